@@ -24,6 +24,7 @@ import { IndexMemory } from "./storage/index/index-memory.ts";
 import { LayerStore } from "./storage/layers/layer-store.ts";
 import { type DataLayout, dataLayout, lockData } from "./storage/layout.ts";
 import { TokenKeys } from "./storage/token-keys.ts";
+import { AccountChanges } from "./supervisor/account-changes.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
 import { importCost } from "./supervisor/imports/import-bounds.ts";
@@ -87,7 +88,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const db = stack.use(openDatabase(layout.database));
   const cgroups = stack.use(await openCgroups(layout.root, log));
   const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
-  const janitorOptions = { db, layout, layers, log, clock, ...retentionsOf(config) };
+  const changes = new AccountChanges();
+  const janitorOptions = { db, layout, layers, log, clock, changes, ...retentionsOf(config) };
   await sweep(janitorOptions, cgroups);
   const requests = new Requests(db, layout);
   await requests.sweep();
@@ -115,13 +117,14 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   );
   const sources = { ...shared, operations, eventLogs, instances, compactor, gate, poolSize: config.pool.size };
   stack.use(registerGauges(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
+  stack.use(changes.follow(operations.events));
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
     ...shared,
     ...{ keys, house: houseOf(config, { scheduler, machines, gate, retention: janitorOptions }) },
-    ...{ operations, instances, eventLogs },
+    ...{ operations, instances, eventLogs, changes },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
     operationLog,
@@ -134,8 +137,9 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPort(listener.port);
-  // This ends clients that follow events, which would otherwise delay the stop.
+  // These end clients that follow events and changes, which would otherwise delay the stop.
   stack.use(eventLogs);
+  stack.use(changes);
   orphans.begin();
   void orphans.ended.then(() => indexUpgrade.begin());
   const owned = stack.move();

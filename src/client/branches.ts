@@ -1,6 +1,7 @@
 import type { CallOptions, Client } from "./client.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
-import type { BranchRow } from "./types.ts";
+import { readEvents } from "./events.ts";
+import type { BranchRow, Change } from "./types.ts";
 
 export interface BranchesOptions {
   /** number of images, the newest; the default is the largest number that the appliance allows */
@@ -41,4 +42,17 @@ export async function* readBranches(
     await reader.cancel().catch(() => undefined);
   }
   if (!isOver) throw new AnswerError("the branches have no end");
+}
+
+/**
+ * What changes of operations and images, as it comes, until the caller leaves the loop. The first change is a `resync`, after
+ * which none is missing: read the branches then, and whenever there is another one.
+ * @throws ResponseError, AnswerError, UnreachableError if the connection breaks, the reason of `signal`
+ */
+export async function* readChanges(
+  client: Client,
+  { signal }: { readonly signal?: AbortSignal } = {},
+): AsyncGenerator<Change, void, undefined> {
+  const options = signal === undefined ? {} : { signal };
+  for await (const { data } of readEvents(client, "/changes", options)) yield JSON.parse(data) as Change;
 }

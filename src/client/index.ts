@@ -1,6 +1,6 @@
 /* What users of the package see. */
 export { type AttachedOutput, Attachment, type AttachOptions } from "./attachment.ts";
-export { type BranchesOptions, readBranches } from "./branches.ts";
+export { type BranchesOptions, readBranches, readChanges } from "./branches.ts";
 export {
   answerOf,
   type CallOptions,

@@ -60,6 +60,8 @@ interface EndedPublication extends Publication {
 export interface Published {
   /** false when a base with the same key existed: the image uses that one, and the files of the new layer are garbage */
   readonly hasOwnLayer: boolean;
+  /** the image that has lost the tag of the publication to another one, if there is one */
+  readonly untagged?: ImageId;
 }
 
 /**
@@ -78,8 +80,8 @@ function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication
   const shown = reused === null ? result : { ...result, image: reused };
   if (!succeedOperation(tx, operationId, { result: shown, network }, now)) return null;
   const inserted = layer === undefined ? undefined : insertLayer(tx, layer, now);
-  const published = { hasOwnLayer: inserted !== undefined && inserted === layer?.id };
-  if (image === undefined) return published;
+  const hasOwnLayer = inserted !== undefined && inserted === layer?.id;
+  if (image === undefined) return { hasOwnLayer };
   const { accountId, startedAt } = operationOf(tx, operationId);
   const layerId = image.layerId === layer?.id && inserted !== undefined ? inserted : image.layerId;
   if (reused === null) {
@@ -89,8 +91,9 @@ function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication
   // An image that an operation uses is not removed for its age.
   else tx.update(operations).set({ imageId: reused }).where(eq(operations.id, operationId)).run();
   if (provesBase) tx.insert(baseProofs).values({ layerId, accountId, createdAt: now }).onConflictDoNothing().run();
-  if (tag !== undefined) moveTag(tx, accountId, reused ?? image.id, { name: tag, change: tagChange, now });
-  return published;
+  if (tag === undefined) return { hasOwnLayer };
+  const untagged = moveTag(tx, accountId, reused ?? image.id, { name: tag, change: tagChange, now });
+  return { hasOwnLayer, ...(untagged === null ? {} : { untagged }) };
 }
 
 /** The image that an import of the same base has made for the account; null when there is none. */

@@ -37,11 +37,20 @@ function removeImages(tx: Orm, ids: readonly ImageId[]): void {
   for (const id of ids) pruneHistory(tx, id);
 }
 
-/** Deletes those of `ids` that are still expired. Returns their top layers. */
-export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: number): LayerId[] {
+/** An image whose row was deleted, with its top layer. */
+export type RemovedImage = Pick<typeof images.$inferSelect, "id" | "accountId" | "layerId">;
+
+/** Deletes those of `ids` that are still expired. */
+export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: number): readonly RemovedImage[] {
   // Tag and age are checked here: in the query, they would make SQLite read all expired images by their index.
   const rows = tx
-    .select({ id: images.id, layerId: images.layerId, tagged: images.tagged, createdAt: images.createdAt })
+    .select({
+      id: images.id,
+      accountId: images.accountId,
+      layerId: images.layerId,
+      tagged: images.tagged,
+      createdAt: images.createdAt,
+    })
     .from(images)
     .where(and(isOneOf(images.id, ids), isUnused(tx, beforeMs)))
     .all()
@@ -50,7 +59,7 @@ export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: 
     tx,
     rows.map((row) => row.id),
   );
-  return rows.map((row) => row.layerId);
+  return rows;
 }
 
 /** The image has no tag, was made before `beforeMs`, and is unused. */

@@ -29,14 +29,23 @@ export function setTag(db: Database, accountId: AccountId, imageId: ImageId, tag
   });
 }
 
-/** `setTag` for a transaction whose caller has checked that the image belongs to the account. */
-export function moveTag(orm: Orm, accountId: AccountId, imageId: ImageId, { name, change, now }: TagToSet): void {
+/**
+ * `setTag` for a transaction whose caller has checked that the image belongs to the account. Returns the image that has lost
+ * the tag; null when there is none.
+ */
+export function moveTag(
+  orm: Orm,
+  accountId: AccountId,
+  imageId: ImageId,
+  { name, change, now }: TagToSet,
+): ImageId | null {
   const previous = orm
     .delete(tags)
     .where(and(eq(tags.accountId, accountId), eq(tags.name, name)))
     .returning({ imageId: tags.imageId })
     .get();
-  if (previous !== undefined && previous.imageId !== imageId) showLatest(orm, previous.imageId);
+  const lostBy = previous === undefined || previous.imageId === imageId ? null : previous.imageId;
+  if (lostBy !== null) showLatest(orm, lostBy);
   if (change === "replaced")
     orm
       .delete(tags)
@@ -52,6 +61,7 @@ export function moveTag(orm: Orm, accountId: AccountId, imageId: ImageId, { name
   }
   orm.insert(tags).values({ accountId, name, imageId, setAt: now, shown: true }).run();
   orm.update(images).set({ tagged: true }).where(eq(images.id, imageId)).run();
+  return lostBy;
 }
 
 /**

@@ -1,9 +1,9 @@
 import { getFile } from "../db/files.ts";
 import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
-import { type ImageRow, imageDefaults, listImages } from "../db/images.ts";
+import { type ImageRow, imageDefaults, listImages, resolveImage } from "../db/images.ts";
 import { deleteImage } from "../db/removal.ts";
 import { type ImageOriginKind, listImagesPerTag } from "../db/tag-listing.ts";
-import { removeTags, setTag } from "../db/tags.ts";
+import { removeTags, setTag, type TagChange } from "../db/tags.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { GuestPath } from "../domain/guest-path.ts";
 import { type FileId, type ImageId, isoTime, type LayerId, type OperationId } from "../domain/ids.ts";
@@ -116,10 +116,16 @@ export interface ImageUseCases {
 }
 
 export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUseCases {
-  const { db, operations, clock } = parts;
+  const { db, operations, clock, changes } = parts;
   const orNotFound = (id: ImageId, row: ImageRow | null): ImageRow => {
     if (row === null) throw noSuchImage(id);
     return row;
+  };
+  const tagged = ({ accountId }: Principal, id: ImageId, name: string, change: TagChange): Image => {
+    const before = resolveImage(db, accountId, { tag: name });
+    const image = orNotFound(id, setTag(db, accountId, id, { name, change, now: clock() }));
+    for (const changed of new Set([id, before?.id ?? id])) changes.tell(accountId, { type: "image", id: changed });
+    return image;
   };
   return {
     async list({ accountId }, { since, until, perTag = false, ...filter }) {
@@ -147,13 +153,16 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       if (outcome === "in_use") {
         throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
       }
+      changes.tell(accountId, { type: "deleted", id });
       await releaseLayers(parts, outcome.deleted);
     },
-    setTag: ({ accountId }, id, name) =>
-      orNotFound(id, setTag(db, accountId, id, { name, change: "replaced", now: clock() })),
-    addTag: ({ accountId }, id, name) =>
-      orNotFound(id, setTag(db, accountId, id, { name, change: "added", now: clock() })),
-    removeTags: ({ accountId }, id, tag) => orNotFound(id, removeTags(db, accountId, id, tag)),
+    setTag: (principal, id, name) => tagged(principal, id, name, "replaced"),
+    addTag: (principal, id, name) => tagged(principal, id, name, "added"),
+    removeTags({ accountId }, id, tag) {
+      const image = orNotFound(id, removeTags(db, accountId, id, tag));
+      changes.tell(accountId, { type: "image", id });
+      return image;
+    },
     lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
     children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
     diff: (principal, request) => diff(parts, walks, principal, request),

@@ -7,6 +7,7 @@ import type { Metrics } from "../metrics.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { TokenKeys } from "../storage/token-keys.ts";
+import type { AccountChanges } from "../supervisor/account-changes.ts";
 import type { HealthSettings } from "../supervisor/health/checks.ts";
 import type { LiveInstances } from "../supervisor/instance/live-instances.ts";
 import type { MachineProvider } from "../supervisor/machines/machine-provider.ts";
@@ -74,6 +75,7 @@ export interface ServiceParts {
   /** the keys that sign tokens */
   readonly keys: TokenKeys;
   readonly house: House;
+  readonly changes: AccountChanges;
   readonly version: string;
 }
 

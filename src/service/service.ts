@@ -1,4 +1,4 @@
-import { type BranchUseCases, branchUseCases } from "./branches/branches.ts";
+import { type BranchUseCases, branchUseCases } from "./branches/use-cases.ts";
 import { type CallerUseCases, callerUseCases } from "./callers.ts";
 import { type FileUseCases, fileUseCases } from "./files.ts";
 import { type ImageUseCases, imageUseCases } from "./images.ts";

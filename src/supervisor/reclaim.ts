@@ -3,13 +3,14 @@ import { type ExpiryBounds, expiredImages, previewExpiry, unreferencedLayers } f
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
 import { existingLayers } from "../db/layers.ts";
 import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
-import { deleteExpiredImages, deleteUnreferencedLayers } from "../db/removal.ts";
+import { deleteExpiredImages, deleteUnreferencedLayers, type RemovedImage } from "../db/removal.ts";
 import type { LayerId } from "../domain/ids.ts";
 import type { Reclaimed } from "../domain/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
+import type { AccountChanges } from "./account-changes.ts";
 
 /** Merged layers that were not used for this long are removed; they are made again when they are needed. */
 const MERGED_TTL_MS = 7 * 86_400_000;
@@ -29,11 +30,13 @@ export interface ReclaimOptions {
   readonly filesTtlMs: number | null;
   /** retention of an image without a tag after its last use, in `milliseconds`; null: for ever */
   readonly untaggedTtlMs: number | null;
+  /** is told of removed images; absent: nobody can follow changes */
+  readonly changes?: AccountChanges;
 }
 
 /** The objects whose rows one transaction deleted. */
 interface DeletedRows {
-  readonly images?: number;
+  readonly images?: readonly RemovedImage[];
   readonly layers?: readonly LayerId[];
   readonly files?: readonly FileRow[];
 }
@@ -84,8 +87,9 @@ class Reclaiming {
       await this.#removeFound(
         (limit) => expiredImages(db, imagesBeforeMs, limit),
         (tx, ids) => {
-          const tops = deleteExpiredImages(tx, ids, imagesBeforeMs);
-          return { images: tops.length, layers: deleteUnreferencedLayers(tx, tops, isHeld) };
+          const images = deleteExpiredImages(tx, ids, imagesBeforeMs);
+          const tops = images.map(({ layerId }) => layerId);
+          return { images, layers: deleteUnreferencedLayers(tx, tops, isHeld) };
         },
       );
     }
@@ -124,16 +128,17 @@ class Reclaiming {
 
   /** Deletes rows in one transaction, removes the files that have no row any more, and returns the number of rows. */
   async #remove(deleteRows: (tx: Orm) => DeletedRows): Promise<number> {
-    const { db } = this.#options;
-    const { images = 0, layers = [], files = [] } = db.transaction(deleteRows);
-    this.#total.images += images;
+    const { db, changes } = this.#options;
+    const { images = [], layers = [], files = [] } = db.transaction(deleteRows);
+    for (const { accountId, id } of images) changes?.tell(accountId, { type: "deleted", id });
+    this.#total.images += images.length;
     this.#total.layers += layers.length;
     this.#total.layerBytes += await removeLayers(this.#options, layers);
     this.#total.files += files.length;
     for (const sha256 of new Set(files.map((file) => file.sha256))) {
       if (!isBlobReferenced(db.orm, sha256)) this.#total.fileBytes += await releaseBlob(this.#options, sha256, false);
     }
-    return images + layers.length + files.length;
+    return images.length + layers.length + files.length;
   }
 }
 

@@ -35,7 +35,7 @@ const EVENTS = {
 
 export function eventRoutes(surface: ContreeSurface) {
   const frames = new EventFrames();
-  const shared = new SharedFrames((events) => frames.of(events));
+  const shared = new SharedFrames((events: readonly LogEvent[]) => frames.of(events));
   return new Elysia({ prefix: "/operations" }).use(surface.access).get(
     "/:id/events",
     async ({ request, principal, isAllowed, params, query: { spid, follow = false, since = -1 } }) => {

@@ -1,8 +1,6 @@
 import { ApiError } from "../../domain/errors.ts";
-import type { LogEvent } from "../../domain/log-event.ts";
-import type { EventStream } from "../../service/events.ts";
 import type { Reply } from "../reply.ts";
-import { followStream } from "../stream.ts";
+import { type Followed, followStream } from "../stream.ts";
 import { watchCredential } from "./credential-watch.ts";
 
 /** Header of a client that goes on with a stream. */
@@ -21,11 +19,11 @@ export function lastEventId({ headers }: Request): number | null {
 }
 
 /** The events for one client. */
-export interface FrameSource {
+export interface FrameSource<Event> {
   /** disposed when the stream is over */
-  readonly events: EventStream;
+  readonly events: Pick<Followed<readonly Event[]>, "next"> & Disposable;
   /** Frames of events, valid for good; there may be none. */
-  readonly frames: (events: readonly LogEvent[]) => Uint8Array<ArrayBuffer>;
+  readonly frames: (events: readonly Event[]) => Uint8Array<ArrayBuffer>;
   /** The last frames after a failure. Absent: the stream is cut off. */
   readonly failure?: (error: unknown) => Uint8Array<ArrayBuffer>;
   /** aborted when the client disconnects; it must end a wait for events */
@@ -37,7 +35,8 @@ export interface FrameSource {
 }
 
 /** Streams frames of events. It ends when the client has left, and soon after its credential has ended. */
-export function eventStream({ events, frames, failure, left, isAllowed, idleMs }: FrameSource): Reply {
+export function eventStream<Event>(source: FrameSource<Event>): Reply {
+  const { events, frames, failure, left, isAllowed, idleMs } = source;
   const failed = (error: unknown) => {
     if (left.signal.aborted) return null;
     if (failure === undefined) throw error;
@@ -54,16 +53,16 @@ export function eventStream({ events, frames, failure, left, isAllowed, idleMs }
 }
 
 /** Encodes events; the followers of one log share what is encoded. */
-export class SharedFrames {
-  readonly #encode: (events: readonly LogEvent[]) => Uint8Array<ArrayBuffer>;
-  readonly #framesOf = new WeakMap<readonly LogEvent[], Uint8Array<ArrayBuffer>>();
+export class SharedFrames<Event> {
+  readonly #encode: (events: readonly Event[]) => Uint8Array<ArrayBuffer>;
+  readonly #framesOf = new WeakMap<readonly Event[], Uint8Array<ArrayBuffer>>();
 
-  constructor(encode: (events: readonly LogEvent[]) => Uint8Array<ArrayBuffer>) {
+  constructor(encode: (events: readonly Event[]) => Uint8Array<ArrayBuffer>) {
     this.#encode = encode;
   }
 
   /** The frames of an array of events. */
-  of(events: readonly LogEvent[]): Uint8Array<ArrayBuffer> {
+  of(events: readonly Event[]): Uint8Array<ArrayBuffer> {
     const known = this.#framesOf.get(events);
     if (known !== undefined) return known;
     const frames = this.#encode(events);

@@ -39,7 +39,7 @@ const EVENTS = {
 
 export function eventRoutes(surface: Surface) {
   const text = new EventText();
-  const shared = new SharedFrames((events) => text.frames(events));
+  const shared = new SharedFrames((events: readonly LogEvent[]) => text.frames(events));
   return new Elysia({ prefix: "/operations" }).use(surface.access).get(
     "/:id/events",
     async ({ request, principal, isAllowed, params, query }) => {

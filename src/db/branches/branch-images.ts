@@ -1,6 +1,6 @@
 import { and, asc, desc, eq, lt, or, type SQL, sql } from "drizzle-orm";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
-import type { Database, Orm } from "../database.ts";
+import { type Database, isOneOf, type Orm } from "../database.ts";
 import { hasShownTag } from "../images.ts";
 import { history, images, tags } from "../schema.ts";
 import { aboutCommand, aboutText, leadingTexts } from "./about.ts";
@@ -108,6 +108,15 @@ export function branchImagesFrom(
     .orderBy(asc(images.createdAt), asc(images.id))
     .limit(limit)
     .all();
+  return rows.map(branchImage);
+}
+
+/** Those of `ids` that the account has, the oldest first. */
+export function branchImagesOf(db: Database, accountId: AccountId, ids: readonly ImageId[]): BranchImage[] {
+  const rows = select(db.orm)
+    .where(and(isOneOf(images.id, ids), eq(images.accountId, accountId)))
+    .all();
+  rows.sort((a, b) => a.createdAt - b.createdAt || (a.id < b.id ? -1 : 1));
   return rows.map(branchImage);
 }
 

@@ -1,7 +1,7 @@
 import { and, asc, eq, gt, or, sql } from "drizzle-orm";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { OperationKind, OperationStatus } from "../../domain/operation.ts";
-import type { Database } from "../database.ts";
+import { type Database, isOneOf } from "../database.ts";
 import { operations } from "../schema.ts";
 
 /** An operation beside the branches that it makes grow. Times are `milliseconds` since the epoch. */
@@ -49,4 +49,14 @@ export function branchOperations(
     .orderBy(asc(createdAt), asc(id))
     .limit(limit)
     .all();
+}
+
+/** Those of `ids` that the account has, the oldest first. */
+export function branchOperationsOf(db: Database, accountId: AccountId, ids: readonly OperationId[]): BranchOperation[] {
+  return db.orm
+    .select(columns)
+    .from(operations)
+    .where(and(isOneOf(operations.id, ids), eq(operations.accountId, accountId)))
+    .all()
+    .sort((a, b) => a.createdAt - b.createdAt || (a.id < b.id ? -1 : 1));
 }

@@ -59,19 +59,11 @@ export interface BranchParts extends Disposable {
   readonly parts: AsyncGenerator<BranchPart, void, undefined>;
 }
 
-export interface BranchUseCases {
-  /**
-   * Reads the branches of an account: the operations that have not ended, and then the images, parents first.
-   * @throws ApiError `not_found` for the image of `before`; as `WalkLimiter.take` does
-   */
-  read(principal: Principal, request: BranchesRequest): Promise<BranchParts>;
-}
-
-export function branchUseCases(parts: ServiceParts, replies: WalkLimiter): BranchUseCases {
-  return { read: (principal, request) => readBranches(parts, replies, principal, request) };
-}
-
-async function readBranches(
+/**
+ * The branches of an account: the operations that have not ended, and then the images, parents first.
+ * @throws ApiError `not_found` for the image of `before`; as `WalkLimiter.take` does
+ */
+export async function readBranches(
   { db }: Pick<ServiceParts, "db">,
   replies: WalkLimiter,
   { accountId }: Principal,
@@ -121,7 +113,8 @@ async function* branchParts(
   yield { type: "end", isOlderLeft: oldest !== null && placeBefore(db, accountId, oldest, 1) !== null };
 }
 
-async function withLines(db: Database, nodes: readonly OperationNode[]): Promise<BranchOperation[]> {
+/** Adds the lines to operations. */
+export async function withLines(db: Database, nodes: readonly OperationNode[]): Promise<BranchOperation[]> {
   const ids = nodes.map(({ id }) => id);
   const lines = await requestLines(db, ids);
   return nodes.map((node) => ({ ...node, about: lines.get(node.id) ?? null }));

@@ -11,8 +11,8 @@ export class EndWaiters implements Disposable {
   readonly #subscription: Disposable;
 
   constructor(events: OperationEvents) {
-    this.#subscription = events.subscribe((event) => {
-      if (event.type !== "started") this.#wake(event.operation.id);
+    this.#subscription = events.subscribe(({ type, operation }) => {
+      if (type === "ended" || type === "postponed") this.#wake(operation.id);
     });
   }
 

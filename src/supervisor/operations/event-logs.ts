@@ -57,7 +57,7 @@ export class EventLogs implements Disposable {
   listen(events: OperationEvents): Disposable {
     return events.subscribe(({ type, operation }) => {
       const feed = this.#feeds.get(operation.id);
-      if (feed === undefined || type === "started") return;
+      if (feed === undefined || type === "accepted" || type === "started") return;
       feed.isOver = true;
       wake(feed);
     });

@@ -1,5 +1,5 @@
 import type { ErrorBody } from "../../domain/errors.ts";
-import type { AccountId, OperationId } from "../../domain/ids.ts";
+import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { EndStatus, OperationKind } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics, Phase } from "../../metrics.ts";
@@ -13,6 +13,7 @@ export interface OperationRef {
 
 /** A change of an operation's state. It is emitted after the row has been updated. */
 export type OperationEvent =
+  | { readonly type: "accepted"; readonly operation: OperationRef }
   | { readonly type: "started"; readonly operation: OperationRef }
   /** the service stops; the operation stays PENDING and runs after the next start */
   | { readonly type: "postponed"; readonly operation: OperationRef }
@@ -24,6 +25,8 @@ export type OperationEvent =
       readonly error: ErrorBody | null;
       /** steps with their duration in `milliseconds`; empty when another process ran the operation */
       readonly phases: readonly (readonly [Phase, number])[];
+      /** the image that has lost a tag to the result, if there is one */
+      readonly untagged?: ImageId | undefined;
     };
 
 type Listener = (event: OperationEvent) => void;

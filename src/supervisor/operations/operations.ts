@@ -241,6 +241,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     insertOperation(db, { ...operation, request: request.row, hadCredentials, ...uses, now: clock() });
     staged.keep();
     stack.move();
+    this.events.emit({ type: "accepted", operation });
     this.#enqueue(operation, { resources, credentials, place, claim });
     return { id: operation.id };
   }
@@ -319,7 +320,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     if (published === null) throw CANCELLED;
     prepared.keep(published);
     live.laps.lap("publish");
-    this.#ended(live, "SUCCESS", null);
+    this.#ended(live, "SUCCESS", null, published.untagged);
   }
 
   /** Never throws: the end of the operation stands whether or not its resources can be disposed of. */
@@ -332,10 +333,10 @@ export class Operations implements OperationsPort, AsyncDisposable {
   }
 
   /** Announces the end, which the row records already. */
-  #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null): void {
+  #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null, untagged?: ImageId): void {
     live.ended = true;
     live.claim?.[Symbol.dispose]();
-    this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended });
+    this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended, untagged });
   }
 
   #cost({ kind, resources }: LiveOperation): Cost | null {

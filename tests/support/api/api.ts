@@ -25,6 +25,7 @@ import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
+import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
@@ -103,6 +104,7 @@ interface ApiParts {
   readonly operations: HeldOperations;
   readonly instances: LiveInstances;
   readonly eventLogs: EventLogs;
+  readonly changes: AccountChanges;
   readonly routes: readonly Route[];
   /** all scopes of the account `alice` */
   readonly token: string;
@@ -152,7 +154,8 @@ export class Api implements AsyncDisposable {
     const keys = await TokenKeys.open(layout.keys);
     const offset = { offsetMs: 0 };
     const clock = () => Date.now() + offset.offsetMs;
-    const operations = new HeldOperations(db, clock);
+    const changes = stack.use(new AccountChanges());
+    const operations = new HeldOperations(db, clock, changes);
     const instances = new LiveInstances();
     const eventLogs = new EventLogs(layout, wallClock());
     const metrics = createMetrics();
@@ -175,6 +178,7 @@ export class Api implements AsyncDisposable {
       eventLogs,
       keys,
       house: emptyHouse(directory, clock),
+      changes,
       version: "0.0.0-test",
       ...parts,
     });
@@ -196,6 +200,7 @@ export class Api implements AsyncDisposable {
       operations,
       instances,
       eventLogs,
+      changes,
       token,
       foreignToken,
       clock: offset,

@@ -1,3 +1,4 @@
+import { eq } from "drizzle-orm";
 import type { Database } from "../../../src/db/database.ts";
 import {
   failOperation,
@@ -8,12 +9,14 @@ import {
 } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import type { NewRequest } from "../../../src/db/requests.ts";
+import { operations } from "../../../src/db/schema.ts";
 import type { ApiError, ErrorBody } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
 import type { NetworkAudit } from "../../../src/domain/network.ts";
 import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts";
 import type { Readiness } from "../../../src/domain/readiness.ts";
+import type { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import type {
   CancelOutcome,
   CheckpointSubmission,
@@ -41,8 +44,10 @@ export class HeldOperations implements OperationsPort {
   state: Readiness = { ready: true, isolation: "vm-emulated", reason: "", checks: [] };
   readonly #db: Database;
   readonly #clock: () => number;
+  readonly #changes: AccountChanges;
 
-  constructor(db: Database, clock: () => number) {
+  constructor(db: Database, clock: () => number, changes: AccountChanges) {
+    this.#changes = changes;
     this.#db = db;
     this.#clock = clock;
   }
@@ -74,24 +79,38 @@ export class HeldOperations implements OperationsPort {
   ) {
     const id = Bun.randomUUIDv7() as OperationId;
     const uses = imageId === undefined ? {} : { imageId };
-    return insertOperation(this.#db, { id, accountId, kind, request, hadCredentials, ...uses, now: this.#clock() });
+    const row = insertOperation(this.#db, {
+      id,
+      accountId,
+      kind,
+      request,
+      hadCredentials,
+      ...uses,
+      now: this.#clock(),
+    });
+    this.#changes.tell(accountId, { type: "operation", id });
+    return row;
   }
 
   start(id: OperationId): void {
     if (!startOperation(this.#db, id, this.#clock())) throw new Error("not PENDING");
+    this.#tell(id);
   }
 
   succeed(id: OperationId, result: Record<string, unknown>, network: NetworkAudit | null = null): void {
     const publication = { operationId: id, result, now: this.#clock(), network };
     if (!publishOperation(this.#db, publication)) throw new Error("not EXECUTING");
+    this.#tell(id);
   }
 
   fail(id: OperationId, error: ErrorBody, network: NetworkAudit | null = null): void {
     if (!failOperation(this.#db, id, error, this.#clock(), network)) throw new Error("ended already");
+    this.#tell(id);
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
     const outcome = requestCancel(this.#db, accountId, id, this.#clock());
+    this.#changes.tell(accountId, { type: "operation", id });
     return outcome === "cancelling" || outcome === "cancelled" ? "accepted" : outcome;
   }
 
@@ -108,6 +127,15 @@ export class HeldOperations implements OperationsPort {
 
   readiness(): Readiness {
     return this.state;
+  }
+
+  #tell(id: OperationId): void {
+    const row = this.#db.orm
+      .select({ accountId: operations.accountId })
+      .from(operations)
+      .where(eq(operations.id, id))
+      .get();
+    if (row !== undefined) this.#changes.tell(row.accountId, { type: "operation", id });
   }
 
   async *#samplesUntil(signal: AbortSignal): AsyncGenerator<InstanceStats> {

@@ -9,6 +9,8 @@ export interface Sample {
   readonly scope: string | null;
   readonly json?: unknown;
   readonly body?: string;
+  /** its answer goes on until the client leaves: HEAD is asked for in its place */
+  readonly isEndless?: true;
   /** path of the route, where it cannot be told from `path` */
   readonly route?: string;
   /** names an object of an account in the path */
@@ -26,6 +28,7 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
   { method: "GET", path: "/v1/images/{uuid}/children", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/diff", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/branches", scope: "images:read" },
+  { method: "GET", path: "/v1/changes", scope: "images:read", isEndless: true },
   { method: "POST", path: "/v1/images/import", scope: "images:import", json: { registry: "registry.example.net/a:1" } },
   {
     method: "POST",

@@ -247,10 +247,11 @@ describe("events of operations", () => {
     tidied.resolve();
     await operations.idle();
     expect(events).toEqual([
+      { type: "accepted", operation: operation(id) },
       { type: "started", operation: operation(id) },
       { type: "ended", operation: operation(id), status: "SUCCESS", error: null, phases: expect.any(Array) },
     ] as OperationEvent[]);
-    expect(statuses).toEqual(["EXECUTING", "SUCCESS"]);
+    expect(statuses).toEqual(["PENDING", "EXECUTING", "SUCCESS"]);
     const text = await metrics.registry.render();
     expect(text).toContain('coppice_operations_ended_total{kind="instance",state="success"} 1\n');
   });
@@ -268,9 +269,9 @@ describe("events of operations", () => {
       events
         .filter((event) => event.operation.id === id)
         .map((event) => (event.type === "ended" ? [event.status, event.error?.error] : event.type));
-    expect(told(ran.id)).toEqual(["started", ["FAILED", "unavailable"]]);
-    expect(told(cancelled.id)).toEqual([["CANCELLED", undefined]]);
-    expect(told(waited.id)).toEqual(["postponed"]);
+    expect(told(ran.id)).toEqual(["accepted", "started", ["FAILED", "unavailable"]]);
+    expect(told(cancelled.id)).toEqual(["accepted", ["CANCELLED", undefined]]);
+    expect(told(waited.id)).toEqual(["accepted", "postponed"]);
   });
 
   test("change nothing when a subscriber fails on them", async () => {
@@ -282,7 +283,7 @@ describe("events of operations", () => {
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.idle();
     expect(statusOf(id)).toBe("SUCCESS");
-    expect(events.map(({ type }) => type)).toEqual(["started", "ended"]);
+    expect(events.map(({ type }) => type)).toEqual(["accepted", "started", "ended"]);
   });
 });
 

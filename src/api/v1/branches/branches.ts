@@ -1,21 +1,17 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { type ImageId, isoTime } from "../../../domain/ids.ts";
+import type { ImageId } from "../../../domain/ids.ts";
 import { BRANCHES_COUNT_MAX } from "../../../domain/listing.ts";
 import { allows } from "../../../domain/scope.ts";
-import type {
-  BranchParts,
-  BranchImage as StoredImage,
-  BranchOperation as StoredOperation,
-} from "../../../service/branches/branches.ts";
+import type { BranchParts } from "../../../service/branches/branches.ts";
 import { prefersJson } from "../../accept.ts";
 import { JSON_TYPE, respond } from "../../reply.ts";
 import { about, checked } from "../../route.ts";
 import { streamed } from "../../stream.ts";
-import { imageOf } from "../image-wire.ts";
-import { type BranchImage, type BranchOperation, BranchRow } from "../schema/branches.ts";
+import { BranchRow } from "../schema/branches.ts";
 import { BranchesQuery } from "../schema/query.ts";
 import type { Surface } from "../surface.ts";
+import { imageRow, operationRow } from "./rows.ts";
 
 const NDJSON_TYPE = "application/x-ndjson";
 
@@ -74,36 +70,4 @@ async function* arrayText(branches: BranchParts): AsyncGenerator<string, void, u
     separator = ",";
   }
   yield "]";
-}
-
-function imageRow(row: StoredImage): BranchImage {
-  const { parentId, skippedCount, exitCode } = row;
-  // A checkpoint stores the command of an instance that had not ended, and so no exit code.
-  const kind = row.isImport ? "image_import" : exitCode === null && !row.timedOut ? "checkpoint" : "instance";
-  return {
-    type: "image",
-    ...imageOf(row),
-    ...(parentId === null ? {} : { parent: parentId }),
-    ...(skippedCount === 0 ? {} : { skipped: skippedCount }),
-    size_bytes: row.sizeBytes,
-    kind,
-    operation: row.operationId,
-    ...(row.about === null ? {} : { about: row.about }),
-    ...(exitCode === null ? {} : { exit_code: exitCode }),
-    ...(row.timedOut ? { timed_out: true } : {}),
-    ...(row.network ? { network: true } : {}),
-  };
-}
-
-function operationRow(row: StoredOperation): BranchOperation {
-  const { id, kind, status, imageId, startedAt, finishedAt, resultId } = row;
-  return {
-    ...{ type: "operation", uuid: id, kind, status },
-    ...(imageId === null ? {} : { image: imageId }),
-    ...(row.about === null ? {} : { about: row.about }),
-    created_at: isoTime(row.createdAt),
-    ...(startedAt === null ? {} : { started_at: isoTime(startedAt) }),
-    ...(finishedAt === null ? {} : { finished_at: isoTime(finishedAt) }),
-    ...(resultId === null ? {} : { result: resultId }),
-  };
 }

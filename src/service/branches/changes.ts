@@ -1,0 +1,216 @@
+import { branchImagesOf } from "../../db/branches/branch-images.ts";
+import { branchOperationsOf } from "../../db/branches/branch-operations.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
+import { Pacer } from "../../storage/pacer.ts";
+import type { AccountChange } from "../../supervisor/account-changes.ts";
+import type { Principal, ServiceParts } from "../parts.ts";
+import { Ancestry, type BranchImage, type BranchOperation, withLines } from "./branches.ts";
+
+/** Largest number of concurrent streams of one account. */
+export const CHANGE_STREAMS_COUNT_MAX = 16;
+/** Changes that wait to be read, and that wait for a client, at most. A client that misses some reads everything again. */
+const WAITING_COUNT_MAX = 1000;
+/** Changes that come within this time are told together, in `milliseconds`. */
+const COLLECT_MS = 20;
+/** Rows that are read in one turn of the event loop. */
+const ROWS_COUNT = 50;
+
+export type Change =
+  | { readonly type: "operation"; readonly operation: BranchOperation }
+  | { readonly type: "image"; readonly image: BranchImage }
+  | { readonly type: "deleted"; readonly id: ImageId }
+  /** changes may have been left out: what the client knows is outdated */
+  | { readonly type: "resync" };
+
+const RESYNC: readonly Change[] = [{ type: "resync" }];
+
+/** The changes of an account for one client. The first one is a `resync`: from then on, none is missing. */
+export interface ChangeStream extends Disposable {
+  /**
+   * The next changes; null at the end. Clients of one account get the same array. It is a promise when it must wait.
+   * @throws the reason of the stream's signal
+   */
+  next(): readonly Change[] | null | Promise<readonly Change[] | null>;
+}
+
+type Parts = Pick<ServiceParts, "db" | "changes" | "log">;
+
+/** The streams of changes of all accounts. */
+export class ChangeFeeds {
+  readonly #parts: Parts;
+  readonly #feeds = new Map<AccountId, Feed>();
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  /**
+   * Opens a stream, until disposal.
+   * @param signal ends a wait for changes
+   * @throws ApiError `too_many_requests`
+   */
+  open({ accountId }: Principal, signal: AbortSignal): ChangeStream {
+    const feed = this.#feeds.get(accountId) ?? new Feed(this.#parts, accountId, () => this.#feeds.delete(accountId));
+    if (feed.count >= CHANGE_STREAMS_COUNT_MAX) {
+      const details = { limit: CHANGE_STREAMS_COUNT_MAX };
+      throw new ApiError("too_many_requests", "too many clients follow changes already", details);
+    }
+    this.#feeds.set(accountId, feed);
+    return feed.open(signal);
+  }
+}
+
+/** What one account's streams share: the rows of a change are read once. It listens while it has streams. */
+class Feed {
+  readonly #parts: Parts;
+  readonly #accountId: AccountId;
+  readonly #streams = new Set<Stream>();
+  readonly #operations = new Set<OperationId>();
+  readonly #images = new Set<ImageId>();
+  readonly #deleted = new Set<ImageId>();
+  readonly #listening: DisposableStack = new DisposableStack();
+  #isReading = false;
+  #isStopped = false;
+
+  constructor(parts: Parts, accountId: AccountId, onLeave: () => void) {
+    this.#parts = parts;
+    this.#accountId = accountId;
+    this.#listening.defer(onLeave);
+    const listener = { changed: (change: AccountChange) => this.#changed(change), stopped: () => this.#stop() };
+    this.#listening.use(parts.changes.listen(accountId, listener));
+  }
+
+  get count(): number {
+    return this.#streams.size;
+  }
+
+  open(signal: AbortSignal): ChangeStream {
+    const stream: Stream = new Stream(signal, () => {
+      if (this.#streams.delete(stream) && this.#streams.size === 0) this.#listening.dispose();
+    });
+    this.#streams.add(stream);
+    if (this.#isStopped) stream.stop();
+    return stream;
+  }
+
+  #stop(): void {
+    this.#isStopped = true;
+    for (const stream of this.#streams) stream.stop();
+  }
+
+  #changed(change: AccountChange): void {
+    if (change.type === "operation") this.#operations.add(change.id);
+    else if (change.type === "image") this.#images.add(change.id);
+    else {
+      this.#images.delete(change.id);
+      this.#deleted.add(change.id);
+    }
+    if (this.#operations.size + this.#images.size + this.#deleted.size > WAITING_COUNT_MAX) this.#resync();
+    if (this.#isReading) return;
+    this.#isReading = true;
+    setTimeout(() => void this.#read(), COLLECT_MS);
+  }
+
+  /** What could not be read is left out, and the clients are told so. */
+  #resync(): void {
+    this.#operations.clear();
+    this.#images.clear();
+    this.#deleted.clear();
+    for (const stream of this.#streams) stream.push(RESYNC);
+  }
+
+  /** Reads what has changed until that is all; never throws. */
+  async #read(): Promise<void> {
+    const pacer = new Pacer({ owner: `changes ${this.#accountId}`, throwIfAborted: () => undefined });
+    try {
+      while (this.#streams.size > 0 && this.#operations.size + this.#images.size + this.#deleted.size > 0) {
+        await pacer.yield();
+        const changes = await this.#take(pacer);
+        for (const stream of this.#streams) if (changes.length > 0) stream.push(changes);
+      }
+    } catch (error) {
+      this.#parts.log.error("cannot read what has changed", { account: this.#accountId, error });
+      this.#resync();
+    }
+    this.#isReading = false;
+  }
+
+  /** The next changes: images before the operations that made them. */
+  async #take(pacer: Pacer): Promise<readonly Change[]> {
+    const { db } = this.#parts;
+    const operations = await withLines(db, branchOperationsOf(db, this.#accountId, taken(this.#operations)));
+    const made = operations.flatMap(({ resultId }) => resultId ?? []);
+    const ids = [...new Set([...made, ...taken(this.#images)])];
+    const ancestry = new Ancestry(db, pacer);
+    const changes: Change[] = [];
+    for (const node of branchImagesOf(db, this.#accountId, ids)) {
+      changes.push({ type: "image", image: await ancestry.of(node) });
+    }
+    for (const operation of operations) changes.push({ type: "operation", operation });
+    for (const id of taken(this.#deleted)) changes.push({ type: "deleted", id });
+    return changes;
+  }
+}
+
+/** Takes the first ids out of a set. */
+function taken<Id>(ids: Set<Id>): Id[] {
+  const first: Id[] = [];
+  for (const id of ids) {
+    if (first.length === ROWS_COUNT) break;
+    first.push(id);
+    ids.delete(id);
+  }
+  return first;
+}
+
+class Stream implements ChangeStream {
+  readonly #signal: AbortSignal;
+  readonly #onLeave: () => void;
+  #waiting: (readonly Change[])[] = [RESYNC];
+  #count = 1;
+  #isStopped = false;
+  #wake: (() => void) | null = null;
+
+  constructor(signal: AbortSignal, onLeave: () => void) {
+    this.#signal = signal;
+    this.#onLeave = onLeave;
+  }
+
+  push(changes: readonly Change[]): void {
+    this.#count += changes.length;
+    if (changes === RESYNC || this.#count > WAITING_COUNT_MAX) {
+      this.#waiting = [RESYNC];
+      this.#count = 1;
+    } else this.#waiting.push(changes);
+    this.#wake?.();
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#wake?.();
+  }
+
+  next(): readonly Change[] | null | Promise<readonly Change[] | null> {
+    this.#signal.throwIfAborted();
+    const next = this.#waiting.shift();
+    if (next === undefined) return this.#isStopped ? null : this.#wait();
+    this.#count -= next.length;
+    return next;
+  }
+
+  async #wait(): Promise<readonly Change[] | null> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const wake = () => resolve();
+    this.#wake = wake;
+    this.#signal.addEventListener("abort", wake, { once: true });
+    await promise;
+    this.#signal.removeEventListener("abort", wake);
+    this.#wake = null;
+    return this.next();
+  }
+
+  [Symbol.dispose](): void {
+    this.#onLeave();
+  }
+}

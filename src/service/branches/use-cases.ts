@@ -1,0 +1,26 @@
+import type { Principal, ServiceParts } from "../parts.ts";
+import type { WalkLimiter } from "../walk-limiter.ts";
+import { type BranchesRequest, type BranchParts, readBranches } from "./branches.ts";
+import { ChangeFeeds, type ChangeStream } from "./changes.ts";
+
+export interface BranchUseCases {
+  /**
+   * Reads the branches of an account: the operations that have not ended, and then the images, parents first.
+   * @throws ApiError `not_found` for the image of `before`; as `WalkLimiter.take` does
+   */
+  read(principal: Principal, request: BranchesRequest): Promise<BranchParts>;
+  /**
+   * Opens a stream of the changes of an account, until disposal.
+   * @param signal ends a wait for changes
+   * @throws ApiError `too_many_requests` when too many clients follow changes
+   */
+  changes(principal: Principal, signal: AbortSignal): ChangeStream;
+}
+
+export function branchUseCases(parts: ServiceParts, replies: WalkLimiter): BranchUseCases {
+  const feeds = new ChangeFeeds(parts);
+  return {
+    read: (principal, request) => readBranches(parts, replies, principal, request),
+    changes: (principal, signal) => feeds.open(principal, signal),
+  };
+}
