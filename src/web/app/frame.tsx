@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { useChanges } from "../data/changes.ts";
 import { connection } from "../data/connection.ts";
 import { problemOf } from "../data/problem.ts";
 import { isUpgraded, useSession } from "../data/session.ts";
@@ -17,6 +18,8 @@ import { DESTINATIONS, type Destination, placeOf } from "./routes.tsx";
 import { chooseTheme, type ThemeChoice, themeChoice } from "./theme.ts";
 import { preload } from "./view-slot.tsx";
 
+const ignore = () => undefined;
+
 const THEMES = [
   { choice: "system", label: "Theme of the system", icon: "system" },
   { choice: "light", label: "Light", icon: "sun" },
@@ -26,6 +29,8 @@ const THEMES = [
 /** What is around every view: the way to the places, who is signed in, and what the view is in. */
 export function Frame({ children }: { readonly children: ComponentChildren }) {
   const [isHelpOpen, setHelpOpen] = useState(false);
+  // Also where a view listens to no changes, the end of the session or of the appliance is noticed by the stream.
+  useChanges(ignore);
   useShortcut({ keys: "?", text: "Keys", group: "Everywhere" }, () => setHelpOpen(true));
   return (
     <div class="frame">
@@ -56,9 +61,8 @@ export function Frame({ children }: { readonly children: ComponentChildren }) {
   );
 }
 
-function PlaceLink({ label, href, icon, keys, places }: Destination) {
+function PlaceLink({ label, href, icon, keys, paths }: Destination) {
   const { path } = useRoute();
-  const current = placeOf(path)?.name;
   useShortcut({ keys, text: `Go to ${label.toLowerCase()}`, group: "Everywhere" }, () => navigate(href));
   const prepare = () => {
     const place = placeOf(href);
@@ -68,7 +72,7 @@ function PlaceLink({ label, href, icon, keys, places }: Destination) {
     <Link
       class="bar-place"
       href={href}
-      aria-current={current !== undefined && places.includes(current) ? "page" : undefined}
+      aria-current={paths.test(path) ? "page" : undefined}
       onPointerEnter={prepare}
       onFocus={prepare}
     >

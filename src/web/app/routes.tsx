@@ -31,12 +31,12 @@ export interface Destination {
   readonly href: string;
   readonly icon: IconName;
   readonly keys: string;
-  /** names of the places that it leads to */
-  readonly places: readonly string[];
+  /** matches the paths of all places that it leads to */
+  readonly paths: RegExp;
 }
 
 export const DESTINATIONS: readonly Destination[] = [
-  { label: "Branches", href: "/", icon: "branch", keys: "g b", places: ["branches", "image"] },
-  { label: "Runs", href: "/runs", icon: "run", keys: "g r", places: ["runs"] },
-  { label: "House", href: "/house", icon: "house", keys: "g h", places: ["house"] },
+  { label: "Branches", href: "/", icon: "branch", keys: "g b", paths: /^\/(images\/|$)/ },
+  { label: "Runs", href: "/runs", icon: "run", keys: "g r", paths: /^\/runs(\/|$)/ },
+  { label: "House", href: "/house", icon: "house", keys: "g h", paths: /^\/house(\/|$)/ },
 ];

@@ -1,16 +1,10 @@
 import { useEffect, useRef } from "preact/hooks";
-import { eventsOf } from "../../client/events.ts";
+import { readChanges } from "../../client/branches.ts";
+import type { Change } from "../../client/types.ts";
 import { api } from "./api.ts";
 import { connection, onReturn } from "./connection.ts";
 import { problemOf } from "./problem.ts";
 import { onSessionChange } from "./session.ts";
-
-/** A change of what the account has, as `GET /v1/changes` tells it; `resync`: load anew whatever is shown. */
-export interface Change {
-  readonly type: "operation" | "image" | "deleted" | "resync";
-  readonly uuid?: string;
-  readonly [field: string]: unknown;
-}
 
 /** How long a hidden page goes on to listen, in `milliseconds`: going to another tab and back loads nothing anew. */
 const HIDDEN_MS = 20_000;
@@ -67,38 +61,26 @@ function tell(change: Change): void {
   for (const handle of [...handlers]) handle(change);
 }
 
-function begin(): void {
-  hasBegun = true;
-  tell({ type: "resync" });
-}
-
 async function listen(): Promise<void> {
   const own = new AbortController();
   stream = own;
   for (let failures = 0; !own.signal.aborted; failures += 1) {
     try {
-      await read(own.signal, () => {
+      for await (const change of readChanges(api, { signal: own.signal })) {
         failures = 0;
-        begin();
-      });
+        hasBegun = true;
+        tell(change);
+      }
     } catch (error) {
       if (own.signal.aborted) return;
       // Nothing tells of changes: what there is now is shown all the same.
-      if (!hasBegun) begin();
+      if (!hasBegun) tell({ type: "resync" });
+      hasBegun = true;
       const { status } = problemOf(error);
       if (status >= 400 && status < 500 && status !== 429) return;
     }
     if (!own.signal.aborted) await again(AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)] ?? 0, own.signal);
   }
-}
-
-/** Reads one stream to its end. @param onBegin is called when it has begun: what is loaded from then on misses nothing */
-async function read(signal: AbortSignal, onBegin: () => void): Promise<void> {
-  const headers = { accept: "text/event-stream" };
-  const { body } = await api.call("GET", "/changes", { headers, signal, deadline: false });
-  if (body === null) return;
-  onBegin();
-  for await (const { data } of eventsOf(body, (error) => error)) tell(JSON.parse(data) as Change);
 }
 
 /** Ends after a time, when the appliance is back, or when the stream is given up. */

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { isAbort, type Problem, problemOf } from "../data/problem.ts";
 import { Button, IconButton } from "./button.tsx";
 import { classes } from "./classes.ts";
@@ -19,7 +19,7 @@ export interface DialogProps {
 export function Dialog({ title, isWide, onClose, children, actions }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = dialog.current;
     const before = document.activeElement;
     if (element?.open === false) element.showModal();

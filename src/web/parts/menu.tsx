@@ -95,10 +95,11 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
       if (!element.contains(target) && opener?.contains(target) !== true) onClose();
     };
     document.addEventListener("pointerdown", leave, true);
-    addEventListener("resize", onClose);
+    const stay = () => place(element, at());
+    addEventListener("resize", stay);
     return () => {
       document.removeEventListener("pointerdown", leave, true);
-      removeEventListener("resize", onClose);
+      removeEventListener("resize", stay);
     };
   }, []);
   const close = () => {

@@ -1,0 +1,157 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { PageScene, signIn } from "../support/page/scene.ts";
+import type { Tab } from "../support/page/tab.ts";
+import { viewProblems } from "../support/page/views.ts";
+
+let scene: PageScene;
+beforeAll(async () => {
+  scene = await PageScene.start();
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+const current = ({ page }: Tab) => page.getByRole("navigation", { name: "Places" }).locator("[aria-current=page]");
+const focused = async ({ page }: Tab): Promise<string> =>
+  await page.evaluate(
+    () => `${document.activeElement?.tagName} ${document.activeElement?.textContent?.trim().slice(0, 40)}`,
+  );
+
+describe("the frame", () => {
+  test("leads to every place by keys, and says where one is", async () => {
+    await using tab = await scene.signedIn("/house");
+    const { page } = tab;
+    await current(tab).getByText("House").waitFor();
+    await page.keyboard.press("g");
+    await page.keyboard.press("r");
+    await page.waitForURL("**/runs");
+    await current(tab).getByText("Runs").waitFor();
+    expect(await focused(tab)).toStartWith("MAIN");
+    await page.keyboard.type("gb");
+    await page.waitForURL((url) => url.pathname === "/");
+    await page.goBack();
+    await current(tab).getByText("Runs").waitFor();
+  });
+
+  test("skips to the content, and shows where the focus is at every stop", async () => {
+    await using tab = await scene.signedIn("/house");
+    const { page } = tab;
+    await page.reload();
+    await page.getByRole("navigation", { name: "Places" }).waitFor();
+    await page.keyboard.press("Tab");
+    expect(await focused(tab)).toBe("A Skip to the content");
+    for (let stop = 0; stop < 7; stop += 1) {
+      const style = await page.evaluate(() => {
+        const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement ?? document.body);
+        return `${outlineStyle} ${outlineWidth}`;
+      });
+      expect(style).toBe("solid 2px");
+      await page.keyboard.press("Tab");
+    }
+    await page.getByRole("link", { name: "Skip to the content" }).focus();
+    await page.keyboard.press("Enter");
+    expect(await focused(tab)).toStartWith("MAIN");
+  });
+
+  test("tells its keys, which can be turned off, and gives the focus back", async () => {
+    await using tab = await scene.signedIn("/house");
+    const { page } = tab;
+    const runs = page.getByRole("link", { name: "Runs" });
+    await runs.focus();
+    await page.keyboard.press("?");
+    const dialog = page.getByRole("dialog", { name: "Keys" });
+    await dialog.getByText("Go to branches").waitFor();
+    expect(await viewProblems(tab, "keys")).toEqual([]);
+    // Keys of the page rest while a dialog is open.
+    await page.keyboard.type("gb");
+    expect(new URL(page.url()).pathname).toBe("/house");
+    await dialog.getByLabel("Single keys are shortcuts").uncheck();
+    await page.keyboard.press("Escape");
+    await dialog.waitFor({ state: "detached" });
+    expect(await focused(tab)).toBe("A Runs");
+    await page.keyboard.type("?gb");
+    expect(new URL(page.url()).pathname).toBe("/house");
+    expect(await dialog.count()).toBe(0);
+  });
+
+  test("keeps the theme that was chosen in its menu, by keys", async () => {
+    await using tab = await scene.signedIn("/house", { theme: "light" });
+    const { page } = tab;
+    const background = async () =>
+      await page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+    const light = await background();
+    const menu = page.getByRole("menu");
+    await page.getByRole("button", { name: "Account" }).focus();
+    await page.keyboard.press("ArrowDown");
+    await menu.waitFor();
+    await page.keyboard.press("d");
+    await page.keyboard.press("Enter");
+    await menu.waitFor({ state: "detached" });
+    expect(await focused(tab)).toContain("Account");
+    const dark = await background();
+    expect(dark).not.toBe(light);
+    await page.reload();
+    await page.getByRole("navigation", { name: "Places" }).waitFor();
+    expect(await background()).toBe(dark);
+    await page.getByRole("button", { name: "Account" }).click();
+    expect(await viewProblems(tab, "menu")).toEqual([]);
+    await menu.getByText("Theme of the system").click();
+    expect(await background()).toBe(light);
+  });
+
+  test("says that a link leads nowhere", async () => {
+    await using tab = await scene.signedIn("/images/one/too/many");
+    await tab.page.getByRole("heading", { level: 1, name: "Nothing is here" }).waitFor();
+    expect(await tab.page.title()).toBe("Nothing is here · Coppice");
+    await tab.page.getByRole("link", { name: "Go to branches" }).click();
+    expect(new URL(tab.page.url()).pathname).toBe("/");
+  });
+});
+
+describe("a session", () => {
+  test("that ends in one tab ends in the other, and begins again at the link", async () => {
+    await using tab = await scene.signedIn("/house");
+    const { page } = tab;
+    const other = await page.context().newPage();
+    await other.goto("/runs?status=FAILED");
+    await other.getByRole("navigation", { name: "Places" }).waitFor();
+    await page.getByRole("button", { name: "Account" }).click();
+    await page.getByRole("menuitem", { name: "Sign out" }).click();
+    await page.getByLabel("Token").waitFor();
+    await other.getByText("Your session has ended.").waitFor();
+    await other.getByLabel("Token").fill(scene.appliance.token);
+    await other.getByRole("button", { name: "Sign in" }).click();
+    await other.getByRole("navigation", { name: "Places" }).waitFor();
+    expect(new URL(other.url()).search).toBe("?status=FAILED");
+    // The first tab hears of that, too.
+    await page.getByRole("navigation", { name: "Places" }).waitFor();
+  });
+
+  test("ends with its token, without a request of the person", async () => {
+    const { appliance } = scene;
+    const token = await appliance.createToken("tester");
+    await using tab = await scene.signedIn("/house", { token });
+    const id = JSON.parse(atob((token.split(".")[1] ?? "").replace(/-/g, "+").replace(/_/g, "/"))).jti as string;
+    const { code } = await appliance.command(["token", "revoke", "--config", appliance.configFile, id]);
+    expect(code).toBe(0);
+    await tab.page.getByText("Your session has ended.").waitFor();
+    await signIn(tab, appliance.token);
+    expect(new URL(tab.page.url()).pathname).toBe("/house");
+  });
+});
+
+describe("an appliance that restarts", () => {
+  test("is missed by one quiet line, and everything goes on by itself when it is back", async () => {
+    const { appliance } = scene;
+    await using tab = await scene.signedIn("/house");
+    // What a browser says of a port where nobody listens.
+    tab.expectProblem(/ERR_|Failed to load resource/);
+    const line = tab.page.getByText("The appliance does not answer.");
+    appliance.flags = ["--listen-port", new URL(appliance.url).port];
+    await appliance.down();
+    await line.first().waitFor();
+    await appliance.up();
+    await line.first().waitFor({ state: "detached" });
+    await current(tab).getByText("House").waitFor();
+  });
+});
