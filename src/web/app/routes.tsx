@@ -17,6 +17,7 @@ export interface Place {
 export const PLACES: readonly Place[] = [
   // The forest of images.
   // One image.
+  { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
   // Operations, one operation, and the form of a run.
   // The house.
 ];

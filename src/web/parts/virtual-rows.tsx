@@ -56,8 +56,8 @@ export function VirtualRows(props: VirtualRowsProps) {
   };
   // A row that was made active from outside comes into view.
   useEffect(() => {
-    if (props.active !== undefined && props.active >= 0) show(props.active);
-  }, [props.active]);
+    if (props.active !== undefined && props.active >= 0 && extent.viewHeight > 0) show(props.active);
+  }, [props.active, extent.viewHeight > 0]);
   const headRows = columns === undefined ? 0 : 1;
   const indexes = Array.from({ length: Math.max(0, end - first) }, (_, at) => first + at);
   return (

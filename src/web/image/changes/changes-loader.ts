@@ -1,0 +1,59 @@
+import { answerOf } from "../../../client/client.ts";
+import type { DiffItem } from "../../../client/types.ts";
+import { api } from "../../data/api.ts";
+import { breather } from "../breather.ts";
+import { type ChangeNode, changeTree } from "./change-tree.ts";
+
+/** Differences of a page of the API, and of those that are read unless a person wants more. */
+const PAGE_COUNT = 1000;
+export const ITEMS_STEP = 20_000;
+
+export interface Changes {
+  readonly root: ChangeNode;
+  readonly count: number;
+  /** image with which it was compared; undefined: with an empty one */
+  readonly against: string | undefined;
+  /** true: there are more differences */
+  readonly hasMore: boolean;
+  readonly isComplete: boolean;
+}
+
+/**
+ * Reads the differences of two images.
+ * @param against null: the parent
+ * @throws ResponseError, UnreachableError; the reason of the signal
+ */
+export async function readChanges(
+  { image, against, itemsMax }: { readonly image: string; readonly against: string | null; readonly itemsMax: number },
+  signal: AbortSignal,
+  tell: (changes: Changes) => void,
+): Promise<Changes> {
+  const items: DiffItem[] = [];
+  const breathe = breather(signal);
+  let cursor: string | undefined;
+  let told = performance.now();
+  for (;;) {
+    const query = {
+      limit: PAGE_COUNT,
+      ...(against === null ? {} : { against }),
+      ...(cursor === undefined ? {} : { cursor }),
+    };
+    const page = await answerOf(api.v1.images({ uuid: image }).diff.get({ query, fetch: { signal } }));
+    items.push(...page.items);
+    cursor = page.next;
+    const hasMore = cursor !== undefined;
+    const isComplete = !hasMore || items.length >= itemsMax;
+    // A tree of half of the differences is made again: not for each page.
+    if (!isComplete && performance.now() - told < 500) continue;
+    const changes = {
+      root: await changeTree(items, breathe),
+      count: items.length,
+      against: page.against,
+      hasMore,
+      isComplete,
+    };
+    if (isComplete) return changes;
+    told = performance.now();
+    tell(changes);
+  }
+}

@@ -1,0 +1,231 @@
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { Link, navigate } from "../../app/router.ts";
+import { Button } from "../../parts/button.tsx";
+import { Empty } from "../../parts/empty.tsx";
+import { Bytes } from "../../parts/figure.tsx";
+import { countText } from "../../parts/format.ts";
+import { GuestText } from "../../parts/guest-text.tsx";
+import { Icon } from "../../parts/icon.tsx";
+import { ProblemNote } from "../../parts/problem-note.tsx";
+import { Skeleton } from "../../parts/skeleton.tsx";
+import { Splitter } from "../../parts/splitter.tsx";
+import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { type ImageLink, linkTo } from "../link.ts";
+import { type EncodedPath, ROOT, shownName, stepsTo } from "../paths.ts";
+import { useLoaded } from "../use-loaded.ts";
+import { useRowPixels } from "../use-pixels.ts";
+import { Against } from "./against.tsx";
+import { type ChangeNode, type ChangeRow, firstOpen, rowsOf } from "./change-tree.ts";
+import { type Changes, ITEMS_STEP, readChanges } from "./changes-loader.ts";
+import { Compare } from "./compare.tsx";
+import { ChangeMark, Counts } from "./marks.tsx";
+
+/** Rows that are open at the beginning. */
+const FIRST_ROWS = 60;
+
+/** What changed since the parent, or since any other image. */
+export function ChangesView({ link }: { readonly link: ImageLink }) {
+  const { image, fields } = link;
+  const against = fields.get("against");
+  const [itemsMax, setItemsMax] = useState(ITEMS_STEP);
+  const { value, problem, isLoading, reload } = useLoaded<Changes>(`${image} ${against} ${itemsMax}`, (signal, tell) =>
+    readChanges({ image, against, itemsMax }, signal, tell),
+  );
+  return (
+    <section class="image-changes" aria-label="Changes">
+      <Against link={link} />
+      {problem === undefined ? null : (
+        <ProblemNote problem={problem} title="The images cannot be compared" onRetry={reload} />
+      )}
+      {value === undefined && isLoading ? <Skeleton lines={8} label="Comparing" /> : null}
+      {value === undefined ? null : (
+        <Comparison link={link} changes={value} onMore={() => setItemsMax((max) => max + ITEMS_STEP)} />
+      )}
+    </section>
+  );
+}
+
+interface ComparisonProps {
+  readonly link: ImageLink;
+  readonly changes: Changes;
+  readonly onMore: () => void;
+}
+
+function Comparison({ link, changes, onMore }: ComparisonProps) {
+  const { root, isComplete, hasMore, count } = changes;
+  if (isComplete && count === 0) {
+    return (
+      <Empty title="Nothing differs" text="Both images have the same files, with the same content, modes and owners." />
+    );
+  }
+  const selected = link.path === ROOT ? null : nodeAt(root, link.path);
+  const tree = <Tree link={link} changes={changes} />;
+  return (
+    <>
+      <p class="image-foot muted" role="status">
+        <Counts counts={root.counts} isLong />
+        {isComplete ? null : " so far"}
+        {isComplete && hasMore ? (
+          <>
+            {" "}
+            · there are more{" "}
+            <Button isSmall onClick={onMore}>
+              Read {countText(ITEMS_STEP)} more
+            </Button>
+          </>
+        ) : null}
+      </p>
+      {selected === null ? (
+        tree
+      ) : (
+        <Splitter
+          label="Differences and the one that is shown"
+          name="changes"
+          initial={32}
+          first={tree}
+          second={
+            <Compare
+              key={`${selected.path} ${changes.against}`}
+              link={link}
+              node={selected}
+              against={changes.against}
+            />
+          }
+        />
+      )}
+    </>
+  );
+}
+
+function nodeAt(root: ChangeNode, path: EncodedPath): ChangeNode | null {
+  let node: ChangeNode | undefined = root;
+  for (const step of stepsTo(path).slice(1)) node = node?.children.find((child) => child.path === step);
+  return node ?? null;
+}
+
+function Tree({ link, changes: { root, isComplete } }: { readonly link: ImageLink; readonly changes: Changes }) {
+  // What a person has opened and closed, beside what is open at the beginning.
+  const [toggled, setToggled] = useState<ReadonlySet<EncodedPath>>(new Set());
+  const first = useMemo(() => {
+    const open = firstOpen(root, FIRST_ROWS);
+    for (const step of stepsTo(link.path).slice(0, -1)) open.add(step);
+    return open;
+  }, [root]);
+  const isOpen = (path: EncodedPath) => first.has(path) !== toggled.has(path);
+  const rows = useMemo(() => rowsOf(root, isOpen), [root, toggled]);
+  const rowHeight = useRowPixels();
+  const at = rows.findIndex(({ node }) => node.path === link.path);
+  const [active, setActive] = useState(Math.max(0, at));
+  useEffect(() => {
+    if (at >= 0) setActive(at);
+  }, [link.path, isComplete]);
+  const toggle = (path: EncodedPath) => {
+    const next = new Set(toggled);
+    if (!next.delete(path)) next.add(path);
+    setToggled(next);
+  };
+  const open = (index: number) => {
+    const node = rows[index]?.node;
+    if (node === undefined) return;
+    if (node.item === null) toggle(node.path);
+    else
+      navigate(
+        linkTo(link.image, "changes", node.path, {
+          against: link.fields.get("against"),
+          side: link.fields.get("side"),
+        }),
+      );
+  };
+  const onKey = (event: KeyboardEvent, index: number) => {
+    const row = rows[index];
+    const step = row === undefined ? null : keyStep(event.key, rows, index, isOpen(row.node.path));
+    if (row === undefined || step === null) return;
+    event.preventDefault();
+    if (step === "toggle") toggle(row.node.path);
+    else setActive(step);
+  };
+  return (
+    <VirtualRows
+      label="Differences"
+      rowHeight={rowHeight}
+      class="image-change-tree"
+      count={rows.length}
+      active={active}
+      onActive={setActive}
+      onOpen={open}
+      onKey={onKey}
+      rowKey={(index) => rows[index]?.node.path ?? index}
+      rowClass={(index) => (rows[index]?.node.path === link.path ? "image-change-shown" : undefined)}
+      cells={(index) => changeCells(link, rows[index], isOpen, toggle)}
+    />
+  );
+}
+
+/** What an arrow key does in a tree: opens or closes the directory, or goes to another row. */
+function keyStep(key: string, rows: readonly ChangeRow[], index: number, isOpen: boolean): "toggle" | number | null {
+  const row = rows[index];
+  const isFolder = (row?.node.children.length ?? 0) > 0;
+  if (key === "ArrowRight" && isFolder) return isOpen ? Math.min(index + 1, rows.length - 1) : "toggle";
+  if (key !== "ArrowLeft") return null;
+  if (isFolder && isOpen) return "toggle";
+  const above = rows.slice(0, index).findLastIndex(({ depth }) => depth < (row?.depth ?? 0));
+  return above === -1 ? null : above;
+}
+
+function changeCells(
+  link: ImageLink,
+  row: ChangeRow | undefined,
+  isOpen: (path: EncodedPath) => boolean,
+  toggle: (path: EncodedPath) => void,
+) {
+  if (row === undefined) return [];
+  const { node, depth, above } = row;
+  const { item, path, children, counts } = node;
+  const isFolder = children.length > 0;
+  const name = (
+    <GuestText text={[...above.map((folder) => shownName(folder.path)), shownName(path)].join("/")} hasTitle />
+  );
+  return [
+    <span key="name" class={`image-change image-depth-${Math.min(depth, 16)}`}>
+      {isFolder ? (
+        <button
+          type="button"
+          class="image-fold"
+          tabIndex={-1}
+          aria-expanded={isOpen(path)}
+          aria-label={isOpen(path) ? "Fold the directory" : "Unfold the directory"}
+          onClick={() => toggle(path)}
+        >
+          <Icon name={isOpen(path) ? "down" : "right"} />
+        </button>
+      ) : (
+        <span class="image-fold" />
+      )}
+      <ChangeMark change={item?.change ?? null} />
+      <Icon name={isFolder || item?.type === "directory" ? "folder" : item?.type === "symlink" ? "link" : "file"} />
+      {item === null ? (
+        name
+      ) : (
+        <Link
+          tabIndex={-1}
+          class={`image-change-${item.change}`}
+          href={linkTo(link.image, "changes", path, {
+            against: link.fields.get("against"),
+            side: link.fields.get("side"),
+          })}
+        >
+          {name}
+        </Link>
+      )}
+    </span>,
+    isFolder ? <Counts key="counts" counts={counts} /> : <SizeChange key="size" node={node} />,
+  ];
+}
+
+function SizeChange({ node: { item } }: { readonly node: ChangeNode }) {
+  if (item === null || (item.type !== "file" && item.previous_type !== "file" && item.change !== "removed"))
+    return null;
+  const { size_bytes: now, previous_size_bytes: before } = item;
+  if (now === undefined || before === undefined) return <Bytes value={now ?? before} />;
+  return now === before ? <Bytes value={now} /> : <Bytes value={now - before} isSigned />;
+}

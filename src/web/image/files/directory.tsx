@@ -1,0 +1,239 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { ListingItem } from "../../../client/types.ts";
+import { useShortcut } from "../../app/keys.ts";
+import { Link, navigate } from "../../app/router.ts";
+import { addressOf } from "../../data/api.ts";
+import { ButtonLink, IconButton } from "../../parts/button.tsx";
+import { Empty } from "../../parts/empty.tsx";
+import { Field, Select } from "../../parts/field.tsx";
+import { Age, Bytes } from "../../parts/figure.tsx";
+import { countOf, countText } from "../../parts/format.ts";
+import { GuestText } from "../../parts/guest-text.tsx";
+import { Icon, type IconName } from "../../parts/icon.tsx";
+import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { breather } from "../breather.ts";
+import { type ImageLink, linkTo, linkWith } from "../link.ts";
+import { childOf, type EncodedPath, parentOf, ROOT, savedName, shownText } from "../paths.ts";
+import { useRowPixels } from "../use-pixels.ts";
+import { contentPath } from "./content.ts";
+import { orderOf, SORT_KEYS, type SortKey } from "./listing.ts";
+import { ENTRIES_MAX, type Listing } from "./listing-loader.ts";
+import { modeText } from "./mode.ts";
+
+const COLUMNS = [
+  { id: "name", label: "Name" },
+  { id: "size", label: "Size", isFigure: true },
+  { id: "mode", label: "Mode" },
+  { id: "owner", label: "Owner", isFigure: true },
+  { id: "modified", label: "Changed", isFigure: true },
+];
+
+const SORT_LABELS: Readonly<Record<SortKey, string>> = {
+  name: "Name",
+  size: "Size",
+  modified: "Time",
+  mode: "Mode",
+  owner: "Owner",
+};
+
+/** Pause after the last key before the filter goes into the link, in `milliseconds`: browsers limit changes of links. */
+const FILTER_PAUSE_MS = 400;
+
+interface DirectoryProps {
+  readonly link: ImageLink;
+  readonly listing: Listing;
+  readonly isLoading: boolean;
+}
+
+/** The entries of a directory. */
+export function Directory({ link, listing, isLoading }: DirectoryProps) {
+  const { image, path, fields } = link;
+  const sort = SORT_KEYS.find((key) => key === fields.get("sort")) ?? "name";
+  const isDescending = fields.get("down") === "1";
+  const [filter, setFilter] = useFilter(link);
+  const shown = useOrder(listing, sort, isDescending, filter);
+  const items = (index: number): ListingItem | undefined =>
+    listing.items[shown === null ? index : (shown[index] ?? -1)];
+  const count = shown?.length ?? listing.items.length;
+  const rowHeight = useRowPixels();
+  const [active, setActive] = useState(0);
+  useEffect(() => setActive(0), [filter, sort, isDescending]);
+  const open = (index: number) => {
+    const item = items(index);
+    if (item !== undefined && isOpenable(item)) navigate(linkTo(image, "files", childOf(path, item)));
+  };
+  const goUp = (event: KeyboardEvent) => {
+    if (event.key !== "Backspace" || path === ROOT) return;
+    event.preventDefault();
+    navigate(linkTo(image, "files", parentOf(path)));
+  };
+  return (
+    <>
+      <DirectoryTools link={link} filter={filter} onFilter={setFilter} sort={sort} isDescending={isDescending} />
+      {listing.isComplete && listing.items.length === 0 ? (
+        <Empty title="This directory is empty" />
+      ) : listing.isComplete && count === 0 ? (
+        <Empty title="No name here has these characters" text="The search looks through all directories below, too." />
+      ) : (
+        <VirtualRows
+          label="Files"
+          class="image-listing"
+          columns={COLUMNS}
+          count={count}
+          rowHeight={rowHeight}
+          active={active}
+          onActive={setActive}
+          onOpen={open}
+          onKey={goUp}
+          cells={(index) => cellsOf(items(index), link)}
+        />
+      )}
+      <p class="image-foot muted" role="status">
+        {footOf(listing, count, isLoading)}
+      </p>
+    </>
+  );
+}
+
+function footOf({ items, isCut }: Listing, count: number, isLoading: boolean): string {
+  if (isLoading) return `${countText(items.length)} entries so far`;
+  if (isCut) return `The first ${countText(ENTRIES_MAX)} entries of more. The search finds the others by name.`;
+  const all = countOf(items.length, "entry", "entries");
+  return count === items.length ? all : `${countText(count)} of ${all}`;
+}
+
+/** The filter as it is typed; it goes into the link when the typing rests. */
+function useFilter(link: ImageLink): readonly [string, (filter: string) => void] {
+  const [filter, setFilter] = useState(link.fields.get("filter") ?? "");
+  useEffect(() => {
+    if (filter === (link.fields.get("filter") ?? "")) return;
+    const timer = setTimeout(() => navigate(linkWith(link, { filter }), { replace: true }), FILTER_PAUSE_MS);
+    return () => clearTimeout(timer);
+  }, [filter]);
+  return [filter, setFilter];
+}
+
+/** The order of the entries; null while it is not known, and the entries are shown as they come. */
+function useOrder(listing: Listing, key: SortKey, isDescending: boolean, filter: string): Uint32Array | null {
+  const [shown, setShown] = useState<{ readonly items: unknown; readonly order: Uint32Array } | null>(null);
+  const { items, isComplete } = listing;
+  useEffect(() => {
+    if (!isComplete) return;
+    const leaving = new AbortController();
+    orderOf(items, { key, isDescending }, filter, breather(leaving.signal)).then(
+      (order) => {
+        if (!leaving.signal.aborted) setShown({ items, order });
+      },
+      // Nobody waits for it any more.
+      () => undefined,
+    );
+    return () => leaving.abort();
+  }, [items, isComplete, key, isDescending, filter]);
+  return shown?.items === items ? shown.order : null;
+}
+
+interface ToolsProps {
+  readonly link: ImageLink;
+  readonly filter: string;
+  readonly onFilter: (filter: string) => void;
+  readonly sort: SortKey;
+  readonly isDescending: boolean;
+}
+
+function DirectoryTools({ link, filter, onFilter, sort, isDescending }: ToolsProps) {
+  const { image, path } = link;
+  const place = useRef<HTMLDivElement>(null);
+  useShortcut({ keys: "/", text: "Filter by name", group: "Files" }, () =>
+    place.current?.querySelector("input")?.focus(),
+  );
+  const archive = useMemo(() => addressOf(contentPath(image, path, "archive")), [image, path]);
+  return (
+    <div class="image-tools" ref={place}>
+      <div class="image-tools-wide">
+        <Field
+          label="Filter by name"
+          isLabelHidden
+          placeholder="Filter by name"
+          type="search"
+          value={filter}
+          onValue={onFilter}
+        />
+      </div>
+      <Select
+        label="Order by"
+        isLabelHidden
+        value={sort}
+        choices={SORT_KEYS.map((value) => ({ value, label: `By ${SORT_LABELS[value].toLowerCase()}` }))}
+        onValue={(value) => navigate(linkWith(link, { sort: value === "name" ? null : value }), { replace: true })}
+      />
+      <IconButton
+        icon={isDescending ? "down" : "up"}
+        label={isDescending ? "Largest first" : "Smallest first"}
+        tone="plain"
+        aria-pressed={isDescending}
+        onClick={() => navigate(linkWith(link, { down: isDescending ? null : 1 }), { replace: true })}
+      />
+      <ButtonLink icon="download" href={archive} download={`${savedName(path)}.tar`}>
+        Archive
+      </ButtonLink>
+    </div>
+  );
+}
+
+function isOpenable({ type }: ListingItem): boolean {
+  return type === "file" || type === "directory" || type === "symlink";
+}
+
+const ICONS: Readonly<Record<ListingItem["type"], IconName>> = {
+  directory: "folder",
+  file: "file",
+  symlink: "link",
+  block: "disk",
+  char: "terminal",
+  fifo: "network",
+  socket: "network",
+};
+
+function cellsOf(item: ListingItem | undefined, { image, path }: ImageLink) {
+  if (item === undefined) return [];
+  return [
+    <EntryName key="name" image={image} directory={path} item={item} />,
+    item.is_regular ? <Bytes key="size" value={item.size} /> : "",
+    <code key="mode" title={`mode ${item.mode}`}>
+      {modeText(item.type, item.mode)}
+    </code>,
+    <span key="owner" class="number">
+      {item.uid}:{item.gid}
+    </span>,
+    <Age key="modified" at={item.modified_at} />,
+  ];
+}
+
+function EntryName(props: { readonly image: string; readonly directory: EncodedPath; readonly item: ListingItem }) {
+  const { image, directory, item } = props;
+  const name = <GuestText text={shownText(item.name, item.name_base64)} hasTitle />;
+  return (
+    <span class={`image-entry image-entry-${item.type}`}>
+      <Icon name={ICONS[item.type]} />
+      {isOpenable(item) ? (
+        <Link href={linkTo(image, "files", childOf(directory, item))} tabIndex={-1}>
+          {name}
+        </Link>
+      ) : (
+        <>
+          {name}
+          <span class="muted">
+            {item.type === "char" ? "character device" : item.type === "block" ? "block device" : item.type}
+          </span>
+        </>
+      )}
+      {item.symlink_to === undefined ? null : (
+        <span class="image-target muted">
+          <span aria-hidden="true">→ </span>
+          <span class="visually-hidden">leads to </span>
+          <GuestText text={shownText(item.symlink_to, item.symlink_to_base64)} hasTitle />
+        </span>
+      )}
+    </span>
+  );
+}

@@ -1,0 +1,106 @@
+import type { ComponentChildren } from "preact";
+import { navigate } from "../../app/router.ts";
+import { addressOf } from "../../data/api.ts";
+import { ButtonLink } from "../../parts/button.tsx";
+import { Empty } from "../../parts/empty.tsx";
+import { Age, Bytes } from "../../parts/figure.tsx";
+import { ProblemNote } from "../../parts/problem-note.tsx";
+import { Skeleton } from "../../parts/skeleton.tsx";
+import { type ImageLink, linkWith, numberIn } from "../link.ts";
+import { savedName } from "../paths.ts";
+import { useLoaded } from "../use-loaded.ts";
+import { contentPath, type FilePart, isText, readPart, TEXT_BYTES_MAX } from "./content.ts";
+import { HexView } from "./hex.tsx";
+import { keptItem } from "./listing-loader.ts";
+import { modeText } from "./mode.ts";
+import { PictureView } from "./picture.tsx";
+import { type PictureHeader, pictureHeader } from "./picture-header.ts";
+import { TextView } from "./text.tsx";
+
+const FORMS = ["text", "picture", "hex"] as const;
+type Form = (typeof FORMS)[number];
+const FORM_LABELS: Readonly<Record<Form, string>> = { text: "Text", picture: "Picture", hex: "Hex" };
+
+/** One file: as text, as a picture, or its bytes. */
+export function FileView({ link }: { readonly link: ImageLink }) {
+  const { image, path, fields } = link;
+  const at = numberIn(fields, "at", 0) ?? 0;
+  const isHex = fields.get("as") === "hex";
+  // The hex view reads parts by itself.
+  const start = isHex ? 0 : at;
+  const { value, problem, isLoading, reload } = useLoaded<FilePart>(`${image} ${path} ${start}`, (signal) =>
+    readPart({ image, path }, { start, count: TEXT_BYTES_MAX }, signal),
+  );
+  if (problem !== undefined)
+    return <ProblemNote problem={problem} title="This file cannot be shown" onRetry={reload} />;
+  if (value === undefined || isLoading) return <Skeleton lines={10} label="Loading the file" />;
+  const picture = start === 0 ? pictureHeader(value.bytes) : null;
+  const forms = FORMS.filter((form) => form !== "picture" || picture !== null);
+  const chosen = forms.find((form) => form === fields.get("as"));
+  const form = chosen ?? (picture !== null ? "picture" : isText(value.bytes) ? "text" : "hex");
+  return (
+    <div class="image-file">
+      <FileHead link={link} size={value.size}>
+        {forms.length < 2 || value.size === 0 ? null : (
+          <div class="image-forms" role="group" aria-label="Show as">
+            {forms.map((name) => (
+              <button
+                key={name}
+                type="button"
+                class="image-form"
+                aria-pressed={name === form}
+                onClick={() => navigate(linkWith(link, { as: name, line: null, at: null }), { replace: true })}
+              >
+                {FORM_LABELS[name]}
+              </button>
+            ))}
+          </div>
+        )}
+      </FileHead>
+      <Content link={link} form={form} part={value} picture={picture} start={start} />
+    </div>
+  );
+}
+
+interface ContentProps {
+  readonly link: ImageLink;
+  readonly form: Form;
+  readonly part: FilePart;
+  readonly picture: PictureHeader | null;
+  readonly start: number;
+}
+
+function Content({ link, form, part, picture, start }: ContentProps) {
+  if (part.size === 0) return <Empty title="This file is empty" />;
+  if (form === "hex") return <HexView link={link} size={part.size} />;
+  if (form === "picture" && picture !== null) return <PictureView link={link} header={picture} size={part.size} />;
+  return <TextView link={link} part={part} start={start} />;
+}
+
+function FileHead(props: { readonly link: ImageLink; readonly size: number; readonly children: ComponentChildren }) {
+  const { link, size, children } = props;
+  const { image, path } = link;
+  const item = keptItem(image, path);
+  return (
+    <div class="image-tools image-file-head">
+      <p class="image-facts muted">
+        <Bytes value={size} />
+        {item === undefined ? null : (
+          <>
+            <code title={`mode ${item.mode}`}>{modeText(item.type, item.mode)}</code>
+            <span class="number" title="owner and group">
+              {item.uid}:{item.gid}
+            </span>
+            <span>
+              changed <Age at={item.modified_at} />
+            </span>
+          </>
+        )}
+      </p>
+      {children}
+      <ButtonLink icon="download" href={addressOf(contentPath(image, path))} download={savedName(path)}>
+        Download
+      </ButtonLink>
+    </div>
+  );
+}

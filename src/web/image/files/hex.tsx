@@ -1,0 +1,165 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { navigate } from "../../app/router.ts";
+import { type Problem, problemOf } from "../../data/problem.ts";
+import { Button } from "../../parts/button.tsx";
+import { Field } from "../../parts/field.tsx";
+import { ProblemNote } from "../../parts/problem-note.tsx";
+import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { type ImageLink, linkWith, numberIn } from "../link.ts";
+import { usePixels } from "../use-pixels.ts";
+import { readPart } from "./content.ts";
+import { hexRow, offsetText, Parts, parseOffset } from "./hex-rows.ts";
+
+/** What is read at once, in `bytes`, and how many such parts are kept: 4 MiB in all. */
+const PART_BYTES = 65_536;
+const PARTS_MAX = 64;
+/** Bytes of a row: fewer where the place is narrow. */
+const WIDE_BYTES = 16;
+const NARROW_BYTES = 8;
+const NARROW = "(max-width: 719px)";
+
+/** The bytes of a file of any size, which are read as they are seen. */
+export function HexView({ link, size }: { readonly link: ImageLink; readonly size: number }) {
+  const perRow = useRowBytes();
+  const rowHeight = usePixels(1.375);
+  const { parts, problem, wanted, retry } = useParts(link, size);
+  const at = Math.min(numberIn(link.fields, "at", 0) ?? 0, size - 1);
+  const [active, setActive] = useState(Math.floor(at / perRow));
+  useEffect(() => setActive(Math.floor(at / perRow)), [at, perRow]);
+  const offset = active * perRow;
+  return (
+    <div class="image-hex-view">
+      <GoTo link={link} size={size} offset={offset} />
+      {problem === undefined ? null : (
+        <ProblemNote problem={problem} title="These bytes cannot be read" onRetry={retry} />
+      )}
+      <VirtualRows
+        label="Bytes"
+        class={`image-hex image-hex-${perRow}`}
+        count={Math.ceil(size / perRow)}
+        rowHeight={rowHeight}
+        active={active}
+        onActive={setActive}
+        onRange={(first, end) => wanted(first * perRow, end * perRow)}
+        cells={(row) => hexCells(parts, row * perRow, Math.min(perRow, size - row * perRow), size)}
+      />
+    </div>
+  );
+}
+
+function hexCells(parts: Parts, offset: number, count: number, size: number) {
+  const part = parts.get(Math.floor(offset / PART_BYTES));
+  const begin = offset % PART_BYTES;
+  const bytes = part?.subarray(begin, begin + count);
+  const row = bytes === undefined ? null : hexRow(bytes);
+  const half = row === null ? 0 : Math.min(8, row.hex.length);
+  return [
+    <code key="offset" class="image-offset">
+      {offsetText(offset, size)}
+    </code>,
+    row === null ? (
+      <span key="bytes" class="image-waiting" />
+    ) : (
+      <code key="bytes" class="image-bytes">
+        <span>{row.hex.slice(0, half).join(" ")}</span>
+        {row.hex.length > half ? <span>{row.hex.slice(half).join(" ")}</span> : null}
+      </code>
+    ),
+    <code key="text" class="image-characters">
+      {row?.characters ?? ""}
+    </code>,
+  ];
+}
+
+function useRowBytes(): number {
+  const [isNarrow, setNarrow] = useState(() => matchMedia(NARROW).matches);
+  useEffect(() => {
+    const query = matchMedia(NARROW);
+    const changed = () => setNarrow(query.matches);
+    query.addEventListener("change", changed);
+    return () => query.removeEventListener("change", changed);
+  }, []);
+  return isNarrow ? NARROW_BYTES : WIDE_BYTES;
+}
+
+interface ReadParts {
+  readonly parts: Parts;
+  readonly problem: Problem | undefined;
+  /** These bytes are seen now. */
+  wanted(first: number, end: number): void;
+  retry(): void;
+}
+
+/** Reads the parts that are seen; a request for what is no longer seen is given up. */
+function useParts({ image, path }: ImageLink, size: number): ReadParts {
+  const [parts] = useState(() => new Parts(PARTS_MAX));
+  const [problem, setProblem] = useState<Problem>();
+  const [, redraw] = useState(0);
+  const running = useRef(new Map<number, AbortController>());
+  const seen = useRef({ first: 0, end: 0 });
+  useEffect(
+    () => () => {
+      for (const reading of running.current.values()) reading.abort();
+    },
+    [],
+  );
+  const read = async (index: number): Promise<void> => {
+    const leaving = new AbortController();
+    running.current.set(index, leaving);
+    try {
+      const range = { start: index * PART_BYTES, count: PART_BYTES };
+      parts.set(index, (await readPart({ image, path }, range, leaving.signal)).bytes);
+      setProblem(undefined);
+    } catch (error) {
+      if (!leaving.signal.aborted) setProblem(problemOf(error));
+    }
+    if (running.current.get(index) === leaving) running.current.delete(index);
+    if (!leaving.signal.aborted) redraw((count) => count + 1);
+  };
+  const wanted = (first: number, end: number) => {
+    seen.current = { first, end };
+    const from = Math.floor(first / PART_BYTES);
+    const to = Math.floor(Math.min(end, size) / PART_BYTES);
+    for (const [index, reading] of running.current) {
+      if (index >= from && index <= to) continue;
+      reading.abort();
+      running.current.delete(index);
+    }
+    for (let index = from; index <= to && index * PART_BYTES < size; index += 1) {
+      if (parts.get(index) === undefined && !running.current.has(index)) void read(index);
+    }
+  };
+  return { parts, problem, wanted, retry: () => wanted(seen.current.first, seen.current.end) };
+}
+
+function GoTo({ link, size, offset }: { readonly link: ImageLink; readonly size: number; readonly offset: number }) {
+  const [text, setText] = useState("");
+  const [problem, setProblem] = useState("");
+  const go = (event: Event) => {
+    event.preventDefault();
+    const target = parseOffset(text);
+    if (target === null || target >= size) {
+      setProblem(target === null ? "Write an offset such as 4096 or 0x1000." : "The file ends before this offset.");
+      return;
+    }
+    setProblem("");
+    navigate(linkWith(link, { as: "hex", at: target, line: null, first: null }), { replace: true });
+  };
+  return (
+    <form class="image-tools image-go" onSubmit={go}>
+      <Field
+        label="Offset"
+        isLabelHidden
+        placeholder="Offset, such as 0x1000"
+        isMono
+        value={text}
+        onValue={setText}
+        problem={problem}
+      />
+      <Button type="submit">Go</Button>
+      <output class="muted number">
+        0x{offset.toString(16)} · {offset.toLocaleString("en-US")}
+      </output>
+    </form>
+  );
+}

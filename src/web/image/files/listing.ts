@@ -1,0 +1,95 @@
+import type { ListingItem } from "../../../client/types.ts";
+import type { Breather } from "../breather.ts";
+
+export const SORT_KEYS = ["name", "size", "modified", "mode", "owner"] as const;
+export type SortKey = (typeof SORT_KEYS)[number];
+
+export interface Order {
+  readonly key: SortKey;
+  readonly isDescending: boolean;
+}
+
+/** Entries between two looks at the clock. */
+const STEP_COUNT = 2048;
+
+/**
+ * The places of the entries that are shown, in their order: directories first; what is equal is ordered by name.
+ * @param items in the order of the API: by the bytes of their names
+ * @param filter part of a name, in any case
+ */
+export async function orderOf(
+  items: readonly ListingItem[],
+  { key, isDescending }: Order,
+  filter: string,
+  breathe: Breather,
+): Promise<Uint32Array> {
+  const wanted = filter.trim().toLowerCase();
+  const keys = new Float64Array(items.length);
+  const shown: number[] = [];
+  for (let index = 0; index < items.length; index += 1) {
+    if (index % STEP_COUNT === 0) await breathe();
+    const item = items[index];
+    if (item === undefined || (wanted !== "" && !item.name.toLowerCase().includes(wanted))) continue;
+    keys[index] = keyOf(item, key);
+    shown.push(index);
+  }
+  const sign = isDescending ? -1 : 1;
+  const rank = (index: number) => (items[index]?.is_dir === true ? 0 : 1);
+  const compare = (a: number, b: number): number =>
+    rank(a) - rank(b) || sign * ((keys[a] ?? 0) - (keys[b] ?? 0) || (key === "name" ? a - b : 0)) || a - b;
+  return await sorted(Uint32Array.from(shown), compare, breathe);
+}
+
+function keyOf(item: ListingItem, key: SortKey): number {
+  if (key === "size") return item.size;
+  if (key === "modified") return Date.parse(item.modified_at);
+  if (key === "mode") return Number.parseInt(item.mode, 8);
+  // Numbers of users and groups have 32 bits; a double holds 53, so the group is cut to 21.
+  if (key === "owner") return item.uid * 0x20_0000 + Math.min(item.gid, 0x1f_ffff);
+  return 0;
+}
+
+/** Merge sort from the shortest runs up, with breaks: the sort of the runtime has none. */
+async function sorted(
+  values: Uint32Array,
+  compare: (a: number, b: number) => number,
+  breathe: Breather,
+): Promise<Uint32Array> {
+  let from: Uint32Array = values;
+  for (let start = 0; start < from.length; start += STEP_COUNT) {
+    await breathe();
+    from.subarray(start, start + STEP_COUNT).sort(compare);
+  }
+  let into: Uint32Array = new Uint32Array(values.length);
+  for (let width = STEP_COUNT; width < from.length; width *= 2) {
+    for (let start = 0; start < from.length; start += 2 * width) {
+      await merge(from, into, { start, middle: Math.min(start + width, from.length), width }, { compare, breathe });
+    }
+    [from, into] = [into, from];
+  }
+  return from;
+}
+
+interface Runs {
+  readonly start: number;
+  readonly middle: number;
+  readonly width: number;
+}
+
+async function merge(
+  from: Uint32Array,
+  into: Uint32Array,
+  { start, middle, width }: Runs,
+  { compare, breathe }: { readonly compare: (a: number, b: number) => number; readonly breathe: Breather },
+): Promise<void> {
+  const end = Math.min(middle + width, from.length);
+  let left = start;
+  let right = middle;
+  for (let at = start; at < end; at += 1) {
+    if ((at - start) % STEP_COUNT === 0) await breathe();
+    const isLeft = left < middle && (right >= end || compare(from[left] ?? 0, from[right] ?? 0) <= 0);
+    into[at] = (isLeft ? from[left] : from[right]) ?? 0;
+    if (isLeft) left += 1;
+    else right += 1;
+  }
+}

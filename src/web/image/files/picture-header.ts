@@ -1,0 +1,73 @@
+/** What the first bytes of a picture tell. */
+export interface PictureHeader {
+  readonly type: "image/png" | "image/jpeg" | "image/gif" | "image/webp" | "image/bmp";
+  readonly width: number;
+  readonly height: number;
+}
+
+/** Bytes of a file's beginning in which the size of a picture is looked for: pictures of cameras have a preview before it. */
+export const HEADER_BYTES = 262_144;
+
+/** Type and size of a raster picture, by its content and not by its name; null for anything else. */
+export function pictureHeader(bytes: Uint8Array): PictureHeader | null {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const found = png(view) ?? gif(view) ?? webp(view) ?? bmp(view) ?? jpeg(view);
+  return found === null || found.width < 1 || found.height < 1 ? null : found;
+}
+
+function hasText(view: DataView, at: number, text: string): boolean {
+  if (view.byteLength < at + text.length) return false;
+  return [...text].every((character, index) => view.getUint8(at + index) === character.charCodeAt(0));
+}
+
+function png(view: DataView): PictureHeader | null {
+  if (view.byteLength < 24 || !hasText(view, 0, "\x89PNG\r\n\x1a\n") || !hasText(view, 12, "IHDR")) return null;
+  return { type: "image/png", width: view.getUint32(16), height: view.getUint32(20) };
+}
+
+function gif(view: DataView): PictureHeader | null {
+  if (view.byteLength < 10 || !(hasText(view, 0, "GIF87a") || hasText(view, 0, "GIF89a"))) return null;
+  return { type: "image/gif", width: view.getUint16(6, true), height: view.getUint16(8, true) };
+}
+
+function bmp(view: DataView): PictureHeader | null {
+  if (view.byteLength < 26 || !hasText(view, 0, "BM") || view.getUint32(14, true) < 40) return null;
+  // A negative height is that of a picture whose first row is the upper one.
+  return { type: "image/bmp", width: view.getInt32(18, true), height: Math.abs(view.getInt32(22, true)) };
+}
+
+function webp(view: DataView): PictureHeader | null {
+  if (view.byteLength < 30 || !hasText(view, 0, "RIFF") || !hasText(view, 8, "WEBP")) return null;
+  const type = "image/webp";
+  if (hasText(view, 12, "VP8X")) {
+    const at = (offset: number) => view.getUint16(offset, true) + (view.getUint8(offset + 2) << 16) + 1;
+    return { type, width: at(24), height: at(27) };
+  }
+  if (hasText(view, 12, "VP8L")) {
+    const bits = view.getUint32(21, true);
+    return { type, width: (bits & 0x3fff) + 1, height: ((bits >>> 14) & 0x3fff) + 1 };
+  }
+  if (!hasText(view, 12, "VP8 ")) return null;
+  return { type, width: view.getUint16(26, true) & 0x3fff, height: view.getUint16(28, true) & 0x3fff };
+}
+
+/** Goes from marker to marker until the one of a frame. */
+function jpeg(view: DataView): PictureHeader | null {
+  if (view.byteLength < 4 || view.getUint16(0) !== 0xffd8) return null;
+  for (let at = 2; at + 9 <= view.byteLength; ) {
+    const marker = view.getUint8(at + 1);
+    if (view.getUint8(at) !== 0xff) return null;
+    if (marker === 0xff) {
+      at += 1;
+      continue;
+    }
+    // C4, C8 and CC are among the markers of frames, and are none.
+    if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
+      return { type: "image/jpeg", width: view.getUint16(at + 7), height: view.getUint16(at + 5) };
+    }
+    // Data begins: no frame came before it.
+    if (marker === 0xda || marker === 0xd9) return null;
+    at += 2 + Math.max(2, view.getUint16(at + 2));
+  }
+  return null;
+}

@@ -1,0 +1,34 @@
+import { partsOf } from "../../parts/printable.ts";
+import { TOKEN_KINDS } from "../../worker/messages.ts";
+import type { LinePiece } from "./text-rows.ts";
+
+/** Pieces of a line. What is not seen, and what replaces bytes, is marked. */
+export function Pieces({ pieces }: { readonly pieces: readonly LinePiece[] }) {
+  return (
+    <>
+      {pieces.map(({ text, kind }, index) => {
+        const content = partsOf(text).map((part, at) => {
+          if (part.isEscape) return part.text === "\\t" ? "\t" : <Mark key={at} text={part.text} />;
+          return part.text.includes("\ufffd") ? <Replaced key={at} text={part.text} /> : part.text;
+        });
+        return kind === 0 ? (
+          content
+        ) : (
+          <span key={index} class={`token-${TOKEN_KINDS[kind] ?? "plain"}`}>
+            {content}
+          </span>
+        );
+      })}
+    </>
+  );
+}
+
+function Mark({ text }: { readonly text: string }) {
+  return <span class="escape">{text}</span>;
+}
+
+function Replaced({ text }: { readonly text: string }) {
+  return (
+    <>{text.split(/(\ufffd+)/).map((piece, index) => (index % 2 === 1 ? <Mark key={index} text={piece} /> : piece))}</>
+  );
+}

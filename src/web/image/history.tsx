@@ -1,0 +1,130 @@
+import { useState } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import type { ImageStep } from "../../client/types.ts";
+import { Link } from "../app/router.ts";
+import { api } from "../data/api.ts";
+import { useResource } from "../data/resource.ts";
+import { Button } from "../parts/button.tsx";
+import { Age, Bytes } from "../parts/figure.tsx";
+import { shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { Badge, StatusMark } from "../parts/status-mark.tsx";
+import { linkTo } from "./link.ts";
+
+/** Steps that are read at once. */
+const STEPS_COUNT = 100;
+
+/** How an image came to be: its steps back to the import. */
+export function History({ image }: { readonly image: string }) {
+  const [limit, setLimit] = useState(STEPS_COUNT);
+  const { value, problem, isLoading, reload } = useResource<ImageStep[]>(`lineage ${image} ${limit}`, (signal) =>
+    readLineage(image, limit + 1, signal),
+  );
+  if (problem !== undefined && value === undefined) {
+    return <ProblemNote problem={problem} title="The history cannot be read" onRetry={reload} />;
+  }
+  if (value === undefined) return <Skeleton lines={8} label="Loading the history" />;
+  const steps = value.slice(0, limit);
+  return (
+    <section class="image-history" aria-label="History">
+      <ol class="image-steps">
+        {steps.map((step) => (
+          <Step key={step.uuid} step={step} isShown={step.uuid === image} />
+        ))}
+      </ol>
+      {value.length > limit ? (
+        <Button isBusy={isLoading} onClick={() => setLimit(limit + STEPS_COUNT)}>
+          Show older steps
+        </Button>
+      ) : null}
+    </section>
+  );
+}
+
+/** The API gives at most 1,000 steps at once. */
+const PAGE_COUNT = 1000;
+
+async function readLineage(image: string, count: number, signal: AbortSignal): Promise<ImageStep[]> {
+  const steps: ImageStep[] = [];
+  while (steps.length < count) {
+    const limit = Math.min(PAGE_COUNT, count - steps.length);
+    const query = { limit, offset: steps.length };
+    const page = await answerOf(api.v1.images({ uuid: image }).lineage.get({ query, fetch: { signal } }));
+    steps.push(...page);
+    if (page.length < limit) break;
+  }
+  return steps;
+}
+
+function Step({ step, isShown }: { readonly step: ImageStep; readonly isShown: boolean }) {
+  const { uuid, tag, deleted, operation, created_at: at, size_bytes: bytes, parent } = step;
+  const name = <code class="number">{shortId(uuid)}</code>;
+  return (
+    <li class={isShown ? "image-step image-step-shown" : "image-step"} aria-current={isShown ? "step" : undefined}>
+      <p class="image-step-what">
+        <What step={step} />
+      </p>
+      <p class="image-step-facts muted">
+        <End step={step} />
+        <Bytes value={bytes} isSigned />
+        <Age at={at} />
+        {deleted ? (
+          <span>
+            image {name} <Badge>deleted</Badge>
+          </span>
+        ) : isShown ? (
+          <span>this image, {name}</span>
+        ) : (
+          <Link href={linkTo(uuid, "files")}>image {name}</Link>
+        )}
+        {tag === undefined ? null : (
+          <Badge tone="accent">
+            <GuestText text={tag} />
+          </Badge>
+        )}
+        {deleted || parent === undefined ? null : <Link href={linkTo(uuid, "changes")}>Changes</Link>}
+        <Link href={`/runs/${operation}`}>{RUN_NAMES[step.kind]}</Link>
+      </p>
+    </li>
+  );
+}
+
+const RUN_NAMES: Readonly<Record<ImageStep["kind"], string>> = {
+  image_import: "Import",
+  instance: "Run",
+  checkpoint: "Checkpoint",
+};
+
+function What({ step: { kind, command, source, command_truncated: isCut } }: { readonly step: ImageStep }) {
+  if (kind === "image_import") {
+    return (
+      <>
+        <span class="muted">Imported </span>
+        {source === undefined ? "from an archive" : <GuestText text={source} isMono isLong />}
+      </>
+    );
+  }
+  return (
+    <>
+      {kind === "checkpoint" ? <span class="muted">Checkpoint of </span> : null}
+      <GuestText text={commandText(command ?? [])} isMono isLong />
+      {isCut === true ? <span class="escape">… more arguments</span> : null}
+    </>
+  );
+}
+
+/** A command as a shell would take it; one that a shell runs is shown as what the shell gets. */
+export function commandText(command: readonly string[]): string {
+  const [program, option, script] = command;
+  if (command.length === 3 && option === "-c" && script !== undefined && /(^|\/)(ba|da|a)?sh$/.test(program ?? ""))
+    return script;
+  return command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+}
+
+/** How the run ended; nothing for an import, or for a checkpoint, whose run went on. */
+function End({ step }: { readonly step: ImageStep }) {
+  if (step.kind !== "instance") return null;
+  return <StatusMark status="SUCCESS" exitCode={step.exit_code} isTimedOut={step.timed_out} />;
+}

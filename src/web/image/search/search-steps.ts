@@ -1,0 +1,49 @@
+import type { ListingItem } from "../../../client/types.ts";
+import { childOf, type EncodedPath } from "../paths.ts";
+
+/** Entries of a directory that are searched one by one, so that first matches come early and the progress is seen. */
+const STEPS_MAX = 64;
+/** Files of a directory that one request searches: the API takes 16 paths. */
+const PATHS_MAX = 16;
+
+export interface TextSearch {
+  readonly image: string;
+  readonly path: EncodedPath;
+  /** in the syntax of RE2 */
+  readonly pattern: string;
+  /** only files whose names match; empty: all */
+  readonly glob: string;
+  readonly isCaseSensitive: boolean;
+}
+
+/**
+ * The paths of each request of a search: a directory with few entries is searched entry by entry. Symlinks are left out, as a
+ * search of the directory does.
+ * @param items of the directory; null: the path is a file, or has too many entries
+ */
+export function searchSteps(
+  { path, glob }: Pick<TextSearch, "path" | "glob">,
+  items: readonly Pick<ListingItem, "name" | "name_base64" | "type">[] | null,
+): EncodedPath[][] {
+  // A glob with a slash counts from the directory that is searched.
+  if (items === null || items.length > STEPS_MAX || glob.includes("/")) return [[path]];
+  const steps: EncodedPath[][] = [];
+  let files: EncodedPath[] = [];
+  for (const item of items) {
+    if (item.type !== "directory" && item.type !== "file") continue;
+    const isFull = files.length === PATHS_MAX;
+    if (files.length > 0 && (isFull || item.type === "directory")) {
+      steps.push(files);
+      files = [];
+    }
+    if (item.type === "directory") steps.push([childOf(path, item)]);
+    else files.push(childOf(path, item));
+  }
+  return files.length > 0 ? [...steps, files] : steps;
+}
+
+/** What a person writes as a name: a part of it, unless it is a glob or a path. */
+export function globOf(text: string): string {
+  const name = text.trim();
+  return /[*?[\]{}!/]/.test(name) || name === "" ? name.replace(/^\/+/, "") : `*${name}*`;
+}

@@ -1,0 +1,104 @@
+import { useRef, useState } from "preact/hooks";
+import { useShortcut } from "../../app/keys.ts";
+import { navigate } from "../../app/router.ts";
+import { Button } from "../../parts/button.tsx";
+import { Empty } from "../../parts/empty.tsx";
+import { Checkbox, Field } from "../../parts/field.tsx";
+import { type ImageLink, linkTo } from "../link.ts";
+import { pathFromText, shownPath } from "../paths.ts";
+import { Matches } from "./matches.tsx";
+import { Names } from "./names.tsx";
+import { globOf } from "./search-steps.ts";
+
+/** Search by name, and by content. */
+export function Search({ link }: { readonly link: ImageLink }) {
+  const { fields, path } = link;
+  const isByName = fields.get("by") !== "text";
+  const wanted = fields.get(isByName ? "name" : "text") ?? "";
+  return (
+    <section class="image-search" aria-label="Search">
+      <SearchForm key={`${path} ${fields}`} link={link} isByName={isByName} />
+      {wanted === "" ? (
+        <Nothing isByName={isByName} />
+      ) : isByName ? (
+        <Names key={`${path} ${wanted}`} link={link} glob={globOf(wanted)} />
+      ) : (
+        <Matches key={`${path} ${fields}`} link={link} pattern={wanted} />
+      )}
+    </section>
+  );
+}
+
+function Nothing({ isByName }: { readonly isByName: boolean }) {
+  return isByName ? (
+    <Empty
+      title="Find files by their names"
+      text="Write a part of a name, or a glob: *.conf, or etc/**/passwd for a path below the directory."
+    />
+  ) : (
+    <Empty
+      title="Find lines by their content"
+      text="Write a regular expression in the syntax of RE2, such as error|warning. Binary files are skipped."
+    />
+  );
+}
+
+function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isByName: boolean }) {
+  const { image, path, fields } = link;
+  const [wanted, setWanted] = useState(fields.get(isByName ? "name" : "text") ?? "");
+  const [files, setFiles] = useState(fields.get("files") ?? "");
+  // A path that is not UTF-8 cannot be written, so it stays until another one is.
+  const [below, setBelow] = useState<string | null>(null);
+  const [isExact, setExact] = useState(fields.get("case") === "1");
+  const place = useRef<HTMLFormElement>(null);
+  const focus = () => place.current?.querySelector("input")?.focus();
+  useShortcut({ keys: "/", text: "Write what to search", group: "Search" }, focus);
+  const send = (by: "name" | "text") => {
+    const directory = below === null ? path : pathFromText(below);
+    const query =
+      by === "name" ? { name: wanted } : { by, text: wanted, files: files.trim(), case: isExact ? 1 : null };
+    navigate(linkTo(image, "search", directory, query));
+  };
+  return (
+    <form
+      ref={place}
+      class="image-search-form"
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send(isByName ? "name" : "text");
+      }}
+    >
+      <div class="image-forms" role="group" aria-label="Search by">
+        {(["name", "text"] as const).map((by) => (
+          <button
+            key={by}
+            type="button"
+            class="image-form"
+            aria-pressed={isByName === (by === "name")}
+            onClick={() => send(by)}
+          >
+            {by === "name" ? "By name" : "By content"}
+          </button>
+        ))}
+      </div>
+      <div class="image-search-fields">
+        <div class="image-search-wanted">
+          <Field
+            label={isByName ? "Name or glob" : "Regular expression"}
+            isMono
+            type="search"
+            value={wanted}
+            onValue={setWanted}
+          />
+        </div>
+        <Field label="Below" isMono value={below ?? shownPath(path)} onValue={setBelow} />
+        {isByName ? null : <Field label="Only files" placeholder="*.py" isMono value={files} onValue={setFiles} />}
+        <Button type="submit" tone="primary" icon="search">
+          Search
+        </Button>
+      </div>
+      {isByName ? null : <Checkbox label="Case matters" isChecked={isExact} onChecked={setExact} />}
+    </form>
+  );
+}

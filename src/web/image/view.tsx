@@ -1,0 +1,125 @@
+import "./image.css";
+import "./text.css";
+import { answerOf } from "../../client/client.ts";
+import { Link, useRoute } from "../app/router.ts";
+import { addressOf, api } from "../data/api.ts";
+import { useChanges } from "../data/changes.ts";
+import { useResource } from "../data/resource.ts";
+import { useSession } from "../data/session.ts";
+import { PageHeader } from "../parts/breadcrumbs.tsx";
+import { ButtonLink } from "../parts/button.tsx";
+import { CopyButton } from "../parts/copy-button.tsx";
+import { Age, Bytes } from "../parts/figure.tsx";
+import { shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { Tabs } from "../parts/tabs.tsx";
+import { ChangesView } from "./changes/changes.tsx";
+import { Files } from "./files/files.tsx";
+import { History } from "./history.tsx";
+import { type ImageLink, type ImageViewName, linkTo, parseLink } from "./link.ts";
+import { Search } from "./search/search.tsx";
+
+const TABS: readonly { readonly id: ImageViewName; readonly label: string }[] = [
+  { id: "files", label: "Files" },
+  { id: "changes", label: "Changes" },
+  { id: "history", label: "History" },
+  { id: "search", label: "Search" },
+];
+
+/** One image: its files, what changed, how it came to be, and a search. */
+export function View() {
+  const { segments } = useRoute();
+  // The query itself: paths of guests are bytes, which its decoded form has lost.
+  const link = parseLink(segments[1] ?? "", location.search);
+  return <Image key={link.image} link={link} />;
+}
+
+function Image({ link }: { readonly link: ImageLink }) {
+  const { image, view, path } = link;
+  const { value, problem, reload } = useResource(`image ${image}`, (signal) =>
+    answerOf(api.v1.images({ uuid: encodeURIComponent(image) }).get({ fetch: { signal } })),
+  );
+  useChanges((change) => {
+    if (change.type === "resync" || change.uuid === image) reload();
+  });
+  const { may } = useSession();
+  const name = value?.tag ?? shortId(image);
+  // Files, changes and search are about a path each: it goes along from one to the other, except for the name of a file.
+  const tabs = TABS.map((tab) => ({ ...tab, href: linkTo(image, tab.id, tab.id === "search" ? undefined : path) }));
+  if (problem !== undefined && value === undefined) {
+    return (
+      <>
+        <PageHeader heading={`Image ${shortId(image)}`} crumbs={crumbsTo(shortId(image))} />
+        <ProblemNote problem={problem} title="This image cannot be shown" onRetry={reload} />
+      </>
+    );
+  }
+  return (
+    <div class="image">
+      <PageHeader
+        heading={<GuestText text={name} />}
+        title={name}
+        crumbs={crumbsTo(name)}
+        about={
+          value === undefined ? (
+            <Skeleton lines={1} label="Loading the image" />
+          ) : (
+            <span class="image-about muted">
+              <span>
+                <code>{image}</code> <CopyButton text={image} label="Copy the uuid" />
+              </span>
+              <span>
+                made <Age at={value.created_at} />
+              </span>
+              <span>
+                added <Bytes value={value.size_bytes} />
+              </span>
+              {value.parent === undefined ? null : (
+                <Link href={linkTo(value.parent, "files")}>
+                  made from <code>{shortId(value.parent)}</code>
+                </Link>
+              )}
+            </span>
+          )
+        }
+        actions={
+          <>
+            <ButtonLink
+              icon="download"
+              href={addressOf(`/v1/images/${encodeURIComponent(image)}/save`)}
+              download={`${image}.tar`}
+            >
+              OCI archive
+            </ButtonLink>
+            {may("instances:spawn") ? (
+              <ButtonLink tone="primary" icon="run" href={`/runs/new?image=${encodeURIComponent(image)}`}>
+                Run here
+              </ButtonLink>
+            ) : null}
+          </>
+        }
+      />
+      <Tabs label="Parts of the image" tabs={tabs} current={view} />
+      <Part link={link} />
+    </div>
+  );
+}
+
+function crumbsTo(name: string) {
+  return [{ label: "Branches", href: "/" }, { label: <GuestText text={name} /> }];
+}
+
+function Part({ link }: { readonly link: ImageLink }) {
+  switch (link.view) {
+    case "files":
+      return <Files link={link} />;
+    case "changes":
+      return <ChangesView key={link.fields.get("against") ?? ""} link={link} />;
+    case "history":
+      return <History image={link.image} />;
+    case "search":
+      return <Search link={link} />;
+  }
+}
