@@ -44,6 +44,8 @@ export type Change =
   | { readonly type: "deleted"; readonly uuid: string }
   /** changes were left out, so that what the client knows is outdated */
   | { readonly type: "resync" };
+/** What the deletion of an image would do. */
+export type ImageDeletion = Routes["images"][":uuid"]["deletion"]["get"]["response"][200];
 export type DiffItem = Routes["images"][":uuid"]["diff"]["get"]["response"][200]["items"][number];
 export type DirectoryListing = Routes["inspect"][":uuid"]["list"]["get"]["response"][200];
 export type ListingItem = DirectoryListing["items"][number];

@@ -87,7 +87,6 @@ describe("images", () => {
     ] as never);
     await api.call("DELETE", `/v1/images/${second}/tag`, { token });
     expect(await follower.take(1)).toEqual([{ ...row, uuid: second, created_at: expect.any(String) }] as never);
-    await api.call("POST", `/contree/v1/images/${first}/tag`, { token, json: { tag: "u" } });
   });
 
   test("that are deleted are told, and are rows of no later change", async () => {

@@ -1,6 +1,6 @@
 import type { TSchema } from "@sinclair/typebox";
 import { ErrorObject } from "../errors.ts";
-import { BranchesEnd, BranchImage, BranchOperation, BranchRow } from "../v1/schema/branches.ts";
+import { BranchesEnd, BranchImage, BranchOperation, BranchRow, ImageDeletion } from "../v1/schema/branches.ts";
 import { EVENT_SCHEMAS, OperationEvent } from "../v1/schema/events.ts";
 import { FileResponse, UploadedFile } from "../v1/schema/files.ts";
 import { DiffItem, ImageDetails, ImageDiff, ImageStep } from "../v1/schema/history.ts";
@@ -72,6 +72,7 @@ export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   GrepResult,
   HealthReport,
   Image,
+  ImageDeletion,
   ImageDetails,
   ImageDiff,
   ImageStep,

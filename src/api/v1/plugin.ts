@@ -2,6 +2,7 @@ import { Elysia } from "elysia";
 import { attachRoutes } from "./attach.ts";
 import { branchRoutes } from "./branches/branches.ts";
 import { changeRoutes } from "./branches/changes.ts";
+import { deletionRoutes } from "./branches/deletion.ts";
 import { checkpointRoutes } from "./checkpoints.ts";
 import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
@@ -23,6 +24,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(imageRoutes(surface))
     .use(branchRoutes(surface))
     .use(changeRoutes(surface))
+    .use(deletionRoutes(surface))
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
     .use(portRoutes(surface))

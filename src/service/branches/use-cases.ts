@@ -1,3 +1,6 @@
+import { type Deletion, previewDeletion } from "../../db/branches/deletion.ts";
+import type { ImageId } from "../../domain/ids.ts";
+import { requireImage } from "../layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import type { WalkLimiter } from "../walk-limiter.ts";
 import { type BranchesRequest, type BranchParts, readBranches } from "./branches.ts";
@@ -15,12 +18,19 @@ export interface BranchUseCases {
    * @throws ApiError `too_many_requests` when too many clients follow changes
    */
   changes(principal: Principal, signal: AbortSignal): ChangeStream;
+  /** What the deletion of an image would do. @throws ApiError `not_found`; as `WalkLimiter.take` does */
+  previewDeletion(principal: Principal, id: ImageId, signal: AbortSignal): Promise<Deletion>;
 }
 
 export function branchUseCases(parts: ServiceParts, replies: WalkLimiter): BranchUseCases {
   const feeds = new ChangeFeeds(parts);
   return {
     read: (principal, request) => readBranches(parts, replies, principal, request),
+    async previewDeletion(principal, id, signal) {
+      requireImage(parts, principal, id);
+      using _place = await replies.take(principal.accountId, signal);
+      return await previewDeletion(parts.db, requireImage(parts, principal, id));
+    },
     changes: (principal, signal) => feeds.open(principal, signal),
   };
 }

@@ -24,6 +24,7 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
   { method: "GET", path: "/v1/images/{uuid}", scope: "images:read", object: "image" },
   { method: "DELETE", path: "/v1/images/{uuid}", scope: "images:delete", object: "doomed" },
   { method: "GET", path: "/v1/images/{uuid}/lineage", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/images/{uuid}/deletion", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/save", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/children", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/diff", scope: "images:read", object: "image" },

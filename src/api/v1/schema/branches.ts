@@ -54,3 +54,18 @@ export const BranchRow = Type.Union([BranchOperation, BranchImage, BranchesEnd],
   discriminator: { propertyName: "type" },
 });
 export type BranchRow = Static<typeof BranchRow>;
+
+/** What the deletion of an image would give back. */
+export const ImageDeletion = Type.Object({
+  uuid: Reference("the image"),
+  size_bytes: Type.Integer({
+    description: "disk space of the layers that no other image of the account needs, in bytes",
+  }),
+  layers: Type.Integer({ description: "number of layers that would be removed" }),
+  children: Type.Integer({ description: "number of images that were made directly from it; they stay" }),
+  tags: Type.Array(Type.String(), { description: "tags that would go" }),
+  in_use: Type.Boolean({
+    description: "true: an instance that waits or runs uses it, so that it cannot be deleted now",
+  }),
+});
+export type ImageDeletion = Static<typeof ImageDeletion>;
