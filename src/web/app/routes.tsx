@@ -20,6 +20,7 @@ export const PLACES: readonly Place[] = [
   { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
   // Operations, one operation, and the form of a run.
   // The house.
+  { name: "house", path: /^\/house(\/|$)/, load: () => import("../house/view.tsx") },
 ];
 
 export function placeOf(path: string): Place | undefined {

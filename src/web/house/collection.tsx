@@ -1,0 +1,98 @@
+import { useState } from "preact/hooks";
+import type { Collection } from "../../client/types.ts";
+import { request } from "../data/api.ts";
+import { useResource } from "../data/resource.ts";
+import { Button } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
+import { bytesText, countOf, durationText } from "../parts/format.ts";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { useToast } from "../parts/toast.tsx";
+import { Section } from "./section.tsx";
+
+const PATH = "/v1/operator/collection";
+
+/** Both take as long as the disk needs, which has no limit that the typed client would know. */
+async function collection(method: "GET" | "POST", signal?: AbortSignal): Promise<Collection> {
+  return (await (await request(PATH, { method, ...(signal === undefined ? {} : { signal }) })).json()) as Collection;
+}
+
+/** What the collector would give back, and a button that lets it. */
+export function CollectionSection({ onCollected }: { readonly onCollected: () => void }) {
+  const preview = useResource("house-collection", (signal) => collection("GET", signal));
+  const [isAsking, setAsking] = useState(false);
+  const toast = useToast();
+  const { value, problem, reload } = preview;
+  const collect = async () => {
+    const given = await collection("POST");
+    toast(`The collector gave back ${bytesText(given.bytes)}: ${partsOf(given)}.`);
+    reload();
+    onCollected();
+  };
+  return (
+    <Section
+      heading="Collector"
+      about="It runs once an hour by itself."
+      actions={
+        value === undefined || isNothing(value) ? undefined : (
+          <Button isSmall onClick={() => setAsking(true)}>
+            Collect now…
+          </Button>
+        )
+      }
+    >
+      {problem === undefined ? null : (
+        <ProblemNote title="What it would give back could not be read" problem={problem} onRetry={reload} />
+      )}
+      {value === undefined && problem === undefined ? (
+        <Skeleton lines={2} label="Reading what it would give back" />
+      ) : null}
+      {value === undefined ? null : (
+        <>
+          <p>
+            {isNothing(value) ? (
+              "It would give back nothing now."
+            ) : (
+              <>
+                It would give back <strong class="number">{bytesText(value.bytes)}</strong>: {partsOf(value)}.
+              </>
+            )}
+          </p>
+          <p class="muted">{policyOf(value)}</p>
+        </>
+      )}
+      {isAsking && value !== undefined ? (
+        <Confirm title="Collect now" action="Collect" isDangerous onConfirm={collect} onClose={() => setAsking(false)}>
+          <p>
+            This removes {partsOf(value)}, and gives back about {bytesText(value.bytes)}. Images and files that were
+            removed cannot be brought back.
+          </p>
+        </Confirm>
+      ) : null}
+    </Section>
+  );
+}
+
+function isNothing({ images, layers, files, bytes }: Collection): boolean {
+  return images + layers + files + bytes === 0;
+}
+
+function partsOf({ images, layers, layer_bytes, files, file_bytes }: Collection): string {
+  return [
+    countOf(images, "expired image"),
+    `${countOf(layers, "layer")} (${bytesText(layer_bytes)})`,
+    `${countOf(files, "file")} (${bytesText(file_bytes)})`,
+  ].join(", ");
+}
+
+function policyOf({ images_untagged_ttl: images, files_ttl: files }: Collection): string {
+  const age = (seconds: number) => durationText(seconds * 1000);
+  return [
+    images === undefined
+      ? "Images without a tag never expire (images.untagged_ttl)."
+      : `Images without a tag expire when they were not used for ${age(images)} (images.untagged_ttl).`,
+    files === undefined
+      ? "Uploaded files never expire (files.ttl)."
+      : `Uploaded files expire when they were not used for ${age(files)} (files.ttl).`,
+  ].join(" ");
+}

@@ -1,0 +1,181 @@
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import type { IssuedToken, TokenRequest } from "../../client/types.ts";
+import { SCOPES } from "../../domain/scope.ts";
+import { api } from "../data/api.ts";
+import { type Problem, problemOf } from "../data/problem.ts";
+import { useSession } from "../data/session.ts";
+import { Button } from "../parts/button.tsx";
+import { CopyButton } from "../parts/copy-button.tsx";
+import { Dialog } from "../parts/dialog.tsx";
+import { Checkbox, type Choice, Field, Select } from "../parts/field.tsx";
+import { timeText } from "../parts/format.ts";
+import { ProblemNote } from "../parts/problem-note.tsx";
+
+const DAY_SECONDS = 86_400;
+
+type Grant = TokenRequest["scopes"][number];
+type Preset = "all" | "operator" | "read" | "chosen";
+
+const PRESETS: readonly Choice<Preset>[] = [
+  { value: "all", label: "Everything but operator" },
+  { value: "operator", label: "Everything, operator too" },
+  { value: "read", label: "Reading only" },
+  { value: "chosen", label: "Chosen scopes" },
+];
+
+const GRANTS: Readonly<Record<Exclude<Preset, "chosen">, readonly Grant[]>> = {
+  all: ["*"],
+  operator: ["*", "operator"],
+  read: ["images:read", "files:read", "instances:read", "operations:read"],
+};
+
+const TIMES: readonly Choice[] = [
+  { value: String(DAY_SECONDS / 2), label: "12 hours" },
+  { value: String(DAY_SECONDS), label: "1 day" },
+  { value: String(7 * DAY_SECONDS), label: "7 days" },
+  { value: String(30 * DAY_SECONDS), label: "30 days" },
+  { value: String(90 * DAY_SECONDS), label: "90 days" },
+  { value: String(365 * DAY_SECONDS), label: "1 year" },
+];
+
+export interface NewTokenProps {
+  readonly onMade: () => void;
+  readonly onClose: () => void;
+}
+
+/** Asks for what a token is to allow, makes it, and shows it this once. */
+export function NewToken({ onMade, onClose }: NewTokenProps) {
+  const [made, setMade] = useState<IssuedToken>();
+  if (made !== undefined) return <MadeToken made={made} onClose={onClose} />;
+  return (
+    <TokenForm
+      onClose={onClose}
+      onMade={(token) => {
+        setMade(token);
+        onMade();
+      }}
+    />
+  );
+}
+
+interface TokenFormProps {
+  readonly onMade: (made: IssuedToken) => void;
+  readonly onClose: () => void;
+}
+
+function TokenForm({ onMade, onClose }: TokenFormProps) {
+  const form = useId();
+  const { account: own } = useSession();
+  const [account, setAccount] = useState(own);
+  const [preset, setPreset] = useState<Preset>("all");
+  const [chosen, setChosen] = useState<ReadonlySet<Grant>>(new Set(GRANTS.read));
+  const [ttl, setTtl] = useState(String(30 * DAY_SECONDS));
+  const [isBusy, setBusy] = useState(false);
+  const [problem, setProblem] = useState<Problem>();
+  const scopes = preset === "chosen" ? SCOPES.filter((scope) => chosen.has(scope)) : [...GRANTS[preset]];
+  const field = problem?.details["field"];
+
+  const make = async () => {
+    setBusy(true);
+    setProblem(undefined);
+    try {
+      onMade(await answerOf(api.v1.operator.tokens.post({ account: account.trim(), scopes, ttl: Number(ttl) })));
+    } catch (error) {
+      setProblem(problemOf(error));
+      setBusy(false);
+    }
+  };
+  const choose = (scope: Grant, isChosen: boolean) => {
+    const next = new Set(chosen);
+    if (isChosen) next.add(scope);
+    else next.delete(scope);
+    setChosen(next);
+  };
+  const actions = (
+    <>
+      <Button onClick={onClose}>Cancel</Button>
+      <Button tone="primary" type="submit" form={form} isBusy={isBusy} disabled={scopes.length === 0}>
+        Make the token
+      </Button>
+    </>
+  );
+  return (
+    <Dialog title="New token" onClose={onClose} actions={actions}>
+      <form
+        id={form}
+        class="house-form"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (!isBusy) void make();
+        }}
+      >
+        <Field
+          label="Account"
+          value={account}
+          onValue={setAccount}
+          isRequired
+          hint="Owns whatever the token makes. A name that is new makes a new account."
+          problem={field === "account" ? problem?.message : undefined}
+        />
+        <Select label="Allows" value={preset} choices={PRESETS} onValue={setPreset} />
+        {preset === "chosen" ? (
+          <fieldset class="house-scopes">
+            <legend class="visually-hidden">Scopes</legend>
+            {SCOPES.map((scope) => (
+              <Checkbox
+                key={scope}
+                label={<code>{scope}</code>}
+                isChecked={chosen.has(scope)}
+                onChecked={(isChosen) => choose(scope, isChosen)}
+              />
+            ))}
+          </fieldset>
+        ) : (
+          <p class="muted house-small">{scopes.join(", ")}</p>
+        )}
+        {scopes.includes("operator") ? (
+          <p class="house-warning">Whoever has it sees all accounts and this host, and makes tokens like this one.</p>
+        ) : null}
+        <Select label="Valid for" value={ttl} choices={TIMES} onValue={setTtl} />
+        {problem === undefined || field === "account" ? null : <ProblemNote problem={problem} />}
+      </form>
+    </Dialog>
+  );
+}
+
+function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onClose: () => void }) {
+  const [isWarned, setWarned] = useState(false);
+  const secret = useRef<HTMLElement>(null);
+  useEffect(() => secret.current?.focus(), []);
+  return (
+    <Dialog
+      title="The token is made"
+      // The first time that it is closed without the button says what is lost.
+      onClose={isWarned ? onClose : () => setWarned(true)}
+      actions={
+        <Button tone="primary" onClick={onClose}>
+          Done
+        </Button>
+      }
+    >
+      <div class="house-form">
+        <p>Copy it now. It is shown this once, and stored nowhere.</p>
+        <div class="command-line">
+          <code ref={secret} class="house-secret" tabIndex={0}>
+            {made.token}
+          </code>
+          <CopyButton text={made.token} label="Copy the token" />
+        </div>
+        <p class="muted">
+          For the account {made.account}, with {made.scopes.join(", ")}, until {timeText(Date.parse(made.expires_at))}.
+        </p>
+        {isWarned ? (
+          <p class="house-warning" role="alert">
+            Nobody can show it again. Close once more to leave it.
+          </p>
+        ) : null}
+      </div>
+    </Dialog>
+  );
+}

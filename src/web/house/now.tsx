@@ -1,0 +1,141 @@
+import { useEffect, useRef } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import type { Load } from "../../client/types.ts";
+import { api } from "../data/api.ts";
+import { useChanges } from "../data/changes.ts";
+import { useResource } from "../data/resource.ts";
+import { useSession } from "../data/session.ts";
+import { ButtonLink } from "../parts/button.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { Age, Bytes } from "../parts/figure.tsx";
+import { bytesText, countOf, countText } from "../parts/format.ts";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import { useEvery } from "./every.ts";
+import { Meter } from "./meter.tsx";
+import { OperationRows } from "./operation-rows.tsx";
+import { OperatorNote } from "./operator-note.tsx";
+import { Section } from "./section.tsx";
+
+const LOAD_MS = 3_000;
+/** Changes that come together load once. */
+const CHANGE_MS = 250;
+/** Own operations that are listed here, of each status; all of them are under Operations. */
+const OWN_MAX = 50;
+
+/** What runs and waits: of everybody for operators, and one's own. */
+export function NowPart() {
+  const { may } = useSession();
+  return (
+    <>
+      {may("operator") ? <LoadSection /> : null}
+      {may("operations:read") ? <OwnSection /> : null}
+      {may("operator") ? null : (
+        <OperatorNote>
+          An operator sees here how much of the appliance's memory, CPUs and virtual machines is in use, and what each
+          account runs.
+        </OperatorNote>
+      )}
+    </>
+  );
+}
+
+function LoadSection() {
+  const load = useResource("house-load", (signal) => answerOf(api.v1.operator.load.get({ fetch: { signal } })));
+  useEvery(LOAD_MS, load.reload);
+  if (load.value === undefined) {
+    if (load.problem === undefined) return <Skeleton lines={5} label="Loading what runs" />;
+    return <ProblemNote title="What runs could not be read" problem={load.problem} onRetry={load.reload} />;
+  }
+  const { memory_bytes, vcpus, machines, accounts } = load.value;
+  const pool = `${machines.ready} of ${countText(machines.pool_size)} wait ready in the pool`;
+  return (
+    <>
+      {load.problem === undefined ? null : <ProblemNote problem={load.problem} />}
+      <Section heading="Budget">
+        <div class="house-meters">
+          <Meter label="Memory" used={memory_bytes.used} total={memory_bytes.budget} text={bytesText} />
+          <Meter label="Virtual CPUs" used={vcpus.used} total={vcpus.budget} text={countText} />
+          <dl class="house-meter">
+            <dt class="muted">Virtual machines</dt>
+            <dd>
+              <strong class="number">{countText(machines.in_use)}</strong> in use
+              <span class="muted house-small house-line">{pool}</span>
+            </dd>
+          </dl>
+        </div>
+      </Section>
+      <Section heading="Accounts">
+        {accounts.length === 0 ? (
+          <p class="muted">Nothing runs, and nothing waits.</p>
+        ) : (
+          <Table label="Work by account" columns={ACCOUNTS} rows={accounts} rowKey={({ account }) => account} />
+        )}
+      </Section>
+    </>
+  );
+}
+
+const ACCOUNTS: readonly Column<Load["accounts"][number]>[] = [
+  { id: "account", label: "Account", cell: ({ account }) => account, isWide: true },
+  { id: "executing", label: "Running", isFigure: true, cell: ({ executing }) => countText(executing) },
+  { id: "pending", label: "Waiting", isFigure: true, cell: ({ pending }) => countText(pending) },
+  { id: "memory", label: "Memory", isFigure: true, cell: ({ memory_bytes }) => <Bytes value={memory_bytes} /> },
+  { id: "vcpus", label: "Virtual CPUs", isFigure: true, cell: ({ vcpus }) => countText(vcpus) },
+  {
+    id: "oldest",
+    label: "Waits longest",
+    isFigure: true,
+    cell: ({ oldest_pending_at }) => <Age at={oldest_pending_at} />,
+  },
+];
+
+function OwnSection() {
+  const { account } = useSession();
+  const own = useResource("house-own", async (signal) => {
+    const [running, waiting] = await Promise.all(
+      (["EXECUTING", "PENDING"] as const).map((status) =>
+        answerOf(api.v1.operations.get({ query: { status, about: true, limit: OWN_MAX }, fetch: { signal } })),
+      ),
+    );
+    return [...(running ?? []), ...(waiting ?? [])];
+  });
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  useChanges(({ type }) => {
+    if (type !== "operation" && type !== "resync") return;
+    clearTimeout(timer.current);
+    timer.current = setTimeout(own.reload, CHANGE_MS);
+  });
+  return (
+    <Section
+      heading="Yours"
+      about={
+        own.value === undefined
+          ? undefined
+          : `${countOf(own.value.length, "operation")} of the account ${account} ${own.value.length === 1 ? "has" : "have"} not ended.`
+      }
+    >
+      {own.problem === undefined ? null : (
+        <ProblemNote title="Your operations could not be read" problem={own.problem} onRetry={own.reload} />
+      )}
+      {own.value === undefined && own.problem === undefined ? <Skeleton label="Loading your operations" /> : null}
+      {own.value?.length === 0 ? (
+        <Empty
+          title="Nothing of yours runs or waits"
+          text="What you start shows up here while it runs, wherever you start it."
+          command="coppice run --image tag:NAME -- COMMAND"
+          action={
+            <ButtonLink href="/runs/new" icon="run">
+              Start a run
+            </ButtonLink>
+          }
+        />
+      ) : null}
+      {own.value === undefined || own.value.length === 0 ? null : (
+        <OperationRows label="Your operations that have not ended" rows={own.value} />
+      )}
+    </Section>
+  );
+}

@@ -1,0 +1,47 @@
+import type { Operation } from "../../client/types.ts";
+import { Link } from "../app/router.ts";
+import { Age, Duration } from "../parts/figure.tsx";
+import { shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { StatusMark } from "../parts/status-mark.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+
+/** What an operation of each kind is called. */
+export const KIND_NAMES: Readonly<Record<Operation["kind"], string>> = {
+  instance: "Run",
+  image_import: "Import",
+  checkpoint: "Checkpoint",
+};
+
+const COLUMNS: readonly Column<Operation>[] = [
+  { id: "what", label: "What", isWide: true, cell: (operation) => <What {...operation} /> },
+  { id: "kind", label: "Kind", cell: ({ kind }) => KIND_NAMES[kind] },
+  { id: "status", label: "Status", cell: (operation) => <StatusMark {...statusOf(operation)} /> },
+  { id: "made", label: "Made", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
+  { id: "took", label: "Took", isFigure: true, cell: ({ duration_ms }) => <Duration value={duration_ms} /> },
+];
+
+/** Operations as a table. */
+export function OperationRows({ label, rows }: { readonly label: string; readonly rows: readonly Operation[] }) {
+  return <Table label={label} columns={COLUMNS} rows={rows} rowKey={({ id }) => id} />;
+}
+
+function What({ id, about, error }: Operation) {
+  return (
+    <div class="house-what">
+      <Link href={`/runs/${id}`}>
+        {about === undefined ? <span class="mono">{shortId(id)}</span> : <GuestText text={about} isMono hasTitle />}
+      </Link>
+      {error === undefined ? null : (
+        <div class="muted house-small">
+          <GuestText text={error.message} hasTitle />
+        </div>
+      )}
+    </div>
+  );
+}
+
+function statusOf({ status, result }: Operation) {
+  if (result === undefined || !("exit_code" in result)) return { status };
+  return { status, exitCode: result.exit_code, isTimedOut: result.timed_out };
+}

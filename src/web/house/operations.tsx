@@ -1,0 +1,127 @@
+import { answerOf } from "../../client/client.ts";
+import type { Operation } from "../../client/types.ts";
+import { queryOf } from "../app/links.ts";
+import { Link, navigate, useRoute } from "../app/router.ts";
+import { api } from "../data/api.ts";
+import { useResource } from "../data/resource.ts";
+import { ButtonLink } from "../parts/button.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { type Choice, Select } from "../parts/field.tsx";
+import { countText } from "../parts/format.ts";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { KIND_NAMES, OperationRows } from "./operation-rows.tsx";
+
+const PAGE_ROWS = 50;
+
+type Status = Operation["status"];
+type Kind = Operation["kind"];
+
+const STATUSES: readonly Choice<Status | "">[] = [
+  { value: "", label: "Any" },
+  { value: "PENDING", label: "Waiting" },
+  { value: "EXECUTING", label: "Running" },
+  { value: "SUCCESS", label: "Done" },
+  { value: "FAILED", label: "Failed" },
+  { value: "CANCELLED", label: "Cancelled" },
+];
+
+const KINDS: readonly Choice<Kind | "">[] = [
+  { value: "", label: "Any" },
+  ...(Object.keys(KIND_NAMES) as Kind[]).map((kind) => ({ value: kind, label: KIND_NAMES[kind] })),
+];
+
+const TIMES: readonly Choice[] = [
+  { value: "", label: "Any time" },
+  { value: "15m", label: "The last 15 minutes" },
+  { value: "1h", label: "The last hour" },
+  { value: "24h", label: "The last day" },
+  { value: "7d", label: "The last week" },
+];
+
+/** The value of a choice that a link names; none when there is no such choice. */
+function chosen<Value extends string>(choices: readonly Choice<Value>[], text: string | null): Value | undefined {
+  return choices.find(({ value }) => value !== "" && value === text)?.value;
+}
+
+/** One's operations, with filters that are in the link. */
+export function OperationsPart() {
+  const { parameters } = useRoute();
+  const status = chosen(STATUSES, parameters.get("status")) as Status | undefined;
+  const kind = chosen(KINDS, parameters.get("kind")) as Kind | undefined;
+  const since = chosen(TIMES, parameters.get("since"));
+  const offset = Math.max(0, Math.trunc(Number(parameters.get("from") ?? 0)) || 0);
+  const link = (change: Readonly<Record<string, string | number>>) => queryOf({ status, kind, since, ...change });
+  // Other filters begin with the newest.
+  const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
+
+  const key = `house-operations${link({ from: offset })}`;
+  const { value, problem, reload } = useResource(key, (signal) =>
+    answerOf(
+      api.v1.operations.get({
+        query: {
+          ...{ about: true, limit: PAGE_ROWS + 1, offset },
+          ...(status === undefined ? {} : { status }),
+          ...(kind === undefined ? {} : { kind }),
+          ...(since === undefined ? {} : { since }),
+        },
+        fetch: { signal },
+      }),
+    ),
+  );
+  const rows = value?.slice(0, PAGE_ROWS);
+  const isFiltered = status !== undefined || kind !== undefined || since !== undefined;
+  return (
+    <>
+      <search class="house-filters">
+        <Select label="Status" value={status ?? ""} choices={STATUSES} onValue={(next) => filter({ status: next })} />
+        <Select label="Kind" value={kind ?? ""} choices={KINDS} onValue={(next) => filter({ kind: next })} />
+        <Select label="Made in" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
+        {isFiltered ? (
+          <Link class="house-clear" href="/house/operations">
+            Clear
+          </Link>
+        ) : null}
+      </search>
+      {problem === undefined ? null : (
+        <ProblemNote title="The operations could not be read" problem={problem} onRetry={reload} />
+      )}
+      {rows === undefined && problem === undefined ? <Skeleton lines={8} label="Loading operations" /> : null}
+      {rows?.length === 0 ? <NoOperations isFiltered={isFiltered} isLater={offset > 0} /> : null}
+      {rows === undefined || rows.length === 0 ? null : (
+        <OperationRows label="Operations, the newest first" rows={rows} />
+      )}
+      {value === undefined || (offset === 0 && value.length <= PAGE_ROWS) ? null : (
+        <nav class="house-pages" aria-label="Pages">
+          {offset === 0 ? null : (
+            <ButtonLink icon="left" href={link({ from: Math.max(0, offset - PAGE_ROWS) })}>
+              Newer
+            </ButtonLink>
+          )}
+          <span class="muted number">
+            {rows?.length === 0 ? "None" : `${countText(offset + 1)} to ${countText(offset + (rows?.length ?? 0))}`}
+          </span>
+          {value.length > PAGE_ROWS ? (
+            <ButtonLink icon="right" href={link({ from: offset + PAGE_ROWS })}>
+              Older
+            </ButtonLink>
+          ) : null}
+        </nav>
+      )}
+    </>
+  );
+}
+
+function NoOperations({ isFiltered, isLater }: { readonly isFiltered: boolean; readonly isLater: boolean }) {
+  if (isLater) return <Empty title="There are no older operations" />;
+  if (isFiltered) {
+    return <Empty title="No operation fits" text="Choose other filters, or clear them." />;
+  }
+  return (
+    <Empty
+      title="There are no operations yet"
+      text="Imports, runs and checkpoints are operations. An image to start from comes first."
+      command="coppice image import REGISTRY/NAME:VERSION --tag NAME"
+    />
+  );
+}

@@ -1,0 +1,14 @@
+import type { ComponentChildren } from "preact";
+import { useSession } from "../data/session.ts";
+import { CommandLine } from "../parts/empty.tsx";
+
+/** Tells somebody whose token lacks the scope `operator` what is not shown, and how it would be. */
+export function OperatorNote({ children }: { readonly children: ComponentChildren }) {
+  const { account } = useSession();
+  return (
+    <aside class="house-note" aria-label="For operators">
+      <p>{children} It takes a token with the scope operator, which whoever runs the appliance makes on its host:</p>
+      <CommandLine text={`coppice token create --account ${account} --scope '*' --scope operator`} />
+    </aside>
+  );
+}

@@ -1,0 +1,26 @@
+import type { ComponentChildren } from "preact";
+import { useId } from "preact/hooks";
+
+export interface SectionProps {
+  readonly heading: string;
+  /** one sentence below the heading */
+  readonly about?: ComponentChildren;
+  /** buttons at the end of the line of the heading */
+  readonly actions?: ComponentChildren;
+  readonly children?: ComponentChildren;
+}
+
+/** A part of a view under a heading of its own. */
+export function Section({ heading, about, actions, children }: SectionProps) {
+  const id = useId();
+  return (
+    <section class="house-section" aria-labelledby={id}>
+      <div class="house-section-head">
+        <h2 id={id}>{heading}</h2>
+        {actions}
+      </div>
+      {about === undefined ? null : <p class="muted">{about}</p>}
+      {children}
+    </section>
+  );
+}

@@ -1,0 +1,200 @@
+import { useState } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import type { Token } from "../../client/types.ts";
+import { queryOf } from "../app/links.ts";
+import { Link, navigate, useRoute } from "../app/router.ts";
+import { api } from "../data/api.ts";
+import { useResource } from "../data/resource.ts";
+import { loadSession, useSession } from "../data/session.ts";
+import { Button, ButtonLink } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { type Choice, Field, Select } from "../parts/field.tsx";
+import { Age } from "../parts/figure.tsx";
+import { countText, shortId } from "../parts/format.ts";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { Badge } from "../parts/status-mark.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import { useToast } from "../parts/toast.tsx";
+import { NewToken } from "./new-token.tsx";
+import { OperatorNote } from "./operator-note.tsx";
+
+const PAGE_ROWS = 50;
+
+/** Tokens of all accounts, for operators. */
+export function TokensPart() {
+  const { may } = useSession();
+  if (may("operator")) return <Tokens />;
+  return (
+    <OperatorNote>An operator sees here the tokens of all accounts, makes new ones, and revokes them.</OperatorNote>
+  );
+}
+
+type Filter = Token["state"] | "all";
+
+const STATES: readonly Choice<Filter>[] = [
+  { value: "valid", label: "Valid" },
+  { value: "expired", label: "Expired" },
+  { value: "revoked", label: "Revoked" },
+  { value: "all", label: "Any" },
+];
+
+function Tokens() {
+  const { parameters } = useRoute();
+  const [isMaking, setMaking] = useState(false);
+  const [revoked, setRevoked] = useState<Token>();
+  const state = STATES.find(({ value }) => value === parameters.get("state"))?.value ?? "valid";
+  const account = parameters.get("account") ?? "";
+  const offset = Math.max(0, Math.trunc(Number(parameters.get("from") ?? 0)) || 0);
+  const link = (change: Readonly<Record<string, string | number>>) =>
+    queryOf({ state: state === "valid" ? "" : state, account, ...change });
+  const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
+  const { value, problem, reload } = useResource(`house-tokens${link({ from: offset })}`, (signal) =>
+    answerOf(
+      api.v1.operator.tokens.get({
+        query: {
+          ...{ limit: PAGE_ROWS + 1, offset },
+          ...(state === "all" ? {} : { state }),
+          ...(account === "" ? {} : { account }),
+        },
+        fetch: { signal },
+      }),
+    ),
+  );
+  const rows = value?.slice(0, PAGE_ROWS);
+  return (
+    <>
+      <div class="house-filters">
+        <Select
+          label="State"
+          value={state}
+          choices={STATES}
+          onValue={(next) => filter({ state: next === "valid" ? "" : next })}
+        />
+        <Field label="Account" value={account} type="search" onValue={(next) => filter({ account: next.trim() })} />
+        <div class="house-filters-end">
+          <Button tone="primary" icon="plus" onClick={() => setMaking(true)}>
+            New token
+          </Button>
+        </div>
+      </div>
+      {problem === undefined ? null : (
+        <ProblemNote title="The tokens could not be read" problem={problem} onRetry={reload} />
+      )}
+      {rows === undefined && problem === undefined ? <Skeleton lines={6} label="Loading tokens" /> : null}
+      {rows?.length === 0 ? (
+        <Empty
+          title="No token fits"
+          text={
+            <>
+              {account === ""
+                ? "Choose another state, or make a token."
+                : `The whole name of an account is looked for; ${account} has no such token.`}
+              {link({}) === "?" ? null : (
+                <>
+                  {" "}
+                  <Link href="/house/tokens">Show all valid tokens</Link>
+                </>
+              )}
+            </>
+          }
+        />
+      ) : null}
+      {rows === undefined || rows.length === 0 ? null : (
+        <div class="house-tokens">
+          <Table label="Tokens" columns={columnsOf(setRevoked)} rows={rows} rowKey={({ uuid }) => uuid} />
+        </div>
+      )}
+      {value === undefined || (offset === 0 && value.length <= PAGE_ROWS) ? null : (
+        <nav class="house-pages" aria-label="Pages">
+          {offset === 0 ? null : (
+            <ButtonLink icon="left" href={link({ from: Math.max(0, offset - PAGE_ROWS) })}>
+              Newer
+            </ButtonLink>
+          )}
+          <span class="muted number">
+            {countText(offset + 1)} to {countText(offset + (rows?.length ?? 0))}
+          </span>
+          {value.length > PAGE_ROWS ? (
+            <ButtonLink icon="right" href={link({ from: offset + PAGE_ROWS })}>
+              Older
+            </ButtonLink>
+          ) : null}
+        </nav>
+      )}
+      {isMaking ? <NewToken onMade={reload} onClose={() => setMaking(false)} /> : null}
+      {revoked === undefined ? null : (
+        <Revocation token={revoked} onRevoked={reload} onClose={() => setRevoked(undefined)} />
+      )}
+    </>
+  );
+}
+
+function columnsOf(revoke: (token: Token) => void): readonly Column<Token>[] {
+  return [
+    { id: "account", label: "Account", cell: (token) => <Owner {...token} /> },
+    { id: "scopes", label: "Allows", isWide: true, cell: ({ scopes }) => scopes.join(", ") },
+    { id: "id", label: "Id", cell: ({ uuid }) => <code title={uuid}>{shortId(uuid)}</code> },
+    { id: "made", label: "Made", isFigure: true, cell: ({ issued_at }) => <Age at={issued_at} /> },
+    { id: "ends", label: "Ends", isFigure: true, cell: (token) => <End {...token} /> },
+    {
+      id: "revoke",
+      label: "What can be done",
+      isLabelHidden: true,
+      isFigure: true,
+      cell: (token) =>
+        token.state === "valid" ? (
+          <Button
+            isSmall
+            aria-label={`Revoke ${shortId(token.uuid)} of ${token.account}`}
+            onClick={() => revoke(token)}
+          >
+            Revoke…
+          </Button>
+        ) : null,
+    },
+  ];
+}
+
+function Owner({ account, current }: Token) {
+  if (!current) return account;
+  return (
+    <>
+      {account} <Badge>this session</Badge>
+    </>
+  );
+}
+
+function End({ state, expires_at }: Token) {
+  if (state === "revoked") return <Badge>revoked</Badge>;
+  if (state === "expired") return <Badge>expired</Badge>;
+  return <Age at={expires_at} />;
+}
+
+interface RevocationProps {
+  readonly token: Token;
+  readonly onRevoked: () => void;
+  readonly onClose: () => void;
+}
+
+function Revocation({ token, onRevoked, onClose }: RevocationProps) {
+  const toast = useToast();
+  const { uuid, account, scopes, current } = token;
+  const revoke = async () => {
+    await answerOf(api.v1.operator.tokens({ uuid }).delete());
+    toast(`The token ${shortId(uuid)} of ${account} is revoked.`);
+    // The sign-in comes when the session has gone with its token.
+    if (current) await loadSession();
+    else onRevoked();
+  };
+  return (
+    <Confirm title="Revoke a token" action="Revoke" isDangerous onConfirm={revoke} onClose={onClose}>
+      <p>
+        The token <code>{shortId(uuid)}</code> of the account {account} allows {scopes.join(", ")}. It ends at once and
+        for good, with the sessions of this page that were begun with it. What runs goes on.
+      </p>
+      {current ? <p class="house-warning">You are signed in with it: you will be signed out.</p> : null}
+    </Confirm>
+  );
+}

@@ -1,0 +1,46 @@
+import type { ComponentType } from "preact";
+import { useRoute } from "../app/router.ts";
+import { useSession } from "../data/session.ts";
+import { PageHeader } from "../parts/breadcrumbs.tsx";
+import { Tabs } from "../parts/tabs.tsx";
+import { HealthPart } from "./health.tsx";
+import "./house.css";
+import { NowPart } from "./now.tsx";
+import { OperationsPart } from "./operations.tsx";
+import { SpacePart } from "./space.tsx";
+import { TokensPart } from "./tokens.tsx";
+
+interface Part {
+  readonly id: string;
+  readonly label: string;
+  readonly isForOperators?: true;
+  readonly Part: ComponentType;
+}
+
+const NOW: Part = { id: "now", label: "Now", Part: NowPart };
+const PARTS: readonly Part[] = [
+  NOW,
+  { id: "space", label: "Space", Part: SpacePart },
+  { id: "operations", label: "Operations", Part: OperationsPart },
+  { id: "tokens", label: "Tokens", isForOperators: true, Part: TokensPart },
+  { id: "health", label: "Health", isForOperators: true, Part: HealthPart },
+];
+
+/** The appliance as a whole: what runs and waits, what takes space, what was done, who may do it, and how it is. */
+export function View() {
+  const { segments } = useRoute();
+  const { may } = useSession();
+  const wanted = segments[1] ?? NOW.id;
+  const current = PARTS.find(({ id }) => id === wanted) ?? NOW;
+  const isOperator = may("operator");
+  // Who follows a link to a part of operators is told there what it takes.
+  const shown = PARTS.filter((part) => isOperator || part.isForOperators !== true || part === current);
+  const tabs = shown.map(({ id, label }) => ({ id, label, href: id === NOW.id ? "/house" : `/house/${id}` }));
+  return (
+    <>
+      <PageHeader heading="House" title={current === NOW ? "House" : `${current.label} · House`} />
+      <Tabs label="Parts of the house" tabs={tabs} current={current.id} />
+      <current.Part key={current.id} />
+    </>
+  );
+}
