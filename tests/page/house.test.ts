@@ -1,0 +1,271 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { PageScene } from "../support/page/scene.ts";
+import type { Tab } from "../support/page/tab.ts";
+import { settled, viewProblems } from "../support/page/views.ts";
+
+/** Uploaded files expire at once, so that the collector always finds one to give back. */
+const TABLES = '[files]\nttl = "1s"';
+const FILE_BYTES = 3_145_728;
+
+let scene: PageScene;
+/** of the account `root` */
+let operator: string;
+beforeAll(async () => {
+  scene = await PageScene.start({ tables: TABLES });
+  operator = await scene.appliance.createToken("root", "--scope", "*", "--scope", "operator");
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+const open = async (path: string, token?: string): Promise<Tab> => {
+  const tab = await scene.signedIn(path, token === undefined ? {} : { token });
+  await settled(tab);
+  return tab;
+};
+const idOf = (token: string): string =>
+  JSON.parse(Buffer.from(token.split(".")[1] ?? "", "base64url").toString()).jti as string;
+const statusWith = async (token: string): Promise<number> => (await scene.appliance.fetch("/images", { token })).status;
+/** What a tab asked the operator's part of the interface for. */
+const askedAsOperator = (tab: Tab): string[] => tab.requests.filter((address) => address.includes("/operator/"));
+
+describe("somebody without the scope", () => {
+  test("sees what is theirs, and what an operator would see, and asks for nothing of it", async () => {
+    const { appliance, image } = scene;
+    const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
+    await using tab = await open("/house");
+    const { page } = tab;
+    const yours = page.getByRole("region", { name: "Yours" });
+    await yours.getByRole("link", { name: /sleep 600/ }).waitFor();
+    expect(await yours.getByRole("link", { name: /sleep 600/ }).getAttribute("href")).toBe(`/runs/${run}`);
+    const tabs = page.getByRole("navigation", { name: "Parts of the house" }).getByRole("link");
+    expect(await tabs.allTextContents()).toEqual(["Now", "Space", "Operations"]);
+    const note = page.getByRole("complementary", { name: "For operators" });
+    expect(await note.textContent()).toContain("coppice token create --account tester --scope '*' --scope operator");
+    expect(await viewProblems(tab, "house-now-own")).toEqual([]);
+
+    // It goes when it ends, without anybody's doing.
+    await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
+    await page.getByText("Nothing of yours runs or waits").waitFor();
+
+    await tabs.nth(1).click();
+    await page.getByRole("table", { name: "Your largest images" }).getByRole("link").first().waitFor();
+    expect(await page.getByRole("region", { name: "Disk" }).count()).toBe(0);
+    expect(await viewProblems(tab, "house-space-own")).toEqual([]);
+    for (const part of ["tokens", "health"]) {
+      await page.goto(`/house/${part}`);
+      await note.waitFor();
+      expect(await page.getByRole("table").count()).toBe(0);
+      expect(await page.getByRole("button", { name: "New token" }).count()).toBe(0);
+    }
+    expect(askedAsOperator(tab)).toEqual([]);
+  });
+});
+
+describe("operations", () => {
+  test("are filtered by what the link says, and the link by the filters", async () => {
+    const { appliance, image } = scene;
+    await appliance.finished(await appliance.spawn({ image, command: "exit 3", shell: true }));
+    await using tab = await open("/house/operations?kind=image_import");
+    const { page } = tab;
+    const rows = page.getByRole("table").getByRole("row");
+    const kinds = async () => {
+      await settled(tab);
+      return [...new Set(await page.locator("td[data-label=Kind]").allTextContents())];
+    };
+    expect(await kinds()).toEqual(["Import"]);
+    await page.getByLabel("Kind").selectOption({ label: "Run" });
+    await page.getByText("Exit 3").first().waitFor();
+    expect(await kinds()).toEqual(["Run"]);
+    expect(new URL(page.url()).search).toBe("?kind=instance");
+    await page.getByLabel("Status").selectOption({ label: "Failed" });
+    await page.getByText("No operation fits").waitFor();
+    expect(new URL(page.url()).searchParams.get("status")).toBe("FAILED");
+    await page.reload();
+    await page.getByText("No operation fits").waitFor();
+    await page.getByRole("link", { name: "Clear" }).click();
+    await rows.nth(2).waitFor();
+    expect((await kinds()).sort()).toEqual(["Import", "Run"]);
+    // What a link says wrongly is as if it said nothing.
+    await page.goto("/house/operations?status=EVERYTHING&from=-7&since=x");
+    await rows.nth(2).waitFor();
+    expect(await viewProblems(tab, "house-operations")).toEqual([]);
+    expect(askedAsOperator(tab)).toEqual([]);
+  });
+});
+
+describe("an operator", () => {
+  test("sees the budget and the work of all accounts as it changes", async () => {
+    const { appliance, image } = scene;
+    await using tab = await open("/house", operator);
+    const { page } = tab;
+    await page.getByText("Nothing runs, and nothing waits.").waitFor();
+    expect(await page.getByRole("meter", { name: "Memory" }).getAttribute("aria-valuetext")).toMatch(/^0 B of .* GiB$/);
+    const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
+    const row = page.getByRole("table", { name: "Work by account" }).getByRole("row", { name: /tester/ });
+    await row.waitFor();
+    await page.waitForFunction(
+      () => Number(document.querySelector("[role=meter][aria-label='Virtual CPUs']")?.ariaValueNow) > 0,
+    );
+    // Of others, their operations are not shown.
+    expect(await page.getByRole("link", { name: /sleep 600/ }).count()).toBe(0);
+    expect(await viewProblems(tab, "house-now")).toEqual([]);
+    await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
+    await page.getByText("Nothing runs, and nothing waits.").waitFor();
+  });
+
+  test("sees what takes space, and collects after a question", async () => {
+    const { appliance } = scene;
+    const body = new Uint8Array(FILE_BYTES).fill(7);
+    const headers = { "content-type": "application/octet-stream" };
+    const { uuid } = (await (await appliance.fetch("/files", { method: "POST", headers, body })).json()) as {
+      uuid: string;
+    };
+    await using tab = await open("/house/space", operator);
+    const { page } = tab;
+    const collector = page.getByRole("region", { name: "Collector" });
+    const collect = collector.getByRole("button", { name: "Collect now…" });
+    // It expires within a second.
+    while (!(await collect.isVisible())) {
+      await page.reload();
+      await settled(tab);
+    }
+    await collector.getByText("3.0 MiB").first().waitFor();
+    await page.getByRole("table", { name: "Space by account" }).getByText("tester").waitFor();
+    expect(await page.getByRole("table", { name: "Largest images" }).getByText("busybox").count()).toBe(1);
+    // The image is another account's, so that there is nothing to go to.
+    expect(await page.getByRole("table", { name: "Largest images" }).getByRole("link").count()).toBe(0);
+    expect(await viewProblems(tab, "house-space")).toEqual([]);
+
+    await collect.click();
+    const question = page.getByRole("dialog", { name: "Collect now" });
+    expect(await question.textContent()).toContain("cannot be brought back");
+    await question.getByRole("button", { name: "Cancel" }).click();
+    expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(200);
+    await collect.click();
+    expect(await viewProblems(tab, "house-collect")).toEqual([]);
+    await question.getByRole("button", { name: "Collect" }).click();
+    await page.getByText(/The collector gave back 3\.0 MiB/).waitFor();
+    await collector.getByText("It would give back nothing now.").waitFor();
+    expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(404);
+  });
+
+  test("makes a token that is shown once, and revokes it after a question", async () => {
+    await using tab = await open("/house/tokens", operator);
+    const { page } = tab;
+    await page.getByRole("table", { name: "Tokens" }).getByText("this session").waitFor();
+    expect(await viewProblems(tab, "house-tokens")).toEqual([]);
+    await page.getByRole("button", { name: "New token" }).click();
+    const form = page.getByRole("dialog", { name: "New token" });
+    await form.getByLabel("Account").fill("two words");
+    await form.getByRole("button", { name: "Make the token" }).click();
+    await form.getByText(/account must be 1 to 128/).waitFor();
+    await form.getByLabel("Account").fill("robot");
+    await form.getByLabel("Allows").selectOption({ label: "Chosen scopes" });
+    await form.getByLabel("files:read").uncheck();
+    await form.getByLabel("instances:spawn").check();
+    await form.getByLabel("Valid for").selectOption({ label: "1 day" });
+    expect(await viewProblems(tab, "house-new-token")).toEqual([]);
+    await form.getByRole("button", { name: "Make the token" }).click();
+
+    const made = page.getByRole("dialog", { name: "The token is made" });
+    const secret = (await made.locator("code").textContent()) ?? "";
+    const claims = JSON.parse(Buffer.from(secret.split(".")[1] ?? "", "base64url").toString());
+    expect(claims).toMatchObject({ sub: "robot", scope: "images:read instances:spawn instances:read operations:read" });
+    expect(claims.exp - claims.iat).toBe(86_400);
+    expect(await statusWith(secret)).toBe(200);
+    expect(await viewProblems(tab, "house-made-token")).toEqual([]);
+    // Closed by mistake, it is still there; then it is gone for good.
+    await page.keyboard.press("Escape");
+    await made.getByText(/Nobody can show it again/).waitFor();
+    await made.getByRole("button", { name: "Done" }).click();
+    expect(await page.content()).not.toContain(secret);
+    const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, location.href]));
+    expect(kept).not.toContain(secret);
+
+    const revoke = page.getByRole("button", { name: /^Revoke .* of robot$/ });
+    await revoke.click();
+    const question = page.getByRole("dialog", { name: "Revoke a token" });
+    expect(await question.textContent()).toContain("robot");
+    expect(await viewProblems(tab, "house-revoke")).toEqual([]);
+    await question.getByRole("button", { name: "Cancel" }).click();
+    expect(await statusWith(secret)).toBe(200);
+    await revoke.click();
+    await question.getByRole("button", { name: "Revoke" }).click();
+    await revoke.waitFor({ state: "detached" });
+    expect(await statusWith(secret)).toBe(401);
+    await page.getByLabel("State").selectOption({ label: "Revoked" });
+    await page.getByLabel("Account").fill("robot");
+    await page.getByRole("table", { name: "Tokens" }).getByText("revoked").waitFor();
+    expect(Object.fromEntries(new URL(page.url()).searchParams)).toEqual({ state: "revoked", account: "robot" });
+  });
+
+  test("who revokes the token of the session is told, and signed out", async () => {
+    const own = await scene.appliance.createToken("ann", "--scope", "operator");
+    await using tab = await open("/house/tokens?account=ann", own);
+    const { page } = tab;
+    await page.getByRole("button", { name: `Revoke ${idOf(own).slice(-8)} of ann` }).click();
+    const question = page.getByRole("dialog", { name: "Revoke a token" });
+    await question.getByText(/you will be signed out/).waitFor();
+    await question.getByRole("button", { name: "Revoke" }).click();
+    await page.getByRole("button", { name: /^sign in$/i }).waitFor();
+    expect(await statusWith(own)).toBe(401);
+  });
+
+  test("sees what doctor finds", async () => {
+    await using tab = await open("/house/health", operator);
+    const { page } = tab;
+    await page.getByRole("heading", { level: 3, name: "skopeo" }).waitFor();
+    await page.getByRole("heading", { level: 3, name: "name servers" }).waitFor();
+    expect(await page.getByText(/^Checked/).count()).toBe(1);
+    expect(await viewProblems(tab, "house-health")).toEqual([]);
+  });
+
+  test("does it all by the keyboard, and comes back to where it began", async () => {
+    await using tab = await open("/", operator);
+    const { page } = tab;
+    await page.keyboard.press("g");
+    await page.keyboard.press("h");
+    await page.getByRole("heading", { level: 1, name: "House" }).waitFor();
+    const focused = () =>
+      page.evaluate(
+        () => document.activeElement?.getAttribute("aria-label") ?? document.activeElement?.textContent ?? "",
+      );
+    const tabTo = async (name: string | RegExp) => {
+      for (let count = 0; count < 40; count++) {
+        const now = (await focused()).trim();
+        if (typeof name === "string" ? now === name : name.test(now)) return;
+        await page.keyboard.press("Tab");
+      }
+      throw new Error(`the Tab key does not lead to ${name}`);
+    };
+    await tabTo("Tokens");
+    await page.keyboard.press("Enter");
+    await page.getByRole("table", { name: "Tokens" }).waitFor();
+    await tabTo("New token");
+    await page.keyboard.press("Enter");
+    const form = page.getByRole("dialog", { name: "New token" });
+    await form.waitFor();
+    await page.keyboard.press("Escape");
+    await form.waitFor({ state: "detached" });
+    expect((await focused()).trim()).toBe("New token");
+    await page.keyboard.press("Enter");
+    await form.getByLabel("Account").focus();
+    await page.keyboard.press("Control+a");
+    await page.keyboard.type("keys");
+    await page.keyboard.press("Enter");
+    const made = page.getByRole("dialog", { name: "The token is made" });
+    await made.waitFor();
+    expect(await focused()).toStartWith("eyJ");
+    await tabTo("Done");
+    await page.keyboard.press("Enter");
+    await made.waitFor({ state: "detached" });
+    await tabTo(/^Revoke .* of keys$/);
+    await page.keyboard.press("Enter");
+    const question = page.getByRole("dialog", { name: "Revoke a token" });
+    await question.waitFor();
+    await tabTo("Revoke");
+    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: /of keys$/ }).waitFor({ state: "detached" });
+  });
+});
