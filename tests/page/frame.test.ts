@@ -11,7 +11,7 @@ afterAll(async () => {
   await scene[Symbol.asyncDispose]();
 });
 
-const current = ({ page }: Tab) => page.getByRole("navigation", { name: "Places" }).locator("[aria-current=page]");
+const current = ({ page }: Tab) => page.getByRole("navigation", { name: "Main" }).locator("[aria-current=page]");
 const focused = async ({ page }: Tab): Promise<string> =>
   await page.evaluate(
     () => `${document.activeElement?.tagName} ${document.activeElement?.textContent?.trim().slice(0, 40)}`,
@@ -37,9 +37,9 @@ describe("the frame", () => {
     await using tab = await scene.signedIn("/house");
     const { page } = tab;
     await page.reload();
-    await page.getByRole("navigation", { name: "Places" }).waitFor();
+    await page.getByRole("navigation", { name: "Main" }).waitFor();
     await page.keyboard.press("Tab");
-    expect(await focused(tab)).toBe("A Skip to the content");
+    expect(await focused(tab)).toBe("A Skip to content");
     for (let stop = 0; stop < 7; stop += 1) {
       const style = await page.evaluate(() => {
         const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement ?? document.body);
@@ -48,7 +48,7 @@ describe("the frame", () => {
       expect(style).toBe("solid 2px");
       await page.keyboard.press("Tab");
     }
-    await page.getByRole("link", { name: "Skip to the content" }).focus();
+    await page.getByRole("link", { name: "Skip to content" }).focus();
     await page.keyboard.press("Enter");
     expect(await focused(tab)).toStartWith("MAIN");
   });
@@ -59,13 +59,13 @@ describe("the frame", () => {
     const runs = page.getByRole("link", { name: "Runs" });
     await runs.focus();
     await page.keyboard.press("?");
-    const dialog = page.getByRole("dialog", { name: "Keys" });
+    const dialog = page.getByRole("dialog", { name: "Keyboard shortcuts" });
     await dialog.getByText("Go to branches").waitFor();
     expect(await viewProblems(tab, "keys")).toEqual([]);
     // Keys of the page rest while a dialog is open.
     await page.keyboard.type("gb");
     expect(new URL(page.url()).pathname).toBe("/house");
-    await dialog.getByLabel("Single keys are shortcuts").uncheck();
+    await dialog.getByLabel("Single-key shortcuts").uncheck();
     await page.keyboard.press("Escape");
     await dialog.waitFor({ state: "detached" });
     expect(await focused(tab)).toBe("A Runs");
@@ -91,18 +91,18 @@ describe("the frame", () => {
     const dark = await background();
     expect(dark).not.toBe(light);
     await page.reload();
-    await page.getByRole("navigation", { name: "Places" }).waitFor();
+    await page.getByRole("navigation", { name: "Main" }).waitFor();
     expect(await background()).toBe(dark);
     await page.getByRole("button", { name: "Account" }).click();
     expect(await viewProblems(tab, "menu")).toEqual([]);
-    await menu.getByText("Theme of the system").click();
+    await menu.getByText("System theme").click();
     expect(await background()).toBe(light);
   });
 
   test("says that a link leads nowhere", async () => {
     await using tab = await scene.signedIn("/images/one/too/many");
-    await tab.page.getByRole("heading", { level: 1, name: "Nothing is here" }).waitFor();
-    expect(await tab.page.title()).toBe("Nothing is here · Coppice");
+    await tab.page.getByRole("heading", { level: 1, name: "Page not found" }).waitFor();
+    expect(await tab.page.title()).toBe("Page not found · Coppice");
     await tab.page.getByRole("link", { name: "Go to branches" }).click();
     expect(new URL(tab.page.url()).pathname).toBe("/");
   });
@@ -114,17 +114,17 @@ describe("a session", () => {
     const { page } = tab;
     const other = await page.context().newPage();
     await other.goto("/runs?status=FAILED");
-    await other.getByRole("navigation", { name: "Places" }).waitFor();
+    await other.getByRole("navigation", { name: "Main" }).waitFor();
     await page.getByRole("button", { name: "Account" }).click();
     await page.getByRole("menuitem", { name: "Sign out" }).click();
     await page.getByLabel("Token").waitFor();
     await other.getByText("Your session has ended.").waitFor();
     await other.getByLabel("Token").fill(scene.appliance.token);
     await other.getByRole("button", { name: "Sign in" }).click();
-    await other.getByRole("navigation", { name: "Places" }).waitFor();
+    await other.getByRole("navigation", { name: "Main" }).waitFor();
     expect(new URL(other.url()).search).toBe("?status=FAILED");
     // The first tab hears of that, too.
-    await page.getByRole("navigation", { name: "Places" }).waitFor();
+    await page.getByRole("navigation", { name: "Main" }).waitFor();
   });
 
   test("ends with its token, without a request of the person", async () => {

@@ -39,9 +39,7 @@ function Content({ state }: { readonly state: ReturnType<typeof sessionState.get
   if (state.is === "out") return <SignIn hasEnded={state.hasEnded} />;
   if (state.is === "unknown") {
     return isAway ? (
-      <p class="connection connection-first">
-        The appliance does not answer. This page goes on by itself when it does.
-      </p>
+      <p class="connection connection-first">The appliance does not answer. This page reconnects by itself.</p>
     ) : null;
   }
   const place = placeOf(path);
@@ -51,10 +49,10 @@ function Content({ state }: { readonly state: ReturnType<typeof sessionState.get
 function NotFound() {
   return (
     <>
-      <PageHeader heading="Nothing is here" />
+      <PageHeader heading="Page not found" />
       <Empty
-        title="No view has this link"
-        text="It may have been cut when it was copied."
+        title="Nothing has this address"
+        text="Part of the link may be missing."
         action={<ButtonLink href="/">Go to branches</ButtonLink>}
       />
     </>

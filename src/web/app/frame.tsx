@@ -21,9 +21,9 @@ import { preload } from "./view-slot.tsx";
 const ignore = () => undefined;
 
 const THEMES = [
-  { choice: "system", label: "Theme of the system", icon: "system" },
-  { choice: "light", label: "Light", icon: "sun" },
-  { choice: "dark", label: "Dark", icon: "moon" },
+  { choice: "system", label: "System theme", icon: "system" },
+  { choice: "light", label: "Light theme", icon: "sun" },
+  { choice: "dark", label: "Dark theme", icon: "moon" },
 ] as const satisfies readonly { choice: ThemeChoice; label: string; icon: string }[];
 
 /** What is around every view: the way to the places, who is signed in, and what the view is in. */
@@ -31,25 +31,25 @@ export function Frame({ children }: { readonly children: ComponentChildren }) {
   const [isHelpOpen, setHelpOpen] = useState(false);
   // Also where a view listens to no changes, the end of the session or of the appliance is noticed by the stream.
   useChanges(ignore);
-  useShortcut({ keys: "?", text: "Keys", group: "Everywhere" }, () => setHelpOpen(true));
+  useShortcut({ keys: "?", text: "Keyboard shortcuts", group: "Everywhere" }, () => setHelpOpen(true));
   return (
     <div class="frame">
       <a class="skip" href="#main">
-        Skip to the content
+        Skip to content
       </a>
       <header class="bar">
         <Link class="bar-home" href="/" aria-label="Coppice">
           <Mark />
           <span class="bar-name">Coppice</span>
         </Link>
-        <nav class="bar-places" aria-label="Places">
+        <nav class="bar-places" aria-label="Main">
           {DESTINATIONS.map((destination) => (
             <PlaceLink key={destination.href} {...destination} />
           ))}
         </nav>
         <div class="bar-end">
           <span class="bar-help">
-            <IconButton icon="help" label="Keys" onClick={() => setHelpOpen(true)} />
+            <IconButton icon="help" label="Keyboard shortcuts" onClick={() => setHelpOpen(true)} />
           </span>
           <AccountMenu onHelp={() => setHelpOpen(true)} />
         </div>
@@ -100,7 +100,7 @@ function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
       isChecked: theme.choice === choice,
       onSelect: () => chooseTheme(theme.choice),
     })),
-    { label: "Keys", icon: "help", keys: "?", isApart: true, onSelect: onHelp },
+    { label: "Keyboard shortcuts", icon: "help", keys: "?", isApart: true, onSelect: onHelp },
     { label: "Sign out", icon: "person", isApart: true, onSelect: () => void leave() },
   ];
   return (
@@ -119,12 +119,12 @@ function ConnectionLine() {
   const isOld = useStore(isUpgraded);
   return (
     <div class="connection" role="status">
-      {state === "away" ? <p>The appliance does not answer. This page goes on by itself when it does.</p> : null}
+      {state === "away" ? <p>The appliance does not answer. This page reconnects by itself.</p> : null}
       {state === "there" && isOld ? (
         <p>
           The appliance was upgraded.{" "}
           <button class="text-button" type="button" onClick={() => location.reload()}>
-            Load the new page
+            Reload the page
           </button>
         </p>
       ) : null}

@@ -19,7 +19,7 @@ export function Help({ onClose }: { readonly onClose: () => void }) {
   const { version } = useSession();
   const groups = [...new Set(entries.map(({ group }) => group))];
   return (
-    <Dialog title="Keys" onClose={onClose}>
+    <Dialog title="Keyboard shortcuts" onClose={onClose}>
       <div class="keys">
         {groups.map((group) => (
           <KeyList key={group} name={group} keys={entries.filter((entry) => entry.group === group)} />
@@ -27,8 +27,8 @@ export function Help({ onClose }: { readonly onClose: () => void }) {
         <KeyList name="Lists, trees and menus" keys={IN_LISTS} />
       </div>
       <Checkbox
-        label="Single keys are shortcuts"
-        hint="Turn this off if you speak your text, or press keys by accident."
+        label="Single-key shortcuts"
+        hint="Turn them off if you dictate text or press keys by accident."
         isChecked={isOn}
         onChecked={turnKeys}
       />

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem, problemOf } from "../data/problem.ts";
 import { signIn } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
@@ -14,6 +14,9 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
   const [problem, setProblem] = useState<Problem>();
   const [isBusy, setBusy] = useState(false);
   useTitle("Sign in");
+  const field = useRef<HTMLInputElement>(null);
+  // There is nothing else to do here.
+  useEffect(() => field.current?.focus(), []);
   const send = async () => {
     setBusy(true);
     setProblem(undefined);
@@ -36,9 +39,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
         <Mark />
         <h1>Sign in to Coppice</h1>
         <p class="muted">
-          {hasEnded
-            ? "Your session has ended. Sign in to come back to where you were."
-            : "A token is all that you need."}
+          {hasEnded ? "Your session has ended. Sign in to come back to where you were." : "You only need a token."}
         </p>
         <Field
           label="Token"
@@ -46,6 +47,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
           name="token"
           autocomplete="current-password"
           isRequired
+          inputRef={field}
           isMono
           value={token}
           onValue={setToken}
@@ -57,7 +59,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
       </form>
       <section class="sign-in-help">
         <h2>No token yet?</h2>
-        <p class="muted">Make one on the machine of the appliance, as root:</p>
+        <p class="muted">Create one on the host of the appliance, as root:</p>
         <CommandLine text="coppice token create --account NAME" />
       </section>
     </main>
@@ -66,6 +68,6 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
 
 function refused(problem: Problem): Problem {
   if (problem.status !== 401) return problem;
-  const message = "The appliance does not know this token. It may be incomplete, expired or revoked.";
+  const message = "This token is not valid. It may be incomplete, expired or revoked.";
   return new Problem(message, { status: 401, code: problem.code, cause: problem });
 }

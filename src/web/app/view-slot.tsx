@@ -67,11 +67,11 @@ function reloadOnce(): boolean {
 function Failed({ problem }: { readonly problem: Problem }) {
   return (
     <>
-      <PageHeader heading="This view does not work" />
+      <PageHeader heading="This view failed" />
       <ProblemNote problem={problem} />
       <p>
         <Button icon="reload" onClick={() => location.reload()}>
-          Load the page again
+          Reload the page
         </Button>
       </p>
     </>

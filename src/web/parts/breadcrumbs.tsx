@@ -8,7 +8,13 @@ export interface Crumb {
 }
 
 /** The way to what is shown. */
-export function Breadcrumbs({ label = "Way", crumbs }: { readonly label?: string; readonly crumbs: readonly Crumb[] }) {
+export function Breadcrumbs({
+  label = "Breadcrumb",
+  crumbs,
+}: {
+  readonly label?: string;
+  readonly crumbs: readonly Crumb[];
+}) {
   return (
     <nav class="breadcrumbs" aria-label={label}>
       <ol>

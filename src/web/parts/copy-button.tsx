@@ -16,7 +16,7 @@ export function CopyButton({ text, label = "Copy" }: CopyButtonProps) {
   const toast = useToast();
   const copy = async () => {
     if (!(await copyText(text))) {
-      toast("The browser does not allow this page to copy. Select the text, and copy it by hand.");
+      toast("The browser does not let this page copy. Select the text and copy it by hand.");
       return;
     }
     setCopied(true);

@@ -49,6 +49,6 @@ function helpFor({ status, code, retryAfterSeconds, details }: Problem): string 
     return retryAfterSeconds === null ? "Wait a little, then try again." : `Try again in ${retryAfterSeconds} s.`;
   }
   if (status === 507) return "Delete what is no longer needed, or ask the operator for more space.";
-  if (status >= 500) return "The log of the appliance tells more.";
+  if (status >= 500) return "The log of the appliance has the details.";
   return "";
 }
