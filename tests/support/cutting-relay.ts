@@ -22,6 +22,12 @@ export class CuttingRelay implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as { port: number }).port}`;
   }
 
+  /** Cuts all connections that there are; further ones stay. */
+  cutAll(): void {
+    for (const socket of this.#sockets) socket.destroy();
+    this.#sockets.clear();
+  }
+
   #relay(socket: Socket, { hostname, port }: URL): void {
     const service = connect({ host: hostname, port: Number(port) });
     let leftBytes = this.cuts.shift() ?? Number.POSITIVE_INFINITY;

@@ -18,7 +18,7 @@ export const PLACES: readonly Place[] = [
   // The forest of images.
   // One image.
   { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
-  // Operations, one operation, and the form of a run.
+  { name: "runs", path: /^\/runs(?:\/[^/]*)?$/, load: () => import("../run/view.tsx") },
   // The house.
   { name: "house", path: /^\/house(\/|$)/, load: () => import("../house/view.tsx") },
 ];

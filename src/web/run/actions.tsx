@@ -1,0 +1,152 @@
+import { useState } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import { startCheckpoint } from "../../client/imports.ts";
+import { cancelOperation, hasEnded } from "../../client/operations.ts";
+import type { AskedOperation, Operation } from "../../client/types.ts";
+import { navigate, queryOf } from "../app/router.ts";
+import { api } from "../data/api.ts";
+import { useSession } from "../data/session.ts";
+import { Button, ButtonLink } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
+import { Field } from "../parts/field.tsx";
+import { Menu, type MenuItem } from "../parts/menu.tsx";
+import { useToast } from "../parts/toast.tsx";
+import { secondsOfDuration } from "./form/quantities.ts";
+import { resultImage } from "./words.ts";
+
+interface ActionsProps {
+  readonly operation: Operation;
+  readonly asked: AskedOperation | undefined;
+  /** something was done to the operation */
+  readonly onChange: () => void;
+}
+
+type Asking = "stop" | "checkpoint" | "extend" | null;
+
+/** What can be done with an operation now. */
+export function RunActions({ operation, asked, onChange }: ActionsProps) {
+  const { may } = useSession();
+  const [asking, setAsking] = useState<Asking>(null);
+  const { id, kind, status } = operation;
+  const isRun = kind === "instance";
+  const isOver = hasEnded(operation);
+  const isRunning = isRun && status === "EXECUTING";
+  const image = resultImage(operation);
+  const mayRun = may("instances:spawn");
+  const more: MenuItem[] = [
+    ...(isRunning && may("instances:exec")
+      ? [{ label: "Give it more time", icon: "clock" as const, onSelect: () => setAsking("extend") }]
+      : []),
+    ...(isRun && mayRun && !isOver
+      ? [{ label: "Run again", icon: "run" as const, href: `/runs/new${queryOf({ from: id })}` }]
+      : []),
+    ...(asked?.kind === "checkpoint"
+      ? [{ label: "Go to the run", icon: "run" as const, href: `/runs/${asked.instance}` }]
+      : []),
+  ];
+  const close = () => setAsking(null);
+  return (
+    <>
+      {isOver && isRun && mayRun ? (
+        <ButtonLink href={`/runs/new${queryOf({ from: id })}`} icon="run">
+          Run again
+        </ButtonLink>
+      ) : null}
+      {isOver && image !== undefined && mayRun ? (
+        <ButtonLink href={`/runs/new${queryOf({ image })}`} icon="branch" tone="primary">
+          {isRun ? "Fork from the end" : "Run here"}
+        </ButtonLink>
+      ) : null}
+      {isRunning && may("instances:exec") ? (
+        <Button icon="image" onClick={() => setAsking("checkpoint")}>
+          Checkpoint
+        </Button>
+      ) : null}
+      {isOver || !may("operations:cancel") ? null : (
+        <Button icon="stop" onClick={() => setAsking("stop")}>
+          Stop
+        </Button>
+      )}
+      {more.length === 0 ? null : <Menu label="More about this run" items={more} />}
+      {asking === "stop" ? <StopQuestion operation={operation} onClose={close} onChange={onChange} /> : null}
+      {asking === "checkpoint" ? <CheckpointQuestion id={id} onClose={close} /> : null}
+      {asking === "extend" ? <ExtendQuestion operation={operation} onClose={close} /> : null}
+    </>
+  );
+}
+
+function StopQuestion({
+  operation,
+  onClose,
+  onChange,
+}: Pick<ActionsProps, "operation" | "onChange"> & { readonly onClose: () => void }) {
+  const isRun = operation.kind === "instance";
+  return (
+    <Confirm
+      title={isRun ? "Stop this run?" : "Stop this operation?"}
+      action="Stop"
+      isDangerous
+      onClose={onClose}
+      onConfirm={async () => {
+        await cancelOperation(api, operation.id);
+        onChange();
+      }}
+    >
+      <p>
+        {isRun
+          ? "Its processes end at once, and nothing is kept of its files: a stopped run makes no image. Its output stays."
+          : "What it has done so far is given back."}
+      </p>
+    </Confirm>
+  );
+}
+
+function CheckpointQuestion({ id, onClose }: { readonly id: string; readonly onClose: () => void }) {
+  const [tag, setTag] = useState("");
+  return (
+    <Confirm
+      title="Make an image of the files as they are now?"
+      action="Make a checkpoint"
+      onClose={onClose}
+      onConfirm={async () => {
+        const request = tag.trim() === "" ? {} : { tag: tag.trim() };
+        navigate(`/runs/${await startCheckpoint(api, id, request)}`);
+      }}
+    >
+      <p>
+        The run goes on. The image has every write that has returned by then, and nothing of what is only in memory.
+      </p>
+      <Field label="Tag" hint="A name for the image. It can be left empty." isMono value={tag} onValue={setTag} />
+    </Confirm>
+  );
+}
+
+function ExtendQuestion({ operation, onClose }: { readonly operation: Operation; readonly onClose: () => void }) {
+  const [time, setTime] = useState("15m");
+  const toast = useToast();
+  const seconds = secondsOfDuration(time);
+  return (
+    <Confirm
+      title="Give the run more time?"
+      action="Give more time"
+      isReady={seconds !== null}
+      onClose={onClose}
+      onConfirm={async () => {
+        const { started_at: startedAt } = operation;
+        // The limit counts from the start of the command, a little after that of the operation.
+        const ran = startedAt === undefined ? 0 : Math.max(0, Date.now() - Date.parse(startedAt)) / 1000;
+        const route = api.v1.instances({ uuid: encodeURIComponent(operation.id) });
+        const { timeout } = await answerOf(route.patch({ timeout: Math.ceil(ran + (seconds ?? 0)) }));
+        toast(`Its time limit is ${timeout} s from its start on`);
+      }}
+    >
+      <Field
+        label="From now on"
+        hint="Such as 90s, 15m or 2h. The time limit can only grow."
+        value={time}
+        onValue={setTime}
+        problem={seconds === null ? "timeout must be a time such as 90s, 15m or 2h" : undefined}
+      />
+    </Confirm>
+  );
+}

@@ -1,0 +1,54 @@
+import type { OperationEvent } from "../../client/types.ts";
+import { Empty } from "../parts/empty.tsx";
+import { countOf } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import type { Feed } from "./feed.ts";
+
+/** Events that a table shows; the newest are of most interest. */
+const SHOWN_COUNT = 200;
+
+/** What the operation did, but for output. */
+export function EventList({ feed }: { readonly feed: Feed }) {
+  const { events, droppedEventsCount } = feed;
+  if (events.length === 0)
+    return <Empty title="Nothing has happened yet" text="Events are listed here as they come." />;
+  const shown = events.slice(-SHOWN_COUNT).reverse();
+  const left = droppedEventsCount + events.length - shown.length;
+  return (
+    <section class="run-events" aria-label="Events">
+      <Table label="Events, the newest first" columns={COLUMNS} rows={shown} rowKey={({ id }) => String(id)} />
+      {left === 0 ? null : <p class="muted">{countOf(left, "earlier event")} not shown.</p>}
+    </section>
+  );
+}
+
+const COLUMNS: readonly Column<OperationEvent>[] = [
+  { id: "id", label: "Number", isFigure: true, cell: ({ id }) => id },
+  { id: "time", label: "Time", cell: ({ time }) => <EventTime time={time} /> },
+  { id: "type", label: "Event", isHeading: true, cell: ({ type }) => type },
+  {
+    id: "process",
+    label: "Process",
+    isFigure: true,
+    cell: ({ spid }) => (spid === undefined || spid === 0 ? "–" : spid),
+  },
+  { id: "what", label: "What", isWide: true, cell: (event) => <GuestText text={eventText(event)} hasTitle /> },
+];
+
+function EventTime({ time }: { readonly time: string }) {
+  const date = new Date(time);
+  return (
+    <time class="number" dateTime={time} title={time}>
+      {date.toLocaleTimeString("en-GB")}.{String(date.getMilliseconds()).padStart(3, "0")}
+    </time>
+  );
+}
+
+/** The data of an event as `name value` pairs. */
+function eventText({ data }: OperationEvent): string {
+  return Object.entries(data)
+    .filter(([, value]) => value !== null && value !== false && value !== undefined)
+    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`)
+    .join(", ");
+}

@@ -1,0 +1,108 @@
+import { hasEnded } from "../../client/operations.ts";
+import type { AskedOperation, Operation } from "../../client/types.ts";
+import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
+import { bytesText } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { problemOfOperation } from "./failure.ts";
+import type { Feed } from "./feed.ts";
+import { ImageLink } from "./list.tsx";
+import type { UsageSeries } from "./usage/use-usage.ts";
+import { useNow } from "./use-now.ts";
+import type { TagWish } from "./use-tag.ts";
+import { resultImage, tookMs } from "./words.ts";
+
+interface FactsProps {
+  readonly operation: Operation;
+  readonly asked: AskedOperation | undefined;
+  readonly feed: Feed;
+  readonly usage?: UsageSeries;
+  readonly wish?: TagWish | null;
+}
+
+/** The figures of an operation, and why it failed if it did. */
+export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
+  const now = useNow(!hasEnded(operation));
+  const { result } = operation;
+  const command = result !== undefined && "exit_code" in result ? result : undefined;
+  const image = resultImage(operation);
+  const from = asked?.kind === "instance" ? asked.image : undefined;
+  const machine = feed.events.find(({ type }) => type === "init")?.data as
+    | { readonly vcpus: number; readonly memory_bytes: number; readonly isolation: string }
+    | undefined;
+  const latest = usage?.samples.latest;
+  const failure = problemOfOperation(operation);
+  return (
+    <>
+      {failure === null ? null : <ProblemNote problem={failure} title="The run failed" />}
+      {command?.oom_killed === true ? <p class="run-note">The sandbox ran out of memory.</p> : null}
+      {command?.timed_out === true ? <p class="run-note">The time limit ended the command.</p> : null}
+      <dl class="figures run-figures">
+        <Figure label="Begun" value={<Age at={operation.created_at} />} note={waitedNote(operation)} />
+        <Figure label={hasEnded(operation) ? "Took" : "So far"} value={<Duration value={tookMs(operation, now)} />} />
+        {command === undefined ? null : <Figure label="Exit code" value={command.exit_code} />}
+        {command === undefined && latest === undefined ? null : (
+          <Figure label="CPU time" value={<Duration value={command?.cpu_time_ms ?? latest?.cpu_time_ms} />} />
+        )}
+        {command === undefined && latest === undefined ? null : (
+          <Figure
+            label={command === undefined ? "Memory" : "Most memory"}
+            value={<Bytes value={command?.memory_bytes ?? latest?.memory_bytes} />}
+          />
+        )}
+        {machine === undefined ? null : (
+          <Figure
+            label="Machine"
+            value={`${machine.vcpus} CPU, ${bytesText(machine.memory_bytes)}`}
+            note={machine.isolation === "vm" ? undefined : "emulated: not a security boundary"}
+          />
+        )}
+        {result !== undefined && "size_bytes" in result ? (
+          <Figure label="Size" value={<Bytes value={result.size_bytes} />} />
+        ) : null}
+        {result !== undefined && "pause_ms" in result ? (
+          <Figure label="Writes stopped for" value={<Duration value={result.pause_ms} />} />
+        ) : null}
+        {from === undefined ? null : <Figure label="From" value={<ImageLink id={from} />} />}
+        {image === undefined ? null : (
+          <Figure label="Result" value={<ImageLink id={image} tag={tagOf(operation, wish)} />} />
+        )}
+      </dl>
+      {wish === null || wish === undefined ? null : (
+        <WishNote wish={wish} isOver={hasEnded(operation)} hasImage={image !== undefined} />
+      )}
+    </>
+  );
+}
+
+function waitedNote({ created_at: created, started_at: started }: Operation): string | undefined {
+  if (started === undefined) return "waits for its turn";
+  const seconds = Math.round((Date.parse(started) - Date.parse(created)) / 1000);
+  return seconds < 1 ? undefined : `waited ${seconds} s`;
+}
+
+function tagOf({ result }: Operation, wish: TagWish | null | undefined): string | undefined {
+  if (wish?.is === "set") return wish.tag;
+  return result !== undefined && "tag" in result ? result.tag : undefined;
+}
+
+function WishNote({
+  wish,
+  isOver,
+  hasImage,
+}: {
+  readonly wish: TagWish;
+  readonly isOver: boolean;
+  readonly hasImage: boolean;
+}) {
+  if (wish.problem !== undefined)
+    return <ProblemNote problem={wish.problem} title={`The result was not tagged ${wish.tag}`} />;
+  if (wish.is === "set" || (isOver && !hasImage)) return null;
+  return (
+    <p class="run-note">
+      {wish.is === "moot" ? "The result has another tag by now, not " : "The result will be tagged "}
+      <GuestText text={wish.tag} isMono />
+      {wish.is === "moot" ? "." : " as soon as the run has ended, while this page is open."}
+    </p>
+  );
+}

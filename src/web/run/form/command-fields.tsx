@@ -1,0 +1,78 @@
+import { answerOf } from "../../../client/client.ts";
+import { api } from "../../data/api.ts";
+import { useResource } from "../../data/resource.ts";
+import { Field, Select } from "../../parts/field.tsx";
+import { GuestText } from "../../parts/guest-text.tsx";
+import type { FieldProblems, RunForm } from "./run-form.ts";
+import { lineOf, wordsOf } from "./words.ts";
+
+export interface FieldsProps {
+  readonly form: RunForm;
+  readonly set: (values: Partial<RunForm>) => void;
+  readonly problems: FieldProblems;
+}
+
+const TAGS_COUNT = 200;
+
+/** The image and the command. */
+export function CommandFields({ form, set, problems }: FieldsProps) {
+  const tags = useResource("tags", (signal) =>
+    answerOf(api.v1.images.get({ query: { tagged: true, limit: TAGS_COUNT }, fetch: { signal } })),
+  );
+  const { isShell, line } = form;
+  const words = isShell ? null : wordsOf(line);
+  const switchTo = (shell: boolean) => {
+    const found = wordsOf(line);
+    // A line of words alone means the same to a shell.
+    set({ isShell: shell, line: shell && !("problem" in found) ? lineOf(found.words) : line });
+  };
+  return (
+    <>
+      <Field
+        label="Image"
+        isMono
+        isRequired
+        list="run-tags"
+        placeholder="tag:busybox"
+        hint="tag: and a tag, or the id of an image."
+        value={form.image}
+        onValue={(image) => set({ image })}
+        problem={problems["image"]}
+      />
+      <datalist id="run-tags">
+        {(tags.value ?? []).map(({ uuid, tag }) => (
+          <option key={uuid} value={`tag:${tag}`} />
+        ))}
+      </datalist>
+      <div class="run-command">
+        <Field
+          label="Command"
+          isMono
+          rows={3}
+          placeholder={isShell ? "make && ./test | tee log.txt" : "python3 job.py 'first argument'"}
+          value={line}
+          onValue={(value) => set({ line: value })}
+          problem={problems["command"]}
+        />
+        <Select
+          label="Read as"
+          value={isShell ? "shell" : "words"}
+          choices={[
+            { value: "shell", label: "A line for a shell" },
+            { value: "words", label: "A program and its arguments" },
+          ]}
+          onValue={(value) => switchTo(value === "shell")}
+        />
+      </div>
+      {words === null || line.trim() === "" ? null : "problem" in words ? (
+        <p class="field-hint">{words.problem}</p>
+      ) : (
+        <ol class="run-words" aria-label="Program and arguments">
+          {words.words.map((word, index) => (
+            <li key={index}>{word === "" ? <span class="muted">empty</span> : <GuestText text={word} isMono />}</li>
+          ))}
+        </ol>
+      )}
+    </>
+  );
+}

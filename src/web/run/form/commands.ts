@@ -1,0 +1,83 @@
+import type { SpawnRequest } from "../../../client/types.ts";
+import { ruleText } from "./network-rules.ts";
+import { lineOf, quoted } from "./words.ts";
+
+/** What a command in a terminal needs beside the request. */
+export interface Told {
+  readonly request: SpawnRequest;
+  /** for the image of the result; empty: none */
+  readonly tag: string;
+  /** names of files on the machine of the reader, by their paths in the sandbox; absent: they were uploaded before */
+  readonly names: Readonly<Record<string, string>>;
+}
+
+/** The same run by `coppice run`, on several lines where it is long; and what `coppice run` has no option for. */
+export function coppiceRun({ request, tag, names }: Told): {
+  readonly text: string;
+  readonly unsaid: readonly string[];
+} {
+  const { image, command, args = [], shell, env = {}, files = {}, stdin, network, resources } = request;
+  const options: string[][] = [["--image", image]];
+  const option = (name: string, value: string | number | undefined): void => {
+    if (value !== undefined && value !== "") options.push([`--${name}`, String(value)]);
+  };
+  option("cwd", request.cwd);
+  option("uid", request.uid);
+  option("gid", request.gid);
+  option("hostname", request.hostname);
+  option("timeout", request.timeout);
+  for (const [name, value] of Object.entries(env)) {
+    if (!(request.pty !== undefined && name === "TERM")) option("env", `${name}=${value}`);
+  }
+  for (const path of Object.keys(files)) option("file", `${names[path] ?? baseName(path)}:${path}`);
+  if (typeof network === "object") {
+    option("network", network.record === true ? "record" : `allow=${(network.allow ?? []).map(ruleText).join(",")}`);
+    if (network.tls === "any") option("network-tls", "any");
+  }
+  if (request.disposable === true) options.push(["--disposable"]);
+  option("tag", tag);
+  if (request.pty !== undefined) options.push([request.stdin_open === true ? "-it" : "-t"]);
+  else if (request.stdin_open === true) options.push(["-i"]);
+  if (shell === true) options.push(["--shell"]);
+  const words = ["coppice", "run"];
+  const last = lineOf(["--", command, ...args]);
+  const text = joined([lineOf(words), ...options.map(lineOf), last]);
+  const unsaid = [
+    ...(resources === undefined ? [] : ["CPUs, memory and disk"]),
+    ...(request.truncate_output_at === undefined ? [] : ["the limit of output, which is the largest there"]),
+    ...(Object.values(files).some((file) => (file.mode ?? "0644") !== "0644") ? ["modes: files keep theirs"] : []),
+    ...(Object.keys(files).some((path) => names[path] === undefined)
+      ? ["files that were uploaded for another run"]
+      : []),
+  ];
+  return { text: stdin === undefined ? text : `${producer(stdin)} | ${text}`, unsaid };
+}
+
+/** What writes a standard input that a request has as text. */
+function producer(stdin: string): string {
+  const encoded = stdin.startsWith("base64:");
+  return encoded ? `${lineOf(["printf", "%s", stdin.slice(7)])} | base64 -d` : lineOf(["printf", "%s", stdin]);
+}
+
+/** The same run by curl. @param url of the appliance, without a path */
+export function curlRun({ request }: Pick<Told, "request">, url: string): string {
+  return joined([
+    "curl -sS --fail-with-body",
+    // The shell of the reader puts the token in.
+    '-H "Authorization: Bearer $COPPICE_TOKEN"',
+    quoted(`${url}/v1/instances`),
+    `--json ${quoted(JSON.stringify(request, null, 2))}`,
+  ]);
+}
+
+/** Longest command that stays on one line, in `characters`. */
+const LINE_CHARACTERS_MAX = 76;
+
+function joined(parts: readonly string[]): string {
+  const line = parts.join(" ");
+  return line.length <= LINE_CHARACTERS_MAX && !line.includes("\n") ? line : parts.join(" \\\n  ");
+}
+
+function baseName(path: string): string {
+  return path.slice(path.lastIndexOf("/") + 1);
+}

@@ -1,0 +1,136 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { isAbort, problemOf } from "../../data/problem.ts";
+import { Button, IconButton } from "../../parts/button.tsx";
+import { Field } from "../../parts/field.tsx";
+import { bytesText } from "../../parts/format.ts";
+import { GuestText } from "../../parts/guest-text.tsx";
+import type { PlacedFile } from "./run-form.ts";
+import { uploadWithProgress } from "./upload.ts";
+
+/** An upload that has not succeeded yet. */
+interface Upload {
+  readonly share: number;
+  readonly size: number;
+  readonly problem: string | undefined;
+  readonly leaving: AbortController;
+}
+
+interface FilesFieldProps {
+  readonly files: readonly PlacedFile[];
+  /** @param change makes the new files of the old ones, which may have changed meanwhile */
+  readonly onFiles: (change: (files: readonly PlacedFile[]) => readonly PlacedFile[]) => void;
+  readonly problem: string | undefined;
+}
+
+let lastKey = 1_000_000;
+
+/** Files for the sandbox, which are uploaded as soon as they are chosen. */
+export function FilesField({ files, onFiles, problem }: FilesFieldProps) {
+  const [uploads, setUploads] = useState<Readonly<Record<number, Upload>>>({});
+  const [isOver, setOver] = useState(false);
+  const chooser = useRef<HTMLInputElement>(null);
+  const latest = useRef(uploads);
+  latest.current = uploads;
+  useEffect(
+    () => () => {
+      for (const { leaving } of Object.values(latest.current)) leaving.abort();
+    },
+    [],
+  );
+
+  const note = (key: number, change: Partial<Upload> | null) =>
+    setUploads((all) => {
+      const { [key]: one, ...others } = all;
+      return change === null || one === undefined ? others : { ...others, [key]: { ...one, ...change } };
+    });
+  const add = (chosen: readonly File[]) => {
+    for (const file of chosen) {
+      lastKey += 1;
+      const key = lastKey;
+      const leaving = new AbortController();
+      onFiles((all) => [...all, { key, name: file.name, path: `/root/${file.name}`, mode: "0644", uuid: null }]);
+      setUploads((all) => ({ ...all, [key]: { share: 0, size: file.size, problem: undefined, leaving } }));
+      uploadWithProgress(file, { signal: leaving.signal, onProgress: (share) => note(key, { share }) }).then(
+        (uuid) => {
+          onFiles((all) => all.map((one) => (one.key === key ? { ...one, uuid } : one)));
+          note(key, null);
+        },
+        (error: unknown) => {
+          if (!isAbort(error)) note(key, { problem: problemOf(error).message });
+        },
+      );
+    }
+  };
+  const change = (key: number, values: Partial<PlacedFile>) =>
+    onFiles((all) => all.map((one) => (one.key === key ? { ...one, ...values } : one)));
+  const remove = (key: number) => {
+    uploads[key]?.leaving.abort();
+    note(key, null);
+    onFiles((all) => all.filter((one) => one.key !== key));
+  };
+  return (
+    <fieldset
+      class={isOver ? "run-files run-files-over" : "run-files"}
+      onDragOver={(event) => {
+        event.preventDefault();
+        setOver(true);
+      }}
+      onDragLeave={() => setOver(false)}
+      onDrop={(event) => {
+        event.preventDefault();
+        setOver(false);
+        add([...(event.dataTransfer?.files ?? [])]);
+      }}
+    >
+      <legend>Files</legend>
+      {files.map(({ key, name, path, mode }) => (
+        <div key={key} class="run-file">
+          <div class="run-file-name">
+            {name === null ? <span class="muted">Uploaded before</span> : <GuestText text={name} hasTitle />}
+            <UploadState upload={uploads[key]} />
+          </div>
+          <Field label="Path in the sandbox" isMono value={path} onValue={(value) => change(key, { path: value })} />
+          <Field label="Mode" isMono value={mode} onValue={(value) => change(key, { mode: value })} />
+          <IconButton icon="trash" label={`Leave out ${name ?? path}`} onClick={() => remove(key)} />
+        </div>
+      ))}
+      {problem === undefined ? null : (
+        <p class="field-problem" role="alert">
+          {problem}
+        </p>
+      )}
+      <p class="run-files-add">
+        <Button icon="upload" isSmall onClick={() => chooser.current?.click()}>
+          Choose files
+        </Button>
+        <span class="muted">or drop them here.</span>
+      </p>
+      <input
+        ref={chooser}
+        class="visually-hidden"
+        type="file"
+        multiple
+        tabIndex={-1}
+        aria-label="Files"
+        onChange={({ currentTarget }) => {
+          add([...(currentTarget.files ?? [])]);
+          currentTarget.value = "";
+        }}
+      />
+    </fieldset>
+  );
+}
+
+function UploadState({ upload }: { readonly upload: Upload | undefined }) {
+  if (upload === undefined) return null;
+  const { share, size, problem } = upload;
+  if (problem !== undefined) return <p class="field-problem">It was not uploaded: {problem}</p>;
+  return (
+    <span class="run-upload">
+      <progress value={share} max={1} aria-label="Uploading" />
+      <span class="number muted">
+        {Math.floor(share * 100)} % of {bytesText(size)}
+      </span>
+    </span>
+  );
+}

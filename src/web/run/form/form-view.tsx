@@ -1,0 +1,142 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { answerOf } from "../../../client/client.ts";
+import { navigate, queryOf, useRoute } from "../../app/router.ts";
+import { api } from "../../data/api.ts";
+import { type Problem, problemOf } from "../../data/problem.ts";
+import { useResource } from "../../data/resource.ts";
+import { useSession } from "../../data/session.ts";
+import { PageHeader } from "../../parts/breadcrumbs.tsx";
+import { Button } from "../../parts/button.tsx";
+import { Checkbox } from "../../parts/field.tsx";
+import { ProblemNote } from "../../parts/problem-note.tsx";
+import { Skeleton } from "../../parts/skeleton.tsx";
+import { CommandFields } from "./command-fields.tsx";
+import { CopyAs } from "./copy-as.tsx";
+import { FilesField } from "./files-field.tsx";
+import { MoreFields } from "./more-fields.tsx";
+import { EMPTY_FORM, type FieldProblems, fieldOf, formOf, type RunForm, requestOf } from "./run-form.ts";
+
+/** The form of a run: empty, on an image (`?image=`), or with what another run was asked to do (`?from=`). */
+export function FormView() {
+  const { parameters } = useRoute();
+  const from = parameters.get("from");
+  const image = parameters.get("image");
+  const asked = useResource(from === null ? null : `operation ${from} request`, (signal) =>
+    answerOf(api.v1.operations({ id: encodeURIComponent(from ?? "") }).request.get({ fetch: { signal } })),
+  );
+  const crumbs = [{ label: "Runs", href: "/runs" }, { label: "New run" }];
+  if (from !== null && asked.value === undefined) {
+    return (
+      <div class="run-form">
+        <PageHeader heading="New run" crumbs={crumbs} />
+        {asked.problem === undefined ? (
+          <Skeleton lines={6} />
+        ) : (
+          <ProblemNote problem={asked.problem} title="What that run was asked to do is not known any more" />
+        )}
+      </div>
+    );
+  }
+  const before = asked.value?.kind === "instance" ? asked.value : null;
+  const filled = before === null ? EMPTY_FORM : formOf(before);
+  return (
+    <div class="run-form">
+      <PageHeader heading="New run" crumbs={crumbs} />
+      {before === null || (before.env_names ?? []).length === 0 ? null : (
+        <p class="run-note">The values of variables are not kept: fill them in again.</p>
+      )}
+      {before?.truncated === true ? (
+        <p class="run-note">The request was long, and only its beginning was kept: see that nothing is missing.</p>
+      ) : null}
+      <Form key={`${from} ${image}`} initial={{ ...filled, ...(image === null ? {} : { image }) }} />
+    </div>
+  );
+}
+
+function Form({ initial }: { readonly initial: RunForm }) {
+  const [form, setForm] = useState(initial);
+  const [problems, setProblems] = useState<FieldProblems>({});
+  const [problem, setProblem] = useState<Problem>();
+  const [isBusy, setBusy] = useState(false);
+  const place = useRef<HTMLFormElement>(null);
+  const { may } = useSession();
+  const isUploading = form.files.some(({ uuid }) => uuid === null);
+  const set = (values: Partial<RunForm>) => setForm((current) => ({ ...current, ...values }));
+  const tell = (found: FieldProblems) => {
+    setProblems(found);
+    // The first field that is wrong is where to go on.
+    requestAnimationFrame(() => place.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
+  };
+  const start = async () => {
+    setProblem(undefined);
+    const made = requestOf(form);
+    if ("problems" in made) return tell(made.problems);
+    setProblems({});
+    setBusy(true);
+    try {
+      const { uuid } = await answerOf(api.v1.instances.post(made.request));
+      const tag = form.isDisposable ? "" : form.tag.trim();
+      navigate(`/runs/${uuid}${tag === "" ? "" : queryOf({ tag })}`);
+    } catch (error) {
+      const failure = problemOf(error);
+      const field = fieldOf(
+        failure.details["field"] ?? (failure.details["rule"] === undefined ? undefined : "network"),
+      );
+      if (FIELDS.has(field)) tell({ [field]: failure.message });
+      else setProblem(failure);
+      setBusy(false);
+    }
+  };
+  useEffect(() => place.current?.querySelector<HTMLElement>("input, textarea")?.focus(), []);
+  return (
+    <form
+      ref={place}
+      class="run-form-fields"
+      aria-label="New run"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void start();
+      }}
+      onKeyDown={(event) => {
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !isBusy && !isUploading) void start();
+      }}
+    >
+      <CommandFields form={form} set={set} problems={problems} />
+      <FilesField
+        files={form.files}
+        onFiles={(change) => setForm((current) => ({ ...current, files: change(current.files) }))}
+        problem={problems["files"]}
+      />
+      <MoreFields form={form} set={set} problems={problems} mayUseNetwork={may("instances:network")} />
+      <Checkbox
+        label="Keep nothing of its files"
+        hint="Only the output and the figures stay. Otherwise the files that it leaves are an image."
+        isChecked={form.isDisposable}
+        onChecked={(isDisposable) => set({ isDisposable })}
+      />
+      {problem === undefined ? null : <ProblemNote problem={problem} title="The run was not started" />}
+      <div class="run-form-end">
+        <Button
+          tone="primary"
+          type="submit"
+          icon="run"
+          isBusy={isBusy}
+          disabled={isUploading || !may("instances:spawn")}
+        >
+          Run
+        </Button>
+        {isUploading ? <span class="muted">Files are being uploaded.</span> : null}
+        {may("instances:spawn") ? null : (
+          <span class="muted">The token of this session lacks the scope instances:spawn.</span>
+        )}
+        <CopyAs form={form} />
+      </div>
+    </form>
+  );
+}
+
+/** Fields of the API that have a place in the form. */
+const FIELDS: ReadonlySet<string> = new Set([
+  ...["image", "command", "cwd", "uid", "gid", "env", "files", "hostname", "stdin", "timeout", "truncate_output_at"],
+  ...["resources.vcpus", "resources.memory_bytes", "resources.disk_bytes", "network"],
+]);

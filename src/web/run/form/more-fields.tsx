@@ -1,0 +1,199 @@
+import { Button, IconButton } from "../../parts/button.tsx";
+import { Checkbox, Field, Select } from "../../parts/field.tsx";
+import type { FieldsProps } from "./command-fields.tsx";
+import type { RunForm } from "./run-form.ts";
+
+interface MoreFieldsProps extends FieldsProps {
+  readonly mayUseNetwork: boolean;
+}
+
+/** What most runs need not say, in groups that open. */
+export function MoreFields(props: MoreFieldsProps) {
+  const { form, problems } = props;
+  const isWrong = (...names: readonly string[]) => names.some((name) => problems[name] !== undefined);
+  return (
+    <div class="run-groups">
+      <Group
+        title="Variables and directory"
+        isOpen={form.variables.length > 0 || form.cwd !== "" || isWrong("env", "cwd")}
+      >
+        <Variables {...props} />
+        <Text {...props} name="cwd" label="Working directory" placeholder="/root" field="cwd" />
+      </Group>
+      <Group title="Limits" isOpen={LIMIT_NAMES.some((name) => form[name] !== "") || isWrong(...LIMIT_FIELDS)}>
+        <div class="run-form-grid">
+          <Text {...props} name="vcpus" label="CPUs" placeholder="1" field="resources.vcpus" />
+          <Text {...props} name="memory" label="Memory" placeholder="512M" field="resources.memory_bytes" />
+          <Text {...props} name="disk" label="Disk" placeholder="2G" field="resources.disk_bytes" />
+          <Text {...props} name="timeout" label="Time" placeholder="5m" field="timeout" />
+          <Text {...props} name="output" label="Output of each stream" placeholder="1M" field="truncate_output_at" />
+        </div>
+      </Group>
+      <Group title="Network" isOpen={form.network !== "none" || isWrong("network")}>
+        <Network {...props} />
+      </Group>
+      <Group
+        title="Input and terminal"
+        isOpen={form.stdin !== "" || form.isStdinOpen || form.hasTerminal || isWrong("stdin")}
+      >
+        <Text {...props} name="stdin" label="Standard input" rows={4} field="stdin" />
+        <Checkbox
+          label="Keep standard input open"
+          hint="More can be written while it runs."
+          isChecked={form.isStdinOpen}
+          onChecked={(isStdinOpen) => props.set({ isStdinOpen })}
+        />
+        <Checkbox
+          label="Give the command a terminal"
+          hint="For programs that draw, such as an editor. Both streams are one then."
+          isChecked={form.hasTerminal}
+          onChecked={(hasTerminal) => props.set({ hasTerminal, ...(hasTerminal ? { isStdinOpen: true } : {}) })}
+        />
+      </Group>
+      <Group
+        title="User, host name and tag"
+        isOpen={
+          form.uid !== "" ||
+          form.gid !== "" ||
+          form.hostname !== "" ||
+          form.tag !== "" ||
+          isWrong("uid", "gid", "hostname")
+        }
+      >
+        <div class="run-form-grid">
+          <Text {...props} name="uid" label="User id" placeholder="0" field="uid" />
+          <Text {...props} name="gid" label="Group id" placeholder="0" field="gid" />
+          <Text {...props} name="hostname" label="Host name" field="hostname" />
+          <Text
+            {...props}
+            name="tag"
+            label="Tag for the result"
+            field="tag"
+            hint="The page of the run sets it when the run has ended."
+          />
+        </div>
+      </Group>
+    </div>
+  );
+}
+
+const LIMIT_NAMES = ["vcpus", "memory", "disk", "timeout", "output"] as const;
+const LIMIT_FIELDS = [
+  ...["resources.vcpus", "resources.memory_bytes", "resources.disk_bytes", "timeout", "truncate_output_at"],
+];
+
+interface GroupProps {
+  readonly title: string;
+  /** at the beginning, and when something in it is wrong */
+  readonly isOpen: boolean;
+  readonly children: preact.ComponentChildren;
+}
+
+function Group({ title, isOpen, children }: GroupProps) {
+  return (
+    <details class="run-group" open={isOpen}>
+      <summary>{title}</summary>
+      <div class="run-group-body">{children}</div>
+    </details>
+  );
+}
+
+type TextName = { [Key in keyof RunForm]: RunForm[Key] extends string ? Key : never }[keyof RunForm];
+
+interface TextProps extends FieldsProps {
+  readonly name: TextName;
+  /** of the API */
+  readonly field: string;
+  readonly label: string;
+  readonly placeholder?: string;
+  readonly hint?: string;
+  readonly rows?: number;
+}
+
+function Text({ form, set, problems, name, field, label, placeholder, hint, rows }: TextProps) {
+  return (
+    <Field
+      label={label}
+      isMono
+      value={form[name] as string}
+      onValue={(value) => set({ [name]: value })}
+      problem={problems[field]}
+      {...(placeholder === undefined ? {} : { placeholder })}
+      {...(hint === undefined ? {} : { hint })}
+      {...(rows === undefined ? {} : { rows })}
+    />
+  );
+}
+
+function Variables({ form, set, problems }: FieldsProps) {
+  const { variables } = form;
+  const change = (at: number, values: Partial<RunForm["variables"][number]>) =>
+    set({ variables: variables.map((one, index) => (index === at ? { ...one, ...values } : one)) });
+  return (
+    <fieldset class="run-variables">
+      <legend class="visually-hidden">Variables</legend>
+      {variables.map(({ name, value }, index) => (
+        <div key={index} class="run-variable">
+          <Field label="Name" isMono value={name} onValue={(text) => change(index, { name: text })} />
+          <Field label="Value" isMono value={value} onValue={(text) => change(index, { value: text })} />
+          <IconButton
+            icon="trash"
+            label={`Leave out ${name === "" ? "the variable" : name}`}
+            onClick={() => set({ variables: variables.filter((_, at) => at !== index) })}
+          />
+        </div>
+      ))}
+      {problems["env"] === undefined ? null : (
+        <p class="field-problem" role="alert">
+          {problems["env"]}
+        </p>
+      )}
+      <p>
+        <Button icon="plus" isSmall onClick={() => set({ variables: [...variables, { name: "", value: "" }] })}>
+          Add a variable
+        </Button>
+      </p>
+    </fieldset>
+  );
+}
+
+function Network({ form, set, problems, mayUseNetwork }: MoreFieldsProps) {
+  const { network } = form;
+  return (
+    <>
+      <Select
+        label="What it may reach"
+        value={network}
+        disabled={!mayUseNetwork}
+        choices={[
+          { value: "none", label: "Nothing" },
+          { value: "allow", label: "The hosts of rules" },
+          { value: "record", label: "What the operator allows, recorded as rules" },
+        ]}
+        onValue={(value) => set({ network: value })}
+        {...(mayUseNetwork ? {} : { hint: "The token of this session lacks the scope instances:network." })}
+        {...(network === "allow" ? {} : { problem: problems["network"] })}
+      />
+      {network === "allow" ? (
+        <Field
+          label="Rules"
+          isMono
+          rows={3}
+          placeholder={"*.example.org\n10.0.7.5:5432"}
+          hint="One a line: HOST, or HOST:PORT+PORT. Ports are 80 and 443 if there are none."
+          value={form.rules}
+          onValue={(rules) => set({ rules })}
+          problem={problems["network"]}
+        />
+      ) : null}
+      {network === "none" ? null : (
+        <Checkbox
+          label="Let it send anything to port 443"
+          hint="Otherwise port 443 takes only TLS that asks for the name that was connected to."
+          isChecked={form.isTlsAny}
+          onChecked={(isTlsAny) => set({ isTlsAny })}
+        />
+      )}
+    </>
+  );
+}

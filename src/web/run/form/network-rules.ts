@@ -1,0 +1,48 @@
+/** A rule as a request has it. */
+export interface Rule {
+  readonly host: string;
+  ports?: number[] | "*";
+}
+
+/** Rules as they are typed, one a line, or why a line is none. */
+export type Rules = { readonly rules: readonly Rule[] } | { readonly problem: string };
+
+/**
+ * Rules of lines such as `*.example.org`, `10.0.7.5:5432`, `[2001:db8::1]:443+8443` and `example.org:*`. What a host may be,
+ * the appliance says.
+ */
+export function rulesOf(text: string): Rules {
+  const rules: Rule[] = [];
+  for (const [index, line] of text.split("\n").entries()) {
+    const rule = line.trim();
+    if (rule === "" || rule.startsWith("#")) continue;
+    const [, bracketed, plain, ports] = /^(?:\[([^\]\s]+)\]|([^\s[\]]*?))(?::(\*|[\d+,\s]+))?$/.exec(rule) ?? [];
+    // An address of IPv6 without brackets has colons of its own.
+    const isAddress = (rule.match(/:/g)?.length ?? 0) > 1 && bracketed === undefined;
+    const host = isAddress ? rule : (bracketed ?? plain);
+    if (host === undefined || host === "") return { problem: `line ${index + 1} is no rule: HOST, or HOST:PORT+PORT` };
+    if (isAddress || ports === undefined) rules.push({ host });
+    else if (ports === "*") rules.push({ host, ports });
+    else {
+      const numbers = ports.split(/[+,]/).map((port) => Number(port.trim() || Number.NaN));
+      if (numbers.some((port) => !Number.isInteger(port) || port < 1 || port > 65_535)) {
+        return { problem: `line ${index + 1}: a port is a number from 1 to 65535` };
+      }
+      rules.push({ host, ports: numbers });
+    }
+  }
+  return { rules };
+}
+
+/** A rule as {@link rulesOf} reads it. */
+export function ruleText({
+  host,
+  ports,
+}: {
+  readonly host: string;
+  readonly ports?: readonly number[] | "*" | undefined;
+}): string {
+  if (ports === undefined) return host;
+  const name = host.includes(":") ? `[${host}]` : host;
+  return `${name}:${ports === "*" ? ports : ports.join("+")}`;
+}

@@ -1,0 +1,202 @@
+import type { AskedInstance, SpawnRequest } from "../../../client/types.ts";
+import { type Rule, rulesOf, ruleText } from "./network-rules.ts";
+import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "./quantities.ts";
+import { lineOf, wordsOf } from "./words.ts";
+
+/** A file that goes into the sandbox. */
+export interface PlacedFile {
+  /** of the entry in the form */
+  readonly key: number;
+  /** on the machine of the browser; null: it was uploaded for another run */
+  readonly name: string | null;
+  /** absolute, in the sandbox */
+  readonly path: string;
+  /** four octal digits */
+  readonly mode: string;
+  /** null: it is not uploaded yet */
+  readonly uuid: string | null;
+}
+
+export interface Variable {
+  readonly name: string;
+  readonly value: string;
+}
+
+/** The form of a run, as it is filled in: texts that need not be right. */
+export interface RunForm {
+  /** uuid, or `tag:` and a tag */
+  readonly image: string;
+  /** true: `line` is an expression of a shell; false: a program and its arguments, quoted as for a shell */
+  readonly isShell: boolean;
+  readonly line: string;
+  readonly cwd: string;
+  readonly uid: string;
+  readonly gid: string;
+  readonly hostname: string;
+  readonly variables: readonly Variable[];
+  readonly files: readonly PlacedFile[];
+  readonly stdin: string;
+  readonly isStdinOpen: boolean;
+  readonly hasTerminal: boolean;
+  readonly vcpus: string;
+  readonly memory: string;
+  readonly disk: string;
+  readonly timeout: string;
+  readonly output: string;
+  readonly network: "none" | "allow" | "record";
+  /** one rule a line */
+  readonly rules: string;
+  readonly isTlsAny: boolean;
+  readonly isDisposable: boolean;
+  /** for the image of the result; empty: none */
+  readonly tag: string;
+}
+
+export const EMPTY_FORM: RunForm = {
+  ...{ image: "", isShell: true, line: "", cwd: "", uid: "", gid: "", hostname: "", variables: [], files: [] },
+  ...{ stdin: "", isStdinOpen: false, hasTerminal: false, vcpus: "", memory: "", disk: "", timeout: "", output: "" },
+  ...{ network: "none", rules: "", isTlsAny: false, isDisposable: false, tag: "" },
+};
+
+/** Size of a terminal until somebody looks at it. */
+const TERMINAL = { rows: 24, cols: 80 } as const;
+
+/** What is wrong, by the field of the API. */
+export type FieldProblems = Readonly<Record<string, string>>;
+
+/** The request of a form, or what about it no request can say. What the values may be, the appliance decides. */
+export function requestOf(form: RunForm): { readonly request: SpawnRequest } | { readonly problems: FieldProblems } {
+  const problems: Record<string, string> = {};
+  const text = (value: string): string | undefined => (value.trim() === "" ? undefined : value.trim());
+  const number = (field: string, value: string, read: (text: string) => number | null, form_: string) => {
+    if (value.trim() === "") return undefined;
+    const found = read(value);
+    if (found === null) problems[field] = `${field} must be ${form_}`;
+    return found ?? undefined;
+  };
+  const whole = (value: string) => (/^\d+$/.test(value.trim()) ? Number(value) : null);
+  const size = "a size such as 512M or 2G";
+  const resources = {
+    vcpus: number("resources.vcpus", form.vcpus, whole, "a number"),
+    memory_bytes: number("resources.memory_bytes", form.memory, bytesOfSize, size),
+    disk_bytes: number("resources.disk_bytes", form.disk, bytesOfSize, size),
+  };
+  const env = variablesOf(form, problems);
+  const request = {
+    image: form.image.trim(),
+    ...commandOf(form, problems),
+    ...(env === undefined ? {} : { env }),
+    ...defined({
+      cwd: text(form.cwd),
+      uid: number("uid", form.uid, whole, "a number"),
+      gid: number("gid", form.gid, whole, "a number"),
+      hostname: text(form.hostname),
+      timeout: number("timeout", form.timeout, secondsOfDuration, "a time such as 90s, 15m or 2h"),
+      truncate_output_at: number("truncate_output_at", form.output, bytesOfSize, size),
+      stdin: form.stdin === "" ? undefined : stdinText(form.stdin),
+      resources: Object.values(resources).some((value) => value !== undefined) ? defined(resources) : undefined,
+    }),
+    ...(form.isStdinOpen ? { stdin_open: true } : {}),
+    ...(form.hasTerminal ? { pty: TERMINAL } : {}),
+    ...filesOf(form, problems),
+    ...networkOf(form, problems),
+    ...(form.isDisposable ? { disposable: true } : {}),
+  };
+  return Object.keys(problems).length === 0 ? { request: request as SpawnRequest } : { problems };
+}
+
+function defined<T extends object>(values: T): Partial<T> {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as Partial<T>;
+}
+
+function commandOf({ isShell, line }: RunForm, problems: Record<string, string>): object {
+  if (isShell) return { command: line, shell: true };
+  const found = wordsOf(line);
+  if ("problem" in found) {
+    problems["command"] = found.problem;
+    return {};
+  }
+  const [command = "", ...args] = found.words;
+  return { command, ...(args.length === 0 ? {} : { args }) };
+}
+
+function variablesOf({ variables, hasTerminal }: RunForm, problems: Record<string, string>) {
+  const named = variables.filter(({ name, value }) => name !== "" || value !== "");
+  if (new Set(named.map(({ name }) => name)).size < named.length) problems["env"] = "env must name each variable once";
+  // A program with a terminal looks for its kind.
+  const kind = hasTerminal && !named.some(({ name }) => name === "TERM") ? [["TERM", "xterm-256color"]] : [];
+  const entries = [...kind, ...named.map(({ name, value }) => [name, value])];
+  return entries.length === 0 ? undefined : Object.fromEntries(entries);
+}
+
+function filesOf({ files }: RunForm, problems: Record<string, string>): Pick<SpawnRequest, "files"> {
+  if (files.length === 0) return {};
+  if (new Set(files.map(({ path }) => path)).size < files.length) problems["files"] = "files must name each path once";
+  const placed = files.flatMap(({ path, uuid, mode }) => (uuid === null ? [] : [[path, { uuid, mode }] as const]));
+  return { files: Object.fromEntries(placed) };
+}
+
+function networkOf(form: RunForm, problems: Record<string, string>): { readonly network?: SpawnRequest["network"] } {
+  if (form.network === "none") return {};
+  const tls = form.isTlsAny ? { tls: "any" as const } : {};
+  if (form.network === "record") return { network: { record: true, ...tls } };
+  const found = rulesOf(form.rules);
+  if ("problem" in found) {
+    problems["network"] = found.problem;
+    return {};
+  }
+  if (found.rules.length === 0) problems["network"] = "network needs at least one rule, such as example.org:443";
+  return { network: { allow: found.rules as Rule[], ...tls } };
+}
+
+/** A standard input that is no ASCII goes as base64, and so does one that would be taken for it. */
+function stdinText(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
+  if (/^[\u0000-\u007f]*$/.test(text) && !text.startsWith("base64:")) return text;
+  const bytes = new TextEncoder().encode(text);
+  return `base64:${btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))}`;
+}
+
+/** The form for what an instance was asked to do. Values of variables and standard input are not known any more. */
+export function formOf(asked: AskedInstance): RunForm {
+  const { network, resources, pty } = asked;
+  const wish = typeof network === "object" ? network : null;
+  return {
+    ...EMPTY_FORM,
+    image: asked.image,
+    isShell: asked.shell === true && asked.args.length === 0,
+    line: asked.shell === true && asked.args.length === 0 ? asked.command : lineOf(wordsFor(asked)),
+    cwd: asked.cwd ?? "",
+    uid: asked.uid === 0 ? "" : String(asked.uid),
+    gid: asked.gid === 0 ? "" : String(asked.gid),
+    hostname: asked.hostname ?? "",
+    variables: (asked.env_names ?? []).filter((name) => name !== "TERM").map((name) => ({ name, value: "" })),
+    files: Object.entries(asked.files).map(([path, { uuid, mode = "0644" }], key) => ({
+      ...{ key, name: null, path, mode, uuid },
+    })),
+    isStdinOpen: asked.stdin_open,
+    hasTerminal: pty !== undefined,
+    vcpus: resources?.vcpus === undefined ? "" : String(resources.vcpus),
+    memory: resources?.memory_bytes === undefined ? "" : sizeText(resources.memory_bytes),
+    disk: resources?.disk_bytes === undefined ? "" : sizeText(resources.disk_bytes),
+    timeout: asked.timeout === undefined ? "" : durationText(asked.timeout),
+    output: asked.truncate_output_at === undefined ? "" : sizeText(asked.truncate_output_at),
+    network: wish === null ? "none" : wish.record === true ? "record" : "allow",
+    rules: (wish?.allow ?? []).map(ruleText).join("\n"),
+    isTlsAny: wish?.tls === "any",
+    isDisposable: asked.disposable === true,
+  };
+}
+
+/** A shell expression with arguments is a program with arguments for the form: that of the shell. */
+function wordsFor({ command, args, shell }: AskedInstance): string[] {
+  return shell === true ? ["/bin/sh", "-c", command, "/bin/sh", ...args] : [command, ...args];
+}
+
+/** The field of the form that a field of the API stands in. */
+export function fieldOf(field: unknown): string {
+  if (typeof field !== "string") return "";
+  if (field.startsWith("resources.")) return field;
+  const [first = ""] = field.split(/[./[]/);
+  return first === "args" ? "command" : first;
+}

@@ -1,0 +1,195 @@
+import { useRef } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import { hasEnded } from "../../client/operations.ts";
+import type { Operation, OperationsQuery } from "../../client/types.ts";
+import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
+import { Link, navigate, queryOf, useRoute } from "../app/router.ts";
+import { api } from "../data/api.ts";
+import { useChanges } from "../data/changes.ts";
+import { useResource } from "../data/resource.ts";
+import { PageHeader } from "../parts/breadcrumbs.tsx";
+import { Button, ButtonLink } from "../parts/button.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { Select } from "../parts/field.tsx";
+import { Age, Duration } from "../parts/figure.tsx";
+import { shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { StatusMark } from "../parts/status-mark.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import { useNow } from "./use-now.ts";
+import { endOf, KIND_LABELS, resultImage, tookMs } from "./words.ts";
+
+/** Number of operations on a page. */
+const PAGE_COUNT = 50;
+/** Changes that come within this time are shown together, in `milliseconds`. */
+const SETTLE_MS = 250;
+
+const STATUS_LABELS: Readonly<Record<(typeof OPERATION_STATUSES)[number], string>> = {
+  PENDING: "Waiting",
+  EXECUTING: "Running",
+  SUCCESS: "Done",
+  FAILED: "Failed",
+  CANCELLED: "Cancelled",
+};
+const TIMES = [
+  { value: "", label: "Any time" },
+  { value: "1h", label: "Last hour" },
+  { value: "1d", label: "Last day" },
+  { value: "7d", label: "Last 7 days" },
+];
+
+/** Operations, the newest first, with the filters of the link. */
+export function RunList() {
+  const { parameters } = useRoute();
+  const filters = {
+    status: chosen(parameters.get("status"), OPERATION_STATUSES),
+    kind: chosen(parameters.get("kind"), OPERATION_KINDS),
+    since: TIMES.find(({ value }) => value !== "" && value === parameters.get("since"))?.value,
+  };
+  const offset = Math.max(0, Number.parseInt(parameters.get("offset") ?? "0", 10) || 0);
+  const query: OperationsQuery = { limit: PAGE_COUNT + 1, offset, about: true, ...given(filters) };
+  const list = useResource(`operations ${JSON.stringify(query)}`, (signal) =>
+    answerOf(api.v1.operations.get({ query, fetch: { signal } })),
+  );
+  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
+  useChanges(({ type }) => {
+    if ((type !== "operation" && type !== "resync") || timer.current !== null) return;
+    timer.current = setTimeout(() => {
+      timer.current = null;
+      list.reload();
+    }, SETTLE_MS);
+  });
+  const rows = list.value?.slice(0, PAGE_COUNT) ?? [];
+  const now = useNow(rows.some((operation) => !hasEnded(operation)));
+  const go = (changed: Readonly<Record<string, string | number | undefined>>) =>
+    navigate(`/runs${queryOf({ ...filters, ...changed })}`, { replace: true });
+  const isFiltered = Object.values(filters).some((value) => value !== undefined);
+  return (
+    <div class="run-list">
+      <PageHeader
+        heading="Runs"
+        actions={
+          <ButtonLink href="/runs/new" tone="primary" icon="plus">
+            New run
+          </ButtonLink>
+        }
+      />
+      <div class="run-filters">
+        <Select
+          label="State"
+          value={filters.status ?? ""}
+          choices={[{ value: "", label: "All states" }, ...choicesOf(OPERATION_STATUSES, STATUS_LABELS)]}
+          onValue={(status) => go({ status })}
+        />
+        <Select
+          label="Kind"
+          value={filters.kind ?? ""}
+          choices={[{ value: "", label: "All kinds" }, ...choicesOf(OPERATION_KINDS, KIND_LABELS)]}
+          onValue={(kind) => go({ kind })}
+        />
+        <Select label="Begun" value={filters.since ?? ""} choices={TIMES} onValue={(since) => go({ since })} />
+      </div>
+      {list.problem === undefined ? null : (
+        <ProblemNote problem={list.problem} title="The runs could not be listed" onRetry={list.reload} />
+      )}
+      {list.value === undefined && list.problem === undefined ? <Skeleton lines={8} label="Loading the runs" /> : null}
+      {list.value !== undefined && rows.length === 0 ? (
+        <Nothing isFiltered={isFiltered} isPastEnd={offset > 0} />
+      ) : null}
+      {rows.length === 0 ? null : <Table label="Runs" columns={columns(now)} rows={rows} rowKey={({ id }) => id} />}
+      <nav class="run-pages" aria-label="Pages of runs">
+        {offset === 0 ? null : (
+          <Button icon="left" onClick={() => go({ offset: Math.max(0, offset - PAGE_COUNT) || undefined })}>
+            Newer
+          </Button>
+        )}
+        {(list.value?.length ?? 0) > PAGE_COUNT ? (
+          <Button icon="right" onClick={() => go({ offset: offset + PAGE_COUNT })}>
+            Older
+          </Button>
+        ) : null}
+      </nav>
+    </div>
+  );
+}
+
+function Nothing({ isFiltered, isPastEnd }: { readonly isFiltered: boolean; readonly isPastEnd: boolean }) {
+  if (isFiltered || isPastEnd) {
+    return (
+      <Empty
+        title="No run is like that"
+        text={isFiltered ? "No operation fits these filters." : "There are no older ones."}
+        action={<ButtonLink href="/runs">Show all</ButtonLink>}
+      />
+    );
+  }
+  return (
+    <Empty
+      title="Nothing has run yet"
+      text="Run a command in a sandbox that begins with the files of an image. What it leaves is an image, too."
+      command="coppice run --image tag:busybox -- uname -a"
+      action={
+        <ButtonLink href="/runs/new" icon="run">
+          New run
+        </ButtonLink>
+      }
+    />
+  );
+}
+
+function columns(now: number): Column<Operation>[] {
+  return [
+    {
+      id: "state",
+      label: "State",
+      cell: (operation) => <StatusMark status={operation.status} {...endOf(operation)} />,
+    },
+    {
+      ...{ id: "what", label: "What", isHeading: true, isWide: true },
+      cell: (operation) => (
+        <Link class="run-list-what" href={`/runs/${operation.id}`}>
+          <GuestText
+            text={operation.about ?? `${KIND_LABELS[operation.kind]} ${shortId(operation.id)}`}
+            isMono
+            hasTitle
+          />
+        </Link>
+      ),
+    },
+    { id: "kind", label: "Kind", cell: ({ kind }) => KIND_LABELS[kind] },
+    { id: "from", label: "From", cell: ({ image }) => (image === undefined ? "–" : <ImageLink id={image} />) },
+    {
+      ...{ id: "result", label: "Result" },
+      cell: (operation) => {
+        const image = resultImage(operation);
+        return image === undefined ? "–" : <ImageLink id={image} />;
+      },
+    },
+    { id: "took", label: "Took", isFigure: true, cell: (operation) => <Duration value={tookMs(operation, now)} /> },
+    { id: "begun", label: "Begun", isFigure: true, cell: ({ created_at: at }) => <Age at={at} /> },
+  ];
+}
+
+export function ImageLink({ id, tag }: { readonly id: string; readonly tag?: string | undefined }) {
+  return (
+    <Link href={`/images/${id}`} title={id}>
+      {tag === undefined ? <span class="mono">{shortId(id)}</span> : <GuestText text={tag} />}
+    </Link>
+  );
+}
+
+function chosen<Value extends string>(text: string | null, values: readonly Value[]): Value | undefined {
+  return values.find((value) => value === text);
+}
+
+function choicesOf<Value extends string>(values: readonly Value[], labels: Readonly<Record<Value, string>>) {
+  return values.map((value) => ({ value: value as string, label: labels[value] }));
+}
+
+function given<T extends object>(values: T): { [Key in keyof T]?: Exclude<T[Key], undefined> } {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as {
+    [Key in keyof T]?: Exclude<T[Key], undefined>;
+  };
+}

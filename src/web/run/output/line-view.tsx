@@ -1,0 +1,102 @@
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { OutputLine } from "./output-buffer.ts";
+import { Row } from "./rows.tsx";
+
+export interface LineViewProps {
+  readonly lines: readonly OutputLine[];
+  readonly hasTimes: boolean;
+  readonly hasStreams: boolean;
+  readonly words: string;
+  /** number of the line that is to be seen */
+  readonly current: number | undefined;
+  /** true: the end stays in view */
+  readonly isFollowing: boolean;
+  /** told when the reader scrolls away from the end, or back to it */
+  readonly onFollow: (isFollowing: boolean) => void;
+}
+
+/** Rows that are made above and below those that are seen. */
+const AROUND_COUNT = 12;
+/** Distance from the end that counts as the end, in `CSS pixels`. */
+const END_PIXELS = 8;
+
+/** Lines of one height, of which only those exist that are seen. Keys scroll it as they scroll any text. */
+export function LineView(props: LineViewProps) {
+  const { lines, hasTimes, hasStreams, words, current, isFollowing, onFollow } = props;
+  const view = useRef<HTMLDivElement>(null);
+  const probe = useRef<HTMLDivElement>(null);
+  const [rowHeight, setRowHeight] = useState(20);
+  const [height, setHeight] = useState(400);
+  const [top, setTop] = useState(0);
+  /** where this component has scrolled to; a reader scrolls elsewhere */
+  const set = useRef(-1);
+
+  useLayoutEffect(() => {
+    const element = view.current;
+    if (element === null) return;
+    const measure = () => {
+      setHeight(element.clientHeight);
+      setRowHeight(probe.current?.getBoundingClientRect().height || 20);
+    };
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    if (probe.current !== null) observer.observe(probe.current);
+    return () => observer.disconnect();
+  }, []);
+
+  const scrollTo = (next: number) => {
+    const element = view.current;
+    if (element === null) return;
+    element.scrollTop = next;
+    set.current = element.scrollTop;
+    setTop(element.scrollTop);
+  };
+  useLayoutEffect(() => {
+    if (isFollowing) scrollTo(lines.length * rowHeight);
+  }, [isFollowing, lines, rowHeight, height]);
+  useLayoutEffect(() => {
+    const index = current === undefined ? -1 : lines.findIndex(({ number }) => number === current);
+    const isSeen = index * rowHeight >= top && (index + 1) * rowHeight <= top + height;
+    if (index >= 0 && !isFollowing && !isSeen) scrollTo(Math.max(0, index * rowHeight - height / 2));
+  }, [current, isFollowing]);
+
+  const onScroll = () => {
+    const element = view.current;
+    if (element === null) return;
+    const isAtEnd = element.scrollTop + element.clientHeight >= element.scrollHeight - END_PIXELS;
+    const isOwn = Math.abs(element.scrollTop - set.current) < 2;
+    setTop(element.scrollTop);
+    if (isOwn) return;
+    set.current = -1;
+    if (isFollowing && !isAtEnd) onFollow(false);
+  };
+  const first = Math.max(0, Math.floor(top / rowHeight) - AROUND_COUNT);
+  const end = Math.min(lines.length, Math.ceil((top + height) / rowHeight) + AROUND_COUNT);
+  return (
+    <div
+      ref={view}
+      class="run-lines"
+      role="log"
+      aria-live="off"
+      aria-label="Lines of output"
+      tabIndex={0}
+      onScroll={onScroll}
+    >
+      <div ref={probe} class="run-line run-line-probe" aria-hidden="true" />
+      <div class="run-lines-space" style={{ height: `${lines.length * rowHeight}px` }}>
+        {lines.slice(first, end).map((line, index) => (
+          <Row
+            key={line.number}
+            line={line}
+            hasTime={hasTimes}
+            hasStream={hasStreams}
+            words={words}
+            isCurrent={line.number === current}
+            top={(first + index) * rowHeight}
+          />
+        ))}
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,253 @@
+import { PLAIN_STYLE, styleAfter } from "./sgr.ts";
+
+/** Longest line that is kept, in `characters`; the number of those beyond is. */
+export const LINE_CHARACTERS_MAX = 4096;
+/** Largest number of changes of style in a line; those beyond are not drawn. */
+const LINE_SPANS_MAX = 256;
+/** What a change of style takes, as `characters`. */
+const SPAN_CHARACTERS = 16;
+/** Longest escape sequence that is understood, in `characters`. */
+const ESCAPE_CHARACTERS_MAX = 256;
+
+/** A change of the style within a line. */
+export interface Span {
+  /** first character that has it */
+  readonly from: number;
+  readonly style: number;
+}
+
+/** What is shown of a line; the line that is being written changes. */
+export interface WrittenLine {
+  text: string;
+  /** null: all of it is plain */
+  spans: readonly Span[] | null;
+  /** number of characters that were cut off its end */
+  cutCharacters: number;
+}
+
+/** What a line takes, as `characters`. */
+export function charactersOf({ text, spans }: WrittenLine): number {
+  return text.length + SPAN_CHARACTERS * (spans?.length ?? 0);
+}
+
+const ESC = "\u001b";
+const BEL = "\u0007";
+// biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it finds.
+const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
+const CONTROL_FROM = new RegExp(CONTROL, "g");
+/** What stands for a control character, by its number from here on. */
+const PICTURES_FROM = 0x2400;
+const PICTURE_OF_DELETE = "\u2421";
+/** Characters of control that are dropped: NUL, BEL, SO, SI. */
+const SILENT: ReadonlySet<string> = new Set(["\u0000", BEL, "\u000e", "\u000f"]);
+
+type State = "text" | "escape" | "sequence" | "string" | "charset";
+
+/**
+ * Makes lines of the text that a program writes, as a terminal of one line would: a carriage return writes over what is
+ * there, colours become styles, and every other escape sequence is dropped. A sequence without an end hides no further line.
+ */
+export class LineWriter {
+  readonly #begin: () => WrittenLine;
+  readonly #grown: (characters: number) => void;
+  readonly #codes = new Uint16Array(LINE_CHARACTERS_MAX);
+  readonly #styles = new Uint32Array(LINE_CHARACTERS_MAX);
+  #length = 0;
+  #cursor = 0;
+  #cutCharacters = 0;
+  #style = PLAIN_STYLE;
+  #line: WrittenLine | null = null;
+  #isStale = false;
+  #state: State = "text";
+  #sequence = "";
+
+  /**
+   * @param begin gives the line that is written next
+   * @param grown is told by how much a line has grown, as `charactersOf` measures it
+   */
+  constructor(begin: () => WrittenLine, grown: (characters: number) => void) {
+    this.#begin = begin;
+    this.#grown = grown;
+  }
+
+  write(text: string): void {
+    for (let at = 0; at < text.length; ) {
+      if (this.#state !== "text") {
+        at = this.#escape(text, at);
+        continue;
+      }
+      const whole = this.#line === null ? this.#wholeLine(text, at) : -1;
+      if (whole >= 0) {
+        at = whole;
+        continue;
+      }
+      CONTROL_FROM.lastIndex = at;
+      const control = CONTROL_FROM.exec(text)?.index ?? text.length;
+      if (control > at) this.#put(text, at, control);
+      if (control < text.length) this.#control(text.charAt(control));
+      at = control + 1;
+    }
+  }
+
+  /** Brings the text of the line that is being written up to date. */
+  flush(): void {
+    const line = this.#line;
+    if (line === null || !this.#isStale) return;
+    this.#isStale = false;
+    const before = charactersOf(line);
+    line.text = String.fromCharCode(...this.#codes.subarray(0, this.#length));
+    line.spans = this.#spans();
+    line.cutCharacters = this.#cutCharacters;
+    this.#grown(charactersOf(line) - before);
+  }
+
+  /** Most lines have an end and nothing but text; gives where the next one begins, or -1. */
+  #wholeLine(text: string, from: number): number {
+    const end = text.indexOf("\n", from);
+    if (end < 0) return -1;
+    const content = text.slice(from, end);
+    // The slice of a text keeps all of the text: only lines that are kept whole may be slices.
+    if (content.length > LINE_CHARACTERS_MAX || CONTROL.test(content)) return -1;
+    const line = this.#begin();
+    line.text = content;
+    line.spans = this.#style === PLAIN_STYLE || content === "" ? null : [{ from: 0, style: this.#style }];
+    this.#grown(charactersOf(line));
+    return end + 1;
+  }
+
+  #open(): void {
+    this.#line ??= this.#begin();
+    this.#isStale = true;
+  }
+
+  #end(): void {
+    this.#open();
+    this.flush();
+    this.#line = null;
+    this.#length = 0;
+    this.#cursor = 0;
+    this.#cutCharacters = 0;
+  }
+
+  #put(text: string, from: number, to: number): void {
+    this.#open();
+    const count = Math.min(to - from, LINE_CHARACTERS_MAX - this.#cursor);
+    if (this.#cursor > this.#length) {
+      this.#codes.fill(0x20, this.#length, this.#cursor);
+      this.#styles.fill(PLAIN_STYLE, this.#length, this.#cursor);
+    }
+    for (let index = 0; index < count; index += 1) this.#codes[this.#cursor + index] = text.charCodeAt(from + index);
+    this.#styles.fill(this.#style, this.#cursor, this.#cursor + count);
+    this.#cursor += count;
+    this.#length = Math.max(this.#length, this.#cursor);
+    this.#cutCharacters += to - from - count;
+  }
+
+  #control(character: string): void {
+    if (character === "\n") this.#end();
+    else if (character === "\r") this.#move(0);
+    else if (character === "\b") this.#move(this.#cursor - 1);
+    else if (character === "\t") this.#put("\t", 0, 1);
+    else if (character === ESC) this.#state = "escape";
+    else if (!SILENT.has(character)) this.#put(pictureOf(character), 0, 1);
+  }
+
+  #move(cursor: number): void {
+    // A line that was written over shows no more that it was longer once.
+    if (cursor === 0) this.#cutCharacters = 0;
+    this.#cursor = Math.min(Math.max(0, cursor), LINE_CHARACTERS_MAX - 1);
+  }
+
+  /** Takes what belongs to an escape sequence, and gives where that ends or breaks off. */
+  #escape(text: string, from: number): number {
+    if (this.#state === "string") return this.#string(text, from);
+    const character = text.charAt(from);
+    if (character === "\n" || character === ESC) {
+      // It is broken off: the next one begins, or the line ends.
+      this.#leave(character === ESC ? "escape" : "text");
+      return character === ESC ? from + 1 : from;
+    }
+    if (this.#state === "escape") this.#begins(character);
+    else if (this.#state === "charset") this.#leave("text");
+    else {
+      this.#sequence += character;
+      if (character >= "@" && character <= "~") this.#obey(this.#sequence);
+      if ((character >= "@" && character <= "~") || this.#sequence.length > ESCAPE_CHARACTERS_MAX) this.#leave("text");
+    }
+    return from + 1;
+  }
+
+  #begins(character: string): void {
+    if (character === "[") this.#state = "sequence";
+    else if ("]PX^_".includes(character)) this.#state = "string";
+    else if ("()*+-./#% ".includes(character)) this.#state = "charset";
+    else this.#leave("text");
+  }
+
+  /** A string lasts until BEL or ESC \; one that does not end in its line is over there. */
+  #string(text: string, from: number): number {
+    for (let at = from; at < text.length; at += 1) {
+      const character = text.charAt(at);
+      if (character === "\n") {
+        this.#leave("text");
+        return at;
+      }
+      if (character === BEL || character === ESC) {
+        // The backslash behind ESC is dropped like any other sequence of two characters.
+        this.#leave(character === ESC ? "escape" : "text");
+        return at + 1;
+      }
+    }
+    return text.length;
+  }
+
+  #leave(state: State): void {
+    this.#state = state;
+    this.#sequence = "";
+  }
+
+  /** @param sequence what stands behind `ESC [`, with the character that says what to do */
+  #obey(sequence: string): void {
+    const action = sequence.at(-1);
+    const parameters = sequence.slice(0, -1);
+    // Others are private, and mean something else.
+    if (!/^[\d;:]*$/.test(parameters)) return;
+    const count = Math.max(1, Number.parseInt(parameters, 10) || 1);
+    if (action === "m") this.#style = styleAfter(this.#style, parameters);
+    else if (action === "K") this.#erase(Number.parseInt(parameters, 10) || 0);
+    else if (action === "G") this.#move(count - 1);
+    else if (action === "C") this.#move(this.#cursor + count);
+    else if (action === "D") this.#move(this.#cursor - count);
+  }
+
+  /** @param part 0: from the cursor on; 1: up to the cursor; 2: all */
+  #erase(part: number): void {
+    this.#open();
+    if (part !== 0) {
+      const end = part === 1 ? Math.min(this.#cursor + 1, this.#length) : this.#length;
+      this.#codes.fill(0x20, 0, end);
+      this.#styles.fill(PLAIN_STYLE, 0, end);
+    }
+    if (part !== 1) {
+      this.#length = part === 0 ? Math.min(this.#length, this.#cursor) : 0;
+      this.#cutCharacters = 0;
+    }
+  }
+
+  #spans(): Span[] | null {
+    const spans: Span[] = [];
+    let last = PLAIN_STYLE;
+    for (let at = 0; at < this.#length && spans.length < LINE_SPANS_MAX; at += 1) {
+      const style = this.#styles[at] ?? PLAIN_STYLE;
+      if (style !== last) spans.push({ from: at, style });
+      last = style;
+    }
+    return spans.length === 0 ? null : spans;
+  }
+}
+
+function pictureOf(character: string): string {
+  const code = character.charCodeAt(0);
+  if (code < 0x20) return String.fromCharCode(PICTURES_FROM + code);
+  return code === 0x7f ? PICTURE_OF_DELETE : "\ufffd";
+}

@@ -1,0 +1,138 @@
+import { fromBase64 } from "../../../client/base64.ts";
+import type { OperationEvent } from "../../../client/types.ts";
+import { charactersOf, LineWriter, type WrittenLine } from "./line-writer.ts";
+
+/** Bounds of what a view keeps of an output that may have no end. */
+export const KEPT_LINES_MAX = 10_000;
+export const KEPT_CHARACTERS_MAX = 4_194_304;
+/** What a line takes beside its text, as `characters`: empty lines are not free. */
+const LINE_OVERHEAD_CHARACTERS = 16;
+/** Dropped lines that stay at the front of the array until they are taken out together. */
+const SLACK_COUNT = 2048;
+
+export type LineStream = "stdout" | "stderr";
+
+/** A line of output, or a mark where some is missing. */
+export interface OutputLine extends WrittenLine {
+  /** number of the line since the buffer was made: later lines have greater ones */
+  readonly number: number;
+  readonly stream: LineStream | "mark";
+  /** when it began, in the form of RFC 3339 */
+  readonly time: string;
+  /** the event in which it began */
+  readonly event: number;
+}
+
+/**
+ * The newest lines of both streams of a process, in the order in which they began. It is bounded by {@link KEPT_LINES_MAX}
+ * and {@link KEPT_CHARACTERS_MAX}; the oldest lines go first.
+ */
+export class OutputBuffer {
+  #lines: OutputLine[] = [];
+  #from = 0;
+  #nextNumber = 0;
+  #characters = 0;
+  #time = "";
+  #event = 0;
+  #hasErrors = false;
+  readonly #streams = { stdout: this.#streamOf("stdout"), stderr: this.#streamOf("stderr") };
+
+  /** Adds what an event brings; other events than those of output change nothing. */
+  add({ id, time, type, data }: OperationEvent): void {
+    this.#time = time;
+    this.#event = id;
+    if (type === "stdout" || type === "stderr")
+      this.#streams[type].write(data as { content: string; encoding: string });
+    else if (type === "truncated") {
+      const { stream, bytes_dropped: bytes } = data as { stream: LineStream; bytes_dropped: number };
+      this.#mark(
+        `${bytes} more bytes of ${stream} were not kept: the run keeps as much as its limit of output allows.`,
+      );
+    } else if (type === "size_cap")
+      this.#mark("The log of the run is full: further output of this process is not kept.");
+    this.#trim();
+  }
+
+  /** The lines that there are, the oldest first: a copy, whose last lines may grow. */
+  lines(): readonly OutputLine[] {
+    this.#streams.stdout.lines.flush();
+    this.#streams.stderr.lines.flush();
+    this.#trim();
+    return this.#lines.slice(this.#from);
+  }
+
+  /** True when there was standard error. */
+  get hasErrors(): boolean {
+    return this.#hasErrors;
+  }
+
+  /** Number of lines that were dropped at the front. */
+  get droppedCount(): number {
+    return this.#nextNumber - (this.#lines.length - this.#from);
+  }
+
+  /** Number of lines so far, dropped ones included. */
+  get totalCount(): number {
+    return this.#nextNumber;
+  }
+
+  #mark(text: string): void {
+    const line = this.#begin("mark");
+    line.text = text;
+    this.#characters += text.length;
+  }
+
+  #begin(stream: OutputLine["stream"]): OutputLine {
+    const line = {
+      ...{ number: this.#nextNumber, stream, time: this.#time, event: this.#event },
+      ...{ text: "", spans: null, cutCharacters: 0 },
+    };
+    this.#nextNumber += 1;
+    this.#characters += LINE_OVERHEAD_CHARACTERS;
+    this.#lines.push(line);
+    if (this.#lines.length - this.#from > KEPT_LINES_MAX) this.#drop();
+    return line;
+  }
+
+  #streamOf(stream: LineStream): {
+    readonly lines: LineWriter;
+    write(data: { content: string; encoding: string }): void;
+  } {
+    const lines = new LineWriter(
+      () => this.#begin(stream),
+      (characters) => {
+        this.#characters += characters;
+      },
+    );
+    const decoder = new TextDecoder();
+    let isMidway = false;
+    return {
+      lines,
+      write({ content, encoding }) {
+        if (encoding === "base64") {
+          lines.write(decoder.decode(fromBase64(content), { stream: true }));
+          isMidway = true;
+          return;
+        }
+        // The bytes of a character may be in two events; ASCII is never in the midst of one.
+        if (isMidway) lines.write(decoder.decode());
+        isMidway = false;
+        lines.write(content);
+      },
+    };
+  }
+
+  #trim(): void {
+    while (this.#characters > KEPT_CHARACTERS_MAX && this.#lines.length - this.#from > 1) this.#drop();
+  }
+
+  #drop(): void {
+    const line = this.#lines[this.#from];
+    if (line === undefined) return;
+    this.#characters -= charactersOf(line) + LINE_OVERHEAD_CHARACTERS;
+    this.#from += 1;
+    if (this.#from < SLACK_COUNT) return;
+    this.#lines = this.#lines.slice(this.#from);
+    this.#from = 0;
+  }
+}

@@ -1,0 +1,290 @@
+import type { Ref } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useShortcut } from "../../app/keys.ts";
+import { type Problem, problemOf } from "../../data/problem.ts";
+import { Button } from "../../parts/button.tsx";
+import { countOf, countText, shortId } from "../../parts/format.ts";
+import { Menu } from "../../parts/menu.tsx";
+import { ProblemNote } from "../../parts/problem-note.tsx";
+import { useToast } from "../../parts/toast.tsx";
+import type { Feed } from "../feed.ts";
+import { eventsPerPage, type Page, pageBefore, saveAs, wholeStream } from "./earlier.ts";
+import { linesWith } from "./find.ts";
+import { LineView } from "./line-view.tsx";
+import type { OutputLine } from "./output-buffer.ts";
+
+export interface OutputProps {
+  /** of the operation */
+  readonly id: string;
+  readonly spid: number;
+  readonly feed: Feed;
+  /** why there is none yet, or none at all */
+  readonly emptyText: string;
+}
+
+type Streams = "both" | "stdout" | "stderr";
+const TIMES = "coppice.run.times";
+
+/** The output of a process as it comes: both streams, with a search, and with what is no longer in view on demand. */
+export function Output({ id, spid, feed, emptyText }: OutputProps) {
+  const [hasTimes, setTimes] = useState(() => localStorage.getItem(TIMES) === "on");
+  const [streams, setStreams] = useState<Streams>("both");
+  const [words, setWords] = useState("");
+  const [at, setAt] = useState(0);
+  /** what is looked at while it does not follow; null: it follows */
+  const [frozen, setFrozen] = useState<readonly OutputLine[] | null>(null);
+  const earlier = useEarlier(id, spid, feed);
+  const search = useRef<HTMLInputElement>(null);
+  useShortcut({ keys: "/", text: "Search in the output", group: "Run" }, () => search.current?.focus());
+
+  const live = useMemo(() => feed.output.lines(), [feed.output, feed.version]);
+  const shown = earlier.page?.lines ?? frozen ?? live;
+  const lines = useMemo(
+    () => (streams === "both" ? shown : shown.filter(({ stream }) => stream === streams || stream === "mark")),
+    [shown, streams],
+  );
+  const matches = useMatches(lines, words);
+  const current = matches[Math.min(at, matches.length - 1)];
+  const isFollowing = frozen === null && earlier.page === null;
+  const follow = (isOn: boolean) => {
+    if (isOn) earlier.leave();
+    setFrozen(isOn ? null : (earlier.page?.lines ?? live));
+  };
+  const step = (by: number) => {
+    if (matches.length === 0) return;
+    follow(false);
+    setAt((at + by + matches.length) % matches.length);
+  };
+  const toggleTimes = () => {
+    localStorage.setItem(TIMES, hasTimes ? "off" : "on");
+    setTimes(!hasTimes);
+  };
+  const newest = feed.output.totalCount - ((frozen?.at(-1)?.number ?? -1) + 1);
+
+  return (
+    <section class="run-output" aria-label="Output">
+      <div class="run-toolbar">
+        <Search
+          words={words}
+          place={search}
+          count={matches.length}
+          at={Math.min(at, matches.length - 1)}
+          onWords={(next) => {
+            setWords(next);
+            setAt(0);
+          }}
+          onStep={step}
+        />
+        <div class="run-toolbar-end">
+          <StreamChoice streams={streams} onStreams={setStreams} />
+          <Button isSmall aria-pressed={hasTimes} onClick={toggleTimes}>
+            Times
+          </Button>
+          <FollowButton
+            isOver={feed.isOver}
+            isFollowing={isFollowing}
+            newCount={frozen === null ? 0 : newest}
+            onFollow={follow}
+          />
+          <Downloads id={id} spid={spid} />
+        </div>
+      </div>
+      {earlier.problem === undefined ? null : (
+        <ProblemNote problem={earlier.problem} title="Earlier output could not be loaded" onRetry={earlier.load} />
+      )}
+      {earlier.hasMore ? (
+        <p class="run-earlier">
+          {earlier.page === null
+            ? `The newest ${countText(live.length)} lines are here; ${countText(feed.output.droppedCount)} came before. `
+            : "This is earlier output. "}
+          <Button isSmall tone="quiet" isBusy={earlier.isLoading} onClick={earlier.load}>
+            Load earlier output
+          </Button>
+        </p>
+      ) : null}
+      {lines.length === 0 ? (
+        <p class="run-output-empty">{shown.length === 0 ? emptyText : `Nothing was written to ${streams}.`}</p>
+      ) : (
+        <LineView
+          lines={lines}
+          hasTimes={hasTimes}
+          hasStreams={streams === "both" && feed.output.hasErrors}
+          words={words}
+          current={current}
+          isFollowing={isFollowing}
+          onFollow={follow}
+        />
+      )}
+    </section>
+  );
+}
+
+interface FollowButtonProps {
+  /** true: nothing more will come */
+  readonly isOver: boolean;
+  readonly isFollowing: boolean;
+  /** number of lines that came since it does not follow */
+  readonly newCount: number;
+  readonly onFollow: (isFollowing: boolean) => void;
+}
+
+function FollowButton({ isOver, isFollowing, newCount, onFollow }: FollowButtonProps) {
+  if (isOver && isFollowing) return null;
+  const follow = isOver ? "To the end" : newCount > 0 ? `Follow, ${countOf(newCount, "new line")}` : "Follow";
+  return (
+    <Button isSmall onClick={() => onFollow(!isFollowing)}>
+      {isFollowing ? "Pause" : follow}
+    </Button>
+  );
+}
+
+function StreamChoice({
+  streams,
+  onStreams,
+}: {
+  readonly streams: Streams;
+  readonly onStreams: (streams: Streams) => void;
+}) {
+  const items = (["both", "stdout", "stderr"] as const).map((value) => ({
+    label: STREAM_LABELS[value],
+    isChecked: streams === value,
+    onSelect: () => onStreams(value),
+  }));
+  return (
+    <Menu label="Streams" isSmall items={items}>
+      {STREAM_LABELS[streams]}
+    </Menu>
+  );
+}
+
+interface SearchProps {
+  readonly words: string;
+  readonly place: Ref<HTMLInputElement>;
+  /** of the lines that have the words */
+  readonly count: number;
+  /** which of them is looked at */
+  readonly at: number;
+  readonly onWords: (words: string) => void;
+  readonly onStep: (by: number) => void;
+}
+
+/** Enter goes to the next line that has the words, Shift and Enter to the one before. */
+function Search({ words, place, count, at, onWords, onStep }: SearchProps) {
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "Escape") onWords("");
+    if (event.key !== "Enter" || !event.shiftKey) return;
+    event.preventDefault();
+    onStep(-1);
+  };
+  return (
+    <form
+      class="run-search"
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        onStep(1);
+      }}
+    >
+      <input
+        ref={place}
+        class="input"
+        type="search"
+        aria-label="Search in the output"
+        placeholder="Search"
+        value={words}
+        onInput={(event) => onWords(event.currentTarget.value)}
+        onKeyDown={onKeyDown}
+      />
+      <span class="run-search-count" role="status">
+        {words === "" ? "" : count === 0 ? "none" : `${at + 1} of ${countText(count)}`}
+      </span>
+    </form>
+  );
+}
+
+const STREAM_LABELS: Readonly<Record<Streams, string>> = {
+  both: "Both streams",
+  stdout: "Standard output",
+  stderr: "Standard error",
+};
+
+/** How often a search looks through output that goes on, in `milliseconds`. */
+const SEARCH_MS = 250;
+
+/** The numbers of the lines that have `words`; of output that goes on they are found anew after a while. */
+function useMatches(lines: readonly OutputLine[], words: string): readonly number[] {
+  const [matches, setMatches] = useState<readonly number[]>([]);
+  const latest = useRef(lines);
+  latest.current = lines;
+  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
+  useEffect(() => setMatches(linesWith(latest.current, words)), [words]);
+  useEffect(() => {
+    if (words === "" || timer.current !== null) return;
+    timer.current = setTimeout(() => {
+      timer.current = null;
+      setMatches(linesWith(latest.current, words));
+    }, SEARCH_MS);
+  }, [lines, words]);
+  useEffect(() => () => clearTimeout(timer.current ?? undefined), []);
+  return words === "" ? [] : matches;
+}
+
+interface Earlier {
+  /** what is shown in place of the newest lines; null: those */
+  readonly page: Page | null;
+  /** whether something comes before what is shown */
+  readonly hasMore: boolean;
+  readonly isLoading: boolean;
+  readonly problem: Problem | undefined;
+  load(): void;
+  leave(): void;
+}
+
+/** What was dropped from the newest lines, page by page. */
+function useEarlier(id: string, spid: number, feed: Feed): Earlier {
+  const [page, setPage] = useState<Page | null>(null);
+  const [problem, setProblem] = useState<Problem>();
+  const [isLoading, setLoading] = useState(false);
+  const leaving = useRef(new AbortController());
+  useEffect(() => {
+    leaving.current = new AbortController();
+    setPage(null);
+    return () => leaving.current.abort();
+  }, [id, spid]);
+  const load = async () => {
+    const { signal } = leaving.current;
+    const event = (page?.lines ?? feed.output.lines())[0]?.event ?? 0;
+    setLoading(true);
+    setProblem(undefined);
+    try {
+      const found = await pageBefore({ id, spid, event, count: eventsPerPage(feed.read) }, signal);
+      if (!signal.aborted) setPage(found.lines.length === 0 && page !== null ? { ...page, isFirst: true } : found);
+    } catch (error) {
+      if (!signal.aborted) setProblem(problemOf(error));
+    }
+    if (!signal.aborted) setLoading(false);
+  };
+  return {
+    ...{ page, problem, isLoading },
+    hasMore: page === null ? feed.output.droppedCount > 0 : !page.isFirst,
+    load: () => void load(),
+    leave: () => setPage(null),
+  };
+}
+
+function Downloads({ id, spid }: { readonly id: string; readonly spid: number }) {
+  const toast = useToast();
+  const download = async (stream: "stdout" | "stderr") => {
+    try {
+      saveAs(await wholeStream(id, spid, stream), `run-${shortId(id)}-${spid === 1 ? "" : `${spid}-`}${stream}.txt`);
+    } catch (error) {
+      toast(`${STREAM_LABELS[stream]} could not be downloaded: ${problemOf(error).message}`, { isProblem: true });
+    }
+  };
+  const items = (["stdout", "stderr"] as const).map((stream) => ({
+    label: STREAM_LABELS[stream],
+    icon: "download" as const,
+    onSelect: () => void download(stream),
+  }));
+  return <Menu label="Download the output" icon="download" items={items} isSmall />;
+}

@@ -1,0 +1,81 @@
+import { partsOf } from "../../parts/printable.ts";
+import { type Found, placesOf } from "./find.ts";
+import type { OutputLine } from "./output-buffer.ts";
+import { piecesOf } from "./pieces.ts";
+import { classesOf, PLAIN_STYLE } from "./sgr.ts";
+
+export interface RowProps {
+  readonly line: OutputLine;
+  readonly hasTime: boolean;
+  /** true: lines of standard error say so */
+  readonly hasStream: boolean;
+  readonly words: string;
+  /** true: it is the found line that is looked at */
+  readonly isCurrent: boolean;
+  /** distance from the first row, in `CSS pixels` */
+  readonly top: number;
+}
+
+/** One line of output. Whatever the guest wrote is text of elements of our own. */
+export function Row({ line, hasTime, hasStream, words, isCurrent, top }: RowProps) {
+  const { stream, text, cutCharacters, time } = line;
+  const name = `run-line run-line-${stream}${isCurrent ? " run-line-current" : ""}`;
+  const found = words === "" ? NOTHING_FOUND : placesOf(text, words);
+  return (
+    <div class={name} style={{ top: `${top}px` }}>
+      {hasTime ? <time class="run-line-time">{timeOf(time)}</time> : null}
+      {hasStream ? <span class="run-line-stream">{stream === "stderr" ? "err" : ""}</span> : null}
+      <span class="run-line-text">
+        {piecesOf(text, line.spans, found).map((piece, index) => (
+          <PieceText key={index} {...piece} />
+        ))}
+        {cutCharacters === 0 ? null : <span class="escape">… {cutCharacters} more characters</span>}
+      </span>
+    </div>
+  );
+}
+
+const NOTHING_FOUND: readonly Found[] = [];
+
+function PieceText({
+  text,
+  style,
+  isFound,
+}: {
+  readonly text: string;
+  readonly style: number;
+  readonly isFound: boolean;
+}) {
+  const shown = <Shown text={text} />;
+  const marked = isFound ? <mark>{shown}</mark> : shown;
+  return style === PLAIN_STYLE ? marked : <span class={classesOf(style)}>{marked}</span>;
+}
+
+/** Marks of direction and of width zero, and what else would change how others are seen; tabs stay. */
+const UNSEEN =
+  /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Surrogate}/u;
+
+function Shown({ text }: { readonly text: string }) {
+  if (!UNSEEN.test(text)) return text;
+  return text.split("\t").flatMap((part, column) => [
+    column === 0 ? "" : "\t",
+    ...partsOf(part).map(({ text: shown, isEscape }, index) =>
+      isEscape ? (
+        <span key={`${column}-${index}`} class="escape">
+          {shown}
+        </span>
+      ) : (
+        shown
+      ),
+    ),
+  ]);
+}
+
+/** The time of day where the reader is, with milliseconds; dates have no more than those. */
+function timeOf(time: string): string {
+  const date = new Date(time);
+  if (Number.isNaN(date.getTime())) return "";
+  const two = (value: number, digits = 2) => String(value).padStart(digits, "0");
+  const seconds = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  return `${seconds}.${two(date.getMilliseconds(), 3)}`;
+}

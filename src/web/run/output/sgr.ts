@@ -1,0 +1,125 @@
+/*
+ * Styles of output, as `CSI … m` sets them. A style is a number: 5 bits of the colour of the text, 5 bits of the colour behind
+ * it, and flags. A colour is 0 for the default, and one more than its number among the 16 of a terminal otherwise.
+ */
+
+export const PLAIN_STYLE = 0;
+
+const BACKGROUND_BITS = 5;
+const COLOUR_BITS_MASK = 0x1f;
+const FLAGS_FROM_BITS = 10;
+
+/** Flags with the words that the classes of the style sheet have for them, by their numbers in SGR less 1. */
+const FLAG_NAMES = ["bold", "dim", "italic", "underline", "blink", "", "inverse", "hidden", "strike"] as const;
+
+/** The 16 colours as xterm has them; the theme draws its own in their place. */
+const BASIC: readonly (readonly [number, number, number])[] = [
+  ...([
+    [0, 0, 0],
+    [205, 0, 0],
+    [0, 205, 0],
+    [205, 205, 0],
+    [0, 0, 238],
+    [205, 0, 205],
+    [0, 205, 205],
+  ] as const),
+  ...([
+    [229, 229, 229],
+    [127, 127, 127],
+    [255, 0, 0],
+    [0, 255, 0],
+    [255, 255, 0],
+    [92, 92, 255],
+  ] as const),
+  ...([
+    [255, 0, 255],
+    [0, 255, 255],
+    [255, 255, 255],
+  ] as const),
+];
+/** Levels of red, green and blue in the cube of the 256 colours. */
+const CUBE_LEVELS = [0, 95, 135, 175, 215, 255] as const;
+
+/** The style after `CSI parameters m`; numbers that are not known change nothing. */
+export function styleAfter(style: number, parameters: string): number {
+  // Colons part what belongs together, as in 38:2::255:0:0.
+  const codes = parameters.split(/[;:]/).map((text) => (text === "" ? 0 : Number(text)));
+  let next = style;
+  for (let at = 0; at < codes.length; at += 1) {
+    const code = codes[at] ?? 0;
+    if (code === 38 || code === 48) {
+      const { colour, used } = extendedColour(codes.slice(at + 1), parameters.includes(":"));
+      at += used;
+      if (colour !== null) next = code === 38 ? withText(next, colour + 1) : withBehind(next, colour + 1);
+    } else next = afterCode(next, code);
+  }
+  return next;
+}
+
+function afterCode(style: number, code: number): number {
+  if (code === 0) return PLAIN_STYLE;
+  if (code >= 1 && code <= 9) return style | flag(code);
+  if (code === 22) return style & ~(flag(1) | flag(2));
+  if (code >= 23 && code <= 29) return style & ~flag(code - 20);
+  if (code >= 30 && code <= 37) return withText(style, code - 29);
+  if (code === 39) return withText(style, 0);
+  if (code >= 40 && code <= 47) return withBehind(style, code - 39);
+  if (code === 49) return withBehind(style, 0);
+  if (code >= 90 && code <= 97) return withText(style, code - 81);
+  if (code >= 100 && code <= 107) return withBehind(style, code - 91);
+  return style;
+}
+
+function flag(code: number): number {
+  return 1 << (FLAGS_FROM_BITS + code - 1);
+}
+
+function withText(style: number, colour: number): number {
+  return (style & ~COLOUR_BITS_MASK) | colour;
+}
+
+function withBehind(style: number, colour: number): number {
+  return (style & ~(COLOUR_BITS_MASK << BACKGROUND_BITS)) | (colour << BACKGROUND_BITS);
+}
+
+/** The nearest of the 16 colours for what follows a 38 or 48, and how many numbers that is. */
+function extendedColour(codes: readonly number[], hasColons: boolean): { colour: number | null; used: number } {
+  if (codes[0] === 5) return { colour: nearest(ofPalette(codes[1] ?? 0)), used: 2 };
+  if (codes[0] !== 2) return { colour: null, used: 1 };
+  // With colons a number for the space of colours may stand before the three.
+  const from = hasColons && codes.length > 4 ? 2 : 1;
+  return { colour: nearest([codes[from] ?? 0, codes[from + 1] ?? 0, codes[from + 2] ?? 0]), used: from + 3 };
+}
+
+function ofPalette(number: number): readonly [number, number, number] {
+  const basic = BASIC[number];
+  if (basic !== undefined) return basic;
+  if (number >= 232) return [8 + (number - 232) * 10, 8 + (number - 232) * 10, 8 + (number - 232) * 10];
+  const cell = number - 16;
+  const level = (step: number): number => CUBE_LEVELS[step % 6] ?? 0;
+  return [level(Math.floor(cell / 36)), level(Math.floor(cell / 6)), level(cell)];
+}
+
+function nearest([red, green, blue]: readonly [number, number, number]): number {
+  let best = 0;
+  let least = Number.POSITIVE_INFINITY;
+  BASIC.forEach(([r, g, b], index) => {
+    const distance = (r - red) ** 2 + (g - green) ** 2 + (b - blue) ** 2;
+    if (distance >= least) return;
+    least = distance;
+    best = index;
+  });
+  return best;
+}
+
+/** The classes of a style, which the style sheet draws; no text of a guest is part of them. */
+export function classesOf(style: number): string {
+  const text = style & COLOUR_BITS_MASK;
+  const behind = (style >> BACKGROUND_BITS) & COLOUR_BITS_MASK;
+  const flags = FLAG_NAMES.filter((name, index) => name !== "" && (style & (1 << (FLAGS_FROM_BITS + index))) !== 0);
+  return [
+    ...(text === 0 ? [] : [`sgr-text-${text - 1}`]),
+    ...(behind === 0 ? [] : [`sgr-behind-${behind - 1}`]),
+    ...flags.map((name) => `sgr-${name}`),
+  ].join(" ");
+}

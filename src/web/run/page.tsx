@@ -1,0 +1,262 @@
+import { useEffect, useMemo } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import { hasEnded } from "../../client/operations.ts";
+import { COMMAND_SPID } from "../../client/processes.ts";
+import type { AskedOperation, Operation } from "../../client/types.ts";
+import { navigate, queryOf, useRoute } from "../app/router.ts";
+import { api } from "../data/api.ts";
+import type { Problem } from "../data/problem.ts";
+import { useResource } from "../data/resource.ts";
+import { useSession } from "../data/session.ts";
+import { PageHeader } from "../parts/breadcrumbs.tsx";
+import { ButtonLink } from "../parts/button.tsx";
+import { CopyButton } from "../parts/copy-button.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { StatusMark } from "../parts/status-mark.tsx";
+import { Tabs } from "../parts/tabs.tsx";
+import { RunActions } from "./actions.tsx";
+import { EventList } from "./events.tsx";
+import { Facts } from "./facts.tsx";
+import { type Feed, useFeed } from "./feed.ts";
+import { NetworkPanel } from "./network.tsx";
+import { Output } from "./output/output.tsx";
+import { ProcessPanel } from "./processes.tsx";
+import { ProgressPanel } from "./progress.tsx";
+import { StandardInput } from "./standard-input.tsx";
+import { TerminalPanel } from "./terminal/terminal-panel.tsx";
+import { UsageCharts } from "./usage/usage.tsx";
+import { useUsage } from "./usage/use-usage.ts";
+import { useTagOfResult } from "./use-tag.ts";
+import { askedText, endOf, KIND_LABELS } from "./words.ts";
+
+type ViewName = "output" | "terminal" | "processes" | "usage" | "network" | "events";
+
+/** One operation: a run with its output, its processes and its terminal, or the progress of an import or a checkpoint. */
+export function RunPage({ id }: { readonly id: string }) {
+  const route = api.v1.operations({ id: encodeURIComponent(id) });
+  const operation = useResource(`operation ${id}`, (signal) => answerOf(route.get({ fetch: { signal } })));
+  const asked = useResource(`operation ${id} request`, (signal) => answerOf(route.request.get({ fetch: { signal } })));
+  const feed = useFeed(id);
+  // The events say when there is something new to be read.
+  const turns = feed.events.filter(({ type }) => TURNS.has(type)).length;
+  useEffect(() => {
+    if (turns > 0) operation.reload();
+  }, [turns]);
+  const { value } = operation;
+  const heading =
+    asked.value === undefined ? `${KIND_LABELS[value?.kind ?? "instance"]} ${shortId(id)}` : askedText(asked.value);
+  if (value === undefined && operation.problem !== undefined) {
+    return <Missing id={id} problem={operation.problem} onRetry={operation.reload} />;
+  }
+  return (
+    <div class="run-page">
+      <PageHeader
+        heading={
+          <span class="run-heading">
+            <GuestText text={heading} isMono isLong hasTitle />
+          </span>
+        }
+        title={heading.slice(0, 80)}
+        crumbs={[{ label: "Runs", href: "/runs" }, { label: <span class="mono">{shortId(id)}</span> }]}
+        about={
+          value === undefined ? (
+            <Skeleton lines={1} />
+          ) : (
+            <div class="run-about">
+              <StatusMark status={value.status} {...endOf(value)} />
+              <span class="mono run-id">{id}</span>
+              <CopyButton text={id} label="Copy the id" />
+            </div>
+          )
+        }
+        actions={
+          value === undefined ? null : <RunActions operation={value} asked={asked.value} onChange={operation.reload} />
+        }
+      />
+      {operation.problem === undefined ? null : <ProblemNote problem={operation.problem} />}
+      {value === undefined ? (
+        <Skeleton lines={8} label="Loading the run" />
+      ) : value.kind === "instance" ? (
+        <Run operation={value} asked={asked.value} feed={feed} />
+      ) : (
+        <>
+          <Facts operation={value} asked={asked.value} feed={feed} />
+          <ProgressPanel operation={value} feed={feed} />
+          <EventList feed={feed} />
+        </>
+      )}
+    </div>
+  );
+}
+
+/** Events after which the operation reads differently. */
+const TURNS: ReadonlySet<string> = new Set(["init", "spawn", "exit", "shutdown", "completion"]);
+
+interface RunProps {
+  readonly operation: Operation;
+  readonly asked: AskedOperation | undefined;
+  readonly feed: Feed;
+}
+
+function Run({ operation, asked, feed }: RunProps) {
+  const { parameters } = useRoute();
+  const { may } = useSession();
+  const instance = asked?.kind === "instance" ? asked : undefined;
+  const isOver = hasEnded(operation);
+  const isRunning = operation.status === "EXECUTING" && feed.events.some(({ type }) => type === "spawn");
+  const usage = useUsage(operation.id, isRunning);
+  const wish = useTagOfResult(operation, parameters.get("tag"));
+  const views = viewsOf({ hasTerminal: may("instances:exec"), hasProcesses: may("instances:exec") });
+  const initial: ViewName = instance?.pty !== undefined && may("instances:exec") ? "terminal" : "output";
+  const view = views.find(({ name }) => name === parameters.get("view"))?.name ?? initial;
+  const spid = Number.parseInt(parameters.get("process") ?? "", 10) || null;
+  const linkTo = (name: ViewName, process?: number) =>
+    queryOf({ view: name === initial ? undefined : name, process, tag: parameters.get("tag") });
+  const show = (name: ViewName, process?: number) => navigate(linkTo(name, process));
+  const processCount = useMemo(() => feed.events.filter(({ type }) => type === "spawn").length, [feed.events]);
+  return (
+    <>
+      <Facts operation={operation} asked={asked} feed={feed} usage={usage} wish={wish} />
+      <Tabs
+        label="Parts of the run"
+        current={view}
+        tabs={views.map(({ name, label }) => ({
+          ...{ id: name, label, href: linkTo(name) },
+          ...(name === "processes" && processCount > 0 ? { count: processCount } : {}),
+        }))}
+      />
+      {view === "output" ? <OutputOf operation={operation} spid={spid ?? COMMAND_SPID} feed={feed} /> : null}
+      {view === "output" && instance?.stdin_open === true && instance.pty === undefined && isRunning ? (
+        <StandardInput process={{ instance: operation.id, spid: COMMAND_SPID }} />
+      ) : null}
+      {view === "terminal" ? (
+        <TerminalPanel
+          operation={operation}
+          isOver={isOver}
+          isRunning={isRunning}
+          ownPty={instance?.pty !== undefined}
+          spid={spid}
+          onShow={(process) => show("terminal", process)}
+          onDetach={() => (spid === null ? show("output") : navigate(linkTo("processes")))}
+        />
+      ) : null}
+      {view === "processes" ? (
+        <ProcessPanel
+          id={operation.id}
+          isRunning={isRunning}
+          turns={feed.events.filter(({ type }) => type === "spawn" || type === "exit").length}
+          onOutput={(process) => show("output", process)}
+          onTerminal={(process) => show("terminal", process)}
+        />
+      ) : null}
+      {view === "usage" ? (
+        isRunning || usage.samples.latest !== null ? (
+          <UsageCharts series={usage} />
+        ) : (
+          <Empty
+            title="There are no figures"
+            text={
+              isOver
+                ? "They are measured while a run goes on. What it used in all is above."
+                : "They begin with the command."
+            }
+          />
+        )
+      ) : null}
+      {view === "network" ? <NetworkPanel operation={operation} asked={instance} feed={feed} /> : null}
+      {view === "events" ? <EventList feed={feed} /> : null}
+    </>
+  );
+}
+
+function viewsOf({ hasTerminal, hasProcesses }: { readonly hasTerminal: boolean; readonly hasProcesses: boolean }) {
+  const all: readonly { readonly name: ViewName; readonly label: string; readonly isThere: boolean }[] = [
+    { name: "output", label: "Output", isThere: true },
+    { name: "terminal", label: "Terminal", isThere: hasTerminal },
+    { name: "processes", label: "Processes", isThere: hasProcesses },
+    { name: "usage", label: "CPU and memory", isThere: true },
+    { name: "network", label: "Network", isThere: true },
+    { name: "events", label: "Events", isThere: true },
+  ];
+  return all.filter(({ isThere }) => isThere);
+}
+
+function OutputOf({
+  operation,
+  spid,
+  feed,
+}: {
+  readonly operation: Operation;
+  readonly spid: number;
+  readonly feed: Feed;
+}) {
+  const problem = feed.problem;
+  return (
+    <>
+      {problem === undefined ? null : <ProblemNote problem={problem} title="The events of the run could not be read" />}
+      {spid === COMMAND_SPID ? (
+        <Output id={operation.id} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
+      ) : (
+        <OutputOfProcess operation={operation} spid={spid} />
+      )}
+    </>
+  );
+}
+
+function OutputOfProcess({ operation, spid }: { readonly operation: Operation; readonly spid: number }) {
+  const feed = useFeed(operation.id, spid);
+  return (
+    <>
+      <p class="run-of-process">
+        Output of process {spid}.{" "}
+        <ButtonLink href={`/runs/${operation.id}`} isSmall tone="quiet">
+          Show that of the command
+        </ButtonLink>
+      </p>
+      <Output id={operation.id} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
+    </>
+  );
+}
+
+function emptyText(operation: Operation, { isOver }: Feed): string {
+  if (operation.status === "PENDING") return "The run waits for its turn: its output will be here.";
+  return isOver ? "It wrote nothing." : "It has written nothing yet.";
+}
+
+/** Nobody has an operation of that id, or it cannot be read. */
+function Missing({
+  id,
+  problem,
+  onRetry,
+}: {
+  readonly id: string;
+  readonly problem: Problem;
+  readonly onRetry: () => void;
+}) {
+  const isGone = problem.status === 404 || problem.status === 400;
+  return (
+    <div class="run-page">
+      <PageHeader
+        heading={isGone ? "This run is not here" : "The run cannot be shown"}
+        crumbs={[{ label: "Runs", href: "/runs" }, { label: <span class="mono">{shortId(id)}</span> }]}
+      />
+      {isGone ? (
+        <Empty
+          title="The appliance has no record of it"
+          text={
+            "Records of runs, with their output, are deleted after a while, as the operator has set it. The image of a run " +
+            "outlives its record: it is among the branches, with the command that made it. A run of another account is not " +
+            "shown, either."
+          }
+          action={<ButtonLink href="/runs">Show the runs that there are</ButtonLink>}
+        />
+      ) : (
+        <ProblemNote problem={problem} onRetry={onRetry} />
+      )}
+    </div>
+  );
+}

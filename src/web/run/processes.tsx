@@ -1,0 +1,175 @@
+import { useEffect, useState } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import { signalProcess, startProcess } from "../../client/processes.ts";
+import type { ProcessRequest } from "../../client/types.ts";
+import { api } from "../data/api.ts";
+import { problemOf } from "../data/problem.ts";
+import { useResource } from "../data/resource.ts";
+import { Button } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { Checkbox, Field } from "../parts/field.tsx";
+import { Age, Bytes, Duration } from "../parts/figure.tsx";
+import { GuestText } from "../parts/guest-text.tsx";
+import { Menu, type MenuItem } from "../parts/menu.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { Skeleton } from "../parts/skeleton.tsx";
+import { Badge } from "../parts/status-mark.tsx";
+import { type Column, Table } from "../parts/table.tsx";
+import { useToast } from "../parts/toast.tsx";
+import { lineOf } from "./form/words.ts";
+
+const LIMIT = 200;
+const SIGNALS = ["TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL"] as const;
+
+const listOf = (id: string, signal: AbortSignal) =>
+  answerOf(
+    api.v1.instances({ uuid: encodeURIComponent(id) }).processes.get({ query: { limit: LIMIT }, fetch: { signal } }),
+  );
+type Process = Awaited<ReturnType<typeof listOf>>[number];
+
+interface ProcessPanelProps {
+  /** of the instance */
+  readonly id: string;
+  readonly isRunning: boolean;
+  /** grows when a process begins or ends */
+  readonly turns: number;
+  readonly onOutput: (spid: number) => void;
+  readonly onTerminal: (spid: number) => void;
+}
+
+/** The processes of a run: the command, and those beside it. */
+export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: ProcessPanelProps) {
+  const list = useResource(`processes ${id}`, (signal) => listOf(id, signal));
+  const [isStarting, setStarting] = useState(false);
+  const toast = useToast();
+  useEffect(() => {
+    if (turns > 0) list.reload();
+  }, [turns]);
+  const send = async (spid: number, signal: string) => {
+    try {
+      await signalProcess(api, { instance: id, spid }, signal);
+      toast(`${signal} was sent to process ${spid}`);
+      list.reload();
+    } catch (error) {
+      toast(`${signal} was not sent: ${problemOf(error).message}`, { isProblem: true });
+    }
+  };
+  const menuOf = ({ spid, state, pty }: Process): MenuItem[] => [
+    { label: "Output", icon: "file", onSelect: () => onOutput(spid) },
+    ...(pty === undefined ? [] : [{ label: "Terminal", icon: "terminal" as const, onSelect: () => onTerminal(spid) }]),
+    ...(state === "running" && isRunning
+      ? SIGNALS.map((signal, index) => ({
+          label: SIGNAL_LABELS[signal],
+          isApart: index === 0,
+          isDangerous: signal === "KILL",
+          onSelect: () => void send(spid, signal),
+        }))
+      : []),
+  ];
+  const columns: Column<Process>[] = [
+    { id: "spid", label: "Number", isFigure: true, cell: ({ spid }) => spid },
+    {
+      ...{ id: "command", label: "Command", isHeading: true, isWide: true },
+      cell: ({ command, args }) => <GuestText text={lineOf([command, ...args])} isMono hasTitle />,
+    },
+    { id: "state", label: "State", cell: (process) => <StateOf {...process} /> },
+    { id: "cpu", label: "CPU time", isFigure: true, cell: ({ cpu_time_ms: time }) => <Duration value={time} /> },
+    { id: "memory", label: "Most memory", isFigure: true, cell: ({ memory_bytes: bytes }) => <Bytes value={bytes} /> },
+    { id: "begun", label: "Begun", isFigure: true, cell: ({ started_at: at }) => <Age at={at} /> },
+    {
+      ...{ id: "actions", label: "Actions", isLabelHidden: true },
+      cell: (process) => <Menu label={`Process ${process.spid}`} isSmall items={menuOf(process)} />,
+    },
+  ];
+  return (
+    <section class="run-processes" aria-label="Processes">
+      {isRunning ? (
+        <div class="run-toolbar">
+          <p class="muted">They share the files and the network of the command, and end with it.</p>
+          <div class="run-toolbar-end">
+            <Button icon="plus" isSmall onClick={() => setStarting(true)}>
+              Start a process
+            </Button>
+          </div>
+        </div>
+      ) : null}
+      {list.problem === undefined ? null : (
+        <ProblemNote problem={list.problem} title="The processes could not be listed" onRetry={list.reload} />
+      )}
+      {list.value === undefined && list.problem === undefined ? <Skeleton lines={3} /> : null}
+      {list.value?.length === 0 ? <Empty title="No process has begun yet" /> : null}
+      {list.value === undefined || list.value.length === 0 ? null : (
+        <Table label="Processes" columns={columns} rows={list.value} rowKey={({ spid }) => String(spid)} />
+      )}
+      {isStarting ? (
+        <StartQuestion
+          id={id}
+          onClose={() => setStarting(false)}
+          onStarted={(spid, hasTerminal) => (hasTerminal ? onTerminal(spid) : list.reload())}
+        />
+      ) : null}
+    </section>
+  );
+}
+
+const SIGNAL_LABELS: Readonly<Record<(typeof SIGNALS)[number], string>> = {
+  TERM: "Ask it to end (TERM)",
+  INT: "Interrupt (INT)",
+  HUP: "Hang up (HUP)",
+  USR1: "USR1",
+  USR2: "USR2",
+  STOP: "Halt (STOP)",
+  CONT: "Go on (CONT)",
+  KILL: "End it at once (KILL)",
+};
+
+function StateOf({ state, exit_code: exitCode, signal, timed_out: isTimedOut }: Process) {
+  if (state === "running") return <Badge tone="accent">Running</Badge>;
+  if (state === "lost") return <Badge tone="warning">Lost</Badge>;
+  if (isTimedOut === true) return <Badge tone="warning">Time limit</Badge>;
+  if (signal !== null) return <Badge tone="warning">Signal {signal}</Badge>;
+  return <Badge tone={exitCode === 0 ? "neutral" : "warning"}>{exitCode === 0 ? "Done" : `Exit ${exitCode}`}</Badge>;
+}
+
+interface StartQuestionProps {
+  readonly id: string;
+  readonly onClose: () => void;
+  readonly onStarted: (spid: number, hasTerminal: boolean) => void;
+}
+
+function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
+  const [line, setLine] = useState("");
+  const [hasTerminal, setTerminal] = useState(false);
+  return (
+    <Confirm
+      title="Start a process beside the command"
+      action="Start"
+      isReady={line.trim() !== ""}
+      onClose={onClose}
+      onConfirm={async () => {
+        const { spid } = await startProcess(api, id, {
+          ...{ command: line, shell: true },
+          ...(hasTerminal ? TERMINAL : {}),
+        });
+        onStarted(spid, hasTerminal);
+      }}
+    >
+      <Field label="Command, as a line for a shell" isMono value={line} onValue={setLine} />
+      <Checkbox label="With a terminal" isChecked={hasTerminal} onChecked={setTerminal} />
+    </Confirm>
+  );
+}
+
+/** What a process with a terminal is asked to be; its size is that of the screen as soon as somebody attaches. */
+const TERMINAL: Partial<ProcessRequest> = {
+  ...{ pty: { rows: 24, cols: 80 }, stdin_open: true, env: { TERM: "xterm-256color" } },
+  // What is written before somebody attaches has to be in the log.
+  truncate_output_at: 10_485_760,
+};
+
+/** Starts a shell with a terminal, and gives its number. @throws ResponseError, UnreachableError */
+export async function startShell(id: string): Promise<number> {
+  const { spid } = await startProcess(api, id, { command: "/bin/sh", ...TERMINAL });
+  return spid;
+}

@@ -1,0 +1,59 @@
+import { hasEnded } from "../../client/operations.ts";
+import type { Operation } from "../../client/types.ts";
+import { bytesText } from "../parts/format.ts";
+import type { Feed } from "./feed.ts";
+
+interface Step {
+  readonly step: string;
+  readonly pulledBytes: number | null;
+  readonly sizeBytes: number | null;
+}
+
+/** The steps of an import or a checkpoint, the last of which goes on. */
+export function ProgressPanel({ operation, feed }: { readonly operation: Operation; readonly feed: Feed }) {
+  const steps = feed.events
+    .filter(({ type }) => type === "progress")
+    .map(({ data }) => stepOf(data as Record<string, unknown>));
+  const isOver = hasEnded(operation);
+  if (steps.length === 0) return isOver ? null : <p class="muted">It has not begun yet.</p>;
+  return (
+    <section class="run-progress" aria-label="Progress">
+      <h2 class="run-subhead">Progress</h2>
+      <ol class="run-steps" aria-live="polite" aria-relevant="additions">
+        {steps.map(({ step, pulledBytes, sizeBytes }, index) => {
+          const isLast = index === steps.length - 1 && !isOver;
+          return (
+            <li key={step} class={isLast ? "run-step run-step-now" : "run-step"}>
+              <span class="run-step-name">{STEPS[step] ?? step}</span>
+              {pulledBytes === null ? null : (
+                <span class="number muted">
+                  {bytesText(pulledBytes)}
+                  {sizeBytes === null ? "" : ` of ${bytesText(sizeBytes)}`}
+                </span>
+              )}
+              {isLast && pulledBytes !== null && sizeBytes !== null ? (
+                <progress value={pulledBytes} max={sizeBytes} aria-label={STEPS[step] ?? step} />
+              ) : null}
+            </li>
+          );
+        })}
+      </ol>
+    </section>
+  );
+}
+
+const STEPS: Readonly<Record<string, string>> = {
+  resolving: "Looking for the image",
+  pulling: "Pulling its layers",
+  unpacking: "Unpacking",
+  building: "Building the disk",
+  indexing: "Listing its files",
+};
+
+function stepOf({ step, pulled_bytes: pulled, size_bytes: size }: Record<string, unknown>): Step {
+  return {
+    step: String(step),
+    pulledBytes: typeof pulled === "number" ? pulled : null,
+    sizeBytes: typeof size === "number" ? size : null,
+  };
+}

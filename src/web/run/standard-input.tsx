@@ -1,0 +1,58 @@
+import { useState } from "preact/hooks";
+import { type ProcessName, pathOf } from "../../client/processes.ts";
+import { request } from "../data/api.ts";
+import { type Problem, problemOf } from "../data/problem.ts";
+import { Button } from "../parts/button.tsx";
+import { Checkbox, Field } from "../parts/field.tsx";
+import { ProblemNote } from "../parts/problem-note.tsx";
+import { useToast } from "../parts/toast.tsx";
+
+/** Standard input of a process while it is open: what is written is sent line by line. */
+export function StandardInput({ process }: { readonly process: ProcessName }) {
+  const [text, setText] = useState("");
+  const [hasLineEnd, setLineEnd] = useState(true);
+  const [isBusy, setBusy] = useState(false);
+  const [isClosed, setClosed] = useState(false);
+  const [problem, setProblem] = useState<Problem>();
+  const toast = useToast();
+  const send = async (content: string, close: boolean) => {
+    setBusy(true);
+    setProblem(undefined);
+    try {
+      const bytes = new TextEncoder().encode(content);
+      const encoded = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+      const headers = { "content-type": "application/json" };
+      const body = JSON.stringify({ content: encoded, encoding: "base64", close });
+      await request(`/v1${pathOf(process)}/stdin`, { method: "POST", headers, body });
+      setText("");
+      if (close) setClosed(true);
+      toast(close ? "Standard input is closed" : "Sent");
+    } catch (error) {
+      setProblem(problemOf(error));
+    }
+    setBusy(false);
+  };
+  if (isClosed) return <p class="muted">Standard input is closed.</p>;
+  return (
+    <form
+      class="run-input"
+      aria-label="Standard input"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void send(hasLineEnd ? `${text}\n` : text, false);
+      }}
+    >
+      <Field label="Standard input" isMono value={text} onValue={setText} />
+      <div class="run-input-actions">
+        <Checkbox label="With an end of line" isChecked={hasLineEnd} onChecked={setLineEnd} />
+        <Button type="submit" isBusy={isBusy}>
+          Send
+        </Button>
+        <Button isBusy={isBusy} onClick={() => void send("", true)}>
+          Close the input
+        </Button>
+      </div>
+      {problem === undefined ? null : <ProblemNote problem={problem} title="It was not sent" />}
+    </form>
+  );
+}

@@ -1,0 +1,208 @@
+import { FitAddon } from "@xterm/addon-fit";
+import { Terminal } from "@xterm/xterm";
+import "@xterm/xterm/css/xterm.css";
+import { pastedText } from "./paste.ts";
+
+/** Colours of the theme, as xterm.js takes them. */
+export interface ScreenColors {
+  readonly background: string;
+  readonly foreground: string;
+  readonly cursor: string;
+  readonly selection: string;
+}
+
+export interface ScreenOptions {
+  readonly place: HTMLElement;
+  readonly colors: ScreenColors;
+  readonly isDark: boolean;
+  readonly fontFamily: string;
+  /** in `CSS pixels` */
+  readonly fontSize: number;
+  /** gets what is typed and pasted, and what the terminal answers to questions of the program */
+  readonly onInput: (bytes: Uint8Array) => void;
+  readonly onSize: (size: { readonly rows: number; readonly cols: number }) => void;
+  /** asked about pasted text of several lines */
+  readonly mayPaste: (text: string) => Promise<boolean>;
+  /** the keys that leave the terminal were pressed */
+  readonly onLeave: () => void;
+}
+
+/** Lines that are kept above the screen. */
+const SCROLLBACK_COUNT = 5000;
+/** Bytes that may wait to be drawn; more are not taken. */
+const WAITING_BYTES_MAX = 262_144;
+/**
+ * Commands of the operating system's kind that change or ask for what is not the program's: titles, colours of the theme,
+ * links, the working directory, notifications, and the clipboard.
+ */
+const REFUSED_COMMANDS = [
+  0, 1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13, 17, 19, 50, 52, 104, 110, 111, 112, 133, 633, 777, 1337,
+];
+
+/** A terminal of xterm.js that does for its program nothing but to show text. */
+export class Screen implements Disposable {
+  readonly #terminal: Terminal;
+  readonly #fit = new FitAddon();
+  readonly #observer: ResizeObserver;
+  readonly #encoder = new TextEncoder();
+  #waitingBytes = 0;
+  #drained: (() => void) | null = null;
+
+  constructor(options: ScreenOptions) {
+    const { place, colors, isDark, fontFamily, fontSize, onInput, onSize, mayPaste, onLeave } = options;
+    const terminal = new Terminal({
+      ...{ fontFamily, fontSize, scrollback: SCROLLBACK_COUNT, allowProposedApi: false, screenReaderMode: true },
+      ...{ convertEol: false, cursorBlink: false, macOptionIsMeta: true, minimumContrastRatio: 4.5, windowOptions: {} },
+      theme: themeOf(colors, isDark),
+      documentOverride: documentFor(place.ownerDocument),
+      linkHandler: { activate: () => undefined },
+    });
+    this.#terminal = terminal;
+    for (const number of REFUSED_COMMANDS) terminal.parser.registerOscHandler(number, () => true);
+    terminal.loadAddon(this.#fit);
+    withNonce(place.ownerDocument, () => terminal.open(place));
+    terminal.onData((text) => onInput(this.#encoder.encode(text)));
+    terminal.onBinary((text) => onInput(Uint8Array.from(text, (character) => character.charCodeAt(0))));
+    terminal.onResize(({ rows, cols }) => onSize({ rows, cols }));
+    terminal.attachCustomKeyEventHandler((event) => {
+      // The keyboard must not be caught for good: Tab is the program's.
+      const isLeave = event.ctrlKey && event.altKey && event.key === "Escape";
+      if (isLeave && event.type === "keydown") onLeave();
+      return !isLeave;
+    });
+    place.addEventListener("paste", (event) => void this.#onPaste(event, mayPaste), { capture: true });
+    this.#fit.fit();
+    onSize(this.size);
+    this.#observer = new ResizeObserver(() => this.#fit.fit());
+    this.#observer.observe(place);
+  }
+
+  get size(): { readonly rows: number; readonly cols: number } {
+    return { rows: this.#terminal.rows, cols: this.#terminal.cols };
+  }
+
+  /** Shows output. Resolves when there is room for more. */
+  async write(bytes: Uint8Array): Promise<void> {
+    this.#waitingBytes += bytes.byteLength;
+    this.#terminal.write(bytes, () => {
+      this.#waitingBytes -= bytes.byteLength;
+      if (this.#waitingBytes <= WAITING_BYTES_MAX / 2) this.#drained?.();
+    });
+    if (this.#waitingBytes <= WAITING_BYTES_MAX) return;
+    await new Promise<void>((resolve) => {
+      this.#drained = resolve;
+    });
+    this.#drained = null;
+  }
+
+  /** Resolves when everything was drawn. */
+  settled(): Promise<void> {
+    return new Promise((resolve) => this.#terminal.write("", resolve));
+  }
+
+  setColors(colors: ScreenColors, isDark: boolean): void {
+    this.#terminal.options.theme = themeOf(colors, isDark);
+  }
+
+  focus(): void {
+    this.#terminal.focus();
+  }
+
+  blur(): void {
+    this.#terminal.blur();
+  }
+
+  /** Nothing that is typed goes anywhere any more. */
+  close(): void {
+    this.#terminal.options.disableStdin = true;
+    this.#terminal.options.cursorInactiveStyle = "none";
+  }
+
+  [Symbol.dispose](): void {
+    this.#observer.disconnect();
+    this.#terminal.dispose();
+  }
+
+  async #onPaste(event: ClipboardEvent, mayPaste: ScreenOptions["mayPaste"]): Promise<void> {
+    event.preventDefault();
+    event.stopPropagation();
+    const text = pastedText(event.clipboardData?.getData("text/plain") ?? "");
+    if (text === "") return;
+    if (/[\r\n]/.test(text) && !(await mayPaste(text))) return;
+    this.#terminal.paste(text);
+  }
+}
+
+/** The 16 colours of programs, which xterm.js brings to the contrast that text needs. */
+function themeOf({ background, foreground, cursor, selection }: ScreenColors, isDark: boolean) {
+  const basic = isDark ? DARK : LIGHT;
+  return { ...basic, background, foreground, cursor, cursorAccent: background, selectionBackground: selection };
+}
+
+const LIGHT = {
+  ...{ black: "#1a1c19", red: "#b3261e", green: "#1c7145", yellow: "#87560a", blue: "#2c5aa0", magenta: "#8a3d86" },
+  ...{ cyan: "#0f6b73", white: "#d3d5ce", brightBlack: "#5b605a", brightRed: "#c7382f", brightGreen: "#24844f" },
+  ...{ brightYellow: "#9a6410", brightBlue: "#3b64b0", brightMagenta: "#9d4d99", brightCyan: "#177c85" },
+  brightWhite: "#f2f3f0",
+};
+const DARK = {
+  ...{ black: "#373b37", red: "#f2887f", green: "#5fc58d", yellow: "#dba95a", blue: "#86abec", magenta: "#d79bd3" },
+  ...{ cyan: "#6cc7cf", white: "#e8eae6", brightBlack: "#8b918a", brightRed: "#f7a59e", brightGreen: "#7ad6a3" },
+  ...{ brightYellow: "#e8c07f", brightBlue: "#a5c1f2", brightMagenta: "#e4b8e1", brightCyan: "#8dd8de" },
+  brightWhite: "#ffffff",
+};
+
+/**
+ * What xterm.js takes for the document. It writes colours as the attribute `style`, which the policy of the page forbids;
+ * the same through the object model is allowed.
+ */
+function documentFor(document: Document): Document {
+  const own = Object.create(Document.prototype) as Document;
+  Object.defineProperties(own, {
+    createElement: {
+      value: (name: string) => {
+        const element = document.createElement(name);
+        if (element instanceof HTMLStyleElement) element.nonce = nonce(document);
+        if (element instanceof HTMLSpanElement) element.setAttribute = styledBySpan;
+        return element;
+      },
+    },
+    createDocumentFragment: { value: () => document.createDocumentFragment() },
+    addEventListener: { value: document.addEventListener.bind(document) },
+    removeEventListener: { value: document.removeEventListener.bind(document) },
+  });
+  return own;
+}
+
+function styledBySpan(this: HTMLSpanElement, name: string, value: string): void {
+  if (name !== "style") {
+    Element.prototype.setAttribute.call(this, name, value);
+    return;
+  }
+  for (const [, property = "", color = ""] of value.matchAll(COLOR_DECLARATION))
+    this.style.setProperty(property, color);
+}
+
+/** What xterm.js writes into the attribute. */
+const COLOR_DECLARATION = /(?<![\w-])(color|background-color)\s*:\s*([^;]+);/g;
+
+/** The number that the policy of this page asks of style elements. */
+function nonce(document: Document): string {
+  return document.querySelector<HTMLMetaElement>('meta[name="csp-nonce"]')?.nonce ?? "";
+}
+
+/** Gives the style elements that are made meanwhile what the policy asks of them: some are made past `documentFor`. */
+function withNonce(document: Document, open: () => void): void {
+  const create = document.createElement;
+  using _own = {
+    [Symbol.dispose]: () => {
+      document.createElement = create;
+    },
+  };
+  document.createElement = ((name: string, options?: ElementCreationOptions) => {
+    const element = create.call(document, name, options);
+    if (element instanceof HTMLStyleElement) element.nonce = nonce(document);
+    return element;
+  }) as typeof create;
+  open();
+}

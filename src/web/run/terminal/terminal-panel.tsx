@@ -1,0 +1,73 @@
+import { useRef, useState } from "preact/hooks";
+import { COMMAND_SPID } from "../../../client/processes.ts";
+import type { Operation } from "../../../client/types.ts";
+import { type Problem, problemOf } from "../../data/problem.ts";
+import { Button } from "../../parts/button.tsx";
+import { Empty } from "../../parts/empty.tsx";
+import { ProblemNote } from "../../parts/problem-note.tsx";
+import { startShell } from "../processes.tsx";
+import { TerminalView } from "./terminal.tsx";
+
+interface TerminalPanelProps {
+  readonly operation: Operation;
+  readonly isOver: boolean;
+  readonly isRunning: boolean;
+  /** true: the command itself has a terminal */
+  readonly ownPty: boolean;
+  /** the process of the link; null: it names none */
+  readonly spid: number | null;
+  readonly onShow: (spid: number) => void;
+  readonly onDetach: () => void;
+}
+
+/** The terminal of the command or of a process beside it, or the way to one. */
+export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onShow, onDetach }: TerminalPanelProps) {
+  const [isBusy, setBusy] = useState(false);
+  const [problem, setProblem] = useState<Problem>();
+  /** the process that was started here: everything it writes is new */
+  const started = useRef<number | null>(null);
+  const shown = spid ?? (ownPty ? COMMAND_SPID : null);
+  if (shown !== null) {
+    const process = { instance: operation.id, spid: shown };
+    return <TerminalView process={process} isFresh={started.current === shown} onDetach={onDetach} />;
+  }
+  const start = async () => {
+    setBusy(true);
+    setProblem(undefined);
+    try {
+      const made = await startShell(operation.id);
+      started.current = made;
+      onShow(made);
+    } catch (error) {
+      setProblem(problemOf(error));
+    }
+    setBusy(false);
+  };
+  if (isOver || !isRunning) {
+    return (
+      <Empty
+        title={isOver ? "The run has ended" : "The run has not begun"}
+        text={
+          isOver
+            ? "A terminal needs a run that goes on. Start one from its result to look around in its files."
+            : "A terminal can be opened as soon as the command runs."
+        }
+        {...(isOver ? { command: "coppice shell IMAGE" } : {})}
+      />
+    );
+  }
+  return (
+    <>
+      {problem === undefined ? null : <ProblemNote problem={problem} title="No shell was started" />}
+      <Empty
+        title="Look around in the run"
+        text="A shell runs beside the command, with the same files, processes and network. It ends with the command."
+        action={
+          <Button tone="primary" icon="terminal" isBusy={isBusy} onClick={() => void start()}>
+            Open a shell
+          </Button>
+        }
+      />
+    </>
+  );
+}

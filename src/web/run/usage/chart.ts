@@ -1,0 +1,75 @@
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+
+/** Colours of a chart, as a canvas takes them. */
+export interface ChartColors {
+  readonly line: string;
+  readonly fill: string;
+  readonly grid: string;
+  readonly text: string;
+}
+
+export interface ChartOptions {
+  readonly place: HTMLElement;
+  readonly colors: ChartColors;
+  /** fonts of the axes */
+  readonly font: string;
+  /** in `CSS pixels` */
+  readonly width: number;
+  readonly height: number;
+  /** a value of the axis, as text */
+  readonly text: (value: number) => string;
+  /** the highest value that the axis has room for in any case */
+  readonly least: number;
+  /** told which point the pointer or a key is at; null: none */
+  readonly onPoint: (index: number | null) => void;
+}
+
+/** A line over time on a canvas. */
+export class Chart {
+  readonly #plot: uPlot;
+
+  constructor({ place, colors, font, width, height, text, least, onPoint }: ChartOptions) {
+    const axis = { stroke: colors.text, font, ticks: { show: false } };
+    this.#plot = new uPlot(
+      {
+        ...{ width, height },
+        legend: { show: false },
+        cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+        scales: { y: { range: (_plot, _low, high) => [0, Math.max(least, high * 1.1)] } },
+        axes: [
+          { ...axis, grid: { show: false }, space: 80 },
+          {
+            ...axis,
+            size: 64,
+            space: 32,
+            grid: { stroke: colors.grid, width: 1 },
+            values: (_plot, values) => values.map(text),
+          },
+        ],
+        series: [{}, { stroke: colors.line, fill: colors.fill, width: 1.5, points: { show: false } }],
+        hooks: { setCursor: [(plot) => onPoint(plot.cursor.idx ?? null)] },
+      },
+      [[], []],
+      place,
+    );
+  }
+
+  setData(at: readonly number[], values: readonly number[]): void {
+    this.#plot.setData([at as number[], values as number[]]);
+  }
+
+  setSize(width: number, height: number): void {
+    this.#plot.setSize({ width, height });
+  }
+
+  /** Moves the cursor to a point. */
+  point(index: number): void {
+    const at = this.#plot.data[0][index];
+    if (at !== undefined) this.#plot.setCursor({ left: this.#plot.valToPos(at, "x"), top: 0 });
+  }
+
+  destroy(): void {
+    this.#plot.destroy();
+  }
+}

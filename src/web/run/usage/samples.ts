@@ -1,0 +1,77 @@
+import type { Usage } from "../../../client/types.ts";
+
+/** Largest number of points of a chart. */
+export const POINTS_MAX = 600;
+
+/** Points of a chart, as uPlot takes them. */
+export interface Points {
+  /** in `seconds` since the epoch */
+  readonly at: readonly number[];
+  /** share of one CPU, in `percent` */
+  readonly cpu: readonly number[];
+  /** in `bytes` */
+  readonly memory: readonly number[];
+}
+
+/**
+ * Samples of a run of any length, in a bounded number of points: when there are too many, two neighbours become one, and from
+ * then on as many samples as those make a point. A point has the mean of the CPU and the highest memory.
+ */
+export class Samples {
+  #at: number[] = [];
+  #cpu: number[] = [];
+  #memory: number[] = [];
+  #perPoint = 1;
+  #pending: { readonly count: number; readonly cpu: number; readonly memory: number } = { count: 0, cpu: 0, memory: 0 };
+  #latest: Usage | null = null;
+  #cpuPeak = 0;
+
+  add(sample: Usage): void {
+    this.#latest = sample;
+    this.#cpuPeak = Math.max(this.#cpuPeak, sample.cpu_percent);
+    const { count, cpu, memory } = this.#pending;
+    const next = {
+      count: count + 1,
+      cpu: cpu + sample.cpu_percent,
+      memory: Math.max(memory, sample.memory_bytes),
+    };
+    if (next.count < this.#perPoint) {
+      this.#pending = next;
+      return;
+    }
+    this.#pending = { count: 0, cpu: 0, memory: 0 };
+    this.#at.push(Date.parse(sample.at) / 1000);
+    this.#cpu.push(next.cpu / next.count);
+    this.#memory.push(next.memory);
+    if (this.#at.length > POINTS_MAX) this.#halve();
+  }
+
+  get points(): Points {
+    return { at: [...this.#at], cpu: [...this.#cpu], memory: [...this.#memory] };
+  }
+
+  /** null: there is no sample yet */
+  get latest(): Usage | null {
+    return this.#latest;
+  }
+
+  /** highest share of one CPU in a sample, in `percent` */
+  get cpuPeak(): number {
+    return this.#cpuPeak;
+  }
+
+  #halve(): void {
+    const pairs = Math.floor(this.#at.length / 2);
+    const pick = <T>(make: (one: number, other: number) => T): T[] =>
+      Array.from({ length: pairs }, (_, index) => make(2 * index, 2 * index + 1));
+    const value = (values: readonly number[], index: number) => values[index] ?? 0;
+    const at = pick((_, other) => value(this.#at, other));
+    const cpu = pick((one, other) => (value(this.#cpu, one) + value(this.#cpu, other)) / 2);
+    const memory = pick((one, other) => Math.max(value(this.#memory, one), value(this.#memory, other)));
+    // The last one of an odd number is waited for anew.
+    this.#at = at;
+    this.#cpu = cpu;
+    this.#memory = memory;
+    this.#perPoint *= 2;
+  }
+}

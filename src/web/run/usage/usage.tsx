@@ -1,0 +1,130 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { useColors, useTheme } from "../../app/theme.ts";
+import { bytesText, durationText } from "../../parts/format.ts";
+import type { Chart } from "./chart.ts";
+import type { UsageSeries } from "./use-usage.ts";
+
+/** CPU and memory of a run as it goes. */
+export function UsageCharts({ series }: { readonly series: UsageSeries }) {
+  const { samples } = series;
+  const { latest } = samples;
+  const { at, cpu, memory } = samples.points;
+  if (latest === null) return <p class="muted">The figures begin with the command.</p>;
+  return (
+    <div class="run-charts">
+      <LineChart
+        label="CPU"
+        color="--chart-1"
+        at={at}
+        values={cpu}
+        least={100}
+        text={percentText}
+        summary={`now ${percentText(latest.cpu_percent)}, at most ${percentText(samples.cpuPeak)}, ${durationText(latest.cpu_time_ms)} in all`}
+      />
+      <LineChart
+        label="Memory"
+        color="--chart-2"
+        at={at}
+        values={memory}
+        least={16_777_216}
+        text={bytesText}
+        summary={`now ${bytesText(latest.memory_bytes)}, at most ${bytesText(latest.memory_peak_bytes)}`}
+      />
+    </div>
+  );
+}
+
+function percentText(value: number): string {
+  return `${value < 9.95 ? value.toFixed(1) : value.toFixed(0)} %`;
+}
+
+interface LineChartProps {
+  readonly label: string;
+  readonly color: "--chart-1" | "--chart-2";
+  readonly at: readonly number[];
+  readonly values: readonly number[];
+  readonly least: number;
+  readonly text: (value: number) => string;
+  /** the chart in words */
+  readonly summary: string;
+}
+
+const HEIGHT_PIXELS = 120;
+const COLORS = ["--chart-1", "--chart-2", "--chart-grid", "--text-muted"] as const;
+
+/** A chart with its figures in words. Arrow keys go from point to point, and each is told. */
+function LineChart({ label, color, at, values, least, text, summary }: LineChartProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const chart = useRef<Chart | null>(null);
+  const [isReady, setReady] = useState(false);
+  const [point, setPoint] = useState<number | null>(null);
+  const colors = useColors(COLORS);
+  const theme = useTheme();
+  useEffect(() => {
+    const element = place.current;
+    if (element === null) return;
+    let isLeft = false;
+    const observer = new ResizeObserver(() => chart.current?.setSize(element.clientWidth, HEIGHT_PIXELS));
+    void import("./chart.ts").then(({ Chart: Made }) => {
+      if (isLeft) return;
+      chart.current = new Made({
+        ...{ place: element, width: element.clientWidth, height: HEIGHT_PIXELS, text, least, onPoint: setPoint },
+        font: `12px ${getComputedStyle(element).fontFamily}`,
+        colors: {
+          line: colors[color],
+          fill: colors[color].replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)"),
+          ...{ grid: colors["--chart-grid"], text: colors["--text-muted"] },
+        },
+      });
+      observer.observe(element);
+      setReady(true);
+    });
+    return () => {
+      isLeft = true;
+      observer.disconnect();
+      chart.current?.destroy();
+      chart.current = null;
+      setReady(false);
+    };
+  }, [theme, colors]);
+  useEffect(() => {
+    if (isReady) chart.current?.setData(at, values);
+  }, [isReady, at.length, at.at(-1)]);
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    const from = point ?? at.length;
+    const steps: Record<string, number> = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: at.length - 1 };
+    const step = steps[event.key];
+    if (step === undefined || at.length === 0) return;
+    event.preventDefault();
+    const next = Math.min(at.length - 1, Math.max(0, step));
+    setPoint(next);
+    chart.current?.point(next);
+  };
+  const value = point === null ? undefined : values[point];
+  const time = point === null ? undefined : at[point];
+  return (
+    <figure class="run-chart">
+      <figcaption>
+        <span class="run-chart-label">{label}</span>{" "}
+        <span class="run-chart-summary">
+          {value === undefined || time === undefined
+            ? summary
+            : `${text(value)} at ${new Date(time * 1000).toLocaleTimeString("en-GB")}`}
+        </span>
+      </figcaption>
+      <div
+        ref={place}
+        class="run-chart-place"
+        role="img"
+        aria-label={`${label} over time: ${summary}`}
+        tabIndex={0}
+        onKeyDown={onKeyDown}
+        onBlur={() => setPoint(null)}
+      />
+      <span class="visually-hidden" role="status">
+        {value === undefined || document.activeElement !== place.current ? "" : `${label} ${text(value)}`}
+      </span>
+    </figure>
+  );
+}

@@ -1,0 +1,47 @@
+import { useEffect, useState } from "preact/hooks";
+import { readEvents } from "../../../client/events.ts";
+import { pause } from "../../../client/pause.ts";
+import type { Usage } from "../../../client/types.ts";
+import { api } from "../../data/api.ts";
+import { problemOf } from "../../data/problem.ts";
+import { Samples } from "./samples.ts";
+
+/** Pause before samples are asked for again: an instance that has just begun has none yet, in `milliseconds`. */
+const AGAIN_MS = 1000;
+
+export interface UsageSeries {
+  readonly samples: Samples;
+  /** grows with every sample */
+  readonly version: number;
+}
+
+/** The usage of an instance while it runs, a sample a second. @param isRunning false: there are no samples to be had */
+export function useUsage(id: string, isRunning: boolean): UsageSeries {
+  const [series, setSeries] = useState<UsageSeries>(() => ({ samples: new Samples(), version: 0 }));
+  useEffect(() => {
+    if (!isRunning) return;
+    const leaving = new AbortController();
+    const samples = new Samples();
+    void follow(id, leaving.signal, (sample) => {
+      samples.add(sample);
+      setSeries(({ version }) => ({ samples, version: version + 1 }));
+    });
+    return () => leaving.abort();
+  }, [id, isRunning]);
+  return series;
+}
+
+/** Never rejects: whether the instance still runs, others tell. */
+async function follow(id: string, signal: AbortSignal, take: (sample: Usage) => void): Promise<void> {
+  const path = `/instances/${encodeURIComponent(id)}/stats`;
+  while (!signal.aborted) {
+    try {
+      for await (const { data } of readEvents(api, path, { signal })) take(JSON.parse(data) as Usage);
+    } catch (error) {
+      const { status } = problemOf(error);
+      // Expected: the connection broke, or the instance is about to run, or to end.
+      if (status === 401 || status === 403 || status === 404) return;
+    }
+    await pause(AGAIN_MS, signal).catch(() => undefined);
+  }
+}

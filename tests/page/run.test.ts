@@ -1,0 +1,157 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { Page } from "playwright-core";
+import { Client } from "../../src/client/client.ts";
+import { Run } from "../../src/client/runs.ts";
+import { CuttingRelay } from "../support/cutting-relay.ts";
+import { freePort } from "../support/free-port.ts";
+import { PageScene, signIn } from "../support/page/scene.ts";
+import { viewProblems } from "../support/page/views.ts";
+
+let scene: PageScene;
+let client: Client;
+beforeAll(async () => {
+  // The daemon is started again at the same address.
+  scene = await PageScene.start({ flags: ["--listen-port", String(await freePort())] });
+  client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+const start = (command: string, more: object = {}) =>
+  Run.start(client, { image: "tag:busybox", command, shell: true, disposable: true, ...more });
+
+/** Lines of output as they are shown, without times. */
+const lines = (page: Page) => page.locator(".run-line-text").allTextContents();
+const state = (page: Page, text: string) => page.locator(".run-about").getByText(text, { exact: true }).waitFor();
+
+describe("a run", () => {
+  test("is shown while it goes on, and can be stopped", async () => {
+    const run = await start("echo first; echo problem >&2; sleep 600");
+    await using tab = await scene.signedIn(`/runs/${run.id}`);
+    const { page } = tab;
+    await page.getByText("first", { exact: true }).waitFor();
+    await page.getByText("problem", { exact: true }).waitFor();
+    await state(page, "Running");
+    expect(await viewProblems(tab, "run-output")).toEqual([]);
+    for (const view of ["Processes", "Network", "Events"]) {
+      await page.getByRole("link", { name: view }).click();
+      await page.locator(".table, .empty").first().waitFor();
+      expect(await viewProblems(tab, `run-${view.toLowerCase()}`)).toEqual([]);
+    }
+    await page.getByRole("link", { name: "CPU and memory" }).click();
+    await page.locator(".run-chart-place canvas").nth(1).waitFor();
+    expect(await viewProblems(tab, "run-usage")).toEqual([]);
+    await page.locator(".run-chart-place").first().focus();
+    await page.keyboard.press("End");
+    await page
+      .locator(".run-chart-summary")
+      .first()
+      .getByText(/ at \d\d:\d\d:\d\d$/)
+      .waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    const question = page.getByRole("dialog");
+    await question.getByText("Stop this run?").waitFor();
+    await question.getByRole("button", { name: "Stop" }).click();
+    await state(page, "Cancelled");
+  });
+
+  test("that has ended is found again by its link, also after the daemon was started again", async () => {
+    const run = await start("echo kept; exit 3", { disposable: false });
+    const { image } = await run.result();
+    await using tab = await scene.signedIn(`/runs/${run.id}`);
+    const { page } = tab;
+    await page.getByText("kept", { exact: true }).waitFor();
+    await state(page, "Exit 3");
+    await scene.appliance.down();
+    await scene.appliance.up();
+    tab.expectProblem(/ERR_CONNECTION_REFUSED|Failed to load resource/);
+    await page.reload();
+    await page.getByText("kept", { exact: true }).waitFor();
+    await state(page, "Exit 3");
+    const links = await page.getByRole("link").evaluateAll((all) => all.map((one) => one.getAttribute("href")));
+    expect(links).toContain(`/images/${image}`);
+    await page.getByRole("link", { name: "Fork from the end" }).click();
+    expect(await page.getByLabel("Image").inputValue()).toBe(image ?? "");
+    expect(await viewProblems(tab, "run-form-fork")).toEqual([]);
+  });
+
+  test("of which there is no record says so", async () => {
+    await using tab = await scene.signedIn("/runs/0197a1d0-5a5e-7000-8000-3c6e0b8a9c15");
+    await tab.page.getByText("The appliance has no record of it").waitFor();
+    expect(await viewProblems(tab, "run-gone")).toEqual([]);
+  });
+
+  test("is told without a gap or a double when the connection breaks", async () => {
+    await using relay = await CuttingRelay.open(scene.appliance.url, []);
+    const run = await start("for n in $(seq 1 40); do echo line $n; sleep 0.1; done");
+    await using tab = await scene.browser.open(relay.url);
+    const { page } = tab;
+    tab.expectProblem(/ERR_|Failed to load resource/);
+    await page.goto(`/runs/${run.id}`);
+    await signIn(tab, scene.appliance.token);
+    for (const seen of ["line 5", "line 20"]) {
+      await page.getByText(seen, { exact: true }).waitFor();
+      relay.cutAll();
+    }
+    await page.getByText("line 40", { exact: true }).waitFor();
+    await state(page, "Done");
+    await page.setViewportSize({ width: 1280, height: 2000 });
+    await page.getByText("line 1", { exact: true }).waitFor();
+    expect(await lines(page)).toEqual(Array.from({ length: 40 }, (_, index) => `line ${index + 1}`));
+  });
+});
+
+describe("output of a hostile guest", () => {
+  test("is text, whatever it has", async () => {
+    const script = [
+      "printf '<img src=x onerror=alert(1)><script>alert(2)</script>\\n'",
+      "printf '\\033]0;owned\\007\\033]52;c;ZXZpbA==\\007\\033]8;;http://evil.example/\\007link\\033]8;;\\007\\n'",
+      "printf '\\033[31mred\\033[0m plain\\n'",
+      "printf 'safe\\342\\200\\256txt.exe\\n'",
+      "printf '10%%\\r50%%\\r100%%\\n'",
+      "head -c 1048576 /dev/zero | tr '\\0' x; echo",
+      "echo end",
+    ];
+    const run = await start(script.join("; "), { truncate_output_at: 10_485_760 });
+    await using tab = await scene.signedIn(`/runs/${run.id}`);
+    const { page } = tab;
+    const title = await page.title();
+    await page.getByText("end", { exact: true }).waitFor();
+    const shown = await lines(page);
+    expect(shown.slice(0, 5)).toEqual([
+      ...["<img src=x onerror=alert(1)><script>alert(2)</script>", "link", "red plain", "safe\\u202etxt.exe", "100%"],
+    ]);
+    expect(shown[5]).toMatch(/^x{4096}… 1044480 more characters$/);
+    expect(await page.locator(".run-lines img, .run-lines script, .run-lines a").count()).toBe(0);
+    expect(await page.locator(".sgr-text-1").textContent()).toBe("red");
+    expect(await page.title()).toBe(title);
+    expect(await viewProblems(tab, "run-hostile")).toEqual([]);
+  });
+
+  test("without an end is bounded, and goes on to be readable", async () => {
+    const run = await start("yes 'a line of no interest' | head -n 300000; echo the end; sleep 600", {
+      truncate_output_at: 10_485_760,
+    });
+    await using tab = await scene.signedIn(`/runs/${run.id}`);
+    const { page } = tab;
+    await page.getByText("the end", { exact: true }).waitFor();
+    expect(await page.locator(".run-line").count()).toBeLessThan(150);
+    await page.getByLabel("Search in the output").fill("the end");
+    await page.getByText("1 of 1").waitFor();
+    await page.getByRole("button", { name: "Load earlier output" }).click();
+    await page.getByText("This is earlier output.").waitFor();
+    await page.getByRole("button", { name: "Follow" }).click();
+    await page.getByText("the end", { exact: true }).waitFor();
+    const [saved] = await Promise.all([
+      page.waitForEvent("download"),
+      (async () => {
+        await page.getByRole("button", { name: "Download the output" }).click();
+        await page.getByRole("menuitem", { name: "Standard output" }).click();
+      })(),
+    ]);
+    expect(saved.suggestedFilename()).toMatch(/^run-[0-9a-f]{8}-stdout\.txt$/);
+    expect((await Bun.file(await saved.path()).text()).split("\n")).toHaveLength(300_002);
+    await run.cancel();
+  });
+});
