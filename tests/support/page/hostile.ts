@@ -104,9 +104,7 @@ export async function harm(tab: Tab): Promise<string[]> {
   const found = await tab.page.evaluate(() => {
     const problems: string[] = [];
     if ("owned" in globalThis) problems.push("a script of a guest ran");
-    if (/owned/.test(document.title.replace(/\\x1b\]0;owned|globalThis\.owned/g, ""))) {
-      problems.push(`the title is ${document.title}`);
-    }
+    if (document.title === "owned") problems.push("an escape set the title");
     const forbidden =
       "iframe, object, embed, [onerror], [onload], [onfocus], [onmouseover], a[href^='javascript:' i], base, form[action]";
     for (const element of document.querySelectorAll(forbidden)) problems.push(element.outerHTML.slice(0, 200));
