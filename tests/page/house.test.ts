@@ -159,7 +159,7 @@ describe("an operator", () => {
     const form = page.getByRole("dialog", { name: "New token" });
     await form.getByLabel("Account").fill("two words");
     await form.getByRole("button", { name: "Make the token" }).click();
-    await form.getByText(/account must be 1 to 128/).waitFor();
+    await form.getByText(/Up to 128 letters/).waitFor();
     await form.getByLabel("Account").fill("robot");
     await form.getByLabel("Allows").selectOption({ label: "Chosen scopes" });
     await form.getByLabel("files:read").uncheck();

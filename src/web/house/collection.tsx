@@ -32,7 +32,6 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
   return (
     <Section
       heading="Collector"
-      about="It runs once an hour by itself."
       actions={
         value === undefined || isNothing(value) ? undefined : (
           <Button isSmall onClick={() => setAsking(true)}>
@@ -78,16 +77,18 @@ function isNothing({ images, layers, files, bytes }: Collection): boolean {
 }
 
 function partsOf({ images, layers, layer_bytes, files, file_bytes }: Collection): string {
-  return [
-    countOf(images, "expired image"),
-    `${countOf(layers, "layer")} (${bytesText(layer_bytes)})`,
-    `${countOf(files, "file")} (${bytesText(file_bytes)})`,
-  ].join(", ");
+  const parts = [
+    ...(images === 0 ? [] : [countOf(images, "expired image")]),
+    ...(layers === 0 ? [] : [`${countOf(layers, "layer")} (${bytesText(layer_bytes)})`]),
+    ...(files === 0 ? [] : [`${countOf(files, "file")} (${bytesText(file_bytes)})`]),
+  ];
+  return parts.length === 0 ? "nothing" : parts.join(", ");
 }
 
 function policyOf({ images_untagged_ttl: images, files_ttl: files }: Collection): string {
   const age = (seconds: number) => durationText(seconds * 1000);
   return [
+    "The collector runs once an hour by itself.",
     images === undefined
       ? "Images without a tag never expire (images.untagged_ttl)."
       : `Images without a tag expire when they were not used for ${age(images)} (images.untagged_ttl).`,

@@ -18,9 +18,11 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
   return (
     <>
       <div class="house-bar house-bar-large" aria-hidden="true">
-        {pieces.map(({ id, bytes }) => (
-          <span key={id} class={`house-bar-part house-bar-${id}`} style={{ width: `${(bytes / total) * 100}%` }} />
-        ))}
+        {pieces
+          .filter(({ bytes }) => bytes > 0)
+          .map(({ id, bytes }) => (
+            <span key={id} class={`house-bar-part house-bar-${id}`} style={{ width: `${(bytes / total) * 100}%` }} />
+          ))}
       </div>
       <dl class="house-legend">
         {pieces.map(({ id, label, bytes, note }) => (

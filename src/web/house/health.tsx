@@ -7,6 +7,7 @@ import { Button } from "../parts/button.tsx";
 import { CommandLine } from "../parts/empty.tsx";
 import { Age } from "../parts/figure.tsx";
 import { countOf } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
 import { Icon } from "../parts/icon.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
@@ -84,7 +85,10 @@ function FindingItem({ name, state, summary, meaning, fix, word }: Finding & { r
       </span>
       <h3>{name}</h3>
       <div class="house-finding-text">
-        <p>{summary}</p>
+        {/* It may hold what a program of the host said. */}
+        <p>
+          <GuestText text={summary} isLong />
+        </p>
         <p class="muted house-small">{meaning}</p>
         {fix === undefined ? null : <CommandLine text={fix} />}
       </div>

@@ -30,7 +30,7 @@ export function Meter({ label, used, total, text, note }: MeterProps) {
         aria-valuenow={Math.min(used, total)}
         aria-valuetext={said}
       >
-        <span class="house-bar-part house-bar-used" style={{ width: `${share * 100}%` }} />
+        {share === 0 ? null : <span class="house-bar-part house-bar-used" style={{ width: `${share * 100}%` }} />}
       </div>
       {note === undefined ? null : <p class="muted house-small">{note}</p>}
     </div>

@@ -39,6 +39,8 @@ const TIMES: readonly Choice[] = [
   { value: String(365 * DAY_SECONDS), label: "1 year" },
 ];
 
+const ACCOUNT_RULE = "Up to 128 letters, digits and . _ @ -, with a letter or a digit first.";
+
 export interface NewTokenProps {
   readonly onMade: () => void;
   readonly onClose: () => void;
@@ -113,10 +115,13 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
         <Field
           label="Account"
           value={account}
-          onValue={setAccount}
+          onValue={(next) => {
+            setAccount(next);
+            setProblem(undefined);
+          }}
           isRequired
           hint="Owns whatever the token makes. A name that is new makes a new account."
-          problem={field === "account" ? problem?.message : undefined}
+          problem={field === "account" ? ACCOUNT_RULE : undefined}
         />
         <Select label="Allows" value={preset} choices={PRESETS} onValue={setPreset} />
         {preset === "chosen" ? (

@@ -49,7 +49,7 @@ function LoadSection() {
     return <ProblemNote title="What runs could not be read" problem={load.problem} onRetry={load.reload} />;
   }
   const { memory_bytes, vcpus, machines, accounts } = load.value;
-  const pool = `${machines.ready} of ${countText(machines.pool_size)} wait ready in the pool`;
+  const pool = `${machines.ready} of ${countText(machines.pool_size)} ready in the pool`;
   return (
     <>
       {load.problem === undefined ? null : <ProblemNote problem={load.problem} />}
@@ -112,7 +112,7 @@ function OwnSection() {
     <Section
       heading="Yours"
       about={
-        own.value === undefined
+        own.value === undefined || own.value.length === 0
           ? undefined
           : `${countOf(own.value.length, "operation")} of the account ${account} ${own.value.length === 1 ? "has" : "have"} not ended.`
       }

@@ -26,13 +26,13 @@ export function OperationRows({ label, rows }: { readonly label: string; readonl
   return <Table label={label} columns={COLUMNS} rows={rows} rowKey={({ id }) => id} />;
 }
 
-function What({ id, about, error }: Operation) {
+function What({ id, about, status, error }: Operation) {
   return (
     <div class="house-what">
       <Link href={`/runs/${id}`}>
         {about === undefined ? <span class="mono">{shortId(id)}</span> : <GuestText text={about} isMono hasTitle />}
       </Link>
-      {error === undefined ? null : (
+      {status !== "FAILED" || error === undefined ? null : (
         <div class="muted house-small">
           <GuestText text={error.message} hasTitle />
         </div>

@@ -76,7 +76,7 @@ export function OperationsPart() {
       <search class="house-filters">
         <Select label="Status" value={status ?? ""} choices={STATUSES} onValue={(next) => filter({ status: next })} />
         <Select label="Kind" value={kind ?? ""} choices={KINDS} onValue={(next) => filter({ kind: next })} />
-        <Select label="Made in" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
+        <Select label="Made" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
         {isFiltered ? (
           <Link class="house-clear" href="/house/operations">
             Clear

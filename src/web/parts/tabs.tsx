@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { Link } from "../app/router.ts";
 
 export interface Tab {
@@ -26,8 +26,13 @@ export function Tabs({ label, tabs, current, onSelect }: TabsProps) {
 }
 
 function LinkTabs({ label, tabs, current }: TabsProps) {
+  const row = useRef<HTMLElement>(null);
+  // In a narrow window it may lie beside what is seen of the row.
+  useEffect(() => {
+    row.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [current]);
   return (
-    <nav class="tabs" aria-label={label}>
+    <nav ref={row} class="tabs" aria-label={label}>
       {tabs.map((tab) => (
         <Link key={tab.id} class="tab" href={tab.href ?? ""} aria-current={tab.id === current ? "page" : undefined}>
           <TabLabel {...tab} />
