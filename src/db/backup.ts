@@ -37,12 +37,14 @@ export function snapshotDatabase(db: Database, path: string): void {
 }
 
 /**
- * Deletes the rows of all merged layers, which are a cache: backups do not contain their files. Does nothing with a schema
- * from before the table existed.
+ * Deletes the rows that backups do not contain: those of merged layers, which are a cache, and those of sessions on the
+ * page, because people who have signed out since must not be signed in again. The schema may be older than the tables.
  */
-export function forgetMergedLayers(db: Database): void {
-  const table = db.orm.get<[number] | undefined>(sql`select 1 from sqlite_master where name = 'merged_layers'`);
-  if (table !== undefined) db.orm.run(sql`delete from merged_layers`);
+export function forgetWhatPasses(db: Database): void {
+  for (const name of ["merged_layers", "web_sessions"]) {
+    const table = db.orm.get<[number] | undefined>(sql`select 1 from sqlite_master where name = ${name}`);
+    if (table !== undefined) db.orm.run(sql`delete from ${sql.identifier(name)}`);
+  }
 }
 
 /** The first fault that SQLite's integrity check finds; null when there is none. */

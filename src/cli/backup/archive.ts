@@ -5,7 +5,7 @@ import {
   type BackupContents,
   backupContents,
   checkDatabase,
-  forgetMergedLayers,
+  forgetWhatPasses,
   snapshotDatabase,
 } from "../../db/backup.ts";
 import { openDatabase } from "../../db/database.ts";
@@ -169,7 +169,7 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
   }
   // The list is read from the snapshot: the database itself may have changed since.
   using snapshot = openDatabase(staged.database, "keep");
-  forgetMergedLayers(snapshot);
+  forgetWhatPasses(snapshot);
   const contents = backupContents(snapshot);
   for (const name of await readdir(layout.keys)) await link(join(layout.keys, name), join(staged.keys, name));
   for (const { id } of contents.layers) {
@@ -217,8 +217,8 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
   using db = openDatabase(staged.database);
   const problem = checkDatabase(db);
   if (problem !== null) throw new BackupError(`the database of the backup is damaged: ${problem}`);
-  // Backups of older versions have rows of merged layers, without their files.
-  forgetMergedLayers(db);
+  // Backups of other versions may have rows of merged layers, without their files.
+  forgetWhatPasses(db);
   const contents = backupContents(db);
   for (const { id, diskBytes } of contents.layers) {
     signal?.throwIfAborted();
