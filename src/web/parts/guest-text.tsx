@@ -21,7 +21,9 @@ export interface GuestTextProps {
  */
 export function GuestText({ text, isMono, isLong, hasTitle }: GuestTextProps) {
   const limit = isLong === true ? LONG_MAX : NAME_MAX;
-  const parts = partsOf(text.slice(0, limit));
+  const begin = text.slice(0, limit);
+  // A name of nothing but blanks would be an empty place.
+  const parts = /^ +$/.test(begin) ? [{ text: begin.replaceAll(" ", "\\x20"), isEscape: true }] : partsOf(begin);
   const name = classes("guest-text", isMono && "mono", isLong && "guest-text-long");
   const title = hasTitle === true ? parts.map((part) => part.text).join("") : undefined;
   return (
