@@ -18,6 +18,8 @@ import type { WalkLimiter } from "../walk-limiter.ts";
 /** Images and operations that are read in one turn of the event loop: a few milliseconds where all commands are very long. */
 const IMAGES_COUNT = 100;
 const OPERATIONS_COUNT = 32;
+/** Images of the first turn: the code that reads them may be cold. */
+const FIRST_IMAGES_COUNT = 10;
 /** Images that a turn skips at most: an index entry each. */
 const SKIPPED_COUNT = 4000;
 /** Deleted images that one turn, and one answer, walks over at most. */
@@ -97,7 +99,8 @@ async function* branchParts(
   let from = { place: oldest ?? BEGINNING, isIncluded: true };
   for (let left = limit; left > 0; ) {
     await pacer.yield();
-    const nodes = branchImagesFrom(db, accountId, from, before, Math.min(left, IMAGES_COUNT));
+    const count = Math.min(left, IMAGES_COUNT, FIRST_IMAGES_COUNT + limit - left);
+    const nodes = branchImagesFrom(db, accountId, from, before, count);
     const images: BranchImage[] = [];
     for (const node of nodes) {
       const found = ancestry.of(node);
@@ -106,7 +109,7 @@ async function* branchParts(
     if (images.length > 0) yield { type: "images", images };
     const last = nodes.at(-1);
     left -= nodes.length;
-    if (last === undefined || nodes.length < IMAGES_COUNT) break;
+    if (last === undefined || nodes.length < count) break;
     from = { place: last, isIncluded: false };
   }
   await pacer.yield();

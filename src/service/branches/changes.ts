@@ -14,7 +14,7 @@ const WAITING_COUNT_MAX = 1000;
 /** Changes that come within this time are told together, in `milliseconds`. */
 const COLLECT_MS = 20;
 /** Rows that are read in one turn of the event loop. */
-const ROWS_COUNT = 50;
+const ROWS_COUNT = 32;
 
 export type Change =
   | { readonly type: "operation"; readonly operation: BranchOperation }
