@@ -140,6 +140,53 @@ describe("a session", () => {
   });
 });
 
+describe("a view whose chunk is gone", () => {
+  /** Answers 404 for every script that is asked for while `isGone` says so. */
+  async function loseChunks({ page }: Tab, isGone: () => boolean): Promise<void> {
+    await page.route("**/web/assets/*.js", async (route) => {
+      if (isGone()) await route.fulfill({ status: 404 });
+      else await route.continue();
+    });
+  }
+
+  test("because the appliance was upgraded loads the page anew, once, at its link", async () => {
+    await using tab = await scene.signedIn("/house");
+    const { page } = tab;
+    tab.expectProblem(/404|dynamically imported module/);
+    await current(tab).getByText("House").waitFor();
+    let documents = 0;
+    page.on("request", (request) => {
+      documents += request.isNavigationRequest() ? 1 : 0;
+    });
+    await loseChunks(tab, () => documents === 0);
+    await page.keyboard.type("gr");
+    await page.getByRole("heading", { level: 1, name: "Runs" }).waitFor();
+    expect(new URL(page.url()).pathname).toBe("/runs");
+    expect(documents).toBe(1);
+  });
+
+  test("for good says so in place of the view, and does not load the page for ever", async () => {
+    await using tab = await scene.signedIn("/house");
+    const { page } = tab;
+    tab.expectProblem(/404|dynamically imported module/);
+    await current(tab).getByText("House").waitFor();
+    let documents = 0;
+    page.on("request", (request) => {
+      documents += request.isNavigationRequest() ? 1 : 0;
+    });
+    // The index page and its own script are there, but the view's chunk is not.
+    const names = new Set(await page.evaluate(() => [...document.scripts].map(({ src }) => src)));
+    await page.route("**/web/assets/*.js", async (route) => {
+      if (names.has(route.request().url())) await route.continue();
+      else await route.fulfill({ status: 404 });
+    });
+    await page.keyboard.type("gr");
+    await page.getByRole("heading", { level: 1, name: "This view failed" }).waitFor();
+    await page.getByRole("button", { name: "Reload the page" }).waitFor();
+    expect(documents).toBe(1);
+  });
+});
+
 describe("an appliance that restarts", () => {
   test("is missed by one quiet line, and everything goes on by itself when it is back", async () => {
     const { appliance } = scene;
