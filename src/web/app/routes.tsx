@@ -16,6 +16,7 @@ export interface Place {
 
 export const PLACES: readonly Place[] = [
   // The forest of images.
+  { name: "branches", path: /^\/$/, load: () => import("../branches/view.tsx") },
   // One image.
   { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
   { name: "runs", path: /^\/runs(?:\/[^/]*)?$/, load: () => import("../run/view.tsx") },

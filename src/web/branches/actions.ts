@@ -1,0 +1,85 @@
+import type { MenuItem } from "../parts/menu.tsx";
+import type { ImageNode } from "./model/forest.ts";
+import type { Item } from "./model/shown.ts";
+
+export function linkToImage(id: string): string {
+  return `/images/${id}`;
+}
+
+/** The changes of an image against another one. */
+export function linkToComparison(id: string, against: string): string {
+  return `/images/${id}?view=changes&against=${against}`;
+}
+
+export function linkToRunHere(id: string): string {
+  return `/runs/new?image=${id}`;
+}
+
+/** What can be done with an item. */
+export interface Deeds {
+  may(scope: string): boolean;
+  /** image whose branch alone is shown */
+  readonly focusId: string | null;
+  readonly onTag: (image: ImageNode) => void;
+  readonly onCompare: (image: ImageNode) => void;
+  readonly onFocus: (image: ImageNode | null) => void;
+  readonly onCopy: (text: string) => void;
+  readonly onDelete: (image: ImageNode) => void;
+  readonly onToggle: (item: Item) => void;
+  /** true for a step of a chain that was unfolded */
+  isUnfolded(image: ImageNode): boolean;
+  readonly onFoldChain: (image: ImageNode) => void;
+}
+
+/** The menu of an item. */
+export function menuOf(item: Item, deeds: Deeds): MenuItem[] {
+  if (item.kind === "run") {
+    return [
+      { label: "Open the run", icon: "run", href: `/runs/${item.run.id}`, keys: "Enter" },
+      { label: "Copy the id", icon: "copy", onSelect: () => deeds.onCopy(item.run.id) },
+    ];
+  }
+  if (item.kind !== "image") {
+    return [{ label: "Show them", icon: "plus", onSelect: () => deeds.onToggle(item), keys: "Space" }];
+  }
+  const { image } = item;
+  const isFocus = deeds.focusId === image.id;
+  const fold = { icon: "branch", keys: "Space", onSelect: () => deeds.onToggle(item) } as const;
+  return [
+    { label: "Open", icon: "image", href: linkToImage(image.id), keys: "Enter" },
+    ...(deeds.may("instances:spawn")
+      ? [{ label: "Run here", icon: "run", href: linkToRunHere(image.id) } as const]
+      : []),
+    ...(deeds.may("images:tag")
+      ? [
+          {
+            label: image.tag === null ? "Tag" : "Change the tag",
+            icon: "tag",
+            onSelect: () => deeds.onTag(image),
+          } as const,
+        ]
+      : []),
+    { label: "Compare with another", icon: "compare", onSelect: () => deeds.onCompare(image) },
+    { label: "Copy the id", icon: "copy", onSelect: () => deeds.onCopy(image.id), isApart: true },
+    isFocus
+      ? { label: "Show all branches", icon: "filter", onSelect: () => deeds.onFocus(null) }
+      : { label: "Show this branch alone", icon: "filter", onSelect: () => deeds.onFocus(image) },
+    ...(image.children.length === 0
+      ? []
+      : [{ ...fold, label: item.isClosed ? "Show what is below" : "Fold what is below" }]),
+    ...(deeds.isUnfolded(image)
+      ? [{ label: "Fold this chain", icon: "branch", onSelect: () => deeds.onFoldChain(image) } as const]
+      : []),
+    ...(deeds.may("images:delete")
+      ? [
+          {
+            label: "Delete",
+            icon: "trash",
+            isDangerous: true,
+            isApart: true,
+            onSelect: () => deeds.onDelete(image),
+          } as const,
+        ]
+      : []),
+  ];
+}

@@ -1,0 +1,153 @@
+import { classes } from "../parts/classes.ts";
+import { Age, Bytes } from "../parts/figure.tsx";
+import { bytesText, countText, durationText } from "../parts/format.ts";
+import { Icon } from "../parts/icon.tsx";
+import { printable } from "../parts/printable.ts";
+import { memo } from "./memo.ts";
+import type { ImageNode, RunRow } from "./model/forest.ts";
+import { partsOf, type Search } from "./model/search.ts";
+import type { Item } from "./model/shown.ts";
+import { clockText, failureOf, hiddenBy, nameOf, runName, sumOf, titleOf } from "./model/text.ts";
+import { useSeconds } from "./use-seconds.ts";
+
+/** Text of a guest on one line, with what the search found marked. */
+export function Found({
+  text,
+  search,
+  isMono,
+}: {
+  readonly text: string;
+  readonly search: Search | null;
+  readonly isMono?: boolean;
+}) {
+  const parts = partsOf(printable(text), search);
+  return (
+    <bdi class={classes("guest-text", isMono && "mono")}>
+      {parts.map((part, index) => (index % 2 === 1 ? <mark key={index}>{part}</mark> : part))}
+    </bdi>
+  );
+}
+
+export interface ContentProps {
+  readonly item: Item;
+  readonly search: Search | null;
+  /** changes with what the item shows: items are made anew with each drawing */
+  readonly version: string;
+}
+
+/** All that an item shows changes with this text. */
+export function versionOf(item: Item): string {
+  if (item.kind === "run") return `${item.run.state} ${item.run.since}`;
+  const { images, hits } = hiddenBy(item);
+  const own =
+    item.kind === "image" ? `${item.image.tag ?? ""} ${item.image.isHit} ${item.isClosed} ${item.image.skipped}` : "";
+  return `${own} ${images} ${hits}`;
+}
+
+/** What a card and a row of the list show. */
+export const Content = memo(({ item, search }: ContentProps) => {
+  if (item.kind === "image") return <ImageContent image={item.image} search={search} />;
+  if (item.kind === "run") return <RunContent run={item.run} search={search} />;
+  return <FoldContent item={item} />;
+});
+
+function ImageContent({ image, search }: { readonly image: ImageNode; readonly search: Search | null }) {
+  const failure = failureOf(image);
+  return (
+    <>
+      <span class={classes("branches-name", image.tag !== null && "branches-tag")}>
+        {image.tag === null ? null : <Icon name="tag" />}
+        <Found text={nameOf(image)} search={search} isMono={image.tag === null} />
+      </span>
+      <Age class="branches-age" at={image.createdAt} />
+      <span class="branches-command">
+        {failure === null ? null : <span class="branches-failure">{failure}</span>}
+        {image.command === null ? (
+          <span class="branches-about">{image.origin === "checkpoint" ? "checkpoint" : "imported"}</span>
+        ) : (
+          <Found text={image.command} search={search} isMono />
+        )}
+      </span>
+      <span class="branches-added">
+        <Bytes value={image.addedBytes} isSigned />
+      </span>
+    </>
+  );
+}
+
+function RunContent({ run, search }: { readonly run: RunRow; readonly search: Search | null }) {
+  const isLive = run.state === "running" || run.state === "waiting";
+  return (
+    <>
+      <span class="branches-name">
+        <span class="branches-dot" />
+        {runName(run)}
+      </span>
+      {isLive ? <Clock since={run.since} /> : null}
+      <span class="branches-command">
+        {run.command === null ? null : <Found text={run.command} search={search} isMono />}
+      </span>
+    </>
+  );
+}
+
+/** Time since then, by the second. */
+function Clock({ since }: { readonly since: number }) {
+  const now = useSeconds();
+  const passed = now - since;
+  return (
+    <>
+      <span class="branches-age number" title={durationText(passed)}>
+        {clockText(passed)}
+      </span>
+      <span class="branches-growth" style={{ transform: `scaleX(${grown(passed)})` }} />
+    </>
+  );
+}
+
+/** How far a run has grown: nobody knows when it ends, so it slows down and never fills its card. */
+function grown(milliseconds: number): number {
+  return Number((1 - 1 / (1 + Math.max(0, milliseconds) / GROWING_MS)).toFixed(3));
+}
+
+/** A run has grown to the half after that time. */
+const GROWING_MS = 45_000;
+
+function FoldContent({ item }: { readonly item: Extract<Item, { readonly kind: "steps" | "more" }> }) {
+  const { failed, addedBytes } = sumOf(item.images);
+  const { images } = hiddenBy(item);
+  const about = [
+    ...(failed === 0 ? [] : [`${countText(failed)} failed`]),
+    item.kind === "more" && images > item.images.length ? `${countText(images)} images` : `+${bytesText(addedBytes)}`,
+  ];
+  return (
+    <>
+      <span class="branches-name">{titleOf(item)}</span>
+      <span class="branches-command branches-about">{about.join(" · ")}</span>
+    </>
+  );
+}
+
+/** How many images are out of sight there, or what the search found of them. */
+export function countShown(item: Item): string {
+  const { images, hits } = hiddenBy(item);
+  if (hits > 0) return `${countText(hits)} found`;
+  return item.kind === "image" && item.isClosed ? countText(images) : "";
+}
+
+/** How many images an item keeps out of sight; a click shows them. */
+export function FoldMark({ item }: { readonly item: Item }) {
+  const { hits } = hiddenBy(item);
+  if (item.kind === "run" || (item.kind === "image" && item.image.children.length === 0)) return null;
+  const isOpen = item.kind === "image" && !item.isClosed;
+  return (
+    <span
+      class={classes("branches-fold", hits > 0 && "branches-fold-found", isOpen && "branches-fold-open")}
+      data-act="toggle"
+      aria-hidden="true"
+    >
+      <span class="branches-fold-count">{countShown(item)}</span>
+      <Icon name={isOpen ? "left" : "right"} />
+    </span>
+  );
+}

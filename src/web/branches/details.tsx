@@ -1,0 +1,173 @@
+import type { ComponentChildren } from "preact";
+import { useMemo } from "preact/hooks";
+import { Link } from "../app/router.ts";
+import { useSession } from "../data/session.ts";
+import { Button, ButtonLink } from "../parts/button.tsx";
+import { CopyButton } from "../parts/copy-button.tsx";
+import { Age, Bytes } from "../parts/figure.tsx";
+import { countOf, countText, shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { type Deeds, linkToImage, linkToRunHere } from "./actions.ts";
+import { type ImageNode, lineOf } from "./model/forest.ts";
+import type { Item } from "./model/shown.ts";
+import { failureOf, runName, sumOf, titleOf } from "./model/text.ts";
+
+interface DetailsProps {
+  readonly item: Item;
+  readonly deeds: Deeds;
+  readonly onReveal: (id: string) => void;
+}
+
+/** The item that has the focus: all that is known of it, and what can be done with it. */
+export function Details({ item, deeds, onReveal }: DetailsProps) {
+  if (item.kind === "image") return <ImageDetails image={item.image} deeds={deeds} onReveal={onReveal} />;
+  if (item.kind === "run") {
+    return (
+      <>
+        <h2>{runName(item.run)}</h2>
+        {item.run.command === null ? null : <Command text={item.run.command} />}
+        <div class="branches-deeds">
+          <ButtonLink href={`/runs/${item.run.id}`} tone="primary" icon="run">
+            Open the run
+          </ButtonLink>
+        </div>
+      </>
+    );
+  }
+  const { failed, addedBytes } = sumOf(item.images);
+  return (
+    <>
+      <h2>{titleOf(item)}</h2>
+      <p class="muted">
+        {item.kind === "steps" ? "A chain of runs without a branch or a tag." : "Older images beside these."}
+      </p>
+      <dl class="branches-facts">
+        <Fact name="Failed">{countText(failed)}</Fact>
+        <Fact name="Added">
+          <Bytes value={addedBytes} isSigned />
+        </Fact>
+      </dl>
+      <div class="branches-deeds">
+        <Button icon="plus" onClick={() => deeds.onToggle(item)}>
+          Show them
+        </Button>
+      </div>
+    </>
+  );
+}
+
+function Fact({ name, children }: { readonly name: string; readonly children: ComponentChildren }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function Command({ text }: { readonly text: string }) {
+  return (
+    <pre class="branches-code">
+      <GuestText text={text} isMono isLong />
+    </pre>
+  );
+}
+
+const ORIGINS = { image_import: "Imported", instance: "Made by a run", checkpoint: "Checkpoint of a run" } as const;
+
+function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
+  const failure = failureOf(image);
+  return (
+    <>
+      <h2 class="branches-details-name">
+        <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} hasTitle />
+      </h2>
+      <div class="branches-id">
+        <code>{image.id}</code>
+        <CopyButton text={image.id} label="Copy the id" />
+      </div>
+      {image.command === null ? null : <Command text={image.command} />}
+      <dl class="branches-facts">
+        <Fact name={ORIGINS[image.origin]}>
+          <Age at={image.createdAt} />
+        </Fact>
+        {image.origin === "instance" ? (
+          <Fact name="Command">{failure === null ? "exit 0" : <span class="branches-failure">{failure}</span>}</Fact>
+        ) : null}
+        <Fact name="Added">
+          <Bytes value={image.addedBytes} isSigned />
+        </Fact>
+        <Fact name="Made from it">{image.below === 0 ? "nothing" : countOf(image.below, "image")}</Fact>
+        {image.operation === "" ? null : (
+          <Fact name="Operation">
+            <Link href={`/runs/${image.operation}`}>{shortId(image.operation)}</Link>
+          </Fact>
+        )}
+      </dl>
+      <Way image={image} onReveal={onReveal} />
+      <Deedful image={image} deeds={deeds} />
+    </>
+  );
+}
+
+/** Tagged ancestors and the root: the names that a person knows. */
+function Way({ image, onReveal }: { readonly image: ImageNode; readonly onReveal: (id: string) => void }) {
+  const names = useMemo(() => namedAbove(image), [image, image.parent]);
+  if (names.length === 0) return null;
+  return (
+    <nav class="branches-way" aria-label="Ancestors">
+      <h3>From</h3>
+      <ul>
+        {names.map(({ ancestor, steps }) => (
+          <li key={ancestor.id}>
+            <button type="button" class="text-button" onClick={() => onReveal(ancestor.id)}>
+              <GuestText text={ancestor.tag ?? shortId(ancestor.id)} isMono={ancestor.tag === null} />
+            </button>
+            <span class="muted number">{steps} up</span>
+          </li>
+        ))}
+      </ul>
+    </nav>
+  );
+}
+
+const NAMES_MAX = 5;
+
+function namedAbove(image: ImageNode): { readonly ancestor: ImageNode; readonly steps: number }[] {
+  const above = [...lineOf(image.parent)].map((ancestor, index) => ({ ancestor, steps: index + 1 }));
+  return above
+    .filter(({ ancestor, steps }) => steps === 1 || ancestor.tag !== null || ancestor.parent === null)
+    .slice(0, NAMES_MAX);
+}
+
+function Deedful({ image, deeds }: { readonly image: ImageNode; readonly deeds: Deeds }) {
+  const { may } = useSession();
+  return (
+    <div class="branches-deeds">
+      <ButtonLink href={linkToImage(image.id)} tone="primary" icon="image">
+        Open
+      </ButtonLink>
+      {may("instances:spawn") ? (
+        <ButtonLink href={linkToRunHere(image.id)} icon="run">
+          Run here
+        </ButtonLink>
+      ) : null}
+      {may("images:tag") ? (
+        <Button icon="tag" onClick={() => deeds.onTag(image)}>
+          Tag
+        </Button>
+      ) : null}
+      <Button icon="compare" onClick={() => deeds.onCompare(image)}>
+        Compare
+      </Button>
+      <Button icon="filter" onClick={() => deeds.onFocus(deeds.focusId === image.id ? null : image)}>
+        {deeds.focusId === image.id ? "Show all" : "This branch alone"}
+      </Button>
+      {may("images:delete") ? (
+        <Button icon="trash" tone="quiet" onClick={() => deeds.onDelete(image)}>
+          Delete
+        </Button>
+      ) : null}
+    </div>
+  );
+}

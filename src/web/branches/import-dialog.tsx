@@ -1,0 +1,87 @@
+import { useState } from "preact/hooks";
+import { answerOf } from "../../client/client.ts";
+import { isTag, TAG_RULE } from "../../domain/image.ts";
+import { api } from "../data/api.ts";
+import { useSession } from "../data/session.ts";
+import { Button } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
+import { Empty } from "../parts/empty.tsx";
+import { Field } from "../parts/field.tsx";
+import { useToast } from "../parts/toast.tsx";
+
+const EXAMPLE = "registry.example.net/library/debian:13";
+
+/** Asks for an image of a registry, and begins to import it. */
+export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
+  const [reference, setReference] = useState("");
+  const [tag, setTag] = useState("");
+  const [username, _setUsername] = useState("");
+  const [password, setPassword] = useState("");
+  const toast = useToast();
+  const isWrong = tag !== "" && !isTag(tag);
+  const begin = async () => {
+    const credentials = username === "" && password === "" ? {} : { credentials: { username, password } };
+    const named = tag === "" ? {} : { tag };
+    await answerOf(api.v1.images.import.post({ registry: reference.trim(), ...named, ...credentials }));
+    toast("The import has begun");
+  };
+  return (
+    <Confirm
+      title="Import an image"
+      action="Import"
+      isReady={reference.trim() !== "" && !isWrong}
+      onConfirm={begin}
+      onClose={onClose}
+    >
+      <div class="branches-form">
+        <Field
+          label="Reference"
+          value={reference}
+          onValue={setReference}
+          isMono
+          placeholder={EXAMPLE}
+          hint="Registry, repository, and version or digest."
+        />
+        <Field
+          label="Tag"
+          value={tag}
+          onValue={setTag}
+          isMono
+          problem={isWrong ? `A tag ${TAG_RULE}.` : undefined}
+          hint="A name for it here. It may stay empty."
+        />
+        <details>
+          <summary>The registry asks for a password</summary>
+          <div class="branches-form">
+            <Field
+              label="Password"
+              type="password"
+              value={password}
+              onValue={setPassword}
+              hint="It is used for this import and not kept."
+            />
+          </div>
+        </details>
+      </div>
+    </Confirm>
+  );
+}
+
+/** A new appliance: how to get the first image. */
+export function NoImages({ onImport }: { readonly onImport: () => void }) {
+  const { may } = useSession();
+  return (
+    <Empty
+      title="No images yet"
+      text="Everything begins with an image of a registry. What runs in it makes new images, which branch off it here."
+      command={`coppice image import ${EXAMPLE} --tag debian`}
+      action={
+        may("images:import") ? (
+          <Button tone="primary" icon="download" onClick={onImport}>
+            Import an image
+          </Button>
+        ) : undefined
+      }
+    />
+  );
+}

@@ -1,0 +1,250 @@
+import { Forest, type ImageNode, lineOf } from "./forest.ts";
+import { type Layout, layOut } from "./layout.ts";
+import { inPieces } from "./pieces.ts";
+import type { Row } from "./rows.ts";
+import { type Search, searchOf } from "./search.ts";
+import { type Folds, type Item, NO_FOLDS, shownItems } from "./shown.ts";
+
+/** How long a run that left no image is still shown, in `milliseconds`. */
+const FADING_MS = 8_000;
+/** Rows that are taken before there is a pause. */
+const PIECE = 256;
+
+/** What a person looks at. */
+export interface Look {
+  readonly query: string;
+  /** image whose ancestors and descendants alone are shown */
+  readonly focusId: string | null;
+  readonly folds: Folds;
+}
+
+/** What there is to draw. */
+export interface Drawing {
+  readonly layout: Layout;
+  readonly forest: Forest;
+  readonly search: Search | null;
+  /** images that the search finds */
+  readonly hits: number;
+  /** false while the first images are still to come */
+  readonly isThere: boolean;
+  /** all images have come */
+  readonly isComplete: boolean;
+  /** the appliance has older images than these */
+  readonly hasOlder: boolean;
+}
+
+const NOTHING: Layout = { items: [], byKey: new Map(), columns: 0, rows: 0 };
+
+/**
+ * The images of an account, and the drawing of them. Rows wait until no drawing is made, and each drawing is made in pieces:
+ * so neither many rows nor many images hold up the page.
+ */
+export class Branches {
+  #forest = new Forest();
+  #look: Look = { query: "", focusId: null, folds: NO_FOLDS };
+  #selectedId: string | null = null;
+  /** images that were asked for, and stay visible */
+  readonly #revealed = new Set<string>();
+  #rows: Row[] = [];
+  #isComplete = false;
+  #isRanked = false;
+  #hasOlder = false;
+  #isWorking = false;
+  #isStale = false;
+  /** what is drawn stays until all rows are there */
+  #isReplacing = false;
+  readonly #changed: (drawing: Drawing) => void;
+  drawing: Drawing;
+
+  /** @param changed is called with each new drawing */
+  constructor(changed: (drawing: Drawing) => void) {
+    this.#changed = changed;
+    this.drawing = this.#drawn(NOTHING, null, 0);
+  }
+
+  get look(): Look {
+    return this.#look;
+  }
+
+  set look(look: Look) {
+    this.#look = look;
+    this.#redraw();
+  }
+
+  get folds(): Folds {
+    return this.#look.folds;
+  }
+
+  set folds(folds: Folds) {
+    this.look = { ...this.#look, folds };
+  }
+
+  /** Keeps an image visible, from the next drawing on. */
+  select(id: string | null): void {
+    this.#selectedId = id;
+  }
+
+  /** Brings an image out of all folds. */
+  reveal(id: string): void {
+    this.#revealed.add(id);
+    const image = this.#forest.images.get(id);
+    const open = new Map(this.folds.open);
+    for (const ancestor of lineOf(image?.parent ?? null)) if (open.get(ancestor.id) === false) open.delete(ancestor.id);
+    this.folds = { ...this.folds, open };
+  }
+
+  /** Takes rows, in the order in which they came. */
+  take(rows: readonly Row[]): void {
+    for (const row of rows) this.#rows.push(row);
+    this.#redraw();
+  }
+
+  /** Forgets all images, for rows that come from here on; what is drawn stays until they are all there. */
+  beginAnew(): void {
+    this.#isReplacing = this.#isComplete || this.#isReplacing;
+    this.#forest = new Forest();
+    this.#rows = [];
+    this.#isComplete = false;
+    this.#isRanked = false;
+  }
+
+  #redraw(): void {
+    this.#isStale = true;
+    if (!this.#isWorking) void this.#work();
+  }
+
+  async #work(): Promise<void> {
+    this.#isWorking = true;
+    while (this.#isStale) {
+      this.#isStale = false;
+      const forest = this.#forest;
+      await inPieces(this.#taking(), () => true);
+      if (this.#isReplacing && !this.#isComplete) continue;
+      this.#isReplacing = false;
+      const drawing = await inPieces(this.#drawing(forest), () => forest === this.#forest && !this.#isLookStale());
+      if (drawing === null) {
+        this.#isStale = true;
+        continue;
+      }
+      this.drawing = drawing;
+      this.#changed(drawing);
+    }
+    this.#isWorking = false;
+  }
+
+  /** A new look makes the drawing that is being made useless; new rows do not: they are in the next one. */
+  #drawnLook: Look | null = null;
+  #isLookStale(): boolean {
+    return this.#drawnLook !== this.#look;
+  }
+
+  *#taking(): Generator<void, void> {
+    while (this.#rows.length > 0) {
+      for (const row of this.#rows.splice(0, PIECE)) this.#takeRow(row);
+      yield;
+    }
+  }
+
+  *#drawing(forest: Forest): Generator<void, Drawing> {
+    this.#drawnLook = this.#look;
+    const { query, folds, focusId } = this.#look;
+    const search = searchOf(query);
+    yield* forest.measure(search === null ? null : (image) => search.finds(image));
+    if (!this.#isRanked) for (const root of forest.roots) root.rank = root.latest;
+    this.#isRanked = this.#isComplete;
+    const focus = focusId === null ? null : (forest.images.get(focusId) ?? null);
+    const pins = new Set(this.#revealed);
+    if (this.#selectedId !== null) pins.add(this.#selectedId);
+    const items = yield* shownItems(forest, {
+      folds,
+      pins,
+      focus,
+      isSearching: search !== null,
+      isComplete: this.#isComplete,
+    });
+    const layout = yield* layOut(items);
+    let hits = 0;
+    if (search !== null) for (const root of forest.roots) hits += root.hitsBelow + (root.isHit ? 1 : 0);
+    return this.#drawn(layout, search, hits);
+  }
+
+  #drawn(layout: Layout, search: Search | null, hits: number): Drawing {
+    const isThere = this.#isComplete || layout.items.length > 0;
+    return {
+      layout,
+      forest: this.#forest,
+      search,
+      hits,
+      isThere,
+      isComplete: this.#isComplete,
+      hasOlder: this.#hasOlder,
+    };
+  }
+
+  #takeRow(row: Row): void {
+    switch (row.is) {
+      case "image":
+        this.#forest.add(row.image);
+        return;
+      case "deleted":
+        this.#forest.remove(row.id);
+        return;
+      case "end":
+        this.#isComplete = true;
+        this.#hasOlder = row.hasOlder;
+        return;
+      case "operation":
+        this.#takeRun(row);
+    }
+  }
+
+  #takeRun({ run, result }: Extract<Row, { is: "operation" }>): void {
+    const forest = this.#forest;
+    const isLive = run.state === "waiting" || run.state === "running";
+    // Its image is there already, or nobody saw it run.
+    if (
+      !isLive &&
+      (!forest.runs.has(run.id) || (result !== null && result !== run.imageId && forest.images.has(result)))
+    ) {
+      forest.dropRun(run.id);
+      return;
+    }
+    forest.setRun(run);
+    if (isLive) return;
+    setTimeout(() => {
+      forest.dropRun(run.id);
+      if (forest === this.#forest) this.#redraw();
+    }, FADING_MS);
+  }
+}
+
+/** Folds after a person acted on an item: what is folded opens, what is open closes. */
+export function toggled(folds: Folds, item: Item): Folds {
+  if (item.kind === "image") return opened(folds, item.image, item.isClosed);
+  if (item.kind === "steps") {
+    const unfolded = new Set(folds.unfolded);
+    for (const { id } of item.images) unfolded.add(id);
+    return { ...folds, unfolded };
+  }
+  if (item.kind === "more") {
+    const shown = item.siblings - 1;
+    const next = item.images.length <= MORE * 1.5 ? Number.MAX_SAFE_INTEGER : shown + MORE;
+    return { ...folds, shown: new Map(folds.shown).set(item.parentId ?? "", next) };
+  }
+  return folds;
+}
+
+/** Siblings that are brought out of a fold at a time. */
+const MORE = 50;
+
+export function opened(folds: Folds, image: ImageNode, isOpen: boolean): Folds {
+  return { ...folds, open: new Map(folds.open).set(image.id, isOpen) };
+}
+
+/** Folds with the chain that an image is a step of folded again. */
+export function foldedChain(folds: Folds, image: ImageNode): Folds {
+  const unfolded = new Set(folds.unfolded);
+  for (let node: ImageNode | null = image; node !== null && unfolded.delete(node.id); ) node = node.parent;
+  for (let node = image.children[0]; node !== undefined && unfolded.delete(node.id); ) node = node.children[0];
+  return { ...folds, unfolded };
+}

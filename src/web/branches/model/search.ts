@@ -1,0 +1,38 @@
+import { shortId } from "../../parts/format.ts";
+import type { ImageNode, RunRow } from "./forest.ts";
+
+/** What a search finds: text in tags and commands, in any case, and beginnings of ids, whole or short. */
+export interface Search {
+  readonly text: string;
+  finds(image: Pick<ImageNode, "id" | "tag" | "command">): boolean;
+  findsRun(run: Pick<RunRow, "id" | "command">): boolean;
+}
+
+/** A search; null for blanks alone. */
+export function searchOf(query: string): Search | null {
+  const text = query.trim().toLowerCase();
+  if (text === "") return null;
+  const has = (value: string | null): boolean => value?.toLowerCase().includes(text) === true;
+  // People copy the end of an id, which is what the page shows, or all of it.
+  const isId = (id: string): boolean => id.startsWith(text) || shortId(id).startsWith(text);
+  return {
+    text,
+    finds: ({ id, tag, command }) => has(tag) || has(command) || isId(id),
+    findsRun: ({ id, command }) => has(command) || isId(id),
+  };
+}
+
+/** A text in parts, of which every second one is what the search found. */
+export function partsOf(text: string, search: Search | null): string[] {
+  if (search === null) return [text];
+  const lower = text.toLowerCase();
+  // Few characters change their length with their case; then places do not fit.
+  if (lower.length !== text.length) return [text];
+  const parts: string[] = [];
+  let from = 0;
+  for (let at = lower.indexOf(search.text); at >= 0; at = lower.indexOf(search.text, from)) {
+    parts.push(text.slice(from, at), text.slice(at, at + search.text.length));
+    from = at + search.text.length;
+  }
+  return [...parts, text.slice(from)];
+}

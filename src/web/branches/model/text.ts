@@ -1,0 +1,153 @@
+import { ageText, bytesText, countOf, countText, shortId } from "../../parts/format.ts";
+import { printable } from "../../parts/printable.ts";
+import type { ImageNode, Origin, RunRow, RunState } from "./forest.ts";
+import type { Search } from "./search.ts";
+import type { Item } from "./shown.ts";
+
+export function nameOf({ id, tag }: Pick<ImageNode, "id" | "tag">): string {
+  return printable(tag ?? shortId(id));
+}
+
+/** Time that goes on, such as `1:05`. @param milliseconds that passed; clocks may differ, so it may be below 0 */
+export function clockText(milliseconds: number): string {
+  const seconds = Math.max(0, Math.floor(milliseconds / 1000));
+  const minutes = Math.floor(seconds / 60);
+  const two = (value: number): string => String(value).padStart(2, "0");
+  return minutes < 60
+    ? `${minutes}:${two(seconds % 60)}`
+    : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(seconds % 60)}`;
+}
+
+const ORIGINS: Readonly<Record<Origin, string>> = {
+  image_import: "imported",
+  instance: "made by a run",
+  checkpoint: "checkpoint",
+};
+
+/** Words as all views have them. */
+const STATES: Readonly<Record<RunState, string>> = {
+  waiting: "Waiting",
+  running: "Running",
+  ended: "Done, no new image",
+  failed: "Failed",
+  cancelled: "Cancelled",
+};
+
+const RUN_NAMES: Readonly<Record<Origin, string>> = {
+  image_import: "Import · ",
+  instance: "",
+  checkpoint: "Checkpoint · ",
+};
+
+export function runName({ origin, state }: Pick<RunRow, "origin" | "state">): string {
+  return `${RUN_NAMES[origin]}${STATES[state]}`;
+}
+
+/** What went wrong with the command of an image; null when nothing did. */
+export function failureOf({ exitCode, timedOut }: Pick<ImageNode, "exitCode" | "timedOut">): string | null {
+  if (timedOut) return "timed out";
+  return exitCode === null || exitCode === 0 ? null : `exit ${exitCode}`;
+}
+
+/** What an item shows first. */
+export function titleOf(item: Item): string {
+  switch (item.kind) {
+    case "image":
+      return nameOf(item.image);
+    case "run":
+      return runName(item.run);
+    case "steps":
+      return countOf(item.images.length, "step");
+    case "more":
+      return `${countText(item.images.length)} more`;
+  }
+}
+
+interface Sum {
+  readonly failed: number;
+  readonly addedBytes: number;
+  readonly hits: number;
+}
+
+/** Sums over images that are folded. */
+export function sumOf(images: readonly ImageNode[]): Sum {
+  const sum = { failed: 0, addedBytes: 0, hits: 0 };
+  for (const image of images) {
+    if (failureOf(image) !== null) sum.failed++;
+    if (image.isHit) sum.hits++;
+    sum.addedBytes += image.addedBytes;
+  }
+  return sum;
+}
+
+interface Hidden {
+  readonly images: number;
+  readonly hits: number;
+}
+
+const hiddenOf = new WeakMap<Item, Hidden>();
+
+/** Images that an item keeps out of sight, and those among them that the search finds. Items are new with each drawing. */
+export function hiddenBy(item: Item): Hidden {
+  const known = hiddenOf.get(item);
+  if (known !== undefined) return known;
+  const hidden = countHidden(item);
+  hiddenOf.set(item, hidden);
+  return hidden;
+}
+
+function countHidden(item: Item): Hidden {
+  if (item.kind === "image") {
+    return item.isClosed ? { images: item.image.below, hits: item.image.hitsBelow } : { images: 0, hits: 0 };
+  }
+  if (item.kind === "steps") return { images: item.images.length, hits: sumOf(item.images).hits };
+  if (item.kind === "run") return { images: 0, hits: 0 };
+  let images = 0;
+  let hits = 0;
+  for (const image of item.images) {
+    images += 1 + image.below;
+    hits += (image.isHit ? 1 : 0) + image.hitsBelow;
+  }
+  return { images, hits };
+}
+
+/** True for what a search passes over, with all that it keeps out of sight. */
+export function isPassedOver(item: Item, search: Search | null): boolean {
+  if (search === null) return false;
+  if (item.kind === "run") return !search.findsRun(item.run);
+  return hiddenBy(item).hits === 0 && !(item.kind === "image" && item.image.isHit);
+}
+
+/** All that an item shows, as one sentence for who hears it. @param now `milliseconds` since 1970 */
+export function spoken(item: Item, now: number): string {
+  const hidden = hiddenBy(item);
+  const folded = hidden.images === 0 ? [] : [`${countOf(hidden.images, "image")} folded`];
+  const found = hidden.hits === 0 ? [] : [`${hidden.hits} found in it`];
+  switch (item.kind) {
+    case "image":
+      return [...spokenImage(item.image, now), ...folded, ...found].join(", ");
+    case "run":
+      return [runName(item.run), printable(item.run.command ?? ""), clockText(now - item.run.since)]
+        .filter(Boolean)
+        .join(", ");
+    case "steps": {
+      const { failed } = sumOf(item.images);
+      return [titleOf(item), ...(failed === 0 ? [] : [`${failed} failed`]), "folded", ...found].join(", ");
+    }
+    case "more":
+      return [titleOf(item), ...folded, ...found].join(", ");
+  }
+}
+
+function spokenImage(image: ImageNode, now: number): string[] {
+  const failure = failureOf(image);
+  return [
+    image.tag === null ? `image ${shortId(image.id)}` : `image ${image.tag}`,
+    ORIGINS[image.origin],
+    ...(image.command === null ? [] : [printable(image.command)]),
+    ...(failure === null ? [] : [failure]),
+    ageText(image.createdAt, now),
+    `adds ${bytesText(image.addedBytes)}`,
+    ...(image.isHit ? ["found"] : []),
+  ];
+}

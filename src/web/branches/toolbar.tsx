@@ -1,0 +1,201 @@
+import { useRef } from "preact/hooks";
+import { useShortcut } from "../app/keys.ts";
+import { Button, IconButton } from "../parts/button.tsx";
+import { classes } from "../parts/classes.ts";
+import { countOf, countText, shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
+import { Icon } from "../parts/icon.tsx";
+import type { Drawing } from "./model/branches.ts";
+import type { ImageNode } from "./model/forest.ts";
+import { HITS_OUT_MAX, NO_FOLDS } from "./model/shown.ts";
+import type { Loaded } from "./use-branches.ts";
+import type { LookState } from "./use-look.ts";
+
+/** How many images there are, and what runs. */
+export function Summary({ drawing }: { readonly drawing: Drawing }) {
+  const { forest, isThere, hasOlder } = drawing;
+  if (!isThere) return <span>&nbsp;</span>;
+  if (drawing.layout.items.length === 0) return null;
+  const live = [...forest.runs.values()].filter(({ state }) => state === "running" || state === "waiting").length;
+  return (
+    <span class="number">
+      {hasOlder ? "The newest " : ""}
+      {countOf(forest.images.size, "image")}
+      {live === 0 ? "" : ` · ${countText(live)} running or waiting`}
+    </span>
+  );
+}
+
+interface ToolbarProps {
+  readonly look: LookState;
+  readonly loaded: Loaded;
+  readonly onHit: (isBack: boolean) => void;
+  readonly onNewest: () => void;
+  readonly onZoom: (isIn: boolean) => void;
+  readonly onFit: () => void;
+}
+
+/** Search, form, folds and zoom. */
+export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: ToolbarProps) {
+  const { branches } = loaded;
+  const { isWhole } = branches.folds;
+  return (
+    <div class="branches-toolbar" role="toolbar" aria-label="Branches">
+      <Search look={look} drawing={loaded.drawing} onHit={onHit} />
+      <fieldset class="branches-forms">
+        <legend class="visually-hidden">Form</legend>
+        <FormButton name="Tree" isOn={!look.isList} onClick={() => look.chooseForm(false)} />
+        <FormButton name="List" isOn={look.isList} onClick={() => look.chooseForm(true)} />
+      </fieldset>
+      <Button tone="quiet" onClick={onNewest}>
+        Newest
+      </Button>
+      <Button
+        tone="quiet"
+        aria-pressed={isWhole}
+        onClick={() => {
+          branches.folds = isWhole ? NO_FOLDS : { ...NO_FOLDS, isWhole: true };
+        }}
+      >
+        {isWhole ? "Fold" : "Unfold all"}
+      </Button>
+      {look.isList ? null : (
+        <span class="branches-zoom">
+          <ZoomButton sign="−" label="Zoom out" onClick={() => onZoom(false)} />
+          <ZoomButton sign="+" label="Zoom in" onClick={() => onZoom(true)} />
+          <IconButton icon="fit" label="Fit the tree into the window" onClick={onFit} />
+        </span>
+      )}
+    </div>
+  );
+}
+
+function ZoomButton({
+  sign,
+  label,
+  onClick,
+}: {
+  readonly sign: string;
+  readonly label: string;
+  readonly onClick: () => void;
+}) {
+  return (
+    <button class="button button-icon button-quiet" type="button" aria-label={label} title={label} onClick={onClick}>
+      <span aria-hidden="true">{sign}</span>
+    </button>
+  );
+}
+
+function FormButton({
+  name,
+  isOn,
+  onClick,
+}: {
+  readonly name: string;
+  readonly isOn: boolean;
+  readonly onClick: () => void;
+}) {
+  return (
+    <button type="button" class="branches-form-button" aria-pressed={isOn} onClick={onClick}>
+      {name}
+    </button>
+  );
+}
+
+interface SearchProps {
+  readonly look: LookState;
+  readonly drawing: Drawing;
+  readonly onHit: (isBack: boolean) => void;
+}
+
+function Search({ look, drawing, onHit }: SearchProps) {
+  const input = useRef<HTMLInputElement>(null);
+  useShortcut({ keys: "/", text: "Search the branches", group: "Branches" }, () => {
+    input.current?.focus();
+    input.current?.select();
+  });
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "Enter") onHit(event.shiftKey);
+    else if (event.key === "Escape" && look.query !== "") look.search("");
+    else if (event.key === "Escape") document.querySelector<HTMLElement>("[role=tree]")?.focus();
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <div class="branches-search" role="search">
+      <Icon name="search" />
+      <input
+        ref={input}
+        class="input"
+        type="search"
+        aria-label="Search by tag, command or id"
+        placeholder="Tag, command or id"
+        autocomplete="off"
+        spellcheck={false}
+        maxLength={200}
+        value={look.query}
+        onInput={(event) => look.search(event.currentTarget.value)}
+        onKeyDown={onKeyDown}
+      />
+      <span class={classes("branches-found number", drawing.search === null && "visually-hidden")} role="status">
+        {drawing.search === null ? "" : foundText(drawing.hits)}
+      </span>
+      {drawing.search === null || drawing.hits === 0 ? null : (
+        <span class="branches-steps">
+          <IconButton icon="up" label="Previous one found" onClick={() => onHit(true)} />
+          <IconButton icon="down" label="Next one found" onClick={() => onHit(false)} />
+        </span>
+      )}
+    </div>
+  );
+}
+
+function foundText(hits: number): string {
+  if (hits === 0) return "Nothing found";
+  return hits > HITS_OUT_MAX ? `${countText(hits)} found, ${HITS_OUT_MAX} shown` : `${countText(hits)} found`;
+}
+
+/** Says that the next image is the second one of a comparison. */
+export function CompareNote({ image, onCancel }: { readonly image: ImageNode; readonly onCancel: () => void }) {
+  return (
+    <div class="branches-banner" role="status">
+      <Icon name="compare" />
+      <p>
+        Choose the image to compare with <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} />
+        .
+      </p>
+      <Button isSmall onClick={onCancel}>
+        Cancel
+      </Button>
+    </div>
+  );
+}
+
+interface FocusNoteProps {
+  readonly drawing: Drawing;
+  readonly focusId: string | null;
+  readonly onEnd: () => void;
+}
+
+/** Says that one branch alone is shown. */
+export function FocusNote({ drawing, focusId, onEnd }: FocusNoteProps) {
+  if (focusId === null || !drawing.isComplete) return null;
+  const image = drawing.forest.images.get(focusId);
+  return (
+    <div class="branches-banner" role="status">
+      <Icon name="filter" />
+      <p>
+        {image === undefined ? (
+          "The branch that this link shows is not there any more. These are all branches."
+        ) : (
+          <>
+            The branch of <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} /> alone.
+          </>
+        )}
+      </p>
+      <Button isSmall onClick={onEnd}>
+        Show all branches
+      </Button>
+    </div>
+  );
+}

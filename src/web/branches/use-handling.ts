@@ -1,0 +1,96 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { navigate } from "../app/router.ts";
+import { useSession } from "../data/session.ts";
+import { copyText } from "../parts/copy-button.tsx";
+import { useToast } from "../parts/toast.tsx";
+import { type Deeds, linkToComparison, linkToImage } from "./actions.ts";
+import { foldedChain, toggled } from "./model/branches.ts";
+import { type ImageNode, newestOf } from "./model/forest.ts";
+import { hitAfter } from "./model/navigation.ts";
+import type { Item } from "./model/shown.ts";
+import { idOf } from "./tree-view.tsx";
+import type { Loaded } from "./use-branches.ts";
+import type { LookState } from "./use-look.ts";
+
+/** What a person does with items, and what is open because of it. */
+export function useHandling({ branches, drawing }: Loaded, look: LookState) {
+  const [menu, setMenu] = useState<{ readonly item: Item; readonly at: () => DOMRect } | null>(null);
+  const [compared, setCompared] = useState<ImageNode | null>(null);
+  const [tagging, setTagging] = useState<ImageNode | null>(null);
+  const [deleting, setDeleting] = useState<ImageNode | null>(null);
+  const { may } = useSession();
+  const toast = useToast();
+  const active = look.selectedKey === null ? undefined : drawing.layout.byKey.get(look.selectedKey);
+
+  const shownFor = useRef<string | null>(null);
+  useEffect(() => {
+    const text = drawing.search?.text ?? null;
+    if (text === shownFor.current || !drawing.isComplete) return;
+    shownFor.current = text;
+    const hit = text === null ? null : hitAfter(drawing.layout, null, false);
+    if (hit !== null) look.show(hit.key);
+  }, [drawing]);
+
+  const onSelect = (item: Item): void => {
+    look.select(item.key, item.kind === "image");
+  };
+  const onToggle = (item: Item): void => {
+    onSelect(item);
+    branches.folds = toggled(branches.folds, item);
+  };
+  const onOpen = (item: Item): void => {
+    if (item.kind === "run") navigate(`/runs/${item.run.id}`);
+    else if (item.kind !== "image") onToggle(item);
+    else if (compared !== null && compared !== item.image) navigate(linkToComparison(item.image.id, compared.id));
+    else navigate(linkToImage(item.image.id));
+  };
+  const deeds: Deeds = {
+    may,
+    focusId: look.focusId,
+    onTag: setTagging,
+    onCompare: (image) => setCompared(image === compared ? null : image),
+    onFocus: (image) => look.focus(image?.id ?? null),
+    onCopy: (text) =>
+      void copyText(text).then((isCopied) => toast(isCopied ? "Copied" : "The browser does not allow it.")),
+    onDelete: setDeleting,
+    onToggle,
+    isUnfolded: (image) => branches.folds.unfolded.has(image.id),
+    onFoldChain: (image) => {
+      branches.folds = foldedChain(branches.folds, image);
+    },
+  };
+  return {
+    active,
+    compared,
+    tagging,
+    deleting,
+    menu,
+    deeds,
+    hands: {
+      onToggle,
+      onOpen,
+      // The second image of a comparison is chosen by a click, and by Enter.
+      onSelect,
+      onPick: (item: Item) => (compared === null || item.kind !== "image" ? onSelect(item) : onOpen(item)),
+      onEscape: () => setCompared(null),
+    },
+    openMenu: (item: Item, at: DOMRect | null) => {
+      onSelect(item);
+      setMenu({ item, at: () => at ?? document.getElementById(idOf(item))?.getBoundingClientRect() ?? new DOMRect() });
+    },
+    deselect: () => look.select(null, false),
+    closeMenu: () => setMenu(null),
+    closeDialogs: () => {
+      setTagging(null);
+      setDeleting(null);
+    },
+    goToNewest: () => {
+      const newest = newestOf(drawing.forest.images.values(), 1)[0];
+      if (newest !== undefined) look.reveal(newest.id);
+    },
+    goToHit: (isBack: boolean) => {
+      const hit = hitAfter(drawing.layout, active ?? null, isBack);
+      if (hit !== null) look.reveal(hit.image.id);
+    },
+  };
+}

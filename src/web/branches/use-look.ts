@@ -1,0 +1,135 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { queryOf } from "../app/links.ts";
+import { navigate, useRoute } from "../app/router.ts";
+import { createStore, useStore } from "../data/store.ts";
+import type { Loaded } from "./use-branches.ts";
+
+const FORM = "coppice.branches.form";
+/** Where a tree is too small to be read, in the form of a media query. */
+const NARROW = matchMedia("(max-width: 48rem)");
+const isNarrow = createStore(NARROW.matches);
+NARROW.addEventListener("change", () => isNarrow.set(NARROW.matches));
+
+/** How long the address waits for the next letter, or the next step, in `milliseconds`: browsers limit its changes. */
+const ADDRESS_MS = 250;
+
+/** What a person looks at, as the address says it. */
+export interface LookState {
+  readonly query: string;
+  readonly focusId: string | null;
+  readonly isList: boolean;
+  readonly selectedKey: string | null;
+  /** what is to be brought into view */
+  readonly shown: { readonly key: string } | null;
+  search(query: string): void;
+  focus(id: string | null): void;
+  chooseForm(isList: boolean): void;
+  /** @param isImage the address names it */
+  select(key: string | null, isImage: boolean): void;
+  /** Brings an item into view. */
+  show(key: string): void;
+  /** Selects an image, brings it out of all folds and into view. */
+  reveal(id: string): void;
+}
+
+/** Keeps what a person looks at in the address, so that a link shows it again: `?image=…&q=…&focus=…&form=list`. */
+export function useLook({ branches }: Loaded): LookState {
+  const { parameters } = useRoute();
+  const narrow = useStore(isNarrow);
+  const [query, setQuery] = useState(parameters.get("q") ?? "");
+  const [selectedKey, setSelectedKey] = useState(parameters.get("image"));
+  const [shown, setShown] = useState<{ readonly key: string } | null>(() =>
+    selectedKey === null ? null : { key: selectedKey },
+  );
+  const imageId = useRef(selectedKey);
+  const focusId = parameters.get("focus");
+  const form = parameters.get("form") ?? localStorage.getItem(FORM);
+  const isList = form === "list" || (form !== "tree" && narrow);
+
+  const address = useAddress((given) => {
+    const image = given.get("image");
+    setQuery(given.get("q") ?? "");
+    setSelectedKey(image);
+    imageId.current = image;
+    branches.select(image);
+    if (image === null) return;
+    branches.reveal(image);
+    setShown({ key: image });
+  });
+  useEffect(() => {
+    branches.look = { ...branches.look, query, focusId };
+  }, [branches, query, focusId]);
+  useEffect(() => {
+    if (selectedKey !== null && shown !== null) branches.reveal(selectedKey);
+  }, [branches]);
+
+  const select = (key: string | null, isImage: boolean): void => {
+    setSelectedKey(key);
+    branches.select(isImage ? key : null);
+    imageId.current = isImage ? key : null;
+    address({ image: imageId.current });
+  };
+  return {
+    query,
+    focusId,
+    isList,
+    selectedKey,
+    shown,
+    search: (text) => {
+      setQuery(text);
+      address({ q: text });
+    },
+    focus: (id) => {
+      address({ focus: id, image: imageId.current }, true);
+      if (imageId.current !== null) setShown({ key: imageId.current });
+    },
+    chooseForm: (list) => {
+      localStorage.setItem(FORM, list ? "list" : "tree");
+      address({ form: list ? "list" : "tree" }, true);
+      if (selectedKey !== null) setShown({ key: selectedKey });
+    },
+    select,
+    show: (key) => setShown({ key }),
+    reveal: (id) => {
+      branches.reveal(id);
+      select(id, true);
+      setShown({ key: id });
+    },
+  };
+}
+
+type Values = Readonly<Record<string, string | null>>;
+
+/**
+ * Changes the query of the address, after a moment without another change.
+ * @param onGiven is called with a query that came otherwise: by a link, or by going back
+ */
+function useAddress(onGiven: (given: URLSearchParams) => void): (values: Values, isStep?: boolean) => void {
+  const { parameters } = useRoute();
+  const written = useRef(location.search);
+  useEffect(() => {
+    if (location.search === written.current || location.pathname !== "/") return;
+    written.current = location.search;
+    onGiven(parameters);
+  }, [parameters.toString()]);
+  const waiting = useRef<{ values: Values; timer: ReturnType<typeof setTimeout> | undefined }>({
+    values: {},
+    timer: undefined,
+  });
+  useEffect(() => () => clearTimeout(waiting.current.timer), []);
+  const write = (isStep: boolean) => {
+    const { values } = waiting.current;
+    waiting.current.values = {};
+    const parameters = Object.fromEntries(new URLSearchParams(location.search));
+    const query = queryOf({ ...parameters, ...values });
+    if (location.pathname !== "/") return;
+    navigate(query === "?" ? "/" : query, { replace: !isStep });
+    written.current = location.search;
+  };
+  return (values, isStep = false) => {
+    clearTimeout(waiting.current.timer);
+    waiting.current.values = { ...waiting.current.values, ...values };
+    if (isStep) write(true);
+    else waiting.current.timer = setTimeout(() => write(false), ADDRESS_MS);
+  };
+}
