@@ -8,7 +8,7 @@ import { useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { ButtonLink } from "../parts/button.tsx";
-import { CopyButton } from "../parts/copy-button.tsx";
+import { Identifier } from "../parts/copy-button.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
@@ -67,9 +67,7 @@ function Image({ link }: { readonly link: ImageLink }) {
             <Skeleton lines={1} label="Loading the image" />
           ) : (
             <span class="image-about muted">
-              <span>
-                <code>{image}</code> <CopyButton text={image} label="Copy the uuid" />
-              </span>
+              <Identifier id={image} />
               <span>
                 made <Age at={value.created_at} />
               </span>

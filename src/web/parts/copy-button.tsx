@@ -26,6 +26,16 @@ export function CopyButton({ text, label = "Copy" }: CopyButtonProps) {
   return <IconButton icon={isCopied ? "check" : "copy"} label={label} onClick={() => void copy()} />;
 }
 
+/** An id in full, which a narrow place cuts, and a button that copies all of it. */
+export function Identifier({ id }: { readonly id: string }) {
+  return (
+    <span class="identifier">
+      <code title={id}>{id}</code>
+      <CopyButton text={id} label="Copy the id" />
+    </span>
+  );
+}
+
 /** @returns false when the browser does not allow it */
 export async function copyText(text: string): Promise<boolean> {
   try {

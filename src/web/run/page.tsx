@@ -10,7 +10,7 @@ import { useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { ButtonLink } from "../parts/button.tsx";
-import { CopyButton } from "../parts/copy-button.tsx";
+import { Identifier } from "../parts/copy-button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
@@ -68,8 +68,7 @@ export function RunPage({ id }: { readonly id: string }) {
           ) : (
             <div class="run-about">
               <StatusMark status={value.status} {...endOf(value)} />
-              <span class="mono run-id">{id}</span>
-              <CopyButton text={id} label="Copy the id" />
+              <Identifier id={id} />
             </div>
           )
         }
