@@ -147,6 +147,25 @@ describe("the service", () => {
     expect(await system.sentPackets()).toBeGreaterThan(0);
   }, 60_000);
 
+  test("finds within the unit's restrictions what doctor finds without them", async () => {
+    await ready();
+    const token = await coppice("token", "create", "--account", "root", "--scope", "operator");
+    const asked = await system.output(
+      "curl",
+      "-sf",
+      "-H",
+      `Authorization: Bearer ${token}`,
+      `${URL}/v1/operator/health`,
+    );
+    const states = (text: string) =>
+      Object.fromEntries(
+        JSON.parse(text).findings.map(({ name, state }: { name: string; state: string }) => [name, state]),
+      );
+    const bySelf = await system.run("env", "COPPICE_VM_EMULATION=allow", "coppice", "doctor", "--json", "--no-boot");
+    expect(states(asked)).toEqual(states(bySelf.stdout));
+    expect(JSON.parse(asked).healthy).toBe(bySelf.code === 0);
+  }, 60_000);
+
   test("is uninstalled without a trace except its data", async () => {
     await system.output("coppice", "uninstall");
     expect((await system.run("systemctl", "cat", "coppice")).code).not.toBe(0);
