@@ -1,0 +1,109 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { tabTo } from "../support/page/keys.ts";
+import { PageScene } from "../support/page/scene.ts";
+import type { Tab } from "../support/page/tab.ts";
+import { settled } from "../support/page/views.ts";
+
+let scene: PageScene;
+beforeAll(async () => {
+  scene = await PageScene.start();
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+describe("the keyboard alone", () => {
+  test("signs in, reads a file of an image, starts a run, watches and stops it, and signs out", async () => {
+    await using tab = await scene.tab();
+    const { page } = tab;
+    const { keyboard } = page;
+    await page.goto("/");
+    await tabTo(tab, page.getByLabel(/token/i));
+    await keyboard.type(scene.appliance.token);
+    await keyboard.press("Enter");
+
+    await page.getByRole("heading", { name: "Branches", level: 1 }).waitFor();
+    await tabTo(tab, page.getByRole("tree"));
+    await keyboard.press("Home");
+    await keyboard.press("Enter");
+
+    await page.getByRole("heading", { name: "busybox", level: 1 }).waitFor();
+    await settled(tab);
+    await tabTo(tab, page.getByRole("grid").or(page.getByRole("listbox")));
+    await choose(tab, "etc");
+    await page.getByText("profile").first().waitFor();
+    await choose(tab, "profile");
+    await page.getByText("export PATH=").first().waitFor();
+
+    await tabTo(tab, page.getByRole("link", { name: "Run here" }), "Shift+Tab");
+    await keyboard.press("Enter");
+    await page.getByRole("heading", { name: "New run", level: 1 }).waitFor();
+    await tabTo(tab, page.getByLabel("Command", { exact: true }));
+    await keyboard.type("echo it runs; sleep 300");
+    await tabTo(tab, page.getByRole("button", { name: "Run", exact: true }));
+    await keyboard.press("Enter");
+
+    await page.getByText("it runs", { exact: true }).first().waitFor();
+    await tabTo(tab, page.getByRole("button", { name: "Stop", exact: true }));
+    await keyboard.press("Enter");
+    const question = page.getByRole("dialog");
+    await tabTo(tab, question.getByRole("button", { name: "Stop", exact: true }));
+    await keyboard.press("Enter");
+    await page.getByText("Cancelled").first().waitFor();
+    expect(await question.count()).toBe(0);
+
+    await tabTo(tab, page.getByRole("button", { name: /account tester/i }), "Shift+Tab");
+    await keyboard.press("Enter");
+    await page.getByRole("menuitem", { name: "Sign out" }).waitFor();
+    await keyboard.press("End");
+    await keyboard.press("Enter");
+    await page.getByLabel(/token/i).waitFor();
+  });
+
+  test("has a way past the navigation, keys for places, and help that gives the focus back", async () => {
+    await using tab = await scene.signedIn("/runs");
+    const { page } = tab;
+    const { keyboard } = page;
+    await page.goto("/runs");
+    await settled(tab);
+    await keyboard.press("Tab");
+    await keyboard.press("Enter");
+    expect(await page.evaluate(() => document.activeElement?.id)).toBe("main");
+
+    for (const [key, heading] of [
+      ["h", "House"],
+      ["b", "Branches"],
+      ["r", "Runs"],
+    ] as const) {
+      await keyboard.press("g");
+      await keyboard.press(key);
+      await page.getByRole("heading", { name: heading, level: 1 }).waitFor();
+    }
+
+    const home = page.getByRole("link", { name: "House" });
+    await tabTo(tab, home, "Shift+Tab");
+    await keyboard.press("?");
+    await page.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();
+    await keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    expect(await home.evaluate((element) => element === document.activeElement)).toBe(true);
+  });
+});
+
+/** Goes down from the first row of the list that has the focus to the one that begins with `name`, and opens it. */
+async function choose({ page }: Tab, name: string): Promise<void> {
+  const active = (): Promise<string> =>
+    page.evaluate(() => {
+      const id = document.activeElement?.getAttribute("aria-activedescendant") ?? "";
+      return document.getElementById(id)?.textContent ?? "";
+    });
+  await page.keyboard.press("Home");
+  const passed: string[] = [];
+  while (!(await active()).startsWith(name)) {
+    const before = await active();
+    await page.keyboard.press("ArrowDown");
+    passed.push(before);
+    if ((await active()) === before) throw new Error(`no row begins with ${name}: ${passed.join(", ")}`);
+  }
+  await page.keyboard.press("Enter");
+}
