@@ -3,7 +3,6 @@
  *
  * The same sources give the same bytes: names are made of contents, and nothing of the host or the time is written.
  */
-import { existsSync } from "node:fs";
 import { mkdir, readFile, rename, rm, watch } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { parseArgs } from "node:util";
@@ -120,19 +119,17 @@ function staticImports(script: string, contents: Bundle["contents"]): string[] {
  * @throws AggregateError with the messages of the bundler
  */
 export async function buildWeb(sources = webSources, output = webDirectory): Promise<BuiltWeb> {
-  const worker = "worker/worker.ts";
-  const work = existsSync(join(sources, worker)) ? await bundle(sources, worker, {}) : undefined;
+  const work = await bundle(sources, "worker/worker.ts", {});
   const page = await bundle(sources, "main.tsx", {
     // A browser finds a worker by its address, which is known once it is built.
-    BUILD_WORKER: JSON.stringify(work === undefined ? "" : WEB_ASSETS_PATH + work.script),
+    BUILD_WORKER: JSON.stringify(WEB_ASSETS_PATH + work.script),
   });
   if (page.style === undefined) throw new Error("src/web/main.tsx imports no style sheet");
   const staging = `${output}.new`;
   await rm(staging, { recursive: true, force: true });
   await mkdir(staging, { recursive: true });
   const files: Record<string, WebFile> = {};
-  for (const [name, content] of [...page.contents, ...(work?.contents ?? [])])
-    files[name] = await store(staging, name, content);
+  for (const [name, content] of [...page.contents, ...work.contents]) files[name] = await store(staging, name, content);
   const picture = await readFile(join(sources, "icon.svg"));
   const icon = `icon-${new Bun.CryptoHasher("sha256").update(picture).digest("hex").slice(0, 8)}.svg`;
   files[icon] = await store(staging, icon, picture);
@@ -140,7 +137,7 @@ export async function buildWeb(sources = webSources, output = webDirectory): Pro
   await Bun.write(join(staging, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
   await rm(output, { recursive: true, force: true });
   await rename(staging, output);
-  return { manifest, packages: [...new Set([...page.packages, ...(work?.packages ?? [])])].sort() };
+  return { manifest, packages: [...new Set([...page.packages, ...work.packages])].sort() };
 }
 
 async function store(directory: string, name: string, content: Uint8Array): Promise<WebFile> {

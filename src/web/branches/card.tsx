@@ -7,7 +7,7 @@ import { memo } from "./memo.ts";
 import type { ImageNode, RunRow } from "./model/forest.ts";
 import { partsOf, type Search } from "./model/search.ts";
 import type { Item } from "./model/shown.ts";
-import { clockText, failureOf, hiddenBy, nameOf, runName, sumOf, titleOf } from "./model/text.ts";
+import { clockText, failureOf, hiddenBy, nameOf, runName, sumOf, titleOf, unseenOf } from "./model/text.ts";
 import { useSeconds } from "./use-seconds.ts";
 
 /** Text of a guest on one line, with what the search found marked. */
@@ -133,6 +133,12 @@ export function countShown(item: Item): string {
   const { images, hits } = hiddenBy(item);
   if (hits > 0) return `${countText(hits)} found`;
   return item.kind === "image" && item.isClosed ? countText(images) : "";
+}
+
+/** The rest of the name of an item. */
+export function Unseen({ item }: { readonly item: Item }) {
+  const text = unseenOf(item);
+  return text === "" ? null : <span class="visually-hidden">, {text}</span>;
 }
 
 /** How many images an item keeps out of sight; a click shows them. */

@@ -1,7 +1,7 @@
 import type { RefObject } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { classes } from "../parts/classes.ts";
-import { Content, countShown, FoldMark, versionOf } from "./card.tsx";
+import { Content, countShown, FoldMark, Unseen, versionOf } from "./card.tsx";
 import type { Item } from "./model/shown.ts";
 import { type FormProps, idOf, stateClasses, treeItem } from "./tree-view.tsx";
 
@@ -142,6 +142,7 @@ function Row({ item, at, height, props }: RowProps) {
   return (
     <div {...treeItem(item, props)} class={classes("branches-row", ...stateClasses(item, props))} style={style}>
       <Content item={item} search={props.drawing.search} version={versionOf(item)} />
+      <Unseen item={item} />
       <FoldMark item={item} />
       <span class="branches-row-count number" aria-hidden="true">
         {countShown(item)}

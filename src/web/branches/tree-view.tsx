@@ -2,12 +2,12 @@ import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useReducer, useRef } from "preact/hooks";
 import { useColors } from "../app/theme.ts";
 import { classes } from "../parts/classes.ts";
-import { Content, FoldMark, versionOf } from "./card.tsx";
+import { Content, FoldMark, Unseen, versionOf } from "./card.tsx";
 import { Minimap } from "./minimap.tsx";
 import type { Drawing } from "./model/branches.ts";
 import { COLUMN_PX, ROW_PX } from "./model/layout.ts";
 import type { Item } from "./model/shown.ts";
-import { isPassedOver, spoken } from "./model/text.ts";
+import { isPassedOver } from "./model/text.ts";
 import { type Palette, paint, widthOf } from "./paint.ts";
 import { Stage } from "./stage.ts";
 import { type Hands, useHands } from "./use-hands.ts";
@@ -219,6 +219,7 @@ function Card({ item, props, stage, now }: CardProps) {
       style={{ transform: `translate(${x}px, ${y}px)`, width: `${widthOf(item)}px` }}
     >
       <Content item={item} search={search} version={versionOf(item)} />
+      <Unseen item={item} />
       <FoldMark item={item} />
     </div>
   );
@@ -240,14 +241,13 @@ export function stateClasses(item: Item, { drawing, activeKey, comparedKey }: Fo
   return Object.entries(states).flatMap(([name, holds]) => (holds ? [name] : []));
 }
 
-/** What an item is for who hears the page, in both forms. */
+/** What an item is for who hears the page, in both forms. Its name is what it shows. */
 export function treeItem(item: Item, { activeKey }: FormProps) {
   const isFold = item.kind === "steps" || item.kind === "more";
   const hasMore = isFold || (item.kind === "image" && item.image.children.length + item.image.runs.length > 0);
   return {
     id: idOf(item),
     role: "treeitem" as const,
-    "aria-label": spoken(item, Date.now()),
     "aria-level": item.column + 1,
     "aria-posinset": item.place,
     "aria-setsize": item.siblings,

@@ -1,4 +1,4 @@
-import { ageText, bytesText, countOf, countText, shortId } from "../../parts/format.ts";
+import { countOf, countText, shortId } from "../../parts/format.ts";
 import { printable } from "../../parts/printable.ts";
 import type { ImageNode, Origin, RunRow, RunState } from "./forest.ts";
 import type { Search } from "./search.ts";
@@ -17,12 +17,6 @@ export function clockText(milliseconds: number): string {
     ? `${minutes}:${two(seconds % 60)}`
     : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(seconds % 60)}`;
 }
-
-const ORIGINS: Readonly<Record<Origin, string>> = {
-  image_import: "imported",
-  instance: "made by a run",
-  checkpoint: "checkpoint",
-};
 
 /** Words as all views have them. */
 const STATES: Readonly<Record<RunState, string>> = {
@@ -118,36 +112,10 @@ export function isPassedOver(item: Item, search: Search | null): boolean {
   return hiddenBy(item).hits === 0 && !(item.kind === "image" && item.image.isHit);
 }
 
-/** All that an item shows, as one sentence for who hears it. @param now `milliseconds` since 1970 */
-export function spoken(item: Item, now: number): string {
-  const hidden = hiddenBy(item);
-  const folded = hidden.images === 0 ? [] : [`${countOf(hidden.images, "image")} folded`];
-  const found = hidden.hits === 0 ? [] : [`${hidden.hits} found in it`];
-  switch (item.kind) {
-    case "image":
-      return [...spokenImage(item.image, now), ...folded, ...found].join(", ");
-    case "run":
-      return [runName(item.run), printable(item.run.command ?? ""), clockText(now - item.run.since)]
-        .filter(Boolean)
-        .join(", ");
-    case "steps": {
-      const { failed } = sumOf(item.images);
-      return [titleOf(item), ...(failed === 0 ? [] : [`${failed} failed`]), "folded", ...found].join(", ");
-    }
-    case "more":
-      return [titleOf(item), ...folded, ...found].join(", ");
-  }
-}
-
-function spokenImage(image: ImageNode, now: number): string[] {
-  const failure = failureOf(image);
-  return [
-    image.tag === null ? `image ${shortId(image.id)}` : `image ${image.tag}`,
-    ORIGINS[image.origin],
-    ...(image.command === null ? [] : [printable(image.command)]),
-    ...(failure === null ? [] : [failure]),
-    ageText(image.createdAt, now),
-    `adds ${bytesText(image.addedBytes)}`,
-    ...(image.isHit ? ["found"] : []),
-  ];
+/** What who hears an item has to be told beside what it shows; nothing when that is all. */
+export function unseenOf(item: Item): string {
+  const { images, hits } = hiddenBy(item);
+  const folded = item.kind === "steps" ? ["folded"] : images === 0 ? [] : [`${countOf(images, "image")} folded`];
+  const isHit = item.kind === "image" && item.image.isHit;
+  return [...folded, ...(hits === 0 ? [] : [`${hits} found in it`]), ...(isHit ? ["found"] : [])].join(", ");
 }
