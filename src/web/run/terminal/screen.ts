@@ -54,7 +54,6 @@ export class Screen implements Disposable {
       ...{ fontFamily, fontSize, scrollback: SCROLLBACK_COUNT, allowProposedApi: false, screenReaderMode: true },
       ...{ convertEol: false, cursorBlink: false, macOptionIsMeta: true, minimumContrastRatio: 4.5, windowOptions: {} },
       theme: themeOf(colors, isDark),
-      documentOverride: documentFor(place.ownerDocument),
       linkHandler: { activate: () => undefined },
     });
     this.#terminal = terminal;
@@ -152,46 +151,31 @@ const DARK = {
   brightWhite: "#ffffff",
 };
 
-/**
- * What xterm.js takes for the document. It writes colours as the attribute `style`, which the policy of the page forbids;
- * the same through the object model is allowed.
- */
-function documentFor(document: Document): Document {
-  const own = Object.create(Document.prototype) as Document;
-  Object.defineProperties(own, {
-    createElement: {
-      value: (name: string) => {
-        const element = document.createElement(name);
-        if (element instanceof HTMLStyleElement) element.nonce = nonce(document);
-        if (element instanceof HTMLSpanElement) element.setAttribute = styledBySpan;
-        return element;
-      },
-    },
-    createDocumentFragment: { value: () => document.createDocumentFragment() },
-    addEventListener: { value: document.addEventListener.bind(document) },
-    removeEventListener: { value: document.removeEventListener.bind(document) },
-  });
-  return own;
-}
-
-function styledBySpan(this: HTMLSpanElement, name: string, value: string): void {
-  if (name !== "style") {
-    Element.prototype.setAttribute.call(this, name, value);
-    return;
-  }
-  for (const [, property = "", color = ""] of value.matchAll(COLOR_DECLARATION))
-    this.style.setProperty(property, color);
-}
-
-/** What xterm.js writes into the attribute. */
+/** What xterm.js writes into the attribute `style` of spans. */
 const COLOR_DECLARATION = /(?<![\w-])(color|background-color)\s*:\s*([^;]+);/g;
+
+/**
+ * xterm.js writes colours of cells as the attribute `style`, which the policy of the page forbids; by the object model they
+ * are allowed. It makes its spans itself, so all spans get a method of their own for it.
+ */
+function letSpansHaveColors(): void {
+  HTMLSpanElement.prototype.setAttribute = function setAttribute(name: string, value: string): void {
+    if (name !== "style") {
+      Element.prototype.setAttribute.call(this, name, value);
+      return;
+    }
+    for (const [, property = "", color = ""] of value.matchAll(COLOR_DECLARATION))
+      this.style.setProperty(property, color);
+  };
+}
+letSpansHaveColors();
 
 /** The number that the policy of this page asks of style elements. */
 function nonce(document: Document): string {
   return document.querySelector<HTMLMetaElement>('meta[name="csp-nonce"]')?.nonce ?? "";
 }
 
-/** Gives the style elements that are made meanwhile what the policy asks of them: some are made past `documentFor`. */
+/** Gives the style elements that are made meanwhile what the policy asks of them. */
 function withNonce(document: Document, open: () => void): void {
   const create = document.createElement;
   using _own = {

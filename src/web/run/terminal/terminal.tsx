@@ -196,16 +196,16 @@ async function runSession(session: Session): Promise<void> {
         onLost: () => onState({ is: "lost" }),
       }),
     );
-    onState({ is: "attached" });
     attachment.resize(screen.size);
     screen.focus();
+    if (replayBytes <= 0) onState({ is: "attached" });
     for await (const { bytes } of attachment.output()) {
-      onState({ is: "attached" });
       await screen.write(bytes);
       if (replayBytes > 0) {
         await screen.settled();
         replayBytes -= bytes.byteLength;
       }
+      if (replayBytes <= 0) onState({ is: "attached" });
     }
     await screen.settled();
     screen.close();

@@ -1,0 +1,153 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { Client } from "../../src/client/client.ts";
+import { Run } from "../../src/client/runs.ts";
+import { PageScene } from "../support/page/scene.ts";
+import { viewProblems } from "../support/page/views.ts";
+
+let scene: PageScene;
+beforeAll(async () => {
+  scene = await PageScene.start();
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+describe("the form of a run", () => {
+  test("runs a command with files, variables and limits, tags the result, and runs it again", async () => {
+    await using tab = await scene.signedIn("/runs/new");
+    const { page } = tab;
+    await page.getByLabel("Image").fill("tag:busybox");
+    await page.getByLabel("Command").fill('cat in.txt; echo "$GREETING"; nproc');
+    await page.locator("input[type=file]").setInputFiles({
+      name: "in.txt",
+      mimeType: "text/plain",
+      buffer: Buffer.from("of a file\n"),
+    });
+    await page.getByText("Variables and directory").click();
+    await page.getByRole("button", { name: "Add a variable" }).click();
+    await page.getByLabel("Name", { exact: true }).fill("GREETING");
+    await page.getByLabel("Value").fill("hello $HOME");
+    await page.getByText("Limits", { exact: true }).click();
+    await page.getByLabel("CPUs").fill("2");
+    await page.getByLabel("Time", { exact: true }).fill("2m");
+    await page.getByText("User, host name and tag").click();
+    await page.getByLabel("Tag for the result").fill("made-here");
+    expect(await viewProblems(tab, "run-form")).toEqual([]);
+    await page.getByRole("button", { name: "Copy as a command" }).click();
+    await page.getByText("coppice run", { exact: false }).first().waitFor();
+    expect(await page.locator(".run-command-text").first().textContent()).toContain("--env 'GREETING=hello $HOME'");
+    expect(await viewProblems(tab, "run-form-copy")).toEqual([]);
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    for (const line of ["of a file", "hello $HOME", "2"]) {
+      await page.locator(".run-line-text").getByText(line, { exact: true }).waitFor();
+    }
+    await page.getByRole("link", { name: "made-here" }).waitFor();
+
+    await page.getByRole("link", { name: "Run again" }).click();
+    expect(await page.getByLabel("Command").inputValue()).toBe('cat in.txt; echo "$GREETING"; nproc');
+    expect(await page.getByLabel("CPUs").inputValue()).toBe("2");
+    await page.getByText("Uploaded before").waitFor();
+    await page.getByLabel("Value").fill("again");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.locator(".run-line-text").getByText("again", { exact: true }).waitFor();
+  });
+
+  test("tells what is wrong at its field, in the words of the appliance", async () => {
+    await using tab = await scene.signedIn("/runs/new");
+    const { page } = tab;
+    const isWrong = (label: string) => page.getByLabel(label, { exact: true }).getAttribute("aria-invalid");
+    await page.getByLabel("Image").fill("tag:busybox");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.getByText("command must be a string of at least one character").waitFor();
+    expect(await isWrong("Command")).toBe("true");
+    await page.getByLabel("Command").fill("true");
+    await page.getByText("Limits", { exact: true }).click();
+    await page.getByLabel("Memory").fill("much");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.getByText("resources.memory_bytes must be a size such as 512M or 2G").waitFor();
+    await page.getByLabel("Memory").fill("900G");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.getByText(/resources\.memory_bytes must be an integer from 1 to/).waitFor();
+    expect(await isWrong("Memory")).toBe("true");
+    await page.getByLabel("Memory").fill("");
+    await page.getByText("Network", { exact: true }).click();
+    await page.getByLabel("What it may reach").selectOption("allow");
+    await page.getByLabel("Rules").fill("example.org");
+    expect(await viewProblems(tab, "run-form-wrong")).toEqual([]);
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.locator(".field-problem", { hasText: "example.org" }).waitFor();
+    expect(await isWrong("Rules")).toBe("true");
+  });
+
+  test("reads a program and its arguments, and shows them apart", async () => {
+    await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
+    const { page } = tab;
+    await page.getByLabel("Read as").selectOption("words");
+    await page.getByLabel("Command").fill("printf '%s|' 'a b' \"$HOME\"");
+    expect(await page.locator(".run-words li").allTextContents()).toEqual(["printf", "%s|", "a b", "$HOME"]);
+    await page.keyboard.press("Control+Enter");
+    await page.locator(".run-line-text").getByText("a b|$HOME|", { exact: true }).waitFor();
+  });
+
+  test("keeps standard input open, and the page writes to it", async () => {
+    await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
+    const { page } = tab;
+    await page.getByLabel("Command").fill("while read line; do echo got $line; done; echo over");
+    await page.getByText("Input and terminal").click();
+    await page.getByLabel("Keep standard input open").check();
+    await page.getByLabel("Keep nothing of its files").check();
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.getByRole("textbox", { name: "Standard input" }).fill("ünï");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.getByText("got ünï", { exact: true }).waitFor();
+    expect(await viewProblems(tab, "run-input")).toEqual([]);
+    await page.getByRole("button", { name: "Close the input" }).click();
+    await page.getByText("over", { exact: true }).waitFor();
+  });
+});
+
+describe("the list of runs", () => {
+  test("has what runs now, and keeps its filters in the link", async () => {
+    const client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
+    const run = await Run.start(client, { image: "tag:busybox", command: "sleep", args: ["3600"], disposable: true });
+    await using tab = await scene.signedIn("/runs");
+    const { page } = tab;
+    await page.getByRole("link", { name: "sleep 3600" }).waitFor();
+    expect(await viewProblems(tab, "runs")).toEqual([]);
+    await page.getByLabel("Kind").selectOption("image_import");
+    await page
+      .getByRole("row", { name: /Import/ })
+      .first()
+      .waitFor();
+    expect(await page.getByRole("link", { name: "sleep 3600" }).count()).toBe(0);
+    expect(new URL(page.url()).search).toBe("?kind=image_import");
+    await page.reload();
+    await page
+      .getByRole("row", { name: /Import/ })
+      .first()
+      .waitFor();
+    await page.locator(".run-list-what").first().click();
+    await page.locator(".run-steps").waitFor();
+    expect(await viewProblems(tab, "run-import")).toEqual([]);
+    await page.goto("/runs?status=EXECUTING");
+    await page.getByRole("link", { name: "sleep 3600" }).waitFor();
+    await run.cancel();
+    await page.getByText("No run is like that").waitFor();
+  });
+
+  test("a checkpoint of a run is asked for, and shown as it goes", async () => {
+    await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
+    const { page } = tab;
+    await page.getByLabel("Command").fill("echo data > /root/f; sync; echo written; sleep 600");
+    await page.keyboard.press("Control+Enter");
+    await page.getByText("written", { exact: true }).waitFor();
+    await page.getByRole("button", { name: "Checkpoint" }).click();
+    await page.getByRole("dialog").getByLabel("Tag").fill("half-way");
+    expect(await viewProblems(tab, "run-checkpoint-question")).toEqual([]);
+    await page.getByRole("dialog").getByRole("button", { name: "Make a checkpoint" }).click();
+    await page.getByRole("link", { name: "half-way" }).waitFor();
+    await page.locator(".run-about").getByText("Done", { exact: true }).waitFor();
+    expect(await viewProblems(tab, "run-checkpoint")).toEqual([]);
+  });
+});

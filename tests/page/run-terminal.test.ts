@@ -1,0 +1,132 @@
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import type { Page } from "playwright-core";
+import { Client } from "../../src/client/client.ts";
+import { Run } from "../../src/client/runs.ts";
+import { PageScene } from "../support/page/scene.ts";
+import { viewProblems } from "../support/page/views.ts";
+import { until } from "../support/waiting.ts";
+
+let scene: PageScene;
+let run: Run;
+beforeAll(async () => {
+  scene = await PageScene.start();
+  const client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
+  run = await Run.start(client, { image: "tag:busybox", command: "sleep", args: ["3600"], disposable: true });
+});
+afterAll(async () => {
+  await run.cancel();
+  await scene[Symbol.asyncDispose]();
+});
+
+const rows = async (page: Page) =>
+  (await page.locator(".xterm-rows > div").allTextContents()).map((row) => row.trimEnd());
+/** Waits until a row of the screen is this text alone. */
+const shows = (page: Page, text: string) =>
+  until(`the screen shows ${text}`, async () => (await rows(page)).includes(text));
+const type = async (page: Page, line: string) => {
+  await page.keyboard.type(line);
+  await page.keyboard.press("Enter");
+};
+const openShell = async (page: Page) => {
+  await page.getByRole("button", { name: "Open a shell" }).click();
+  await page.getByText(/^Attached to process/).waitFor();
+};
+
+test("a shell is typed into, has the size of its place, is left and found again, and tells how it ended", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
+  const { page } = tab;
+  await openShell(page);
+  await type(page, "echo $((6 * 7)) is it");
+  await shows(page, "42 is it");
+  const size = async (): Promise<string> => {
+    await type(page, "echo size $(stty size) end");
+    const found = async () => (await rows(page)).findLast((row) => /^size \d+ \d+ end$/.test(row));
+    await until("the size is told", async () => (await found()) !== undefined);
+    return (await found()) ?? "";
+  };
+  const wide = await size();
+  await type(page, "clear");
+  await page.setViewportSize({ width: 700, height: 900 });
+  await until("the shell has another size", async () => {
+    await type(page, "clear");
+    return (await size()) !== wide;
+  });
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await type(page, "clear; echo before");
+  await shows(page, "before");
+  expect(await viewProblems(tab, "run-terminal")).toEqual([]);
+
+  // The process goes on without anybody, and the link comes back to it.
+  const link = page.url();
+  await page.getByRole("button", { name: "Detach" }).click();
+  await page.locator(".table").waitFor();
+  await page.goto(link);
+  await page.getByText(/^Attached to process/).waitFor();
+  await shows(page, "before");
+  await type(page, "echo after");
+  await shows(page, "after");
+  await type(page, "exit 5");
+  await page.getByText("The process has ended with exit code 5.").waitFor();
+});
+
+test("a hostile program writes no clipboard, no title and no link, and its colours break no policy", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
+  const { page } = tab;
+  await openShell(page);
+  const title = await page.title();
+  const sequences = [
+    "printf '\\033]0;owned\\007\\033]2;owned\\033\\\\'",
+    "printf '\\033]52;c;ZXZpbA==\\007'",
+    "printf '\\033]8;;http://evil.example/\\007a link\\033]8;;\\007\\n'",
+    "printf '\\033[38;2;250;10;10mtrue \\033[48;5;200mcolour\\033[0m\\n'",
+    "printf '\\033[21t\\033[c\\033[>c\\033]10;?\\007'",
+  ];
+  await type(page, sequences.join("; "));
+  await type(page, "echo; echo done");
+  await shows(page, "done");
+  await shows(page, "a link");
+  expect(await page.title()).toBe(title);
+  await page.getByText("a link", { exact: true }).first().click({ force: true });
+  expect(page.context().pages()).toHaveLength(1);
+  const colour = page.locator(".xterm-rows span", { hasText: /^true/ }).first();
+  expect(await colour.evaluate((span) => getComputedStyle(span).color)).not.toBe(
+    await page.locator(".xterm-rows").evaluate((all) => getComputedStyle(all).color),
+  );
+});
+
+test("text of several lines is pasted after a question, without what could type", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
+  const { page } = tab;
+  await openShell(page);
+  const paste = (text: string) =>
+    page.locator(".xterm-helper-textarea").evaluate((area, pasted) => {
+      const clipboardData = new DataTransfer();
+      clipboardData.setData("text/plain", pasted);
+      area.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+    }, text);
+  await paste("echo one\u001b[201~\necho two\n");
+  const question = page.getByRole("dialog");
+  await question.getByText("Paste 2 lines?").waitFor();
+  await question.getByRole("button", { name: "Cancel" }).click();
+  await paste("echo three[201~\necho four\n");
+  await question.getByRole("button", { name: "Paste", exact: true }).click();
+  await shows(page, "four");
+  const shown = (await rows(page)).join("\n");
+  expect(shown).toContain("three[201~");
+  expect(shown).not.toContain("echo one");
+});
+
+test("the keys leave it", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
+  const { page } = tab;
+  await page.getByRole("button", { name: "Open a shell" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByText(/^Attached to process/).waitFor();
+  await type(page, "echo by keys");
+  await shows(page, "by keys");
+  await page.keyboard.press("Tab");
+  expect(await page.evaluate(() => document.activeElement?.className)).toContain("xterm");
+  await page.keyboard.press("Control+Alt+Escape");
+  await page.keyboard.press("Enter");
+  await page.locator(".table").waitFor();
+});
