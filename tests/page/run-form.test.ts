@@ -17,7 +17,7 @@ describe("the form of a run", () => {
     await using tab = await scene.signedIn("/runs/new");
     const { page } = tab;
     await page.getByLabel("Image").fill("tag:busybox");
-    await page.getByLabel("Command").fill('cat in.txt; echo "$GREETING"; nproc');
+    await page.getByLabel("Command", { exact: true }).fill('cat in.txt; echo "$GREETING"; nproc');
     await page.locator("input[type=file]").setInputFiles({
       name: "in.txt",
       mimeType: "text/plain",
@@ -45,7 +45,7 @@ describe("the form of a run", () => {
     await page.getByRole("link", { name: "made-here" }).waitFor();
 
     await page.getByRole("link", { name: "Run again" }).click();
-    expect(await page.getByLabel("Command").inputValue()).toBe('cat in.txt; echo "$GREETING"; nproc');
+    expect(await page.getByLabel("Command", { exact: true }).inputValue()).toBe('cat in.txt; echo "$GREETING"; nproc');
     expect(await page.getByLabel("CPUs").inputValue()).toBe("2");
     await page.getByText("Uploaded before").waitFor();
     await page.getByLabel("Value").fill("again");
@@ -61,7 +61,7 @@ describe("the form of a run", () => {
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByText("command must be a string of at least one character").waitFor();
     expect(await isWrong("Command")).toBe("true");
-    await page.getByLabel("Command").fill("true");
+    await page.getByLabel("Command", { exact: true }).fill("true");
     await page.getByText("Limits", { exact: true }).click();
     await page.getByLabel("Memory").fill("much");
     await page.getByRole("button", { name: "Run", exact: true }).click();
@@ -76,7 +76,7 @@ describe("the form of a run", () => {
     await page.getByLabel("Rules").fill("example.org");
     expect(await viewProblems(tab, "run-form-wrong")).toEqual([]);
     await page.getByRole("button", { name: "Run", exact: true }).click();
-    await page.locator(".field-problem", { hasText: "example.org" }).waitFor();
+    await page.locator(".field-problem", { hasText: "network: the operator allows none" }).waitFor();
     expect(await isWrong("Rules")).toBe("true");
   });
 
@@ -84,7 +84,7 @@ describe("the form of a run", () => {
     await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
     const { page } = tab;
     await page.getByLabel("Read as").selectOption("words");
-    await page.getByLabel("Command").fill("printf '%s|' 'a b' \"$HOME\"");
+    await page.getByLabel("Command", { exact: true }).fill("printf '%s|' 'a b' \"$HOME\"");
     expect(await page.locator(".run-words li").allTextContents()).toEqual(["printf", "%s|", "a b", "$HOME"]);
     await page.keyboard.press("Control+Enter");
     await page.locator(".run-line-text").getByText("a b|$HOME|", { exact: true }).waitFor();
@@ -93,11 +93,13 @@ describe("the form of a run", () => {
   test("keeps standard input open, and the page writes to it", async () => {
     await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
     const { page } = tab;
-    await page.getByLabel("Command").fill("while read line; do echo got $line; done; echo over");
+    await page.getByLabel("Command", { exact: true }).fill("while read line; do echo got $line; done; echo over");
     await page.getByText("Input and terminal").click();
     await page.getByLabel("Keep standard input open").check();
     await page.getByLabel("Keep nothing of its files").check();
     await page.getByRole("button", { name: "Run", exact: true }).click();
+    // The form has a field of that name, too.
+    await page.locator(".run-about").getByText("Running", { exact: true }).waitFor();
     await page.getByRole("textbox", { name: "Standard input" }).fill("ünï");
     await page.getByRole("button", { name: "Send" }).click();
     await page.getByText("got ünï", { exact: true }).waitFor();
@@ -133,13 +135,16 @@ describe("the list of runs", () => {
     await page.goto("/runs?status=EXECUTING");
     await page.getByRole("link", { name: "sleep 3600" }).waitFor();
     await run.cancel();
+    await page.getByRole("link", { name: "sleep 3600" }).waitFor({ state: "detached" });
+    await page.goto("/runs?status=FAILED");
     await page.getByText("No run is like that").waitFor();
+    expect(await viewProblems(tab, "runs-none")).toEqual([]);
   });
 
   test("a checkpoint of a run is asked for, and shown as it goes", async () => {
     await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
     const { page } = tab;
-    await page.getByLabel("Command").fill("echo data > /root/f; sync; echo written; sleep 600");
+    await page.getByLabel("Command", { exact: true }).fill("echo data > /root/f; sync; echo written; sleep 600");
     await page.keyboard.press("Control+Enter");
     await page.getByText("written", { exact: true }).waitFor();
     await page.getByRole("button", { name: "Checkpoint" }).click();

@@ -5,7 +5,6 @@ import { type Problem, problemOf } from "../data/problem.ts";
 import { Button } from "../parts/button.tsx";
 import { Checkbox, Field } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
-import { useToast } from "../parts/toast.tsx";
 
 /** Standard input of a process while it is open: what is written is sent line by line. */
 export function StandardInput({ process }: { readonly process: ProcessName }) {
@@ -14,7 +13,6 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
   const [isBusy, setBusy] = useState(false);
   const [isClosed, setClosed] = useState(false);
   const [problem, setProblem] = useState<Problem>();
-  const toast = useToast();
   const send = async (content: string, close: boolean) => {
     setBusy(true);
     setProblem(undefined);
@@ -26,7 +24,6 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
       await request(`/v1${pathOf(process)}/stdin`, { method: "POST", headers, body });
       setText("");
       if (close) setClosed(true);
-      toast(close ? "Standard input is closed" : "Sent");
     } catch (error) {
       setProblem(problemOf(error));
     }
