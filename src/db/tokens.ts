@@ -1,4 +1,4 @@
-import { and, count, desc, eq, gt, isNotNull, isNull, lte, sql } from "drizzle-orm";
+import { and, count, desc, eq, gt, inArray, isNotNull, isNull, lte, or, sql } from "drizzle-orm";
 import type { AccountId } from "../domain/ids.ts";
 import type { TokenState } from "../domain/scope.ts";
 import { ensureAccount } from "./accounts.ts";
@@ -78,6 +78,21 @@ function isWanted({ accountId, state, now }: TokenFilter) {
     accountId === undefined ? undefined : eq(tokens.accountId, accountId),
     state === undefined ? undefined : ofState[state],
   );
+}
+
+/**
+ * Deletes the rows of an account's ended tokens, except the newest ones. A token without a row stays invalid.
+ * @param keptCount how many are kept
+ */
+export function forgetEndedTokens(db: Database, accountId: AccountId, now: number, keptCount: number): void {
+  const ended = db.orm
+    .select({ jti: tokens.jti })
+    .from(tokens)
+    .where(and(eq(tokens.accountId, accountId), or(isNotNull(tokens.revokedAt), lte(tokens.expiresAt, now))))
+    .orderBy(desc(tokens.issuedAt), desc(tokens.jti))
+    .limit(Number.MAX_SAFE_INTEGER)
+    .offset(keptCount);
+  db.orm.delete(tokens).where(inArray(tokens.jti, ended)).run();
 }
 
 /** Revokes a token. False when there is no such token, or when it was revoked before. */

@@ -1,11 +1,19 @@
-import { countTokens, getToken, listTokens, revokeToken, type TokenRow, tokenState } from "../../db/tokens.ts";
+import {
+  countTokens,
+  forgetEndedTokens,
+  getToken,
+  listTokens,
+  revokeToken,
+  type TokenRow,
+  tokenState,
+} from "../../db/tokens.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId } from "../../domain/ids.ts";
 import type { TokenState } from "../../domain/scope.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type IssuedToken, issueToken } from "../tokens.ts";
 
-/** Valid tokens that an account may have before an operator can make no more of them. */
+/** Valid tokens that an account may have before an operator can make no more, and ended ones that are still listed. */
 export const TOKENS_COUNT_MAX = 1000;
 
 /** A token without its secret, which is stored nowhere. Times are `milliseconds` since the epoch. */
@@ -54,6 +62,8 @@ export function tokenUseCases({
         const message = `the account has ${TOKENS_COUNT_MAX} valid tokens; revoke those that nobody needs`;
         throw new ApiError("conflict", message, { account });
       }
+      // Otherwise one who asks for short tokens all day would fill the table.
+      forgetEndedTokens(db, account as AccountId, now, TOKENS_COUNT_MAX);
       const { token, row } = await issueToken(db, keys, { account, scopes, ttlMs: ttlSeconds * 1000, now });
       const made = { made_id: row.jti, made_for: account, scopes: row.scopes, expires_at: new Date(row.expiresAt) };
       log.info("an operator made a token", { ...operatorOf(principal), ...made });

@@ -168,7 +168,7 @@ function OwnSpace() {
   return (
     <Section
       heading="Your images"
-      about={`The account ${account} has ${countOf(count, "image")}, which together added ${bytesText(bytes)}. The largest are first.`}
+      about={`The account ${account} has ${countOf(count, "image")}, which added ${bytesText(bytes)} in all. The largest are first.`}
     >
       {largest.length === 0 ? (
         <NoImages />

@@ -11,7 +11,14 @@ import { findBaseLayer, findProvenBase } from "../../../src/db/layers.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
-import { getToken, insertToken, listTokens, revokeToken, type TokenFilter } from "../../../src/db/tokens.ts";
+import {
+  forgetEndedTokens,
+  getToken,
+  insertToken,
+  listTokens,
+  revokeToken,
+  type TokenFilter,
+} from "../../../src/db/tokens.ts";
 import { storageFull } from "../../../src/domain/errors.ts";
 import type { FileId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
@@ -315,6 +322,22 @@ describe("tokens", () => {
     expect(revokeToken(db, "none", 8)).toBe(false);
     expect(getToken(db, "one")?.revokedAt).toBe(7);
     expect(() => insertToken(db, token("one"))).toThrow("UNIQUE");
+  });
+
+  test("that have ended are forgotten but for the newest, and those of others and valid ones never", () => {
+    for (const [jti, at] of [
+      ["a", 1],
+      ["b", 2],
+      ["c", 3],
+      ["d", 4],
+    ] as const)
+      insertToken(db, token(jti, alice, at));
+    insertToken(db, token("other", bob, 1));
+    for (const jti of ["a", "b", "other"]) revokeToken(db, jti, 5);
+    forgetEndedTokens(db, alice, 50, 1);
+    expect(listTokens(db, { now: 50 }).map(({ jti }) => jti)).toEqual(["d", "c", "b", "other"]);
+    forgetEndedTokens(db, alice, 100, 1);
+    expect(listTokens(db, { now: 100, accountId: alice }).map(({ jti }) => jti)).toEqual(["d"]);
   });
 
   test("revoked by another process are seen at once", () => {
