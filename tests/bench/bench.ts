@@ -15,6 +15,7 @@ import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { inspectRows } from "./inspect.ts";
 import { networkRows } from "./network.ts";
+import { pageRows } from "./page.ts";
 import { scaleRows } from "./scale.ts";
 import { turnRows } from "./turns.ts";
 
@@ -51,6 +52,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   upload: { measure: uploadRows, secondsMax: 600 },
   density: { measure: densityRemarks, secondsMax: 900 },
   chain: { measure: ({ target }) => chainPart(target), secondsMax: 900 },
+  page: { measure: pageRows, secondsMax: 300 },
   scale: { measure: scaleRows, secondsMax: 420 },
 };
 
