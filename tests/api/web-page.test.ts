@@ -65,6 +65,8 @@ describe("the page", () => {
       "frame-ancestors": ["'none'"],
       "base-uri": ["'none'"],
       "form-action": ["'none'"],
+      "require-trusted-types-for": ["'script'"],
+      "trusted-types": ["coppice"],
     });
     expect(headers.get("content-security-policy")).not.toMatch(/unsafe|\*|https?:/);
     expect(Object.fromEntries(headers)).toMatchObject({

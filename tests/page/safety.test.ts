@@ -155,10 +155,11 @@ describe("a page of another port of this host", () => {
 });
 
 describe("a guest's file", () => {
-  test("is no script, no worker and no frame of the page, were it asked for as one", async () => {
+  test("is no script, no worker and no frame of this origin, even where no policy of the page holds", async () => {
     await using tab = await signedIn();
-    tab.expectProblem(/violat|MIME|Failed to load|bad HTTP response code/i);
+    tab.expectProblem(/MIME|Failed to load|bad HTTP response code/i);
     const key = await keyOf(tab);
+    await tab.page.goto("/healthz");
     const base = `/web/api/~${key}/v1/inspect/${image}/download?path=/`;
     const outcomes = await tab.page.evaluate(async (address) => {
       const settled = (element: HTMLElement & { src?: string }, src: string) =>
@@ -197,6 +198,29 @@ describe("a guest's file", () => {
     );
     expect(await tab.page.evaluate(() => "taken" in self)).toBe(false);
     expect(tab.page.frames().some((frame) => frame.url().includes("a.html"))).toBe(false);
+  });
+
+  test("cannot become markup or a script by a mistake of the page", async () => {
+    await using tab = await signedIn();
+    tab.expectProblem(/violat|Trusted/i);
+    const outcomes = await tab.page.evaluate(() => {
+      const attempts: Record<string, () => unknown> = {
+        markup: () => Object.assign(document.createElement("div"), { innerHTML: "<b>" }),
+        script: () => Object.assign(document.createElement("script"), { src: "/web/assets/x.js" }),
+        text: () => Object.assign(document.createElement("script"), { text: "1" }),
+        worker: () => new Worker("/web/assets/x.js"),
+        policy: () => Reflect.get(globalThis, "trustedTypes").createPolicy("another", {}),
+      };
+      return Object.entries(attempts).flatMap(([name, attempt]) => {
+        try {
+          attempt();
+          return [name];
+        } catch {
+          return [];
+        }
+      });
+    });
+    expect(outcomes).toEqual([]);
   });
 
   test.each(Object.keys(FILES))("%s is saved by its link, and never shown", async (name) => {

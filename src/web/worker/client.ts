@@ -108,7 +108,24 @@ export class WorkerClient {
   }
 }
 
-const client = new WorkerClient(() => new Worker(BUILD_WORKER, { type: "module" }));
+interface TrustedTypes {
+  createPolicy(
+    name: string,
+    rules: { readonly createScriptURL: (address: string) => string },
+  ): { createScriptURL(address: string): string };
+}
+
+/**
+ * Where a browser knows Trusted Types, it takes addresses of scripts only from the policy that the index page's
+ * Content-Security-Policy names. This is the only one, and gives the address of the worker alone.
+ */
+const policy = (globalThis as { readonly trustedTypes?: TrustedTypes }).trustedTypes?.createPolicy("coppice", {
+  createScriptURL: () => BUILD_WORKER,
+});
+
+const client = new WorkerClient(
+  () => new Worker(policy?.createScriptURL(BUILD_WORKER) ?? BUILD_WORKER, { type: "module" }),
+);
 
 /** As {@link WorkerClient.ask}, of the page's worker. */
 export const ask: WorkerClient["ask"] = (job, request, options) => client.ask(job, request, options);
