@@ -35,7 +35,7 @@ describe("somebody without the scope", () => {
     const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
     await using tab = await open("/house");
     const { page } = tab;
-    const yours = page.getByRole("region", { name: "Yours" });
+    const yours = page.getByRole("region", { name: "Your operations" });
     await yours.getByRole("link", { name: /sleep 600/ }).waitFor();
     expect(await yours.getByRole("link", { name: /sleep 600/ }).getAttribute("href")).toBe(`/runs/${run}`);
     const tabs = page.getByRole("navigation", { name: "Parts of the house" }).getByRole("link");
@@ -46,7 +46,7 @@ describe("somebody without the scope", () => {
 
     // It goes when it ends, without anybody's doing.
     await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
-    await page.getByText("Nothing of yours runs or waits").waitFor();
+    await page.getByText("Nothing in progress").waitFor();
 
     await tabs.nth(1).click();
     await page.getByRole("table", { name: "Your largest images" }).getByRole("link").first().waitFor();
@@ -79,10 +79,10 @@ describe("operations", () => {
     expect(await kinds()).toEqual(["Run"]);
     expect(new URL(page.url()).search).toBe("?kind=instance");
     await page.getByLabel("Status").selectOption({ label: "Failed" });
-    await page.getByText("No operation fits").waitFor();
+    await page.getByText("No matching operations").waitFor();
     expect(new URL(page.url()).searchParams.get("status")).toBe("FAILED");
     await page.reload();
-    await page.getByText("No operation fits").waitFor();
+    await page.getByText("No matching operations").waitFor();
     await page.getByRole("link", { name: "Clear" }).click();
     await rows.nth(2).waitFor();
     expect((await kinds()).sort()).toEqual(["Import", "Run"]);
@@ -99,7 +99,7 @@ describe("an operator", () => {
     const { appliance, image } = scene;
     await using tab = await open("/house", operator);
     const { page } = tab;
-    await page.getByText("Nothing runs, and nothing waits.").waitFor();
+    await page.getByText("Nothing is running or waiting.").waitFor();
     expect(await page.getByRole("meter", { name: "Memory" }).getAttribute("aria-valuetext")).toMatch(/^0 B of .* GiB$/);
     const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
     const row = page.getByRole("table", { name: "Work by account" }).getByRole("row", { name: /tester/ });
@@ -111,7 +111,7 @@ describe("an operator", () => {
     expect(await page.getByRole("link", { name: /sleep 600/ }).count()).toBe(0);
     expect(await viewProblems(tab, "house-now")).toEqual([]);
     await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
-    await page.getByText("Nothing runs, and nothing waits.").waitFor();
+    await page.getByText("Nothing is running or waiting.").waitFor();
   });
 
   test("sees what takes space, and collects after a question", async () => {
@@ -138,15 +138,15 @@ describe("an operator", () => {
     expect(await viewProblems(tab, "house-space")).toEqual([]);
 
     await collect.click();
-    const question = page.getByRole("dialog", { name: "Collect now" });
-    expect(await question.textContent()).toContain("cannot be brought back");
+    const question = page.getByRole("dialog", { name: "Collect now?" });
+    expect(await question.textContent()).toContain("cannot be restored");
     await question.getByRole("button", { name: "Cancel" }).click();
     expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(200);
     await collect.click();
     expect(await viewProblems(tab, "house-collect")).toEqual([]);
     await question.getByRole("button", { name: "Collect" }).click();
     await page.getByText(/The collector gave back 3\.0 MiB/).waitFor();
-    await collector.getByText("It would give back nothing now.").waitFor();
+    await collector.getByText("There is nothing to give back now.").waitFor();
     expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(404);
   });
 
@@ -158,17 +158,17 @@ describe("an operator", () => {
     await page.getByRole("button", { name: "New token" }).click();
     const form = page.getByRole("dialog", { name: "New token" });
     await form.getByLabel("Account").fill("two words");
-    await form.getByRole("button", { name: "Make the token" }).click();
+    await form.getByRole("button", { name: "Create token" }).click();
     await form.getByText(/Up to 128 letters/).waitFor();
     await form.getByLabel("Account").fill("robot");
-    await form.getByLabel("Allows").selectOption({ label: "Chosen scopes" });
+    await form.getByLabel("Scopes", { exact: true }).selectOption({ label: "Selected scopes" });
     await form.getByLabel("files:read").uncheck();
     await form.getByLabel("instances:spawn").check();
     await form.getByLabel("Valid for").selectOption({ label: "1 day" });
     expect(await viewProblems(tab, "house-new-token")).toEqual([]);
-    await form.getByRole("button", { name: "Make the token" }).click();
+    await form.getByRole("button", { name: "Create token" }).click();
 
-    const made = page.getByRole("dialog", { name: "The token is made" });
+    const made = page.getByRole("dialog", { name: "Token created" });
     const secret = (await made.locator("code").textContent()) ?? "";
     const claims = JSON.parse(Buffer.from(secret.split(".")[1] ?? "", "base64url").toString());
     expect(claims).toMatchObject({ sub: "robot", scope: "images:read instances:spawn instances:read operations:read" });
@@ -177,7 +177,7 @@ describe("an operator", () => {
     expect(await viewProblems(tab, "house-made-token")).toEqual([]);
     // Closed by mistake, it is still there; then it is gone for good.
     await page.keyboard.press("Escape");
-    await made.getByText(/Nobody can show it again/).waitFor();
+    await made.getByText(/It cannot be shown again/).waitFor();
     await made.getByRole("button", { name: "Done" }).click();
     expect(await page.content()).not.toContain(secret);
     const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, location.href]));
@@ -194,7 +194,7 @@ describe("an operator", () => {
     await question.getByRole("button", { name: "Revoke" }).click();
     await revoke.waitFor({ state: "detached" });
     expect(await statusWith(secret)).toBe(401);
-    await page.getByLabel("State").selectOption({ label: "Revoked" });
+    await page.getByLabel("Status").selectOption({ label: "Revoked" });
     await page.getByLabel("Account").fill("robot");
     await page.getByRole("table", { name: "Tokens" }).getByText("revoked").waitFor();
     expect(Object.fromEntries(new URL(page.url()).searchParams)).toEqual({ state: "revoked", account: "robot" });
@@ -254,7 +254,7 @@ describe("an operator", () => {
     await page.keyboard.press("Control+a");
     await page.keyboard.type("keys");
     await page.keyboard.press("Enter");
-    const made = page.getByRole("dialog", { name: "The token is made" });
+    const made = page.getByRole("dialog", { name: "Token created" });
     await made.waitFor();
     expect(await focused()).toStartWith("eyJ");
     await tabTo("Done");

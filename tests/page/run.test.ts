@@ -78,7 +78,7 @@ describe("a run", () => {
 
   test("of which there is no record says so", async () => {
     await using tab = await scene.signedIn("/runs/0197a1d0-5a5e-7000-8000-3c6e0b8a9c15");
-    await tab.page.getByText("The appliance has no record of it").waitFor();
+    await tab.page.getByText("No such run").waitFor();
     expect(await viewProblems(tab, "run-gone")).toEqual([]);
   });
 

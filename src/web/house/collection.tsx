@@ -41,19 +41,17 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
       }
     >
       {problem === undefined ? null : (
-        <ProblemNote title="What it would give back could not be read" problem={problem} onRetry={reload} />
+        <ProblemNote title="The collector could not be asked" problem={problem} onRetry={reload} />
       )}
-      {value === undefined && problem === undefined ? (
-        <Skeleton lines={2} label="Reading what it would give back" />
-      ) : null}
+      {value === undefined && problem === undefined ? <Skeleton lines={2} label="Loading the collector" /> : null}
       {value === undefined ? null : (
         <>
           <p>
             {isNothing(value) ? (
-              "It would give back nothing now."
+              "There is nothing to give back now."
             ) : (
               <>
-                It would give back <strong class="number">{bytesText(value.bytes)}</strong>: {partsOf(value)}.
+                A collection would give back <strong class="number">{bytesText(value.bytes)}</strong>: {partsOf(value)}.
               </>
             )}
           </p>
@@ -61,10 +59,10 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
         </>
       )}
       {isAsking && value !== undefined ? (
-        <Confirm title="Collect now" action="Collect" isDangerous onConfirm={collect} onClose={() => setAsking(false)}>
+        <Confirm title="Collect now?" action="Collect" isDangerous onConfirm={collect} onClose={() => setAsking(false)}>
           <p>
-            This removes {partsOf(value)}, and gives back about {bytesText(value.bytes)}. Images and files that were
-            removed cannot be brought back.
+            This removes {partsOf(value)}, and gives back about {bytesText(value.bytes)}. Removed images and files
+            cannot be restored.
           </p>
         </Confirm>
       ) : null}
@@ -88,12 +86,12 @@ function partsOf({ images, layers, layer_bytes, files, file_bytes }: Collection)
 function policyOf({ images_untagged_ttl: images, files_ttl: files }: Collection): string {
   const age = (seconds: number) => durationText(seconds * 1000);
   return [
-    "The collector runs once an hour by itself.",
+    "The collector runs by itself once an hour.",
     images === undefined
       ? "Images without a tag never expire (images.untagged_ttl)."
-      : `Images without a tag expire when they were not used for ${age(images)} (images.untagged_ttl).`,
+      : `Images without a tag expire after ${age(images)} without use (images.untagged_ttl).`,
     files === undefined
       ? "Uploaded files never expire (files.ttl)."
-      : `Uploaded files expire when they were not used for ${age(files)} (files.ttl).`,
+      : `Uploaded files expire after ${age(files)} without use (files.ttl).`,
   ].join(" ");
 }

@@ -18,7 +18,7 @@ import { Section } from "./section.tsx";
 export function HealthPart() {
   const { may } = useSession();
   if (may("operator")) return <Findings />;
-  return <OperatorNote>An operator sees here what this host needs to run sandboxes, and what it lacks.</OperatorNote>;
+  return <OperatorNote>Operators see what this host needs to run sandboxes, and what is missing.</OperatorNote>;
 }
 
 interface Group {
@@ -46,7 +46,7 @@ function Findings() {
     <>
       {problem === undefined ? null : <ProblemNote problem={problem} onRetry={reload} />}
       <Section
-        heading={healthy ? "This host can run sandboxes" : "Something stands in the way of sandboxes"}
+        heading={healthy ? "This host can run sandboxes" : "This host cannot run sandboxes"}
         about={
           <>
             Checked <Age at={checked_at} />. <code>coppice doctor</code> on the host checks more: it also boots a

@@ -18,10 +18,10 @@ type Grant = TokenRequest["scopes"][number];
 type Preset = "all" | "operator" | "read" | "chosen";
 
 const PRESETS: readonly Choice<Preset>[] = [
-  { value: "all", label: "Everything but operator" },
-  { value: "operator", label: "Everything, operator too" },
-  { value: "read", label: "Reading only" },
-  { value: "chosen", label: "Chosen scopes" },
+  { value: "all", label: "Everything except operator" },
+  { value: "operator", label: "Everything, including operator" },
+  { value: "read", label: "Read only" },
+  { value: "chosen", label: "Selected scopes" },
 ];
 
 const GRANTS: Readonly<Record<Exclude<Preset, "chosen">, readonly Grant[]>> = {
@@ -98,7 +98,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
     <>
       <Button onClick={onClose}>Cancel</Button>
       <Button tone="primary" type="submit" form={form} isBusy={isBusy} disabled={scopes.length === 0}>
-        Make the token
+        Create token
       </Button>
     </>
   );
@@ -120,10 +120,10 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
             setProblem(undefined);
           }}
           isRequired
-          hint="Owns whatever the token makes. A name that is new makes a new account."
+          hint="Owns whatever is made with the token. A new name creates a new account."
           problem={field === "account" ? ACCOUNT_RULE : undefined}
         />
-        <Select label="Allows" value={preset} choices={PRESETS} onValue={setPreset} />
+        <Select label="Scopes" value={preset} choices={PRESETS} onValue={setPreset} />
         {preset === "chosen" ? (
           <fieldset class="house-scopes">
             <legend class="visually-hidden">Scopes</legend>
@@ -140,7 +140,9 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
           <p class="muted house-small">{scopes.join(", ")}</p>
         )}
         {scopes.includes("operator") ? (
-          <p class="house-warning">Whoever has it sees all accounts and this host, and makes tokens like this one.</p>
+          <p class="house-warning">
+            Whoever has it sees all accounts and this host, and can create tokens like this one.
+          </p>
         ) : null}
         <Select label="Valid for" value={ttl} choices={TIMES} onValue={setTtl} />
         {problem === undefined || field === "account" ? null : <ProblemNote problem={problem} />}
@@ -155,7 +157,7 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
   useEffect(() => secret.current?.focus(), []);
   return (
     <Dialog
-      title="The token is made"
+      title="Token created"
       // The first time that it is closed without the button says what is lost.
       onClose={isWarned ? onClose : () => setWarned(true)}
       actions={
@@ -165,7 +167,7 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
       }
     >
       <div class="house-form">
-        <p>Copy it now. It is shown this once, and stored nowhere.</p>
+        <p>Copy it now: it is not stored, and cannot be shown again.</p>
         <div class="command-line">
           <code ref={secret} class="house-secret" tabIndex={0}>
             {made.token}
@@ -177,7 +179,7 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
         </p>
         {isWarned ? (
           <p class="house-warning" role="alert">
-            Nobody can show it again. Close once more to leave it.
+            It cannot be shown again. Close once more if you are done.
           </p>
         ) : null}
       </div>

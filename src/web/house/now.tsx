@@ -33,8 +33,7 @@ export function NowPart() {
       {may("operations:read") ? <OwnSection /> : null}
       {may("operator") ? null : (
         <OperatorNote>
-          An operator sees here how much of the appliance's memory, CPUs and virtual machines is in use, and what each
-          account runs.
+          Operators see how much of the memory, the CPUs and the virtual machines is in use, and what each account runs.
         </OperatorNote>
       )}
     </>
@@ -45,8 +44,8 @@ function LoadSection() {
   const load = useResource("house-load", (signal) => answerOf(api.v1.operator.load.get({ fetch: { signal } })));
   useEvery(LOAD_MS, load.reload);
   if (load.value === undefined) {
-    if (load.problem === undefined) return <Skeleton lines={5} label="Loading what runs" />;
-    return <ProblemNote title="What runs could not be read" problem={load.problem} onRetry={load.reload} />;
+    if (load.problem === undefined) return <Skeleton lines={5} label="Loading" />;
+    return <ProblemNote title="The load could not be read" problem={load.problem} onRetry={load.reload} />;
   }
   const { memory_bytes, vcpus, machines, accounts } = load.value;
   const pool = `${machines.ready} of ${countText(machines.pool_size)} ready in the pool`;
@@ -68,7 +67,7 @@ function LoadSection() {
       </Section>
       <Section heading="Accounts">
         {accounts.length === 0 ? (
-          <p class="muted">Nothing runs, and nothing waits.</p>
+          <p class="muted">Nothing is running or waiting.</p>
         ) : (
           <Table label="Work by account" columns={ACCOUNTS} rows={accounts} rowKey={({ account }) => account} />
         )}
@@ -85,14 +84,13 @@ const ACCOUNTS: readonly Column<Load["accounts"][number]>[] = [
   { id: "vcpus", label: "Virtual CPUs", isFigure: true, cell: ({ vcpus }) => countText(vcpus) },
   {
     id: "oldest",
-    label: "Waits longest",
+    label: "Longest wait",
     isFigure: true,
     cell: ({ oldest_pending_at }) => <Age at={oldest_pending_at} />,
   },
 ];
 
 function OwnSection() {
-  const { account } = useSession();
   const own = useResource("house-own", async (signal) => {
     const [running, waiting] = await Promise.all(
       (["EXECUTING", "PENDING"] as const).map((status) =>
@@ -110,11 +108,11 @@ function OwnSection() {
   });
   return (
     <Section
-      heading="Yours"
+      heading="Your operations"
       about={
         own.value === undefined || own.value.length === 0
           ? undefined
-          : `${countOf(own.value.length, "operation")} of the account ${account} ${own.value.length === 1 ? "has" : "have"} not ended.`
+          : `${countOf(own.value.length, "operation")} in progress.`
       }
     >
       {own.problem === undefined ? null : (
@@ -123,8 +121,8 @@ function OwnSection() {
       {own.value === undefined && own.problem === undefined ? <Skeleton label="Loading your operations" /> : null}
       {own.value?.length === 0 ? (
         <Empty
-          title="Nothing of yours runs or waits"
-          text="What you start shows up here while it runs, wherever you start it."
+          title="Nothing in progress"
+          text="Whatever you start appears here while it runs, no matter where you started it."
           command="coppice run --image tag:NAME -- COMMAND"
           action={
             <ButtonLink href="/runs/new" icon="run">
@@ -134,7 +132,7 @@ function OwnSection() {
         />
       ) : null}
       {own.value === undefined || own.value.length === 0 ? null : (
-        <OperationRows label="Your operations that have not ended" rows={own.value} />
+        <OperationRows label="Your operations in progress" rows={own.value} />
       )}
     </Section>
   );

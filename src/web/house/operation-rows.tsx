@@ -14,11 +14,14 @@ export const KIND_NAMES: Readonly<Record<Operation["kind"], string>> = {
 };
 
 const COLUMNS: readonly Column<Operation>[] = [
-  { id: "what", label: "What", isWide: true, cell: (operation) => <What {...operation} /> },
-  { id: "kind", label: "Kind", cell: ({ kind }) => KIND_NAMES[kind] },
   { id: "status", label: "Status", cell: (operation) => <StatusMark {...statusOf(operation)} /> },
-  { id: "made", label: "Made", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
-  { id: "took", label: "Took", isFigure: true, cell: ({ duration_ms }) => <Duration value={duration_ms} /> },
+  {
+    ...{ id: "command", label: "Command", isHeading: true, isWide: true },
+    cell: (operation) => <Command {...operation} />,
+  },
+  { id: "kind", label: "Kind", cell: ({ kind }) => KIND_NAMES[kind] },
+  { id: "duration", label: "Duration", isFigure: true, cell: ({ duration_ms }) => <Duration value={duration_ms} /> },
+  { id: "started", label: "Started", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
 ];
 
 /** Operations as a table. */
@@ -26,7 +29,7 @@ export function OperationRows({ label, rows }: { readonly label: string; readonl
   return <Table label={label} columns={COLUMNS} rows={rows} rowKey={({ id }) => id} />;
 }
 
-function What({ id, about, status, error }: Operation) {
+function Command({ id, about, status, error }: Operation) {
   return (
     <div class="house-what">
       <Link href={`/runs/${id}`}>

@@ -33,10 +33,10 @@ const KINDS: readonly Choice<Kind | "">[] = [
 
 const TIMES: readonly Choice[] = [
   { value: "", label: "Any time" },
-  { value: "15m", label: "The last 15 minutes" },
-  { value: "1h", label: "The last hour" },
-  { value: "24h", label: "The last day" },
-  { value: "7d", label: "The last week" },
+  { value: "15m", label: "Last 15 minutes" },
+  { value: "1h", label: "Last hour" },
+  { value: "24h", label: "Last day" },
+  { value: "7d", label: "Last 7 days" },
 ];
 
 /** The value of a choice that a link names; none when there is no such choice. */
@@ -76,7 +76,7 @@ export function OperationsPart() {
       <search class="house-filters">
         <Select label="Status" value={status ?? ""} choices={STATUSES} onValue={(next) => filter({ status: next })} />
         <Select label="Kind" value={kind ?? ""} choices={KINDS} onValue={(next) => filter({ kind: next })} />
-        <Select label="Made" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
+        <Select label="Started" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
         {isFiltered ? (
           <Link class="house-clear" href="/house/operations">
             Clear
@@ -88,9 +88,7 @@ export function OperationsPart() {
       )}
       {rows === undefined && problem === undefined ? <Skeleton lines={8} label="Loading operations" /> : null}
       {rows?.length === 0 ? <NoOperations isFiltered={isFiltered} isLater={offset > 0} /> : null}
-      {rows === undefined || rows.length === 0 ? null : (
-        <OperationRows label="Operations, the newest first" rows={rows} />
-      )}
+      {rows === undefined || rows.length === 0 ? null : <OperationRows label="Operations, newest first" rows={rows} />}
       {value === undefined || (offset === 0 && value.length <= PAGE_ROWS) ? null : (
         <nav class="house-pages" aria-label="Pages">
           {offset === 0 ? null : (
@@ -113,14 +111,14 @@ export function OperationsPart() {
 }
 
 function NoOperations({ isFiltered, isLater }: { readonly isFiltered: boolean; readonly isLater: boolean }) {
-  if (isLater) return <Empty title="There are no older operations" />;
+  if (isLater) return <Empty title="No older operations" />;
   if (isFiltered) {
-    return <Empty title="No operation fits" text="Choose other filters, or clear them." />;
+    return <Empty title="No matching operations" text="Change the filters, or clear them." />;
   }
   return (
     <Empty
-      title="There are no operations yet"
-      text="Imports, runs and checkpoints are operations. An image to start from comes first."
+      title="No operations yet"
+      text="Imports, runs and checkpoints are operations. Begin with an image:"
       command="coppice image import REGISTRY/NAME:VERSION --tag NAME"
     />
   );

@@ -7,7 +7,7 @@ export function OperatorNote({ children }: { readonly children: ComponentChildre
   const { account } = useSession();
   return (
     <aside class="house-note" aria-label="For operators">
-      <p>{children} It takes a token with the scope operator, which whoever runs the appliance makes on its host:</p>
+      <p>{children} This needs a token with the scope operator, which is created on the host of the appliance:</p>
       <CommandLine text={`coppice token create --account ${account} --scope '*' --scope operator`} />
     </aside>
   );

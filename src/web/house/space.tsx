@@ -41,8 +41,8 @@ function DiskSections() {
   );
   const { account } = useSession();
   if (space.value === undefined) {
-    if (space.problem === undefined) return <Skeleton lines={6} label="Loading what takes space" />;
-    return <ProblemNote title="What takes space could not be read" problem={space.problem} onRetry={space.reload} />;
+    if (space.problem === undefined) return <Skeleton lines={6} label="Loading the space" />;
+    return <ProblemNote title="The space could not be read" problem={space.problem} onRetry={space.reload} />;
   }
   const { disk, stored, accounts, images } = space.value;
   return (
@@ -52,14 +52,14 @@ function DiskSections() {
         <DiskBar disk={disk} stored={stored} />
       </Section>
       <CollectionSection onCollected={space.reload} />
-      <Section heading="Accounts" about="What accounts share, such as a base, counts for each of them.">
+      <Section heading="Accounts" about="What accounts share, such as a base image, counts for each of them.">
         {accounts.length === 0 ? (
           <p class="muted">No account has stored anything yet.</p>
         ) : (
           <Table label="Space by account" columns={ACCOUNTS} rows={accounts} rowKey={(row) => row.account} />
         )}
       </Section>
-      <Section heading="Largest images" about="By what each added to the image that it was made from.">
+      <Section heading="Largest images" about="By the size that each adds to its parent.">
         {images.length === 0 ? (
           <NoImages />
         ) : (
@@ -93,8 +93,8 @@ function imageColumns(own: string): readonly Column<Space["images"][number]>[] {
       cell: (image) => <ImageName {...image} isLink={image.account === own} />,
     },
     { id: "account", label: "Account", cell: ({ account }) => account },
-    { id: "made", label: "Made", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
-    { id: "size", label: "Added", isFigure: true, cell: ({ size_bytes }) => <Bytes value={size_bytes} /> },
+    { id: "made", label: "Created", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
+    { id: "size", label: "Size added", isFigure: true, cell: ({ size_bytes }) => <Bytes value={size_bytes} /> },
   ];
 }
 
@@ -153,8 +153,8 @@ async function ownImages(signal: AbortSignal): Promise<OwnImages> {
 
 const OWN_COLUMNS: readonly Column<BranchImage>[] = [
   { id: "image", label: "Image", isWide: true, cell: (image) => <ImageName {...image} isLink /> },
-  { id: "made", label: "Made", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
-  { id: "size", label: "Added", isFigure: true, cell: ({ size_bytes }) => <Bytes value={size_bytes} /> },
+  { id: "made", label: "Created", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
+  { id: "size", label: "Size added", isFigure: true, cell: ({ size_bytes }) => <Bytes value={size_bytes} /> },
 ];
 
 function OwnSpace() {
@@ -168,7 +168,7 @@ function OwnSpace() {
   return (
     <Section
       heading="Your images"
-      about={`The account ${account} has ${countOf(count, "image")}, which added ${bytesText(bytes)} in all. The largest are first.`}
+      about={`${countOf(count, "image")} of the account ${account}, ${bytesText(bytes)} in all. The largest come first.`}
     >
       {largest.length === 0 ? (
         <NoImages />
@@ -182,8 +182,8 @@ function OwnSpace() {
 function NoImages() {
   return (
     <Empty
-      title="There are no images yet"
-      text="An image is imported from a registry, or made by a run."
+      title="No images yet"
+      text="Images are imported from a registry or made by runs."
       command="coppice image import REGISTRY/NAME:VERSION --tag NAME"
     />
   );

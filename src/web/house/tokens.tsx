@@ -26,9 +26,7 @@ const PAGE_ROWS = 50;
 export function TokensPart() {
   const { may } = useSession();
   if (may("operator")) return <Tokens />;
-  return (
-    <OperatorNote>An operator sees here the tokens of all accounts, makes new ones, and revokes them.</OperatorNote>
-  );
+  return <OperatorNote>Operators see the tokens of all accounts, create new ones, and revoke them.</OperatorNote>;
 }
 
 type Filter = Token["state"] | "all";
@@ -67,7 +65,7 @@ function Tokens() {
     <>
       <div class="house-filters">
         <Select
-          label="State"
+          label="Status"
           value={state}
           choices={STATES}
           onValue={(next) => filter({ state: next === "valid" ? "" : next })}
@@ -85,12 +83,12 @@ function Tokens() {
       {rows === undefined && problem === undefined ? <Skeleton lines={6} label="Loading tokens" /> : null}
       {rows?.length === 0 ? (
         <Empty
-          title="No token fits"
+          title="No matching tokens"
           text={
             <>
               {account === ""
-                ? "Choose another state, or make a token."
-                : `The whole name of an account is looked for; ${account} has no such token.`}
+                ? "Choose another status, or create a token."
+                : `The account ${account} has no such token. Names are matched as a whole.`}
               {link({}) === "?" ? null : (
                 <>
                   {" "}
@@ -134,13 +132,13 @@ function Tokens() {
 function columnsOf(revoke: (token: Token) => void): readonly Column<Token>[] {
   return [
     { id: "account", label: "Account", cell: (token) => <Owner {...token} /> },
-    { id: "scopes", label: "Allows", isWide: true, cell: ({ scopes }) => scopes.join(", ") },
+    { id: "scopes", label: "Scopes", isWide: true, cell: ({ scopes }) => scopes.join(", ") },
     { id: "id", label: "Id", cell: ({ uuid }) => <code title={uuid}>{shortId(uuid)}</code> },
-    { id: "made", label: "Made", isFigure: true, cell: ({ issued_at }) => <Age at={issued_at} /> },
-    { id: "ends", label: "Ends", isFigure: true, cell: (token) => <End {...token} /> },
+    { id: "made", label: "Created", isFigure: true, cell: ({ issued_at }) => <Age at={issued_at} /> },
+    { id: "ends", label: "Expires", isFigure: true, cell: (token) => <End {...token} /> },
     {
       id: "revoke",
-      label: "What can be done",
+      label: "Actions",
       isLabelHidden: true,
       isFigure: true,
       cell: (token) =>

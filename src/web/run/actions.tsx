@@ -105,18 +105,16 @@ function CheckpointQuestion({ id, onClose }: { readonly id: string; readonly onC
   const [tag, setTag] = useState("");
   return (
     <Confirm
-      title="Make an image of the files as they are now?"
-      action="Make a checkpoint"
+      title="Make a checkpoint?"
+      action="Checkpoint"
       onClose={onClose}
       onConfirm={async () => {
         const request = tag.trim() === "" ? {} : { tag: tag.trim() };
         navigate(`/runs/${await startCheckpoint(api, id, request)}`);
       }}
     >
-      <p>
-        The run goes on. The image has every write that has returned by then, and nothing of what is only in memory.
-      </p>
-      <Field label="Tag" hint="A name for the image. It can be left empty." isMono value={tag} onValue={setTag} />
+      <p>The run continues. The image has every completed write, but nothing that is only in memory.</p>
+      <Field label="Tag" hint="A name for the image. Optional." isMono value={tag} onValue={setTag} />
     </Confirm>
   );
 }
@@ -141,7 +139,7 @@ function ExtendQuestion({ operation, onClose }: { readonly operation: Operation;
       }}
     >
       <Field
-        label="From now on"
+        label="From now"
         hint="Such as 90s, 15m or 2h. The time limit can only grow."
         value={time}
         onValue={setTime}

@@ -11,13 +11,12 @@ const SHOWN_COUNT = 200;
 /** What the operation did, but for output. */
 export function EventList({ feed }: { readonly feed: Feed }) {
   const { events, droppedEventsCount } = feed;
-  if (events.length === 0)
-    return <Empty title="Nothing has happened yet" text="Events are listed here as they come." />;
+  if (events.length === 0) return <Empty title="Nothing has happened yet" text="Events appear here as they happen." />;
   const shown = events.slice(-SHOWN_COUNT).reverse();
   const left = droppedEventsCount + events.length - shown.length;
   return (
     <section class="run-events" aria-label="Events">
-      <Table label="Events, the newest first" columns={COLUMNS} rows={shown} rowKey={({ id }) => String(id)} />
+      <Table label="Events, newest first" columns={COLUMNS} rows={shown} rowKey={({ id }) => String(id)} />
       {left === 0 ? null : <p class="muted">{countOf(left, "earlier event")} not shown.</p>}
     </section>
   );
@@ -33,7 +32,7 @@ const COLUMNS: readonly Column<OperationEvent>[] = [
     isFigure: true,
     cell: ({ spid }) => (spid === undefined || spid === 0 ? "–" : spid),
   },
-  { id: "what", label: "What", isWide: true, cell: (event) => <GuestText text={eventText(event)} hasTitle /> },
+  { id: "what", label: "Details", isWide: true, cell: (event) => <GuestText text={eventText(event)} hasTitle /> },
 ];
 
 function EventTime({ time }: { readonly time: string }) {

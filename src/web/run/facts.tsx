@@ -38,15 +38,18 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
       {command?.oom_killed === true ? <p class="run-note">The sandbox ran out of memory.</p> : null}
       {command?.timed_out === true ? <p class="run-note">The time limit ended the command.</p> : null}
       <dl class="figures run-figures">
-        <Figure label="Begun" value={<Age at={operation.created_at} />} note={waitedNote(operation)} />
-        <Figure label={hasEnded(operation) ? "Took" : "So far"} value={<Duration value={tookMs(operation, now)} />} />
+        <Figure label="Started" value={<Age at={operation.created_at} />} note={waitedNote(operation)} />
+        <Figure
+          label={hasEnded(operation) ? "Duration" : "Elapsed"}
+          value={<Duration value={tookMs(operation, now)} />}
+        />
         {command === undefined ? null : <Figure label="Exit code" value={command.exit_code} />}
         {command === undefined && latest === undefined ? null : (
           <Figure label="CPU time" value={<Duration value={command?.cpu_time_ms ?? latest?.cpu_time_ms} />} />
         )}
         {command === undefined && latest === undefined ? null : (
           <Figure
-            label={command === undefined ? "Memory" : "Most memory"}
+            label={command === undefined ? "Memory" : "Peak memory"}
             value={<Bytes value={command?.memory_bytes ?? latest?.memory_bytes} />}
           />
         )}
@@ -61,7 +64,7 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
           <Figure label="Size" value={<Bytes value={result.size_bytes} />} />
         ) : null}
         {result !== undefined && "pause_ms" in result ? (
-          <Figure label="Writes stopped for" value={<Duration value={result.pause_ms} />} />
+          <Figure label="Writes paused for" value={<Duration value={result.pause_ms} />} />
         ) : null}
         {from === undefined ? null : <Figure label="From" value={<ImageLink id={from} />} />}
         {image === undefined ? null : (
@@ -76,7 +79,7 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
 }
 
 function waitedNote({ created_at: created, started_at: started }: Operation): string | undefined {
-  if (started === undefined) return "waits for its turn";
+  if (started === undefined) return "waiting for its turn";
   const seconds = Math.round((Date.parse(started) - Date.parse(created)) / 1000);
   return seconds < 1 ? undefined : `waited ${seconds} s`;
 }

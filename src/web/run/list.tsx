@@ -78,18 +78,18 @@ export function RunList() {
       />
       <div class="run-filters">
         <Select
-          label="State"
+          label="Status"
           value={filters.status ?? ""}
-          choices={[{ value: "", label: "All states" }, ...choicesOf(OPERATION_STATUSES, STATUS_LABELS)]}
+          choices={[{ value: "", label: "Any" }, ...choicesOf(OPERATION_STATUSES, STATUS_LABELS)]}
           onValue={(status) => go({ status })}
         />
         <Select
           label="Kind"
           value={filters.kind ?? ""}
-          choices={[{ value: "", label: "All kinds" }, ...choicesOf(OPERATION_KINDS, KIND_LABELS)]}
+          choices={[{ value: "", label: "Any" }, ...choicesOf(OPERATION_KINDS, KIND_LABELS)]}
           onValue={(kind) => go({ kind })}
         />
-        <Select label="Begun" value={filters.since ?? ""} choices={TIMES} onValue={(since) => go({ since })} />
+        <Select label="Started" value={filters.since ?? ""} choices={TIMES} onValue={(since) => go({ since })} />
       </div>
       {list.problem === undefined ? null : (
         <ProblemNote problem={list.problem} title="The runs could not be listed" onRetry={list.reload} />
@@ -119,16 +119,16 @@ function Nothing({ isFiltered, isPastEnd }: { readonly isFiltered: boolean; read
   if (isFiltered || isPastEnd) {
     return (
       <Empty
-        title="No run is like that"
-        text={isFiltered ? "No operation fits these filters." : "There are no older ones."}
-        action={<ButtonLink href="/runs">Show all</ButtonLink>}
+        title={isFiltered ? "No matching runs" : "No older runs"}
+        text={isFiltered ? "Change the filters, or clear them." : undefined}
+        action={<ButtonLink href="/runs">Show all runs</ButtonLink>}
       />
     );
   }
   return (
     <Empty
-      title="Nothing has run yet"
-      text="Run a command in a sandbox that begins with the files of an image. What it leaves is an image, too."
+      title="No runs yet"
+      text="A run executes a command in a sandbox with the files of an image. Its result is a new image."
       command="coppice run --image tag:busybox -- uname -a"
       action={
         <ButtonLink href="/runs/new" icon="run">
@@ -142,12 +142,12 @@ function Nothing({ isFiltered, isPastEnd }: { readonly isFiltered: boolean; read
 function columns(now: number): Column<Operation>[] {
   return [
     {
-      id: "state",
-      label: "State",
+      id: "status",
+      label: "Status",
       cell: (operation) => <StatusMark status={operation.status} {...endOf(operation)} />,
     },
     {
-      ...{ id: "what", label: "What", isHeading: true, isWide: true },
+      ...{ id: "command", label: "Command", isHeading: true, isWide: true },
       cell: (operation) => (
         <Link class="run-list-what" href={`/runs/${operation.id}`}>
           <GuestText
@@ -167,8 +167,13 @@ function columns(now: number): Column<Operation>[] {
         return image === undefined ? "–" : <ImageLink id={image} />;
       },
     },
-    { id: "took", label: "Took", isFigure: true, cell: (operation) => <Duration value={tookMs(operation, now)} /> },
-    { id: "begun", label: "Begun", isFigure: true, cell: ({ created_at: at }) => <Age at={at} /> },
+    {
+      id: "duration",
+      label: "Duration",
+      isFigure: true,
+      cell: (operation) => <Duration value={tookMs(operation, now)} />,
+    },
+    { id: "started", label: "Started", isFigure: true, cell: ({ created_at: at }) => <Age at={at} /> },
   ];
 }
 

@@ -23,7 +23,7 @@ export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
     return (
       <Empty
         title="This run has no network"
-        text="A sandbox reaches nothing, unless its run asks for hosts that the operator allows."
+        text="A sandbox can connect to nothing unless its run asks for hosts that the operator allows."
         command="coppice run --image tag:python --network allow=*.example.org:443 -- python3 job.py"
       />
     );
@@ -42,7 +42,7 @@ export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
           rowKey={({ key }) => key}
         />
       )}
-      {audit?.truncated === true ? <p class="muted">There was more than the appliance kept.</p> : null}
+      {audit?.truncated === true ? <p class="muted">There were more than the appliance kept.</p> : null}
       {audit?.policy === undefined ? null : <Policy rules={audit.policy.map(ruleText)} />}
     </section>
   );

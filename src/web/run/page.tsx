@@ -157,11 +157,11 @@ function Run({ operation, asked, feed }: RunProps) {
           <UsageCharts series={usage} />
         ) : (
           <Empty
-            title="There are no figures"
+            title="No figures"
             text={
               isOver
-                ? "They are measured while a run goes on. What it used in all is above."
-                : "They begin with the command."
+                ? "Usage is measured while a run is in progress. Its totals are above."
+                : "Usage appears when the command starts."
             }
           />
         )
@@ -240,18 +240,14 @@ function Missing({
   return (
     <div class="run-page">
       <PageHeader
-        heading={isGone ? "This run is not here" : "The run cannot be shown"}
+        heading={isGone ? "Run not found" : "The run cannot be shown"}
         crumbs={[{ label: "Runs", href: "/runs" }, { label: <span class="mono">{shortId(id)}</span> }]}
       />
       {isGone ? (
         <Empty
-          title="The appliance has no record of it"
-          text={
-            "Records of runs, with their output, are deleted after a while, as the operator has set it. The image of a run " +
-            "outlives its record: it is among the branches, with the command that made it. A run of another account is not " +
-            "shown, either."
-          }
-          action={<ButtonLink href="/runs">Show the runs that there are</ButtonLink>}
+          title="No such run"
+          text="Runs and their output are deleted after a time that the operator sets; their images stay among the branches. Runs of other accounts are not shown."
+          action={<ButtonLink href="/runs">Show all runs</ButtonLink>}
         />
       ) : (
         <ProblemNote problem={problem} onRetry={onRetry} />

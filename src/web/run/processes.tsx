@@ -73,10 +73,10 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
       ...{ id: "command", label: "Command", isHeading: true, isWide: true },
       cell: ({ command, args }) => <GuestText text={lineOf([command, ...args])} isMono hasTitle />,
     },
-    { id: "state", label: "State", cell: (process) => <StateOf {...process} /> },
+    { id: "state", label: "Status", cell: (process) => <StateOf {...process} /> },
     { id: "cpu", label: "CPU time", isFigure: true, cell: ({ cpu_time_ms: time }) => <Duration value={time} /> },
-    { id: "memory", label: "Most memory", isFigure: true, cell: ({ memory_bytes: bytes }) => <Bytes value={bytes} /> },
-    { id: "begun", label: "Begun", isFigure: true, cell: ({ started_at: at }) => <Age at={at} /> },
+    { id: "memory", label: "Peak memory", isFigure: true, cell: ({ memory_bytes: bytes }) => <Bytes value={bytes} /> },
+    { id: "begun", label: "Started", isFigure: true, cell: ({ started_at: at }) => <Age at={at} /> },
     {
       ...{ id: "actions", label: "Actions", isLabelHidden: true },
       cell: (process) => <Menu label={`Process ${process.spid}`} isSmall items={menuOf(process)} />,
@@ -98,7 +98,7 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
         <ProblemNote problem={list.problem} title="The processes could not be listed" onRetry={list.reload} />
       )}
       {list.value === undefined && list.problem === undefined ? <Skeleton lines={3} /> : null}
-      {list.value?.length === 0 ? <Empty title="No process has begun yet" /> : null}
+      {list.value?.length === 0 ? <Empty title="No process has started yet" /> : null}
       {list.value === undefined || list.value.length === 0 ? null : (
         <Table label="Processes" columns={columns} rows={list.value} rowKey={({ spid }) => String(spid)} />
       )}
@@ -155,7 +155,7 @@ function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
         onStarted(spid, hasTerminal);
       }}
     >
-      <Field label="Command, as a line for a shell" isMono value={line} onValue={setLine} />
+      <Field label="Shell command" isMono value={line} onValue={setLine} />
       <Checkbox label="With a terminal" isChecked={hasTerminal} onChecked={setTerminal} />
     </Confirm>
   );

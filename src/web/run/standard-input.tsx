@@ -41,7 +41,7 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
     >
       <Field label="Standard input" isMono value={text} onValue={setText} />
       <div class="run-input-actions">
-        <Checkbox label="With an end of line" isChecked={hasLineEnd} onChecked={setLineEnd} />
+        <Checkbox label="Add a line end" isChecked={hasLineEnd} onChecked={setLineEnd} />
         <Button type="submit" isBusy={isBusy}>
           Send
         </Button>

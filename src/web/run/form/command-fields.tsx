@@ -34,7 +34,7 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
         isRequired
         list="run-tags"
         placeholder="tag:busybox"
-        hint="tag: and a tag, or the id of an image."
+        hint="tag:NAME, or the id of an image."
         value={form.image}
         onValue={(image) => set({ image })}
         problem={problems["image"]}
@@ -55,11 +55,11 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
           problem={problems["command"]}
         />
         <Select
-          label="Read as"
+          label="Run as"
           value={isShell ? "shell" : "words"}
           choices={[
-            { value: "shell", label: "A line for a shell" },
-            { value: "words", label: "A program and its arguments" },
+            { value: "shell", label: "Shell command" },
+            { value: "words", label: "Program with arguments" },
           ]}
           onValue={(value) => switchTo(value === "shell")}
         />

@@ -91,7 +91,7 @@ export function FilesField({ files, onFiles, problem }: FilesFieldProps) {
           </div>
           <Field label="Path in the sandbox" isMono value={path} onValue={(value) => change(key, { path: value })} />
           <Field label="Mode" isMono value={mode} onValue={(value) => change(key, { mode: value })} />
-          <IconButton icon="trash" label={`Leave out ${name ?? path}`} onClick={() => remove(key)} />
+          <IconButton icon="trash" label={`Remove ${name ?? path}`} onClick={() => remove(key)} />
         </div>
       ))}
       {problem === undefined ? null : (

@@ -32,7 +32,7 @@ export function FormView() {
         {asked.problem === undefined ? (
           <Skeleton lines={6} />
         ) : (
-          <ProblemNote problem={asked.problem} title="What that run was asked to do is not known any more" />
+          <ProblemNote problem={asked.problem} title="The request of that run is no longer stored" />
         )}
       </div>
     );
@@ -109,8 +109,8 @@ function Form({ initial }: { readonly initial: RunForm }) {
       />
       <MoreFields form={form} set={set} problems={problems} mayUseNetwork={may("instances:network")} />
       <Checkbox
-        label="Keep nothing of its files"
-        hint="Only the output and the figures stay. Otherwise the files that it leaves are an image."
+        label="Disposable"
+        hint="Keep no files: only output and figures remain. Otherwise the result is a new image."
         isChecked={form.isDisposable}
         onChecked={(isDisposable) => set({ isDisposable })}
       />
@@ -125,7 +125,7 @@ function Form({ initial }: { readonly initial: RunForm }) {
         >
           Run
         </Button>
-        {isUploading ? <span class="muted">Files are being uploaded.</span> : null}
+        {isUploading ? <span class="muted">Uploading files.</span> : null}
         {may("instances:spawn") ? null : (
           <span class="muted">The token of this session lacks the scope instances:spawn.</span>
         )}

@@ -45,7 +45,7 @@ export function MoreFields(props: MoreFieldsProps) {
         />
         <Checkbox
           label="Give the command a terminal"
-          hint="For programs that draw, such as an editor. Both streams are one then."
+          hint="For interactive programs, such as an editor. Both streams become one."
           isChecked={form.hasTerminal}
           onChecked={(hasTerminal) => props.set({ hasTerminal, ...(hasTerminal ? { isStdinOpen: true } : {}) })}
         />
@@ -69,7 +69,7 @@ export function MoreFields(props: MoreFieldsProps) {
             name="tag"
             label="Tag for the result"
             field="tag"
-            hint="The page of the run sets it when the run has ended."
+            hint="The page of the run sets it when the run ends."
           />
         </div>
       </Group>
@@ -138,7 +138,7 @@ function Variables({ form, set, problems }: FieldsProps) {
           <Field label="Value" isMono value={value} onValue={(text) => change(index, { value: text })} />
           <IconButton
             icon="trash"
-            label={`Leave out ${name === "" ? "the variable" : name}`}
+            label={`Remove ${name === "" ? "the variable" : name}`}
             onClick={() => set({ variables: variables.filter((_, at) => at !== index) })}
           />
         </div>
@@ -162,12 +162,12 @@ function Network({ form, set, problems, mayUseNetwork }: MoreFieldsProps) {
   return (
     <>
       <Select
-        label="What it may reach"
+        label="May connect to"
         value={network}
         disabled={!mayUseNetwork}
         choices={[
           { value: "none", label: "Nothing" },
-          { value: "allow", label: "The hosts of rules" },
+          { value: "allow", label: "Hosts that rules allow" },
           { value: "record", label: "What the operator allows, recorded as rules" },
         ]}
         onValue={(value) => set({ network: value })}
@@ -180,7 +180,7 @@ function Network({ form, set, problems, mayUseNetwork }: MoreFieldsProps) {
           isMono
           rows={3}
           placeholder={"*.example.org\n10.0.7.5:5432"}
-          hint="One a line: HOST, or HOST:PORT+PORT. Ports are 80 and 443 if there are none."
+          hint="One per line: HOST or HOST:PORT+PORT. Without a port: 80 and 443."
           value={form.rules}
           onValue={(rules) => set({ rules })}
           problem={problems["network"]}
@@ -188,8 +188,8 @@ function Network({ form, set, problems, mayUseNetwork }: MoreFieldsProps) {
       ) : null}
       {network === "none" ? null : (
         <Checkbox
-          label="Let it send anything to port 443"
-          hint="Otherwise port 443 takes only TLS that asks for the name that was connected to."
+          label="Allow anything on port 443"
+          hint="Otherwise only TLS that names the host of the connection passes port 443."
           isChecked={form.isTlsAny}
           onChecked={(isTlsAny) => set({ isTlsAny })}
         />

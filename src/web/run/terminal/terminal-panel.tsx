@@ -60,8 +60,8 @@ export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onSh
     <>
       {problem === undefined ? null : <ProblemNote problem={problem} title="No shell was started" />}
       <Empty
-        title="Look around in the run"
-        text="A shell runs beside the command, with the same files, processes and network. It ends with the command."
+        title="A shell in the sandbox"
+        text="It runs beside the command, with the same files, processes and network, and ends with the command."
         action={
           <Button tone="primary" icon="terminal" isBusy={isBusy} onClick={() => void start()}>
             Open a shell

@@ -9,7 +9,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
   const { samples } = series;
   const { latest } = samples;
   const { at, cpu, memory } = samples.points;
-  if (latest === null) return <p class="muted">The figures begin with the command.</p>;
+  if (latest === null) return <p class="muted">Figures appear when the command starts.</p>;
   return (
     <div class="run-charts">
       <LineChart
@@ -19,7 +19,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
         values={cpu}
         least={100}
         text={percentText}
-        summary={`now ${percentText(latest.cpu_percent)}, at most ${percentText(samples.cpuPeak)}, ${durationText(latest.cpu_time_ms)} in all`}
+        summary={`now ${percentText(latest.cpu_percent)}, peak ${percentText(samples.cpuPeak)}, ${durationText(latest.cpu_time_ms)} in all`}
       />
       <LineChart
         label="Memory"
@@ -28,7 +28,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
         values={memory}
         least={16_777_216}
         text={bytesText}
-        summary={`now ${bytesText(latest.memory_bytes)}, at most ${bytesText(latest.memory_peak_bytes)}`}
+        summary={`now ${bytesText(latest.memory_bytes)}, peak ${bytesText(latest.memory_peak_bytes)}`}
       />
     </div>
   );
