@@ -64,6 +64,30 @@ programTest("the listener speaks TLS only", async () => {
   const { stderr } = await run({ argv: session, stdin: new Uint8Array(), timeoutMs: 10_000 });
   expect(stderr).toMatch(/TLSv1\.[23]/);
   expect(stderr).toContain("Verification: OK");
+  const create = [resolve(EXECUTABLE ?? ""), "token", "create", "--data-dir", at("data"), "--account", "me"];
+  const { stdout } = await run({ argv: create, timeoutMs: 20_000 });
+  const token = Buffer.from(stdout).toString();
+  const signedIn = await fetch(`${address}/web/session`, {
+    method: "POST",
+    headers: { origin: address },
+    body: JSON.stringify({ token }),
+    tls: { ca },
+  });
+  const cookie = signedIn.headers.get("set-cookie") ?? "";
+  expect(cookie).toMatch(/^__Host-coppice=[\w-]{43}; Path=\/; HttpOnly; SameSite=Strict; Secure$/);
+  const { csrf } = (await signedIn.json()) as { readonly csrf: string };
+  const headers = { cookie: cookie.split(";")[0] ?? "", "x-csrf-token": csrf };
+  expect((await fetch(`${address}/web/api/v1/images`, { headers, tls: { ca } })).status).toBe(200);
+  child.kill("SIGTERM");
+  expect(await child.exited).toBe(0);
+});
+
+programTest("with web.enabled = false there is no page", async () => {
+  const { child, url } = await serve(["--listen-port", "0", "--web-enabled", "false"]);
+  for (const path of ["/", "/runs", "/web/session", "/web/api/v1/images"]) {
+    expect((await fetch(`${url}${path}`)).status).toBe(404);
+  }
+  expect((await fetch(`${url}/healthz`)).status).toBe(200);
   child.kill("SIGTERM");
   expect(await child.exited).toBe(0);
 });

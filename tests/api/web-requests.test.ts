@@ -1,6 +1,6 @@
 /** Who may send requests to the API behind the cookie, and what becomes of the answers in a browser. */
 
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, spyOn, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { Api, errorOf, send } from "../support/api/api.ts";
 import { Page, signIn } from "../support/api/page.ts";
@@ -290,13 +290,24 @@ describe("a WebSocket", () => {
     expect(await handshake(own, path)).toMatchObject({ status: 401 });
   });
 
-  heldTest("carries the streams of a process", async () => {
+  heldTest("carries the streams of a process, and is closed once the session has ended", async () => {
     await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
     await using running = await runningInstance(api, "echo hello; cat", { spec: { stdin: "open" } });
-    const headers = { cookie: page.cookie, origin: api.url };
-    const link = page.link(`${running.path}/processes/1/attach`);
+    const own = await Page.signIn(api);
+    const headers = { cookie: own.cookie, origin: api.url };
+    const started = spyOn(globalThis, "setInterval");
+    using _restored = { [Symbol.dispose]: () => started.mockRestore() };
+    const link = own.link(`${running.path}/processes/1/attach`);
     using socket = await TestSocket.open(api, link, { headers, protocols: ["v5.channel.k8s.io"] });
     await socket.until(() => socket.received.includes("hello"));
     expect(socket.raw.protocol).toBe("v5.channel.k8s.io");
+    const checks = started.mock.calls.filter(([, ms]) => ms === 15_000).map(([check]) => check as () => void);
+    expect(checks).toHaveLength(1);
+    checks[0]?.();
+    socket.send(Buffer.from("\0more\n"));
+    await socket.until(() => socket.received.includes("more"));
+    expect((await own.send("DELETE", "/web/session")).status).toBe(204);
+    checks[0]?.();
+    expect(await socket.closed).toMatchObject({ code: 1008 });
   });
 });
