@@ -63,7 +63,7 @@ function ImageContent({ image, search }: { readonly image: ImageNode; readonly s
       <span class="branches-command">
         {failure === null ? null : <span class="branches-failure">{failure}</span>}
         {image.command === null ? (
-          <span class="branches-about">{image.origin === "checkpoint" ? "checkpoint" : "imported"}</span>
+          <span class="branches-about">{image.origin === "checkpoint" ? "Checkpoint" : "Import"}</span>
         ) : (
           <Found text={image.command} search={search} isMono />
         )}

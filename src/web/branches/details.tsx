@@ -3,14 +3,15 @@ import { useMemo } from "preact/hooks";
 import { Link } from "../app/router.ts";
 import { useSession } from "../data/session.ts";
 import { Button, ButtonLink } from "../parts/button.tsx";
-import { CopyButton } from "../parts/copy-button.tsx";
+import { Identifier } from "../parts/copy-button.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { countOf, countText, shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
+import { StatusMark } from "../parts/status-mark.tsx";
 import { type Deeds, linkToImage, linkToRunHere } from "./actions.ts";
 import { type ImageNode, lineOf } from "./model/forest.ts";
 import type { Item } from "./model/shown.ts";
-import { failureOf, runName, sumOf, titleOf } from "./model/text.ts";
+import { runName, sumOf, titleOf } from "./model/text.ts";
 
 interface DetailsProps {
   readonly item: Item;
@@ -73,36 +74,34 @@ function Command({ text }: { readonly text: string }) {
   );
 }
 
-const ORIGINS = { image_import: "Imported", instance: "Made by a run", checkpoint: "Checkpoint of a run" } as const;
+const KINDS = { image_import: "Import", instance: "Run", checkpoint: "Checkpoint" } as const;
 
 function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
-  const failure = failureOf(image);
   return (
     <>
       <h2 class="branches-details-name">
         <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} hasTitle />
       </h2>
       <div class="branches-id">
-        <code>{image.id}</code>
-        <CopyButton text={image.id} label="Copy the id" />
+        <Identifier id={image.id} />
       </div>
       {image.command === null ? null : <Command text={image.command} />}
       <dl class="branches-facts">
-        <Fact name={ORIGINS[image.origin]}>
+        <Fact name="Created">
           <Age at={image.createdAt} />
         </Fact>
         {image.origin === "instance" ? (
-          <Fact name="Command">{failure === null ? "exit 0" : <span class="branches-failure">{failure}</span>}</Fact>
+          <Fact name="Status">
+            <StatusMark status="SUCCESS" exitCode={image.exitCode} isTimedOut={image.timedOut} />
+          </Fact>
         ) : null}
+        <Fact name="Operation">
+          <Link href={`/runs/${image.operation}`}>{KINDS[image.origin]}</Link>
+        </Fact>
         <Fact name="Added">
           <Bytes value={image.addedBytes} isSigned />
         </Fact>
         <Fact name="Made from it">{image.below === 0 ? "nothing" : countOf(image.below, "image")}</Fact>
-        {image.operation === "" ? null : (
-          <Fact name="Operation">
-            <Link href={`/runs/${image.operation}`}>{shortId(image.operation)}</Link>
-          </Fact>
-        )}
       </dl>
       <Way image={image} onReveal={onReveal} />
       <Deedful image={image} deeds={deeds} />

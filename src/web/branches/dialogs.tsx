@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
+import type { ImageDeletion } from "../../client/types.ts";
 import { isTag, TAG_RULE } from "../../domain/image.ts";
 import { api } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
@@ -11,7 +12,6 @@ import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { useToast } from "../parts/toast.tsx";
-import { type Deletion, deletionOf } from "./deletion.ts";
 import type { Forest, ImageNode } from "./model/forest.ts";
 import { nameOf } from "./model/text.ts";
 
@@ -60,7 +60,9 @@ export function TagDialog({ image, forest, onClose }: DialogProps & { readonly f
 /** Deletes an image, after it said what that gives back and what was made from it. */
 export function DeleteDialog({ image, onClose }: DialogProps) {
   const toast = useToast();
-  const { value, problem, reload } = useResource(`deletion ${image.id}`, (signal) => deletionOf(image.id, signal));
+  const { value, problem, reload } = useResource(`deletion ${image.id}`, (signal) =>
+    answerOf(api.v1.images({ uuid: image.id }).deletion.get({ fetch: { signal } })),
+  );
   const remove = async () => {
     await answerOf(api.v1.images({ uuid: image.id }).delete());
     toast(`Deleted ${nameOf(image)}`);
@@ -70,7 +72,7 @@ export function DeleteDialog({ image, onClose }: DialogProps) {
       title="Delete this image?"
       action="Delete"
       isDangerous
-      isReady={value !== undefined}
+      isReady={value?.in_use === false}
       onConfirm={remove}
       onClose={onClose}
     >
@@ -90,27 +92,33 @@ export function DeleteDialog({ image, onClose }: DialogProps) {
 }
 
 interface ConsequencesProps {
-  readonly deletion: Deletion;
+  readonly deletion: ImageDeletion;
   readonly descendants: number;
 }
 
 function Consequences({ deletion, descendants }: ConsequencesProps) {
+  if (deletion.in_use) return <p>An operation that waits or runs uses it, so it cannot be deleted now.</p>;
   return (
     <ul class="branches-consequences">
       <li>
         {deletion.size_bytes === 0 ? (
-          "It gives back nothing now: other images need its layers."
+          "Gives back nothing now: other images need its layers."
         ) : (
           <>
-            It gives back <Bytes value={deletion.size_bytes} /> ({countOf(deletion.layers, "layer")}).
+            Gives back <Bytes value={deletion.size_bytes} /> ({countOf(deletion.layers, "layer")}).
           </>
         )}
       </li>
       <li>
         {descendants === 0
-          ? "No image was made from it."
-          : `${countOf(descendants, "image was", "images were")} made from it; they stay, and stay usable.`}
+          ? "No images were made from it."
+          : `${countOf(descendants, "image was", "images were")} made from it; they stay usable.`}
       </li>
+      {deletion.tags.length === 0 ? null : (
+        <li>
+          Removes {countOf(deletion.tags.length, "tag")}: <GuestText text={deletion.tags.join(", ")} isMono isLong />
+        </li>
+      )}
       <li>Its runs stay listed, with their outputs.</li>
     </ul>
   );

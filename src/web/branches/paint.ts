@@ -21,6 +21,7 @@ export interface Palette {
   readonly text: string;
   readonly accent: string;
   readonly bad: string;
+  readonly warning: string;
   readonly found: string;
 }
 
@@ -173,7 +174,7 @@ function colourOf(item: Item, palette: Palette): string | null {
   if (item.kind === "run") return item.run.state === "failed" ? palette.bad : palette.accent;
   if (item.kind !== "image") return null;
   if (item.image.tag !== null) return palette.accent;
-  return failureOf(item.image) === null ? null : palette.bad;
+  return failureOf(item.image) === null ? null : palette.warning;
 }
 
 /** How a whole drawing lies in a small one: both directions fill it, each at its own scale. */

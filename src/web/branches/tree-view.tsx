@@ -160,7 +160,7 @@ function Surface(props: SurfaceProps) {
   );
 }
 
-const INKS = ["--line-control", "--line-strong", "--text", "--accent", "--danger", "--chart-2"] as const;
+const INKS = ["--line-control", "--line-strong", "--text", "--accent", "--danger", "--warning", "--chart-2"] as const;
 
 function usePalette(): Palette {
   const colors = useColors(INKS);
@@ -172,6 +172,7 @@ function usePalette(): Palette {
       text: colors["--text"],
       accent: colors["--accent"],
       bad: colors["--danger"],
+      warning: colors["--warning"],
       found: colors["--chart-2"],
     }),
     [colors],

@@ -1,6 +1,6 @@
 import { Forest, type ImageNode, lineOf } from "./forest.ts";
 import { type Layout, layOut } from "./layout.ts";
-import { inPieces } from "./pieces.ts";
+import { Pieces } from "./pieces.ts";
 import type { Row } from "./rows.ts";
 import { type Search, searchOf } from "./search.ts";
 import { type Folds, type Item, NO_FOLDS, shownItems } from "./shown.ts";
@@ -50,6 +50,7 @@ export class Branches {
   #isRanked = false;
   #hasOlder = false;
   #isWorking = false;
+  readonly #pieces = new Pieces();
   #isStale = false;
   /** what is drawn stays until all rows are there */
   #isReplacing = false;
@@ -116,12 +117,16 @@ export class Branches {
   async #work(): Promise<void> {
     this.#isWorking = true;
     while (this.#isStale) {
+      await this.#pieces.begin();
       this.#isStale = false;
       const forest = this.#forest;
-      await inPieces(this.#taking(), () => true);
+      await this.#pieces.run(this.#taking(), () => true);
       if (this.#isReplacing && !this.#isComplete) continue;
       this.#isReplacing = false;
-      const drawing = await inPieces(this.#drawing(forest), () => forest === this.#forest && !this.#isLookStale());
+      const drawing = await this.#pieces.run(
+        this.#drawing(forest),
+        () => forest === this.#forest && !this.#isLookStale(),
+      );
       if (drawing === null) {
         this.#isStale = true;
         continue;

@@ -2,7 +2,7 @@
 const PIECE_MS = 8;
 
 /** Ends when the browser has done what waits: input and drawing. */
-export function pause(): Promise<void> {
+function pause(): Promise<void> {
   const { scheduler } = globalThis as { readonly scheduler?: { yield?(): Promise<void> } };
   if (scheduler?.yield !== undefined) return scheduler.yield();
   const { promise, resolve } = Promise.withResolvers<void>();
@@ -15,19 +15,29 @@ export function pause(): Promise<void> {
   return promise;
 }
 
-/**
- * Does work in pieces, so that the page answers meanwhile. Short work is done before this returns.
- * @param isWanted is asked after each piece
- * @returns null when the work was given up
- */
-export async function inPieces<T>(work: Generator<void, T>, isWanted: () => boolean): Promise<T | null> {
-  for (;;) {
-    const until = performance.now() + PIECE_MS;
-    while (performance.now() < until) {
-      const step = work.next();
-      if (step.done === true) return step.value;
-    }
+/** Does work in pieces, so that the page answers meanwhile. Short works that follow each other are one piece. */
+export class Pieces {
+  #until = 0;
+
+  /** Begins a piece, when the browser has done what waits. */
+  async begin(): Promise<void> {
     await pause();
-    if (!isWanted()) return null;
+    this.#until = performance.now() + PIECE_MS;
+  }
+
+  /**
+   * Goes on in the piece that was begun, and in as many more as the work takes.
+   * @param isWanted is asked after each piece
+   * @returns null when the work was given up
+   */
+  async run<T>(work: Generator<void, T>, isWanted: () => boolean): Promise<T | null> {
+    for (;;) {
+      while (performance.now() < this.#until) {
+        const step = work.next();
+        if (step.done === true) return step.value;
+      }
+      await this.begin();
+      if (!isWanted()) return null;
+    }
   }
 }

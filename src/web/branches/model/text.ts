@@ -39,8 +39,8 @@ export function runName({ origin, state }: Pick<RunRow, "origin" | "state">): st
 
 /** What went wrong with the command of an image; null when nothing did. */
 export function failureOf({ exitCode, timedOut }: Pick<ImageNode, "exitCode" | "timedOut">): string | null {
-  if (timedOut) return "timed out";
-  return exitCode === null || exitCode === 0 ? null : `exit ${exitCode}`;
+  if (timedOut) return "Time limit";
+  return exitCode === null || exitCode === 0 ? null : `Exit ${exitCode}`;
 }
 
 /** What an item shows first. */

@@ -1,0 +1,251 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { Locator, Page } from "playwright-core";
+import { branchLines, uuidOf } from "../support/page/branches.ts";
+import { PageScene } from "../support/page/scene.ts";
+import type { Tab, TabOptions } from "../support/page/tab.ts";
+import { settled, viewProblems } from "../support/page/views.ts";
+
+/** Nodes that the document may have at once. */
+const NODES_MAX = 300;
+const MANY = 10_000;
+
+let scene: PageScene;
+beforeAll(async () => {
+  scene = await PageScene.start();
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+const open = async (path = "/", options: TabOptions & { readonly token?: string } = {}): Promise<Tab> => {
+  const tab = await scene.signedIn(path, options);
+  await settled(tab);
+  return tab;
+};
+const treeOf = (page: Page): Locator => page.getByRole("tree", { name: "Branches" });
+const node = (page: Page, id: string): Locator => page.locator(`[data-key="${id}"]`);
+const activeOf = (page: Page): Promise<string | null> =>
+  page.evaluate(() => document.querySelector("[role=treeitem][aria-selected=true]")?.getAttribute("data-key") ?? null);
+
+/** The image that a command makes. */
+async function made(image: string, command: string): Promise<string> {
+  const { result } = await scene.appliance.finished(await scene.appliance.spawn({ image, command, shell: true }));
+  return (result as unknown as { image: string }).image;
+}
+
+/** A tab whose appliance has other branches than it has. */
+async function openWith(lines: string, path = "/", options: TabOptions = {}): Promise<Tab> {
+  const tab = await scene.tab(options);
+  await tab.page.route(/\/v1\/branches$/, (route) =>
+    route.fulfill({ status: 200, contentType: "application/x-ndjson", body: lines }),
+  );
+  await tab.page.goto(path);
+  await tab.page.getByLabel(/token/i).fill(scene.appliance.token);
+  await tab.page.getByRole("button", { name: "Sign in" }).click();
+  await settled(tab);
+  return tab;
+}
+
+describe("the tree", () => {
+  test("grows: a run shows while it runs, and becomes its image", async () => {
+    await using tab = await open();
+    const { page } = tab;
+    await node(page, scene.image).getByText("busybox", { exact: true }).waitFor();
+    const command = "echo grown > /root/grown; cat /dev/zero | head -c 1; sleep 2";
+    const run = await scene.appliance.spawn({ image: scene.image, command, shell: true });
+    await node(page, run)
+      .getByText(/Waiting|Running/)
+      .waitFor();
+    const { result } = await scene.appliance.finished(run);
+    const { image } = result as unknown as { image: string };
+    await node(page, image)
+      .getByText(/echo grown/)
+      .waitFor();
+    await node(page, run).waitFor({ state: "detached" });
+    // What fails leaves no image, and fades.
+    const failing = await scene.appliance.spawn({ image, command: "exit 1", shell: true, disposable: true });
+    await node(page, failing).getByText("Done, no new image").waitFor();
+    await node(page, failing).waitFor({ state: "detached" });
+  });
+
+  test("tags, compares and deletes, and says before what a deletion gives back", async () => {
+    const first = await made(scene.image, "echo first > /root/first");
+    const second = await made(first, "head -c 200000 /dev/urandom > /root/second");
+    const third = await made(second, "echo third > /root/third");
+    await using tab = await open(`/?image=${second}`);
+    const { page } = tab;
+    const details = page.getByRole("complementary", { name: "Selected" });
+    await details.getByText(/urandom/).waitFor();
+
+    await details.getByRole("button", { name: "Tag", exact: true }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByLabel("Tag").fill("no blanks");
+    await dialog.getByText(/must be 1 to 128 characters/).waitFor();
+    await dialog.getByLabel("Tag").fill("busybox");
+    await dialog.getByText(/has this tag now, and loses it/).waitFor();
+    await dialog.getByLabel("Tag").fill("second/step");
+    await dialog.getByRole("button", { name: "Tag", exact: true }).click();
+    await node(page, second).getByText("second/step").waitFor();
+
+    await details.getByRole("button", { name: "Compare" }).click();
+    await page.getByText(/Choose the image to compare with/).waitFor();
+    await node(page, first).click();
+    await page.waitForURL((url) => url.pathname === `/images/${first}` && url.searchParams.get("against") === second);
+
+    await page.goto(`/?image=${second}`);
+    await details.getByRole("button", { name: "Delete" }).click();
+    await dialog.getByText(/Gives back (nothing|[\d.,]+ [KM]?i?B)/).waitFor();
+    await dialog.getByText("1 image was made from it").waitFor();
+    await dialog.getByRole("button", { name: "Delete" }).click();
+    await node(page, second).waitFor({ state: "detached" });
+    await node(page, third).waitFor();
+    expect((await scene.appliance.fetch(`/images/${second}`)).status).toBe(404);
+  });
+
+  test("works by the keyboard alone", async () => {
+    const child = await made(scene.image, "echo keys > /root/keys");
+    await using tab = await open(`/?image=${scene.image}`);
+    const { page } = tab;
+    await treeOf(page).focus();
+    await page.keyboard.press("ArrowRight");
+    const right = await activeOf(page);
+    expect(right).not.toBe(scene.image);
+    await page.keyboard.press("ArrowLeft");
+    expect(await activeOf(page)).toBe(scene.image);
+    expect(await treeOf(page).getAttribute("aria-activedescendant")).toBe(`branches-${scene.image}`);
+
+    // A fold closes and opens.
+    await page.keyboard.press("Space");
+    await node(page, child).waitFor({ state: "detached" });
+    expect(await node(page, scene.image).getAttribute("aria-expanded")).toBe("false");
+    await page.keyboard.press("Space");
+    await node(page, child).waitFor();
+
+    await page.keyboard.press("/");
+    await page.keyboard.type("echo keys");
+    await page.getByText("1 found").waitFor();
+    await page.keyboard.press("Enter");
+    await page.waitForURL((url) => url.searchParams.get("image") === child);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+    expect(await treeOf(page).evaluate((tree) => tree === document.activeElement)).toBe(true);
+    expect(await activeOf(page)).toBe(child);
+
+    await page.keyboard.press(".");
+    const menu = page.getByRole("menu", { name: "Actions" });
+    await menu.waitFor();
+    expect(await menu.getByRole("menuitem").allTextContents()).toContain("Run here");
+    await page.keyboard.press("Escape");
+    await menu.waitFor({ state: "detached" });
+    await page.keyboard.press("Enter");
+    await page.waitForURL((url) => url.pathname === `/images/${child}`);
+  });
+
+  test("says how to begin where there is nothing", async () => {
+    const token = await scene.appliance.createToken("newcomer", "--scope", "*");
+    await using tab = await open("/", { token });
+    await tab.page.getByText("No images yet").waitFor();
+    await tab.page.getByText(/^coppice image import \S+ --tag \S+$/).waitFor();
+    await tab.page.getByRole("button", { name: "Import an image" }).first().click();
+    const dialog = tab.page.getByRole("dialog");
+    await dialog.getByLabel("Reference").fill(scene.reference);
+    await dialog.getByLabel("Tag").fill("first");
+    await dialog.getByRole("button", { name: "Import" }).click();
+    // The import shows as it goes, and becomes the first image.
+    await tab.page.getByRole("treeitem").getByText("first", { exact: true }).waitFor();
+  });
+});
+
+describe(`${MANY} images`, () => {
+  const lines = branchLines(MANY);
+
+  test("are drawn with few nodes, folded and whole, and every one is found", async () => {
+    await using tab = await openWith(lines);
+    const { page } = tab;
+    await page.getByText("10,000 images").waitFor();
+    const count = () => page.getByRole("treeitem").count();
+    expect(await count()).toBeGreaterThan(5);
+    expect(await count()).toBeLessThan(NODES_MAX);
+    await page.getByRole("button", { name: "Unfold all" }).click();
+    await page.getByRole("button", { name: "Fold", exact: true }).waitFor();
+    expect(await count()).toBeLessThan(NODES_MAX);
+    for (const name of ["Zoom out", "Zoom out", "Zoom out", "Fit the tree into the window"]) {
+      await page.getByRole("button", { name }).click();
+      expect(await count()).toBeLessThan(NODES_MAX);
+    }
+    await page.getByRole("button", { name: "Fold", exact: true }).click();
+
+    const far = uuidOf(4_321);
+    await page.getByRole("searchbox").fill("step-4321");
+    await page.getByText("1 found").waitFor();
+    await page.getByRole("button", { name: "Next one found" }).click();
+    await node(page, far).locator("mark").getByText("step-4321").waitFor();
+    await page.getByRole("searchbox").fill("step-43");
+    await page.getByText("111 found").waitFor();
+    await page.getByRole("searchbox").fill(far);
+    await page.getByText("1 found").waitFor();
+    expect(await viewProblems(tab, "branches-many")).toEqual([]);
+  });
+
+  test("are a list of few rows, with the same keys", async () => {
+    await using tab = await openWith(lines, "/?form=list");
+    const { page } = tab;
+    await page.getByText("10,000 images").waitFor();
+    await page.getByRole("button", { name: "Unfold all" }).click();
+    await page.getByRole("button", { name: "Fold", exact: true }).waitFor();
+    await treeOf(page).focus();
+    await page.keyboard.press("End");
+    const last = await activeOf(page);
+    await node(page, last ?? "").waitFor();
+    expect(await page.getByRole("treeitem").count()).toBeLessThan(NODES_MAX);
+    await page.keyboard.press("Home");
+    await page.keyboard.press("ArrowDown");
+    const second = await activeOf(page);
+    expect(second).not.toBe(last);
+    await page.keyboard.press("ArrowUp");
+    await page.keyboard.press("ArrowLeft");
+    expect(await page.locator("[aria-selected=true]").getAttribute("aria-expanded")).toBe("false");
+    expect(await viewProblems(tab, "branches-list")).toEqual([]);
+  });
+
+  test("have a link for each, which goes back as it came", async () => {
+    const far = uuidOf(7_777);
+    await using tab = await openWith(lines, `/?image=${far}`);
+    const { page } = tab;
+    await node(page, far).waitFor();
+    const box = await node(page, far).boundingBox();
+    const view = await treeOf(page).boundingBox();
+    if (box === null || view === null) throw new Error("the node is not seen");
+    expect(box.x).toBeGreaterThanOrEqual(view.x);
+    expect(box.y + box.height).toBeLessThanOrEqual(view.y + view.height);
+    await page.getByRole("button", { name: "This branch alone" }).click();
+    await page.getByText(/The branch of .* alone/).waitFor();
+    expect(new URL(page.url()).searchParams.get("focus")).toBe(far);
+    await page.goBack();
+    await page.getByText(/The branch of .* alone/).waitFor({ state: "detached" });
+    expect(await activeOf(page)).toBe(far);
+  });
+});
+
+test("text of guests is text, whatever is in it", async () => {
+  const hostile = [
+    { tag: "base", about: "<img src=x onerror=alert(1)><script>alert(2)</script>" },
+    { about: "echo \u202egnp.exe\u0007\u001b]0;title\u0007" },
+    { about: "x".repeat(80) },
+    { tag: "a".repeat(256), about: "\n\n\n" },
+  ];
+  const rows = hostile.map((row, at) => ({
+    ...{ type: "image", uuid: uuidOf(at), created_at: new Date(at * 1000).toISOString(), size_bytes: 2 ** 52 },
+    ...(at === 0 ? { kind: "image_import" } : { kind: "instance", parent: uuidOf(0), exit_code: -2_147_483_648 }),
+    ...{ operation: uuidOf(at + 100), ...row },
+  }));
+  const lines = [...rows, { type: "end", older: true }].map((row) => `${JSON.stringify(row)}\n`).join("");
+  await using tab = await openWith(lines, `/?image=${uuidOf(1)}&q=${encodeURIComponent("<img")}`);
+  const { page } = tab;
+  await page.getByText("The newest 4 images").waitFor();
+  await node(page, uuidOf(0)).getByText("<img src=x").waitFor();
+  await node(page, uuidOf(1)).getByText("echo \\u202egnp.exe\\x07\\x1b]0;title\\x07").waitFor();
+  expect(await page.locator("main img, main script").count()).toBe(0);
+  expect(await page.title()).toBe("Branches · Coppice");
+  expect(await viewProblems(tab, "branches-hostile")).toEqual([]);
+});
