@@ -3,6 +3,8 @@ import { UnreachableError } from "./errors.ts";
 
 /** Bytes that were received and not yet taken, from which on nothing more is read from the connection. */
 const WAITING_BYTES_MAX = 1_048_576;
+/** The same for a WebSocket that cannot be paused, such as that of a browser: then the connection is given up. */
+const UNPAUSED_BYTES_MAX = 8_388_608;
 const CLOSE_NORMAL = 1000;
 /** What a WebSocket reports that ended without being closed. */
 const CLOSE_ABNORMAL = 1006;
@@ -16,7 +18,10 @@ export interface SocketEnd {
 /** What Bun's WebSocket has beside that of a browser. */
 type PausableSocket = WebSocket & { pause?(): void; resume?(): void };
 
-/** A WebSocket of the appliance, whose binary messages are read as fast as they are taken. */
+/**
+ * A WebSocket of the appliance, whose binary messages are read as fast as they are taken. Where it cannot be paused, a reader
+ * that is too slow gets what waits, and then finds the connection broken.
+ */
 export class MessageSocket implements Disposable {
   readonly #socket: PausableSocket;
   readonly #path: string;
@@ -33,11 +38,7 @@ export class MessageSocket implements Disposable {
     this.#path = path;
     this.#onText = onText;
     socket.addEventListener("message", ({ data }: MessageEvent<string | ArrayBuffer>) => this.#onMessage(data));
-    socket.addEventListener("close", ({ code, reason }) => {
-      this.#end = { code, reason };
-      this.#closing.resolve(this.#end);
-      this.#wake?.();
-    });
+    socket.addEventListener("close", ({ code, reason }) => this.#onEnd({ code, reason }));
   }
 
   /**
@@ -100,7 +101,15 @@ export class MessageSocket implements Disposable {
     this.#socket.resume?.();
   }
 
+  #onEnd(end: SocketEnd): void {
+    if (this.#end !== null) return;
+    this.#end = end;
+    this.#closing.resolve(end);
+    this.#wake?.();
+  }
+
   #onMessage(data: string | ArrayBuffer): void {
+    if (this.#end !== null) return;
     if (typeof data === "string") {
       this.#onText(data);
       return;
@@ -108,6 +117,10 @@ export class MessageSocket implements Disposable {
     this.#waiting.push(new Uint8Array(data));
     this.#waitingBytes += data.byteLength;
     if (this.#waitingBytes > WAITING_BYTES_MAX) this.#socket.pause?.();
+    if (this.#waitingBytes > UNPAUSED_BYTES_MAX && this.#socket.pause === undefined) {
+      this.#socket.close(CLOSE_NORMAL);
+      this.#onEnd({ code: CLOSE_ABNORMAL, reason: "more was sent than can wait" });
+    }
     this.#wake?.();
   }
 }

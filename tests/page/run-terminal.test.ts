@@ -39,9 +39,15 @@ test("a shell is typed into, has the size of its place, is left and found again,
   await type(page, "echo $((6 * 7)) is it");
   await shows(page, "42 is it");
   const size = async (): Promise<string> => {
-    await type(page, "echo size $(stty size) end");
     const found = async () => (await rows(page)).findLast((row) => /^size \d+ \d+ end$/.test(row));
-    await until("the size is told", async () => (await found()) !== undefined);
+    await until("the size is told", async () => {
+      await type(page, "echo size $(stty size) end");
+      // The shell asks for the place of the cursor, and the answer may come between the letters of the line.
+      return await until("the line is obeyed", async () => (await found()) !== undefined, 5000).then(
+        () => true,
+        () => false,
+      );
+    });
     return (await found()) ?? "";
   };
   const wide = await size();
@@ -129,4 +135,40 @@ test("the keys leave it", async () => {
   await page.keyboard.press("Control+Alt+Escape");
   await page.keyboard.press("Enter");
   await page.locator(".table").waitFor();
+});
+
+test("the command's own terminal is the first thing to be seen of a run that has one", async () => {
+  const client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
+  const own = await Run.start(client, {
+    ...{ image: "tag:busybox", command: "sh", pty: { rows: 24, cols: 80 }, stdin_open: true, disposable: true },
+    env: { TERM: "xterm-256color" },
+  });
+  await using tab = await scene.signedIn(`/runs/${own.id}`);
+  const { page } = tab;
+  await page.getByText("Attached to process 1.").waitFor();
+  await type(page, "echo $((2 * 21)) of its own");
+  await shows(page, "42 of its own");
+  await type(page, "exit 3");
+  await page.getByText("The process has ended with exit code 3.").waitFor();
+  await page.locator(".run-about").getByText("Exit 3", { exact: true }).waitFor();
+  await page.reload();
+  await shows(page, "42 of its own");
+});
+
+test("processes are started, read, signalled and seen to end", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=processes`);
+  const { page } = tab;
+  await page.getByRole("button", { name: "Start a process" }).click();
+  const question = page.getByRole("dialog");
+  await question.getByLabel("Command, as a line for a shell").fill("echo beside; sleep 1234");
+  await question.getByRole("button", { name: "Start", exact: true }).click();
+  const row = page.getByRole("row", { name: /sleep 1234/ });
+  await row.getByText("Running").waitFor();
+  await row.getByRole("button").click();
+  await page.getByRole("menuitem", { name: "Output" }).click();
+  await page.getByText("beside", { exact: true }).waitFor();
+  await page.getByRole("link", { name: "Processes" }).click();
+  await row.getByRole("button").click();
+  await page.getByRole("menuitem", { name: /TERM/ }).click();
+  await row.getByText("Signal 15").waitFor();
 });

@@ -8,7 +8,7 @@ import { isAbort, type Problem, problemOf } from "../data/problem.ts";
 import { OutputBuffer } from "./output/output-buffer.ts";
 
 /** Time after which the reader lets the browser do something else, in `milliseconds`. */
-const TURN_MS = 8;
+const TURN_MS = 5;
 /** The newest events that are kept, those of output apart. */
 const KEPT_EVENTS_MAX = 1000;
 
