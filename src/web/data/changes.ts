@@ -7,7 +7,7 @@ import { problemOf } from "./problem.ts";
 import { onSessionChange } from "./session.ts";
 
 /** How long a hidden page goes on to listen, in `milliseconds`: going to another tab and back loads nothing anew. */
-const HIDDEN_MS = 20_000;
+const HIDDEN_MS = 5_000;
 /** Pauses before a stream that ended is opened again, in `milliseconds`. */
 const AGAIN_MS = [250, 1_000, 4_000, 15_000] as const;
 

@@ -1,4 +1,5 @@
 import { connection, noteAnswer, noteSilence } from "./connection.ts";
+import { mayDo } from "./grants.ts";
 import { Problem, problemOf } from "./problem.ts";
 import { createStore, useStore } from "./store.ts";
 
@@ -144,11 +145,6 @@ export async function refusalOf(response: Response): Promise<Problem> {
       cause: problemOf(error),
     });
   }
-}
-
-/** True when grants of a token allow something; `*` is every scope but the operator's, which is granted by name alone. */
-export function mayDo(scopes: readonly string[], scope: string): boolean {
-  return scopes.includes(scope) || (scope !== "operator" && scopes.includes("*"));
 }
 
 export interface SignedIn extends Session {
