@@ -74,7 +74,7 @@ programTest("the listener speaks TLS only", async () => {
     tls: { ca },
   });
   const cookie = signedIn.headers.get("set-cookie") ?? "";
-  expect(cookie).toMatch(/^__Host-coppice=[\w-]{43}; Path=\/; HttpOnly; SameSite=Strict; Secure$/);
+  expect(cookie).toMatch(/^__Host-coppice-\d+=[\w-]{43}; Path=\/; HttpOnly; SameSite=Strict; Secure$/);
   const { csrf } = (await signedIn.json()) as { readonly csrf: string };
   const headers = { cookie: cookie.split(";")[0] ?? "", "x-csrf-token": csrf };
   expect((await fetch(`${address}/web/api/v1/images`, { headers, tls: { ca } })).status).toBe(200);

@@ -19,8 +19,9 @@ afterAll(() => api[Symbol.asyncDispose]());
 
 const tokenIdOf = (token: string): string =>
   JSON.parse(Buffer.from(token.split(".")[1] ?? "", "base64url").toString()).jti;
-const idOf = ({ cookie }: Page): string =>
-  new Bun.CryptoHasher("sha256").update(cookie.slice("coppice=".length)).digest("hex");
+const idOf = (page: Page): string => new Bun.CryptoHasher("sha256").update(secretOf(page)).digest("hex");
+const nameOf = ({ cookie }: Page): string => cookie.replace(/=.*/, "");
+const secretOf = ({ cookie }: Page): string => cookie.replace(/^[^=]+=/, "");
 const rowOf = (page: Page) =>
   api.parts.db.orm
     .select()
@@ -53,7 +54,9 @@ describe("signing in", () => {
       token_expires_at: expect.stringMatching(/^\d{4}-.*Z$/),
       version: expect.any(String),
     });
-    expect(answer.headers.get("set-cookie")).toMatch(/^coppice=[A-Za-z0-9_-]{43}; Path=\/; HttpOnly; SameSite=Strict$/);
+    expect(answer.headers.get("set-cookie")).toMatch(
+      /^coppice-\d+=[A-Za-z0-9_-]{43}; Path=\/; HttpOnly; SameSite=Strict$/,
+    );
     expect(answer.headers.get("cache-control")).toBe("no-store");
     const page = new Page(api.url, cookieOf(answer), answer.json.csrf);
     expect((await page.send("GET", "/web/session")).json).toEqual(answer.json);
@@ -103,18 +106,29 @@ describe("signing in", () => {
     expect(cookieOf(again)).not.toBe(first.cookie);
     errorOf(await first.send("GET", "/web/session"), "unauthorized");
     // A secret that somebody else has chosen begins nothing.
-    const chosen = `coppice=${"A".repeat(43)}`;
+    const chosen = `${nameOf(first)}=${"A".repeat(43)}`;
     const fixed = await signIn(api.url, api.token, { headers: { cookie: chosen } });
     expect(cookieOf(fixed)).not.toBe(chosen);
+  });
+
+  test("at another port of the host leaves this session as it is: the cookies have different names", async () => {
+    await using other = await Api.start();
+    const [here, there] = [await Page.signIn(api), await Page.signIn(other)];
+    const cookie = `${here.cookie}; ${there.cookie}`;
+    for (const page of [here, there]) {
+      expect((await page.send("GET", "/web/session", { headers: { cookie } })).status).toBe(200);
+    }
+    expect(nameOf(here)).toBe(`coppice-${new URL(api.url).port}`);
+    expect(nameOf(there)).not.toBe(nameOf(here));
   });
 
   test("what is stored proves nothing: neither the secret nor the key of the page", async () => {
     const page = await Page.signIn(api);
     const row = rowOf(page);
     const stored = JSON.stringify(row);
-    expect(stored).not.toContain(page.cookie.slice("coppice=".length));
+    expect(stored).not.toContain(secretOf(page));
     expect(stored).not.toContain(page.csrf);
-    const forged = new Page(api.url, `coppice=${row?.id}`, page.csrf);
+    const forged = new Page(api.url, `${nameOf(page)}=${row?.id}`, page.csrf);
     errorOf(await forged.send("GET", "/web/session"), "unauthorized");
   });
 });
@@ -125,7 +139,7 @@ describe("a session", () => {
     expect((await page.send("GET", "/web/api/v1/images")).status).toBe(200);
     const left = await page.send("DELETE", "/web/session");
     expect(left.status).toBe(204);
-    expect(left.headers.get("set-cookie")).toBe("coppice=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+    expect(left.headers.get("set-cookie")).toBe(`${nameOf(page)}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0`);
     expect(rowOf(page)).toBeUndefined();
     for (const path of ["/web/session", "/web/api/v1/images"]) errorOf(await page.send("GET", path), "unauthorized");
     errorOf(await page.send("DELETE", "/web/session"), "unauthorized");
@@ -264,10 +278,10 @@ describe("the API behind the cookie", () => {
       { cookie, "x-csrf-token": other.csrf },
       { cookie: other.cookie, "x-csrf-token": csrf },
       { cookie: cookie.toUpperCase(), "x-csrf-token": csrf },
-      { cookie: `${cookie}; coppice=other`, "x-csrf-token": csrf },
-      { cookie: `coppice=other; ${cookie}`, "x-csrf-token": csrf },
+      { cookie: `${cookie}; ${nameOf(page)}=other`, "x-csrf-token": csrf },
+      { cookie: `${nameOf(page)}=other; ${cookie}`, "x-csrf-token": csrf },
       { cookie: `__Host-${cookie}`, "x-csrf-token": csrf },
-      { cookie: `coppice="${cookie.slice(8)}"`, "x-csrf-token": csrf },
+      { cookie: `${nameOf(page)}="${secretOf(page)}"`, "x-csrf-token": csrf },
     ];
     for (const headers of missing) {
       for (const path of ["/web/api/v1/images", "/web/session"]) {

@@ -59,7 +59,7 @@ describe("a page of another port of this host", () => {
     await using tab = await signedIn();
     cookies = [];
     await tab.page.goto(neighbour.url.href);
-    const cookie = cookies.find((line) => line.includes("coppice=")) ?? "";
+    const cookie = cookies.find((line) => line.includes("coppice-")) ?? "";
     expect(cookie).not.toBe("");
     expect(await tab.page.evaluate(() => [document.cookie, localStorage.length])).toEqual(["", 0]);
     for (const path of ["/web/session", "/web/api/v1/images"]) {

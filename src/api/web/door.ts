@@ -127,34 +127,43 @@ function finish(headers: Headers, location: { readonly from: string; readonly to
   }
 }
 
-/** The cookie of a session. A browser keeps it until it is closed; the session itself ends sooner when it is not used. */
+/**
+ * The cookie of a session. A browser keeps it until it is closed; the session itself ends sooner when it is not used. All
+ * ports of a host have one jar, so the name has the port: otherwise a person could use only one appliance of those that they
+ * reach through forwarded ports.
+ */
 class SessionCookie {
   readonly isSecure: boolean;
-  readonly #name: string;
+  readonly #prefix: string;
   readonly #attributes: string;
 
   /** @param isSecure true when browsers reach the service by TLS; the name then has a prefix that only this host can set */
   constructor(isSecure: boolean) {
     this.isSecure = isSecure;
-    this.#name = isSecure ? "__Host-coppice" : "coppice";
+    this.#prefix = isSecure ? "__Host-coppice" : "coppice";
     this.#attributes = `Path=/; HttpOnly; SameSite=Strict${isSecure ? "; Secure" : ""}`;
   }
 
   /** The value in a request; null also when there are several, of which another service of this host has set one. */
-  of({ headers }: Request): string | null {
-    const start = `${this.#name}=`;
-    const pairs = (headers.get("cookie") ?? "").split(";").map((pair) => pair.trim());
+  of(request: Request): string | null {
+    const start = `${this.#nameFor(request)}=`;
+    const pairs = (request.headers.get("cookie") ?? "").split(";").map((pair) => pair.trim());
     const [value, ...others] = pairs.filter((pair) => pair.startsWith(start));
     return value === undefined || others.length > 0 ? null : value.slice(start.length);
   }
 
-  /** The header that sets it. */
-  set(secret: string): string {
-    return `${this.#name}=${secret}; ${this.#attributes}`;
+  /** The header that sets it in the answer to a request. */
+  set(request: Request, secret: string): string {
+    return `${this.#nameFor(request)}=${secret}; ${this.#attributes}`;
   }
 
   /** The header that removes it. */
-  clear(): string {
-    return `${this.#name}=; ${this.#attributes}; Max-Age=0`;
+  clear(request: Request): string {
+    return `${this.#nameFor(request)}=; ${this.#attributes}; Max-Age=0`;
+  }
+
+  #nameFor({ headers }: Request): string {
+    const port = /:(\d{1,5})$/.exec(headers.get("host") ?? "")?.[1];
+    return port === undefined ? this.#prefix : `${this.#prefix}-${port}`;
   }
 }

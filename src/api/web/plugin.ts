@@ -39,7 +39,7 @@ export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
       sessionPath,
       async ({ request, server }) => {
         const session = await signIn.run(request, server);
-        const cookie = { "set-cookie": door.cookie.set(session.secret) };
+        const cookie = { "set-cookie": door.cookie.set(request, session.secret) };
         return respond(json(201, told(session, session), cookie), request);
       },
       { parse: "none" },
@@ -51,7 +51,7 @@ export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
     .delete(sessionPath, async ({ request }) => {
       const { proof } = await signedIn(request, door, sessions);
       await sessions.end(proof);
-      return respond(empty(204, { "set-cookie": door.cookie.clear() }), request);
+      return respond(empty(204, { "set-cookie": door.cookie.clear(request) }), request);
     }) as unknown as Elysia;
 }
 
