@@ -200,6 +200,29 @@ describe("an operator", () => {
     expect(Object.fromEntries(new URL(page.url()).searchParams)).toEqual({ state: "revoked", account: "robot" });
   });
 
+  test("goes through many tokens in pages that are links", async () => {
+    const body = { account: "many", scopes: ["files:read"], ttl: 600 };
+    for (let count = 0; count < 60; count++) {
+      expect((await scene.appliance.post("/operator/tokens", body, operator)).status).toBe(201);
+    }
+    await using tab = await open("/house/tokens?account=many", operator);
+    const { page } = tab;
+    const revokes = page.getByRole("button", { name: /^Revoke .* of many$/ });
+    const pages = page.getByRole("navigation", { name: "Pages" });
+    await pages.getByText("1 to 50").waitFor();
+    expect(await revokes.count()).toBe(50);
+    await pages.getByRole("link", { name: "Older" }).click();
+    await pages.getByText("51 to 60").waitFor();
+    expect(await revokes.count()).toBe(10);
+    expect(await pages.getByRole("link", { name: "Older" }).count()).toBe(0);
+    await page.reload();
+    await pages.getByText("51 to 60").waitFor();
+    await pages.getByRole("link", { name: "Newer" }).click();
+    await pages.getByText("1 to 50").waitFor();
+    await page.goto("/house/no-such-part");
+    await page.getByRole("heading", { name: "Page not found" }).waitFor();
+  });
+
   test("who revokes the token of the session is told, and signed out", async () => {
     const own = await scene.appliance.createToken("ann", "--scope", "operator");
     await using tab = await open("/house/tokens?account=ann", own);
@@ -260,6 +283,7 @@ describe("an operator", () => {
     await tabTo("Done");
     await page.keyboard.press("Enter");
     await made.waitFor({ state: "detached" });
+    await page.getByRole("button", { name: /of keys$/ }).waitFor();
     await tabTo(/^Revoke .* of keys$/);
     await page.keyboard.press("Enter");
     const question = page.getByRole("dialog", { name: "Revoke a token" });

@@ -21,7 +21,11 @@ export const PLACES: readonly Place[] = [
   { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
   { name: "runs", path: /^\/runs(?:\/[^/]*)?$/, load: () => import("../run/view.tsx") },
   // The house.
-  { name: "house", path: /^\/house(\/|$)/, load: () => import("../house/view.tsx") },
+  {
+    name: "house",
+    path: /^\/house(?:\/(?:space|operations|tokens|health))?$/,
+    load: () => import("../house/view.tsx"),
+  },
 ];
 
 export function placeOf(path: string): Place | undefined {

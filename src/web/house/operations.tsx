@@ -4,15 +4,12 @@ import { queryOf } from "../app/links.ts";
 import { Link, navigate, useRoute } from "../app/router.ts";
 import { api } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
-import { ButtonLink } from "../parts/button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { type Choice, Select } from "../parts/field.tsx";
-import { countText } from "../parts/format.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { KIND_NAMES, OperationRows } from "./operation-rows.tsx";
-
-const PAGE_ROWS = 50;
+import { offsetOf, PAGE_ROWS, Pages } from "./pages.tsx";
 
 type Status = Operation["status"];
 type Kind = Operation["kind"];
@@ -50,7 +47,7 @@ export function OperationsPart() {
   const status = chosen(STATUSES, parameters.get("status")) as Status | undefined;
   const kind = chosen(KINDS, parameters.get("kind")) as Kind | undefined;
   const since = chosen(TIMES, parameters.get("since"));
-  const offset = Math.max(0, Math.trunc(Number(parameters.get("from") ?? 0)) || 0);
+  const offset = offsetOf(parameters);
   const link = (change: Readonly<Record<string, string | number>>) => queryOf({ status, kind, since, ...change });
   // Other filters begin with the newest.
   const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
@@ -89,23 +86,7 @@ export function OperationsPart() {
       {rows === undefined && problem === undefined ? <Skeleton lines={8} label="Loading operations" /> : null}
       {rows?.length === 0 ? <NoOperations isFiltered={isFiltered} isLater={offset > 0} /> : null}
       {rows === undefined || rows.length === 0 ? null : <OperationRows label="Operations, newest first" rows={rows} />}
-      {value === undefined || (offset === 0 && value.length <= PAGE_ROWS) ? null : (
-        <nav class="house-pages" aria-label="Pages">
-          {offset === 0 ? null : (
-            <ButtonLink icon="left" href={link({ from: Math.max(0, offset - PAGE_ROWS) })}>
-              Newer
-            </ButtonLink>
-          )}
-          <span class="muted number">
-            {rows?.length === 0 ? "None" : `${countText(offset + 1)} to ${countText(offset + (rows?.length ?? 0))}`}
-          </span>
-          {value.length > PAGE_ROWS ? (
-            <ButtonLink icon="right" href={link({ from: offset + PAGE_ROWS })}>
-              Older
-            </ButtonLink>
-          ) : null}
-        </nav>
-      )}
+      {value === undefined ? null : <Pages offset={offset} count={value.length} link={(from) => link({ from })} />}
     </>
   );
 }

@@ -6,12 +6,12 @@ import { Link, navigate, useRoute } from "../app/router.ts";
 import { api } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
 import { loadSession, useSession } from "../data/session.ts";
-import { Button, ButtonLink } from "../parts/button.tsx";
+import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { type Choice, Field, Select } from "../parts/field.tsx";
 import { Age } from "../parts/figure.tsx";
-import { countText, shortId } from "../parts/format.ts";
+import { shortId } from "../parts/format.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge } from "../parts/status-mark.tsx";
@@ -19,8 +19,7 @@ import { type Column, Table } from "../parts/table.tsx";
 import { useToast } from "../parts/toast.tsx";
 import { NewToken } from "./new-token.tsx";
 import { OperatorNote } from "./operator-note.tsx";
-
-const PAGE_ROWS = 50;
+import { offsetOf, PAGE_ROWS, Pages } from "./pages.tsx";
 
 /** Tokens of all accounts, for operators. */
 export function TokensPart() {
@@ -44,7 +43,7 @@ function Tokens() {
   const [revoked, setRevoked] = useState<Token>();
   const state = STATES.find(({ value }) => value === parameters.get("state"))?.value ?? "valid";
   const account = parameters.get("account") ?? "";
-  const offset = Math.max(0, Math.trunc(Number(parameters.get("from") ?? 0)) || 0);
+  const offset = offsetOf(parameters);
   const link = (change: Readonly<Record<string, string | number>>) =>
     queryOf({ state: state === "valid" ? "" : state, account, ...change });
   const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
@@ -104,23 +103,7 @@ function Tokens() {
           <Table label="Tokens" columns={columnsOf(setRevoked)} rows={rows} rowKey={({ uuid }) => uuid} />
         </div>
       )}
-      {value === undefined || (offset === 0 && value.length <= PAGE_ROWS) ? null : (
-        <nav class="house-pages" aria-label="Pages">
-          {offset === 0 ? null : (
-            <ButtonLink icon="left" href={link({ from: Math.max(0, offset - PAGE_ROWS) })}>
-              Newer
-            </ButtonLink>
-          )}
-          <span class="muted number">
-            {countText(offset + 1)} to {countText(offset + (rows?.length ?? 0))}
-          </span>
-          {value.length > PAGE_ROWS ? (
-            <ButtonLink icon="right" href={link({ from: offset + PAGE_ROWS })}>
-              Older
-            </ButtonLink>
-          ) : null}
-        </nav>
-      )}
+      {value === undefined ? null : <Pages offset={offset} count={value.length} link={(from) => link({ from })} />}
       {isMaking ? <NewToken onMade={reload} onClose={() => setMaking(false)} /> : null}
       {revoked === undefined ? null : (
         <Revocation token={revoked} onRevoked={reload} onClose={() => setRevoked(undefined)} />
