@@ -1,3 +1,4 @@
+import { listenEarly } from "../data/changes.ts";
 import { connection } from "../data/connection.ts";
 import { loadSession, sessionState } from "../data/session.ts";
 import { useStore } from "../data/store.ts";
@@ -13,13 +14,15 @@ import { SignIn } from "./sign-in.tsx";
 import { startTheme } from "./theme.ts";
 import { preload, ViewSlot } from "./view-slot.tsx";
 
-/** What begins before anything is drawn: the theme, the keys, and at the same time the session and the chunk of the view. */
+/** What begins before anything is drawn: the theme, the keys, and at the same time the session, the chunk of
+ * the view, and the stream of changes that it waits for. */
 export function start(): void {
   startTheme();
   startKeys();
   const place = placeOf(location.pathname);
   if (place !== undefined) void preload(place);
   void loadSession();
+  listenEarly();
 }
 
 /** The page as a whole. */

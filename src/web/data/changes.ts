@@ -4,10 +4,12 @@ import type { Change } from "../../client/types.ts";
 import { api } from "./api.ts";
 import { connection, onReturn } from "./connection.ts";
 import { problemOf } from "./problem.ts";
-import { onSessionChange } from "./session.ts";
+import { csrf, onSessionChange } from "./session.ts";
 
 /** How long a hidden page goes on to listen, in `milliseconds`: going to another tab and back loads nothing anew. */
 const HIDDEN_MS = 5_000;
+/** How long a stream is kept for a view that is still to come, in `milliseconds`. */
+const EARLY_MS = 5_000;
 /** Pauses before a stream that ended is opened again, in `milliseconds`. */
 const AGAIN_MS = [250, 1_000, 4_000, 15_000] as const;
 
@@ -36,6 +38,16 @@ export function useChanges(handle: (change: Change) => void): void {
       keepListening();
     };
   }, []);
+}
+
+/**
+ * Opens the stream while the session and the view are still to come: whoever listens then loads at once. It is closed when
+ * nobody does.
+ */
+export function listenEarly(): void {
+  if (csrf() === "" || document.visibilityState !== "visible" || stream !== null) return;
+  void listen();
+  setTimeout(keepListening, EARLY_MS);
 }
 
 /** Opens or closes the stream, as somebody listens and the page is visible or not. */
