@@ -44,10 +44,10 @@ export interface Session {
 export interface SessionUseCases {
   /**
    * Begins a session with the rights of a token. It ends with the token, and when it was not used for twelve hours.
-   * @param replaced secret of the session that the new one replaces, which ends
+   * @param replaced secrets of sessions that the new one replaces, which end
    * @throws ApiError `unauthorized`
    */
-  begin(token: string, replaced: string | null): Promise<Session & SessionProof>;
+  begin(token: string, replaced: readonly string[]): Promise<Session & SessionProof>;
   /** The session, and records that it is used; null when there is none, or not any more. */
   find(proof: SessionProof): Promise<Session | null>;
   /** Like `find`, without a record. It does not reject: when a session cannot be checked, it counts as valid. */
@@ -78,7 +78,7 @@ export function sessionUseCases({ db, keys, verifyToken, clock }: SessionParts):
       if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or not any more");
       const secret = randomBytes(SECRET_BYTES).toString("base64url");
       const id = idOf(secret);
-      if (replaced !== null && SECRET.test(replaced)) deleteWebSession(db, idOf(replaced));
+      for (const other of replaced) if (SECRET.test(other)) deleteWebSession(db, idOf(other));
       insertWebSession(db, { id, tokenId: principal.tokenId, now: clock() }, SESSIONS_COUNT_MAX);
       const inserted = getWebSession(db, id);
       const key = inserted === null ? null : await keys.find(inserted.token.keyId);

@@ -170,7 +170,7 @@ describe("a backup", () => {
   test("has no sessions of the page: nobody who has signed out is signed in again by a restore", async () => {
     const { db, keys } = api.parts;
     const verifyToken = tokenVerifier(db, keys, Date.now);
-    const page = await sessionUseCases({ db, keys, verifyToken, clock: Date.now }).begin(api.token, null);
+    const page = await sessionUseCases({ db, keys, verifyToken, clock: Date.now }).begin(api.token, []);
     await backUp(root(), at("backup.tar"));
     await restore(at("backup.tar"), at("data"));
     const layout = dataLayout(at("data"));

@@ -1,5 +1,5 @@
 import { ApiError } from "../../domain/errors.ts";
-import type { SessionProof, SessionUseCases } from "../../service/sessions.ts";
+import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
 import type { RequestState } from "../request-tracker.ts";
 import { isOwnOrigin } from "./own-origin.ts";
 
@@ -9,6 +9,9 @@ const PAGE_KEY_HEADER = "x-csrf-token";
 const PAGE_KEY_MARK = "~";
 /** A link: the key and the path behind it. */
 const LINK = new RegExp(`^/${PAGE_KEY_MARK}([A-Za-z0-9_-]{1,128})(/.*)$`);
+
+/** Cookies of one name in a request that are looked at: the own one, and those that other services of the host have set. */
+const COOKIES_COUNT_MAX = 8;
 
 /** Where a browser may use an answer: by a script, or as what a link downloads; never as a script, a picture or a frame. */
 const DESTINATIONS: readonly (string | null)[] = [null, "empty", "document", "websocket"];
@@ -58,12 +61,9 @@ export class Door {
     const path = link?.[2] ?? state.path.slice(prefixes.page.length);
     // The key must not be in the log.
     state.path = `${prefixes.page}${path}`;
-    this.requireOwnPage(request);
     const isRead = request.method === "GET" || request.method === "HEAD";
     if (link !== null && !isRead) throw new ApiError("forbidden", "a link can only read");
-    const proof = this.proofOf(request, link?.[1]);
-    const session = proof === null ? null : await sessions.find(proof);
-    if (proof === null || session === null) throw notSignedIn();
+    const { session, proof } = await this.signedIn(request, link?.[1]);
     state.principal = session.principal;
     state.isAllowed = () => sessions.isValid(proof);
     if (!path.startsWith(`${prefixes.api}/`)) throw new ApiError("not_found", "no such route");
@@ -100,16 +100,27 @@ export class Door {
     throw new ApiError("forbidden", `sign in at ${this.#options.publicUrl}: without TLS the browser keeps no session`);
   }
 
-  /** Both halves of the proof of a session; null when one is missing. */
-  proofOf(request: Request, key: string | undefined = undefined): SessionProof | null {
-    const secret = this.cookie.of(request);
-    const pageKey = key ?? request.headers.get(PAGE_KEY_HEADER);
-    return secret === null || pageKey === null ? null : { secret, pageKey };
+  /**
+   * The session of a request. Where another service of this host has set a cookie of the same name, the page's half tells
+   * which one is meant, because it belongs to one secret.
+   * @param key the page's half, from a link; a header has it otherwise
+   * @throws ApiError `forbidden` as `requireOwnPage` does; `unauthorized`
+   */
+  async signedIn(request: Request, key: string | undefined = undefined): Promise<SignedIn> {
+    this.requireOwnPage(request);
+    const pageKey = key ?? request.headers.get(PAGE_KEY_HEADER) ?? "";
+    for (const secret of this.cookie.allOf(request)) {
+      const proof = { secret, pageKey };
+      const session = await this.#options.sessions.find(proof);
+      if (session !== null) return { session, proof };
+    }
+    throw new ApiError("unauthorized", "nobody is signed in, or not any more");
   }
 }
 
-export function notSignedIn(): ApiError {
-  return new ApiError("unauthorized", "nobody is signed in, or not any more");
+interface SignedIn {
+  readonly session: Session;
+  readonly proof: SessionProof;
 }
 
 /** What distinguishes an answer for a page: nothing of it can become a document of this origin, or be kept by a cache. */
@@ -144,12 +155,12 @@ class SessionCookie {
     this.#attributes = `Path=/; HttpOnly; SameSite=Strict${isSecure ? "; Secure" : ""}`;
   }
 
-  /** The value in a request; null also when there are several, of which another service of this host has set one. */
-  of(request: Request): string | null {
+  /** The values in a request; all but one were set by another service of this host. */
+  allOf(request: Request): string[] {
     const start = `${this.#nameFor(request)}=`;
     const pairs = (request.headers.get("cookie") ?? "").split(";").map((pair) => pair.trim());
-    const [value, ...others] = pairs.filter((pair) => pair.startsWith(start));
-    return value === undefined || others.length > 0 ? null : value.slice(start.length);
+    const own = pairs.filter((pair) => pair.startsWith(start)).slice(0, COOKIES_COUNT_MAX);
+    return own.map((pair) => pair.slice(start.length));
   }
 
   /** The header that sets it in the answer to a request. */

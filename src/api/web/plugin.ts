@@ -1,9 +1,8 @@
 import { Elysia } from "elysia";
-import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
+import type { Session, SessionProof } from "../../service/sessions.ts";
 import { empty, json, respond } from "../reply.ts";
 import { assetReply } from "./assets.ts";
 import { readWebManifest, WEB_ASSETS_PATH } from "./bundle.ts";
-import { type Door, notSignedIn } from "./door.ts";
 import { indexPage } from "./index-page.ts";
 import { SignIn, type SignInOptions } from "./sign-in.ts";
 
@@ -45,25 +44,12 @@ export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
       { parse: "none" },
     )
     .get(sessionPath, async ({ request }) => {
-      const { session, proof } = await signedIn(request, door, sessions);
+      const { session, proof } = await door.signedIn(request);
       return respond(json(200, told(session, proof)), request);
     })
     .delete(sessionPath, async ({ request }) => {
-      const { proof } = await signedIn(request, door, sessions);
+      const { proof } = await door.signedIn(request);
       await sessions.end(proof);
       return respond(empty(204, { "set-cookie": door.cookie.clear(request) }), request);
     }) as unknown as Elysia;
-}
-
-/** @throws ApiError `forbidden`, `unauthorized` */
-async function signedIn(
-  request: Request,
-  door: Door,
-  sessions: SessionUseCases,
-): Promise<{ readonly session: Session; readonly proof: SessionProof }> {
-  door.requireOwnPage(request);
-  const proof = door.proofOf(request);
-  const session = proof === null ? null : await sessions.find(proof);
-  if (proof === null || session === null) throw notSignedIn();
-  return { session, proof };
 }
