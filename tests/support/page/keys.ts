@@ -18,16 +18,20 @@ export async function tabTo({ page }: Tab, target: Locator, key: "Tab" | "Shift+
     const { name, isSeen } = await page.evaluate(() => {
       const element = document.activeElement ?? document.body;
       const label = element.getAttribute("aria-label") ?? element.textContent?.trim().slice(0, 40) ?? "";
-      // Of a list, the row that has the focus in its place is marked.
-      const active = document.getElementById(element.getAttribute("aria-activedescendant") ?? "") ?? element;
-      const marks = [active, element, element.parentElement ?? element].map((one) => getComputedStyle(one));
+      // Of a list, the row that has the focus in its place is marked, or the frame around all of it.
+      const row = document.getElementById(element.getAttribute("aria-activedescendant") ?? "");
+      const isOutlined = (one: Element | null): boolean => {
+        if (one === null || one === document.body) return false;
+        const { outlineStyle, outlineWidth } = getComputedStyle(one);
+        return (outlineStyle !== "none" && Number.parseFloat(outlineWidth) >= 1) || isOutlined(one.parentElement);
+      };
       return {
         name: `<${element.tagName.toLowerCase()}> ${label}`,
         isSeen:
           element === document.body ||
-          marks.some(({ outlineStyle, outlineWidth, boxShadow }) =>
-            outlineStyle !== "none" ? Number.parseFloat(outlineWidth) >= 1 : boxShadow !== "none",
-          ),
+          isOutlined(row ?? element) ||
+          isOutlined(element) ||
+          getComputedStyle(element).boxShadow !== "none",
       };
     });
     passed.push(name);

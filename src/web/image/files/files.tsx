@@ -1,3 +1,5 @@
+import type { RefObject } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { Breadcrumbs } from "../../parts/breadcrumbs.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
@@ -20,8 +22,9 @@ export function Files({ link }: { readonly link: ImageLink }) {
     if (keptItem(image, path)?.type === "file") return "file";
     return (await readListing({ image, path }, signal, tell)) ?? "file";
   });
+  const section = useFocusKept(path, value !== undefined);
   return (
-    <section class="image-files" aria-label="Files">
+    <section ref={section} class="image-files" aria-label="Files" tabIndex={-1}>
       <PathCrumbs image={image} path={path} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="This path cannot be shown" onRetry={reload} />
@@ -33,6 +36,23 @@ export function Files({ link }: { readonly link: ImageLink }) {
       )}
     </section>
   );
+}
+
+/**
+ * Whoever opens an entry of a list by the keyboard goes on in what it shows: the list that had the focus is gone then, and
+ * the focus with it.
+ */
+function useFocusKept(path: EncodedPath, isShown: boolean): RefObject<HTMLElement | null> {
+  const section = useRef<HTMLElement>(null);
+  const shown = useRef(path);
+  useEffect(() => {
+    if (!isShown || shown.current === path) return;
+    shown.current = path;
+    if (document.activeElement !== document.body) return;
+    const list = section.current?.querySelector<HTMLElement>("[role=grid]");
+    (list ?? section.current)?.focus({ preventScroll: true });
+  }, [path, isShown]);
+  return section;
 }
 
 function PathCrumbs({ image, path }: { readonly image: string; readonly path: EncodedPath }) {
