@@ -63,10 +63,8 @@ export function menuOf(item: Item, deeds: Deeds): MenuItem[] {
     { label: "Copy the id", icon: "copy", onSelect: () => deeds.onCopy(image.id), isApart: true },
     isFocus
       ? { label: "Show all branches", icon: "filter", onSelect: () => deeds.onFocus(null) }
-      : { label: "Show this branch alone", icon: "filter", onSelect: () => deeds.onFocus(image) },
-    ...(image.children.length === 0
-      ? []
-      : [{ ...fold, label: item.isClosed ? "Show what is below" : "Fold what is below" }]),
+      : { label: "Show only this branch", icon: "filter", onSelect: () => deeds.onFocus(image) },
+    ...(image.children.length === 0 ? [] : [{ ...fold, label: item.isClosed ? "Unfold" : "Fold" }]),
     ...(deeds.isUnfolded(image)
       ? [{ label: "Fold this chain", icon: "branch", onSelect: () => deeds.onFoldChain(image) } as const]
       : []),

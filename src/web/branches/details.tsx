@@ -40,11 +40,11 @@ export function Details({ item, deeds, onReveal }: DetailsProps) {
     <>
       <h2>{titleOf(item)}</h2>
       <p class="muted">
-        {item.kind === "steps" ? "A chain of runs without a branch or a tag." : "Older images beside these."}
+        {item.kind === "steps" ? "A chain of runs without branches or tags." : "Older images beside these."}
       </p>
       <dl class="branches-facts">
         <Fact name="Failed">{countText(failed)}</Fact>
-        <Fact name="Added">
+        <Fact name="Size added">
           <Bytes value={addedBytes} isSigned />
         </Fact>
       </dl>
@@ -98,7 +98,7 @@ function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & {
         <Fact name="Operation">
           <Link href={`/runs/${image.operation}`}>{KINDS[image.origin]}</Link>
         </Fact>
-        <Fact name="Added">
+        <Fact name="Size added">
           <Bytes value={image.addedBytes} isSigned />
         </Fact>
         <Fact name="Made from it">{image.below === 0 ? "nothing" : countOf(image.below, "image")}</Fact>

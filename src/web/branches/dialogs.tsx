@@ -97,12 +97,12 @@ interface ConsequencesProps {
 }
 
 function Consequences({ deletion, descendants }: ConsequencesProps) {
-  if (deletion.in_use) return <p>An operation that waits or runs uses it, so it cannot be deleted now.</p>;
+  if (deletion.in_use) return <p>A waiting or running operation uses it, so it cannot be deleted now.</p>;
   return (
     <ul class="branches-consequences">
       <li>
         {deletion.size_bytes === 0 ? (
-          "Gives back nothing now: other images need its layers."
+          "Gives back nothing yet: other images need its layers."
         ) : (
           <>
             Gives back <Bytes value={deletion.size_bytes} /> ({countOf(deletion.layers, "layer")}).

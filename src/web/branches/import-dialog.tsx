@@ -23,7 +23,7 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
     const credentials = username === "" && password === "" ? {} : { credentials: { username, password } };
     const named = tag === "" ? {} : { tag };
     await answerOf(api.v1.images.import.post({ registry: reference.trim(), ...named, ...credentials }));
-    toast("The import has begun");
+    toast("Import started");
   };
   return (
     <Confirm
@@ -40,7 +40,7 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
           onValue={setReference}
           isMono
           placeholder={EXAMPLE}
-          hint="Registry, repository, and version or digest."
+          hint="Registry, repository, and tag or digest."
         />
         <Field
           label="Tag"
@@ -48,17 +48,17 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
           onValue={setTag}
           isMono
           problem={isWrong ? `A tag ${TAG_RULE}.` : undefined}
-          hint="A name for it here. It may stay empty."
+          hint="A name for the image. Optional."
         />
         <details>
-          <summary>The registry asks for a password</summary>
+          <summary>The registry needs a password</summary>
           <div class="branches-form">
             <Field
               label="Password"
               type="password"
               value={password}
               onValue={setPassword}
-              hint="It is used for this import and not kept."
+              hint="Used for this import only, and not stored."
             />
           </div>
         </details>
@@ -73,7 +73,7 @@ export function NoImages({ onImport }: { readonly onImport: () => void }) {
   return (
     <Empty
       title="No images yet"
-      text="Everything begins with an image of a registry. What runs in it makes new images, which branch off it here."
+      text="Import an image from a registry. Each run in it makes a new image, which branches off it here."
       command={`coppice image import ${EXAMPLE} --tag debian`}
       action={
         may("images:import") ? (

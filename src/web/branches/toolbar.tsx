@@ -5,6 +5,7 @@ import { classes } from "../parts/classes.ts";
 import { countOf, countText, shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { Icon } from "../parts/icon.tsx";
+import { Segments } from "../parts/segments.tsx";
 import type { Drawing } from "./model/branches.ts";
 import type { ImageNode } from "./model/forest.ts";
 import { HITS_OUT_MAX, NO_FOLDS } from "./model/shown.ts";
@@ -26,6 +27,11 @@ export function Summary({ drawing }: { readonly drawing: Drawing }) {
   );
 }
 
+const FORMS = [
+  { value: "tree", label: "Tree" },
+  { value: "list", label: "List" },
+] as const;
+
 interface ToolbarProps {
   readonly look: LookState;
   readonly loaded: Loaded;
@@ -42,11 +48,12 @@ export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: Toolba
   return (
     <div class="branches-toolbar" role="toolbar" aria-label="Branches">
       <Search look={look} drawing={loaded.drawing} onHit={onHit} />
-      <fieldset class="branches-forms">
-        <legend class="visually-hidden">Form</legend>
-        <FormButton name="Tree" isOn={!look.isList} onClick={() => look.chooseForm(false)} />
-        <FormButton name="List" isOn={look.isList} onClick={() => look.chooseForm(true)} />
-      </fieldset>
+      <Segments
+        label="Show as"
+        value={look.isList ? "list" : "tree"}
+        choices={FORMS}
+        onValue={(form) => look.chooseForm(form === "list")}
+      />
       <Button tone="quiet" onClick={onNewest}>
         Newest
       </Button>
@@ -61,44 +68,12 @@ export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: Toolba
       </Button>
       {look.isList ? null : (
         <span class="branches-zoom">
-          <ZoomButton sign="−" label="Zoom out" onClick={() => onZoom(false)} />
-          <ZoomButton sign="+" label="Zoom in" onClick={() => onZoom(true)} />
+          <IconButton icon="minus" label="Zoom out" onClick={() => onZoom(false)} />
+          <IconButton icon="plus" label="Zoom in" onClick={() => onZoom(true)} />
           <IconButton icon="fit" label="Fit the tree into the window" onClick={onFit} />
         </span>
       )}
     </div>
-  );
-}
-
-function ZoomButton({
-  sign,
-  label,
-  onClick,
-}: {
-  readonly sign: string;
-  readonly label: string;
-  readonly onClick: () => void;
-}) {
-  return (
-    <button class="button button-icon button-quiet" type="button" aria-label={label} title={label} onClick={onClick}>
-      <span aria-hidden="true">{sign}</span>
-    </button>
-  );
-}
-
-function FormButton({
-  name,
-  isOn,
-  onClick,
-}: {
-  readonly name: string;
-  readonly isOn: boolean;
-  readonly onClick: () => void;
-}) {
-  return (
-    <button type="button" class="branches-form-button" aria-pressed={isOn} onClick={onClick}>
-      {name}
-    </button>
   );
 }
 

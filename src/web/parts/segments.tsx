@@ -1,0 +1,28 @@
+import type { Choice } from "./field.tsx";
+
+export interface SegmentsProps<Value extends string> {
+  /** what is chosen, for readers of screens */
+  readonly label: string;
+  readonly value: Value;
+  readonly choices: readonly Choice<Value>[];
+  readonly onValue: (value: Value) => void;
+}
+
+/** One of two or three ways to show something, all of which are seen. */
+export function Segments<Value extends string>({ label, value, choices, onValue }: SegmentsProps<Value>) {
+  return (
+    <div class="segments" role="group" aria-label={label}>
+      {choices.map((choice) => (
+        <button
+          key={choice.value}
+          type="button"
+          class="segment"
+          aria-pressed={choice.value === value}
+          onClick={() => onValue(choice.value)}
+        >
+          {choice.label}
+        </button>
+      ))}
+    </div>
+  );
+}
