@@ -166,6 +166,18 @@ describe(`${MANY} images`, () => {
     const count = () => page.getByRole("treeitem").count();
     expect(await count()).toBeGreaterThan(5);
     expect(await count()).toBeLessThan(NODES_MAX);
+    // The keys go on at the first image of a chain that was unfolded.
+    const steps = page
+      .getByRole("treeitem")
+      .filter({ hasText: /^\d+ steps/ })
+      .first();
+    const first = (await steps.getAttribute("data-key"))?.replace("steps-", "") ?? "";
+    await steps.click();
+    await treeOf(page).focus();
+    await page.keyboard.press("Space");
+    await node(page, first).waitFor();
+    expect(await activeOf(page)).toBe(first);
+
     await page.getByRole("button", { name: "Unfold all" }).click();
     await page.getByRole("button", { name: "Fold", exact: true }).waitFor();
     expect(await count()).toBeLessThan(NODES_MAX);

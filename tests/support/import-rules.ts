@@ -83,6 +83,6 @@ export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // Of the use cases only `tokens.ts` does: keys that rotate are chosen by the token, so that no plugin can hold one.
   service: ["@elysiajs/jwt", "jose"],
   "cli/mcp": ["eventsource-parser"],
-  web: ["preact", "uplot", "@xterm/xterm", "@xterm/addon-fit", "d3-hierarchy", "lowlight", "highlight.js", "diff"],
+  web: ["preact", "uplot", "@xterm/xterm", "@xterm/addon-fit", "lowlight", "highlight.js", "diff"],
   "cli/bench": ["elysia", "@sinclair/typebox", "drizzle-orm"],
 };

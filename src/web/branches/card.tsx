@@ -83,7 +83,7 @@ function RunContent({ run, search }: { readonly run: RunRow; readonly search: Se
         <span class="branches-dot" />
         {runName(run)}
       </span>
-      {isLive ? <Clock since={run.since} /> : null}
+      {isLive ? <Clock since={run.since} isGrowing={run.state === "running"} /> : null}
       <span class="branches-command">
         {run.command === null ? null : <Found text={run.command} search={search} isMono />}
       </span>
@@ -92,7 +92,7 @@ function RunContent({ run, search }: { readonly run: RunRow; readonly search: Se
 }
 
 /** Time since then, by the second. */
-function Clock({ since }: { readonly since: number }) {
+function Clock({ since, isGrowing }: { readonly since: number; readonly isGrowing: boolean }) {
   const now = useSeconds();
   const passed = now - since;
   return (
@@ -100,7 +100,7 @@ function Clock({ since }: { readonly since: number }) {
       <span class="branches-age number" title={durationText(passed)}>
         {clockText(passed)}
       </span>
-      <span class="branches-growth" style={{ transform: `scaleX(${grown(passed)})` }} />
+      {isGrowing ? <span class="branches-growth" style={{ transform: `scaleX(${grown(passed)})` }} /> : null}
     </>
   );
 }

@@ -13,7 +13,7 @@ import type { Loaded } from "./use-branches.ts";
 import type { LookState } from "./use-look.ts";
 
 /** How many images there are, and what runs. */
-export function Summary({ drawing }: { readonly drawing: Drawing }) {
+export function Summary({ drawing, onOlder }: { readonly drawing: Drawing; readonly onOlder: () => void }) {
   const { forest, isThere, hasOlder } = drawing;
   if (!isThere) return <span>&nbsp;</span>;
   if (drawing.layout.items.length === 0) return null;
@@ -23,6 +23,14 @@ export function Summary({ drawing }: { readonly drawing: Drawing }) {
       {hasOlder ? "The newest " : ""}
       {countOf(forest.images.size, "image")}
       {live === 0 ? "" : ` · ${countText(live)} running or waiting`}
+      {hasOlder ? (
+        <>
+          {" · "}
+          <button type="button" class="text-button" onClick={onOlder}>
+            Load older images
+          </button>
+        </>
+      ) : null}
     </span>
   );
 }

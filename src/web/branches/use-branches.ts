@@ -6,6 +6,7 @@ import { useChanges } from "../data/changes.ts";
 import { onReturn } from "../data/connection.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
 import { Branches, type Drawing } from "./model/branches.ts";
+import type { ImageNode } from "./model/forest.ts";
 import { type Row, rowOf } from "./model/rows.ts";
 
 /** How long the first images wait for the stream of changes, in `milliseconds`: images that it tells of come after them. */
@@ -16,6 +17,8 @@ export interface Loaded {
   readonly drawing: Drawing;
   readonly problem: Problem | undefined;
   reload(): void;
+  /** Loads images that are older than those that are there. */
+  loadOlder(): void;
 }
 
 /** The images of the account, as they are and as they change. */
@@ -25,21 +28,26 @@ export function useBranches(): Loaded {
   const [problem, setProblem] = useState<Problem>();
   const loading = useRef<AbortController | null>(null);
 
-  const load = useCallback(async () => {
-    loading.current?.abort();
-    const own = new AbortController();
-    loading.current = own;
-    branches.beginAnew();
-    try {
-      for await (const rows of readBranches(api, { signal: own.signal })) {
-        branches.take(rows.map(rowOf).filter((row): row is Row => row !== null));
+  const load = useCallback(
+    async (before: string | null) => {
+      loading.current?.abort();
+      const own = new AbortController();
+      loading.current = own;
+      if (before === null) branches.beginAnew();
+      try {
+        const part = before === null ? {} : { before };
+        for await (const rows of readBranches(api, { ...part, signal: own.signal })) {
+          branches.take(rows.map(rowOf).filter((row): row is Row => row !== null));
+        }
+        setProblem(undefined);
+      } catch (error) {
+        if (!own.signal.aborted) setProblem(problemOf(error));
       }
-      setProblem(undefined);
-    } catch (error) {
-      if (!own.signal.aborted) setProblem(problemOf(error));
-    }
-  }, [branches]);
-  const reload = useCallback(() => void load(), [load]);
+    },
+    [branches],
+  );
+  const reload = useCallback(() => void load(null), [load]);
+  const loadOlder = useCallback(() => void load(oldestOf(branches)), [load, branches]);
 
   useChanges((change) => {
     if (change.type === "resync") return reload();
@@ -56,5 +64,13 @@ export function useBranches(): Loaded {
     };
   }, [reload]);
   useEffect(() => (problem?.isPassing === true ? onReturn(reload) : undefined), [problem, reload]);
-  return { branches, drawing: branches.drawing, problem, reload };
+  return { branches, drawing: branches.drawing, problem, reload, loadOlder };
+}
+
+function oldestOf({ drawing }: Branches): string | null {
+  let oldest: ImageNode | null = null;
+  for (const image of drawing.forest.images.values()) {
+    if (oldest === null || image.createdAt < oldest.createdAt) oldest = image;
+  }
+  return oldest?.id ?? null;
 }

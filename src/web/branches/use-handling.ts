@@ -4,7 +4,7 @@ import { useSession } from "../data/session.ts";
 import { copyText } from "../parts/copy-button.tsx";
 import { useToast } from "../parts/toast.tsx";
 import { type Deeds, linkToComparison, linkToImage } from "./actions.ts";
-import { foldedChain, toggled } from "./model/branches.ts";
+import { type Drawing, foldedChain, toggled } from "./model/branches.ts";
 import { type ImageNode, newestOf } from "./model/forest.ts";
 import { hitAfter } from "./model/navigation.ts";
 import type { Item } from "./model/shown.ts";
@@ -22,20 +22,17 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
   const toast = useToast();
   const active = look.selectedKey === null ? undefined : drawing.layout.byKey.get(look.selectedKey);
 
-  const shownFor = useRef<string | null>(null);
-  useEffect(() => {
-    const text = drawing.search?.text ?? null;
-    if (text === shownFor.current || !drawing.isComplete) return;
-    shownFor.current = text;
-    const hit = text === null ? null : hitAfter(drawing.layout, null, false);
-    if (hit !== null) look.show(hit.key);
-  }, [drawing]);
+  useFirstHit(drawing, look);
+  useSuccessor(drawing, active, look);
 
   const onSelect = (item: Item): void => {
     look.select(item.key, item.kind === "image");
   };
   const onToggle = (item: Item): void => {
-    onSelect(item);
+    // A node that stands for others is gone when they are there.
+    const [first] = item.kind === "steps" || item.kind === "more" ? item.images : [];
+    if (first === undefined) onSelect(item);
+    else look.select(first.id, true);
     branches.folds = toggled(branches.folds, item);
   };
   const onOpen = (item: Item): void => {
@@ -93,4 +90,42 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
       if (hit !== null) look.reveal(hit.image.id);
     },
   };
+}
+
+/** Selects what comes after an item that is gone: the image that a run has made, or else what the item hung on. */
+function useSuccessor(drawing: Drawing, active: Item | undefined, look: LookState): void {
+  const last = useRef<Item | undefined>(undefined);
+  useEffect(() => {
+    const gone = last.current;
+    last.current = active;
+    if (gone === undefined || active !== undefined || look.selectedKey !== gone.key) return;
+    const made = gone.kind === "run" ? drawing.layout.items.find((item) => madeBy(item, gone.run.id)) : undefined;
+    const above = nearestAbove(drawing, gone);
+    const next = made ?? above;
+    look.select(next?.key ?? null, next?.kind === "image");
+  }, [drawing, active]);
+}
+
+function madeBy(item: Item, operation: string): boolean {
+  return item.kind === "image" && item.image.operation === operation;
+}
+
+function nearestAbove({ layout }: Drawing, gone: Item): Item | undefined {
+  for (let item = gone.parent; item !== null; item = item.parent) {
+    const found = layout.byKey.get(item.key);
+    if (found !== undefined) return found;
+  }
+  return undefined;
+}
+
+/** Brings the first image that a search finds into view, once for each text. */
+function useFirstHit(drawing: Drawing, look: LookState): void {
+  const shownFor = useRef<string | null>(null);
+  useEffect(() => {
+    const text = drawing.search?.text ?? null;
+    if (text === shownFor.current || !drawing.isComplete) return;
+    shownFor.current = text;
+    const hit = text === null ? null : hitAfter(drawing.layout, null, false);
+    if (hit !== null) look.show(hit.key);
+  }, [drawing]);
 }

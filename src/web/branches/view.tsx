@@ -34,7 +34,11 @@ export function View() {
   return (
     <>
       <div class="full branches">
-        <PageHeader heading="Branches" about={<Summary drawing={drawing} />} actions={isEmpty ? null : importing} />
+        <PageHeader
+          heading="Branches"
+          about={<Summary drawing={drawing} onOlder={loaded.loadOlder} />}
+          actions={isEmpty ? null : importing}
+        />
         {problem === undefined ? null : (
           <ProblemNote title="The branches could not be loaded" problem={problem} onRetry={reload} />
         )}
