@@ -95,20 +95,40 @@ export function placeBefore(
   return place ?? null;
 }
 
-/** Images from one place on to before another one, the oldest first. */
+/** A place after all images. */
+const END: ImagePlace = { createdAt: Number.MAX_SAFE_INTEGER, id: "" as ImageId };
+
+/** Images from one place on to before another one, the oldest first. An answer reads many pages, so its statement is kept. */
 export function branchImagesFrom(
   db: Database,
   accountId: AccountId,
-  from: { readonly place: ImagePlace; readonly isIncluded: boolean },
+  from: ImagePlace,
   before: ImagePlace | null,
   limit: number,
 ): BranchImage[] {
-  const rows = select(db.orm)
-    .where(and(eq(images.accountId, accountId), isFrom(from), before === null ? undefined : isBefore(before)))
-    .orderBy(asc(images.createdAt), asc(images.id))
-    .limit(limit)
-    .all();
-  return rows.map(branchImage);
+  const at = (column: string) => sql.placeholder(column);
+  const place = sql`(${images.createdAt}, ${images.id})`;
+  const statement = db.prepared("branches.images", (orm) =>
+    select(orm)
+      .where(
+        and(
+          eq(images.accountId, at("accountId")),
+          sql`${place} >= (${at("fromAt")}, ${at("fromId")})`,
+          sql`${place} < (${at("endAt")}, ${at("endId")})`,
+        ),
+      )
+      .orderBy(asc(images.createdAt), asc(images.id))
+      .limit(at("limit"))
+      .prepare(),
+  );
+  const end = before ?? END;
+  const bounds = { fromAt: from.createdAt, fromId: from.id, endAt: end.createdAt, endId: end.id };
+  return statement.all({ accountId, ...bounds, limit }).map(branchImage);
+}
+
+/** The place right behind an image: no id lies between. */
+export function placeBehind({ createdAt, id }: ImagePlace): ImagePlace {
+  return { createdAt, id: `${id}0` as ImageId };
 }
 
 /** Those of `ids` that the account has, the oldest first. */
@@ -125,17 +145,6 @@ function isBefore({ createdAt, id }: ImagePlace): SQL | undefined {
     sql`${images.createdAt} <= ${createdAt}`,
     or(lt(images.createdAt, createdAt), and(eq(images.createdAt, createdAt), lt(images.id, id))),
   );
-}
-
-function isFrom({
-  place: { createdAt, id },
-  isIncluded,
-}: {
-  readonly place: ImagePlace;
-  readonly isIncluded: boolean;
-}): SQL {
-  const order = sql.raw(isIncluded ? ">=" : ">");
-  return sql`(${images.createdAt}, ${images.id}) ${order} (${createdAt}, ${id})`;
 }
 
 /** How far up a walk came. */

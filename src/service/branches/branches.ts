@@ -3,6 +3,7 @@ import {
   type BranchImage as ImageNode,
   type ImagePlace,
   placeBefore,
+  placeBehind,
   placeOf,
   walkUp,
 } from "../../db/branches/branch-images.ts";
@@ -96,7 +97,7 @@ async function* branchParts(
   }
   const oldest = await oldestOf(db, accountId, { limit, before }, pacer);
   const ancestry = new Ancestry(db, pacer);
-  let from = { place: oldest ?? BEGINNING, isIncluded: true };
+  let from = oldest ?? BEGINNING;
   for (let left = limit; left > 0; ) {
     await pacer.yield();
     const count = Math.min(left, IMAGES_COUNT, FIRST_IMAGES_COUNT + limit - left);
@@ -110,7 +111,7 @@ async function* branchParts(
     const last = nodes.at(-1);
     left -= nodes.length;
     if (last === undefined || nodes.length < count) break;
-    from = { place: last, isIncluded: false };
+    from = placeBehind(last);
   }
   await pacer.yield();
   yield { type: "end", isOlderLeft: oldest !== null && placeBefore(db, accountId, oldest, 1) !== null };

@@ -1,5 +1,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import Libsql from "libsql";
+import { branchImagesFrom, branchImagesOf, placeBefore, walkUp } from "../../../src/db/branches/branch-images.ts";
+import { branchOperations } from "../../../src/db/branches/branch-operations.ts";
 import { openDatabase } from "../../../src/db/database.ts";
 import { expiredImages, unreferencedLayers } from "../../../src/db/expiry.ts";
 import { deleteFilesUnusedSince, getFile, listFiles } from "../../../src/db/files.ts";
@@ -110,7 +112,7 @@ async function plansOf(work: () => unknown): Promise<string[]> {
 }
 
 /** Tables that a scan may read whole: pages, and lists of values. */
-const SMALL = /^SCAN (page|json_each|chain|above|below|walk|gone|CONSTANT)/;
+const SMALL = /^SCAN (page|json_each|chain|above|below|walk|up|gone|CONSTANT)/;
 
 const scans = (plan: readonly string[]): string[] =>
   plan.filter((line) => line.startsWith("SCAN") && !SMALL.test(line) && !/VIRTUAL TABLE/.test(line));
@@ -130,6 +132,13 @@ function combinations(choices: Readonly<Record<string, readonly object[]>>): [st
     [["all", {}]],
   );
 }
+
+test("branches are read in the order of their index", async () => {
+  const from = { createdAt: 5, id: base };
+  const plan = await plansOf(() => branchImagesFrom(store.db, alice, from, from, 100));
+  expect(sorts(plan)).toEqual([]);
+  expect(plan[0]).toContain("images_by_time (account_id=? AND (created_at,id)>(?,?) AND (created_at,id)<(?,?))");
+});
 
 describe("a page is found in a covering index", () => {
   const bounds = { since: [{ sinceMs: 10 }], until: [{ untilMs: 1_000_000 }] };
@@ -228,6 +237,11 @@ describe("no query reads a whole table", () => {
     "to list the images that have tags": () => listImagesPerTag(store.db, alice, { ...PAGE, tagged: true }),
     "to list tags by their beginning": () => listImagesPerTag(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }),
     "to list the tags of an image": () => listImagesPerTag(store.db, alice, { ...PAGE, id: base }),
+    "to read branches": () => branchImagesFrom(store.db, alice, { createdAt: 5, id: base }, null, 100),
+    "to find where a part of them begins": () => placeBefore(store.db, alice, { createdAt: 5, id: base }, 1000),
+    "to read those that have changed": () => branchImagesOf(store.db, alice, [base]),
+    "to walk past deleted ones": () => walkUp(store.db, base, 200),
+    "to find what runs beside them": () => branchOperations(store.db, alice, "PENDING", null, 32),
     "to find a file": () => getFile(store.db, alice, { sha256: "x" }),
     "to check a token": () => getToken(store.db, newId()),
     "to find what waits after a start": () => pendingOperations(store.db),
