@@ -54,7 +54,7 @@ export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: Toolba
   const { branches } = loaded;
   const { isWhole } = branches.folds;
   return (
-    <div class="branches-toolbar" role="toolbar" aria-label="Branches">
+    <div class="branches-toolbar" role="group" aria-label="Look of the branches">
       <Search look={look} drawing={loaded.drawing} onHit={onHit} />
       <Segments
         label="Show as"

@@ -1,4 +1,5 @@
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { Link } from "../app/router.ts";
 
 export interface Tab {
@@ -19,8 +20,16 @@ export interface TabsProps {
 
 /** Parts of a view, of which one is shown. They are links: which part is shown stands in the address. */
 export function Tabs({ label, tabs, current }: TabsProps) {
+  const row = useRef<HTMLElement>(null);
+  // A narrow window does not show them all.
+  useEffect(() => {
+    const tab = row.current?.querySelector<HTMLElement>("[aria-current]");
+    if (row.current !== null && tab !== undefined && tab !== null) {
+      row.current.scrollLeft = tab.offsetLeft - (row.current.clientWidth - tab.clientWidth) / 2;
+    }
+  }, [current]);
   return (
-    <nav class="tabs" aria-label={label}>
+    <nav ref={row} class="tabs" aria-label={label}>
       {tabs.map(({ id, label: text, count, href }) => (
         <Link key={id} class="tab" href={href} aria-current={id === current ? "page" : undefined}>
           {text}
