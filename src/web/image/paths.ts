@@ -91,7 +91,10 @@ export function stepsTo(path: EncodedPath): EncodedPath[] {
   return [ROOT, ...parts.map((_, index) => `/${parts.slice(0, index + 1).join("/")}` as EncodedPath)];
 }
 
-/** Text of a path for people, with `\xff` for bytes that are not UTF-8; other unseen characters stay as they are. */
+/**
+ * Text of a path for people, which `GuestText` and `printable` make seen: each byte that is not UTF-8 is half a surrogate
+ * pair, U+DC00 and the byte.
+ */
 export function shownPath(path: string): string {
   return decoded(bytesOf(path));
 }
@@ -112,7 +115,7 @@ export function savedName(path: EncodedPath): string {
   return name === "" || /^[._]+$/.test(name) ? "root" : name;
 }
 
-/** UTF-8, with each byte that is none as an escape. */
+/** UTF-8, with half a surrogate pair for each byte that is none. */
 function decoded(bytes: Uint8Array): string {
   const whole = new TextDecoder().decode(bytes);
   if (!whole.includes("\ufffd")) return whole;
@@ -120,7 +123,7 @@ function decoded(bytes: Uint8Array): string {
   for (let at = 0; at < bytes.byteLength; ) {
     const length = characterLength(bytes, at);
     const byte = bytes[at] ?? 0;
-    if (length === 0) text += `\\x${byte.toString(16).padStart(2, "0")}`;
+    if (length === 0) text += String.fromCharCode(0xdc00 + byte);
     else text += new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes.subarray(at, at + length));
     at += Math.max(1, length);
   }

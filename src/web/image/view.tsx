@@ -9,6 +9,7 @@ import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { ButtonLink } from "../parts/button.tsx";
 import { Identifier } from "../parts/copy-button.tsx";
+import { Empty } from "../parts/empty.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
@@ -28,18 +29,33 @@ const TABS: readonly { readonly id: ImageViewName; readonly label: string }[] = 
   { id: "search", label: "Search" },
 ];
 
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
 /** One image: its files, what changed, how it came to be, and a search. */
 export function View() {
   const { segments } = useRoute();
   // The query itself: paths of guests are bytes, which its decoded form has lost.
   const link = parseLink(segments[1] ?? "", location.search);
-  return <Image key={link.image} link={link} />;
+  return UUID.test(link.image) ? <Image key={link.image} link={link} /> : <NoImage />;
+}
+
+function NoImage() {
+  return (
+    <>
+      <PageHeader heading="No such image" />
+      <Empty
+        title="This link names no image"
+        text="The link may be incomplete."
+        action={<ButtonLink href="/">Go to branches</ButtonLink>}
+      />
+    </>
+  );
 }
 
 function Image({ link }: { readonly link: ImageLink }) {
   const { image, view, path } = link;
   const { value, problem, reload } = useResource(`image ${image}`, (signal) =>
-    answerOf(api.v1.images({ uuid: encodeURIComponent(image) }).get({ fetch: { signal } })),
+    answerOf(api.v1.images({ uuid: image }).get({ fetch: { signal } })),
   );
   useChanges((change) => {
     if (change.type === "resync" || change.uuid === image) reload();
@@ -48,10 +64,11 @@ function Image({ link }: { readonly link: ImageLink }) {
   const name = value?.tag ?? shortId(image);
   // Files, changes and search are about a path each: it goes along from one to the other, except for the name of a file.
   const tabs = TABS.map((tab) => ({ ...tab, href: linkTo(image, tab.id, tab.id === "search" ? undefined : path) }));
-  if (problem !== undefined && value === undefined) {
+  // An image that was deleted meanwhile is gone, too.
+  if (problem !== undefined && (value === undefined || problem.status === 404)) {
     return (
       <>
-        <PageHeader heading={`Image ${shortId(image)}`} crumbs={crumbsTo(shortId(image))} />
+        <PageHeader heading={`Image ${shortId(image)}`} crumbs={crumbsTo(image, shortId(image))} />
         <ProblemNote problem={problem} title="This image cannot be shown" onRetry={reload} />
       </>
     );
@@ -61,7 +78,7 @@ function Image({ link }: { readonly link: ImageLink }) {
       <PageHeader
         heading={<GuestText text={name} />}
         title={name}
-        crumbs={crumbsTo(name)}
+        crumbs={crumbsTo(image, name)}
         about={
           value === undefined ? (
             <Skeleton lines={1} label="Loading the image" />
@@ -69,7 +86,7 @@ function Image({ link }: { readonly link: ImageLink }) {
             <span class="image-about muted">
               <Identifier id={image} />
               <span>
-                made <Age at={value.created_at} />
+                created <Age at={value.created_at} />
               </span>
               <span>
                 added <Bytes value={value.size_bytes} />
@@ -84,15 +101,11 @@ function Image({ link }: { readonly link: ImageLink }) {
         }
         actions={
           <>
-            <ButtonLink
-              icon="download"
-              href={addressOf(`/v1/images/${encodeURIComponent(image)}/save`)}
-              download={`${image}.tar`}
-            >
+            <ButtonLink icon="download" href={addressOf(`/v1/images/${image}/save`)} download={`${image}.tar`}>
               OCI archive
             </ButtonLink>
             {may("instances:spawn") ? (
-              <ButtonLink tone="primary" icon="run" href={`/runs/new?image=${encodeURIComponent(image)}`}>
+              <ButtonLink tone="primary" icon="run" href={`/runs/new?image=${image}`}>
                 Run here
               </ButtonLink>
             ) : null}
@@ -105,8 +118,8 @@ function Image({ link }: { readonly link: ImageLink }) {
   );
 }
 
-function crumbsTo(name: string) {
-  return [{ label: "Branches", href: "/" }, { label: <GuestText text={name} /> }];
+function crumbsTo(image: string, name: string) {
+  return [{ label: "Branches", href: `/?image=${image}` }, { label: <GuestText text={name} /> }];
 }
 
 function Part({ link }: { readonly link: ImageLink }) {

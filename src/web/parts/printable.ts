@@ -15,6 +15,8 @@ export interface TextPart {
 /** How a character that is not seen is written. */
 function escapeOf(character: string): string {
   const code = character.codePointAt(0) ?? 0;
+  // Bytes that are not UTF-8 are given as these halves, which no text has.
+  if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
   if (character === "\n") return "\\n";
   if (character === "\r") return "\\r";
   if (character === "\t") return "\\t";

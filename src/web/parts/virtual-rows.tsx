@@ -56,7 +56,7 @@ export function VirtualRows(props: VirtualRowsProps) {
   };
   // A row that was made active from outside comes into view.
   useEffect(() => {
-    if (props.active !== undefined && props.active >= 0 && extent.viewHeight > 0) show(props.active);
+    if (props.active !== undefined && props.active >= 0 && extent.viewHeight > 0) show(props.active, true);
   }, [props.active, extent.viewHeight > 0]);
   const headRows = columns === undefined ? 0 : 1;
   const indexes = Array.from({ length: Math.max(0, end - first) }, (_, at) => first + at);
@@ -154,8 +154,8 @@ interface VirtualScroll {
   readonly offset: number;
   /** distance of the rows from where they were if elements could be of any height */
   readonly shift: number;
-  /** Brings a row into view. */
-  show(row: number): void;
+  /** Brings a row into view: by the shortest way, or, if it is not seen, into the middle. */
+  show(row: number, isCentred?: boolean): void;
 }
 
 function useVirtualScroll(view: RefObject<HTMLDivElement | null>, rowCount: number, rowHeight: number): VirtualScroll {
@@ -198,8 +198,8 @@ function useVirtualScroll(view: RefObject<HTMLDivElement | null>, rowCount: numb
       element.removeEventListener("scrollend", onRest);
     };
   }, []);
-  const show = (row: number) => {
-    const offset = offsetFor(row, latest.current.offset, now.current);
+  const show = (row: number, isCentred = false) => {
+    const offset = offsetFor(row, latest.current.offset, now.current, isCentred);
     if (offset !== latest.current.offset) apply(scrollTo(offset, now.current));
   };
   const offsetMax = Math.max(0, rowCount * rowHeight - viewHeight);

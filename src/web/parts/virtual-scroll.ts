@@ -69,9 +69,14 @@ export function rowsAt(offset: number, extent: Extent, around = 8): { readonly f
   return { first: Math.min(first, Math.max(0, end)), end };
 }
 
-/** The offset that brings a row into view by the shortest way. */
-export function offsetFor(row: number, offset: number, extent: Extent): number {
+/**
+ * The offset that brings a row into view by the shortest way.
+ * @param isCentred true: a row that is not seen comes into the middle
+ */
+export function offsetFor(row: number, offset: number, extent: Extent, isCentred = false): number {
   const { rowHeight, viewHeight } = extent;
+  const isSeen = row * rowHeight >= offset && (row + 1) * rowHeight <= offset + viewHeight;
+  if (isCentred && !isSeen) return Math.max(0, (row + 0.5) * rowHeight - viewHeight / 2);
   if (row * rowHeight < offset) return row * rowHeight;
   return Math.max(offset, (row + 1) * rowHeight - viewHeight);
 }

@@ -64,14 +64,16 @@ function byteStartsOf(bytes: Uint8Array, lineCount: number): Uint32Array {
   return starts;
 }
 
-/** Number of bytes up to the end of the last whole line; all bytes where no line ends. */
+/** Number of bytes up to the end of the last whole line; all bytes where that is in the first half of them. */
 function wholeLines(bytes: Uint8Array, encoding: TextEncoding): number {
   if (encoding === "utf-8") {
-    const end = bytes.lastIndexOf(LF);
-    return end === -1 ? wholeCharacters(bytes) : end + 1;
+    const end = bytes.lastIndexOf(LF) + 1;
+    // Otherwise little of a part would be seen that is in the middle of a long line.
+    return end < bytes.byteLength / 2 ? wholeCharacters(bytes) : end;
   }
   const low = encoding === "utf-16le" ? 0 : 1;
   for (let at = bytes.byteLength - (bytes.byteLength % 2) - 2; at >= 0; at -= 2) {
+    if (at < bytes.byteLength / 2) break;
     if (bytes[at + low] === LF && bytes[at + 1 - low] === 0) return at + 2;
   }
   return bytes.byteLength - (bytes.byteLength % 2);

@@ -1,11 +1,14 @@
 import type { Appliance } from "../appliance.ts";
 import { BusyboxAppliance, type BusyboxApplianceOptions } from "../busybox-appliance.ts";
+import type { Registry } from "../registry.ts";
 import { PageBrowser } from "./browser.ts";
 import type { Tab, TabOptions } from "./tab.ts";
 
 /** An appliance with busybox, and a browser before it: one of each serves all tests of a file. */
 export class PageScene implements AsyncDisposable {
   readonly appliance: Appliance;
+  /** the registry that the appliance knows */
+  readonly registry: Registry;
   /** busybox in the registry */
   readonly reference: string;
   /** uuid of busybox in the appliance, tagged `busybox` */
@@ -14,7 +17,7 @@ export class PageScene implements AsyncDisposable {
   readonly #owned: AsyncDisposableStack;
 
   private constructor(host: BusyboxAppliance, browser: PageBrowser, owned: AsyncDisposableStack) {
-    ({ appliance: this.appliance, reference: this.reference, image: this.image } = host);
+    ({ appliance: this.appliance, registry: this.registry, reference: this.reference, image: this.image } = host);
     this.browser = browser;
     this.#owned = owned;
   }

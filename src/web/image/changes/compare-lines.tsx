@@ -1,38 +1,58 @@
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { countOf } from "../../parts/format.ts";
 import { Icon } from "../../parts/icon.tsx";
 import { VirtualRows } from "../../parts/virtual-rows.tsx";
-import { type DiffReply, LINE_CHARACTERS_MAX, type TextLines } from "../../worker/messages.ts";
-import { lineOf } from "../../worker/text-lines.ts";
+import type { DiffReply, TextLines } from "../../worker/messages.ts";
+import { lineEnd } from "../../worker/text-lines.ts";
 import { Pieces } from "../files/pieces.tsx";
-import { LINE_REM, longestLine } from "../files/text-rows.ts";
+import { LINE_REM, longestLine, rowOfLine, shownEnd, type TextRows, textRows } from "../files/text-rows.ts";
+import { Measure, useColumns } from "../files/use-columns.tsx";
 import { usePixels } from "../use-pixels.ts";
 import { type CompareRow, changedRange, compareRows } from "./compare-rows.ts";
 
 interface CompareLinesProps {
   readonly reply: DiffReply;
   readonly isBeside: boolean;
-  /** first lines of folds that are open */
-  readonly unfolded: ReadonlySet<number>;
-  readonly onUnfold: (left: number) => void;
 }
 
+/** A row that is seen: a line, or a part of one where both sides share the width. */
+interface SeenRow {
+  readonly row: CompareRow;
+  /** which part of the line */
+  readonly part: number;
+}
+
+/** Characters of a side beside its text: the number, the sign and the room between them. */
+const BESIDE_CHARACTERS = 11;
+
 /** The lines of two texts, one below the other or side by side. */
-export function CompareLines({ reply, isBeside, unfolded, onUnfold }: CompareLinesProps) {
-  const rows = useMemo(
+export function CompareLines({ reply, isBeside }: CompareLinesProps) {
+  const place = useRef<HTMLDivElement>(null);
+  const columns = useColumns(place, BESIDE_CHARACTERS * 2);
+  const half = isBeside && columns > 0 ? Math.max(12, Math.floor(columns / 2)) : null;
+  const [unfolded, setUnfolded] = useState<ReadonlySet<number>>(new Set());
+  const lines = useMemo(
     () => compareRows(reply.pieces, isBeside, (left) => unfolded.has(left)),
     [reply, isBeside, unfolded],
   );
+  const left = useMemo(() => textRows(reply.before, half), [reply, half]);
+  const right = useMemo(() => textRows(reply.after, half), [reply, half]);
+  const rows = useMemo(() => seenRows(lines, left, right), [lines, left, right]);
   const longest = useMemo(() => Math.max(longestLine(reply.before), longestLine(reply.after)), [reply]);
   const rowHeight = usePixels(LINE_REM);
-  const firstChange = rows.findIndex(({ kind }) => kind !== "both" && kind !== "fold");
-  const [active, setActive] = useState(Math.max(0, firstChange));
+  const [active, setActive] = useState(() =>
+    Math.max(
+      0,
+      lines.findIndex(({ kind }) => kind !== "both" && kind !== "fold"),
+    ),
+  );
   const open = (index: number) => {
-    const row = rows[index];
-    if (row?.kind === "fold") onUnfold(row.left);
+    const row = rows[index]?.row;
+    if (row?.kind === "fold") setUnfolded(new Set([...unfolded, row.left]));
   };
+  const sides: Sides = { reply, left, right };
   return (
-    <div class={isBeside ? "image-sided" : "image-unified"} style={{ "--image-columns": longest }}>
+    <div ref={place} class={isBeside ? "image-sided" : "image-unified"} style={{ "--image-columns": longest }}>
       <VirtualRows
         label="Lines"
         class="image-compared"
@@ -41,85 +61,113 @@ export function CompareLines({ reply, isBeside, unfolded, onUnfold }: CompareLin
         active={active}
         onActive={setActive}
         onOpen={open}
-        rowClass={(index) => `image-row-${rows[index]?.kind ?? "both"}`}
-        cells={(index) => rowCells(reply, rows[index], isBeside, open, index)}
+        rowClass={(index) => `image-row-${rows[index]?.row.kind ?? "both"}`}
+        cells={(index) => rowCells(sides, rows[index], isBeside, () => open(index))}
       />
+      <Measure />
     </div>
   );
 }
 
-function rowCells(
-  reply: DiffReply,
-  row: CompareRow | undefined,
-  isBeside: boolean,
-  open: (index: number) => void,
-  index: number,
-) {
-  if (row === undefined) return [];
+interface Sides {
+  readonly reply: DiffReply;
+  readonly left: TextRows;
+  readonly right: TextRows;
+}
+
+function seenRows(rows: readonly CompareRow[], left: TextRows, right: TextRows): SeenRow[] {
+  return rows.flatMap((row) => {
+    if (row.kind === "fold") return [{ row, part: 0 }];
+    const count = Math.max(partCount(left, row.left), partCount(right, row.right));
+    return Array.from({ length: count }, (_, part) => ({ row, part }));
+  });
+}
+
+function partCount(rows: TextRows, line: number): number {
+  return line < 0 ? 0 : rowOfLine(rows, line + 1) - rowOfLine(rows, line);
+}
+
+function rowCells(sides: Sides, seen: SeenRow | undefined, isBeside: boolean, unfold: () => void) {
+  if (seen === undefined) return [];
+  const { row, part } = seen;
   if (row.kind === "fold") {
     return [
-      <button key="fold" type="button" class="image-unfold" tabIndex={-1} onClick={() => open(index)}>
+      <button key="fold" type="button" class="image-unfold" tabIndex={-1} onClick={unfold}>
         <Icon name="more" />
         {countOf(row.count, "unchanged line")}
       </button>,
     ];
   }
-  const { before, after } = reply;
+  const { before, after } = sides.reply;
   const [from, to] =
     row.kind === "added" ? [row.pair, row.right] : [row.left, row.kind === "removed" ? row.pair : row.right];
   const isPair = row.kind !== "both" && from >= 0 && to >= 0;
   const range = isPair ? changedRange(shownLine(before, from), shownLine(after, to)) : null;
-  const left = <Line key="left" lines={before} index={row.left} sign={row.kind === "both" ? " " : "−"} range={range} />;
-  const right = (
-    <Line key="right" lines={after} index={row.right} sign={row.kind === "both" ? " " : "+"} range={range} />
+  const isSame = row.kind === "both";
+  const left = (
+    <Line
+      key="left"
+      lines={before}
+      rows={sides.left}
+      index={row.left}
+      part={part}
+      sign={isSame ? " " : "−"}
+      range={range}
+    />
   );
-  if (isBeside) {
-    return [
-      <LineNumber key="n1" index={row.left} />,
-      row.left < 0 ? "" : left,
-      <LineNumber key="n2" index={row.right} />,
-      row.right < 0 ? "" : right,
-    ];
-  }
-  return [
-    <LineNumber key="n1" index={row.left} />,
-    <LineNumber key="n2" index={row.right} />,
-    row.kind === "added" ? right : left,
-  ];
-}
-
-function LineNumber({ index }: { readonly index: number }) {
-  return <span class="image-number">{index < 0 ? "" : index + 1}</span>;
+  const right = (
+    <Line
+      key="right"
+      lines={after}
+      rows={sides.right}
+      index={row.right}
+      part={part}
+      sign={isSame ? " " : "+"}
+      range={range}
+    />
+  );
+  const numbers = [row.left, row.right].map((index) => (
+    <span key={`n${index}`} class="image-number">
+      {index < 0 || part > 0 ? "" : index + 1}
+    </span>
+  ));
+  if (!isBeside) return [...numbers, row.kind === "added" ? right : left];
+  return [numbers[0], row.left < 0 ? "" : left, numbers[1], row.right < 0 ? "" : right];
 }
 
 function shownLine(lines: TextLines, index: number): string {
-  return lineOf(lines, index).slice(0, LINE_CHARACTERS_MAX);
+  return lines.text.slice(lines.starts[index] ?? 0, shownEnd(lines, index));
 }
 
 interface LineProps {
   readonly lines: TextLines;
+  readonly rows: TextRows;
   readonly index: number;
+  readonly part: number;
   readonly sign: string;
-  /** what differs from the other line */
+  /** what differs from the line that stands for this one */
   readonly range: { readonly head: number; readonly tail: number } | null;
 }
 
-function Line({ lines, index, sign, range }: LineProps) {
-  const whole = lineOf(lines, index);
-  const text = whole.slice(0, LINE_CHARACTERS_MAX);
-  const head = range?.head ?? text.length;
-  const end = Math.max(head, text.length - (range?.tail ?? 0));
+function Line({ lines, rows, index, part, sign, range }: LineProps) {
+  const row = rowOfLine(rows, index) + part;
+  if (rows.lines[row] !== index) return null;
+  const start = lines.starts[index] ?? 0;
+  const last = shownEnd(lines, index);
+  const isLast = rows.lines[row + 1] !== index;
+  const from = rows.starts[row] ?? start;
+  const to = isLast ? last : (rows.starts[row + 1] ?? last);
+  const markFrom = range === null ? to : Math.min(to, Math.max(from, start + range.head));
+  const markTo = range === null ? to : Math.max(markFrom, Math.min(to, last - range.tail));
+  const hidden = lineEnd(lines.text, lines.starts, index) - last;
+  const piece = (a: number, b: number) => <Pieces pieces={[{ text: lines.text.slice(a, b), kind: 0 }]} />;
   return (
     <code class="image-code">
-      <span class="image-sign">{sign}</span>
-      <Pieces pieces={[{ text: text.slice(0, head), kind: 0 }]} />
-      {end > head ? (
-        <mark class="image-differs">
-          <Pieces pieces={[{ text: text.slice(head, end), kind: 0 }]} />
-        </mark>
-      ) : null}
-      <Pieces pieces={[{ text: text.slice(end), kind: 0 }]} />
-      {whole.length > text.length ? <span class="escape"> … {whole.length - text.length} more characters</span> : null}
+      <span class="image-sign">{part === 0 ? sign : " "}</span>
+      {piece(from, markFrom)}
+      {markTo > markFrom ? <mark class="image-differs">{piece(markFrom, markTo)}</mark> : null}
+      {piece(markTo, to)}
+      {isLast && hidden > 0 ? <span class="escape"> … {countOf(hidden, "more character")}</span> : null}
     </code>
   );
 }

@@ -2,6 +2,8 @@ import { ADDED, BOTH, REMOVED } from "../../worker/diff-kinds.ts";
 
 /** Unchanged lines that are shown around a change. */
 const CONTEXT_COUNT = 3;
+/** Fewer unchanged lines than these are not folded: a fold takes a row itself. */
+const FOLDED_COUNT_MIN = 4;
 
 /** A row of a comparison: lines by their places on each side, or unchanged lines that are folded. */
 export interface CompareRow {
@@ -64,8 +66,7 @@ function both(rows: CompareRow[], piece: Both, isUnfolded: (left: number) => boo
   const { left, right, count, head, tail } = piece;
   const folded = count - head - tail;
   for (let step = 0; step < count; step += 1) {
-    // A fold takes a row itself.
-    if (step === head && folded > 1 && !isUnfolded(left + step)) {
+    if (step === head && folded >= FOLDED_COUNT_MIN && !isUnfolded(left + step)) {
       rows.push({ kind: "fold", left: left + step, right: right + step, pair: -1, count: folded });
       step += folded - 1;
     } else rows.push({ kind: "both", left: left + step, right: right + step, pair: -1, count: 1 });

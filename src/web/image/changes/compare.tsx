@@ -1,4 +1,4 @@
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import type { DiffItem } from "../../../client/types.ts";
 import { Link, navigate } from "../../app/router.ts";
 import { IconButton } from "../../parts/button.tsx";
@@ -84,7 +84,7 @@ function Facts({ item }: { readonly item: DiffItem }) {
       target(item.previous_symlink_to, item.previous_symlink_to_base64),
       target(item.symlink_to, item.symlink_to_base64),
     ],
-    ["Changed", time(item.previous_modified_at), time(item.modified_at)],
+    ["Modified", time(item.previous_modified_at), time(item.modified_at)],
   ];
   const told = facts.filter(([, before, after]) => before !== undefined || after !== undefined);
   const shown = change === "changed" ? told.filter(([, before, after]) => before !== after) : told;
@@ -141,7 +141,6 @@ function TextChange({ link, path, item, against }: TextChangeProps) {
     const isSame = reply.pieces.length === 0 || (reply.pieces.length === 2 && reply.pieces[0] === 0);
     return isSame && !isCut ? { is: "same" } : { is: "text", reply, isCut };
   });
-  const [unfolded, setUnfolded] = useState<ReadonlySet<number>>(new Set());
   const isBeside = link.fields.get("side") === "1";
   const reply = value?.is === "text" ? value.reply : null;
   const note = useMemo(() => (value === undefined ? "" : noteOf(value)), [value]);
@@ -168,14 +167,7 @@ function TextChange({ link, path, item, against }: TextChangeProps) {
           </div>
         )}
       </div>
-      {reply === null ? null : (
-        <CompareLines
-          reply={reply}
-          isBeside={isBeside}
-          unfolded={unfolded}
-          onUnfold={(left) => setUnfolded(new Set([...unfolded, left]))}
-        />
-      )}
+      {reply === null ? null : <CompareLines key={String(isBeside)} reply={reply} isBeside={isBeside} />}
     </>
   );
 }

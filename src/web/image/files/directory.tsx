@@ -12,8 +12,8 @@ import { GuestText } from "../../parts/guest-text.tsx";
 import { Icon, type IconName } from "../../parts/icon.tsx";
 import { VirtualRows } from "../../parts/virtual-rows.tsx";
 import { breather } from "../breather.ts";
-import { type ImageLink, linkTo, linkWith } from "../link.ts";
-import { childOf, type EncodedPath, parentOf, ROOT, savedName, shownText } from "../paths.ts";
+import { type ImageLink, linkTo, linkWith, parseLink } from "../link.ts";
+import { childOf, type EncodedPath, parentOf, ROOT, savedName, shownName, shownText } from "../paths.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { contentPath } from "./content.ts";
 import { orderOf, SORT_KEYS, type SortKey } from "./listing.ts";
@@ -25,7 +25,7 @@ const COLUMNS = [
   { id: "size", label: "Size", isFigure: true },
   { id: "mode", label: "Mode" },
   { id: "owner", label: "Owner", isFigure: true },
-  { id: "modified", label: "Changed", isFigure: true },
+  { id: "modified", label: "Modified", isFigure: true },
 ];
 
 const SORT_LABELS: Readonly<Record<SortKey, string>> = {
@@ -43,10 +43,12 @@ interface DirectoryProps {
   readonly link: ImageLink;
   readonly listing: Listing;
   readonly isLoading: boolean;
+  /** the path that was shown before: the row to begin at, when it is one of the entries */
+  readonly before: EncodedPath | null;
 }
 
 /** The entries of a directory. */
-export function Directory({ link, listing, isLoading }: DirectoryProps) {
+export function Directory({ link, listing, isLoading, before }: DirectoryProps) {
   const { image, path, fields } = link;
   const sort = SORT_KEYS.find((key) => key === fields.get("sort")) ?? "name";
   const isDescending = fields.get("down") === "1";
@@ -57,7 +59,7 @@ export function Directory({ link, listing, isLoading }: DirectoryProps) {
   const count = shown?.length ?? listing.items.length;
   const rowHeight = useRowPixels();
   const [active, setActive] = useState(0);
-  useEffect(() => setActive(0), [filter, sort, isDescending]);
+  useEffect(() => setActive(rowOf(listing, shown, path, before)), [shown]);
   const open = (index: number) => {
     const item = items(index);
     if (item !== undefined && isOpenable(item)) navigate(linkTo(image, "files", childOf(path, item)));
@@ -95,6 +97,16 @@ export function Directory({ link, listing, isLoading }: DirectoryProps) {
   );
 }
 
+/** The row of a path that is an entry of the directory; otherwise the first one. */
+function rowOf(listing: Listing, shown: Uint32Array | null, path: EncodedPath, entry: EncodedPath | null): number {
+  if (entry === null || shown === null || parentOf(entry) !== path) return 0;
+  const name = shownName(entry);
+  const index = listing.items.findIndex(
+    (item) => (item.name_base64 !== undefined || item.name === name) && childOf(path, item) === entry,
+  );
+  return Math.max(0, shown.indexOf(index));
+}
+
 function footOf({ items, isCut }: Listing, count: number, isLoading: boolean): string {
   if (isLoading) return `${countText(items.length)} entries so far`;
   if (isCut) return `The first ${countText(ENTRIES_MAX)} entries of more. The search finds the others by name.`;
@@ -107,7 +119,9 @@ function useFilter(link: ImageLink): readonly [string, (filter: string) => void]
   const [filter, setFilter] = useState(link.fields.get("filter") ?? "");
   useEffect(() => {
     if (filter === (link.fields.get("filter") ?? "")) return;
-    const timer = setTimeout(() => navigate(linkWith(link, { filter }), { replace: true }), FILTER_PAUSE_MS);
+    // The order may have changed meanwhile, so the link of then is the one to change.
+    const keep = () => navigate(linkWith(parseLink(link.image, location.search), { filter }), { replace: true });
+    const timer = setTimeout(keep, FILTER_PAUSE_MS);
     return () => clearTimeout(timer);
   }, [filter]);
   return [filter, setFilter];

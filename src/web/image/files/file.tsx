@@ -1,17 +1,19 @@
 import type { ComponentChildren } from "preact";
+import type { ListingItem } from "../../../client/types.ts";
 import { navigate } from "../../app/router.ts";
 import { addressOf } from "../../data/api.ts";
 import { ButtonLink } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Age, Bytes } from "../../parts/figure.tsx";
+import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkWith, numberIn } from "../link.ts";
-import { savedName } from "../paths.ts";
+import { parentOf, savedName, shownText } from "../paths.ts";
 import { useLoaded } from "../use-loaded.ts";
 import { contentPath, type FilePart, isText, readPart, TEXT_BYTES_MAX } from "./content.ts";
 import { HexView } from "./hex.tsx";
-import { keptItem } from "./listing-loader.ts";
+import { keptItem, readListing } from "./listing-loader.ts";
 import { modeText } from "./mode.ts";
 import { PictureView } from "./picture.tsx";
 import { type PictureHeader, pictureHeader } from "./picture-header.ts";
@@ -80,27 +82,51 @@ function Content({ link, form, part, picture, start }: ContentProps) {
 function FileHead(props: { readonly link: ImageLink; readonly size: number; readonly children: ComponentChildren }) {
   const { link, size, children } = props;
   const { image, path } = link;
-  const item = keptItem(image, path);
+  // The directory is read for a link that leads straight here, too: then it is there when somebody goes up.
+  const { value: item } = useLoaded<ListingItem | null>(`${image} ${path}`, async (signal) => {
+    const known = keptItem(image, path);
+    if (known === undefined) await readListing({ image, path: parentOf(path) }, signal, () => undefined);
+    return known ?? keptItem(image, path) ?? null;
+  });
   return (
     <div class="image-tools image-file-head">
       <p class="image-facts muted">
         <Bytes value={size} />
-        {item === undefined ? null : (
-          <>
-            <code title={`mode ${item.mode}`}>{modeText(item.type, item.mode)}</code>
-            <span class="number" title="owner and group">
-              {item.uid}:{item.gid}
-            </span>
-            <span>
-              changed <Age at={item.modified_at} />
-            </span>
-          </>
-        )}
+        {item === null ? null : <EntryFacts item={item} />}
       </p>
       {children}
       <ButtonLink icon="download" href={addressOf(contentPath(image, path))} download={savedName(path)}>
         Download
       </ButtonLink>
     </div>
+  );
+}
+
+/** What a listing says of the file. Its place is kept while the listing is read, so that nothing moves when it is there. */
+function EntryFacts({ item }: { readonly item: ListingItem | undefined }) {
+  const target = item?.symlink_to;
+  return (
+    <>
+      {target === undefined ? null : (
+        <span>
+          leads to <GuestText text={shownText(target, item?.symlink_to_base64)} isMono />
+        </span>
+      )}
+      <code title={item === undefined ? undefined : `mode ${item.mode}`}>
+        {item === undefined ? "\u00a0".repeat(10) : modeText(item.type, item.mode)}
+      </code>
+      <span class="number" title="owner and group">
+        {item === undefined ? "\u00a0" : `${item.uid}:${item.gid}`}
+      </span>
+      <span>
+        {item === undefined ? (
+          "\u00a0".repeat(24)
+        ) : (
+          <>
+            modified <Age at={item.modified_at} />
+          </>
+        )}
+      </span>
+    </>
   );
 }

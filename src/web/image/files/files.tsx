@@ -1,14 +1,14 @@
-import type { RefObject } from "preact";
-import { useEffect, useRef } from "preact/hooks";
-import { Breadcrumbs } from "../../parts/breadcrumbs.tsx";
+import { useRef } from "preact/hooks";
+import { Link } from "../../app/router.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkTo } from "../link.ts";
-import { type EncodedPath, shownName, stepsTo } from "../paths.ts";
+import { type EncodedPath, ROOT, shownName, stepsTo } from "../paths.ts";
 import { useLoaded } from "../use-loaded.ts";
 import { Directory } from "./directory.tsx";
 import { FileView } from "./file.tsx";
+import { useFocusKept } from "./focus.ts";
 import { keptItem, type Listing, readListing } from "./listing-loader.ts";
 
 /** What is at a path: a directory with its entries, or a file. */
@@ -22,6 +22,7 @@ export function Files({ link }: { readonly link: ImageLink }) {
     if (keptItem(image, path)?.type === "file") return "file";
     return (await readListing({ image, path }, signal, tell)) ?? "file";
   });
+  const before = usePathBefore(path);
   const section = useFocusKept(path, value !== undefined);
   return (
     <section ref={section} class="image-files" aria-label="Files" tabIndex={-1}>
@@ -32,34 +33,40 @@ export function Files({ link }: { readonly link: ImageLink }) {
       {value === undefined && isLoading ? <Skeleton lines={8} label="Loading files" /> : null}
       {value === "file" ? <FileView key={`${image} ${path}`} link={link} /> : null}
       {value === undefined || value === "file" ? null : (
-        <Directory key={`${image} ${path}`} link={link} listing={value} isLoading={isLoading} />
+        <Directory key={`${image} ${path}`} link={link} listing={value} isLoading={isLoading} before={before} />
       )}
     </section>
   );
 }
 
-/**
- * Whoever opens an entry of a list by the keyboard goes on in what it shows: the list that had the focus is gone then, and
- * the focus with it.
- */
-function useFocusKept(path: EncodedPath, isShown: boolean): RefObject<HTMLElement | null> {
-  const section = useRef<HTMLElement>(null);
-  const shown = useRef(path);
-  useEffect(() => {
-    if (!isShown || shown.current === path) return;
-    shown.current = path;
-    if (document.activeElement !== document.body) return;
-    const list = section.current?.querySelector<HTMLElement>("[role=grid]");
-    (list ?? section.current)?.focus({ preventScroll: true });
-  }, [path, isShown]);
-  return section;
+/** The path that was shown before this one; null for the first one. */
+function usePathBefore(path: EncodedPath): EncodedPath | null {
+  const paths = useRef<readonly [EncodedPath | null, EncodedPath]>([null, path]);
+  if (paths.current[1] !== path) paths.current = [paths.current[1], path];
+  return paths.current[0];
 }
 
+/** The way to a path, as it is written. */
 function PathCrumbs({ image, path }: { readonly image: string; readonly path: EncodedPath }) {
   const steps = stepsTo(path);
-  const crumbs = steps.map((step) => {
-    const label = <GuestText text={shownName(step)} isMono />;
-    return step === path ? { label } : { label, href: linkTo(image, "files", step) };
-  });
-  return <Breadcrumbs label="Path" crumbs={crumbs} />;
+  return (
+    <nav class="image-path mono" aria-label="Path">
+      <ol>
+        {steps.map((step, index) => (
+          <li key={step}>
+            {step === path ? (
+              <span aria-current="page">
+                <GuestText text={shownName(step)} hasTitle />
+              </span>
+            ) : (
+              <Link href={linkTo(image, "files", step)} aria-label={step === ROOT ? "Root directory" : undefined}>
+                <GuestText text={shownName(step)} hasTitle />
+              </Link>
+            )}
+            {index > 0 && step !== path ? <span aria-hidden="true">/</span> : null}
+          </li>
+        ))}
+      </ol>
+    </nav>
+  );
 }

@@ -8,6 +8,7 @@ import { VirtualRows } from "../../parts/virtual-rows.tsx";
 import { type ImageLink, linkWith, numberIn } from "../link.ts";
 import { usePixels } from "../use-pixels.ts";
 import { readPart } from "./content.ts";
+import { useFocusTaken } from "./focus.ts";
 import { hexRow, offsetText, Parts, parseOffset } from "./hex-rows.ts";
 
 /** What is read at once, in `bytes`, and how many such parts are kept: 4 MiB in all. */
@@ -22,13 +23,15 @@ const NARROW = "(max-width: 719px)";
 export function HexView({ link, size }: { readonly link: ImageLink; readonly size: number }) {
   const perRow = useRowBytes();
   const rowHeight = usePixels(1.375);
+  const place = useRef<HTMLDivElement>(null);
+  useFocusTaken(place);
   const { parts, problem, wanted, retry } = useParts(link, size);
   const at = Math.min(numberIn(link.fields, "at", 0) ?? 0, size - 1);
   const [active, setActive] = useState(Math.floor(at / perRow));
   useEffect(() => setActive(Math.floor(at / perRow)), [at, perRow]);
   const offset = active * perRow;
   return (
-    <div class="image-hex-view">
+    <div ref={place} class="image-hex-view">
       <GoTo link={link} size={size} offset={offset} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="These bytes cannot be read" onRetry={retry} />

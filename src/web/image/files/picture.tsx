@@ -26,20 +26,28 @@ interface PictureProps {
 
 /** A picture, drawn on a canvas: its bytes never become a document or an address. */
 export function PictureView({ link, header, size }: PictureProps) {
-  const { width, height, type } = header;
   const refusal = refusalOf(header, size);
   return (
     <div class="image-picture-view">
-      <p class="image-text-facts muted">
-        {type.slice("image/".length).toUpperCase()} · {countText(width)} × {countText(height)} pixels
-        {type === "image/gif" || type === "image/webp" ? " · the first frame" : ""}
-      </p>
       {refusal === null ? (
         <Picture link={link} header={header} />
       ) : (
-        <ProblemNote problem={refusal} title="This picture is not drawn" />
+        <>
+          <PictureFacts header={header} />
+          <ProblemNote problem={refusal} title="This picture is not drawn" />
+        </>
       )}
     </div>
+  );
+}
+
+function PictureFacts({ header: { type, width, height } }: Pick<PictureProps, "header">) {
+  const isMoving = type === "image/gif" || type === "image/webp";
+  return (
+    <p class="muted">
+      {type.slice("image/".length).toUpperCase()} · {countText(width)} × {countText(height)} pixels
+      {isMoving ? " · the first frame" : ""}
+    </p>
   );
 }
 
@@ -75,7 +83,10 @@ function Picture({ link, header }: Omit<PictureProps, "size">) {
   if (problem !== undefined) return <ProblemNote problem={problem} title="This picture is not drawn" />;
   return (
     <>
-      <Checkbox label="In its own size" isChecked={isWhole} onChecked={setWhole} />
+      <div class="image-text-facts">
+        <PictureFacts header={header} />
+        <Checkbox label="Actual size" isChecked={isWhole} onChecked={setWhole} />
+      </div>
       {value === undefined ? <Skeleton lines={6} label="Decoding the picture" /> : null}
       <div
         class={isWhole ? "image-picture image-picture-whole" : "image-picture"}

@@ -1,5 +1,4 @@
-import type { RefObject } from "preact";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Link, navigate } from "../../app/router.ts";
 import { createStore, useStore } from "../../data/store.ts";
 import { Checkbox } from "../../parts/field.tsx";
@@ -15,9 +14,11 @@ import { shownName } from "../paths.ts";
 import { useLoaded } from "../use-loaded.ts";
 import { usePixels } from "../use-pixels.ts";
 import { type FilePart, TEXT_BYTES_MAX } from "./content.ts";
+import { useFocusTaken } from "./focus.ts";
 import { languageOf } from "./language.ts";
 import { Pieces } from "./pieces.tsx";
 import { LINE_REM, longestLine, piecesOf, rowOfLine, shownEnd, type TextRows, textRows } from "./text-rows.ts";
+import { Measure, useColumns } from "./use-columns.tsx";
 
 /** Longest time for a job of the worker, in `milliseconds`: some texts would keep a highlighter busy for hours. */
 const TEXT_MS = 10_000;
@@ -25,8 +26,8 @@ const HIGHLIGHT_MS = 5000;
 /** Longest text that is highlighted, in `characters`. */
 const HIGHLIGHT_CHARACTERS_MAX = 524_288;
 
-/** Characters by which the width of one is measured. */
-const MEASURED_COUNT = 10;
+/** Room around the number of a line, in characters. */
+const BESIDE_CHARACTERS = 4;
 
 const WRAP = "coppice.wrap";
 const isWrapped = createStore(localStorage.getItem(WRAP) === "yes");
@@ -77,13 +78,14 @@ function Lines({ link, lines, start, size }: LinesProps) {
   const language = useMemo(() => languageOf(shownName(link.path), lineOf(lines, 0).slice(0, 256)), [lines]);
   const tokens = useTokens(lines, language);
   const wrapped = useStore(isWrapped);
-  const place = useRef<HTMLDivElement>(null);
-  const rowHeight = usePixels(LINE_REM);
-  const columns = useColumns(place);
-  const rows = useMemo(() => textRows(lines, wrapped && columns > 0 ? columns : null), [lines, wrapped, columns]);
-  const longest = useMemo(() => longestLine(lines), [lines]);
   const lineCount = lines.starts.length - 1;
   const digits = String(base + lineCount).length;
+  const place = useRef<HTMLDivElement>(null);
+  const rowHeight = usePixels(LINE_REM);
+  useFocusTaken(place);
+  const columns = useColumns(place, digits + BESIDE_CHARACTERS);
+  const rows = useMemo(() => textRows(lines, wrapped && columns > 0 ? columns : null), [lines, wrapped, columns]);
+  const longest = useMemo(() => longestLine(lines), [lines]);
   const target = wanted === null ? -1 : wanted - base;
   const [active, setActive] = useState(0);
   useEffect(() => {
@@ -109,9 +111,7 @@ function Lines({ link, lines, start, size }: LinesProps) {
         rowClass={(row) => (rows.lines[row] === target ? "image-line-target" : undefined)}
         cells={(row) => lineCells({ lines, tokens, rows, row, base: first, linkToLine })}
       />
-      <span class="image-measure" aria-hidden="true">
-        {"0".repeat(MEASURED_COUNT)}
-      </span>
+      <Measure />
       <PartLinks link={link} lines={lines} start={start} size={size} first={first} />
     </div>
   );
@@ -126,26 +126,6 @@ function useTokens(lines: TextReply, language: string | null): Tokens | null {
     ask("highlight", { text, starts, language: language ?? "" }, { signal, deadlineMs: HIGHLIGHT_MS }),
   );
   return value ?? null;
-}
-
-/** How many characters fit beside the numbers of lines. */
-function useColumns(place: RefObject<HTMLDivElement | null>): number {
-  const [columns, setColumns] = useState(0);
-  useLayoutEffect(() => {
-    const element = place.current;
-    if (element === null) return;
-    const measure = () => {
-      const character = (element.querySelector(".image-measure")?.getBoundingClientRect().width ?? 0) / MEASURED_COUNT;
-      // Of the place that is left to a line: paddings, the number, and the bar.
-      const width = element.clientWidth - 13 * character - 32;
-      setColumns(character > 0 ? Math.max(16, Math.floor(width / character)) : 0);
-    };
-    measure();
-    const observer = new ResizeObserver(measure);
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, []);
-  return columns;
 }
 
 function TextFacts(props: {

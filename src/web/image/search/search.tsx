@@ -4,6 +4,7 @@ import { navigate } from "../../app/router.ts";
 import { Button } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Checkbox, Field } from "../../parts/field.tsx";
+import { printable } from "../../parts/printable.ts";
 import { type ImageLink, linkTo } from "../link.ts";
 import { pathFromText, shownPath } from "../paths.ts";
 import { Matches } from "./matches.tsx";
@@ -92,7 +93,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
             onValue={setWanted}
           />
         </div>
-        <Field label="Below" isMono value={below ?? shownPath(path)} onValue={setBelow} />
+        <Field label="Below" isMono value={below ?? printable(shownPath(path))} onValue={setBelow} />
         {isByName ? null : <Field label="Only files" placeholder="*.py" isMono value={files} onValue={setFiles} />}
         <Button type="submit" tone="primary" icon="search">
           Search

@@ -1,0 +1,40 @@
+import type { RefObject } from "preact";
+import { useLayoutEffect, useState } from "preact/hooks";
+
+/** Characters by which the width of one is measured. */
+const MEASURED_COUNT = 10;
+/** Room for the bar and for borders, in `CSS pixels`. */
+const BAR_PIXELS = 20;
+const COLUMNS_MIN = 16;
+
+/** Text of a known length, which nobody sees: {@link useColumns} measures it. */
+export function Measure() {
+  return (
+    <span class="image-measure" aria-hidden="true">
+      {"0".repeat(MEASURED_COUNT)}
+    </span>
+  );
+}
+
+/**
+ * How many characters of code fit into a place that has a {@link Measure}; 0 until it is known.
+ * @param beside characters that are taken by what stands beside the text
+ */
+export function useColumns(place: RefObject<HTMLElement | null>, beside: number): number {
+  const [columns, setColumns] = useState(0);
+  useLayoutEffect(() => {
+    const element = place.current;
+    if (element === null) return;
+    const measure = () => {
+      const width = element.querySelector(".image-measure")?.getBoundingClientRect().width ?? 0;
+      const character = width / MEASURED_COUNT;
+      if (character === 0) return;
+      setColumns(Math.max(COLUMNS_MIN, Math.floor((element.clientWidth - BAR_PIXELS) / character) - beside));
+    };
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [beside]);
+  return columns;
+}

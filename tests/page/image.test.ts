@@ -1,0 +1,356 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { readFile } from "node:fs/promises";
+import {
+  BIDI_NAME,
+  type HostileImage,
+  hostileImage,
+  LOG_LINES,
+  MANY_COUNT,
+  MARKUP_NAME,
+  SPARSE_BYTES,
+} from "../support/page/hostile-image.ts";
+import { tabTo } from "../support/page/keys.ts";
+import { PageScene } from "../support/page/scene.ts";
+import type { Tab } from "../support/page/tab.ts";
+import { settled, viewProblems } from "../support/page/views.ts";
+
+let scene: PageScene;
+let image: HostileImage;
+beforeAll(async () => {
+  scene = await PageScene.start();
+  image = await hostileImage(scene);
+}, 300_000);
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+const at = (query: string): string => `/images/${image.changed}?${query}`;
+const rowsOf = ({ page }: Tab, list: string) => page.getByRole("grid", { name: list }).getByRole("row");
+const line = ({ page }: Tab, text: string | RegExp) =>
+  page.getByRole("grid", { name: "Lines" }).getByRole("row").filter({ hasText: text }).first();
+
+describe("a directory", () => {
+  test("is listed, and every entry is text", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv"));
+    const { page } = tab;
+    await rowsOf(tab, "Files").filter({ hasText: MARKUP_NAME }).waitFor();
+    expect(await page.getByText("22 entries").count()).toBe(1);
+    expect(await page.locator("main img, main script, main b").count()).toBe(0);
+    await page.getByLabel("Filter by name").fill("safe");
+    await rowsOf(tab, "Files").filter({ hasText: "safe\\u202etxt.exe" }).waitFor();
+    await page.getByText("1 of 22 entries").waitFor();
+    await page.waitForURL(/filter=safe/);
+    await page.getByLabel("Filter by name").fill("");
+    await page.getByLabel("Order by").selectOption("size");
+    await page.getByRole("button", { name: "Smallest first" }).click();
+    await page.waitForURL(/down=1/);
+    const names = rowsOf(tab, "Files").getByRole("link");
+    await page.waitForFunction(() => document.querySelectorAll(".image-entry a")[2]?.textContent === "sparse");
+    expect((await names.allTextContents()).slice(2, 5)).toEqual(["sparse", "log", "long"]);
+    expect(await viewProblems(tab, "image-files")).toEqual([]);
+  });
+
+  test("of 100,000 entries is read to its end, and only what is seen is made", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/many"));
+    const { page } = tab;
+    await page.getByText(`${MANY_COUNT.toLocaleString("en-US")} entries`, { exact: true }).waitFor();
+    expect(await rowsOf(tab, "Files").count()).toBeLessThan(200);
+    await page.getByRole("grid", { name: "Files" }).focus();
+    await page.keyboard.press("End");
+    await rowsOf(tab, "Files").filter({ hasText: "entry-099999" }).waitFor();
+    await page.getByLabel("Filter by name").fill("77777");
+    await page.getByText(`1 of ${MANY_COUNT.toLocaleString("en-US")} entries`).waitFor();
+    await rowsOf(tab, "Files").filter({ hasText: "entry-077777" }).waitFor();
+  });
+
+  test("is walked by keys alone: into it, into a file, and up again to the row it was left from", async () => {
+    await using tab = await scene.signedIn(at("view=files"));
+    const { page } = tab;
+    const files = page.getByRole("grid", { name: "Files" });
+    await tabTo(tab, files);
+    const goTo = async (name: string) => {
+      const row = () => files.locator("[aria-selected=true]").textContent();
+      for (let step = 0; step < 30 && !(await row())?.startsWith(name); step++) await page.keyboard.press("ArrowDown");
+      await page.keyboard.press("Enter");
+    };
+    await goTo("srv");
+    await page.waitForURL(/path=\/srv$/);
+    await files.and(page.locator(":focus")).waitFor();
+    await goTo("many");
+    await page.waitForURL(/path=\/srv\/many/);
+    await files.and(page.locator(":focus")).waitFor();
+    await page.keyboard.press("Backspace");
+    await page.waitForURL(/path=\/srv$/);
+    await files.locator("[aria-selected=true]").filter({ hasText: "many" }).waitFor();
+    await goTo("words.py");
+    await page.waitForURL(/path=\/srv\/words\.py/);
+    await page.getByRole("grid", { name: "Lines" }).and(page.locator(":focus")).waitFor();
+    await page.goBack();
+    await files.locator("[aria-selected=true]").filter({ hasText: "words.py" }).waitFor();
+    await page.keyboard.press("/");
+    await page.getByLabel("Filter by name").and(page.locator(":focus")).waitFor();
+  });
+
+  test("and its entries are downloaded, names that are not UTF-8 too", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/r%FFw"));
+    const { page } = tab;
+    await line(tab, "raw name").waitFor();
+    const [download] = await Promise.all([
+      page.waitForEvent("download"),
+      page.getByRole("link", { name: "Download" }).click(),
+    ]);
+    expect(await readFile(await download.path(), "utf8")).toBe("raw name\n");
+    await page.getByRole("navigation", { name: "Path" }).getByRole("link", { name: "srv" }).click();
+    await rowsOf(tab, "Files").filter({ hasText: "r\\xffw" }).getByRole("link").click();
+    await line(tab, "raw name").waitFor();
+    await page.goto(at("view=files&path=/srv/deep"));
+    await settled(tab);
+    const [archive] = await Promise.all([
+      page.waitForEvent("download"),
+      page.getByRole("link", { name: "Archive", exact: true }).click(),
+    ]);
+    expect(archive.suggestedFilename()).toContain("deep");
+    expect((await readFile(await archive.path())).includes("./er/est/file")).toBe(true);
+  });
+
+  test("that is not there, and an image that is not there, are told", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/none"));
+    await tab.page.getByRole("alert").filter({ hasText: "This path cannot be shown" }).waitFor();
+    await tab.page.goto("/images/01a1f94f-ffa3-7412-bb13-f07cbd0e5a9f");
+    await tab.page.getByRole("alert").filter({ hasText: "This image cannot be shown" }).waitFor();
+    await tab.page.goto("/images/no%2Fimage");
+    await tab.page.getByRole("heading", { level: 1, name: "No such image" }).waitFor();
+  });
+});
+
+describe("a text", () => {
+  test("has colours, and a link to each line", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/words.py&line=7"));
+    const { page } = tab;
+    await page.locator(".token-keyword").filter({ hasText: "def" }).waitFor();
+    expect(await page.locator(".image-line-target").textContent()).toContain("with open(path) as file");
+    await page.getByRole("link", { name: "5", exact: true }).click();
+    await page.waitForURL(/line=5/);
+    await page.locator(".image-line-target").filter({ hasText: "def count" }).waitFor();
+    expect(await page.getByText("11 lines · UTF-8 · python").count()).toBe(1);
+    expect(await viewProblems(tab, "image-text")).toEqual([]);
+  });
+
+  test("shows what is not seen, and runs nothing", async () => {
+    await using tab = await scene.signedIn(at(`view=files&path=/srv/${encodeURIComponent(BIDI_NAME)}`));
+    await line(tab, "a\\u202eb\\x07\\x1b[31mred").waitFor();
+    for (const name of [MARKUP_NAME, "page.html", "drawing.svg"]) {
+      await tab.page.goto(at(`view=files&path=/srv/${encodeURIComponent(name)}`));
+      await line(tab, "<script>").waitFor();
+      expect(await tab.page.locator("main iframe, main object, main embed, main img, main script").count()).toBe(0);
+    }
+    expect(await tab.page.title()).toContain("Coppice");
+  });
+
+  test("that is not UTF-8 says so, and one in UTF-16 is read as such", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/latin"));
+    await line(tab, "caf\ufffd cr\ufffdme").waitFor();
+    expect(await tab.page.getByText("2 bytes that are not UTF-8").count()).toBe(1);
+    await tab.page.goto(at("view=files&path=/srv/wide"));
+    await line(tab, "grün").waitFor();
+    expect(await tab.page.getByText("UTF-16LE").count()).toBe(1);
+  });
+
+  test("has its long lines cut with a mark, and wrapped on demand", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/long"));
+    const { page } = tab;
+    await line(tab, /… [\d,]+ more characters; the line is cut at 4,096/).waitFor();
+    const length = () => page.evaluate(() => document.querySelector("main")?.textContent?.length ?? 0);
+    expect(await length()).toBeLessThan(20_000);
+    await page.getByLabel("Wrap lines").check();
+    await page.waitForFunction(() => document.querySelectorAll(".image-lines .virtual-row").length > 10);
+    const hasBar = () =>
+      page.locator(".image-lines").evaluate(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth + 1);
+    expect(await hasBar()).toBe(false);
+    await page.getByLabel("Wrap lines").uncheck();
+    await page.waitForFunction(() => document.querySelectorAll(".image-lines .virtual-row").length < 5);
+    expect(await hasBar()).toBe(true);
+  });
+
+  test("that is longer than a part is read part by part, with its lines counted on", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/log&line=30000"));
+    const { page } = tab;
+    await page.locator(".image-line-target").filter({ hasText: "line 30000 of the log" }).waitFor();
+    await page.getByRole("link", { name: "Next part" }).click();
+    await page.waitForURL(/first=\d+/);
+    const first = Number(new URL(page.url()).searchParams.get("first"));
+    await line(tab, `line ${first} of the log`)
+      .getByRole("link", { name: String(first), exact: true })
+      .waitFor();
+    await page.getByRole("grid", { name: "Lines" }).focus();
+    await page.keyboard.press("End");
+    await line(tab, `line ${LOG_LINES} of the log`).waitFor();
+  });
+});
+
+describe("bytes and pictures", () => {
+  test("of any size are read as they are seen", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/sparse"));
+    const { page } = tab;
+    await page.getByRole("grid", { name: "Bytes" }).getByText("0000 0000").first().waitFor();
+    await page.getByLabel("Offset").fill(`0x${(SPARSE_BYTES - 3).toString(16)}`);
+    await page.getByRole("button", { name: "Go" }).click();
+    await page.getByRole("grid", { name: "Bytes" }).getByText("65 6e 64").waitFor();
+    await page.getByLabel("Offset").fill(String(SPARSE_BYTES));
+    await page.getByRole("button", { name: "Go" }).click();
+    await page.getByText("The file ends before this offset.").waitFor();
+    const asked = tab.requests.filter((address) => address.includes("download?")).length;
+    expect(asked).toBeLessThan(10);
+    await page.goto(at("view=files&path=/srv/binary"));
+    await page.getByRole("grid", { name: "Bytes" }).getByText("00 01 02 03 04 05 06 07").first().waitFor();
+    expect(await viewProblems(tab, "image-hex")).toEqual([]);
+  });
+
+  test("that are a picture are drawn, unless they are too large or damaged", async () => {
+    await using tab = await scene.signedIn(at("view=files&path=/srv/picture.png"));
+    const { page } = tab;
+    const canvas = page.getByRole("img", { name: "Picture picture.png" });
+    await canvas.waitFor();
+    const drawn = () =>
+      canvas.evaluate((element) => {
+        const { width, height } = element as HTMLCanvasElement;
+        const pixels = (element as HTMLCanvasElement).getContext("2d")?.getImageData(0, 0, width, height).data;
+        return [width, height, new Set(pixels).size > 1];
+      });
+    await page.waitForFunction(() => document.querySelector("canvas")?.width === 64);
+    expect(await drawn()).toEqual([64, 64, true]);
+    expect(await viewProblems(tab, "image-picture")).toEqual([]);
+    await page.goto(at("view=files&path=/srv/bomb.png"));
+    await page.getByRole("alert").filter({ hasText: "2,500 megapixels" }).waitFor();
+    expect(await page.locator("canvas").count()).toBe(0);
+    await page.goto(at("view=files&path=/srv/broken.png"));
+    await page.getByRole("alert").filter({ hasText: "damaged" }).waitFor();
+  });
+});
+
+describe("what changed", () => {
+  test("is a tree with counts, and each difference tells both sides", async () => {
+    await using tab = await scene.signedIn(at("view=changes"));
+    const { page } = tab;
+    await page.getByText("10 differences: 6 added, 3 changed, 1 removed").waitFor();
+    expect(await viewProblems(tab, "image-changes")).toEqual([]);
+    await page.getByRole("link", { name: "empty", exact: true }).click();
+    const difference = page.getByRole("article", { name: "Difference" });
+    await difference.getByText("-rwxr-x--- 0750").waitFor();
+    await difference.getByText("7:8").waitFor();
+    await difference.getByText("The content is the same.").waitFor();
+    await page.getByRole("link", { name: "link", exact: true }).click();
+    await difference.getByText("words.py", { exact: true }).waitFor();
+    await difference.getByText("long", { exact: true }).waitFor();
+    await page.getByRole("link", { name: "sparse", exact: true }).click();
+    await difference.getByText("The content is not text.").waitFor();
+  });
+
+  test("of a text is told line by line, one below the other and side by side", async () => {
+    await using tab = await scene.signedIn(at("view=changes&path=/srv/words.py"));
+    const { page } = tab;
+    await page.locator(".image-row-added").filter({ hasText: "Counts all words." }).waitFor();
+    expect(await page.locator(".image-row-added mark").first().textContent()).toBe("all ");
+    expect(await viewProblems(tab, "image-compare")).toEqual([]);
+    await page.getByRole("button", { name: "Side by side" }).click();
+    await page.waitForURL(/side=1/);
+    const pair = page.locator(".image-row-replaced").first();
+    await pair.waitFor();
+    expect((await pair.textContent())?.replaceAll(/\s+/g, " ")).toContain('"""Counts words."""');
+    expect(await viewProblems(tab, "image-side-by-side")).toEqual([]);
+    await page.getByRole("button", { name: "Close" }).click();
+    await page.waitForURL((url) => !url.search.includes("path="));
+  });
+
+  test("since any other image is told, too, and folds by keys", async () => {
+    await using tab = await scene.signedIn(at("view=changes"));
+    const { page } = tab;
+    await page.getByLabel("Compare with").selectOption({ label: "another image…" });
+    await page.getByLabel("Tag or uuid").fill("no-such-tag");
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.getByText("No image has this tag.").waitFor();
+    await page.getByLabel("Tag or uuid").fill("busybox");
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.waitForURL(new RegExp(`against=${scene.image}`));
+    // Every one of them is an entry of a directory that busybox does not have, and they are read a part at a time.
+    await page.getByText(/^20,000 differences: 20,000 added, .* there are more/).waitFor();
+    await page.getByRole("button", { name: "Read 20,000 more" }).click();
+    await page.getByText(/^40,000 differences: 40,000 added, .* there are more/).waitFor();
+    const tree = page.getByRole("grid", { name: "Differences" });
+    await tree.focus();
+    const count = () => tree.getAttribute("aria-rowcount");
+    const before = Number(await count());
+    await tree.locator("[aria-expanded=false]").first().waitFor();
+    await page.keyboard.press("End");
+    for (let step = 0; step < 40; step++) {
+      if ((await tree.locator("[aria-selected=true] [aria-expanded=false]").count()) > 0) break;
+      await page.keyboard.press("ArrowUp");
+    }
+    await page.keyboard.press("ArrowRight");
+    await page.waitForFunction(
+      (rows) => Number(document.querySelector("[aria-label=Differences]")?.getAttribute("aria-rowcount")) > rows,
+      before,
+    );
+    await page.keyboard.press("ArrowLeft");
+    await page.waitForFunction(
+      (rows) => Number(document.querySelector("[aria-label=Differences]")?.getAttribute("aria-rowcount")) === rows,
+      before,
+    );
+  });
+});
+
+test("the history tells each step, with its end, its size and its run", async () => {
+  await using tab = await scene.signedIn(at("view=history"));
+  const { page } = tab;
+  const steps = page.getByRole("region", { name: "History" }).getByRole("listitem");
+  await steps.filter({ hasText: "sed -i" }).waitFor();
+  expect(await steps.count()).toBe(2);
+  await steps.first().getByText("Done").waitFor();
+  await steps.last().getByText("hostile:1").waitFor();
+  expect(await steps.first().getByRole("link", { name: "Run" }).getAttribute("href")).toMatch(
+    /^\/runs\/[0-9a-f-]{36}$/,
+  );
+  expect(await viewProblems(tab, "image-history")).toEqual([]);
+  await steps.last().getByRole("link", { name: /image/ }).click();
+  await page.getByRole("heading", { level: 1, name: "hostile" }).waitFor();
+});
+
+describe("a search", () => {
+  test("finds names", async () => {
+    await using tab = await scene.signedIn(at("view=search"));
+    const { page } = tab;
+    await page.getByLabel("Name or glob").fill("*.py");
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/name=\*\.py/);
+    await rowsOf(tab, "Entries").filter({ hasText: "/srv/words.py" }).waitFor();
+    await page.getByText("1 entry", { exact: true }).waitFor();
+    await page.getByLabel("Name or glob").fill("r?w");
+    await page.keyboard.press("Enter");
+    await rowsOf(tab, "Entries").filter({ hasText: "/srv/r\\xffw" }).getByRole("link").click();
+    await line(tab, "raw name").waitFor();
+  });
+
+  test("finds lines, and leads to each, however far it lies", async () => {
+    await using tab = await scene.signedIn(
+      at(`view=search&by=text&path=/srv&text=${encodeURIComponent("LINE 5999[89] of")}`),
+    );
+    const { page } = tab;
+    const found = rowsOf(tab, "Matching lines");
+    await found.filter({ hasText: "line 59999 of the log" }).waitFor();
+    expect(await found.count()).toBe(2);
+    await page.getByText(/^2 lines · \d+ files and .* read/).waitFor();
+    expect(await found.locator("mark").first().textContent()).toBe("line 59998 of");
+    expect(await viewProblems(tab, "image-search")).toEqual([]);
+    await found.filter({ hasText: "line 59999" }).getByRole("link").click();
+    await page.locator(".image-line-target").filter({ hasText: "line 59999 of the log" }).waitFor();
+    await page.getByRole("link", { name: "59999", exact: true }).waitFor();
+  });
+
+  test("says what is wrong with an expression, and what was left out", async () => {
+    await using tab = await scene.signedIn(at("view=search&by=text&text=%5B"));
+    await tab.page.getByRole("alert").filter({ hasText: "The search did not work" }).waitFor();
+    await tab.page.goto(at("view=search&by=text&path=/srv/log&text=line"));
+    await tab.page.getByText("1,000 lines").waitFor();
+    expect(await tab.page.getByText("at most 1,000 lines are shown").count()).toBe(1);
+  });
+});
