@@ -74,44 +74,34 @@ async function bundle(sources: string, entry: string, define: Readonly<Record<st
   const contents = new Map<string, Uint8Array>();
   for (const output of result.outputs) contents.set(basename(output.path), new Uint8Array(await output.arrayBuffer()));
   const script = result.outputs.find(({ kind }) => kind === "entry-point");
-  if (!result.success || script === undefined) throw new AggregateError(result.logs, "the bundler failed");
-  const packages = Object.keys(result.metafile?.inputs ?? {}).flatMap(
-    (path) => /.*\bnode_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? [],
-  );
-  const stem = basename(entry).replace(/\.\w+$/, "");
-  const names = [...contents.keys()];
+  const { metafile } = result;
+  if (!result.success || script === undefined || metafile === undefined) {
+    throw new AggregateError(result.logs, "the bundler failed");
+  }
+  const { inputs, outputs } = metafile;
   const scriptName = basename(script.path);
-  const style = names.find((name) => name.startsWith(`${stem}-`) && name.endsWith(".css"));
+  const own = outputs[script.path];
+  const imported = (isNeeded: (kind: string) => boolean): string[] => {
+    const found = new Set([script.path]);
+    for (const path of found) {
+      for (const { kind, path: other } of outputs[path]?.imports ?? []) if (isNeeded(kind)) found.add(other);
+    }
+    return [...found].map((path) => basename(path)).sort();
+  };
+  const style = own?.cssBundle === undefined ? undefined : basename(own.cssBundle);
   // The bundler also writes a style sheet for each late module, which nothing names: the entry point's holds them all.
-  const named = reachable([scriptName, ...(style === undefined ? [] : [style])], contents);
+  const names = [...imported(() => true), ...(style === undefined ? [] : [style])];
   return {
     script: scriptName,
     style,
-    preloads: staticImports(scriptName, contents),
-    packages,
-    contents: new Map([...contents].filter(([name]) => named.has(name)).sort(([a], [b]) => (a < b ? -1 : 1))),
+    preloads: imported((kind) => kind === "import-statement").filter((name) => name !== scriptName),
+    packages: Object.keys(inputs).flatMap((path) => /.*\bnode_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []),
+    contents: new Map(names.sort().map((name) => [name, contents.get(name) ?? missing(name)])),
   };
 }
 
-/** The names that can be reached from `first` by being written in a file that is reached. */
-function reachable(first: readonly string[], contents: Bundle["contents"]): ReadonlySet<string> {
-  const found = new Set(first);
-  for (const name of found) {
-    const text = new TextDecoder().decode(contents.get(name));
-    for (const other of contents.keys()) if (text.includes(other)) found.add(other);
-  }
-  return found;
-}
-
-/** The modules without which `script` does not start, in the order of their names. */
-function staticImports(script: string, contents: Bundle["contents"]): string[] {
-  const found = new Set([script]);
-  for (const name of found) {
-    const text = new TextDecoder().decode(contents.get(name));
-    for (const [, path = ""] of text.matchAll(/(?:\bfrom|\bimport)\s*"([^"]+\.js)"/g)) found.add(basename(path));
-  }
-  found.delete(script);
-  return [...found].sort();
+function missing(name: string): never {
+  throw new Error(`the bundler names ${name}, and has not written it`);
 }
 
 /**
