@@ -26,8 +26,9 @@ export interface Service {
   readonly operations: OperationUseCases;
   readonly inspect: InspectUseCases;
   readonly status: StatusUseCases;
-  /** for callers with the scope `operator` alone */
-  readonly operator: { readonly tokens: TokenUseCases; readonly house: HouseUseCases };
+  /** these two are for callers with the scope `operator` alone */
+  readonly tokens: TokenUseCases;
+  readonly house: HouseUseCases;
 }
 
 export function createService(parts: ServiceParts): Service {
@@ -43,6 +44,7 @@ export function createService(parts: ServiceParts): Service {
     operations: operationUseCases(parts, replies),
     inspect: inspectUseCases(parts, walks, replies),
     status: statusUseCases(parts),
-    operator: { tokens: tokenUseCases(parts), house: houseUseCases(parts) },
+    tokens: tokenUseCases(parts),
+    house: houseUseCases(parts),
   };
 }

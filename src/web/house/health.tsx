@@ -87,7 +87,7 @@ function FindingItem({ name, state, summary, meaning, fix, word }: Finding & { r
       <div class="house-finding-text">
         {/* It may hold what a program of the host said. */}
         <p>
-          <GuestText text={summary} isLong />
+          <GuestText text={summary.replaceAll(/\s*\n\s*/g, " ")} isLong />
         </p>
         <p class="muted house-small">{meaning}</p>
         {fix === undefined ? null : <CommandLine text={fix} />}

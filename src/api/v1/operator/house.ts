@@ -56,7 +56,7 @@ const HEALTH = {
 };
 
 export function houseRoutes(surface: Surface) {
-  const { house } = surface.service.operator;
+  const { house } = surface.service;
   return new Elysia({ prefix: "/operator" })
     .use(surface.access)
     .get("/load", async ({ query: { limit = LIMIT_DEFAULT } }) => loadOf(await house.load(limit)), {

@@ -43,7 +43,7 @@ const REVOKE = {
 };
 
 export function tokenRoutes(surface: Surface) {
-  const { tokens } = surface.service.operator;
+  const { tokens } = surface.service;
   return new Elysia({ prefix: "/operator/tokens" })
     .use(surface.access)
     .get(
