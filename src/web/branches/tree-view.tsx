@@ -60,6 +60,7 @@ export function TreeView(props: TreeProps) {
     else props.onPick(item);
   });
   useView(element, stage, redraw);
+  useActiveSeen(stage, props, redraw);
   useShown(stage, props, redraw);
   props.control.current = {
     fit: () => {
@@ -101,6 +102,16 @@ function useView(element: RefObject<HTMLElement | null>, stage: Stage, redraw: (
     observer.observe(measured);
     return () => observer.disconnect();
   }, [stage]);
+}
+
+/** Keeps the item that has the focus in view: keys lead anywhere, and the details take a part of the room. */
+function useActiveSeen(stage: Stage, { activeKey, drawing }: TreeProps, redraw: (turn: number) => void): void {
+  const item = activeKey === null ? undefined : drawing.layout.byKey.get(activeKey);
+  useLayoutEffect(() => {
+    if (item === undefined) return;
+    stage.show(item);
+    redraw(0);
+  }, [activeKey, item === undefined, stage.view.width]);
 }
 
 /** Brings what was asked for into view, as soon as it is drawn. */
