@@ -10,7 +10,7 @@ import { ImageLink } from "./list.tsx";
 import type { UsageSeries } from "./usage/use-usage.ts";
 import { useNow } from "./use-now.ts";
 import type { TagWish } from "./use-tag.ts";
-import { resultImage, tookMs } from "./words.ts";
+import { KIND_LABELS, resultImage, tookMs } from "./words.ts";
 
 interface FactsProps {
   readonly operation: Operation;
@@ -30,11 +30,11 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
   const machine = feed.events.find(({ type }) => type === "init")?.data as
     | { readonly vcpus: number; readonly memory_bytes: number; readonly isolation: string }
     | undefined;
-  const latest = usage?.samples.latest;
+  const used = command ?? (hasEnded(operation) ? usedUntil(operation) : usage?.samples.latest);
   const failure = problemOfOperation(operation);
   return (
     <>
-      {failure === null ? null : <ProblemNote problem={failure} title="The run failed" />}
+      {failure === null ? null : <ProblemNote problem={failure} title={`${KIND_LABELS[operation.kind]} failed`} />}
       {command?.oom_killed === true ? <p class="run-note">The sandbox ran out of memory.</p> : null}
       {command?.timed_out === true ? <p class="run-note">The time limit ended the command.</p> : null}
       <dl class="figures run-figures">
@@ -44,14 +44,11 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
           value={<Duration value={tookMs(operation, now)} />}
         />
         {command === undefined ? null : <Figure label="Exit code" value={command.exit_code} />}
-        {command === undefined && latest === undefined ? null : (
-          <Figure label="CPU time" value={<Duration value={command?.cpu_time_ms ?? latest?.cpu_time_ms} />} />
+        {used?.cpu_time_ms === undefined ? null : (
+          <Figure label="CPU time" value={<Duration value={used.cpu_time_ms} />} />
         )}
-        {command === undefined && latest === undefined ? null : (
-          <Figure
-            label={command === undefined ? "Memory" : "Peak memory"}
-            value={<Bytes value={command?.memory_bytes ?? latest?.memory_bytes} />}
-          />
+        {used?.memory_bytes === undefined ? null : (
+          <Figure label={hasEnded(operation) ? "Peak memory" : "Memory"} value={<Bytes value={used.memory_bytes} />} />
         )}
         {machine === undefined ? null : (
           <Figure
@@ -76,6 +73,15 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
       )}
     </>
   );
+}
+
+/** What a command had used when something else ended it. */
+function usedUntil({ error }: Operation): { readonly cpu_time_ms?: number; readonly memory_bytes?: number } {
+  const { cpu_time_ms: cpu, memory_bytes: memory } = error?.details ?? {};
+  return {
+    ...(typeof cpu === "number" ? { cpu_time_ms: cpu } : {}),
+    ...(typeof memory === "number" ? { memory_bytes: memory } : {}),
+  };
 }
 
 function waitedNote({ created_at: created, started_at: started }: Operation): string | undefined {

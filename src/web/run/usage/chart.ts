@@ -19,17 +19,24 @@ export interface ChartOptions {
   readonly height: number;
   /** a value of the axis, as text */
   readonly text: (value: number) => string;
+  /** distances of the values that the axis may name */
+  readonly steps: readonly number[];
   /** the highest value that the axis has room for in any case */
   readonly least: number;
   /** told which point the pointer or a key is at; null: none */
   readonly onPoint: (index: number | null) => void;
 }
 
+/** The time of day where the reader is. @param seconds since the epoch */
+function timeText(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
 /** A line over time on a canvas. */
 export class Chart {
   readonly #plot: uPlot;
 
-  constructor({ place, colors, font, width, height, text, least, onPoint }: ChartOptions) {
+  constructor({ place, colors, font, width, height, text, steps, least, onPoint }: ChartOptions) {
     const axis = { stroke: colors.text, font, ticks: { show: false } };
     this.#plot = new uPlot(
       {
@@ -38,11 +45,10 @@ export class Chart {
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
         scales: { y: { range: (_plot, _low, high) => [0, Math.max(least, high * 1.1)] } },
         axes: [
-          { ...axis, grid: { show: false }, space: 80 },
+          { ...axis, grid: { show: false }, space: 80, values: (_plot, times) => times.map(timeText) },
           {
             ...axis,
-            size: 64,
-            space: 32,
+            ...{ size: 72, space: 36, incrs: [...steps] },
             grid: { stroke: colors.grid, width: 1 },
             values: (_plot, values) => values.map(text),
           },

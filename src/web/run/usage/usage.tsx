@@ -19,6 +19,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
         values={cpu}
         least={100}
         text={percentText}
+        steps={PERCENT_STEPS}
         summary={`now ${percentText(latest.cpu_percent)}, peak ${percentText(samples.cpuPeak)}, ${durationText(latest.cpu_time_ms)} in all`}
       />
       <LineChart
@@ -28,6 +29,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
         values={memory}
         least={16_777_216}
         text={bytesText}
+        steps={BYTE_STEPS}
         summary={`now ${bytesText(latest.memory_bytes)}, peak ${bytesText(latest.memory_peak_bytes)}`}
       />
     </div>
@@ -45,15 +47,26 @@ interface LineChartProps {
   readonly values: readonly number[];
   readonly least: number;
   readonly text: (value: number) => string;
+  /** distances of the values that its axis may name */
+  readonly steps: readonly number[];
   /** the chart in words */
   readonly summary: string;
 }
 
-const HEIGHT_PIXELS = 120;
+/** 25 %, 50 %, 1 CPU, and so on; powers of two from 1 MiB to 1 TiB. */
+const PERCENT_STEPS = [25, 50, 100, 200, 400, 800, 1600, 3200, 6400];
+const BYTE_STEPS = Array.from({ length: 21 }, (_, power) => 1_048_576 * 2 ** power);
+
+/** A canvas does not inherit the font of its place. */
+function fontOf(element: HTMLElement): string {
+  const { fontFamily, fontSize } = getComputedStyle(element);
+  return `${fontSize} ${fontFamily}`;
+}
+
 const COLORS = ["--chart-1", "--chart-2", "--chart-grid", "--text-muted"] as const;
 
 /** A chart with its figures in words. Arrow keys go from point to point, and each is told. */
-function LineChart({ label, color, at, values, least, text, summary }: LineChartProps) {
+function LineChart({ label, color, at, values, least, text, steps, summary }: LineChartProps) {
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<Chart | null>(null);
   const [isReady, setReady] = useState(false);
@@ -64,12 +77,20 @@ function LineChart({ label, color, at, values, least, text, summary }: LineChart
     const element = place.current;
     if (element === null) return;
     let isLeft = false;
-    const observer = new ResizeObserver(() => chart.current?.setSize(element.clientWidth, HEIGHT_PIXELS));
+    const observer = new ResizeObserver(() => chart.current?.setSize(element.clientWidth, element.clientHeight));
     void import("./chart.ts").then(({ Chart: Made }) => {
       if (isLeft) return;
       chart.current = new Made({
-        ...{ place: element, width: element.clientWidth, height: HEIGHT_PIXELS, text, least, onPoint: setPoint },
-        font: `12px ${getComputedStyle(element).fontFamily}`,
+        ...{
+          place: element,
+          width: element.clientWidth,
+          height: element.clientHeight,
+          text,
+          steps,
+          least,
+          onPoint: setPoint,
+        },
+        font: fontOf(element),
         colors: {
           line: colors[color],
           fill: colors[color].replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)"),

@@ -36,7 +36,11 @@ async function follow(id: string, signal: AbortSignal, take: (sample: Usage) => 
   const path = `/instances/${encodeURIComponent(id)}/stats`;
   while (!signal.aborted) {
     try {
-      for await (const { data } of readEvents(api, path, { signal })) take(JSON.parse(data) as Usage);
+      for await (const { event, data } of readEvents(api, path, { signal })) {
+        // The end of the instance is an event of its own, without figures.
+        if (event !== undefined) return;
+        take(JSON.parse(data) as Usage);
+      }
     } catch (error) {
       const { status } = problemOf(error);
       // Expected: the connection broke, or the instance is about to run, or to end.
