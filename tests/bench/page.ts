@@ -26,7 +26,7 @@ const WAYS = [
 const WAY_STEPS = 40;
 const ZOOM_PX = 60;
 /** About twice what 10,000 images, their places and their texts take. */
-const HEAP_MIB_MAX = 48;
+const HEAP_MIB_MAX = 16;
 /**
  * What the browser runs beside the page, as text: here are no types of browsers. It marks when the first images are drawn, and
  * when all are: what one frame draws is on the screen when the next one begins.
@@ -191,10 +191,11 @@ async function longestTask(browser: Browser, page: Page, work: () => Promise<voi
   await browser.startTracing(page, { categories: TRACED });
   await work();
   const { traceEvents } = JSON.parse((await browser.stopTracing()).toString()) as { traceEvents: TraceEvent[] };
-  const threadOf = ({ pid, tid }: TraceEvent): string => `${pid} ${tid}`;
+  const pages = new Set(traceEvents.flatMap(({ args }) => processesOf(args?.data)));
   const threads = traceEvents.filter(({ name, args }) => name === "thread_name" && args?.name === "CrRendererMain");
-  const mainThreads = new Set(threads.map(threadOf));
-  const tasks = traceEvents.filter((event) => event.name === "RunTask" && mainThreads.has(threadOf(event)));
+  const tasks = threads.flatMap(({ pid, tid }) =>
+    traceEvents.filter((event) => event.name === "RunTask" && event.tid === tid && event.pid === pid && pages.has(pid)),
+  );
   if (tasks.length === 0) throw new Error("the browser has told of no task");
   return Math.max(...tasks.map(({ tdur = 0 }) => tdur)) / 1000;
 }
@@ -206,5 +207,22 @@ interface TraceEvent {
   readonly tid: number;
   /** time of a processor, in `microseconds`: other programs of a busy machine have no part in it */
   readonly tdur?: number;
-  readonly args?: { readonly name?: string };
+  readonly args?: {
+    readonly name?: string;
+    readonly data?: TracedFrame & { readonly frames?: readonly TracedFrame[] };
+  };
+}
+
+/** A frame that there is when the trace begins, or that comes, in its process. */
+interface TracedFrame {
+  readonly url?: string;
+  readonly processId?: number;
+}
+
+/** Processes that show the page: the browser has pages of its own. */
+function processesOf(data: NonNullable<TraceEvent["args"]>["data"]): number[] {
+  const frames = data === undefined ? [] : [data, ...(data.frames ?? [])];
+  return frames.flatMap(({ url, processId }) =>
+    url?.startsWith("http://127.0.0.1:") === true && processId !== undefined ? [processId] : [],
+  );
 }
