@@ -38,6 +38,37 @@ describe("a forest", () => {
     ]);
   });
 
+  test("takes no row for true that was read before a deletion", () => {
+    const forest = new Forest();
+    forest.add(image("a", null, 1));
+    forest.add(image("b", "a", 2));
+    forest.remove("b");
+    forest.remove("x");
+    for (const row of [image("b", "a", 2), image("x", "a", 3), image("c", "b", 4), image("d", "x", 5)]) forest.add(row);
+    expect([...forest.images.keys()]).toEqual(["a", "c", "d"]);
+    expect(childrenOf(forest, "a")).toEqual(["c"]);
+    expect(forest.images.get("c")?.skipped).toBe(1);
+    expect(forest.roots.map(({ id }) => id)).toEqual(["a", "d"]);
+  });
+
+  test("forgets an image that was deleted while its parent was awaited", () => {
+    const forest = new Forest();
+    forest.add(image("b", "a", 2));
+    forest.remove("b");
+    forest.add(image("a", null, 1));
+    expect(childrenOf(forest, "a")).toEqual([]);
+  });
+
+  test("moves an image that has another parent now", () => {
+    const forest = new Forest();
+    for (const row of [image("a", null, 1), image("b", "a", 2), image("c", "b", 3)]) forest.add(row);
+    forest.add(image("c", "a", 3, { skipped: 1 }));
+    expect(childrenOf(forest, "a")).toEqual(["b", "c"]);
+    expect(childrenOf(forest, "b")).toEqual([]);
+    forest.add(image("c", null, 3));
+    expect(forest.roots.map(({ id }) => id)).toEqual(["a", "c"]);
+  });
+
   test("has each tag once", () => {
     const forest = new Forest();
     forest.add(image("a", null, 1, { tag: "base" }));

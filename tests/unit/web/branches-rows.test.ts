@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import type { BranchRow } from "../../../src/client/types.ts";
 import { Branches, type Drawing } from "../../../src/web/branches/model/branches.ts";
 import { type Row, rowOf } from "../../../src/web/branches/model/rows.ts";
-import { branchLines, uuidOf } from "../../support/page/branches.ts";
+import { branchLines, image, uuidOf } from "../../support/page/branches.ts";
 import { until } from "../../support/waiting.ts";
 
 const rowsOf = (lines: string): Row[] =>
@@ -19,9 +19,11 @@ function watched(): { branches: Branches; drawings: Drawing[] } {
   return { branches: new Branches((drawing) => drawings.push(drawing)), drawings };
 }
 
+/** The drawing that is shown as soon as it is as it should be. */
 const settled = async (drawings: Drawing[], isSo: (drawing: Drawing) => boolean): Promise<Drawing> => {
-  await until("they are drawn", () => drawings.some(isSo));
-  return drawings.findLast(isSo) as Drawing;
+  const shown = (): Drawing | undefined => drawings.at(-1);
+  await until("it is drawn", () => drawings.length > 0 && isSo(shown() as Drawing));
+  return shown() as Drawing;
 };
 
 describe("branches", () => {
@@ -50,6 +52,19 @@ describe("branches", () => {
     branches.take([...rows.slice(3, 9), END]);
     await settled(drawings, ({ forest }) => forest.images.size === 9);
     expect(drawings.every(({ isComplete, forest }) => isComplete && [9, 20].includes(forest.images.size))).toBe(true);
+  });
+
+  test("keep the places of bases when everything is loaded again", async () => {
+    const { branches, drawings } = watched();
+    const [older, newer] = [image("older", null, 1), image("newer", null, 2)];
+    const grown = image("grown", "older", 3);
+    const row = (told: typeof older): Row => ({ is: "image", image: told });
+    const first = (drawing: Drawing): string | undefined => drawing.layout.items[0]?.key;
+    branches.take([row(older), row(newer), END]);
+    expect(first(await settled(drawings, ({ isComplete }) => isComplete))).toBe("newer");
+    branches.beginAnew();
+    branches.take([row(older), row(newer), row(grown), END]);
+    expect(first(await settled(drawings, ({ forest }) => forest.images.size === 3))).toBe("newer");
   });
 
   test("bring an image out of whatever folds it", async () => {
@@ -81,10 +96,13 @@ describe("branches", () => {
     );
     const drawing = await settled(drawings, ({ layout }) => layout.byKey.has(uuidOf(901)));
     expect(drawing.layout.byKey.has(uuidOf(900))).toBe(false);
+    // A row that was read before the end may come after it.
+    branches.take(told({ ...operation, status: "EXECUTING" }));
     // What ended before anybody looked is not shown.
     branches.take(told({ ...operation, uuid: uuidOf(902), status: "FAILED" }));
     branches.take([{ is: "deleted", id: uuidOf(901) }]);
     const last = await settled(drawings, ({ layout }) => !layout.byKey.has(uuidOf(901)));
     expect(last.layout.byKey.has(uuidOf(902))).toBe(false);
+    expect(last.layout.byKey.has(uuidOf(900))).toBe(false);
   });
 });

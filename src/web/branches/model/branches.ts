@@ -48,6 +48,10 @@ export class Branches {
   #rows: Row[] = [];
   #isComplete = false;
   #isRanked = false;
+  /** places of the roots, which they keep when everything is loaded again */
+  #ranks = new Map<string, number>();
+  /** operations that have ended since the rows began: rows that were read before may come after that */
+  #ended = new Set<string>();
   #hasOlder = false;
   #isWorking = false;
   readonly #pieces = new Pieces();
@@ -107,6 +111,7 @@ export class Branches {
     this.#rows = [];
     this.#isComplete = false;
     this.#isRanked = false;
+    this.#ended = new Set();
   }
 
   #redraw(): void {
@@ -155,8 +160,7 @@ export class Branches {
     const { query, folds, focusId } = this.#look;
     const search = searchOf(query);
     yield* forest.measure(search === null ? null : (image) => search.finds(image));
-    if (!this.#isRanked) for (const root of forest.roots) root.rank = root.latest;
-    this.#isRanked = this.#isComplete;
+    if (!this.#isRanked) this.#rank(forest);
     const focus = focusId === null ? null : (forest.images.get(focusId) ?? null);
     const pins = new Set(this.#revealed);
     if (this.#selectedId !== null) pins.add(this.#selectedId);
@@ -203,9 +207,17 @@ export class Branches {
     }
   }
 
+  #rank({ roots }: Forest): void {
+    for (const root of roots) root.rank = this.#ranks.get(root.id) ?? root.latest;
+    this.#isRanked = this.#isComplete;
+    if (this.#isRanked) this.#ranks = new Map(roots.map(({ id, rank }) => [id, rank]));
+  }
+
   #takeRun({ run, result }: Extract<Row, { is: "operation" }>): void {
     const forest = this.#forest;
     const isLive = run.state === "waiting" || run.state === "running";
+    if (isLive && this.#ended.has(run.id)) return;
+    if (!isLive) this.#ended.add(run.id);
     // Its image is there already, or nobody saw it run.
     if (
       !isLive &&

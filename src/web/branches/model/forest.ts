@@ -92,13 +92,21 @@ export class Forest {
   /** images whose parent is still to come, by its id */
   readonly #awaiting = new Map<string, ImageNode[]>();
   readonly #byTag = new Map<string, ImageNode>();
+  /** parents of deleted images: rows that were read before a deletion may come after it */
+  readonly #gone = new Map<string, string | null>();
 
-  /** Adds an image; one that is known takes the tag of the row. */
-  add(row: ImageRow): ImageNode {
+  /** Adds an image, unless it is deleted; one that is known takes what is new in the row. */
+  add(told: ImageRow): void {
+    if (this.#gone.has(told.id)) return;
+    const row = this.#withoutGone(told);
     const known = this.images.get(row.id);
     if (known !== undefined) {
       this.tag(row.id, row.tag);
-      return known;
+      const parent = row.parentId === null ? null : this.images.get(row.parentId);
+      if (parent === undefined || parent === known.parent) return;
+      known.skipped = row.skipped;
+      this.#move(known, parent);
+      return;
     }
     const { parentId, tag, ...rest } = row;
     const node: ImageNode = {
@@ -114,14 +122,23 @@ export class Forest {
     this.#attach(node, parentId === null ? null : (this.images.get(parentId) ?? null));
     if (parentId !== null && node.parent === null) this.#await(parentId, node);
     for (const child of this.#awaiting.get(row.id) ?? []) {
-      if (child.parent === null) this.#move(child, node);
+      if (child.parent === null && this.images.get(child.id) === child) this.#move(child, node);
     }
     this.#awaiting.delete(row.id);
     // What was told of before its image, and what has become this image.
     for (const run of [...this.rootRuns]) if (run.imageId === row.id) this.setRun(run);
     this.dropRun(row.operation);
     if (tag !== null) this.tag(row.id, tag);
-    return node;
+  }
+
+  /** A row whose parent is the nearest ancestor that is not deleted. */
+  #withoutGone(row: ImageRow): ImageRow {
+    let { parentId, skipped } = row;
+    while (parentId !== null && this.#gone.has(parentId)) {
+      parentId = this.#gone.get(parentId) ?? null;
+      skipped++;
+    }
+    return { ...row, parentId, skipped };
   }
 
   /** Gives an image its tag, which another one then loses; null takes it away. */
@@ -140,6 +157,7 @@ export class Forest {
   /** Removes an image; what was made from it then hangs on its parent, as the appliance tells it. */
   remove(id: string): void {
     const node = this.images.get(id);
+    this.#gone.set(id, node?.parent?.id ?? null);
     if (node === undefined) return;
     this.tag(id, null);
     this.images.delete(id);
@@ -202,8 +220,8 @@ export class Forest {
     insertByTime(parent?.children ?? this.roots, node);
   }
 
-  #move(node: ImageNode, parent: ImageNode): void {
-    take(this.roots, node);
+  #move(node: ImageNode, parent: ImageNode | null): void {
+    take(node.parent?.children ?? this.roots, node);
     this.#attach(node, parent);
   }
 
