@@ -33,6 +33,10 @@ describe("a run", () => {
     await page.getByText("first", { exact: true }).waitFor();
     await page.getByText("problem", { exact: true }).waitFor();
     await state(page, "Running");
+    // The stream is told by a word, too.
+    expect(await page.locator(".run-line-stderr").textContent()).toBe("errproblem");
+    await page.getByRole("button", { name: "Times" }).click();
+    await page.locator(".run-line-time").first().waitFor();
     expect(await viewProblems(tab, "run-output")).toEqual([]);
     for (const view of ["Processes", "Network", "Events"]) {
       await page.getByRole("link", { name: view }).click();
@@ -116,7 +120,6 @@ describe("output of a hostile guest", () => {
     const run = await start(script.join("; "), { truncate_output_at: 10_485_760 });
     await using tab = await scene.signedIn(`/runs/${run.id}`);
     const { page } = tab;
-    const title = await page.title();
     await page.getByText("end", { exact: true }).waitFor();
     const shown = await lines(page);
     expect(shown.slice(0, 5)).toEqual([
@@ -125,7 +128,8 @@ describe("output of a hostile guest", () => {
     expect(shown[5]).toMatch(/^x{4096}… 1044480 more characters$/);
     expect(await page.locator(".run-lines img, .run-lines script, .run-lines a").count()).toBe(0);
     expect(await page.locator(".sgr-text-1").textContent()).toBe("red");
-    expect(await page.title()).toBe(title);
+    // The title is that of the command, which names the sequence and is no sequence.
+    expect(await page.title()).toMatch(/^printf '<img .* · Coppice$/);
     expect(await viewProblems(tab, "run-hostile")).toEqual([]);
   });
 
@@ -137,7 +141,10 @@ describe("output of a hostile guest", () => {
     const { page } = tab;
     await page.getByText("the end", { exact: true }).waitFor();
     expect(await page.locator(".run-line").count()).toBeLessThan(150);
-    await page.getByLabel("Search in the output").fill("the end");
+    // By keys alone: to the search, and to the line that has the words.
+    await page.keyboard.press("/");
+    await page.keyboard.type("the end");
+    await page.keyboard.press("Enter");
     await page.getByText("1 of 1").waitFor();
     await page.getByRole("button", { name: "Load earlier output" }).click();
     await page.getByText("This is earlier output.").waitFor();

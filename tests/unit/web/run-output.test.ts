@@ -41,8 +41,10 @@ describe("lines", () => {
   test("of both streams stay apart, in the order in which they began", () => {
     const buffer = new OutputBuffer();
     buffer.add(output("out "));
+    expect(buffer.hasErrors).toBe(false);
     buffer.add(output("err\n", "stderr"));
     buffer.add(output("goes on\nnext\n"));
+    expect(buffer.hasErrors).toBe(true);
     expect(buffer.lines().map(({ stream, text }) => `${stream}: ${text}`)).toEqual([
       "stdout: out goes on",
       "stderr: err",

@@ -41,6 +41,7 @@ export class OutputBuffer {
   add({ id, time, type, data }: OperationEvent): void {
     this.#time = time;
     this.#event = id;
+    if (type === "stderr") this.#hasErrors = true;
     if (type === "stdout" || type === "stderr")
       this.#streams[type].write(data as { content: string; encoding: string });
     else if (type === "truncated") {
