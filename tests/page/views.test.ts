@@ -34,13 +34,15 @@ beforeAll(async () => {
   const run = await scene.appliance.spawn({
     image: scene.image,
     command:
-      "echo 'export COLOUR=green' >> /etc/profile; mkdir /srv/site; echo hello | tee /srv/site/hello.txt; ls /nowhere; seq 200",
+      "echo 'export COLOUR=green' >> /etc/profile; mkdir -p /srv/site; echo hello | tee /srv/site/hello.txt; ls /nowhere; seq 200",
     shell: true,
   });
   const { result } = await scene.appliance.finished(run);
   const { image } = result as unknown as { image: string };
   const failed = await scene.appliance.spawn({ image, command: "/no/such/program" });
   await scene.appliance.finished(failed);
+  const commands = ["echo one > /srv/site/one.txt", "echo two > /srv/site/two.txt; exit 4"];
+  await Promise.all(commands.map((command) => scene.appliance.run(image, command)));
   known = { image, run, failed };
   const token = await scene.appliance.createToken("tester", "--scope", "*", "--scope", "operator");
   tab = await scene.signedIn("/", { token });
