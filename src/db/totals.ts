@@ -124,9 +124,11 @@ export interface LiveWork {
   readonly oldestPendingAt: number | null;
 }
 
+// To group by account, SQLite would rather read the index of all operations.
 const LIVE_WORK = `
   select account_id, sum(status = 'PENDING'), sum(status = 'EXECUTING'), min(case when status = 'PENDING' then created_at end)
-  from operations where finished_at is null group by account_id
+  from operations indexed by operations_live
+  where finished_at is null and status in ('PENDING', 'EXECUTING') group by account_id
 `;
 
 /** The accounts that have operations which have not ended. Runs in a thread: many may wait. */

@@ -19,7 +19,8 @@ import {
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { LARGE_OFFSET_MIN } from "../../../src/db/scans.ts";
 import { listImagesPerTag } from "../../../src/db/tag-listing.ts";
-import { getToken } from "../../../src/db/tokens.ts";
+import { countTokens, forgetEndedTokens, getToken } from "../../../src/db/tokens.ts";
+import { liveWork } from "../../../src/db/totals.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
@@ -244,6 +245,10 @@ describe("no query reads a whole table", () => {
     "to find what runs beside them": () => branchOperations(store.db, alice, "PENDING", null, 32),
     "to find a file": () => getFile(store.db, alice, { sha256: "x" }),
     "to check a token": () => getToken(store.db, newId()),
+    "to count the ended tokens of an account": () =>
+      countTokens(store.db, { accountId: alice, state: "expired", now: 1 }),
+    "to forget them": () => forgetEndedTokens(store.db, alice, 1, 1),
+    "to count live work by account": () => liveWork(store.db),
     "to find what waits after a start": () => pendingOperations(store.db),
     "to find what was cut off": () => executingOperations(store.db),
     "to find a base": () => findBaseLayer(store.db, "key"),
