@@ -346,6 +346,29 @@ describe("a search", () => {
     await page.getByRole("link", { name: "59999", exact: true }).waitFor();
   });
 
+  test("can be stopped, and keeps what it has found", async () => {
+    await using tab = await scene.signedIn(at("view=search"));
+    const { page } = tab;
+    const held = Promise.withResolvers<void>();
+    let asked = 0;
+    await page.route(/\/grep\?/, async (route) => {
+      asked += 1;
+      // The second step is the first directory, which has the line.
+      if (asked > 2) await held.promise;
+      // The page has left the request meanwhile.
+      await route.continue().catch(() => undefined);
+    });
+    await page.goto(at("view=search&by=text&path=/srv&text=new"));
+    await rowsOf(tab, "Matching lines").filter({ hasText: "/srv/deep/er/est/file" }).waitFor();
+    await page.getByRole("progressbar", { name: "Searched parts of the directory" }).waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByText(/^1 line · .* · stopped$/).waitFor();
+    expect(await rowsOf(tab, "Matching lines").count()).toBe(1);
+    expect(await page.getByRole("progressbar").count()).toBe(0);
+    held.resolve();
+    expect(asked).toBe(3);
+  });
+
   test("says what is wrong with an expression, and what was left out", async () => {
     await using tab = await scene.signedIn(at("view=search&by=text&text=%5B"));
     await tab.page.getByRole("alert").filter({ hasText: "The search did not work" }).waitFor();
