@@ -7,6 +7,8 @@ import { type Folds, type Item, NO_FOLDS, shownItems } from "./shown.ts";
 
 /** How long a run that left no image is still shown, in `milliseconds`. */
 const FADING_MS = 8_000;
+/** Pause between two drawings while rows come, in `milliseconds`. */
+const EARLY_MS = 150;
 /** Rows that are taken before there is a pause. */
 const PIECE = 256;
 
@@ -55,6 +57,7 @@ export class Branches {
   #hasOlder = false;
   #isWorking = false;
   readonly #pieces = new Pieces();
+  #drawnEarlyAt = Number.NEGATIVE_INFINITY;
   #isStale = false;
   /** what is drawn stays until all rows are there */
   #isReplacing = false;
@@ -126,7 +129,7 @@ export class Branches {
       this.#isStale = false;
       const forest = this.#forest;
       await this.#pieces.run(this.#taking(), () => true);
-      if (this.#isReplacing && !this.#isComplete) continue;
+      if (!this.#isComplete && !this.#isDueEarly()) continue;
       this.#isReplacing = false;
       const drawing = await this.#pieces.run(
         this.#drawing(forest),
@@ -136,10 +139,16 @@ export class Branches {
         this.#isStale = true;
         continue;
       }
+      if (drawing.isThere) this.#drawnEarlyAt = performance.now();
       this.drawing = drawing;
       this.#changed(drawing);
     }
     this.#isWorking = false;
+  }
+
+  /** While rows come, the first are drawn at once, and then some from time to time: each drawing takes from the time of the rest. */
+  #isDueEarly(): boolean {
+    return !this.#isReplacing && performance.now() - this.#drawnEarlyAt >= EARLY_MS;
   }
 
   /** A new look makes the drawing that is being made useless; new rows do not: they are in the next one. */
