@@ -52,7 +52,10 @@ function DiskSections() {
         <DiskBar disk={disk} stored={stored} />
       </Section>
       <CollectionSection onCollected={space.reload} />
-      <Section heading="Accounts" about="What accounts share, such as a base image, counts for each of them.">
+      <Section
+        heading="Accounts"
+        about="What their images added. A layer that accounts share, such as a base image, counts for each of them."
+      >
         {accounts.length === 0 ? (
           <p class="muted">No account has stored anything yet.</p>
         ) : (

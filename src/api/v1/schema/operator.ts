@@ -120,7 +120,9 @@ export const Space = Type.Object({
     Type.Object({
       account: Account,
       images: Count("its images"),
-      layer_bytes: Bytes("all layers that its images have; what accounts share counts for each of them"),
+      layer_bytes: Bytes(
+        "layers that its images added; those that accounts share count for each, those left of deleted images for none",
+      ),
       merged_layer_bytes: Bytes("its merged layers"),
       files: Count("its uploaded files"),
       file_bytes: Bytes("their contents"),
