@@ -371,7 +371,7 @@ describe("a search", () => {
 
   test("says what is wrong with an expression, and what was left out", async () => {
     await using tab = await scene.signedIn(at("view=search&by=text&text=%5B"));
-    await tab.page.getByRole("alert").filter({ hasText: "The search did not work" }).waitFor();
+    await tab.page.getByRole("alert").filter({ hasText: "The search failed" }).waitFor();
     await tab.page.goto(at("view=search&by=text&path=/srv/log&text=line"));
     await tab.page.getByText("1,000 lines").waitFor();
     expect(await tab.page.getByText("at most 1,000 lines are shown").count()).toBe(1);

@@ -93,7 +93,7 @@ function Image({ link }: { readonly link: ImageLink }) {
               </span>
               {value.parent === undefined ? null : (
                 <Link href={linkTo(value.parent, "files")}>
-                  made from <code>{shortId(value.parent)}</code>
+                  from <code>{shortId(value.parent)}</code>
                 </Link>
               )}
             </span>

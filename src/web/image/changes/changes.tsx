@@ -55,7 +55,7 @@ function Comparison({ link, changes, onMore }: ComparisonProps) {
   const { root, isComplete, hasMore, count } = changes;
   if (isComplete && count === 0) {
     return (
-      <Empty title="Nothing differs" text="Both images have the same files, with the same content, modes and owners." />
+      <Empty title="No differences" text="Both images have the same files, with the same content, modes and owners." />
     );
   }
   const selected = link.path === ROOT ? null : nodeAt(root, link.path);

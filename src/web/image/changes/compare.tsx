@@ -5,6 +5,7 @@ import { IconButton } from "../../parts/button.tsx";
 import { bytesText, countText, timeText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
+import { Segments } from "../../parts/segments.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { ask } from "../../worker/client.ts";
 import type { DiffReply } from "../../worker/messages.ts";
@@ -16,6 +17,11 @@ import { useLoaded } from "../use-loaded.ts";
 import type { ChangeNode } from "./change-tree.ts";
 import { CompareLines } from "./compare-lines.tsx";
 import { ChangeMark } from "./marks.tsx";
+
+const FORMS = [
+  { value: "unified", label: "Unified" },
+  { value: "beside", label: "Side by side" },
+] as const;
 
 const COMPARE_MS = 10_000;
 
@@ -152,19 +158,14 @@ function TextChange({ link, path, item, against }: TextChangeProps) {
       <div class="image-tools">
         <p class="muted image-compare-note">{note}</p>
         {reply === null ? null : (
-          <div class="image-forms" role="group" aria-label="Show as">
-            {[false, true].map((side) => (
-              <button
-                key={String(side)}
-                type="button"
-                class="image-form"
-                aria-pressed={side === isBeside}
-                onClick={() => navigate(linkWith({ ...link, path }, { side: side ? 1 : null }), { replace: true })}
-              >
-                {side ? "Side by side" : "Unified"}
-              </button>
-            ))}
-          </div>
+          <Segments
+            label="Show as"
+            value={isBeside ? "beside" : "unified"}
+            choices={FORMS}
+            onValue={(form) =>
+              navigate(linkWith({ ...link, path }, { side: form === "beside" ? 1 : null }), { replace: true })
+            }
+          />
         )}
       </div>
       {reply === null ? null : <CompareLines key={String(isBeside)} reply={reply} isBeside={isBeside} />}

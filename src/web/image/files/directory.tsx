@@ -75,7 +75,7 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
       {listing.isComplete && listing.items.length === 0 ? (
         <Empty title="This directory is empty" />
       ) : listing.isComplete && count === 0 ? (
-        <Empty title="No name here has these characters" text="The search looks through all directories below, too." />
+        <Empty title="No matching names" text="Search covers the directories below, too." />
       ) : (
         <VirtualRows
           label="Files"

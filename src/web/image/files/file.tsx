@@ -7,6 +7,7 @@ import { Empty } from "../../parts/empty.tsx";
 import { Age, Bytes } from "../../parts/figure.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
+import { Segments } from "../../parts/segments.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkWith, numberIn } from "../link.ts";
 import { parentOf, savedName, shownText } from "../paths.ts";
@@ -44,19 +45,12 @@ export function FileView({ link }: { readonly link: ImageLink }) {
     <div class="image-file">
       <FileHead link={link} size={value.size}>
         {forms.length < 2 || value.size === 0 ? null : (
-          <div class="image-forms" role="group" aria-label="Show as">
-            {forms.map((name) => (
-              <button
-                key={name}
-                type="button"
-                class="image-form"
-                aria-pressed={name === form}
-                onClick={() => navigate(linkWith(link, { as: name, line: null, at: null }), { replace: true })}
-              >
-                {FORM_LABELS[name]}
-              </button>
-            ))}
-          </div>
+          <Segments
+            label="Show as"
+            value={form}
+            choices={forms.map((name) => ({ value: name, label: FORM_LABELS[name] }))}
+            onValue={(name) => navigate(linkWith(link, { as: name, line: null, at: null }), { replace: true })}
+          />
         )}
       </FileHead>
       <Content link={link} form={form} part={value} picture={picture} start={start} />

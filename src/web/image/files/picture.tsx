@@ -34,7 +34,7 @@ export function PictureView({ link, header, size }: PictureProps) {
       ) : (
         <>
           <PictureFacts header={header} />
-          <ProblemNote problem={refusal} title="This picture is not drawn" />
+          <ProblemNote problem={refusal} title="This picture cannot be shown" />
         </>
       )}
     </div>
@@ -80,7 +80,7 @@ function Picture({ link, header }: Omit<PictureProps, "size">) {
     canvas.current.getContext("2d")?.drawImage(value, 0, 0);
     return () => value.close();
   }, [value]);
-  if (problem !== undefined) return <ProblemNote problem={problem} title="This picture is not drawn" />;
+  if (problem !== undefined) return <ProblemNote problem={problem} title="This picture cannot be shown" />;
   return (
     <>
       <div class="image-text-facts">

@@ -219,7 +219,7 @@ function PartLinks({ link, lines, start, size, first }: PartLinksProps) {
         <Link href={linkWith(link, { at: null, first: null, line: null })}>From the beginning</Link>
       )}
       {start === 0 ? null : (
-        <Link href={linkWith(link, { at: before === 0 ? null : before, first: null, line: null })}>Part before</Link>
+        <Link href={linkWith(link, { at: before === 0 ? null : before, first: null, line: null })}>Previous part</Link>
       )}
       {end >= size ? null : <Link href={linkWith(link, next)}>Next part</Link>}
     </nav>

@@ -41,9 +41,7 @@ export function Matches({ link, pattern }: { readonly link: ImageLink; readonly 
   };
   return (
     <>
-      {problem === undefined ? null : (
-        <ProblemNote problem={problem} title="The search did not work" onRetry={reload} />
-      )}
+      {problem === undefined ? null : <ProblemNote problem={problem} title="The search failed" onRetry={reload} />}
       <div class="image-progress">
         <p class="muted" role="status">
           {stateText(state, isStopped)}
@@ -58,7 +56,7 @@ export function Matches({ link, pattern }: { readonly link: ImageLink; readonly 
         ) : null}
       </div>
       {!isLoading && !isStopped && problem === undefined && rows.length === 0 ? (
-        <Empty title="No line matches" />
+        <Empty title="No matching lines" />
       ) : null}
       {rows.length === 0 ? null : (
         <VirtualRows

@@ -20,7 +20,7 @@ export function Names({ link, glob }: { readonly link: ImageLink; readonly glob:
   const { value, problem, reload } = useLoaded<FoundEntries>(`${image} ${path} ${glob}`, (signal) =>
     searchNames({ image, path, glob }, signal),
   );
-  if (problem !== undefined) return <ProblemNote problem={problem} title="The search did not work" onRetry={reload} />;
+  if (problem !== undefined) return <ProblemNote problem={problem} title="The search failed" onRetry={reload} />;
   const items = value?.items ?? [];
   const open = (index: number) => {
     const item = items[index];
@@ -31,7 +31,7 @@ export function Names({ link, glob }: { readonly link: ImageLink; readonly glob:
       <p class="image-foot muted" role="status">
         {value === undefined ? "Searching…" : foundText(value)}
       </p>
-      {value !== undefined && items.length === 0 ? <Empty title="No name matches" /> : null}
+      {value !== undefined && items.length === 0 ? <Empty title="No matching names" /> : null}
       {items.length === 0 ? null : (
         <VirtualRows
           label="Entries"

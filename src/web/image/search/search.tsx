@@ -5,11 +5,17 @@ import { Button } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Checkbox, Field } from "../../parts/field.tsx";
 import { printable } from "../../parts/printable.ts";
+import { Segments } from "../../parts/segments.tsx";
 import { type ImageLink, linkTo } from "../link.ts";
 import { pathFromText, shownPath } from "../paths.ts";
 import { Matches } from "./matches.tsx";
 import { Names } from "./names.tsx";
 import { globOf } from "./search-steps.ts";
+
+const WAYS = [
+  { value: "name", label: "By name" },
+  { value: "text", label: "By content" },
+] as const;
 
 /** Search by name, and by content. */
 export function Search({ link }: { readonly link: ImageLink }) {
@@ -33,13 +39,13 @@ export function Search({ link }: { readonly link: ImageLink }) {
 function Nothing({ isByName }: { readonly isByName: boolean }) {
   return isByName ? (
     <Empty
-      title="Find files by their names"
-      text="Write a part of a name, or a glob: *.conf, or etc/**/passwd for a path below the directory."
+      title="Find files by name"
+      text="Enter part of a name, or a glob: *.conf, or etc/**/passwd for a path below the directory."
     />
   ) : (
     <Empty
-      title="Find lines by their content"
-      text="Write a regular expression in the syntax of RE2, such as error|warning. Binary files are skipped."
+      title="Search in files"
+      text="Enter a regular expression in RE2 syntax, such as error|warning. Binary files are skipped."
     />
   );
 }
@@ -53,7 +59,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
   const [isExact, setExact] = useState(fields.get("case") === "1");
   const place = useRef<HTMLFormElement>(null);
   const focus = () => place.current?.querySelector("input")?.focus();
-  useShortcut({ keys: "/", text: "Write what to search", group: "Search" }, focus);
+  useShortcut({ keys: "/", text: "Go to the search field", group: "Search" }, focus);
   const send = (by: "name" | "text") => {
     const directory = below === null ? path : pathFromText(below);
     const query =
@@ -70,19 +76,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
         send(isByName ? "name" : "text");
       }}
     >
-      <div class="image-forms" role="group" aria-label="Search by">
-        {(["name", "text"] as const).map((by) => (
-          <button
-            key={by}
-            type="button"
-            class="image-form"
-            aria-pressed={isByName === (by === "name")}
-            onClick={() => send(by)}
-          >
-            {by === "name" ? "By name" : "By content"}
-          </button>
-        ))}
-      </div>
+      <Segments label="Search by" value={isByName ? "name" : "text"} choices={WAYS} onValue={send} />
       <div class="image-search-fields">
         <div class="image-search-wanted">
           <Field
@@ -93,13 +87,13 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
             onValue={setWanted}
           />
         </div>
-        <Field label="Below" isMono value={below ?? printable(shownPath(path))} onValue={setBelow} />
-        {isByName ? null : <Field label="Only files" placeholder="*.py" isMono value={files} onValue={setFiles} />}
+        <Field label="In directory" isMono value={below ?? printable(shownPath(path))} onValue={setBelow} />
+        {isByName ? null : <Field label="Only in files" placeholder="*.py" isMono value={files} onValue={setFiles} />}
         <Button type="submit" tone="primary" icon="search">
           Search
         </Button>
       </div>
-      {isByName ? null : <Checkbox label="Case matters" isChecked={isExact} onChecked={setExact} />}
+      {isByName ? null : <Checkbox label="Match case" isChecked={isExact} onChecked={setExact} />}
     </form>
   );
 }
