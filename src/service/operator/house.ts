@@ -84,9 +84,9 @@ export interface HouseUseCases {
 }
 
 export function houseUseCases(parts: ServiceParts): HouseUseCases {
-  const { db, layout, layers, limits, operations, clock, log, house } = parts;
+  const { db, layout, layers, limits, operations, clock, log, house, changes } = parts;
   const { scheduler, machines, poolSize, retention } = house;
-  const reclaiming = { db, layout, layers, log, clock, ...retention };
+  const reclaiming = { db, layout, layers, log, clock, changes, ...retention };
   const work = new SharedReading(() => liveWork(db), 0);
   const stored = new SharedReading(async () => {
     const accounts = await accountSpaces(db, LIMIT_MAX);

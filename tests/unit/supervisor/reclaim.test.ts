@@ -24,6 +24,7 @@ import { layerBytes, layerPath } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { outputPath } from "../../../src/storage/outputs.ts";
 import { openStaging } from "../../../src/storage/staging.ts";
+import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import { OrphanSweep, startJanitor, sweep } from "../../../src/supervisor/janitor.ts";
 import {
   type ReclaimOptions,
@@ -63,6 +64,18 @@ const options = (more: Partial<ReclaimOptions> = {}): ReclaimOptions => ({
   ...more,
 });
 const real = { dryRun: false };
+
+test("images that have expired are told to those who follow the changes of their accounts", async () => {
+  const changes = new AccountChanges();
+  const heard: unknown[] = [];
+  using _listening = changes.listen(alice, { changed: (change) => void heard.push(change), stopped: () => undefined });
+  const [old, foreign] = [await addImage(null, 1), await addImage(null, 1, bob)];
+  await addImage(null, NOW);
+  expect(await reclaim(options({ untaggedTtlMs: NOW / 2, changes }), { dryRun: true })).toMatchObject({ images: 2 });
+  expect(heard).toEqual([]);
+  expect(await reclaim(options({ untaggedTtlMs: NOW / 2, changes }), real)).toMatchObject({ images: 2 });
+  expect([heard, getImage(db, bob, foreign)]).toEqual([[{ type: "deleted", id: old }], null]);
+});
 
 /** An image on `parent`, made at `now`. */
 async function addImage(parent: ImageId | null, now: number, account = alice): Promise<ImageId> {

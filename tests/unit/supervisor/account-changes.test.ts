@@ -1,0 +1,69 @@
+import { expect, test } from "bun:test";
+import { publishOperation } from "../../../src/db/publish.ts";
+import { setTag } from "../../../src/db/tags.ts";
+import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
+import { silentLog } from "../../../src/log.ts";
+import { type AccountChange, AccountChanges } from "../../../src/supervisor/account-changes.ts";
+import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
+import { addExecuting, alice, bob, importImage, someImage, someLayer, testDatabase } from "../../support/database.ts";
+
+/** What a listener hears, until it is disposed of. */
+function heardBy(changes: AccountChanges) {
+  const heard: (AccountChange | "stopped")[] = [];
+  const listening = changes.listen(alice, {
+    changed: (change) => void heard.push(change),
+    stopped: () => void heard.push("stopped"),
+  });
+  return { heard, listening };
+}
+
+test("the changes of an account are told to its listeners, until they leave", () => {
+  const changes = new AccountChanges();
+  const { heard, listening } = heardBy(changes);
+  const change = { type: "deleted", id: "i" as ImageId } as const;
+  changes.tell(alice, change);
+  changes.tell(bob, change);
+  listening[Symbol.dispose]();
+  changes.tell(alice, change);
+  expect(heard).toEqual([change]);
+});
+
+test("a stop is told to those who listen, and to those who come later", () => {
+  const changes = new AccountChanges();
+  const { heard } = heardBy(changes);
+  changes[Symbol.dispose]();
+  expect([heard, heardBy(changes).heard]).toEqual([["stopped"], ["stopped"]]);
+});
+
+test("every event of an operation is a change, and so is the tag that its result took from another image", () => {
+  const changes = new AccountChanges();
+  const events = new OperationEvents(silentLog);
+  const following = changes.follow(events);
+  const { heard } = heardBy(changes);
+  const operation = { id: "o" as OperationId, accountId: alice, kind: "instance" } as const;
+  const ended = { type: "ended", operation, status: "SUCCESS", error: null, phases: [] } as const;
+  events.emit({ type: "accepted", operation });
+  events.emit({ type: "started", operation });
+  events.emit({ ...ended, untagged: "i" as ImageId });
+  following[Symbol.dispose]();
+  events.emit(ended);
+  const change = { type: "operation", id: operation.id };
+  expect(heard as unknown[]).toEqual([change, change, change, { type: "image", id: "i" }]);
+});
+
+test("a publication tells which image has lost its tag to it", () => {
+  using store = testDatabase();
+  const { db } = store;
+  const before = importImage(db, { tag: "t" });
+  const publish = (tag: string) => {
+    const layer = someLayer();
+    const image = someImage(layer.id);
+    const operationId = addExecuting(db);
+    return { id: image.id, published: publishOperation(db, { operationId, result: {}, now: 1, layer, image, tag }) };
+  };
+  const taken = publish("t");
+  expect(taken.published).toEqual({ hasOwnLayer: true, untagged: before });
+  expect(publish("u").published).toEqual({ hasOwnLayer: true });
+  setTag(db, alice, taken.id, { name: "v", change: "added", now: 2 });
+  expect(publish("v").published).toEqual({ hasOwnLayer: true, untagged: taken.id });
+});
