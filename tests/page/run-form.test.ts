@@ -72,7 +72,7 @@ describe("the form of a run", () => {
     expect(await isWrong("Memory")).toBe("true");
     await page.getByLabel("Memory").fill("");
     await page.getByText("Network", { exact: true }).click();
-    await page.getByLabel("What it may reach").selectOption("allow");
+    await page.getByLabel("May connect to").selectOption("allow");
     await page.getByLabel("Rules").fill("example.org");
     expect(await viewProblems(tab, "run-form-wrong")).toEqual([]);
     await page.getByRole("button", { name: "Run", exact: true }).click();
@@ -83,7 +83,7 @@ describe("the form of a run", () => {
   test("reads a program and its arguments, and shows them apart", async () => {
     await using tab = await scene.signedIn("/runs/new?image=tag:busybox");
     const { page } = tab;
-    await page.getByLabel("Read as").selectOption("words");
+    await page.getByLabel("Run as").selectOption("words");
     await page.getByLabel("Command", { exact: true }).fill("printf '%s|' 'a b' \"$HOME\"");
     expect(await page.locator(".run-words li").allTextContents()).toEqual(["printf", "%s|", "a b", "$HOME"]);
     await page.keyboard.press("Control+Enter");
@@ -96,7 +96,7 @@ describe("the form of a run", () => {
     await page.getByLabel("Command", { exact: true }).fill("while read line; do echo got $line; done; echo over");
     await page.getByText("Input and terminal").click();
     await page.getByLabel("Keep standard input open").check();
-    await page.getByLabel("Keep nothing of its files").check();
+    await page.getByLabel("Disposable").check();
     await page.getByRole("button", { name: "Run", exact: true }).click();
     // The form has a field of that name, too.
     await page.locator(".run-about").getByText("Running", { exact: true }).waitFor();
@@ -137,7 +137,7 @@ describe("the list of runs", () => {
     await run.cancel();
     await page.getByRole("link", { name: "sleep 3600" }).waitFor({ state: "detached" });
     await page.goto("/runs?status=FAILED");
-    await page.getByText("No run is like that").waitFor();
+    await page.getByText("No matching runs").waitFor();
     expect(await viewProblems(tab, "runs-none")).toEqual([]);
   });
 
@@ -150,7 +150,7 @@ describe("the list of runs", () => {
     await page.getByRole("button", { name: "Checkpoint" }).click();
     await page.getByRole("dialog").getByLabel("Tag").fill("half-way");
     expect(await viewProblems(tab, "run-checkpoint-question")).toEqual([]);
-    await page.getByRole("dialog").getByRole("button", { name: "Make a checkpoint" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Checkpoint" }).click();
     await page.getByRole("link", { name: "half-way" }).waitFor();
     await page.locator(".run-about").getByText("Done", { exact: true }).waitFor();
     expect(await viewProblems(tab, "run-checkpoint")).toEqual([]);

@@ -160,7 +160,7 @@ test("processes are started, read, signalled and seen to end", async () => {
   const { page } = tab;
   await page.getByRole("button", { name: "Start a process" }).click();
   const question = page.getByRole("dialog");
-  await question.getByLabel("Command, as a line for a shell").fill("echo beside; sleep 1234");
+  await question.getByLabel("Shell command").fill("echo beside; sleep 1234");
   await question.getByRole("button", { name: "Start", exact: true }).click();
   const row = page.getByRole("row", { name: /sleep 1234/ });
   await row.getByText("Running").waitFor();
