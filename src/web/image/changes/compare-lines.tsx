@@ -24,11 +24,15 @@ interface SeenRow {
 
 /** Characters of a side beside its text: the number, the sign and the room between them. */
 const BESIDE_CHARACTERS = 11;
+/** Characters that both sides need together, so that they stand side by side. */
+const BESIDE_COLUMNS_MIN = 40;
 
 /** The lines of two texts, one below the other or side by side. */
-export function CompareLines({ reply, isBeside }: CompareLinesProps) {
+export function CompareLines({ reply, isBeside: isBesideWanted }: CompareLinesProps) {
   const place = useRef<HTMLDivElement>(null);
   const columns = useColumns(place, BESIDE_CHARACTERS * 2);
+  // Two columns of a telephone would hold a word each.
+  const isBeside = isBesideWanted && (columns === 0 || columns >= BESIDE_COLUMNS_MIN);
   const half = isBeside && columns > 0 ? Math.max(12, Math.floor(columns / 2)) : null;
   const [unfolded, setUnfolded] = useState<ReadonlySet<number>>(new Set());
   const lines = useMemo(
