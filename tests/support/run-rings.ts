@@ -116,7 +116,7 @@ const RINGS: Readonly<Record<string, Ring>> = {
     what: "the page, in a real browser before a real appliance",
     paths: ["tests/page/**/*.test.ts"],
     executable: true,
-    limitMs: 15 * MINUTE_MS,
+    limitMs: 30 * MINUTE_MS,
   },
   faults: {
     what: "kills, full disks, lies, slow clients and jumps of the clock, under load",
