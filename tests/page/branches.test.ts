@@ -167,6 +167,26 @@ describe("the tree", () => {
   });
 });
 
+test("an import takes the login of a registry", async () => {
+  await using tab = await open();
+  const { page } = tab;
+  const asked: unknown[] = [];
+  await page.route(/\/v1\/images\/import$/, async (route) => {
+    asked.push(route.request().postDataJSON());
+    await route.fulfill({ status: 202, json: { uuid: uuidOf(0) } });
+  });
+  await page.getByRole("button", { name: "Import an image" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Reference").fill("registry.example.net/private:1");
+  await dialog.getByText("The registry needs a password").click();
+  await dialog.getByLabel("User name").fill("me");
+  await dialog.getByLabel("Password").fill("secret");
+  await dialog.getByRole("button", { name: "Import" }).click();
+  await page.getByText("Import started").waitFor();
+  const credentials = { username: "me", password: "secret" };
+  expect(asked).toEqual([{ registry: "registry.example.net/private:1", credentials }]);
+});
+
 describe(`${MANY} images`, () => {
   const lines = branchLines(MANY);
 

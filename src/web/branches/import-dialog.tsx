@@ -15,7 +15,7 @@ const EXAMPLE = "registry.example.net/library/debian:13";
 export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
   const [reference, setReference] = useState("");
   const [tag, setTag] = useState("");
-  const [username, _setUsername] = useState("");
+  const [username, setUsername] = useState("");
   const [password, setPassword] = useState("");
   const toast = useToast();
   const isWrong = tag !== "" && !isTag(tag);
@@ -53,6 +53,7 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
         <details>
           <summary>The registry needs a password</summary>
           <div class="branches-form">
+            <Field label="User name" value={username} onValue={setUsername} />
             <Field
               label="Password"
               type="password"
