@@ -43,6 +43,25 @@ describe("the sign-in", () => {
     expect(new URL(tab.page.url()).pathname).toBe("/house/space");
   });
 
+  test("to another account, in another tab, leaves nothing of the one before", async () => {
+    await using tab = await scene.signedIn("/");
+    const { page } = tab;
+    await page.getByRole("treeitem").getByText("busybox", { exact: true }).waitFor();
+    const other = await page.context().newPage();
+    await other.goto("/");
+    await other.evaluate(
+      async (token) => {
+        const headers = { "content-type": "application/json" };
+        const body = JSON.stringify({ token });
+        const answer = await fetch("/web/session", { method: "POST", headers, body });
+        localStorage.setItem("coppice.csrf", ((await answer.json()) as { csrf: string }).csrf);
+      },
+      await scene.appliance.createToken("somebody-else", "--scope", "*"),
+    );
+    await page.getByText("No images yet").waitFor();
+    expect(await page.getByRole("treeitem").count()).toBe(0);
+  });
+
   test("refuses a token that is none, and says so", async () => {
     await using tab = await scene.tab();
     await tab.page.goto("/");

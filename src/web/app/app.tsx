@@ -14,8 +14,10 @@ import { SignIn } from "./sign-in.tsx";
 import { startTheme } from "./theme.ts";
 import { preload, ViewSlot } from "./view-slot.tsx";
 
-/** What begins before anything is drawn: the theme, the keys, and at the same time the session, the chunk of
- * the view, and the stream of changes that it waits for. */
+/**
+ * Begins what does not wait for the first drawing: the theme, the keys, and at the same time the session, the chunk of the
+ * view, and the stream of changes that it needs.
+ */
 export function start(): void {
   startTheme();
   startKeys();
@@ -46,7 +48,12 @@ function Content({ state }: { readonly state: ReturnType<typeof sessionState.get
     ) : null;
   }
   const place = placeOf(path);
-  return <Frame>{place === undefined ? <NotFound /> : <ViewSlot key={place.name} place={place} />}</Frame>;
+  // Another tab may have signed in to another account: nothing of the one before stays.
+  return (
+    <Frame key={state.session.account}>
+      {place === undefined ? <NotFound /> : <ViewSlot key={place.name} place={place} />}
+    </Frame>
+  );
 }
 
 function NotFound() {

@@ -9,8 +9,8 @@ export interface Session {
   readonly scopes: readonly string[];
   /** goes along with every request: a cookie alone goes to every port of a host */
   readonly csrf: string;
-  /** when the token of the session expires, in the form of RFC 3339; null: never */
-  readonly token_expires_at: string | null;
+  /** when the token of the session expires, in the form of RFC 3339 */
+  readonly token_expires_at: string;
   /** of the appliance */
   readonly version: string;
 }
@@ -33,6 +33,7 @@ const KEPT_AT = "coppice.csrf";
 export function csrf(): string {
   return localStorage.getItem(KEPT_AT) ?? "";
 }
+
 const leaving = new Set<() => void>();
 
 /** Calls `forget` when a session ends or another begins: what was loaded may not be the next account's. */
@@ -161,4 +162,4 @@ export function useSession(): SignedIn {
   return { ...session, may: (scope) => mayDo(session.scopes, scope), signOut };
 }
 
-const NOBODY: Session = { account: "", scopes: [], csrf: "", token_expires_at: null, version: "" };
+const NOBODY: Session = { account: "", scopes: [], csrf: "", token_expires_at: "", version: "" };
