@@ -1,3 +1,4 @@
+import { chunksOf } from "./chunks.ts";
 import type { CallOptions, Client } from "./client.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
@@ -23,23 +24,18 @@ export async function* readBranches(
   const options: CallOptions = { query: { limit, before }, ...(signal === undefined ? {} : { signal }) };
   const { body } = await client.call("GET", "/branches", options);
   if (body === null) throw new AnswerError("the branches have no rows");
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  const failure = (error: Error): unknown =>
+    signal?.aborted
+      ? signal.reason
+      : new UnreachableError(`the branches broke off: ${error.message}`, { cause: error });
+  let text = "";
   let isOver = false;
-  try {
-    for (let text = ""; ; ) {
-      const step = await reader.read().catch((error: Error) => {
-        if (signal?.aborted) throw signal.reason;
-        throw new UnreachableError(`the branches broke off: ${error.message}`, { cause: error });
-      });
-      if (step.done) break;
-      const lines = `${text}${step.value}`.split("\n");
-      text = lines.pop() ?? "";
-      const rows = lines.map((line) => JSON.parse(line) as BranchRow);
-      isOver ||= rows.at(-1)?.type === "end";
-      if (rows.length > 0) yield rows;
-    }
-  } finally {
-    await reader.cancel().catch(() => undefined);
+  for await (const chunk of chunksOf(body.pipeThrough(new TextDecoderStream()), failure)) {
+    const lines = `${text}${chunk}`.split("\n");
+    text = lines.pop() ?? "";
+    const rows = lines.map((line) => JSON.parse(line) as BranchRow);
+    isOver ||= rows.at(-1)?.type === "end";
+    if (rows.length > 0) yield rows;
   }
   if (!isOver) throw new AnswerError("the branches have no end");
 }

@@ -1,4 +1,5 @@
 import { type EventSourceMessage, EventSourceParserStream } from "eventsource-parser/stream";
+import { chunksOf } from "./chunks.ts";
 import type { CallOptions, Client } from "./client.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 
@@ -46,17 +47,5 @@ export async function* eventsOf(
   const events = body
     .pipeThrough(new TextDecoderStream())
     .pipeThrough(new EventSourceParserStream({ maxBufferSize: EVENT_CHARACTERS_MAX }));
-  // Streams of some browsers are no async iterables.
-  const reader = events.getReader();
-  try {
-    for (;;) {
-      const step = await reader.read().catch((error: Error) => {
-        throw failure(error);
-      });
-      if (step.done) return;
-      yield step.value;
-    }
-  } finally {
-    await reader.cancel().catch(() => undefined);
-  }
+  yield* chunksOf(events, failure);
 }

@@ -1,3 +1,4 @@
+import { chunksOf } from "../../../client/chunks.ts";
 import type { ListingItem } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
 import { Problem, problemOf } from "../../data/problem.ts";
@@ -109,7 +110,7 @@ async function* piecesOf(
   drawn: () => void,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   let last = performance.now();
-  for await (const chunk of response.body ?? []) {
+  for await (const chunk of response.body === null ? [] : chunksOf(response.body)) {
     for (let at = 0; at < chunk.byteLength; at += PIECE_BYTES) {
       yield chunk.subarray(at, at + PIECE_BYTES);
       await breathe();

@@ -1,3 +1,4 @@
+import { chunksOf } from "../../../client/chunks.ts";
 import type { FoundEntries, GrepMatch } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
 import { breather } from "../breather.ts";
@@ -69,7 +70,7 @@ async function searchedStep(
   const reader = new JsonItems<GrepMatch>();
   const breathe = breather(signal);
   const found: GrepMatch[] = [];
-  for await (const piece of response.body ?? []) {
+  for await (const piece of response.body === null ? [] : chunksOf(response.body)) {
     for (const match of reader.read(piece)) found.push(match);
     await breathe();
   }

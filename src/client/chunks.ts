@@ -1,0 +1,22 @@
+/**
+ * The chunks of a stream, as they come. The stream is cancelled when the caller leaves the loop.
+ * @param failure gives what is thrown when the stream breaks off; absent: the error of the stream
+ */
+export async function* chunksOf<Chunk>(
+  stream: ReadableStream<Chunk>,
+  failure: (error: Error) => unknown = (error) => error,
+): AsyncGenerator<Chunk, void, undefined> {
+  // Streams of some browsers are no async iterables.
+  const reader = stream.getReader();
+  try {
+    for (;;) {
+      const step = await reader.read().catch((error: Error) => {
+        throw failure(error);
+      });
+      if (step.done) return;
+      yield step.value;
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}
