@@ -40,15 +40,6 @@ export function navigate(to: string, { replace = false }: { readonly replace?: b
   if (isElsewhere) scrollTo(0, 0);
 }
 
-/** A query in the form of a link: `?a=1&b=2`, or `?` alone, which is a link to no query. Empty values are left out. */
-export function queryOf(values: Readonly<Record<string, string | number | boolean | null | undefined>>): string {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(values)) {
-    if (value !== undefined && value !== null && value !== "" && value !== false) query.set(name, String(value));
-  }
-  return `?${query}`;
-}
-
 export interface LinkProps {
   /** as `to` of {@link navigate} */
   readonly href: string;

@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
-import { navigate, queryOf, useRoute } from "../../app/router.ts";
+import { queryOf } from "../../app/links.ts";
+import { navigate, useRoute } from "../../app/router.ts";
 import { api } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { useResource } from "../../data/resource.ts";
