@@ -15,22 +15,24 @@ export interface OperationEventsOptions {
   readonly follow: boolean;
   /** only those of one process, and the completion */
   readonly spid?: number;
+  /** number of the event after which to begin; absent: from the beginning */
+  readonly after?: number;
   readonly signal?: AbortSignal;
 }
 
 /**
- * What an operation did, from the beginning on. A connection that breaks is made anew where it was, also over a restart of
+ * What an operation did, as it is told. A connection that breaks is made anew where it was, also over a restart of
  * the appliance.
  * @throws ResponseError, UnreachableError, AnswerError, the reason of `signal`
  */
 export async function* operationEvents(
   client: Client,
   id: string,
-  { follow, spid, signal }: OperationEventsOptions,
+  { follow, spid, after, signal }: OperationEventsOptions,
 ): AsyncGenerator<OperationEvent, void, undefined> {
   const path = `/operations/${encodeURIComponent(id)}/events`;
   const options = { query: { follow, spid }, ...(signal === undefined ? {} : { signal }) };
-  let lastEventId: string | undefined;
+  let lastEventId = after === undefined ? undefined : String(after);
   for (let unreachableSince: number | null = null; ; ) {
     try {
       const resume = lastEventId === undefined ? {} : { lastEventId };

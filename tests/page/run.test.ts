@@ -106,6 +106,48 @@ describe("a run", () => {
   });
 });
 
+/** Lets a page believe that it is seen, or that another tab is. */
+const show = (page: Page, state: DocumentVisibilityState) =>
+  page.evaluate((value) => {
+    Object.defineProperty(document, "visibilityState", { configurable: true, get: () => value });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, state);
+
+describe("a page that nobody sees", () => {
+  test("gives its streams back, and goes on without a gap or a double when it is seen again", async () => {
+    const run = await start("for n in $(seq 1 60); do echo line $n; sleep 0.2; done");
+    await using tab = await scene.signedIn(`/runs/${run.id}`, { height: 2000 });
+    const { page } = tab;
+    await page.getByText("line 5", { exact: true }).waitFor();
+    const streams = new Set([`/v1/operations/${run.id}/events`, `/v1/instances/${run.id}/stats`, "/v1/changes"]);
+    const areGone = Promise.withResolvers<void>();
+    page.on("requestfailed", (request) => {
+      for (const path of streams) if (request.url().includes(path)) streams.delete(path);
+      if (streams.size === 0) areGone.resolve();
+    });
+    await show(page, "hidden");
+    await areGone.promise;
+    await show(page, "visible");
+    await page.getByText("line 60", { exact: true }).waitFor();
+    await state(page, "Done");
+    expect(await lines(page)).toEqual(Array.from({ length: 60 }, (_, index) => `line ${index + 1}`));
+  });
+
+  test("goes on with a run that it is to tag", async () => {
+    const run = await start("sleep 8; echo tagged > /root/tagged", { disposable: false });
+    await using tab = await scene.signedIn(`/runs/${run.id}?tag=hidden`);
+    const { page } = tab;
+    await state(page, "Running");
+    await show(page, "hidden");
+    await state(page, "Done");
+    await page.getByText(/will be tagged/).waitFor({ state: "detached" });
+    const { image } = await run.result();
+    const tagged = await scene.appliance.fetch(`/images/${image}`);
+    expect(await tagged.json()).toMatchObject({ tag: "hidden" });
+    await show(page, "visible");
+  });
+});
+
 describe("output of a hostile guest", () => {
   test("is text, whatever it has", async () => {
     const script = [

@@ -4,10 +4,9 @@ import type { Change } from "../../client/types.ts";
 import { api } from "./api.ts";
 import { connection, onReturn } from "./connection.ts";
 import { problemOf } from "./problem.ts";
+import { isSeen } from "./seen.ts";
 import { csrf, onSessionChange } from "./session.ts";
 
-/** How long a hidden page goes on to listen, in `milliseconds`: going to another tab and back loads nothing anew. */
-const HIDDEN_MS = 5_000;
 /** How long a stream is kept for a view that is still to come, in `milliseconds`. */
 const EARLY_MS = 5_000;
 /** Pauses before a stream that ended is opened again, in `milliseconds`. */
@@ -17,12 +16,11 @@ const handlers = new Set<(change: Change) => void>();
 let stream: AbortController | null = null;
 /** What is shown is as it was when the stream began, or later; or there is no stream for this session. */
 let hasBegun = false;
-let hiding: ReturnType<typeof setTimeout> | null = null;
 
 /**
  * Calls `handle` for each change, while the component is shown. The page has one stream, which is open while somebody
- * listens and the page is visible. `resync` comes each time that the stream begins, the first time included, and after
- * something was missed: whoever listens loads then what he shows, and applies what follows. It comes once, too, where the
+ * listens and the page is seen. `resync` comes each time that the stream begins, the first time included, and after
+ * something was missed: whoever listens then loads what it shows, and applies what follows. It also comes once where the
  * session may not listen to changes.
  */
 export function useChanges(handle: (change: Change) => void): void {
@@ -45,15 +43,15 @@ export function useChanges(handle: (change: Change) => void): void {
  * nobody does.
  */
 export function listenEarly(): void {
-  if (csrf() === "" || document.visibilityState !== "visible" || stream !== null) return;
+  if (csrf() === "" || !isSeen.get() || stream !== null) return;
   void listen();
   setTimeout(keepListening, EARLY_MS);
 }
 
-/** Opens or closes the stream, as somebody listens and the page is visible or not. */
+/** Opens the stream if somebody listens and the page is seen, and closes it otherwise. */
 function keepListening(): void {
-  if (handlers.size === 0) stop();
-  else if (document.visibilityState === "visible" && stream === null) void listen();
+  if (handlers.size === 0 || !isSeen.get()) stop();
+  else if (stream === null) void listen();
 }
 
 function stop(): void {
@@ -62,11 +60,7 @@ function stop(): void {
   hasBegun = false;
 }
 
-document.addEventListener("visibilitychange", () => {
-  if (hiding !== null) clearTimeout(hiding);
-  hiding = document.visibilityState === "hidden" ? setTimeout(stop, HIDDEN_MS) : null;
-  keepListening();
-});
+isSeen.subscribe(keepListening);
 onSessionChange(stop);
 
 function tell(change: Change): void {
@@ -101,9 +95,11 @@ function again(milliseconds: number, signal: AbortSignal): Promise<void> {
   // While the appliance is away, whoever looks for it says when it is back.
   const timer = connection.get() === "there" ? setTimeout(resolve, milliseconds) : undefined;
   const leave = onReturn(resolve);
-  signal.addEventListener("abort", () => resolve(), { once: true });
+  const given = () => resolve();
+  signal.addEventListener("abort", given, { once: true });
   return promise.then(() => {
     clearTimeout(timer);
     leave();
+    signal.removeEventListener("abort", given);
   });
 }

@@ -1,10 +1,12 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { operationEvents } from "../../client/operation-events.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { OperationEvent } from "../../client/types.ts";
 import { api } from "../data/api.ts";
 import { onReturn } from "../data/connection.ts";
 import { isAbort, type Problem, problemOf } from "../data/problem.ts";
+import { isSeen } from "../data/seen.ts";
+import { useStore } from "../data/store.ts";
 import { OutputBuffer } from "./output/output-buffer.ts";
 
 /** Time after which the reader lets the browser do something else, in `milliseconds`. */
@@ -28,19 +30,31 @@ export interface Feed {
   readonly problem: Problem | undefined;
 }
 
+export interface FeedOptions {
+  /** the process whose output is kept; for the command, which it is where absent, the events of all processes are read */
+  readonly spid?: number;
+  /** true: also while nobody sees the page */
+  readonly isKept?: boolean;
+}
+
 /**
- * Follows the events of an operation from its beginning to its end, over broken connections and restarts of the appliance,
- * without a gap or a double. The component is drawn anew at most once per frame.
- * @param spid the process whose output is kept; for the command, the events of all processes are read
+ * Follows the events of an operation from its beginning to its end while the page is seen, over broken connections and
+ * restarts of the appliance, without a gap or a double. The component is drawn anew at most once per frame.
  */
-export function useFeed(id: string, spid: number = COMMAND_SPID): Feed {
+export function useFeed(id: string, { spid = COMMAND_SPID, isKept = false }: FeedOptions = {}): Feed {
   const [feed, setFeed] = useState<Feed>(emptyFeed);
+  const reader = useMemo(() => new FeedReader(setFeed), [id, spid]);
+  const isFollowed = useStore(isSeen) || isKept;
   useEffect(() => {
-    const leaving = new AbortController();
     setFeed(emptyFeed());
-    void follow(id, spid, leaving.signal, setFeed);
+    return () => reader.leave();
+  }, [reader]);
+  useEffect(() => {
+    if (!isFollowed || reader.isOver) return;
+    const leaving = new AbortController();
+    void follow(reader, { id, spid }, leaving.signal);
     return () => leaving.abort();
-  }, [id, spid]);
+  }, [reader, isFollowed]);
   return feed;
 }
 
@@ -51,13 +65,22 @@ function emptyFeed(): Feed {
   };
 }
 
-/** Never rejects: what ends the reading early is told by the feed. */
-async function follow(id: string, spid: number, signal: AbortSignal, show: (feed: Feed) => void): Promise<void> {
+/** Goes on where the reader is. Never rejects: what ends the reading early is told by the feed. */
+async function follow(
+  reader: FeedReader,
+  { id, spid }: { readonly id: string; readonly spid: number },
+  signal: AbortSignal,
+): Promise<void> {
   for (;;) {
-    const reader = new FeedReader(show, signal);
     try {
-      const options = { follow: true, signal, ...(spid === COMMAND_SPID ? {} : { spid }) };
+      const options = {
+        ...{ follow: true, signal },
+        ...(spid === COMMAND_SPID ? {} : { spid }),
+        ...(reader.lastId === null ? {} : { after: reader.lastId }),
+      };
       for await (const event of operationEvents(api, id, options)) {
+        // Whoever follows next begins behind the last one that was taken.
+        if (signal.aborted) return;
         reader.take(event, spid);
         await reader.turn();
       }
@@ -67,7 +90,6 @@ async function follow(id: string, spid: number, signal: AbortSignal, show: (feed
       if (signal.aborted || isAbort(error)) return;
       const problem = problemOf(error);
       reader.end(problem);
-      // A stream that is read anew begins anew.
       if (!problem.isPassing || !(await returned(signal))) return;
     }
   }
@@ -77,33 +99,53 @@ async function follow(id: string, spid: number, signal: AbortSignal, show: (feed
 function returned(signal: AbortSignal): Promise<boolean> {
   const { promise, resolve } = Promise.withResolvers<boolean>();
   const leave = onReturn(() => resolve(true));
-  signal.addEventListener("abort", () => resolve(false), { once: true });
+  const given = () => resolve(false);
+  signal.addEventListener("abort", given, { once: true });
   return promise.then((isBack) => {
     leave();
+    signal.removeEventListener("abort", given);
     return isBack;
   });
 }
 
 class FeedReader {
   readonly #show: (feed: Feed) => void;
-  readonly #signal: AbortSignal;
   readonly #output = new OutputBuffer();
   #events: OperationEvent[] = [];
   #droppedEventsCount = 0;
   #version = 0;
   #read = { events: 0, characters: 0 };
+  #lastId: number | null = null;
   #isOver = false;
+  #isLeft = false;
   #problem: Problem | undefined;
   #isDue = false;
   #turnFrom = performance.now();
 
-  constructor(show: (feed: Feed) => void, signal: AbortSignal) {
+  constructor(show: (feed: Feed) => void) {
     this.#show = show;
-    this.#signal = signal;
+  }
+
+  /** number of the last event; null: there was none */
+  get lastId(): number | null {
+    return this.#lastId;
+  }
+
+  /** true: there are no more events */
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  /** Shows nothing from now on. */
+  leave(): void {
+    this.#isLeft = true;
   }
 
   take(event: OperationEvent, spid: number): void {
-    const { type, spid: of } = event;
+    const { id, type, spid: of } = event;
+    this.#lastId = id;
+    this.#isOver = type === "completion";
+    this.#problem = undefined;
     const isOutput = type === "stdout" || type === "stderr";
     this.#read.events += 1;
     if (isOutput) this.#read.characters += (event.data as { content: string }).content.length;
@@ -146,7 +188,7 @@ class FeedReader {
 
   #draw(): void {
     this.#isDue = false;
-    if (this.#signal.aborted) return;
+    if (this.#isLeft) return;
     this.#version += 1;
     this.#show({
       ...{ output: this.#output, events: this.#events, droppedEventsCount: this.#droppedEventsCount },

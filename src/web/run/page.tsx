@@ -41,7 +41,8 @@ export function RunPage({ id }: { readonly id: string }) {
   const route = api.v1.operations({ id: encodeURIComponent(id) });
   const operation = useResource(`operation ${id}`, (signal) => answerOf(route.get({ fetch: { signal } })));
   const asked = useResource(`operation ${id} request`, (signal) => answerOf(route.request.get({ fetch: { signal } })));
-  const feed = useFeed(id);
+  // The tag of the link is set when the run ends, also while nobody looks.
+  const feed = useFeed(id, { isKept: useRoute().parameters.has("tag") });
   // The events say when there is something new to be read.
   const turns = feed.events.filter(({ type }) => TURNS.has(type)).length;
   useEffect(() => {
@@ -208,7 +209,7 @@ function OutputOf({
 }
 
 function OutputOfProcess({ operation, spid }: { readonly operation: Operation; readonly spid: number }) {
-  const feed = useFeed(operation.id, spid);
+  const feed = useFeed(operation.id, { spid });
   return (
     <>
       <p class="run-of-process">

@@ -1,9 +1,11 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { readEvents } from "../../../client/events.ts";
 import { pause } from "../../../client/pause.ts";
 import type { Usage } from "../../../client/types.ts";
 import { api } from "../../data/api.ts";
 import { problemOf } from "../../data/problem.ts";
+import { isSeen } from "../../data/seen.ts";
+import { useStore } from "../../data/store.ts";
 import { Samples } from "./samples.ts";
 
 /** Pause before samples are asked for again: an instance that has just begun has none yet, in `milliseconds`. */
@@ -15,20 +17,24 @@ export interface UsageSeries {
   readonly version: number;
 }
 
-/** The usage of an instance while it runs, a sample a second. @param isRunning false: there are no samples to be had */
+/**
+ * The usage of an instance while it runs and the page is seen, a sample a second.
+ * @param isRunning false: there are no samples to be had
+ */
 export function useUsage(id: string, isRunning: boolean): UsageSeries {
-  const [series, setSeries] = useState<UsageSeries>(() => ({ samples: new Samples(), version: 0 }));
+  const samples = useMemo(() => new Samples(), [id]);
+  const [version, setVersion] = useState(0);
+  const isFollowed = useStore(isSeen) && isRunning;
   useEffect(() => {
-    if (!isRunning) return;
+    if (!isFollowed) return;
     const leaving = new AbortController();
-    const samples = new Samples();
     void follow(id, leaving.signal, (sample) => {
       samples.add(sample);
-      setSeries(({ version }) => ({ samples, version: version + 1 }));
+      setVersion((count) => count + 1);
     });
     return () => leaving.abort();
-  }, [id, isRunning]);
-  return series;
+  }, [id, isFollowed]);
+  return { samples, version };
 }
 
 /** Never rejects: whether the instance still runs, others tell. */

@@ -1,0 +1,18 @@
+import { createStore } from "./store.ts";
+
+/** How long a hidden page counts as seen, in `milliseconds`: going to another tab and back loads nothing anew. */
+const HIDDEN_MS = 5_000;
+
+/**
+ * Whether somebody sees the page, or saw it a moment ago. A page that nobody sees gives its streams back: all tabs of a
+ * browser share six connections to a host, and one that waits for a seventh hangs.
+ */
+export const isSeen = createStore(document.visibilityState === "visible");
+
+let hiding: ReturnType<typeof setTimeout> | undefined;
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hiding);
+  if (document.visibilityState === "visible") isSeen.set(true);
+  else hiding = setTimeout(() => isSeen.set(false), HIDDEN_MS);
+});
