@@ -63,7 +63,8 @@ describe("the header of a picture", () => {
       0x50,
     );
     expect(pictureHeader(png)).toEqual({ type: "image/png", width: 50_000, height: 50_000 });
-    expect(pictureHeader(bytes(...ascii("GIF89a"), 2, 1, 3, 0))).toEqual({ type: "image/gif", width: 258, height: 3 });
+    const gif = [...ascii("GIF89a"), 2, 1, 3, 0, 0, 0, 0, 0x2c, 0, 0, 0, 0, 2, 1, 3, 0];
+    expect(pictureHeader(bytes(...gif))).toEqual({ type: "image/gif", width: 258, height: 3 });
     const vp8x = [...ascii("RIFF"), 0, 0, 0, 0, ...ascii("WEBPVP8X"), 10, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0x13, 0, 0];
     expect(pictureHeader(bytes(...vp8x))).toEqual({ type: "image/webp", width: 10, height: 20 });
     const bmp = [...ascii("BM"), ...Array(12).fill(0), 40, 0, 0, 0, 5, 0, 0, 0, 0xfd, 0xff, 0xff, 0xff];
@@ -75,6 +76,25 @@ describe("the header of a picture", () => {
     expect(pictureHeader(bytes(0xff, 0xd8, ...segments))).toEqual({ type: "image/jpeg", width: 9, height: 7 });
     expect(pictureHeader(bytes(0xff, 0xd8, 0xff, 0xda, 0, 2, 0, 0, 0, 0, 0))).toBeNull();
     expect(pictureHeader(bytes(0xff, 0xd8, ...Array(100).fill(0)))).toBeNull();
+  });
+
+  test("of a JPEG lies behind markers without a length, which decoders pass by", () => {
+    const hidden = [0xff, 0xe1, 0, 4, 1, 2, 0xff, 0xc0, 0, 11, 8, 0x20, 0, 0x20, 0, 1, 1, 0x11, 0];
+    for (const marker of [0x01, 0xd0, 0xd7]) {
+      const jpeg = pictureHeader(bytes(0xff, 0xd8, 0xff, marker, ...hidden));
+      expect(jpeg).toEqual({ type: "image/jpeg", width: 8192, height: 8192 });
+    }
+    for (const marker of [0x00, 0xd8]) expect(pictureHeader(bytes(0xff, 0xd8, 0xff, marker, ...hidden))).toBeNull();
+  });
+
+  test("of a GIF is as large as its first frame, behind what else it has", () => {
+    const screen = [...ascii("GIF89a"), 1, 0, 1, 0, 0x80, 0, 0, 0, 0, 0, 255, 255, 255];
+    const extensions = [0x21, 0xf9, 4, 0, 0, 0, 0, 0, 0x21, 0xfe, 2, 0x2c, 0x2c, 1, 0, 0];
+    const frame = [0x2c, 1, 0, 2, 0, 0, 0x20, 0, 0x10];
+    const gif = bytes(...screen, ...extensions, ...frame);
+    expect(pictureHeader(gif)).toEqual({ type: "image/gif", width: 8193, height: 4098 });
+    for (let length = 0; length < gif.byteLength; length += 1)
+      expect(pictureHeader(gif.subarray(0, length))).toBeNull();
   });
 
   test("is none for texts, SVG, half a header, and pictures without pixels", () => {

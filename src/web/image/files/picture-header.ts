@@ -27,7 +27,23 @@ function png(view: DataView): PictureHeader | null {
 
 function gif(view: DataView): PictureHeader | null {
   if (view.byteLength < 10 || !(hasText(view, 0, "GIF87a") || hasText(view, 0, "GIF89a"))) return null;
-  return { type: "image/gif", width: view.getUint16(6, true), height: view.getUint16(8, true) };
+  if (view.byteLength < 13) return null;
+  let at = 13 + colorTableBytes(view.getUint8(10));
+  // Extensions: a label, and blocks up to an empty one.
+  while (at + 2 <= view.byteLength && view.getUint8(at) === 0x21) {
+    for (at += 2; at < view.byteLength && view.getUint8(at) !== 0; ) at += 1 + view.getUint8(at);
+    at += 1;
+  }
+  if (at + 9 > view.byteLength || view.getUint8(at) !== 0x2c) return null;
+  const word = (offset: number) => view.getUint16(offset, true);
+  // Browsers make the picture as large as its first frame needs, whatever its own size is.
+  const width = Math.max(word(6), word(at + 1) + word(at + 5));
+  return { type: "image/gif", width, height: Math.max(word(8), word(at + 3) + word(at + 7)) };
+}
+
+/** Size of the table of colours that the flags of a GIF tell of, in `bytes`. */
+function colorTableBytes(flags: number): number {
+  return (flags & 0x80) === 0 ? 0 : 3 * 2 ** ((flags & 7) + 1);
 }
 
 function bmp(view: DataView): PictureHeader | null {
@@ -57,16 +73,17 @@ function jpeg(view: DataView): PictureHeader | null {
   for (let at = 2; at + 9 <= view.byteLength; ) {
     const marker = view.getUint8(at + 1);
     if (view.getUint8(at) !== 0xff) return null;
-    if (marker === 0xff) {
-      at += 1;
+    // A fill byte, or a marker without a length: decoders go on right behind it.
+    if (marker === 0xff || marker === 0x01 || (marker >= 0xd0 && marker <= 0xd7)) {
+      at += marker === 0xff ? 1 : 2;
       continue;
     }
     // C4, C8 and CC are among the markers of frames, and are none.
     if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
       return { type: "image/jpeg", width: view.getUint16(at + 7), height: view.getUint16(at + 5) };
     }
-    // Data begins: no frame came before it.
-    if (marker === 0xda || marker === 0xd9) return null;
+    // No marker, another picture, or data: no frame came before it.
+    if (marker === 0 || (marker >= 0xd8 && marker <= 0xda)) return null;
     at += 2 + Math.max(2, view.getUint16(at + 2));
   }
   return null;
