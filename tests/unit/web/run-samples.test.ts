@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { POINTS_MAX, Samples } from "../../../src/web/run/usage/samples.ts";
+import { POINTS_MAX, Samples, sinceLast } from "../../../src/web/run/usage/samples.ts";
 
 const sample = (second: number, cpu = 50, memory = 1000) => ({
   ...{ cpu_time_ms: second * 500, cpu_percent: cpu, memory_bytes: memory, memory_peak_bytes: 2000, pids: 3 },
@@ -29,4 +29,12 @@ test("a run of a day has a bounded number of points, from its beginning to its e
   expect(cpu.every((value) => Math.abs(value - 50) < 1)).toBe(true);
   expect(memory.at(-1)).toBe(at.at(-1) as number);
   expect(samples.cpuPeak).toBe(100);
+});
+
+test("usage is told since the sample before, and begins anew with another machine", () => {
+  const [first, third, again] = [sample(1, 0), sample(3, 0), { ...sample(4, 7), cpu_time_ms: 10 }];
+  expect(sinceLast(null, first)).toEqual(first);
+  expect(sinceLast(first, third)).toEqual({ ...third, cpu_percent: 50 });
+  expect(sinceLast(third, again)).toEqual(again);
+  expect(sinceLast(third, third)).toEqual(third);
 });

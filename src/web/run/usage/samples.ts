@@ -14,6 +14,17 @@ export interface Points {
 }
 
 /**
+ * A sample with the usage since the one before, as samples that are asked for one by one do not tell it. Where the machine
+ * was replaced meanwhile, its figures have begun at zero again.
+ */
+export function sinceLast(before: Usage | null, sample: Usage): Usage {
+  if (before === null) return sample;
+  const elapsedMs = Date.parse(sample.at) - Date.parse(before.at);
+  const usedMs = sample.cpu_time_ms - before.cpu_time_ms;
+  return elapsedMs > 0 && usedMs >= 0 ? { ...sample, cpu_percent: (100 * usedMs) / elapsedMs } : sample;
+}
+
+/**
  * Samples of a run of any length, in a bounded number of points: when there are too many, two neighbours become one, and from
  * then on as many samples as those make a point. A point has the mean of the CPU and the highest memory.
  */

@@ -1,14 +1,14 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { readEvents } from "../../../client/events.ts";
+import { answerOf } from "../../../client/client.ts";
 import { pause } from "../../../client/pause.ts";
 import type { Usage } from "../../../client/types.ts";
 import { api } from "../../data/api.ts";
 import { problemOf } from "../../data/problem.ts";
 import { isSeen } from "../../data/seen.ts";
 import { useStore } from "../../data/store.ts";
-import { Samples } from "./samples.ts";
+import { Samples, sinceLast } from "./samples.ts";
 
-/** Pause before samples are asked for again: an instance that has just begun has none yet, in `milliseconds`. */
+/** Pause between two samples, in `milliseconds`. */
 const AGAIN_MS = 1000;
 
 export interface UsageSeries {
@@ -18,7 +18,8 @@ export interface UsageSeries {
 }
 
 /**
- * The usage of an instance while it runs and the page is seen, a sample a second.
+ * The usage of an instance while it runs and the page is seen, a sample a second. Each is asked for: a stream would hold one of
+ * the six connections that all windows of a browser share.
  * @param isRunning false: there are no samples to be had
  */
 export function useUsage(id: string, isRunning: boolean): UsageSeries {
@@ -29,7 +30,7 @@ export function useUsage(id: string, isRunning: boolean): UsageSeries {
     if (!isFollowed) return;
     const leaving = new AbortController();
     void follow(id, leaving.signal, (sample) => {
-      samples.add(sample);
+      samples.add(sinceLast(samples.latest, sample));
       setVersion((count) => count + 1);
     });
     return () => leaving.abort();
@@ -39,14 +40,10 @@ export function useUsage(id: string, isRunning: boolean): UsageSeries {
 
 /** Never rejects: whether the instance still runs, others tell. */
 async function follow(id: string, signal: AbortSignal, take: (sample: Usage) => void): Promise<void> {
-  const path = `/instances/${encodeURIComponent(id)}/stats`;
+  const route = api.v1.instances({ uuid: encodeURIComponent(id) }).stats;
   while (!signal.aborted) {
     try {
-      for await (const { event, data } of readEvents(api, path, { signal })) {
-        // The end of the instance is an event of its own, without figures.
-        if (event !== undefined) return;
-        take(JSON.parse(data) as Usage);
-      }
+      take(await answerOf(route.get({ query: { once: true }, fetch: { signal } })));
     } catch (error) {
       const { status } = problemOf(error);
       // Expected: the connection broke, or the instance is about to run, or to end.
