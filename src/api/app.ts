@@ -18,6 +18,7 @@ import { describe, type ServedRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
 import { Door } from "./web/door.ts";
+import { eventSocket, wantsEventSocket } from "./web/event-socket.ts";
 import { webPlugin } from "./web/plugin.ts";
 
 /** Prefix of the specified API. */
@@ -101,7 +102,9 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
       if (found === null) throw unknownRoute(table, path);
       // Elysia reads this hook's source: another name for the context keeps it from preparing all parts of it.
       const whole = context;
-      return await found.route.compile()(Object.assign(whole, { params: found.params }));
+      const isEventSocket = isOfPage && wantsEventSocket(request);
+      const answer = await found.route.compile()(Object.assign(whole, { params: found.params }));
+      return isEventSocket ? eventSocket(answer, { request, server: whole.server }, upgraded) : answer;
     })
     .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), errorFormOf))
     .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))

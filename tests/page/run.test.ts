@@ -80,6 +80,20 @@ describe("a run", () => {
     expect(await viewProblems(tab, "run-form-fork")).toEqual([]);
   });
 
+  test("is followed in as many windows as one likes, which share the connections of one browser", async () => {
+    const run = await start("sleep 600");
+    await using tab = await scene.signedIn(`/runs/${run.id}?view=usage`);
+    await tab.page.locator(".run-chart-place canvas").nth(1).waitFor();
+    for (let count = 2; count <= 4; count++) {
+      const page = await tab.page.context().newPage();
+      await page.goto(`/runs/${run.id}?view=usage`);
+      await page.locator(".run-chart-place canvas").nth(1).waitFor();
+    }
+    await tab.page.getByRole("button", { name: "Stop" }).click();
+    await tab.page.getByRole("dialog").getByRole("button", { name: "Stop" }).click();
+    for (const page of tab.page.context().pages()) await state(page, "Cancelled");
+  });
+
   test("of which there is no record says so", async () => {
     await using tab = await scene.signedIn("/runs/0197a1d0-5a5e-7000-8000-3c6e0b8a9c15");
     await tab.page.getByText("No such run").waitFor();
@@ -116,15 +130,19 @@ const show = (page: Page, state: DocumentVisibilityState) =>
 describe("a page that nobody sees", () => {
   test("gives its streams back, and goes on without a gap or a double when it is seen again", async () => {
     const run = await start("for n in $(seq 1 60); do echo line $n; sleep 0.2; done");
-    await using tab = await scene.signedIn(`/runs/${run.id}`, { height: 2000 });
+    await using tab = await scene.tab({ height: 2000 });
     const { page } = tab;
-    await page.getByText("line 5", { exact: true }).waitFor();
     const streams = new Set([`/v1/operations/${run.id}/events`, `/v1/instances/${run.id}/stats`, "/v1/changes"]);
     const areGone = Promise.withResolvers<void>();
-    page.on("requestfailed", (request) => {
-      for (const path of streams) if (request.url().includes(path)) streams.delete(path);
-      if (streams.size === 0) areGone.resolve();
+    page.on("websocket", (socket) => {
+      socket.on("close", () => {
+        for (const path of streams) if (socket.url().includes(path)) streams.delete(path);
+        if (streams.size === 0) areGone.resolve();
+      });
     });
+    await page.goto(`/runs/${run.id}`);
+    await signIn(tab, scene.appliance.token);
+    await page.getByText("line 5", { exact: true }).waitFor();
     await show(page, "hidden");
     await areGone.promise;
     await show(page, "visible");

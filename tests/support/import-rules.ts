@@ -42,6 +42,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/v1/attach.ts": ["domain", "service", "system/waiting.ts"],
   // Both ends of a connection count its bytes in one way.
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
+  "api/web/event-socket.ts": ["client/byte-credit.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
   "api/mcp": ["domain", "service", "network/rules.ts"],
   "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],

@@ -1,9 +1,11 @@
 import { Client } from "../../client/client.ts";
 import { noteAnswer, noteSilence } from "./connection.ts";
+import { openEventSocket } from "./event-socket.ts";
 import { isAbort, Problem } from "./problem.ts";
 import { csrf, endSession, loadSession, refusalOf } from "./session.ts";
 
 const PREFIX = "/web/api";
+const EVENT_STREAM = "text/event-stream";
 
 /**
  * `/v1/…` as this page reaches it without header fields: for links that download, and for WebSockets. It holds a half of the
@@ -19,7 +21,10 @@ async function exchange(url: URL | string, init: RequestInit = {}): Promise<Resp
   headers.set("x-csrf-token", csrf());
   let response: Response;
   try {
-    response = await fetch(url, { ...init, headers });
+    const isStream = headers.get("accept") === EVENT_STREAM && csrf() !== "";
+    const address = isStream ? addressed(new URL(url, location.href)) : null;
+    const stream = address === null ? null : await openEventSocket(address, headers, init.signal);
+    response = stream ?? (await fetch(url, { ...init, headers }));
   } catch (error) {
     if (!isAbort(error) && init.signal?.aborted !== true) noteSilence(loadSession);
     throw error;

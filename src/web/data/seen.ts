@@ -4,8 +4,8 @@ import { createStore } from "./store.ts";
 const HIDDEN_MS = 5_000;
 
 /**
- * Whether somebody sees the page, or saw it a moment ago. A page that nobody sees gives its streams back: all tabs of a
- * browser share six connections to a host, and one that waits for a seventh hangs.
+ * Whether somebody sees the page, or saw it a moment ago. A page that nobody sees gives its streams back: the appliance has
+ * a limited number of them, and where there are no WebSockets, all tabs of a browser share six connections to a host.
  */
 export const isSeen = createStore(document.visibilityState === "visible");
 

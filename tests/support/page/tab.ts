@@ -108,6 +108,8 @@ export class Tab implements AsyncDisposable {
     const text = message.text();
     // Chromium tells each answer that is an error. What the page makes of one is up to the tests.
     if (/^Failed to load resource: the server responded with a status of [34]\d\d/.test(text)) return;
+    if (/^WebSocket connection to .* (?:Unexpected response code: [34]\d\d$|HTTP Authentication failed)/.test(text))
+      return;
     if (["error", "warning", "assert"].includes(message.type())) this.problems.push(`${message.type()}: ${text}`);
   }
 }
