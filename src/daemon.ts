@@ -132,7 +132,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   });
   const verifyToken = tokenVerifier(db, keys, clock);
   const isTls = config.listen.tlsCert !== null;
-  const web = config.web.enabled ? { sessions: sessionUseCases({ db, keys, verifyToken, clock }), isTls } : null;
+  const web = config.web.enabled ? { sessions: sessionUseCases({ db, log, keys, verifyToken, clock }), isTls } : null;
   const app = createApp({ service, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));

@@ -11,6 +11,7 @@ import {
 } from "../db/web-sessions.ts";
 import { ApiError } from "../domain/errors.ts";
 import { isGrant } from "../domain/scope.ts";
+import type { Log } from "../log.ts";
 import type { TokenKey, TokenKeys } from "../storage/token-keys.ts";
 import type { Principal } from "./parts.ts";
 
@@ -48,7 +49,7 @@ export interface SessionUseCases {
    * @throws ApiError `unauthorized`
    */
   begin(token: string, replaced: readonly string[]): Promise<Session & SessionProof>;
-  /** The session, and records that it is used; null when there is none, or not any more. */
+  /** The session, and records that it is used where that is possible; null when there is none, or not any more. */
   find(proof: SessionProof): Promise<Session | null>;
   /** Like `find`, without a record. It does not reject: when a session cannot be checked, it counts as valid. */
   isValid(proof: SessionProof): Promise<boolean>;
@@ -57,6 +58,7 @@ export interface SessionUseCases {
 
 export interface SessionParts {
   readonly db: Database;
+  readonly log: Log;
   readonly keys: Pick<TokenKeys, "find">;
   /** result of `tokenVerifier` */
   readonly verifyToken: (token: string) => Promise<Principal | null>;
@@ -64,7 +66,20 @@ export interface SessionParts {
   readonly clock: () => number;
 }
 
-export function sessionUseCases({ db, keys, verifyToken, clock }: SessionParts): SessionUseCases {
+export function sessionUseCases({ db, log, keys, verifyToken, clock }: SessionParts): SessionUseCases {
+  /** when a use could not be recorded last; null: all could be */
+  let failedAt: number | null = null;
+  const record = (id: string, now: number): void => {
+    if (failedAt !== null && Math.abs(now - failedAt) < USE_INTERVAL_MS) return;
+    try {
+      useWebSession(db, id, now);
+      failedAt = null;
+    } catch (error) {
+      // The disk may be full, or another process may write for long: what can be read is shown all the same.
+      failedAt = now;
+      log.warn("cannot record that a session of the page is used", { error });
+    }
+  };
   const valid = async ({ secret, pageKey }: SessionProof): Promise<SessionWithToken | null> => {
     const found = SECRET.test(secret) ? getWebSession(db, idOf(secret)) : null;
     const now = clock();
@@ -92,7 +107,7 @@ export function sessionUseCases({ db, keys, verifyToken, clock }: SessionParts):
       const now = clock();
       const { id, lastUsedAt } = found.session;
       // The clock may have been set back.
-      if (Math.abs(now - lastUsedAt) >= USE_INTERVAL_MS) useWebSession(db, id, now);
+      if (Math.abs(now - lastUsedAt) >= USE_INTERVAL_MS) record(id, now);
       return sessionOf(found.token);
     },
     isValid: (proof) =>

@@ -1,8 +1,9 @@
-import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
-import { eq } from "drizzle-orm";
+import { afterAll, beforeAll, describe, expect, mock, spyOn, test } from "bun:test";
+import { eq, sql } from "drizzle-orm";
 import { webSessions } from "../../src/db/schema.ts";
 import { revokeToken } from "../../src/db/tokens.ts";
 import { deleteEndedWebSessions } from "../../src/db/web-sessions.ts";
+import { type Log, silentLog } from "../../src/log.ts";
 import { TokenKeys } from "../../src/storage/token-keys.ts";
 import { Api, errorOf, send } from "../support/api/api.ts";
 import { cookieOf, Page, signIn } from "../support/api/page.ts";
@@ -194,6 +195,25 @@ describe("a session", () => {
     age(page, -HOUR_MS);
     expect((await page.send("GET", "/web/session")).status).toBe(200);
     expect(rowOf(page)?.lastUsedAt).toBeLessThanOrEqual(Date.now());
+  });
+
+  heldTest("goes on when its use cannot be written, and says so in the log once", async () => {
+    const warn = mock();
+    await using own = await Api.start({ log: { ...silentLog, warn } as unknown as Log });
+    const { db } = own.parts;
+    const page = await Page.signIn(own);
+    db.orm
+      .update(webSessions)
+      .set({ lastUsedAt: Date.now() - HOUR_MS })
+      .run();
+    db.orm.run(sql`pragma query_only = 1`);
+    for (let n = 0; n < 3; n++) expect((await page.send("GET", "/web/api/v1/images")).status).toBe(200);
+    expect(warn).toHaveBeenCalledTimes(1);
+    db.orm.run(sql`pragma query_only = 0`);
+    own.parts.clock.offsetMs = 60_000;
+    expect((await page.send("GET", "/web/session")).status).toBe(200);
+    const now = Date.now() + own.parts.clock.offsetMs;
+    expect(now - (db.orm.select().from(webSessions).get()?.lastUsedAt ?? 0)).toBeLessThan(60_000);
   });
 
   test("is one of at most 32 of its token: the one that was unused longest ends", async () => {

@@ -11,6 +11,7 @@ import { allMergedLayers, insertMergedLayer } from "../../src/db/merged-layers.t
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { revokeToken } from "../../src/db/tokens.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
+import { silentLog } from "../../src/log.ts";
 import { sessionUseCases } from "../../src/service/sessions.ts";
 import { issueToken, tokenVerifier } from "../../src/service/tokens.ts";
 import { blobPath, receiveBlob } from "../../src/storage/blobs.ts";
@@ -170,12 +171,13 @@ describe("a backup", () => {
   test("has no sessions of the page: nobody who has signed out is signed in again by a restore", async () => {
     const { db, keys } = api.parts;
     const verifyToken = tokenVerifier(db, keys, Date.now);
-    const page = await sessionUseCases({ db, keys, verifyToken, clock: Date.now }).begin(api.token, []);
+    const page = await sessionUseCases({ db, log: silentLog, keys, verifyToken, clock: Date.now }).begin(api.token, []);
     await backUp(root(), at("backup.tar"));
     await restore(at("backup.tar"), at("data"));
     const layout = dataLayout(at("data"));
     using restored = openDatabase(layout.database);
-    const parts = { db: restored, keys: await TokenKeys.open(layout.keys), verifyToken, clock: Date.now };
+    const common = { log: silentLog, verifyToken, clock: Date.now };
+    const parts = { ...common, db: restored, keys: await TokenKeys.open(layout.keys) };
     expect(await sessionUseCases(parts).find(page)).toBeNull();
     expect(await sessionUseCases({ ...parts, db, keys }).find(page)).not.toBeNull();
   });

@@ -160,7 +160,7 @@ export class Api implements AsyncDisposable {
     const eventLogs = new EventLogs(layout, wallClock());
     const metrics = createMetrics();
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...rest } = overrides;
-    const sessions = sessionUseCases({ db, keys, verifyToken, clock });
+    const sessions = sessionUseCases({ db, log, keys, verifyToken, clock });
     const { web = { sessions, isTls: false }, ...parts } = rest;
     const limits = parts.limits ?? LIMITS;
     const service = createService({
