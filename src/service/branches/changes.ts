@@ -72,6 +72,8 @@ class Feed {
   readonly #listening: DisposableStack = new DisposableStack();
   #isReading = false;
   #isStopped = false;
+  /** number of times that changes were left out */
+  #resyncs = 0;
 
   constructor(parts: Parts, accountId: AccountId, onLeave: () => void) {
     this.#parts = parts;
@@ -117,6 +119,7 @@ class Feed {
     this.#operations.clear();
     this.#images.clear();
     this.#deleted.clear();
+    this.#resyncs += 1;
     for (const stream of this.#streams) stream.push(RESYNC);
   }
 
@@ -126,8 +129,11 @@ class Feed {
     try {
       while (this.#streams.size > 0 && this.#operations.size + this.#images.size + this.#deleted.size > 0) {
         await pacer.yield();
+        const resyncs = this.#resyncs;
         const changes = await this.#take(pacer);
-        for (const stream of this.#streams) if (changes.length > 0) stream.push(changes);
+        // Behind a resync, rows that were read before it would bring back what has ended or was deleted meanwhile.
+        if (changes.length === 0 || resyncs !== this.#resyncs) continue;
+        for (const stream of this.#streams) stream.push(changes);
       }
     } catch (error) {
       this.#parts.log.error("cannot read what has changed", { account: this.#accountId, error });

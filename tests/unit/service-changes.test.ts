@@ -1,0 +1,39 @@
+import { expect, test } from "bun:test";
+import type { Database } from "../../src/db/database.ts";
+import type { ImageId, OperationId } from "../../src/domain/ids.ts";
+import { silentLog } from "../../src/log.ts";
+import { type Change, ChangeFeeds } from "../../src/service/branches/changes.ts";
+import { AccountChanges } from "../../src/supervisor/account-changes.ts";
+import { addExecuting, alice, testDatabase } from "../support/database.ts";
+
+const someId = () => Bun.randomUUIDv7() as ImageId;
+
+test("a row that was read before a resync does not come after it", async () => {
+  const { db } = testDatabase();
+  const id = Bun.randomUUIDv7() as OperationId;
+  addExecuting(db, { id });
+  const changes = new AccountChanges();
+  let readsCount = 0;
+  /** Tells of more than is kept while the row of the operation is on its way to the streams. */
+  const watched = {
+    get orm() {
+      readsCount += 1;
+      if (readsCount === 2) for (let n = 0; n < 2000; n++) changes.tell(alice, { type: "deleted", id: someId() });
+      return db.orm;
+    },
+  } as unknown as Database;
+  const feeds = new ChangeFeeds({ db: watched, changes, log: silentLog });
+  const left = new AbortController();
+  const principal = { accountId: alice, grants: new Set(["*"]), tokenId: "t" };
+  using stream = feeds.open(principal, left.signal);
+  expect(await stream.next()).toEqual([{ type: "resync" }]);
+  changes.tell(alice, { type: "operation", id });
+  expect(await stream.next()).toEqual([{ type: "resync" }]);
+  const last = someId();
+  changes.tell(alice, { type: "deleted", id: last });
+  const seen: Change[] = [];
+  while (!seen.some((change) => change.type === "deleted" && change.id === last)) {
+    seen.push(...((await stream.next()) ?? []));
+  }
+  expect(seen.filter(({ type }) => type !== "deleted")).toEqual([]);
+});
