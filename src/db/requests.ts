@@ -1,4 +1,3 @@
-import { setImmediate } from "node:timers/promises";
 import { and, asc, eq, inArray, isNull, sql } from "drizzle-orm";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, FileId, OperationId } from "../domain/ids.ts";
@@ -69,8 +68,6 @@ export function operationRequest(db: Database, id: OperationId): StoredRequest |
   return row ?? null;
 }
 
-/** Number of requests whose bodies are parsed in one turn of the event loop. */
-const LINES_AT_ONCE = 100;
 /** Longest line of `requestLines`, in `characters`. */
 export const LINE_CHARACTERS_MAX = 80;
 /** Bodies that are longer, in `characters`, get no line: each is parsed. */
@@ -78,9 +75,9 @@ const LINE_BODY_CHARACTERS_MAX = 8192;
 
 /**
  * One line about each request: the expression of a shell, the arguments of a command, the reference of an import. An archive,
- * a checkpoint and a long request have none.
+ * a checkpoint and a long request have none. Each body is parsed, so many ids block the event loop for long.
  */
-export async function requestLines(db: Database, ids: readonly OperationId[]): Promise<Map<OperationId, string>> {
+export function requestLines(db: Database, ids: readonly OperationId[]): Map<OperationId, string> {
   const body = sql`${operationRequests.body}`;
   // A shell's arguments are its own name, an option, the expression.
   const words = sql`(select group_concat(value, ' ') from (select value from json_each(${body}, '$.argv') limit 16))`;
@@ -89,23 +86,12 @@ export async function requestLines(db: Database, ids: readonly OperationId[]): P
   >`substr(case when json_extract(${body}, '$.shell') then json_extract(${body}, '$.argv[2]')
     when json_type(${body}, '$.argv') = 'array' then ${words}
     else json_extract(${body}, '$.source.reference') end, 1, ${LINE_CHARACTERS_MAX})`;
-  const found = new Map<OperationId, string>();
-  for (let at = 0; at < ids.length; at += LINES_AT_ONCE) {
-    // Many long bodies would block the event loop.
-    if (at > 0) await setImmediate();
-    const rows = db.orm
-      .select({ id: operationRequests.operationId, line })
-      .from(operationRequests)
-      .where(
-        and(
-          isOneOf(operationRequests.operationId, ids.slice(at, at + LINES_AT_ONCE)),
-          sql`length(${body}) <= ${LINE_BODY_CHARACTERS_MAX}`,
-        ),
-      )
-      .all();
-    for (const row of rows) if (row.line !== null) found.set(row.id, row.line.toWellFormed());
-  }
-  return found;
+  const rows = db.orm
+    .select({ id: operationRequests.operationId, line })
+    .from(operationRequests)
+    .where(and(isOneOf(operationRequests.operationId, ids), sql`length(${body}) <= ${LINE_BODY_CHARACTERS_MAX}`))
+    .all();
+  return new Map(rows.flatMap(({ id, line }) => (line === null ? [] : [[id, line.toWellFormed()]])));
 }
 
 /** A waiting operation, with what the queue needs to know. */

@@ -1,6 +1,5 @@
 import { imageSizes } from "../db/images.ts";
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
-import { requestLines } from "../db/requests.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import type { NetworkAudit } from "../domain/network.ts";
@@ -19,6 +18,7 @@ import { keptRequest } from "../supervisor/operations/requests.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
+import { pacedRequestLines } from "./request-lines.ts";
 import type { WalkLimiter } from "./walk-limiter.ts";
 
 export type { KeptInstance, KeptRequest };
@@ -94,7 +94,7 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
     async list({ accountId }, { since, until, ...filter }) {
       return await listOperations(db, accountId, { ...filter, ...timeBounds({ since, until }, clock()) });
     },
-    lines: (ids) => requestLines(db, ids),
+    lines: (ids) => pacedRequestLines(db, ids),
     imageSizes: ({ accountId }, ids) => imageSizes(db, accountId, ids),
     get,
     async wait(principal, id, waitMs, signal) {

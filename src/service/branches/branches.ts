@@ -9,11 +9,11 @@ import {
 } from "../../db/branches/branch-images.ts";
 import { branchOperations, type BranchOperation as OperationNode } from "../../db/branches/branch-operations.ts";
 import type { Database } from "../../db/database.ts";
-import { requestLines } from "../../db/requests.ts";
 import type { AccountId, ImageId } from "../../domain/ids.ts";
 import { Pacer } from "../../storage/pacer.ts";
 import { noSuchImage, readerOf } from "../layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
+import { pacedRequestLines } from "../request-lines.ts";
 import type { WalkLimiter } from "../walk-limiter.ts";
 
 /** Images and operations that are read in one turn of the event loop: a few milliseconds where all commands are very long. */
@@ -120,7 +120,7 @@ async function* branchParts(
 /** Adds the lines to operations. */
 export async function withLines(db: Database, nodes: readonly OperationNode[]): Promise<BranchOperation[]> {
   const ids = nodes.map(({ id }) => id);
-  const lines = await requestLines(db, ids);
+  const lines = await pacedRequestLines(db, ids);
   return nodes.map((node) => ({ ...node, about: lines.get(node.id) ?? null }));
 }
 
