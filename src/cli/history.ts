@@ -3,6 +3,7 @@ import { ResponseError } from "../client/errors.ts";
 import { given } from "../client/given.ts";
 import { imageIdOf } from "../client/transfers.ts";
 import type { DiffItem, ImageStep } from "../client/types.ts";
+import { shellWord } from "../domain/text/shell-word.ts";
 import { shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, exitCodeOf, openClient } from "./client.ts";
 import { type Command, command, EXIT_FAILED, expectPositionals, JSON_OPTION } from "./command.ts";
@@ -185,12 +186,8 @@ function commandOf(step: ImageStep): string {
   if (step.command === undefined) return printable(step.source ?? (step.kind === "instance" ? "a run" : "an import"));
   const [shell, flag, script] = step.command;
   const isScript = shell === "/bin/sh" && flag === "-c" && script !== undefined && step.command.length === 3;
-  const text = isScript ? (script ?? "") : step.command.map(quoted).join(" ");
+  const text = isScript ? (script ?? "") : step.command.map(shellWord).join(" ");
   return `${printable(text)}${step.command_truncated === true ? " …" : ""}`;
-}
-
-function quoted(argument: string): string {
-  return /^[\w@%+=:,./-]+$/.test(argument) ? argument : `'${argument.replaceAll("'", "'\\''")}'`;
 }
 
 const LETTERS = { added: "A", changed: "C", removed: "D" } as const;

@@ -1,5 +1,6 @@
 import { ARGUMENT_BYTES_MAX } from "../../domain/instance.ts";
 import type { CommandInput, SpawnInput } from "../../domain/spawn.ts";
+import { shellWord } from "../../domain/text/shell-word.ts";
 import type { InstanceUseCases } from "../../service/instances.ts";
 import type { ExecSpec, InstanceSpawn } from "./schema/instances.ts";
 import { inputText } from "./streams.ts";
@@ -9,8 +10,6 @@ export const HOSTNAME_DEFAULT = "linuxkit";
 /** What an instance runs that has only standard input. */
 const SHELL = "/bin/sh";
 
-/** Words that a shell takes as they are. */
-const PLAIN_WORD = /^[A-Za-z0-9_@%+=:,./-]+$/;
 const MODE_BITS = 0o7777;
 
 /**
@@ -81,14 +80,9 @@ function expressionOf(command: string, args: readonly string[]): string {
   let expression = command;
   for (const word of args) {
     if (expression.length > ARGUMENT_BYTES_MAX) break;
-    expression += ` ${quoted(word)}`;
+    expression += ` ${shellWord(word)}`;
   }
   return expression;
-}
-
-/** A word of a shell expression. */
-function quoted(word: string): string {
-  return PLAIN_WORD.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
 function filesOf(files: NonNullable<InstanceSpawn["files"]>): NonNullable<SpawnInput["files"]> {

@@ -1,6 +1,8 @@
+import { shellWord } from "../../domain/text/shell-word.ts";
 import { LINE_CHARACTERS_MAX } from "../requests.ts";
 
-const PLAIN = /^[\w@%+=:,./-]+$/;
+/** Longest beginning of a text that is looked at, in `characters`: the whole may be long. */
+const READ_CHARACTERS_MAX = 8 * LINE_CHARACTERS_MAX;
 
 /** What a command does, in one line: as a person would type it, cut at {@link LINE_CHARACTERS_MAX}. */
 export function aboutCommand(argv: readonly string[]): string {
@@ -13,17 +15,13 @@ export function aboutCommand(argv: readonly string[]): string {
 
 /** A text in one line, cut at {@link LINE_CHARACTERS_MAX}. */
 export function aboutText(text: string): string {
-  // Only the beginning is looked at: the whole may be long.
-  const line = text
-    .slice(0, 8 * LINE_CHARACTERS_MAX)
-    .replaceAll(/\s+/g, " ")
-    .trim();
-  const isWhole = line.length <= LINE_CHARACTERS_MAX && text.length <= 8 * LINE_CHARACTERS_MAX;
+  const line = text.slice(0, READ_CHARACTERS_MAX).replaceAll(/\s+/g, " ").trim();
+  const isWhole = line.length <= LINE_CHARACTERS_MAX && text.length <= READ_CHARACTERS_MAX;
   return isWhole ? line : `${line.slice(0, LINE_CHARACTERS_MAX - 1)}…`.toWellFormed();
 }
 
 function quoted(argument: string): string {
-  return PLAIN.test(argument) ? argument : `'${argument.slice(0, 8 * LINE_CHARACTERS_MAX).replaceAll("'", "'\\''")}'`;
+  return shellWord(argument.slice(0, READ_CHARACTERS_MAX));
 }
 
 /**

@@ -132,7 +132,7 @@ function ConnectionLine() {
   );
 }
 
-/** The view. The focus goes to it when another place is shown, so that keys and readers of screens begin there. */
+/** The view. The focus goes to it when another place is shown, so that keys and screen readers begin there. */
 function Main({ children }: { readonly children: ComponentChildren }) {
   const { path } = useRoute();
   const main = useRef<HTMLElement>(null);

@@ -1,5 +1,5 @@
 import { type ComponentChildren, h } from "preact";
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { isUpgraded } from "../data/session.ts";
 import { createStore, useStore } from "../data/store.ts";
 import { printable } from "../parts/printable.ts";
@@ -71,7 +71,7 @@ export function Link({ href, replace = false, onClick, ...rest }: LinkProps) {
 
 /** The title of the document while the component is shown. */
 export function useTitle(title: string): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.title = title === "" ? "Coppice" : `${printable(title)} · Coppice`;
   }, [title]);
 }

@@ -1,4 +1,5 @@
 import { classes } from "../parts/classes.ts";
+import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { bytesText, countText, durationText } from "../parts/format.ts";
 import { Icon } from "../parts/icon.tsx";
@@ -8,7 +9,6 @@ import type { ImageNode, RunRow } from "./model/forest.ts";
 import { partsOf, type Search } from "./model/search.ts";
 import type { Item } from "./model/shown.ts";
 import { clockText, failureOf, hiddenBy, nameOf, runName, sumOf, titleOf, unseenOf } from "./model/text.ts";
-import { useSeconds } from "./use-seconds.ts";
 
 /** Text of a guest on one line, with what the search found marked. */
 export function Found({

@@ -7,7 +7,7 @@ import { Identifier } from "../parts/copy-button.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { countOf, countText, shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
-import { StatusMark } from "../parts/status-mark.tsx";
+import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { type Deeds, linkToImage, linkToRunHere } from "./actions.ts";
 import { type ImageNode, lineOf } from "./model/forest.ts";
 import type { Item } from "./model/shown.ts";
@@ -74,8 +74,6 @@ function Command({ text }: { readonly text: string }) {
   );
 }
 
-const KINDS = { image_import: "Import", instance: "Run", checkpoint: "Checkpoint" } as const;
-
 function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
   return (
     <>
@@ -96,7 +94,7 @@ function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & {
           </Fact>
         ) : null}
         <Fact name="Operation">
-          <Link href={`/runs/${image.operation}`}>{KINDS[image.origin]}</Link>
+          <Link href={`/runs/${image.operation}`}>{KIND_LABELS[image.origin]}</Link>
         </Fact>
         <Fact name="Size added">
           <Bytes value={image.addedBytes} isSigned />

@@ -10,7 +10,7 @@ const AROUND = 12;
 /** Deeper branches stand below each other at the edge. */
 const INDENT_MAX = 12;
 
-/** The drawing as a list: for narrow screens, for readers of screens, and for who likes lists. */
+/** The drawing as a list: for narrow screens, for screen readers, and for people who like lists. */
 export function ListView(props: FormProps) {
   const { drawing, activeKey } = props;
   const { items, byKey } = drawing.layout;

@@ -61,7 +61,6 @@ export class Stage {
       const { was, is } = anchor;
       const x = this.camera.x + (is.column - was.column) * COLUMN_PX;
       const y = this.camera.y + (is.row - was.row) * ROW_PX;
-      // The beginning stays in view where it is in view.
       this.camera = { ...this.camera, x, y };
     }
     this.camera = within(this.camera, this.view, layout);

@@ -15,6 +15,11 @@ export function addressOf(path: string): string {
   return `${PREFIX}/~${csrf()}${path}`;
 }
 
+/** `/v1/…` as this page reaches it with the header field of the session, for requests that `fetch` cannot make. */
+export function headedAddressOf(path: string): string {
+  return PREFIX + path;
+}
+
 /** A request with the cookie of the session; what it tells of the session and of the connection is noted. */
 async function exchange(url: URL | string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
@@ -54,7 +59,7 @@ function addressed(url: URL): URL {
  * @throws Problem for a status of 400 and above, and where nothing answers; the reason of `init.signal`
  */
 export async function request(path: string, init: RequestInit = {}): Promise<Response> {
-  const response = await exchange(PREFIX + path, init).catch((error: unknown) => {
+  const response = await exchange(headedAddressOf(path), init).catch((error: unknown) => {
     if (init.signal?.aborted === true) throw init.signal.reason;
     throw new Problem("The appliance does not answer.", { code: "unreachable", cause: error });
   });

@@ -38,6 +38,24 @@ export function useChanges(handle: (change: Change) => void): void {
   }, []);
 }
 
+/** Changes of operations that come within this time are told as one, in `milliseconds`. */
+const SETTLE_MS = 250;
+
+/** Calls `again` when operations of the account have changed, while the component is shown. */
+export function useOperationChanges(again: () => void): void {
+  const latest = useRef(again);
+  latest.current = again;
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  useChanges(({ type }) => {
+    if ((type !== "operation" && type !== "resync") || timer.current !== undefined) return;
+    timer.current = setTimeout(() => {
+      timer.current = undefined;
+      latest.current();
+    }, SETTLE_MS);
+  });
+}
+
 /**
  * Opens the stream while the session and the view are still to come: whoever listens then loads at once. It is closed when
  * nobody does.

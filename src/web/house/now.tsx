@@ -1,8 +1,7 @@
-import { useEffect, useRef } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import type { Load } from "../../client/types.ts";
 import { api } from "../data/api.ts";
-import { useChanges } from "../data/changes.ts";
+import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { ButtonLink } from "../parts/button.tsx";
@@ -18,9 +17,8 @@ import { OperationRows } from "./operation-rows.tsx";
 import { OperatorNote } from "./operator-note.tsx";
 import { Section } from "./section.tsx";
 
+/** How often the load is read, in `milliseconds`. */
 const LOAD_MS = 3_000;
-/** Changes that come together load once. */
-const CHANGE_MS = 250;
 /** Own operations that are listed here, of each status; all of them are under Operations. */
 const OWN_MAX = 50;
 
@@ -99,13 +97,7 @@ function OwnSection() {
     );
     return [...(running ?? []), ...(waiting ?? [])];
   });
-  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
-  useEffect(() => () => clearTimeout(timer.current), []);
-  useChanges(({ type }) => {
-    if (type !== "operation" && type !== "resync") return;
-    clearTimeout(timer.current);
-    timer.current = setTimeout(own.reload, CHANGE_MS);
-  });
+  useOperationChanges(own.reload);
   return (
     <Section
       heading="Your operations"

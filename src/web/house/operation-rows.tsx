@@ -3,15 +3,8 @@ import { Link } from "../app/router.ts";
 import { Age, Duration } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
-import { StatusMark } from "../parts/status-mark.tsx";
+import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-
-/** What an operation of each kind is called. */
-export const KIND_NAMES: Readonly<Record<Operation["kind"], string>> = {
-  instance: "Run",
-  image_import: "Import",
-  checkpoint: "Checkpoint",
-};
 
 const COLUMNS: readonly Column<Operation>[] = [
   { id: "status", label: "Status", cell: (operation) => <StatusMark {...statusOf(operation)} /> },
@@ -19,7 +12,7 @@ const COLUMNS: readonly Column<Operation>[] = [
     ...{ id: "command", label: "Command", isHeading: true, isWide: true },
     cell: (operation) => <Command {...operation} />,
   },
-  { id: "kind", label: "Kind", cell: ({ kind }) => KIND_NAMES[kind] },
+  { id: "kind", label: "Kind", cell: ({ kind }) => KIND_LABELS[kind] },
   { id: "duration", label: "Duration", isFigure: true, cell: ({ duration_ms }) => <Duration value={duration_ms} /> },
   { id: "started", label: "Started", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
 ];

@@ -1,5 +1,6 @@
 import { answerOf } from "../../client/client.ts";
 import type { Operation } from "../../client/types.ts";
+import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
 import { queryOf } from "../app/links.ts";
 import { Link, navigate, useRoute } from "../app/router.ts";
 import { api } from "../data/api.ts";
@@ -8,7 +9,8 @@ import { Empty } from "../parts/empty.tsx";
 import { type Choice, Select } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { KIND_NAMES, OperationRows } from "./operation-rows.tsx";
+import { KIND_LABELS, shownOf } from "../parts/status-mark.tsx";
+import { OperationRows } from "./operation-rows.tsx";
 import { offsetOf, PAGE_ROWS, Pages } from "./pages.tsx";
 
 type Status = Operation["status"];
@@ -16,16 +18,12 @@ type Kind = Operation["kind"];
 
 const STATUSES: readonly Choice<Status | "">[] = [
   { value: "", label: "Any" },
-  { value: "PENDING", label: "Waiting" },
-  { value: "EXECUTING", label: "Running" },
-  { value: "SUCCESS", label: "Done" },
-  { value: "FAILED", label: "Failed" },
-  { value: "CANCELLED", label: "Cancelled" },
+  ...OPERATION_STATUSES.map((status) => ({ value: status, label: shownOf({ status }).text })),
 ];
 
 const KINDS: readonly Choice<Kind | "">[] = [
   { value: "", label: "Any" },
-  ...(Object.keys(KIND_NAMES) as Kind[]).map((kind) => ({ value: kind, label: KIND_NAMES[kind] })),
+  ...OPERATION_KINDS.map((kind) => ({ value: kind, label: KIND_LABELS[kind] })),
 ];
 
 const TIMES: readonly Choice[] = [

@@ -1,3 +1,5 @@
+import { nextTurn } from "../data/next-turn.ts";
+
 /** Longest piece of work without a break, in `milliseconds`. */
 const TURN_MS = 8;
 
@@ -5,7 +7,7 @@ const TURN_MS = 8;
 export type Breather = () => Promise<void>;
 
 /** @param pause ends when the work may go on */
-export function breather(signal: AbortSignal, pause: () => Promise<void> = untilDrawn): Breather {
+export function breather(signal: AbortSignal, pause: () => Promise<void> = nextTurn): Breather {
   let until = performance.now() + TURN_MS;
   return async () => {
     if (performance.now() < until) return;
@@ -13,17 +15,4 @@ export function breather(signal: AbortSignal, pause: () => Promise<void> = until
     signal.throwIfAborted();
     until = performance.now() + TURN_MS;
   };
-}
-
-/** Lets the page draw and answer keys. */
-function untilDrawn(): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<void>();
-  // A message comes after what waits already; a timer would come 4 ms later.
-  const { port1, port2 } = new MessageChannel();
-  port1.onmessage = () => {
-    port1.close();
-    resolve();
-  };
-  port2.postMessage(null);
-  return promise;
 }

@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import type { ImageStep } from "../../client/types.ts";
+import { shellWord } from "../../domain/text/shell-word.ts";
 import { Link } from "../app/router.ts";
 import { api } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
@@ -10,7 +11,7 @@ import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { Badge, StatusMark } from "../parts/status-mark.tsx";
+import { Badge, KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { linkTo } from "./link.ts";
 
 /** Steps that are read at once. */
@@ -85,17 +86,11 @@ function Step({ step, isShown }: { readonly step: ImageStep; readonly isShown: b
           </Badge>
         )}
         {deleted || parent === undefined ? null : <Link href={linkTo(uuid, "changes")}>Changes</Link>}
-        <Link href={`/runs/${operation}`}>{RUN_NAMES[step.kind]}</Link>
+        <Link href={`/runs/${operation}`}>{KIND_LABELS[step.kind]}</Link>
       </p>
     </li>
   );
 }
-
-const RUN_NAMES: Readonly<Record<ImageStep["kind"], string>> = {
-  image_import: "Import",
-  instance: "Run",
-  checkpoint: "Checkpoint",
-};
 
 function What({ step: { kind, command, source, command_truncated: isCut } }: { readonly step: ImageStep }) {
   if (kind === "image_import") {
@@ -116,11 +111,11 @@ function What({ step: { kind, command, source, command_truncated: isCut } }: { r
 }
 
 /** A command as a shell would take it; one that a shell runs is shown as what the shell gets. */
-export function commandText(command: readonly string[]): string {
+function commandText(command: readonly string[]): string {
   const [program, option, script] = command;
   if (command.length === 3 && option === "-c" && script !== undefined && /(^|\/)(ba|da|a)?sh$/.test(program ?? ""))
     return script;
-  return command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+  return command.map(shellWord).join(" ");
 }
 
 /** How the run ended; nothing for an import, or for a checkpoint, whose run went on. */

@@ -1,3 +1,4 @@
+import { fromBase64 } from "../../client/base64.ts";
 import { printable } from "../parts/printable.ts";
 
 declare const brand: unique symbol;
@@ -35,11 +36,6 @@ export function bytesOf(path: string): Uint8Array<ArrayBuffer> {
     count += 1;
   }
   return bytes.slice(0, count);
-}
-
-/** Bytes that the API gives in base64 because they are not UTF-8. */
-function fromBase64(text: string): Uint8Array {
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }
 
 /** A path of a link or of the API, without slashes that say nothing. */

@@ -76,7 +76,7 @@ export function ButtonLink({ href, tone = "plain", icon, isSmall, download, chil
 
 export interface IconButtonProps extends Native {
   readonly icon: IconName;
-  /** what it does, for readers of screens and as a tip */
+  /** what it does, for screen readers and as a tip */
   readonly label: string;
   readonly tone?: Tone;
 }

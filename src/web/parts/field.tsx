@@ -4,7 +4,7 @@ import { classes } from "./classes.ts";
 
 interface Labelled {
   readonly label: string;
-  /** true: the label is for readers of screens alone */
+  /** true: the label is for screen readers alone */
   readonly isLabelHidden?: boolean | undefined;
   /** what to write, and in which unit */
   readonly hint?: ComponentChildren;

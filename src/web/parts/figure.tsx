@@ -1,7 +1,6 @@
 import type { ComponentChildren } from "preact";
-import { useEffect } from "preact/hooks";
-import { createStore, useStore } from "../data/store.ts";
 import { classes } from "./classes.ts";
+import { createClock } from "./clock.ts";
 import { ageText, bytesText, countText, durationText, timeText } from "./format.ts";
 
 export interface FigureProps {
@@ -56,26 +55,8 @@ function Absent() {
   );
 }
 
-/** The time, renewed twice a minute while somebody looks. */
-const clock = createStore(Date.now());
-const CLOCK_MS = 30_000;
-let watchers = 0;
-let timer: ReturnType<typeof setInterval> | undefined;
-
-function useClock(): number {
-  useEffect(() => {
-    watchers += 1;
-    if (watchers === 1) {
-      clock.set(Date.now());
-      timer = setInterval(() => clock.set(Date.now()), CLOCK_MS);
-    }
-    return () => {
-      watchers -= 1;
-      if (watchers === 0) clearInterval(timer);
-    };
-  }, []);
-  return useStore(clock);
-}
+/** The time, renewed twice a minute. */
+const useClock = createClock(30_000);
 
 export interface AgeProps {
   /** in the form of RFC 3339, or `milliseconds` since the epoch */

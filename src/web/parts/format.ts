@@ -1,4 +1,4 @@
-/** Figures as text. Everything is in English, with a point before decimals, as the command line writes it. */
+/** Figures as text, in English, with a point before decimals. */
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] as const;
 

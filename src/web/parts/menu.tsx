@@ -21,7 +21,7 @@ export interface MenuItem {
 }
 
 export interface MenuProps {
-  /** what the menu is about, for readers of screens; the tip of a button without a word */
+  /** what the menu is about, for screen readers; the tip of a button without a word */
   readonly label: string;
   readonly items: readonly MenuItem[];
   readonly icon?: IconName;

@@ -1,7 +1,7 @@
 import type { Choice } from "./field.tsx";
 
 export interface SegmentsProps<Value extends string> {
-  /** what is chosen, for readers of screens */
+  /** what is chosen, for screen readers */
   readonly label: string;
   readonly value: Value;
   readonly choices: readonly Choice<Value>[];

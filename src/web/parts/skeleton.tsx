@@ -3,7 +3,7 @@ import { classes } from "./classes.ts";
 export interface SkeletonProps {
   /** how many lines of text will be there */
   readonly lines?: number;
-  /** what is loaded, for readers of screens */
+  /** what is loaded, for screen readers */
   readonly label?: string;
   readonly class?: string;
 }

@@ -2,7 +2,7 @@ import type { ComponentChildren } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 export interface SplitterProps {
-  /** what is at its two sides, for readers of screens */
+  /** what is at its two sides, for screen readers */
   readonly label: string;
   /** under this name the share is kept in the browser */
   readonly name: string;

@@ -1,6 +1,13 @@
 import type { ComponentChildren } from "preact";
-import type { OperationStatus } from "../../client/types.ts";
+import type { Operation, OperationStatus } from "../../client/types.ts";
 import { classes } from "./classes.ts";
+
+/** What an operation of each kind is called, in all views. */
+export const KIND_LABELS: Readonly<Record<Operation["kind"], string>> = {
+  instance: "Run",
+  image_import: "Import",
+  checkpoint: "Checkpoint",
+};
 
 export type BadgeTone = "neutral" | "accent" | "warning" | "danger";
 
@@ -51,7 +58,7 @@ const MARKS: Readonly<Record<Shown["mark"], string>> = {
   cancelled: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9ZM2.9 9.1l6.2-6.2",
 };
 
-/** The words for it, which are those of all views. */
+/** The words for how an operation stands, which are those of all views. */
 export function shownOf({ status, exitCode, isTimedOut }: Omit<StatusProps, "isBrief">): Shown {
   switch (status) {
     case "PENDING":

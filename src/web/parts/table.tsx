@@ -11,12 +11,12 @@ export interface Column<Row> {
   readonly isHeading?: boolean;
   /** true: takes the room that the others leave */
   readonly isWide?: boolean;
-  /** true: the label is for readers of screens alone, such as above buttons */
+  /** true: the label is for screen readers alone, such as above buttons */
   readonly isLabelHidden?: boolean;
 }
 
 export interface TableProps<Row> {
-  /** what is listed, for readers of screens */
+  /** what is listed, for screen readers */
   readonly label: string;
   readonly columns: readonly Column<Row>[];
   readonly rows: readonly Row[];

@@ -10,7 +10,7 @@ export interface VirtualColumn {
 }
 
 export interface VirtualRowsProps {
-  /** what is listed, for readers of screens */
+  /** what is listed, for screen readers */
   readonly label: string;
   readonly count: number;
   /** of each row, in `CSS pixels`; 32 where absent */

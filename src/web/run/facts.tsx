@@ -1,16 +1,17 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
+import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
 import { bytesText } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
+import { KIND_LABELS } from "../parts/status-mark.tsx";
 import { problemOfOperation } from "./failure.ts";
 import type { Feed } from "./feed.ts";
 import { ImageLink } from "./list.tsx";
 import type { UsageSeries } from "./usage/use-usage.ts";
-import { useNow } from "./use-now.ts";
 import type { TagWish } from "./use-tag.ts";
-import { KIND_LABELS, resultImage, tookMs } from "./words.ts";
+import { resultImage, tookMs } from "./words.ts";
 
 interface FactsProps {
   readonly operation: Operation;
@@ -22,7 +23,7 @@ interface FactsProps {
 
 /** The figures of an operation, and why it failed if it did. */
 export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
-  const now = useNow(!hasEnded(operation));
+  const now = useSeconds(!hasEnded(operation));
   const { result } = operation;
   const command = result !== undefined && "exit_code" in result ? result : undefined;
   const image = resultImage(operation);

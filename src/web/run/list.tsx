@@ -1,4 +1,3 @@
-import { useRef } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import { hasEnded } from "../../client/operations.ts";
 import type { Operation, OperationsQuery } from "../../client/types.ts";
@@ -6,10 +5,11 @@ import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
 import { queryOf } from "../app/links.ts";
 import { Link, navigate, useRoute } from "../app/router.ts";
 import { api } from "../data/api.ts";
-import { useChanges } from "../data/changes.ts";
+import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { Button, ButtonLink } from "../parts/button.tsx";
+import { useSeconds } from "../parts/clock.ts";
 import { Empty } from "../parts/empty.tsx";
 import { Select } from "../parts/field.tsx";
 import { Age, Duration } from "../parts/figure.tsx";
@@ -17,23 +17,12 @@ import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { StatusMark } from "../parts/status-mark.tsx";
+import { KIND_LABELS, StatusMark, shownOf } from "../parts/status-mark.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { useNow } from "./use-now.ts";
-import { endOf, KIND_LABELS, resultImage, tookMs } from "./words.ts";
+import { endOf, resultImage, tookMs } from "./words.ts";
 
 /** Number of operations on a page. */
 const PAGE_COUNT = 50;
-/** Changes that come within this time are shown together, in `milliseconds`. */
-const SETTLE_MS = 250;
-
-const STATUS_LABELS: Readonly<Record<(typeof OPERATION_STATUSES)[number], string>> = {
-  PENDING: "Waiting",
-  EXECUTING: "Running",
-  SUCCESS: "Done",
-  FAILED: "Failed",
-  CANCELLED: "Cancelled",
-};
 const TIMES = [
   { value: "", label: "Any time" },
   { value: "1h", label: "Last hour" },
@@ -54,16 +43,9 @@ export function RunList() {
   const list = useResource(`operations ${JSON.stringify(query)}`, (signal) =>
     answerOf(api.v1.operations.get({ query, fetch: { signal } })),
   );
-  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  useChanges(({ type }) => {
-    if ((type !== "operation" && type !== "resync") || timer.current !== null) return;
-    timer.current = setTimeout(() => {
-      timer.current = null;
-      list.reload();
-    }, SETTLE_MS);
-  });
+  useOperationChanges(list.reload);
   const rows = list.value?.slice(0, PAGE_COUNT) ?? [];
-  const now = useNow(rows.some((operation) => !hasEnded(operation)));
+  const now = useSeconds(rows.some((operation) => !hasEnded(operation)));
   const go = (changed: Readonly<Record<string, string | number | undefined>>) =>
     navigate(`/runs${queryOf({ ...filters, ...changed })}`, { replace: true });
   const isFiltered = Object.values(filters).some((value) => value !== undefined);
@@ -81,13 +63,16 @@ export function RunList() {
         <Select
           label="Status"
           value={filters.status ?? ""}
-          choices={[{ value: "", label: "Any" }, ...choicesOf(OPERATION_STATUSES, STATUS_LABELS)]}
+          choices={[
+            { value: "", label: "Any" },
+            ...choicesOf(OPERATION_STATUSES, (status) => shownOf({ status }).text),
+          ]}
           onValue={(status) => go({ status })}
         />
         <Select
           label="Kind"
           value={filters.kind ?? ""}
-          choices={[{ value: "", label: "Any" }, ...choicesOf(OPERATION_KINDS, KIND_LABELS)]}
+          choices={[{ value: "", label: "Any" }, ...choicesOf(OPERATION_KINDS, (kind) => KIND_LABELS[kind])]}
           onValue={(kind) => go({ kind })}
         />
         <Select label="Started" value={filters.since ?? ""} choices={TIMES} onValue={(since) => go({ since })} />
@@ -190,8 +175,8 @@ function chosen<Value extends string>(text: string | null, values: readonly Valu
   return values.find((value) => value === text);
 }
 
-function choicesOf<Value extends string>(values: readonly Value[], labels: Readonly<Record<Value, string>>) {
-  return values.map((value) => ({ value: value as string, label: labels[value] }));
+function choicesOf<Value extends string>(values: readonly Value[], labelOf: (value: Value) => string) {
+  return values.map((value) => ({ value: value as string, label: labelOf(value) }));
 }
 
 function given<T extends object>(values: T): { [Key in keyof T]?: Exclude<T[Key], undefined> } {

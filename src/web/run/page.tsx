@@ -17,7 +17,7 @@ import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { StatusMark } from "../parts/status-mark.tsx";
+import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { RunActions } from "./actions.tsx";
 import { EventList } from "./events.tsx";
@@ -32,7 +32,7 @@ import { TerminalPanel } from "./terminal/terminal-panel.tsx";
 import { UsageCharts } from "./usage/usage.tsx";
 import { useUsage } from "./usage/use-usage.ts";
 import { useTagOfResult } from "./use-tag.ts";
-import { askedText, endOf, KIND_LABELS } from "./words.ts";
+import { askedText, endOf } from "./words.ts";
 
 type ViewName = "output" | "terminal" | "processes" | "usage" | "network" | "events";
 

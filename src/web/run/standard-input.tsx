@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import { toBase64 } from "../../client/base64.ts";
 import { type ProcessName, pathOf } from "../../client/processes.ts";
 import { request } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
@@ -6,7 +7,7 @@ import { Button } from "../parts/button.tsx";
 import { Checkbox, Field } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 
-/** Standard input of a process while it is open: what is written is sent line by line. */
+/** Standard input of a process while it is open: a line is sent at a time. */
 export function StandardInput({ process }: { readonly process: ProcessName }) {
   const [text, setText] = useState("");
   const [hasLineEnd, setLineEnd] = useState(true);
@@ -17,8 +18,7 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
     setBusy(true);
     setProblem(undefined);
     try {
-      const bytes = new TextEncoder().encode(content);
-      const encoded = btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+      const encoded = toBase64(new TextEncoder().encode(content));
       const headers = { "content-type": "application/json" };
       const body = JSON.stringify({ content: encoded, encoding: "base64", close });
       await request(`/v1${pathOf(process)}/stdin`, { method: "POST", headers, body });

@@ -1,13 +1,6 @@
 import type { AskedOperation, Operation } from "../../client/types.ts";
 import { lineOf } from "./form/words.ts";
 
-/** What kinds of operations are called where one of them is shown. */
-export const KIND_LABELS: Readonly<Record<Operation["kind"], string>> = {
-  instance: "Run",
-  image_import: "Import",
-  checkpoint: "Checkpoint",
-};
-
 /** What an operation was asked to do, in a line. */
 export function askedText(asked: AskedOperation): string {
   if (asked.kind === "instance") {

@@ -1,19 +1,7 @@
+import { nextTurn } from "../../data/next-turn.ts";
+
 /** Longest time in which nothing else happens, in `milliseconds`: half a frame. */
 const PIECE_MS = 8;
-
-/** Ends when the browser has done what waits: input and drawing. */
-function pause(): Promise<void> {
-  const { scheduler } = globalThis as { readonly scheduler?: { yield?(): Promise<void> } };
-  if (scheduler?.yield !== undefined) return scheduler.yield();
-  const { promise, resolve } = Promise.withResolvers<void>();
-  const { port1, port2 } = new MessageChannel();
-  port1.onmessage = () => {
-    port1.close();
-    resolve();
-  };
-  port2.postMessage(null);
-  return promise;
-}
 
 /** Does work in pieces, so that the page answers meanwhile. Short works that follow each other are one piece. */
 export class Pieces {
@@ -21,7 +9,7 @@ export class Pieces {
 
   /** Begins a piece, when the browser has done what waits. */
   async begin(): Promise<void> {
-    await pause();
+    await nextTurn();
     this.#until = performance.now() + PIECE_MS;
   }
 

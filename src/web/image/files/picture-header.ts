@@ -5,9 +5,6 @@ export interface PictureHeader {
   readonly height: number;
 }
 
-/** Bytes of a file's beginning in which the size of a picture is looked for: pictures of cameras have a preview before it. */
-export const HEADER_BYTES = 262_144;
-
 /** Type and size of a raster picture, by its content and not by its name; null for anything else. */
 export function pictureHeader(bytes: Uint8Array): PictureHeader | null {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -1,3 +1,4 @@
+import { fromBase64 } from "../../../client/base64.ts";
 import type { GrepMatch } from "../../../client/types.ts";
 
 /** A piece of a matching line. */
@@ -20,7 +21,7 @@ export interface MarkedLine {
 /** The part of a line that is shown. The ranges of the API count bytes. */
 export function markedLine(match: Pick<GrepMatch, "text" | "text_base64" | "text_truncated" | "ranges">): MarkedLine {
   const { text, text_base64: base64, text_truncated: isCut, ranges = [] } = match;
-  const bytes = base64 === undefined ? new TextEncoder().encode(text) : bytesFromBase64(base64);
+  const bytes = base64 === undefined ? new TextEncoder().encode(text) : fromBase64(base64);
   const first = ranges[0]?.start ?? 0;
   const from = first > BEFORE_BYTES_MAX ? characterStart(bytes, first - BEFORE_BYTES_MAX) : 0;
   const to = characterStart(bytes, Math.min(bytes.byteLength, from + SHOWN_BYTES_MAX));
@@ -45,8 +46,4 @@ function characterStart(bytes: Uint8Array, at: number): number {
   let start = at;
   while (start > 0 && start < bytes.byteLength && at - start < 4 && ((bytes[start] ?? 0) & 0xc0) === 0x80) start -= 1;
   return start;
-}
-
-function bytesFromBase64(text: string): Uint8Array {
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }

@@ -1,3 +1,4 @@
+import { toBase64 } from "../../../client/base64.ts";
 import type { AskedInstance, SpawnRequest } from "../../../client/types.ts";
 import { type Rule, rulesOf, ruleText } from "./network-rules.ts";
 import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "./quantities.ts";
@@ -153,8 +154,7 @@ function networkOf(form: RunForm, problems: Record<string, string>): { readonly 
 function stdinText(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
   if (/^[\u0000-\u007f]*$/.test(text) && !text.startsWith("base64:")) return text;
-  const bytes = new TextEncoder().encode(text);
-  return `base64:${btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))}`;
+  return `base64:${toBase64(new TextEncoder().encode(text))}`;
 }
 
 /** The form for what an instance was asked to do. Values of variables and standard input are not known any more. */

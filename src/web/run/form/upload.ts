@@ -1,6 +1,6 @@
-import { addressOf } from "../../data/api.ts";
+import { headedAddressOf } from "../../data/api.ts";
 import { Problem } from "../../data/problem.ts";
-import { csrf } from "../../data/session.ts";
+import { csrf, endSession, refusalOf } from "../../data/session.ts";
 
 export interface UploadOptions {
   /** told how much was sent, from 0 to 1 */
@@ -16,14 +16,13 @@ export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOpt
   signal.throwIfAborted();
   const { promise, resolve, reject } = Promise.withResolvers<string>();
   const exchange = new XMLHttpRequest();
-  exchange.open("POST", addressOfFiles());
+  exchange.open("POST", headedAddressOf("/v1/files"));
   exchange.setRequestHeader("content-type", "application/octet-stream");
   exchange.setRequestHeader("x-csrf-token", csrf());
   exchange.upload.addEventListener("progress", ({ loaded, total }) => onProgress(total === 0 ? 1 : loaded / total));
   exchange.addEventListener("load", () => {
     const { status, responseText } = exchange;
-    if (status === 201 || status === 200) resolve((JSON.parse(responseText) as { uuid: string }).uuid);
-    else reject(refusal(status, responseText));
+    resolve(uuidIn(new Response(responseText, { status })));
   });
   exchange.addEventListener("error", () =>
     reject(new Problem("The appliance does not answer.", { code: "unreachable" })),
@@ -34,21 +33,9 @@ export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOpt
   return promise;
 }
 
-/** The address of the interface for requests that have header fields, which is that of links without their secret. */
-function addressOfFiles(): string {
-  return addressOf("/v1/files").replace(/\/~[^/]*/, "");
-}
-
-function refusal(status: number, text: string): Problem {
-  try {
-    const { error, message, details } = JSON.parse(text) as {
-      error: string;
-      message: string;
-      details?: Record<string, unknown>;
-    };
-    return new Problem(message, { status, code: error, details: details ?? {} });
-  } catch (error) {
-    // SyntaxError: a proxy sent the answer.
-    return new Problem(`HTTP status ${status}`, { status, code: "no error object", cause: error });
-  }
+/** @throws Problem */
+async function uuidIn(response: Response): Promise<string> {
+  if (response.status === 401) endSession();
+  if (!response.ok) throw await refusalOf(response);
+  return ((await response.json()) as { uuid: string }).uuid;
 }

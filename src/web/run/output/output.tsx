@@ -249,6 +249,8 @@ function useEarlier(id: string, spid: number, feed: Feed): Earlier {
   useEffect(() => {
     leaving.current = new AbortController();
     setPage(null);
+    setLoading(false);
+    setProblem(undefined);
     return () => leaving.current.abort();
   }, [id, spid]);
   const load = async () => {
