@@ -172,3 +172,15 @@ test("processes are started, read, signalled and seen to end", async () => {
   await page.getByRole("menuitem", { name: /TERM/ }).click();
   await row.getByText("Signal 15").waitFor();
 });
+
+test("a program that repeats without an end takes no time of the page", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
+  const { page } = tab;
+  await openShell(page);
+  await type(page, "printf 'x\\033[2147483647%s' L M S T I Z b; echo; echo still here");
+  await shows(page, "still here");
+  // What a program may want is still done.
+  await type(page, "printf 'ab\\033[3b\\n'");
+  await shows(page, "abbbb");
+  await page.getByRole("button", { name: "Detach" }).click();
+});

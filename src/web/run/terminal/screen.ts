@@ -38,6 +38,13 @@ const WAITING_BYTES_MAX = 262_144;
 const REFUSED_COMMANDS = [
   0, 1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13, 17, 19, 50, 52, 104, 110, 111, 112, 133, 633, 777, 1337,
 ];
+/**
+ * Sequences that xterm.js obeys once for each unit of their number, which may be two thousand millions: tabs, lines that are
+ * inserted, deleted and scrolled, and a character that is repeated.
+ */
+const REPEATED_SEQUENCES = ["I", "Z", "L", "M", "S", "T", "b"] as const;
+/** Bytes that are drawn without a look at the clock: xterm.js lets the page go on between two pieces only. */
+const PIECE_BYTES = 4096;
 
 /** A terminal of xterm.js that does for its program nothing but to show text. */
 export class Screen implements Disposable {
@@ -58,6 +65,9 @@ export class Screen implements Disposable {
     });
     this.#terminal = terminal;
     for (const number of REFUSED_COMMANDS) terminal.parser.registerOscHandler(number, () => true);
+    // No program needs more of them than the screen is large.
+    const isTooMany = ([count]: (number | number[])[]) => Number(count) > Math.max(terminal.rows, terminal.cols);
+    for (const final of REPEATED_SEQUENCES) terminal.parser.registerCsiHandler({ final }, isTooMany);
     terminal.loadAddon(this.#fit);
     withNonce(place.ownerDocument, () => terminal.open(place));
     terminal.onData((text) => onInput(this.#encoder.encode(text)));
@@ -82,16 +92,20 @@ export class Screen implements Disposable {
 
   /** Shows output. Resolves when there is room for more. */
   async write(bytes: Uint8Array): Promise<void> {
-    this.#waitingBytes += bytes.byteLength;
-    this.#terminal.write(bytes, () => {
-      this.#waitingBytes -= bytes.byteLength;
-      if (this.#waitingBytes <= WAITING_BYTES_MAX / 2) this.#drained?.();
-    });
+    for (let at = 0; at < bytes.byteLength; at += PIECE_BYTES) this.#writePiece(bytes.subarray(at, at + PIECE_BYTES));
     if (this.#waitingBytes <= WAITING_BYTES_MAX) return;
     await new Promise<void>((resolve) => {
       this.#drained = resolve;
     });
     this.#drained = null;
+  }
+
+  #writePiece(bytes: Uint8Array): void {
+    this.#waitingBytes += bytes.byteLength;
+    this.#terminal.write(bytes, () => {
+      this.#waitingBytes -= bytes.byteLength;
+      if (this.#waitingBytes <= WAITING_BYTES_MAX / 2) this.#drained?.();
+    });
   }
 
   /** Resolves when everything was drawn. */
