@@ -58,6 +58,34 @@ async function openWith(lines: string, path = "/", options: TabOptions = {}): Pr
 }
 
 describe("the tree", () => {
+  test("is not waited for, nor tried again, with a token that may not read images", async () => {
+    const token = await scene.appliance.createToken("tester", "--scope", "operations:read");
+    await using tab = await open("/", { token });
+    await tab.page.getByText("The token of this session lacks the scope images:read.").waitFor();
+    for (const name of ["Try again", "Import an image", "Unfold all"]) {
+      expect(await tab.page.getByRole("button", { name }).count()).toBe(0);
+    }
+    await tab.page.goto("/runs");
+    await settled(tab);
+    expect(await tab.page.getByRole("link", { name: "New run" }).count()).toBe(0);
+    await tab.page.goto(`/runs/new?image=${scene.image}`);
+    await tab.page.getByText("The token of this session lacks the scope files:write.").waitFor();
+    expect(await tab.page.getByRole("button", { name: "Choose files" }).isDisabled()).toBe(true);
+    expect(
+      await tab.page.getByRole("textbox", { name: "Command" }).evaluate((field) => field === document.activeElement),
+    ).toBe(true);
+  });
+
+  test("says so when the image of its link is not there", async () => {
+    await using tab = await open("/?image=0197a1d0-5a5e-7000-8000-3c6e0b8a9c15");
+    const note = tab.page.getByRole("status").filter({ hasText: "It may have been deleted" });
+    await note.waitFor();
+    expect(await viewProblems(tab, "branches-missing")).toEqual([]);
+    await note.getByRole("button", { name: "Close" }).click();
+    await note.waitFor({ state: "detached" });
+    await tab.page.waitForURL((url) => url.search === "");
+  });
+
   test("grows: a run shows while it runs, and becomes its image", async () => {
     await using tab = await open();
     const { page } = tab;

@@ -182,3 +182,29 @@ export function FocusNote({ drawing, focusId, onEnd }: FocusNoteProps) {
     </div>
   );
 }
+
+interface MissingNoteProps {
+  readonly drawing: Drawing;
+  /** the image that the address names */
+  readonly id: string | null;
+  readonly onEnd: () => void;
+}
+
+/** Says that the image of a link is not among the branches. */
+export function MissingNote({ drawing, id, onEnd }: MissingNoteProps) {
+  if (id === null || !drawing.isComplete || drawing.forest.images.has(id)) return null;
+  return (
+    <div class="branches-banner" role="status">
+      <Icon name="search" />
+      <p>
+        Image <GuestText text={shortId(id)} isMono /> is not here.{" "}
+        {drawing.hasOlder
+          ? "It may be older than the images that are loaded, it may have been deleted, or it belongs to another account."
+          : "It may have been deleted, or it belongs to another account."}
+      </p>
+      <Button isSmall onClick={onEnd}>
+        Close
+      </Button>
+    </div>
+  );
+}

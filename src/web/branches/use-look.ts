@@ -19,6 +19,8 @@ export interface LookState {
   readonly focusId: string | null;
   readonly isList: boolean;
   readonly selectedKey: string | null;
+  /** the image that the address names */
+  readonly namedId: string | null;
   /** what is to be brought into view */
   readonly shown: { readonly key: string } | null;
   search(query: string): void;
@@ -74,6 +76,7 @@ export function useLook({ branches }: Loaded): LookState {
     focusId,
     isList,
     selectedKey,
+    namedId: parameters.get("image"),
     shown,
     search: (text) => {
       setQuery(text);

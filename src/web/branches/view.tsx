@@ -11,7 +11,7 @@ import { Details } from "./details.tsx";
 import { DeleteDialog, TagDialog } from "./dialogs.tsx";
 import { ImportDialog, NoImages } from "./import-dialog.tsx";
 import { ListView } from "./list-view.tsx";
-import { CompareNote, FocusNote, Summary, Toolbar } from "./toolbar.tsx";
+import { CompareNote, FocusNote, MissingNote, Summary, Toolbar } from "./toolbar.tsx";
 import { type StageControl, TreeView } from "./tree-view.tsx";
 import { useBranches } from "./use-branches.ts";
 import { useHandling } from "./use-handling.ts";
@@ -26,6 +26,7 @@ export function View() {
   const { may } = useSession();
   const { drawing, problem, reload } = loaded;
   const isEmpty = drawing.isComplete && drawing.layout.items.length === 0 && look.focusId === null;
+  const isRefused = problem !== undefined && !drawing.isThere;
   const importing = may("images:import") ? (
     <Button icon="download" onClick={() => setImporting(true)}>
       Import an image
@@ -42,7 +43,8 @@ export function View() {
         {problem === undefined ? null : (
           <ProblemNote title="The branches could not be loaded" problem={problem} onRetry={reload} />
         )}
-        {isEmpty ? <NoImages onImport={() => setImporting(true)} /> : <Forest loaded={loaded} look={look} />}
+        {isEmpty ? <NoImages onImport={() => setImporting(true)} /> : null}
+        {isEmpty || isRefused ? null : <Forest loaded={loaded} look={look} />}
       </div>
       {isImporting ? <ImportDialog onClose={() => setImporting(false)} /> : null}
     </>
@@ -89,6 +91,7 @@ function Forest({ loaded, look }: ForestProps) {
       />
       {compared === null ? null : <CompareNote image={compared} onCancel={() => deeds.onCompare(compared)} />}
       <FocusNote drawing={drawing} focusId={look.focusId} onEnd={() => deeds.onFocus(null)} />
+      {active === undefined ? <MissingNote drawing={drawing} id={look.namedId} onEnd={handling.deselect} /> : null}
       <div class="branches-body">
         <div class="branches-panes">
           {drawing.isThere ? null : <Skeleton class="branches-skeleton" lines={9} label="Loading the branches" />}

@@ -1,25 +1,34 @@
+import { hasEnded } from "../../client/operations.ts";
 import type { Operation } from "../../client/types.ts";
 import { Link } from "../app/router.ts";
+import { useSeconds } from "../parts/clock.ts";
 import { Age, Duration } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { type Column, Table } from "../parts/table.tsx";
+import { tookMs } from "../run/words.ts";
 
-const COLUMNS: readonly Column<Operation>[] = [
+const columnsAt = (now: number): readonly Column<Operation>[] => [
   { id: "status", label: "Status", cell: (operation) => <StatusMark {...statusOf(operation)} /> },
   {
     ...{ id: "command", label: "Command", isHeading: true, isWide: true },
     cell: (operation) => <Command {...operation} />,
   },
   { id: "kind", label: "Kind", cell: ({ kind }) => KIND_LABELS[kind] },
-  { id: "duration", label: "Duration", isFigure: true, cell: ({ duration_ms }) => <Duration value={duration_ms} /> },
+  {
+    id: "duration",
+    label: "Duration",
+    isFigure: true,
+    cell: (operation) => <Duration value={tookMs(operation, now)} />,
+  },
   { id: "started", label: "Started", isFigure: true, cell: ({ created_at }) => <Age at={created_at} /> },
 ];
 
 /** Operations as a table. */
 export function OperationRows({ label, rows }: { readonly label: string; readonly rows: readonly Operation[] }) {
-  return <Table label={label} columns={COLUMNS} rows={rows} rowKey={({ id }) => id} />;
+  const now = useSeconds(rows.some((operation) => !hasEnded(operation)));
+  return <Table label={label} columns={columnsAt(now)} rows={rows} rowKey={({ id }) => id} />;
 }
 
 function Command({ id, about, status, error }: Operation) {

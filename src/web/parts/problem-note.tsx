@@ -7,6 +7,7 @@ export interface ProblemNoteProps {
   readonly problem: Problem;
   /** what did not work, such as "The files could not be listed"; absent: the problem says it alone */
   readonly title?: string;
+  /** not offered for what the token does not allow: it will not do so later */
   readonly onRetry?: () => void;
 }
 
@@ -23,7 +24,7 @@ export function ProblemNote({ problem, title, onRetry }: ProblemNoteProps) {
         </p>
         {help === "" ? null : <p class="muted">{help}</p>}
       </div>
-      {onRetry === undefined ? null : (
+      {onRetry === undefined || problem.status === 403 ? null : (
         <Button isSmall onClick={onRetry}>
           Try again
         </Button>

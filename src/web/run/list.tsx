@@ -7,6 +7,7 @@ import { Link, navigate, useRoute } from "../app/router.ts";
 import { api } from "../data/api.ts";
 import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
+import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { Button, ButtonLink } from "../parts/button.tsx";
 import { useSeconds } from "../parts/clock.ts";
@@ -33,6 +34,7 @@ const TIMES = [
 /** Operations, the newest first, with the filters of the link. */
 export function RunList() {
   const { parameters } = useRoute();
+  const { may } = useSession();
   const filters = {
     status: chosen(parameters.get("status"), OPERATION_STATUSES),
     kind: chosen(parameters.get("kind"), OPERATION_KINDS),
@@ -54,9 +56,11 @@ export function RunList() {
       <PageHeader
         heading="Runs"
         actions={
-          <ButtonLink href="/runs/new" tone="primary" icon="plus">
-            New run
-          </ButtonLink>
+          may("instances:spawn") ? (
+            <ButtonLink href="/runs/new" tone="primary" icon="plus">
+              New run
+            </ButtonLink>
+          ) : null
         }
       />
       <div class="run-filters">
@@ -102,6 +106,7 @@ export function RunList() {
 }
 
 function Nothing({ isFiltered, isPastEnd }: { readonly isFiltered: boolean; readonly isPastEnd: boolean }) {
+  const { may } = useSession();
   if (isFiltered || isPastEnd) {
     return (
       <Empty
@@ -117,9 +122,11 @@ function Nothing({ isFiltered, isPastEnd }: { readonly isFiltered: boolean; read
       text="A run executes a command in a sandbox with the files of an image. Its result is a new image."
       command="coppice run --image tag:busybox -- uname -a"
       action={
-        <ButtonLink href="/runs/new" icon="run">
-          New run
-        </ButtonLink>
+        may("instances:spawn") ? (
+          <ButtonLink href="/runs/new" icon="run">
+            New run
+          </ButtonLink>
+        ) : null
       }
     />
   );

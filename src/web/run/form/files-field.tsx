@@ -20,12 +20,13 @@ interface FilesFieldProps {
   /** @param change makes the new files of the old ones, which may have changed meanwhile */
   readonly onFiles: (change: (files: readonly PlacedFile[]) => readonly PlacedFile[]) => void;
   readonly problem: string | undefined;
+  readonly mayUpload: boolean;
 }
 
 let lastKey = 1_000_000;
 
 /** Files for the sandbox, which are uploaded as soon as they are chosen. */
-export function FilesField({ files, onFiles, problem }: FilesFieldProps) {
+export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldProps) {
   const [uploads, setUploads] = useState<Readonly<Record<number, Upload>>>({});
   const [isOver, setOver] = useState(false);
   const chooser = useRef<HTMLInputElement>(null);
@@ -44,6 +45,7 @@ export function FilesField({ files, onFiles, problem }: FilesFieldProps) {
       return change === null || one === undefined ? others : { ...others, [key]: { ...one, ...change } };
     });
   const add = (chosen: readonly File[]) => {
+    if (!mayUpload) return;
     for (const file of chosen) {
       lastKey += 1;
       const key = lastKey;
@@ -100,10 +102,12 @@ export function FilesField({ files, onFiles, problem }: FilesFieldProps) {
         </p>
       )}
       <p class="run-files-add">
-        <Button icon="upload" isSmall onClick={() => chooser.current?.click()}>
+        <Button icon="upload" isSmall disabled={!mayUpload} onClick={() => chooser.current?.click()}>
           Choose files
         </Button>
-        <span class="muted">or drop them here.</span>
+        <span class="muted">
+          {mayUpload ? "or drop them here." : "The token of this session lacks the scope files:write."}
+        </span>
       </p>
       <input
         ref={chooser}

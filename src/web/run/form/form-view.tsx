@@ -88,7 +88,12 @@ function Form({ initial }: { readonly initial: RunForm }) {
       setBusy(false);
     }
   };
-  useEffect(() => place.current?.querySelector<HTMLElement>("input, textarea")?.focus(), []);
+  useEffect(() => {
+    const fields = [...(place.current?.querySelectorAll<HTMLInputElement>("input, textarea") ?? [])];
+    // What a link has filled in is not where to begin.
+    const [first] = fields;
+    (fields.slice(0, 2).find(({ value }) => value === "") ?? first)?.focus();
+  }, []);
   return (
     <form
       ref={place}
@@ -107,6 +112,7 @@ function Form({ initial }: { readonly initial: RunForm }) {
         files={form.files}
         onFiles={(change) => setForm((current) => ({ ...current, files: change(current.files) }))}
         problem={problems["files"]}
+        mayUpload={may("files:write")}
       />
       <MoreFields form={form} set={set} problems={problems} mayUseNetwork={may("instances:network")} />
       <Checkbox
