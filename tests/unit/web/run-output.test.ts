@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, spyOn, test } from "bun:test";
 import type { OperationEvent, OutputEvent } from "../../../src/client/types.ts";
 import { linesWith, placesOf } from "../../../src/web/run/output/find.ts";
 import { LINE_CHARACTERS_MAX } from "../../../src/web/run/output/line-writer.ts";
@@ -173,6 +173,17 @@ describe("escape sequences", () => {
     const [line = "", next] = linesOf(`\u001b[${"1".repeat(10_000)}mx\nnext\n`);
     expect(line.length).toBeLessThanOrEqual(LINE_CHARACTERS_MAX);
     expect(next).toBe("next");
+  });
+
+  test("and control characters, however many a line has, let its end be looked for once", () => {
+    using look = spyOn(String.prototype, "indexOf");
+    for (const unit of ["\u0000", "\r", "\u001b[m"]) {
+      const buffer = new OutputBuffer();
+      look.mockClear();
+      buffer.add(output(`${unit.repeat(1000)}\n${unit.repeat(1000)}end\n`));
+      expect(look.mock.calls.filter(([found]) => found === "\n").length).toBeLessThan(5);
+      expect(buffer.lines().map(({ text }) => text)).toEqual(["", "end"]);
+    }
   });
 
   test("other control characters are shown as pictures", () => {

@@ -71,12 +71,16 @@ export class LineWriter {
   }
 
   write(text: string): void {
+    /** where the line ends that `at` is in; it is looked for once, because a line may have very many control characters */
+    let end = -1;
     for (let at = 0; at < text.length; ) {
       if (this.#state !== "text") {
         at = this.#escape(text, at);
         continue;
       }
-      const whole = this.#line === null ? this.#wholeLine(text, at) : -1;
+      if (end < at) end = text.indexOf("\n", at);
+      if (end < 0) end = text.length;
+      const whole = this.#line === null ? this.#wholeLine(text, at, end) : -1;
       if (whole >= 0) {
         at = whole;
         continue;
@@ -102,9 +106,8 @@ export class LineWriter {
   }
 
   /** Most lines have an end and nothing but text; gives where the next one begins, or -1. */
-  #wholeLine(text: string, from: number): number {
-    const end = text.indexOf("\n", from);
-    if (end < 0) return -1;
+  #wholeLine(text: string, from: number, end: number): number {
+    if (end === text.length) return -1;
     const content = text.slice(from, end);
     // The slice of a text keeps all of the text: only lines that are kept whole may be slices.
     if (content.length > LINE_CHARACTERS_MAX || CONTROL.test(content)) return -1;
