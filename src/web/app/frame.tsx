@@ -29,7 +29,7 @@ const THEMES = [
 /** What is around every view: the way to the places, who is signed in, and what the view is in. */
 export function Frame({ children }: { readonly children: ComponentChildren }) {
   const [isHelpOpen, setHelpOpen] = useState(false);
-  // Also where a view listens to no changes, the end of the session or of the appliance is noticed by the stream.
+  // The stream tells when the session or the appliance ends, also where a view listens to no changes.
   useChanges(ignore);
   useShortcut({ keys: "?", text: "Keyboard shortcuts", group: "Everywhere" }, () => setHelpOpen(true));
   return (

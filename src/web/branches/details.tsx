@@ -102,7 +102,7 @@ function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & {
         <Fact name="Made from it">{image.below === 0 ? "nothing" : countOf(image.below, "image")}</Fact>
       </dl>
       <Way image={image} onReveal={onReveal} />
-      <Deedful image={image} deeds={deeds} />
+      <ImageActions image={image} deeds={deeds} />
     </>
   );
 }
@@ -128,6 +128,7 @@ function Way({ image, onReveal }: { readonly image: ImageNode; readonly onReveal
   );
 }
 
+/** Ancestors that are named. */
 const NAMES_MAX = 5;
 
 function namedAbove(image: ImageNode): { readonly ancestor: ImageNode; readonly steps: number }[] {
@@ -137,7 +138,8 @@ function namedAbove(image: ImageNode): { readonly ancestor: ImageNode; readonly 
     .slice(0, NAMES_MAX);
 }
 
-function Deedful({ image, deeds }: { readonly image: ImageNode; readonly deeds: Deeds }) {
+/** The actions of the image, as buttons. */
+function ImageActions({ image, deeds }: { readonly image: ImageNode; readonly deeds: Deeds }) {
   const { may } = useSession();
   return (
     <div class="branches-deeds">

@@ -253,7 +253,7 @@ export function stateClasses(item: Item, { drawing, activeKey, comparedKey }: Fo
   return Object.entries(states).flatMap(([name, holds]) => (holds ? [name] : []));
 }
 
-/** What an item is for who hears the page, in both forms. Its name is what it shows. */
+/** What an item is for a screen reader, in both forms. Its name is what it shows. */
 export function treeItem(item: Item, { activeKey }: FormProps) {
   const isFold = item.kind === "steps" || item.kind === "more";
   const hasMore = isFold || (item.kind === "image" && item.image.children.length + item.image.runs.length > 0);

@@ -48,7 +48,7 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
     onCompare: (image) => setCompared(image === compared ? null : image),
     onFocus: (image) => look.focus(image?.id ?? null),
     onCopy: (text) =>
-      void copyText(text).then((isCopied) => toast(isCopied ? "Copied" : "The browser does not allow it.")),
+      void copyText(text).then((isCopied) => toast(isCopied ? "Copied" : "The browser does not let this page copy.")),
     onDelete: setDeleting,
     onToggle,
     isUnfolded: (image) => branches.folds.unfolded.has(image.id),

@@ -136,7 +136,7 @@ function ExtendQuestion({ operation, onClose }: { readonly operation: Operation;
         const ran = startedAt === undefined ? 0 : Math.max(0, Date.now() - Date.parse(startedAt)) / 1000;
         const route = api.v1.instances({ uuid: encodeURIComponent(operation.id) });
         const { timeout } = await answerOf(route.patch({ timeout: Math.ceil(ran + (seconds ?? 0)) }));
-        toast(`Its time limit is ${timeout} s from its start on`);
+        toast(`The time limit is ${timeout} s from the start`);
       }}
     >
       <Field

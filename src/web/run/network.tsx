@@ -33,7 +33,7 @@ export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
     <section class="run-network" aria-label="Network">
       {typeof network === "object" ? <Rules network={network} /> : null}
       {rows.length === 0 ? (
-        <p class="muted">It has connected to nothing{audit === undefined ? " yet" : ""}.</p>
+        <p class="muted">No connections{audit === undefined ? " yet" : ""}.</p>
       ) : (
         <Table
           label="Hosts"

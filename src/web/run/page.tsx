@@ -215,7 +215,7 @@ function OutputOfProcess({ operation, spid }: { readonly operation: Operation; r
       <p class="run-of-process">
         Output of process {spid}.{" "}
         <ButtonLink href={`/runs/${operation.id}`} isSmall tone="quiet">
-          Show that of the command
+          Show the output of the command
         </ButtonLink>
       </p>
       <Output id={operation.id} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
@@ -224,8 +224,8 @@ function OutputOfProcess({ operation, spid }: { readonly operation: Operation; r
 }
 
 function emptyText(operation: Operation, { isOver }: Feed): string {
-  if (operation.status === "PENDING") return "The run waits for its turn: its output will be here.";
-  return isOver ? "It wrote nothing." : "It has written nothing yet.";
+  if (operation.status === "PENDING") return "The run is waiting. Its output appears here.";
+  return isOver ? "Nothing was written." : "Nothing was written yet.";
 }
 
 /** Nobody has an operation of that id, or it cannot be read. */

@@ -19,6 +19,7 @@ import { type Column, Table } from "../parts/table.tsx";
 import { useToast } from "../parts/toast.tsx";
 import { lineOf } from "./form/words.ts";
 
+/** Processes that are listed. */
 const LIMIT = 200;
 const SIGNALS = ["TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL"] as const;
 
@@ -114,14 +115,14 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
 }
 
 const SIGNAL_LABELS: Readonly<Record<(typeof SIGNALS)[number], string>> = {
-  TERM: "Ask it to end (TERM)",
+  TERM: "Terminate (TERM)",
   INT: "Interrupt (INT)",
   HUP: "Hang up (HUP)",
   USR1: "USR1",
   USR2: "USR2",
-  STOP: "Halt (STOP)",
-  CONT: "Go on (CONT)",
-  KILL: "End it at once (KILL)",
+  STOP: "Pause (STOP)",
+  CONT: "Resume (CONT)",
+  KILL: "Kill (KILL)",
 };
 
 function StateOf({ state, exit_code: exitCode, signal, timed_out: isTimedOut }: Process) {

@@ -15,7 +15,7 @@ export function ProgressPanel({ operation, feed }: { readonly operation: Operati
     .filter(({ type }) => type === "progress")
     .map(({ data }) => stepOf(data as Record<string, unknown>));
   const isOver = hasEnded(operation);
-  if (steps.length === 0) return isOver ? null : <p class="muted">It has not started yet.</p>;
+  if (steps.length === 0) return isOver ? null : <p class="muted">Not started yet.</p>;
   return (
     <section class="run-progress" aria-label="Progress">
       <h2 class="run-subhead">Progress</h2>

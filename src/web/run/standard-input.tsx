@@ -49,7 +49,7 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
           Close the input
         </Button>
       </div>
-      {problem === undefined ? null : <ProblemNote problem={problem} title="It was not sent" />}
+      {problem === undefined ? null : <ProblemNote problem={problem} title="The input was not sent" />}
     </form>
   );
 }

@@ -112,7 +112,7 @@ export function isPassedOver(item: Item, search: Search | null): boolean {
   return hiddenBy(item).hits === 0 && !(item.kind === "image" && item.image.isHit);
 }
 
-/** What who hears an item has to be told beside what it shows; nothing when that is all. */
+/** What a screen reader tells of an item in addition to what it shows; empty when there is nothing more. */
 export function unseenOf(item: Item): string {
   const { images, hits } = hiddenBy(item);
   const folded = item.kind === "steps" ? ["folded"] : images === 0 ? [] : [`${countOf(images, "image")} folded`];

@@ -23,6 +23,7 @@ interface FilesFieldProps {
   readonly mayUpload: boolean;
 }
 
+/** Files that an earlier run had are numbered from 0 on. */
 let lastKey = 1_000_000;
 
 /** Files for the sandbox, which are uploaded as soon as they are chosen. */
@@ -128,7 +129,7 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
 function UploadState({ upload }: { readonly upload: Upload | undefined }) {
   if (upload === undefined) return null;
   const { share, size, problem } = upload;
-  if (problem !== undefined) return <p class="field-problem">It was not uploaded: {problem}</p>;
+  if (problem !== undefined) return <p class="field-problem">Not uploaded: {problem}</p>;
   return (
     <span class="run-upload">
       <progress value={share} max={1} aria-label="Uploading" />

@@ -46,10 +46,10 @@ export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onSh
   if (isOver || !isRunning) {
     return (
       <Empty
-        title={isOver ? "The run has ended" : "The run has not begun"}
+        title={isOver ? "The run has ended" : "The run has not started"}
         text={
           isOver
-            ? "A terminal needs a run that goes on. Start one from its result to look around in its files."
+            ? "A terminal needs a running command. Start a shell on the result to look at its files."
             : "A terminal can be opened as soon as the command runs."
         }
         {...(isOver ? { command: "coppice shell IMAGE" } : {})}

@@ -108,8 +108,8 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
       {state.is === "failed" ? <ProblemNote problem={state.problem} title="The terminal is not attached" /> : null}
       <div ref={place} class="run-screen" />
       <p class="field-hint">
-        Ctrl+Alt+Escape leaves the keys of the terminal. Detaching leaves the process as it is; this link comes back to
-        it.
+        Ctrl+Alt+Escape moves the focus out of the terminal. Detaching leaves the process running; this link comes back
+        to it.
       </p>
       {asking === null ? null : <PasteQuestion text={asking.text} onAnswer={answer} />}
     </section>
@@ -119,7 +119,7 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
 function stateText(state: State, spid: number): string {
   if (state.is === "connecting") return "Attaching…";
   if (state.is === "attached") return `Attached to process ${spid}.`;
-  if (state.is === "lost") return "The connection is lost; it is being made anew.";
+  if (state.is === "lost") return "The connection was lost. Reconnecting.";
   if (state.is !== "ended") return "Not attached.";
   return state.exitCode === null ? "The process has ended." : `The process has ended with exit code ${state.exitCode}.`;
 }
