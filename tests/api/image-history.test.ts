@@ -196,17 +196,19 @@ describe('"GET /images/{uuid}/diff"', () => {
       { path: "run", type: "f", content: "x", mode: 0o4755, uid: 7, gid: 8 },
       { path: "link", type: "l", target: RAW },
     ]);
-    const { items } = (await get(`${after}/diff`)).json;
+    const { items } = (await get(`${after}/diff?about=true`)).json;
     const of = (path: string) => items.find((item: Item) => item.path === path);
     expect(of("/run")).toMatchObject({ mode: "4755", uid: 7, gid: 8, previous_mode: "0644", previous_uid: 0 });
     expect(of("/run")).toMatchObject({ modified_at: expect.any(String), previous_modified_at: expect.any(String) });
     expect(of("/run").symlink_to).toBeUndefined();
     expect(of("/link")).toMatchObject({ previous_symlink_to: "run", symlink_to_base64: RAW.toString("base64") });
-    const removed = (await get(`${before}/diff?against=${child}`)).json.items.find(
+    const removed = (await get(`${before}/diff?against=${child}&about=true`)).json.items.find(
       (item: Item) => item.change === "removed",
     );
     expect(removed).toMatchObject({ previous_mode: expect.any(String) });
     expect(removed.mode).toBeUndefined();
+    const short = (await get(`${after}/diff`)).json.items[0];
+    expect(Object.keys(short)).toEqual(["path", "change", "type", "size_bytes", "previous_size_bytes"]);
   });
 
   test("compares with any other image, in both directions", async () => {

@@ -135,7 +135,7 @@ export function imageRoutes(surface: Surface) {
         return {
           uuid: id,
           ...(against === null ? {} : { against }),
-          items: found.map(diffItem),
+          items: found.map(query.about === true ? diffItemAbout : diffItem),
           ...(next === null ? {} : { next: byteStringToBytes(next).toString("base64url") }),
         };
       },
@@ -165,6 +165,14 @@ function diffItem({ path, change, now, before }: Difference): DiffItem {
     ...(now === null ? {} : { size_bytes: now.entry.size }),
     ...(before === null || before.entry.type === shown ? {} : { previous_type: TYPE_NAMES[before.entry.type] }),
     ...(before === null ? {} : { previous_size_bytes: before.entry.size }),
+  };
+}
+
+/** A difference with what a listing says of each side besides. */
+function diffItemAbout(difference: Difference): DiffItem {
+  const { now, before } = difference;
+  return {
+    ...diffItem(difference),
     ...(now === null ? {} : sideOf("", now.entry)),
     ...(before === null ? {} : sideOf("previous_", before.entry)),
   };

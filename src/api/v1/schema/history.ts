@@ -64,8 +64,8 @@ export const DiffItem = Type.Object({
   size_bytes: Size("size in the image; absent when removed"),
   previous_type: Type.Optional(EntryTypeName),
   previous_size_bytes: Size("size in the other image; absent when added"),
-  ...sideFields("", "in the image; absent when removed"),
-  ...sideFields("previous_", "in the other image; absent when added"),
+  ...sideFields("", "in the image, on request; absent when removed"),
+  ...sideFields("previous_", "in the other image, on request; absent when added"),
 });
 export type DiffItem = Static<typeof DiffItem>;
 

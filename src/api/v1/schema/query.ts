@@ -262,6 +262,9 @@ export const DiffQuery = Type.Object({
       error: "cursor must be the `next` of a previous page",
     }),
   ),
+  about: Type.Optional(
+    flag("about", "true: each item also has mode, owner, modification time and target of a symlink, on both sides"),
+  ),
 });
 
 /** Query of the processes of an instance. */

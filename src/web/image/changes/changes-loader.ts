@@ -35,6 +35,7 @@ export async function readChanges(
   for (;;) {
     const query = {
       limit: PAGE_COUNT,
+      about: true,
       ...(against === null ? {} : { against }),
       ...(cursor === undefined ? {} : { cursor }),
     };
