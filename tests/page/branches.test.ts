@@ -58,6 +58,16 @@ async function openWith(lines: string, path = "/", options: TabOptions = {}): Pr
 }
 
 describe("the tree", () => {
+  test("tells what is chosen in the colours of the reader, too", async () => {
+    await using tab = await open(`/?image=${scene.image}`);
+    const { page } = tab;
+    const outline = (of: Locator) => of.evaluate((element) => getComputedStyle(element).outlineStyle);
+    await page.emulateMedia({ forcedColors: "active" });
+    expect(await outline(page.getByRole("button", { name: "Tree" }))).toBe("solid");
+    expect(await outline(page.getByRole("button", { name: "List" }))).toBe("none");
+    expect(await outline(page.locator(".branches-active"))).toBe("solid");
+  });
+
   test("is not waited for, nor tried again, with a token that may not read images", async () => {
     const token = await scene.appliance.createToken("tester", "--scope", "operations:read");
     await using tab = await open("/", { token });

@@ -43,7 +43,12 @@ export function View() {
         {problem === undefined ? null : (
           <ProblemNote title="The branches could not be loaded" problem={problem} onRetry={reload} />
         )}
-        {isEmpty ? <NoImages onImport={() => setImporting(true)} /> : null}
+        {isEmpty ? (
+          <>
+            <MissingNote drawing={drawing} id={look.namedId} onEnd={() => look.select(null, false)} />
+            <NoImages onImport={() => setImporting(true)} />
+          </>
+        ) : null}
         {isEmpty || isRefused ? null : <Forest loaded={loaded} look={look} />}
       </div>
       {isImporting ? <ImportDialog onClose={() => setImporting(false)} /> : null}

@@ -89,6 +89,7 @@ const ACCOUNTS: readonly Column<Load["accounts"][number]>[] = [
 ];
 
 function OwnSection() {
+  const { may } = useSession();
   const own = useResource("house-own", async (signal) => {
     const [running, waiting] = await Promise.all(
       (["EXECUTING", "PENDING"] as const).map((status) =>
@@ -117,9 +118,11 @@ function OwnSection() {
           text="Whatever you start appears here while it runs, no matter where you started it."
           command="coppice run --image tag:NAME -- COMMAND"
           action={
-            <ButtonLink href="/runs/new" icon="run">
-              Start a run
-            </ButtonLink>
+            may("instances:spawn") ? (
+              <ButtonLink href="/runs/new" icon="run">
+                Start a run
+              </ButtonLink>
+            ) : null
           }
         />
       ) : null}

@@ -27,6 +27,11 @@ export interface ChartOptions {
   readonly onPoint: (index: number | null) => void;
 }
 
+/** Distances of the times that an axis may name, in `seconds`: its text tells no parts of a second. */
+const TIME_STEPS = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400, 604_800,
+] as const;
+
 /** The time of day where the reader is. @param seconds since the epoch */
 function timeText(seconds: number): string {
   return new Date(seconds * 1000).toLocaleTimeString("en-GB");
@@ -45,7 +50,13 @@ export class Chart {
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
         scales: { y: { range: (_plot, _low, high) => [0, Math.max(least, high * 1.1)] } },
         axes: [
-          { ...axis, grid: { show: false }, space: 80, values: (_plot, times) => times.map(timeText) },
+          {
+            ...axis,
+            grid: { show: false },
+            space: 80,
+            incrs: [...TIME_STEPS],
+            values: (_plot, times) => times.map(timeText),
+          },
           {
             ...axis,
             ...{ size: 72, space: 36, incrs: [...steps] },
