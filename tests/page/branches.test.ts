@@ -63,7 +63,7 @@ describe("the tree", () => {
     const { page } = tab;
     const outline = (of: Locator) => of.evaluate((element) => getComputedStyle(element).outlineStyle);
     await page.emulateMedia({ forcedColors: "active" });
-    expect(await outline(page.getByRole("button", { name: "Tree" }))).toBe("solid");
+    expect(await outline(page.getByRole("button", { name: "Tree", exact: true }))).toBe("solid");
     expect(await outline(page.getByRole("button", { name: "List" }))).toBe("none");
     expect(await outline(page.locator(".branches-active"))).toBe("solid");
   });

@@ -20,13 +20,26 @@ afterAll(async () => {
 
 const rows = async (page: Page) =>
   (await page.locator(".xterm-rows > div").allTextContents()).map((row) => row.trimEnd());
-/** Waits until a row of the screen is this text alone. */
-const shows = (page: Page, text: string) =>
-  until(`the screen shows ${text}`, async () => (await rows(page)).includes(text));
+/** Whether a row of the screen is this text alone. */
+const isShown = async (page: Page, text: string) => (await rows(page)).includes(text);
+const shows = (page: Page, text: string) => until(`the screen shows ${text}`, () => isShown(page, text));
 const type = async (page: Page, line: string) => {
   await page.keyboard.type(line);
   await page.keyboard.press("Enter");
 };
+/** Time in which a shell obeys a line, in `milliseconds`. */
+const OBEYED_MS_MAX = 5000;
+/**
+ * Types a line until it is obeyed: the shell asks for the place of the cursor, and the answer may come between the letters.
+ */
+const typeUntil = (page: Page, line: string, isObeyed: () => Promise<boolean>) =>
+  until(`the shell obeys ${line}`, async () => {
+    await type(page, line);
+    return await until("the line is obeyed", isObeyed, OBEYED_MS_MAX).then(
+      () => true,
+      () => false,
+    );
+  });
 const openShell = async (page: Page) => {
   await page.getByRole("button", { name: "Open a shell" }).click();
   await page.getByText(/^Attached to process/).waitFor();
@@ -36,18 +49,10 @@ test("a shell is typed into, has the size of its place, is left and found again,
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;
   await openShell(page);
-  await type(page, "echo $((6 * 7)) is it");
-  await shows(page, "42 is it");
+  await typeUntil(page, "echo $((6 * 7)) is it", () => isShown(page, "42 is it"));
   const size = async (): Promise<string> => {
     const found = async () => (await rows(page)).findLast((row) => /^size \d+ \d+ end$/.test(row));
-    await until("the size is told", async () => {
-      await type(page, "echo size $(stty size) end");
-      // The shell asks for the place of the cursor, and the answer may come between the letters of the line.
-      return await until("the line is obeyed", async () => (await found()) !== undefined, 5000).then(
-        () => true,
-        () => false,
-      );
-    });
+    await typeUntil(page, "echo size $(stty size) end", async () => (await found()) !== undefined);
     return (await found()) ?? "";
   };
   const wide = await size();
@@ -58,8 +63,7 @@ test("a shell is typed into, has the size of its place, is left and found again,
     return (await size()) !== wide;
   });
   await page.setViewportSize({ width: 1280, height: 800 });
-  await type(page, "clear; echo before");
-  await shows(page, "before");
+  await typeUntil(page, "clear; echo before", () => isShown(page, "before"));
   expect(await viewProblems(tab, "run-terminal")).toEqual([]);
 
   // The process goes on without anybody, and the link comes back to it.
@@ -69,8 +73,7 @@ test("a shell is typed into, has the size of its place, is left and found again,
   await page.goto(link);
   await page.getByText(/^Attached to process/).waitFor();
   await shows(page, "before");
-  await type(page, "echo after");
-  await shows(page, "after");
+  await typeUntil(page, "echo after", () => isShown(page, "after"));
   await type(page, "exit 5");
   await page.getByText("The process has ended with exit code 5.").waitFor();
 });
@@ -87,10 +90,8 @@ test("a hostile program writes no clipboard, no title and no link, and its colou
     "printf '\\033[38;2;250;10;10mtrue \\033[48;5;200mcolour\\033[0m\\n'",
     "printf '\\033[21t\\033[c\\033[>c\\033]10;?\\007'",
   ];
-  await type(page, sequences.join("; "));
-  await type(page, "echo; echo done");
-  await shows(page, "done");
-  await shows(page, "a link");
+  const line = `${sequences.join("; ")}; echo; echo done`;
+  await typeUntil(page, line, async () => (await isShown(page, "done")) && (await isShown(page, "a link")));
   expect(await page.title()).toBe(title);
   await page.getByText("a link", { exact: true }).first().click({ force: true });
   expect(page.context().pages()).toHaveLength(1);
@@ -128,8 +129,7 @@ test("the keys leave it", async () => {
   await page.getByRole("button", { name: "Open a shell" }).focus();
   await page.keyboard.press("Enter");
   await page.getByText(/^Attached to process/).waitFor();
-  await type(page, "echo by keys");
-  await shows(page, "by keys");
+  await typeUntil(page, "echo by keys", () => isShown(page, "by keys"));
   await page.keyboard.press("Tab");
   expect(await page.evaluate(() => document.activeElement?.className)).toContain("xterm");
   await page.keyboard.press("Control+Alt+Escape");
@@ -146,8 +146,7 @@ test("the command's own terminal is the first thing to be seen of a run that has
   await using tab = await scene.signedIn(`/runs/${own.id}`);
   const { page } = tab;
   await page.getByText("Attached to process 1.").waitFor();
-  await type(page, "echo $((2 * 21)) of its own");
-  await shows(page, "42 of its own");
+  await typeUntil(page, "echo $((2 * 21)) of its own", () => isShown(page, "42 of its own"));
   await type(page, "exit 3");
   await page.getByText("The process has ended with exit code 3.").waitFor();
   await page.locator(".run-about").getByText("Exit 3", { exact: true }).waitFor();
