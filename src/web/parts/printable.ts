@@ -24,12 +24,23 @@ function escapeOf(character: string): string {
   return `\\u${code.toString(16).padStart(4, "0")}`;
 }
 
-/** Text of a guest in parts, so that what is not seen can be shown. */
-export function partsOf(text: string): TextPart[] {
+/** Parts of one line: each may be an element, and a text of nothing but unseen characters would be thousands. */
+export const PARTS_MAX = 128;
+const ALL_UNSEEN = new RegExp(UNSEEN, "gu");
+
+/**
+ * Text of a guest in parts, so that what is not seen can be shown.
+ * @param partsMax number of parts after which the rest is one part, whose tabs stay
+ */
+export function partsOf(text: string, partsMax: number = PARTS_MAX): TextPart[] {
   const parts: TextPart[] = [];
-  const pattern = new RegExp(UNSEEN, "gu");
   let from = 0;
-  for (const match of text.matchAll(pattern)) {
+  for (const match of text.matchAll(ALL_UNSEEN)) {
+    if (parts.length + 2 >= partsMax) {
+      const rest = text.slice(from);
+      const shown = rest.replace(ALL_UNSEEN, (unseen) => (unseen === "\t" ? "\t" : escapeOf(unseen)));
+      return [...parts, { text: shown, isEscape: shown !== rest }];
+    }
     if (match.index > from) parts.push({ text: text.slice(from, match.index), isEscape: false });
     parts.push({ text: escapeOf(match[0]), isEscape: true });
     from = match.index + match[0].length;
@@ -40,9 +51,5 @@ export function partsOf(text: string): TextPart[] {
 
 /** Text of a guest as one line in which everything is seen, for titles, attributes and file names. */
 export function printable(text: string): string {
-  return UNSEEN.test(text)
-    ? partsOf(text)
-        .map((part) => part.text)
-        .join("")
-    : text;
+  return text.replace(ALL_UNSEEN, escapeOf);
 }

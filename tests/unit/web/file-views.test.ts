@@ -139,6 +139,13 @@ describe("rows of a text", () => {
       ["d", 0],
       ["ef", 1],
     ]);
+    const text = "a+".repeat(2000);
+    const triples = Uint32Array.from({ length: 6000 }, (_, index) =>
+      index % 3 === 2 ? 1 : 2 * Math.floor(index / 3) + (index % 3),
+    );
+    const many = piecesOf(text, { triples, firsts: Uint32Array.of(0, 2000) }, 0, 0, text.length);
+    expect(many.length).toBeLessThan(300);
+    expect(many.map((piece) => piece.text).join("")).toBe(text);
     expect(piecesOf(lines.text, tokens, 0, 2, 5).map(({ text }) => text)).toEqual(["c", "d", "e"]);
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { partsOf, printable } from "../../../src/web/parts/printable.ts";
+import { PARTS_MAX, partsOf, printable } from "../../../src/web/parts/printable.ts";
 
 describe("text of a guest", () => {
   test("is left alone where all of it is seen", () => {
@@ -30,5 +30,17 @@ describe("text of a guest", () => {
       { text: "b", isEscape: false },
     ]);
     expect(partsOf("")).toEqual([]);
+  });
+
+  test("has a bounded number of parts, however much of it is not seen", () => {
+    const text = "a\u200b\t".repeat(1000);
+    for (const max of [1, 2, 10, PARTS_MAX]) {
+      const parts = partsOf(text, max);
+      expect(parts.length).toBeLessThanOrEqual(Math.max(1, max));
+      const whole = parts.map((part) => part.text.replaceAll("\t", "\\t")).join("");
+      expect(whole).toBe("a\\u200b\\t".repeat(1000));
+    }
+    expect(partsOf(text)).toEqual(partsOf(text, PARTS_MAX));
+    expect(partsOf("\ta\tb", 1)).toEqual([{ text: "\ta\tb", isEscape: false }]);
   });
 });

@@ -221,6 +221,7 @@ describe("search", () => {
     expect(placesOf("Error: error", "Error")).toEqual([{ from: 0, to: 5 }]);
     expect(placesOf("aaa", "aa")).toEqual([{ from: 0, to: 2 }]);
     expect(placesOf("x", "")).toEqual([]);
+    expect(placesOf("a".repeat(4096), "a").length).toBe(128);
   });
 
   test("gives the numbers of lines", () => {

@@ -1,13 +1,14 @@
-import { partsOf } from "../../parts/printable.ts";
+import { PARTS_MAX, partsOf } from "../../parts/printable.ts";
 import { TOKEN_KINDS } from "../../worker/messages.ts";
 import type { LinePiece } from "./text-rows.ts";
 
 /** Pieces of a line. What is not seen, and what replaces bytes, is marked. */
 export function Pieces({ pieces }: { readonly pieces: readonly LinePiece[] }) {
+  const partsMax = Math.ceil(PARTS_MAX / Math.max(1, pieces.length));
   return (
     <>
       {pieces.map(({ text, kind }, index) => {
-        const content = partsOf(text).map((part, at) => {
+        const content = partsOf(text, partsMax).map((part, at) => {
           if (part.isEscape) return part.text === "\\t" ? "\t" : <Mark key={at} text={part.text} />;
           return part.text.includes("\ufffd") ? <Replaced key={at} text={part.text} /> : part.text;
         });
@@ -28,7 +29,7 @@ function Mark({ text }: { readonly text: string }) {
 }
 
 function Replaced({ text }: { readonly text: string }) {
-  return (
-    <>{text.split(/(\ufffd+)/).map((piece, index) => (index % 2 === 1 ? <Mark key={index} text={piece} /> : piece))}</>
-  );
+  const parts = text.split(/(\ufffd+)/);
+  if (parts.length > PARTS_MAX) return <Mark text={text} />;
+  return <>{parts.map((piece, index) => (index % 2 === 1 ? <Mark key={index} text={piece} /> : piece))}</>;
 }

@@ -6,6 +6,9 @@ export const LINE_REM = 1.25;
 /** Columns between two stops of the tab key. */
 const TAB_COLUMNS = 8;
 
+/** Pieces of one row: each is an element, and a line may have thousands of tokens. What follows is one plain piece. */
+const PIECES_MAX = 256;
+
 /** A piece of a line with one look. */
 export interface LinePiece {
   readonly text: string;
@@ -22,7 +25,7 @@ export function piecesOf(text: string, tokens: Tokens | null, line: number, star
     at = Math.max(at, until);
   };
   const last = tokens?.firsts[line + 1] ?? 0;
-  for (let index = tokens?.firsts[line] ?? 0; index < last; index += 1) {
+  for (let index = tokens?.firsts[line] ?? 0; index < last && pieces.length < PIECES_MAX; index += 1) {
     const [from = 0, to = 0, kind = 0] = tokens?.triples.subarray(3 * index, 3 * index + 3) ?? [];
     if (to <= start || from >= end) continue;
     put(Math.max(start, from), 0);

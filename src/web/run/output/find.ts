@@ -1,5 +1,8 @@
 import type { OutputLine } from "./output-buffer.ts";
 
+/** Places of one line that are marked: each is an element. */
+const PLACES_MAX = 128;
+
 /** A place in a line, in `characters`. */
 export interface Found {
   readonly from: number;
@@ -11,14 +14,18 @@ function isExact(words: string): boolean {
   return words !== words.toLowerCase();
 }
 
-/** The places of `words` in a text; case counts only for words that have an upper-case letter. */
+/** The first places of `words` in a text; case counts only for words that have an upper-case letter. */
 export function placesOf(text: string, words: string): Found[] {
   if (words === "") return [];
   const searched = isExact(words) ? text : text.toLowerCase();
   // A letter whose lower case is longer would shift the places.
   if (searched.length !== text.length) return [];
   const places: Found[] = [];
-  for (let at = searched.indexOf(words); at >= 0; at = searched.indexOf(words, at + words.length)) {
+  for (
+    let at = searched.indexOf(words);
+    at >= 0 && places.length < PLACES_MAX;
+    at = searched.indexOf(words, at + words.length)
+  ) {
     places.push({ from: at, to: at + words.length });
   }
   return places;

@@ -1,4 +1,4 @@
-import { partsOf } from "../../parts/printable.ts";
+import { PARTS_MAX, partsOf } from "../../parts/printable.ts";
 import { type Found, placesOf } from "./find.ts";
 import type { OutputLine } from "./output-buffer.ts";
 import { piecesOf } from "./pieces.ts";
@@ -20,14 +20,15 @@ export interface RowProps {
 export function Row({ line, hasTime, hasStream, words, isCurrent, top }: RowProps) {
   const { stream, text, cutCharacters, time } = line;
   const name = `run-line run-line-${stream}${isCurrent ? " run-line-current" : ""}`;
-  const found = words === "" ? NOTHING_FOUND : placesOf(text, words);
+  const pieces = piecesOf(text, line.spans, words === "" ? NOTHING_FOUND : placesOf(text, words));
+  const partsMax = Math.ceil(PARTS_MAX / Math.max(1, pieces.length));
   return (
     <div class={name} style={{ top: `${top}px` }}>
       {hasTime ? <time class="run-line-time">{timeOf(time)}</time> : null}
       {hasStream ? <span class="run-line-stream">{stream === "stderr" ? "err" : ""}</span> : null}
       <span class="run-line-text">
-        {piecesOf(text, line.spans, found).map((piece, index) => (
-          <PieceText key={index} {...piece} />
+        {pieces.map((piece, index) => (
+          <PieceText key={index} {...piece} partsMax={partsMax} />
         ))}
         {cutCharacters === 0 ? null : <span class="escape">… {cutCharacters} more characters</span>}
       </span>
@@ -41,12 +42,14 @@ function PieceText({
   text,
   style,
   isFound,
+  partsMax,
 }: {
   readonly text: string;
   readonly style: number;
   readonly isFound: boolean;
+  readonly partsMax: number;
 }) {
-  const shown = <Shown text={text} />;
+  const shown = <Shown text={text} partsMax={partsMax} />;
   const marked = isFound ? <mark>{shown}</mark> : shown;
   return style === PLAIN_STYLE ? marked : <span class={classesOf(style)}>{marked}</span>;
 }
@@ -55,20 +58,17 @@ function PieceText({
 const UNSEEN =
   /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Surrogate}/u;
 
-function Shown({ text }: { readonly text: string }) {
+function Shown({ text, partsMax }: { readonly text: string; readonly partsMax: number }) {
   if (!UNSEEN.test(text)) return text;
-  return text.split("\t").flatMap((part, column) => [
-    column === 0 ? "" : "\t",
-    ...partsOf(part).map(({ text: shown, isEscape }, index) =>
-      isEscape ? (
-        <span key={`${column}-${index}`} class="escape">
-          {shown}
-        </span>
-      ) : (
-        shown
-      ),
-    ),
-  ]);
+  return partsOf(text, partsMax).map(({ text: shown, isEscape }, index) => {
+    if (!isEscape) return shown;
+    if (shown === "\\t") return "\t";
+    return (
+      <span key={index} class="escape">
+        {shown}
+      </span>
+    );
+  });
 }
 
 /** The time of day where the reader is, with milliseconds; dates have no more than those. */
