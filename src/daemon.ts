@@ -63,8 +63,8 @@ const VCPUS_PER_CPU = 2;
 /** Grace period for requests when the daemon stops, in `milliseconds`. */
 const STOP_GRACE_MS = 2000;
 
-/** Time from listening until what only the start needed is given back, in `milliseconds`: the pool begins within it. */
-const START_MEMORY_KEPT_MS = 3000;
+/** Time from listening until what only the start needed is given back, in `milliseconds`: before the functions of spawns run. */
+const START_MEMORY_KEPT_MS = 300;
 
 /** A running appliance. Disposal stops it and leaves no processes or temporary files behind. */
 export interface Daemon extends AsyncDisposable {

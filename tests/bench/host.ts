@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import * as local from "../../src/cli/bench/host.ts";
 import { BenchTarget } from "../../src/cli/bench/target.ts";
 import { openClient } from "../../src/cli/client.ts";
@@ -12,6 +13,10 @@ const POOL_SIZE = 2;
 const POOL_MS_MAX = 180_000;
 /** A busy machine is measured, too. */
 const FLAGS = ["--vm-probe-timeout", "60s"];
+
+/** How the unit sets up the memory of the daemon. */
+const UNIT = join(import.meta.dir, "../../systemd/coppice.service");
+const MEMORY_SETTING = /^Environment=(BUN_JSC_\w+)=(\S+)$/gm;
 
 /** An appliance as it is installed, a registry, and an image to spawn. */
 export class BenchHost implements AsyncDisposable {
@@ -40,8 +45,10 @@ export class BenchHost implements AsyncDisposable {
   /** @param more of the appliance, besides what is installed */
   static async start(quick: boolean, more: ApplianceOptions = {}): Promise<BenchHost> {
     await using owned = new AsyncDisposableStack();
+    const settings = (await Bun.file(UNIT).text()).matchAll(MEMORY_SETTING);
+    const environment = Object.fromEntries([...settings].map(([, name = "", value = ""]) => [name, value]));
     const { appliance, registry, image } = owned.use(
-      await BusyboxAppliance.start({ poolSize: POOL_SIZE, flags: FLAGS, ...more }),
+      await BusyboxAppliance.start({ poolSize: POOL_SIZE, flags: FLAGS, environment, ...more }),
     );
     return new BenchHost({ appliance, registry, base: image, quick, owned: owned.move() });
   }
