@@ -68,6 +68,30 @@ describe("the tree", () => {
     expect(await outline(page.locator(".branches-active"))).toBe("solid");
   });
 
+  test("is asked for once, before it is known who is signed in", async () => {
+    await using tab = await open();
+    const { page } = tab;
+    const asked = Promise.withResolvers<void>();
+    let requests = 0;
+    page.on("request", (request) => {
+      if (!new URL(request.url()).pathname.endsWith("/v1/branches")) return;
+      requests += 1;
+      asked.resolve();
+    });
+    await page.route("**/web/session", async (route) => {
+      await asked.promise;
+      await route.continue();
+    });
+    await page.reload();
+    await node(page, scene.image).waitFor();
+    await settled(tab);
+    expect(requests).toBe(1);
+    // The images that are there by then go on to change.
+    const child = await made(scene.image, "echo child > /root/child");
+    await node(page, child).waitFor();
+    expect(requests).toBe(1);
+  });
+
   test("is not waited for, nor tried again, with a token that may not read images", async () => {
     const token = await scene.appliance.createToken("tester", "--scope", "operations:read");
     await using tab = await open("/", { token });

@@ -16,13 +16,13 @@ import { preload, ViewSlot } from "./view-slot.tsx";
 
 /**
  * Begins what does not wait for the first drawing: the theme, the keys, and at the same time the session, the chunk of the
- * view, and the stream of changes that it needs.
+ * view with what it loads first, and the stream of changes that it needs.
  */
 export function start(): void {
   startTheme();
   startKeys();
   const place = placeOf(location.pathname);
-  if (place !== undefined) void preload(place);
+  if (place !== undefined) void preload(place).then((module) => module?.prepare?.());
   void loadSession();
   listenEarly();
 }

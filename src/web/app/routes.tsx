@@ -1,8 +1,11 @@
 import type { ComponentType } from "preact";
 import type { IconName } from "../parts/icon.tsx";
 
-interface ViewModule {
+/** The chunk of a view. */
+export interface ViewModule {
   readonly View: ComponentType;
+  /** begins what the view loads first, for the page that opens with this view */
+  readonly prepare?: () => void;
 }
 
 /** A view, and the links that it shows. */

@@ -5,17 +5,20 @@ import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { Button } from "../parts/button.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import type { Place } from "./routes.tsx";
+import type { Place, ViewModule } from "./routes.tsx";
 
 const loaded = new Map<string, ComponentType>();
 const RELOADED = "coppice.reloaded";
 
 /** Loads the chunk of a view, so that it is there when it is gone to. Failures are told when it is shown. */
-export async function preload(place: Place): Promise<void> {
+export async function preload(place: Place): Promise<ViewModule | null> {
   try {
-    loaded.set(place.name, (await place.load()).View);
+    const module = await place.load();
+    loaded.set(place.name, module.View);
+    return module;
   } catch {
     // TypeError: the chunk does not come; whoever goes there is told.
+    return null;
   }
 }
 

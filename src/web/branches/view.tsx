@@ -11,12 +11,18 @@ import { Details } from "./details.tsx";
 import { DeleteDialog, TagDialog } from "./dialogs.tsx";
 import { ImportDialog, NoImages } from "./import-dialog.tsx";
 import { ListView } from "./list-view.tsx";
+import { openEarly } from "./live-branches.ts";
 import { CompareNote, FocusNote, MissingNote, Summary, Toolbar } from "./toolbar.tsx";
 import { type StageControl, TreeView } from "./tree-view.tsx";
 import { useBranches } from "./use-branches.ts";
 import { useHandling } from "./use-handling.ts";
 import { useLook } from "./use-look.ts";
 import { KEY_ZOOM, useTreeKeys } from "./use-tree-keys.ts";
+
+/** Begins to load the images before the view is shown. */
+export function prepare(): void {
+  openEarly();
+}
 
 /** The forest of images: what was made from what, and what runs now. */
 export function View() {

@@ -26,16 +26,21 @@ let hasBegun = false;
 export function useChanges(handle: (change: Change) => void): void {
   const latest = useRef(handle);
   latest.current = handle;
-  useEffect(() => {
-    const listen = (change: Change) => latest.current(change);
-    handlers.add(listen);
-    if (hasBegun) listen({ type: "resync" });
+  useEffect(() => followChanges((change) => latest.current(change)), []);
+}
+
+/**
+ * Calls `handle` for each change, as `useChanges` does.
+ * @returns stops that
+ */
+export function followChanges(handle: (change: Change) => void): () => void {
+  handlers.add(handle);
+  if (hasBegun) handle({ type: "resync" });
+  keepListening();
+  return () => {
+    handlers.delete(handle);
     keepListening();
-    return () => {
-      handlers.delete(listen);
-      keepListening();
-    };
-  }, []);
+  };
 }
 
 /** Changes of operations that come within this time are told as one, in `milliseconds`. */

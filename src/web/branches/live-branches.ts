@@ -1,0 +1,108 @@
+import { readBranches } from "../../client/branches.ts";
+import type { Change } from "../../client/types.ts";
+import { api } from "../data/api.ts";
+import { followChanges } from "../data/changes.ts";
+import { type Problem, problemOf } from "../data/problem.ts";
+import { csrf, onSessionChange } from "../data/session.ts";
+import { Branches } from "./model/branches.ts";
+import type { ImageNode } from "./model/forest.ts";
+import { type Row, rowOf } from "./model/rows.ts";
+
+/** How long the first images wait for the stream of changes, in `milliseconds`: images that it tells of come after them. */
+const STREAM_WAIT_MS = 250;
+/** How long images are kept for a view that is still to come, in `milliseconds`. */
+const EARLY_MS = 5_000;
+
+/** The images of the account, as they are and as they change, until it is stopped. */
+export class LiveBranches {
+  #problem: Problem | undefined;
+  #loading: AbortController | null = null;
+  #changed: () => void = () => undefined;
+  readonly branches = new Branches(() => this.#changed());
+  readonly #leave: () => void;
+  readonly #timer: ReturnType<typeof setTimeout>;
+
+  constructor() {
+    this.#leave = followChanges((change) => this.#apply(change));
+    this.#timer = setTimeout(() => {
+      if (this.#loading === null) this.reload();
+    }, STREAM_WAIT_MS);
+  }
+
+  /** Why images are missing. */
+  get problem(): Problem | undefined {
+    return this.#problem;
+  }
+
+  /** Calls `changed` when there is something new to show. */
+  set onChange(changed: () => void) {
+    this.#changed = changed;
+  }
+
+  readonly reload = (): void => void this.#load(null);
+
+  /** Loads images that are older than those that are there. */
+  readonly loadOlder = (): void => void this.#load(oldestOf(this.branches));
+
+  stop(): void {
+    this.#changed = () => undefined;
+    clearTimeout(this.#timer);
+    this.#leave();
+    this.#loading?.abort();
+  }
+
+  #apply(change: Change): void {
+    const row = rowOf(change);
+    if (change.type === "resync") this.reload();
+    else if (row !== null) this.branches.take([row]);
+  }
+
+  async #load(before: string | null): Promise<void> {
+    this.#loading?.abort();
+    const own = new AbortController();
+    this.#loading = own;
+    if (before === null) this.branches.beginAnew();
+    try {
+      const part = before === null ? {} : { before };
+      for await (const rows of readBranches(api, { ...part, signal: own.signal })) {
+        this.branches.take(rows.map(rowOf).filter((row): row is Row => row !== null));
+      }
+      this.#problem = undefined;
+    } catch (error) {
+      if (own.signal.aborted) return;
+      this.#problem = problemOf(error);
+    }
+    this.#changed();
+  }
+}
+
+function oldestOf({ drawing }: Branches): string | null {
+  let oldest: ImageNode | null = null;
+  for (const image of drawing.forest.images.values()) {
+    if (oldest === null || image.createdAt < oldest.createdAt) oldest = image;
+  }
+  return oldest?.id ?? null;
+}
+
+let early: LiveBranches | null = null;
+
+/** Begins to load while the session and the first drawing are still to come: the next view takes what is there by then. */
+export function openEarly(): void {
+  if (csrf() === "" || early !== null) return;
+  early = new LiveBranches();
+  setTimeout(dropEarly, EARLY_MS);
+}
+
+/** What `openEarly` has begun, or begun now. Whoever takes it stops it. */
+export function openBranches(): LiveBranches {
+  const opened = early ?? new LiveBranches();
+  early = null;
+  return opened;
+}
+
+onSessionChange(dropEarly);
+
+function dropEarly(): void {
+  early?.stop();
+  early = null;
+}
