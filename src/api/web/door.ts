@@ -10,6 +10,9 @@ const PAGE_KEY_MARK = "~";
 /** A link: the key and the path behind it. */
 const LINK = new RegExp(`^/${PAGE_KEY_MARK}([A-Za-z0-9_-]{1,128})(/.*)$`);
 
+/** What may be a key in a path that somebody has shortened or spelled in another way. */
+const MARKED_PART = new RegExp(`/(?:${PAGE_KEY_MARK}|%7e)[^/]*`, "gi");
+
 /** Cookies of one name in a request that are looked at: the own one, and those that other services of the host have set. */
 const COOKIES_COUNT_MAX = 8;
 
@@ -60,7 +63,7 @@ export class Door {
     const link = LINK.exec(state.path.slice(prefixes.page.length));
     const path = link?.[2] ?? state.path.slice(prefixes.page.length);
     // The key must not be in the log.
-    state.path = `${prefixes.page}${path}`;
+    state.path = `${prefixes.page}${path.replaceAll(MARKED_PART, `/${PAGE_KEY_MARK}`)}`;
     const isRead = request.method === "GET" || request.method === "HEAD";
     if (link !== null && !isRead) throw new ApiError("forbidden", "a link can only read");
     const { session, proof } = await this.signedIn(request, link?.[1]);
