@@ -156,6 +156,8 @@ describe("a page that nobody sees", () => {
     await using tab = await scene.signedIn(`/runs/${run.id}?tag=hidden`);
     const { page } = tab;
     await state(page, "Running");
+    await page.getByRole("button", { name: "Tag the result" }).click();
+    await page.getByText(/will be tagged/).waitFor();
     await show(page, "hidden");
     await state(page, "Done");
     await page.getByText(/will be tagged/).waitFor({ state: "detached" });
@@ -163,6 +165,37 @@ describe("a page that nobody sees", () => {
     const tagged = await scene.appliance.fetch(`/images/${image}`);
     expect(await tagged.json()).toMatchObject({ tag: "hidden" });
     await show(page, "visible");
+  });
+
+  test("tags nothing because a link says so: links come from anybody", async () => {
+    const run = await start("echo changed > /root/changed", { disposable: false });
+    const { image } = await run.result();
+    const tagOf = async () =>
+      ((await (await scene.appliance.fetch(`/images/${image}`)).json()) as { readonly tag?: string }).tag;
+    await using tab = await scene.signedIn(`/runs/${run.id}?tag=by-link`);
+    const { page } = tab;
+    const accept = page.getByRole("button", { name: "Tag the result" });
+    await accept.waitFor();
+    await state(page, "Done");
+    expect(await tagOf()).toBeUndefined();
+    await accept.click();
+    await page.getByRole("link", { name: "by-link" }).waitFor();
+    expect(await tagOf()).toBe("by-link");
+    await page.reload();
+    await page.getByRole("link", { name: "by-link" }).waitFor();
+    expect(await accept.count()).toBe(0);
+    // The tag moves on: neither the same link nor that of another run brings it back.
+    const other = await start("echo other > /root/changed", { disposable: false });
+    const { image: next } = await other.result();
+    await scene.appliance.fetch(`/images/${next}/tag`, { method: "PATCH", body: JSON.stringify({ tag: "by-link" }) });
+    expect(await tagOf()).toBeUndefined();
+    await page.reload();
+    await accept.waitFor();
+    const third = await start("echo third > /root/changed", { disposable: false });
+    await third.result();
+    await page.goto(`/runs/${third.id}?tag=by-link`);
+    await accept.waitFor();
+    expect(await tagOf()).toBeUndefined();
   });
 });
 

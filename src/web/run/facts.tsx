@@ -1,5 +1,6 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
+import { Button } from "../parts/button.tsx";
 import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
 import { bytesText } from "../parts/format.ts";
@@ -108,6 +109,17 @@ function WishNote({
   if (wish.problem !== undefined)
     return <ProblemNote problem={wish.problem} title={`The result was not tagged ${wish.tag}`} />;
   if (wish.is === "set" || (isOver && !hasImage)) return null;
+  if (wish.is === "asked") {
+    return (
+      <p class="run-note">
+        This link asks to tag the result <GuestText text={wish.tag} isMono />, which takes the tag from the image that
+        has it.{" "}
+        <Button isSmall onClick={wish.accept}>
+          Tag the result
+        </Button>
+      </p>
+    );
+  }
   return (
     <p class="run-note">
       {wish.is === "moot" ? "The result has another tag by now, not " : "The result will be tagged "}

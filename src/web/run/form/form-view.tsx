@@ -11,6 +11,7 @@ import { Button } from "../../parts/button.tsx";
 import { Checkbox } from "../../parts/field.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
+import { wishTag } from "../tag-wishes.ts";
 import { CommandFields } from "./command-fields.tsx";
 import { CopyAs } from "./copy-as.tsx";
 import { FilesField } from "./files-field.tsx";
@@ -77,6 +78,7 @@ function Form({ initial }: { readonly initial: RunForm }) {
     try {
       const { uuid } = await answerOf(api.v1.instances.post(made.request));
       const tag = form.isDisposable ? "" : form.tag.trim();
+      if (tag !== "") wishTag(uuid, tag);
       navigate(`/runs/${uuid}${tag === "" ? "" : queryOf({ tag })}`);
     } catch (error) {
       const failure = problemOf(error);
