@@ -1,5 +1,5 @@
 import { classes } from "./classes.ts";
-import { partsOf } from "./printable.ts";
+import { escaped, isBlank, partsOf } from "./printable.ts";
 
 /** Characters of a name that are shown; what follows is cut with a mark. */
 const NAME_MAX = 512;
@@ -23,7 +23,7 @@ export function GuestText({ text, isMono, isLong, hasTitle }: GuestTextProps) {
   const limit = isLong === true ? LONG_MAX : NAME_MAX;
   const begin = text.slice(0, limit);
   // A name of nothing but blanks would be an empty place.
-  const parts = /^ +$/.test(begin) ? [{ text: begin.replaceAll(" ", "\\x20"), isEscape: true }] : partsOf(begin);
+  const parts = isBlank(begin) ? [{ text: escaped(begin), isEscape: true }] : partsOf(begin);
   const name = classes("guest-text", isMono && "mono", isLong && "guest-text-long");
   const title = hasTitle === true ? parts.map((part) => part.text).join("") : undefined;
   return (

@@ -1,10 +1,19 @@
 /**
- * Characters that are not seen, or that change how others are seen: control characters, marks of direction, of width zero,
- * of lines and of tags, and halves of surrogate pairs.
+ * Marks of direction, of width zero, of lines and of tags, fillers, selectors of variants, and halves of surrogate pairs: what
+ * Unicode calls ignorable, and what else is not seen or changes how others are seen. A selector behind a pictograph is left:
+ * that is how an emoji is written.
  */
-const UNSEEN =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it finds.
-  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Surrogate}/u;
+const HIDDEN =
+  "[\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164" +
+  "\\ufe00-\\ufe0d\\ufeff\\uffa0\\ufff0-\\ufffb\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]" +
+  "|(?<!\\p{Extended_Pictographic})[\\ufe0e\\ufe0f]|\\p{Surrogate}";
+
+const HAS_HIDDEN = new RegExp(HIDDEN, "u");
+
+/** True for a text with characters that change how others are seen, or hide, other than control characters. */
+export function hasHidden(text: string): boolean {
+  return HAS_HIDDEN.test(text);
+}
 
 export interface TextPart {
   readonly text: string;
@@ -26,7 +35,7 @@ function escapeOf(character: string): string {
 
 /** Parts of one line: each may be an element, and a text of nothing but unseen characters would be thousands. */
 export const PARTS_MAX = 128;
-const ALL_UNSEEN = new RegExp(UNSEEN, "gu");
+const ALL_UNSEEN = new RegExp(`[\\u0000-\\u001f\\u007f-\\u009f]|${HIDDEN}`, "gu");
 
 /**
  * Text of a guest in parts, so that what is not seen can be shown.
@@ -47,6 +56,16 @@ export function partsOf(text: string, partsMax: number = PARTS_MAX): TextPart[] 
   }
   if (from < text.length) parts.push({ text: text.slice(from), isEscape: false });
   return parts;
+}
+
+/** True for a text of nothing but blanks of any kind, also those that no keyboard has. */
+export function isBlank(text: string): boolean {
+  return /^[\p{Zs}\u2800]+$/u.test(text);
+}
+
+/** A text with all its characters as they are written when they are not seen. */
+export function escaped(text: string): string {
+  return [...text].map(escapeOf).join("");
 }
 
 /** Text of a guest as one line in which everything is seen, for titles, attributes and file names. */

@@ -1,9 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import { PARTS_MAX, partsOf, printable } from "../../../src/web/parts/printable.ts";
+import { escaped, hasHidden, isBlank, PARTS_MAX, partsOf, printable } from "../../../src/web/parts/printable.ts";
 
 describe("text of a guest", () => {
   test("is left alone where all of it is seen", () => {
-    for (const text of ["app.py", "größe 你好 שלום 👩🏽", "", "a b", "<script>alert(1)</script>"]) {
+    for (const text of ["app.py", "größe 你好 שלום 👩🏽", "", "a b", "⚠\ufe0f ❤\ufe0f", "<script>alert(1)</script>"]) {
       expect(printable(text)).toBe(text);
     }
   });
@@ -16,6 +16,21 @@ describe("text of a guest", () => {
     expect(printable("photo\u202egnp.exe")).toBe("photo\\u202egnp.exe");
     expect(printable("a\u200bb\u2066c\u2069\ufeffd\u00ade")).toBe("a\\u200bb\\u2066c\\u2069\\ufeffd\\xade");
     expect(printable("\u{e0041}")).toBe("\\ue0041");
+  });
+
+  test("shows what makes two names look like one", () => {
+    for (const hidden of [0x34f, 0x115f, 0x17b4, 0x180b, 0x3164, 0xfe00, 0xfe0f, 0xffa0, 0x1d173, 0xe0100, 0xe01ef]) {
+      const name = `app${String.fromCodePoint(hidden)}.py`;
+      expect(printable(name)).toBe(`app\\u${hidden.toString(16).padStart(4, "0")}.py`);
+      expect(hasHidden(name)).toBe(true);
+    }
+    expect(hasHidden("a\tb ⚠\ufe0f")).toBe(false);
+  });
+
+  test("is blank only if no character of it has a shape", () => {
+    for (const blank of [" ", "\u00a0\u3000", "\u2003", "\u2800"]) expect(isBlank(blank)).toBe(true);
+    for (const text of ["", " a", "\u200b", "\t"]) expect(isBlank(text)).toBe(false);
+    expect(escaped(" \u00a0\u2003")).toBe("\\x20\\xa0\\u2003");
   });
 
   test("shows halves of surrogate pairs, and leaves pairs alone", () => {

@@ -1,4 +1,4 @@
-import { PARTS_MAX, partsOf } from "../../parts/printable.ts";
+import { hasHidden, PARTS_MAX, partsOf } from "../../parts/printable.ts";
 import { type Found, placesOf } from "./find.ts";
 import type { OutputLine } from "./output-buffer.ts";
 import { piecesOf } from "./pieces.ts";
@@ -54,12 +54,9 @@ function PieceText({
   return style === PLAIN_STYLE ? marked : <span class={classesOf(style)}>{marked}</span>;
 }
 
-/** Marks of direction and of width zero, and what else would change how others are seen; tabs stay. */
-const UNSEEN =
-  /[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Surrogate}/u;
-
 function Shown({ text, partsMax }: { readonly text: string; readonly partsMax: number }) {
-  if (!UNSEEN.test(text)) return text;
+  // Tabs stay.
+  if (!hasHidden(text)) return text;
   return partsOf(text, partsMax).map(({ text: shown, isEscape }, index) => {
     if (!isEscape) return shown;
     if (shown === "\\t") return "\t";
