@@ -221,9 +221,14 @@ describe("the tree", () => {
     await tab.page.getByText(/^coppice image import \S+ --tag \S+$/).waitFor();
     await tab.page.getByRole("button", { name: "Import an image" }).first().click();
     const dialog = tab.page.getByRole("dialog");
-    await dialog.getByLabel("Reference").fill(scene.reference);
-    await dialog.getByLabel("Tag").fill("first");
-    await dialog.getByRole("button", { name: "Import" }).click();
+    await dialog.getByLabel("Reference").and(tab.page.locator(":focus")).waitFor();
+    // Without a reference there is nothing to import.
+    await tab.page.keyboard.press("Enter");
+    await tab.page.keyboard.type(scene.reference);
+    await tab.page.keyboard.press("Tab");
+    await tab.page.keyboard.type("first");
+    await tab.page.keyboard.press("Enter");
+    await dialog.waitFor({ state: "hidden" });
     // The import shows as it goes, and becomes the first image.
     await tab.page.getByRole("treeitem").getByText("first", { exact: true }).waitFor();
   });

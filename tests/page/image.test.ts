@@ -87,6 +87,12 @@ describe("a directory", () => {
     await page.getByRole("grid", { name: "Lines" }).and(page.locator(":focus")).waitFor();
     await page.goBack();
     await files.locator("[aria-selected=true]").filter({ hasText: "words.py" }).waitFor();
+    await page.keyboard.press("Enter");
+    await page.getByRole("grid", { name: "Lines" }).and(page.locator(":focus")).waitFor();
+    await page.keyboard.press("Backspace");
+    await page.waitForURL(/path=\/srv$/);
+    await files.and(page.locator(":focus")).waitFor();
+    await files.locator("[aria-selected=true]").filter({ hasText: "words.py" }).waitFor();
     await page.keyboard.press("/");
     await page.getByLabel("Filter by name").and(page.locator(":focus")).waitFor();
   });
@@ -324,8 +330,15 @@ describe("a search", () => {
     await page.waitForURL(/name=\*\.py/);
     await rowsOf(tab, "Entries").filter({ hasText: "/srv/words.py" }).waitFor();
     await page.getByText("1 entry", { exact: true }).waitFor();
-    await page.getByLabel("Name or glob").fill("r?w");
+    // The next words are written over the last ones.
+    await page.keyboard.press("Control+A");
+    await page.keyboard.type("r?w");
     await page.keyboard.press("Enter");
+    await page.waitForURL(/name=r%3Fw/);
+    await page.goBack();
+    await rowsOf(tab, "Entries").filter({ hasText: "/srv/words.py" }).waitFor();
+    expect(await page.getByLabel("Name or glob").inputValue()).toBe("*.py");
+    await page.goForward();
     await rowsOf(tab, "Entries").filter({ hasText: "/srv/r\\xffw" }).getByRole("link").click();
     await line(tab, "raw name").waitFor();
   });

@@ -65,10 +65,14 @@ function matching(keys: string): Entry | undefined {
   return shortcuts.get().findLast((entry) => entry.keys === keys);
 }
 
-/** True where keys write text, or belong to what is open. */
+/** True where keys belong to a field, or to what is open. */
 function isTaken(target: Element | null): boolean {
   if (document.querySelector("dialog[open], [popover]:popover-open") !== null) return true;
-  if (target === null) return false;
+  return target !== null && isWriting(target);
+}
+
+/** True where keys write text, or choose from a list. */
+export function isWriting(target: Element): boolean {
   return (
     target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable], .xterm") !== null
   );

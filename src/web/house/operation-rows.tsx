@@ -31,11 +31,11 @@ export function OperationRows({ label, rows }: { readonly label: string; readonl
   return <Table label={label} columns={columnsAt(now)} rows={rows} rowKey={({ id }) => id} />;
 }
 
-function Command({ id, about, status, error }: Operation) {
+function Command({ id, kind, about, status, error }: Operation) {
   return (
     <div class="house-what">
       <Link href={`/runs/${id}`}>
-        {about === undefined ? <span class="mono">{shortId(id)}</span> : <GuestText text={about} isMono hasTitle />}
+        <GuestText text={about ?? `${KIND_LABELS[kind]} ${shortId(id)}`} isMono hasTitle />
       </Link>
       {status !== "FAILED" || error === undefined ? null : (
         <div class="muted house-small">

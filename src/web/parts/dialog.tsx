@@ -15,14 +15,20 @@ export interface DialogProps {
   readonly actions?: ComponentChildren;
 }
 
-/** A dialog, open while it is shown. The focus goes into it, and back where it was. */
+/**
+ * A dialog, open while it is shown. The focus goes into it, to the first field for text if there is one, and back where
+ * it was.
+ */
 export function Dialog({ title, isWide, onClose, children, actions }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
   useLayoutEffect(() => {
     const element = dialog.current;
     const before = document.activeElement;
-    if (element?.open === false) element.showModal();
+    if (element?.open === false) {
+      element.showModal();
+      element.querySelector<HTMLInputElement | HTMLTextAreaElement>(TEXT_FIELD)?.select();
+    }
     return () => {
       element?.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus();
@@ -53,6 +59,9 @@ export function Dialog({ title, isWide, onClose, children, actions }: DialogProp
   );
 }
 
+/** `select()` moves the focus, too. */
+const TEXT_FIELD = ".dialog-body :is(input.input, textarea.input)";
+
 export interface ConfirmProps {
   readonly title: ComponentChildren;
   /** the verb on the button, such as "Delete" */
@@ -66,8 +75,9 @@ export interface ConfirmProps {
   readonly children?: ComponentChildren;
 }
 
-/** Asks before something is done that cannot be undone. */
+/** Asks before something is done. Enter in a field is a click on the action. */
 export function Confirm({ title, action, isDangerous, onConfirm, onClose, isReady = true, children }: ConfirmProps) {
+  const form = useId();
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem>();
   const confirm = async () => {
@@ -85,20 +95,24 @@ export function Confirm({ title, action, isDangerous, onConfirm, onClose, isRead
   const buttons = (
     <>
       <Button onClick={onClose}>Cancel</Button>
-      <Button
-        tone={isDangerous ? "danger" : "primary"}
-        disabled={!isReady}
-        isBusy={isBusy}
-        onClick={() => void confirm()}
-      >
+      <Button tone={isDangerous ? "danger" : "primary"} type="submit" form={form} disabled={!isReady} isBusy={isBusy}>
         {action}
       </Button>
     </>
   );
   return (
     <Dialog title={title} onClose={onClose} actions={buttons}>
-      {children}
-      {problem === undefined ? null : <ProblemNote problem={problem} />}
+      <form
+        id={form}
+        class="dialog-form"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (!isBusy) void confirm();
+        }}
+      >
+        {children}
+        {problem === undefined ? null : <ProblemNote problem={problem} />}
+      </form>
     </Dialog>
   );
 }

@@ -47,6 +47,7 @@ const STEPS: Readonly<Record<string, string>> = {
   pulling: "Pulling its layers",
   unpacking: "Unpacking",
   building: "Building the disk",
+  copying: "Copying the disk",
   indexing: "Listing its files",
 };
 

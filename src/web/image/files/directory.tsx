@@ -13,7 +13,7 @@ import { Icon, type IconName } from "../../parts/icon.tsx";
 import { VirtualRows } from "../../parts/virtual-rows.tsx";
 import { breather } from "../breather.ts";
 import { type ImageLink, linkTo, linkWith, parseLink } from "../link.ts";
-import { childOf, type EncodedPath, parentOf, ROOT, savedName, shownName, shownText } from "../paths.ts";
+import { childOf, type EncodedPath, parentOf, savedName, shownName, shownText } from "../paths.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { contentPath } from "./content.ts";
 import { orderOf, SORT_KEYS, type SortKey } from "./listing.ts";
@@ -64,11 +64,6 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
     const item = items(index);
     if (item !== undefined && isOpenable(item)) navigate(linkTo(image, "files", childOf(path, item)));
   };
-  const goUp = (event: KeyboardEvent) => {
-    if (event.key !== "Backspace" || path === ROOT) return;
-    event.preventDefault();
-    navigate(linkTo(image, "files", parentOf(path)));
-  };
   return (
     <>
       <DirectoryTools link={link} filter={filter} onFilter={setFilter} sort={sort} isDescending={isDescending} />
@@ -86,7 +81,6 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
           active={active}
           onActive={setActive}
           onOpen={open}
-          onKey={goUp}
           cells={(index) => cellsOf(items(index), link)}
         />
       )}

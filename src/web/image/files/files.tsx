@@ -1,10 +1,11 @@
 import { useRef } from "preact/hooks";
-import { Link } from "../../app/router.ts";
+import { isWriting } from "../../app/keys.ts";
+import { Link, navigate } from "../../app/router.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkTo } from "../link.ts";
-import { type EncodedPath, ROOT, shownName, stepsTo } from "../paths.ts";
+import { type EncodedPath, parentOf, ROOT, shownName, stepsTo } from "../paths.ts";
 import { useLoaded } from "../use-loaded.ts";
 import { Directory } from "./directory.tsx";
 import { FileView } from "./file.tsx";
@@ -24,8 +25,14 @@ export function Files({ link }: { readonly link: ImageLink }) {
   });
   const before = usePathBefore(path);
   const section = useFocusKept(path, value !== undefined);
+  const goUp = (event: KeyboardEvent) => {
+    if (event.key !== "Backspace" || path === ROOT || isWriting(event.target as Element)) return;
+    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    navigate(linkTo(image, "files", parentOf(path)));
+  };
   return (
-    <section ref={section} class="image-files" aria-label="Files" tabIndex={-1}>
+    <section ref={section} class="image-files" aria-label="Files" tabIndex={-1} onKeyDown={goUp}>
       <PathCrumbs image={image} path={path} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="This path cannot be shown" onRetry={reload} />

@@ -1,4 +1,4 @@
-import { useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useShortcut } from "../../app/keys.ts";
 import { navigate } from "../../app/router.ts";
 import { Button } from "../../parts/button.tsx";
@@ -24,7 +24,7 @@ export function Search({ link }: { readonly link: ImageLink }) {
   const wanted = fields.get(isByName ? "name" : "text") ?? "";
   return (
     <section class="image-search" aria-label="Search">
-      <SearchForm key={`${path} ${fields}`} link={link} isByName={isByName} />
+      <SearchForm link={link} isByName={isByName} />
       {wanted === "" ? (
         <Nothing isByName={isByName} />
       ) : isByName ? (
@@ -52,11 +52,18 @@ function Nothing({ isByName }: { readonly isByName: boolean }) {
 
 function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isByName: boolean }) {
   const { image, path, fields } = link;
-  const [wanted, setWanted] = useState(fields.get(isByName ? "name" : "text") ?? "");
-  const [files, setFiles] = useState(fields.get("files") ?? "");
+  const [wanted, setWanted] = useState("");
+  const [files, setFiles] = useState("");
   // A path that is not UTF-8 cannot be written, so it stays until another one is.
   const [below, setBelow] = useState<string | null>(null);
-  const [isExact, setExact] = useState(fields.get("case") === "1");
+  const [isExact, setExact] = useState(false);
+  // A new form for each link would take the focus away from whoever has just searched.
+  useLayoutEffect(() => {
+    setWanted(fields.get(isByName ? "name" : "text") ?? "");
+    setFiles(fields.get("files") ?? "");
+    setBelow(null);
+    setExact(fields.get("case") === "1");
+  }, [`${path} ${fields}`]);
   const place = useRef<HTMLFormElement>(null);
   const focus = () => place.current?.querySelector("input")?.focus();
   useShortcut({ keys: "/", text: "Go to the search field", group: "Search" }, focus);
