@@ -100,4 +100,27 @@ describe("text of guests", () => {
     ];
     for (const path of paths) expect({ path, harm: await harmAt(path, /./) }).toEqual({ path, harm: [] });
   });
+
+  test("turns nothing around where a link brings it", async () => {
+    const turned = encodeURIComponent("\u202e\u2066turned ").repeat(20);
+    const paths = [
+      ...[`/?q=${turned}`, `/?image=${turned}&form=list`, `/?focus=${turned}`],
+      ...[`/images/${turned}`, `/runs/${turned}`, `/house/${turned}`, `/runs/new?from=${turned}`],
+      ...[
+        `/runs?status=${turned}&since=${turned}`,
+        `/runs/${things.run}?tag=${turned}&view=${turned}&process=${turned}`,
+      ],
+      ...["files&filter=", "files&path=", "changes&against=", "changes&path=", "search&name=", "search&path="].map(
+        (field) => `/images/${things.image}?view=${field}${turned}`,
+      ),
+      ...[`/images/${things.image}?view=search&by=text&text=%28${turned}`],
+    ];
+    const found: string[] = [];
+    for (const path of paths) found.push(...(await harmAt(path, /./)).map((what) => `${path}: ${what}`));
+    expect(found).toEqual([]);
+    const token = await scene.appliance.createToken("root", "--scope", "*", "--scope", "operator");
+    await using own = await scene.signedIn(`/house/tokens?account=${turned}`, { token });
+    await own.page.getByText("has no such token").waitFor();
+    expect(await harm(own)).toEqual([]);
+  });
 });

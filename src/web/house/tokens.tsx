@@ -12,6 +12,7 @@ import { Empty } from "../parts/empty.tsx";
 import { type Choice, Field, Select } from "../parts/field.tsx";
 import { Age } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
+import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge } from "../parts/status-mark.tsx";
@@ -85,9 +86,13 @@ function Tokens() {
           title="No matching tokens"
           text={
             <>
-              {account === ""
-                ? "Choose another status, or create a token."
-                : `The account ${account} has no such token. Names are matched as a whole.`}
+              {account === "" ? (
+                "Choose another status, or create a token."
+              ) : (
+                <>
+                  The account <GuestText text={account} /> has no such token. Names are matched as a whole.
+                </>
+              )}
               {link({}) === "?" ? null : (
                 <>
                   {" "}

@@ -1,5 +1,7 @@
 /** Figures as text, in English, with a point before decimals. */
 
+import { printable } from "./printable.ts";
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] as const;
 
 /** @param bytes such as 1536 -> "1.5 KiB" */
@@ -71,7 +73,10 @@ export function timeText(at: number): string {
   return `${local.slice(0, 10)} ${local.slice(11, 19)} ${zone}`;
 }
 
-/** The first characters of a uuid that tell it apart for people: those of the random part, as the time comes first. */
+/**
+ * The first characters of a uuid that tell it apart for people: those of the random part, as the time comes first. A link may
+ * have anything in its place, so that what is not seen is escaped.
+ */
 export function shortId(uuid: string): string {
-  return uuid.slice(-8);
+  return printable(uuid.slice(-8));
 }

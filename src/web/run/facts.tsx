@@ -5,6 +5,7 @@ import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
 import { bytesText } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
+import { printable } from "../parts/printable.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { KIND_LABELS } from "../parts/status-mark.tsx";
 import { problemOfOperation } from "./failure.ts";
@@ -107,7 +108,7 @@ function WishNote({
   readonly hasImage: boolean;
 }) {
   if (wish.problem !== undefined)
-    return <ProblemNote problem={wish.problem} title={`The result was not tagged ${wish.tag}`} />;
+    return <ProblemNote problem={wish.problem} title={`The result was not tagged ${printable(wish.tag)}`} />;
   if (wish.is === "set" || (isOver && !hasImage)) return null;
   if (wish.is === "asked") {
     return (
