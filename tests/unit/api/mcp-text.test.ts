@@ -32,6 +32,8 @@ describe("what a guest writes is shown as text that does nothing", () => {
     ["characters of the upper control set", "a\u009b31mb\u0085c", "a31mbc"],
     ["reordered text", "a\u202eb\u2066c\u200fd", "abcd"],
     ["text without a shape", `a\u200b\u2060b${String.fromCodePoint(0xe0049, 0xe0067)}c`, "abc"],
+    ["bytes in selectors of variants", `a${String.fromCodePoint(0xfe00, 0xe0100, 0xe01ef)}b\u3164c\ufe0f`, "abc"],
+    ["an emoji as it is", "⚠\ufe0f done", "⚠\ufe0f done"],
     ["a progress bar shows its last state", "10%\r50%\r100%\ndone\r\n", "100%\ndone\n"],
     ["tabs and lines stay", "a\tb\n\nc", "a\tb\n\nc"],
     ["an ESC at the end", "a\x1b", "a"],
