@@ -121,9 +121,12 @@ describe("a directory", () => {
 
   test("that is not there, and an image that is not there, are told", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/none"));
-    await tab.page.getByRole("alert").filter({ hasText: "This path cannot be shown" }).waitFor();
+    const path = tab.page.getByRole("alert").filter({ hasText: "This path cannot be shown" });
+    await path.waitFor();
+    expect(await path.textContent()).not.toContain("another account");
     await tab.page.goto("/images/01a1f94f-ffa3-7412-bb13-f07cbd0e5a9f");
-    await tab.page.getByRole("alert").filter({ hasText: "This image cannot be shown" }).waitFor();
+    const image = tab.page.getByRole("alert").filter({ hasText: "This image cannot be shown" });
+    await image.filter({ hasText: "another account" }).waitFor();
     await tab.page.goto("/images/no%2Fimage");
     await tab.page.getByRole("heading", { level: 1, name: "No such image" }).waitFor();
   });

@@ -60,6 +60,28 @@ describe("the keyboard alone", () => {
     await page.getByLabel(/token/i).waitFor();
   });
 
+  test("goes through what an import has, below a root that neither folds nor leads anywhere", async () => {
+    await using tab = await scene.signedIn(`/images/${scene.image}?view=changes`);
+    const { page } = tab;
+    const compared = page.getByLabel("Compare with").locator("option:checked");
+    await compared.filter({ hasText: "nothing: it has no parent" }).waitFor({ state: "attached" });
+    const list = page.getByRole("grid", { name: "Differences" });
+    const root = list.getByRole("row").filter({ hasText: /^\+added\/$/ });
+    await root.waitFor();
+    expect(await root.locator("a, button").count()).toBe(0);
+    await tabTo(tab, list);
+    await choose(tab, "+addedlinuxrc");
+    await page.getByRole("article", { name: "Difference" }).getByText("/bin/busybox", { exact: true }).waitFor();
+    // The keys go on in the list.
+    await list.and(page.locator(":focus")).waitFor();
+    await choose(tab, "+addedetc");
+    await page.waitForURL(/path=\/etc$/);
+    await list.and(page.locator(":focus")).waitFor();
+    await tabTo(tab, page.getByRole("button", { name: "Close" }));
+    await page.keyboard.press("Enter");
+    await list.and(page.locator(":focus")).waitFor();
+  });
+
   test("has a way past the navigation, keys for places, and help that gives the focus back", async () => {
     await using tab = await scene.signedIn("/runs");
     const { page } = tab;

@@ -45,6 +45,8 @@ function helpFor({ status, code, retryAfterSeconds, details }: Problem): string 
   if (code === "unreachable" || status === 503) return "This page tries again as soon as the appliance answers.";
   if (status === 403 && typeof scope === "string") return `The token of this session lacks the scope ${scope}.`;
   if (status === 403) return "The token of this session does not allow it. Sign in with one that does.";
+  // A path that is missing in an image says all that there is to say.
+  if (status === 404 && typeof details["path"] === "string") return "";
   if (status === 404) return "It may have been deleted, or it belongs to another account.";
   if (status === 429) {
     return retryAfterSeconds === null ? "Wait a little, then try again." : `Try again in ${retryAfterSeconds} s.`;

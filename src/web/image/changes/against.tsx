@@ -23,6 +23,7 @@ interface Choice {
 }
 
 const OTHER = "other";
+const PARENT = "its parent";
 
 /** Chooses the image to compare with: the parent, another ancestor, one with a tag, or any by its name. */
 export function Against({ link }: { readonly link: ImageLink }) {
@@ -30,10 +31,9 @@ export function Against({ link }: { readonly link: ImageLink }) {
   const against = fields.get("against") ?? "";
   const [isOther, setOther] = useState(false);
   const { value } = useResource<Choice[]>(`against ${image}`, (signal) => choicesFor(image, signal));
-  const offered = value ?? [];
-  const isKnown = against === "" || offered.some((choice) => choice.value === against);
+  const offered = value ?? [{ value: "", label: PARENT }];
+  const isKnown = offered.some((choice) => choice.value === against);
   const choices = [
-    { value: "", label: "its parent" },
     ...offered,
     ...(isKnown ? [] : [{ value: against, label: `image ${shortId(against)}` }]),
     { value: OTHER, label: "another image…" },
@@ -90,6 +90,7 @@ async function choicesFor(image: string, signal: AbortSignal): Promise<Choice[]>
   const ancestors = steps.slice(2).filter(({ deleted }) => !deleted);
   const known = new Set([...steps.map(({ uuid }) => uuid), image]);
   return [
+    { value: "", label: steps.length === 1 ? "nothing: it has no parent" : PARENT },
     ...ancestors.map((step) => ({ value: step.uuid, label: `ancestor ${aboutStep(step)}` })),
     ...tagged
       .filter(({ uuid }) => !known.has(uuid))

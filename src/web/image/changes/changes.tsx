@@ -10,6 +10,7 @@ import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { Splitter } from "../../parts/splitter.tsx";
 import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { useFocusKept } from "../files/focus.ts";
 import { type ImageLink, linkTo } from "../link.ts";
 import { type EncodedPath, ROOT, shownName, stepsTo } from "../paths.ts";
 import { useLoaded } from "../use-loaded.ts";
@@ -31,8 +32,10 @@ export function ChangesView({ link }: { readonly link: ImageLink }) {
   const { value, problem, isLoading, reload } = useLoaded<Changes>(`${image} ${against} ${itemsMax}`, (signal, tell) =>
     readChanges({ image, against, itemsMax }, signal, tell),
   );
+  // The list is made anew beside a difference, and without one.
+  const section = useFocusKept(link.path, value !== undefined);
   return (
-    <section class="image-changes" aria-label="Changes">
+    <section ref={section} class="image-changes" aria-label="Changes">
       <Against link={link} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="The images cannot be compared" onRetry={reload} />
@@ -126,7 +129,7 @@ function Tree({ link, changes: { root, isComplete } }: { readonly link: ImageLin
   };
   const open = (index: number) => {
     const node = rows[index]?.node;
-    if (node === undefined) return;
+    if (node === undefined || node.path === ROOT) return;
     if (node.item === null) toggle(node.path);
     else
       navigate(
@@ -161,10 +164,15 @@ function Tree({ link, changes: { root, isComplete } }: { readonly link: ImageLin
   );
 }
 
+/** True for directories with differences below them; those below the root are always there. */
+function isFoldable({ path, children }: ChangeNode): boolean {
+  return children.length > 0 && path !== ROOT;
+}
+
 /** What an arrow key does in a tree: opens or closes the directory, or goes to another row. */
 function keyStep(key: string, rows: readonly ChangeRow[], index: number, isOpen: boolean): "toggle" | number | null {
   const row = rows[index];
-  const isFolder = (row?.node.children.length ?? 0) > 0;
+  const isFolder = row !== undefined && isFoldable(row.node);
   if (key === "ArrowRight" && isFolder) return isOpen ? Math.min(index + 1, rows.length - 1) : "toggle";
   if (key !== "ArrowLeft") return null;
   if (isFolder && isOpen) return "toggle";
@@ -180,8 +188,8 @@ function changeCells(
 ) {
   if (row === undefined) return [];
   const { node, depth, above } = row;
-  const { item, path, children, counts } = node;
-  const isFolder = children.length > 0;
+  const { item, path, counts } = node;
+  const isFolder = isFoldable(node);
   const name = (
     <GuestText text={[...above.map((folder) => shownName(folder.path)), shownName(path)].join("/")} hasTitle />
   );
@@ -203,7 +211,7 @@ function changeCells(
       )}
       <ChangeMark change={item?.change ?? null} />
       <Icon name={isFolder || item?.type === "directory" ? "folder" : item?.type === "symlink" ? "link" : "file"} />
-      {item === null ? (
+      {item === null || path === ROOT ? (
         name
       ) : (
         <Link
