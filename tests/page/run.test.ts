@@ -227,7 +227,7 @@ describe("output of a hostile guest", () => {
   });
 
   test("without an end is bounded, and goes on to be readable", async () => {
-    const run = await start("yes 'a line of no interest' | head -n 300000; echo the end; sleep 600", {
+    const run = await start("seq 1 300000; echo the end; sleep 600", {
       truncate_output_at: 10_485_760,
     });
     await using tab = await scene.signedIn(`/runs/${run.id}`);
@@ -241,6 +241,11 @@ describe("output of a hostile guest", () => {
     await page.getByText("1 of 1").waitFor();
     await page.getByRole("button", { name: "Load earlier output" }).click();
     await page.getByText("This is earlier output.").waitFor();
+    // The newest 10,000 lines are those from 290,002 on, and "the end".
+    await page.getByRole("log").focus();
+    await page.keyboard.press("End");
+    await page.locator(".run-line").getByText("290001", { exact: true }).waitFor();
+    expect(await page.locator(".run-line").last().textContent()).toBe("290001");
     await page.getByRole("button", { name: "Follow" }).click();
     await page.getByText("the end", { exact: true }).waitFor();
     const [saved] = await Promise.all([

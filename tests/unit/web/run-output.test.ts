@@ -2,7 +2,12 @@ import { describe, expect, spyOn, test } from "bun:test";
 import type { OperationEvent, OutputEvent } from "../../../src/client/types.ts";
 import { linesWith, placesOf } from "../../../src/web/run/output/find.ts";
 import { LINE_CHARACTERS_MAX } from "../../../src/web/run/output/line-writer.ts";
-import { KEPT_CHARACTERS_MAX, KEPT_LINES_MAX, OutputBuffer } from "../../../src/web/run/output/output-buffer.ts";
+import {
+  KEPT_CHARACTERS_MAX,
+  KEPT_LINES_MAX,
+  linesBefore,
+  OutputBuffer,
+} from "../../../src/web/run/output/output-buffer.ts";
 import { piecesOf } from "../../../src/web/run/output/pieces.ts";
 import { classesOf, PLAIN_STYLE, styleAfter } from "../../../src/web/run/output/sgr.ts";
 
@@ -94,6 +99,32 @@ describe("lines", () => {
     expect(kept.reduce((sum, { text }) => sum + text.length, 0)).toBeLessThanOrEqual(KEPT_CHARACTERS_MAX);
     expect(kept.length).toBeGreaterThan(1000);
     expect(kept.at(-1)?.number).toBe(2999);
+  });
+
+  test("of one stream that grow after they were dropped count for nothing", () => {
+    const buffer = new OutputBuffer();
+    for (let count = 0; count < 1000; count += 1) {
+      buffer.add(output("begun", "stderr"));
+      buffer.add(output("x\n".repeat(KEPT_LINES_MAX)));
+      buffer.add(output(`${"y".repeat(LINE_CHARACTERS_MAX)}\n`, "stderr"));
+    }
+    expect(buffer.lines()).toHaveLength(KEPT_LINES_MAX);
+  });
+
+  test("that come before those that are shown are neither left out nor told twice, wherever events end", () => {
+    const events = [0, 1, 2].map((part) => {
+      const lines = Array.from({ length: 4000 }, (_, line) => `${part * 4000 + line}\n`).join("");
+      return output(lines);
+    });
+    const [live, earlier] = [new OutputBuffer(), new OutputBuffer(2)];
+    for (const event of events) live.add(event);
+    const shown = live.lines();
+    expect(shown[0]?.text).toBe("2000");
+    // The first event is that in which the first line that is shown began.
+    for (const event of events.slice(0, 1)) earlier.add(event);
+    const before = linesBefore(earlier.lines(), shown);
+    expect([before.length, before[0]?.text, before.at(-1)?.text]).toEqual([2000, "0", "1999"]);
+    expect(linesBefore([], shown)).toEqual([]);
   });
 
   test("whose style changes at every character take no more than others", () => {

@@ -2,7 +2,7 @@ import { readEvents } from "../../../client/events.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
 import type { OperationEvent, OutputEvent } from "../../../client/types.ts";
 import { api } from "../../data/api.ts";
-import { KEPT_CHARACTERS_MAX, OutputBuffer, type OutputLine } from "./output-buffer.ts";
+import { KEPT_CHARACTERS_MAX, linesBefore, OutputBuffer, type OutputLine } from "./output-buffer.ts";
 
 /** A part of the output that is no longer among the newest lines. */
 export interface Page {
@@ -27,30 +27,35 @@ export function eventsPerPage({
   return Math.round(Math.min(EVENTS_MAX, Math.max(EVENTS_MIN, KEPT_CHARACTERS_MAX / 2 / each)));
 }
 
+export interface PageOptions {
+  readonly id: string;
+  readonly spid: number;
+  /** lines of the process, before which the page ends */
+  readonly shown: readonly OutputLine[];
+  /** number of events to read at once */
+  readonly count: number;
+}
+
 /**
- * The output of the events that come before one, as much of it as is kept.
- * @param count number of events to read
- * @throws Problem, the reason of `signal`
+ * The output that comes before some lines, as much of it as is kept.
+ * @throws ResponseError, UnreachableError, the reason of `signal`
  */
-export async function pageBefore(
-  {
-    id,
-    spid,
-    event,
-    count,
-  }: { readonly id: string; readonly spid: number; readonly event: number; readonly count: number },
-  signal: AbortSignal,
-): Promise<Page> {
-  // Events are numbered without a gap.
-  const since = Math.max(-1, event - count - 1);
-  const limit = event - 1 - since;
-  if (limit <= 0) return { lines: [], isFirst: true };
+export async function pageBefore({ id, spid, shown, count }: PageOptions, signal: AbortSignal): Promise<Page> {
   const path = `/operations/${encodeURIComponent(id)}/events`;
   const headers = { accept: "application/json" };
-  const response = await api.call("GET", path, { query: { since, limit }, headers, signal });
-  const buffer = new OutputBuffer();
-  for (const found of (await response.json()) as OperationEvent[]) if (found.spid === spid) buffer.add(found);
-  return { lines: buffer.lines(), isFirst: since === -1 && buffer.droppedCount === 0 };
+  // Events are numbered without a gap, but many of them may be of other processes.
+  for (let last = shown[0]?.event ?? -1; last >= 0; ) {
+    const since = Math.max(-1, last - count);
+    const query = { since, limit: last - since };
+    const response = await api.call("GET", path, { query, headers, signal });
+    // One page for what is shown, and one for what comes before it.
+    const buffer = new OutputBuffer(2);
+    for (const found of (await response.json()) as OperationEvent[]) if (found.spid === spid) buffer.add(found);
+    const lines = linesBefore(buffer.lines(), shown);
+    if (lines.length > 0) return { lines, isFirst: since === -1 && buffer.droppedCount === 0 };
+    last = since;
+  }
+  return { lines: [], isFirst: true };
 }
 
 /**

@@ -35,7 +35,13 @@ export class OutputBuffer {
   #time = "";
   #event = 0;
   #hasErrors = false;
+  readonly #pages: number;
   readonly #streams = { stdout: this.#streamOf("stdout"), stderr: this.#streamOf("stderr") };
+
+  /** @param pages how many times {@link KEPT_LINES_MAX} and {@link KEPT_CHARACTERS_MAX} are kept */
+  constructor(pages = 1) {
+    this.#pages = pages;
+  }
 
   /** Adds what an event brings; other events than those of output change nothing. */
   add({ id, time, type, data }: OperationEvent): void {
@@ -91,7 +97,7 @@ export class OutputBuffer {
     this.#nextNumber += 1;
     this.#characters += LINE_OVERHEAD_CHARACTERS;
     this.#lines.push(line);
-    if (this.#lines.length - this.#from > KEPT_LINES_MAX) this.#drop();
+    if (this.#lines.length - this.#from > KEPT_LINES_MAX * this.#pages) this.#drop();
     return line;
   }
 
@@ -99,10 +105,16 @@ export class OutputBuffer {
     readonly lines: LineWriter;
     write(data: { content: string; encoding: string }): void;
   } {
+    let written = -1;
     const lines = new LineWriter(
-      () => this.#begin(stream),
+      () => {
+        const line = this.#begin(stream);
+        written = line.number;
+        return line;
+      },
       (characters) => {
-        this.#characters += characters;
+        // A line that is still written may be dropped already, with what was counted of it.
+        if (written >= this.droppedCount) this.#characters += characters;
       },
     );
     const decoder = new TextDecoder();
@@ -124,7 +136,7 @@ export class OutputBuffer {
   }
 
   #trim(): void {
-    while (this.#characters > KEPT_CHARACTERS_MAX && this.#lines.length - this.#from > 1) this.#drop();
+    while (this.#characters > KEPT_CHARACTERS_MAX * this.#pages && this.#lines.length - this.#from > 1) this.#drop();
   }
 
   #drop(): void {
@@ -136,4 +148,15 @@ export class OutputBuffer {
     this.#lines = this.#lines.slice(this.#from);
     this.#from = 0;
   }
+}
+
+/**
+ * Of the lines that were read up to the event in which the first one of `shown` began, those that come before it: an event
+ * has many lines, of which some may be shown already.
+ */
+export function linesBefore(read: readonly OutputLine[], shown: readonly OutputLine[]): readonly OutputLine[] {
+  const event = shown[0]?.event;
+  const isOfEvent = (line: OutputLine): boolean => line.event === event;
+  const shownCount = Math.min(shown.filter(isOfEvent).length, read.filter(isOfEvent).length);
+  return read.slice(0, read.length - shownCount);
 }

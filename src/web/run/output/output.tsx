@@ -48,7 +48,7 @@ export function Output({ id, spid, feed, emptyText }: OutputProps) {
   const isFollowing = frozen === null && earlier.page === null;
   const follow = (isOn: boolean) => {
     if (isOn) earlier.leave();
-    setFrozen(isOn ? null : (earlier.page?.lines ?? live));
+    setFrozen(isOn ? null : (frozen ?? live));
   };
   const step = (by: number) => {
     if (matches.length === 0) return;
@@ -255,11 +255,11 @@ function useEarlier(id: string, spid: number, feed: Feed): Earlier {
   }, [id, spid]);
   const load = async () => {
     const { signal } = leaving.current;
-    const event = (page?.lines ?? feed.output.lines())[0]?.event ?? 0;
+    const before = page?.lines ?? feed.output.lines();
     setLoading(true);
     setProblem(undefined);
     try {
-      const found = await pageBefore({ id, spid, event, count: eventsPerPage(feed.read) }, signal);
+      const found = await pageBefore({ id, spid, shown: before, count: eventsPerPage(feed.read) }, signal);
       if (!signal.aborted) setPage(found.lines.length === 0 && page !== null ? { ...page, isFirst: true } : found);
     } catch (error) {
       if (!signal.aborted) setProblem(problemOf(error));
