@@ -3,7 +3,7 @@ import { Empty } from "../parts/empty.tsx";
 import { countOf } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import type { Feed } from "./feed.ts";
+import type { Feed } from "./feed-reader.ts";
 
 /** Events that a table shows; the newest are of most interest. */
 const SHOWN_COUNT = 200;

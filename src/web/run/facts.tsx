@@ -9,7 +9,7 @@ import { printable } from "../parts/printable.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { KIND_LABELS } from "../parts/status-mark.tsx";
 import { problemOfOperation } from "./failure.ts";
-import type { Feed } from "./feed.ts";
+import type { Feed } from "./feed-reader.ts";
 import { ImageLink } from "./list.tsx";
 import type { UsageSeries } from "./usage/use-usage.ts";
 import type { TagWish } from "./use-tag.ts";
@@ -30,7 +30,7 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
   const command = result !== undefined && "exit_code" in result ? result : undefined;
   const image = resultImage(operation);
   const from = asked?.kind === "instance" ? asked.image : undefined;
-  const machine = feed.events.find(({ type }) => type === "init")?.data as
+  const machine = feed.machine?.data as
     | { readonly vcpus: number; readonly memory_bytes: number; readonly isolation: string }
     | undefined;
   const used = command ?? (hasEnded(operation) ? usedUntil(operation) : usage?.samples.latest);

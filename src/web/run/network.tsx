@@ -5,7 +5,7 @@ import { Bytes } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { Badge } from "../parts/status-mark.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import type { Feed } from "./feed.ts";
+import type { Feed } from "./feed-reader.ts";
 import { ruleText } from "./form/network-rules.ts";
 
 interface NetworkPanelProps {

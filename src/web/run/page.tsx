@@ -1,4 +1,4 @@
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import { hasEnded } from "../../client/operations.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
@@ -22,7 +22,8 @@ import { Tabs } from "../parts/tabs.tsx";
 import { RunActions } from "./actions.tsx";
 import { EventList } from "./events.tsx";
 import { Facts } from "./facts.tsx";
-import { type Feed, useFeed } from "./feed.ts";
+import { useFeed } from "./feed.ts";
+import { countOfTypes, type Feed } from "./feed-reader.ts";
 import { NetworkPanel } from "./network.tsx";
 import { Output } from "./output/output.tsx";
 import { ProcessPanel } from "./processes.tsx";
@@ -44,7 +45,7 @@ export function RunPage({ id }: { readonly id: string }) {
   // The tag of the link is set when the run ends, also while nobody looks.
   const feed = useFeed(id, { isKept: useRoute().parameters.has("tag") });
   // The events say when there is something new to be read.
-  const turns = feed.events.filter(({ type }) => TURNS.has(type)).length;
+  const turns = countOfTypes(feed, TURNS);
   useEffect(() => {
     if (turns > 0) operation.reload();
   }, [turns]);
@@ -95,7 +96,8 @@ export function RunPage({ id }: { readonly id: string }) {
 }
 
 /** Events after which the operation reads differently. */
-const TURNS: ReadonlySet<string> = new Set(["init", "spawn", "exit", "shutdown", "completion"]);
+const TURNS = ["init", "spawn", "exit", "shutdown", "completion"] as const;
+const PROCESS_TURNS = ["spawn", "exit"] as const;
 
 interface RunProps {
   readonly operation: Operation;
@@ -108,7 +110,7 @@ function Run({ operation, asked, feed }: RunProps) {
   const { may } = useSession();
   const instance = asked?.kind === "instance" ? asked : undefined;
   const isOver = hasEnded(operation);
-  const isRunning = operation.status === "EXECUTING" && feed.events.some(({ type }) => type === "spawn");
+  const isRunning = operation.status === "EXECUTING" && countOfTypes(feed, ["spawn"]) > 0;
   const usage = useUsage(operation.id, isRunning);
   const wish = useTagOfResult(operation, parameters.get("tag"));
   const views = viewsOf({ hasTerminal: may("instances:exec"), hasProcesses: may("instances:exec") });
@@ -118,7 +120,7 @@ function Run({ operation, asked, feed }: RunProps) {
   const linkTo = (name: ViewName, process?: number) =>
     queryOf({ view: name === initial ? undefined : name, process, tag: parameters.get("tag") });
   const show = (name: ViewName, process?: number) => navigate(linkTo(name, process));
-  const processCount = useMemo(() => feed.events.filter(({ type }) => type === "spawn").length, [feed.events]);
+  const processCount = countOfTypes(feed, ["spawn"]);
   return (
     <>
       <Facts operation={operation} asked={asked} feed={feed} usage={usage} wish={wish} />
@@ -149,7 +151,7 @@ function Run({ operation, asked, feed }: RunProps) {
         <ProcessPanel
           id={operation.id}
           isRunning={isRunning}
-          turns={feed.events.filter(({ type }) => type === "spawn" || type === "exit").length}
+          turns={countOfTypes(feed, PROCESS_TURNS)}
           onOutput={(process) => show("output", process)}
           onTerminal={(process) => show("terminal", process)}
         />

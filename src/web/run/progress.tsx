@@ -1,7 +1,7 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { Operation } from "../../client/types.ts";
 import { bytesText } from "../parts/format.ts";
-import type { Feed } from "./feed.ts";
+import type { Feed } from "./feed-reader.ts";
 
 interface Step {
   readonly step: string;

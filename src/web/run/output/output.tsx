@@ -7,7 +7,7 @@ import { countOf, countText, shortId } from "../../parts/format.ts";
 import { Menu } from "../../parts/menu.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { useToast } from "../../parts/toast.tsx";
-import type { Feed } from "../feed.ts";
+import type { Feed } from "../feed-reader.ts";
 import { eventsPerPage, type Page, pageBefore, saveAs, wholeStream } from "./earlier.ts";
 import { linesWith } from "./find.ts";
 import { LineView } from "./line-view.tsx";
