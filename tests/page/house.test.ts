@@ -92,6 +92,17 @@ describe("operations", () => {
     expect(await viewProblems(tab, "house-operations")).toEqual([]);
     expect(askedAsOperator(tab)).toEqual([]);
   });
+
+  test("appear as they begin, and end where they stand", async () => {
+    await using tab = await open("/house/operations?kind=instance");
+    const { page } = tab;
+    const command = "sleep 60; echo appeared";
+    const run = await scene.appliance.spawn({ image: scene.image, command, shell: true, disposable: true });
+    const row = page.getByRole("row").filter({ hasText: "appeared" });
+    await row.getByText("Running").waitFor();
+    await scene.appliance.fetch(`/operations/${run}`, { method: "DELETE" });
+    await row.getByText("Cancelled").waitFor();
+  });
 });
 
 describe("an operator", () => {

@@ -20,7 +20,7 @@ export interface Resource<T> {
   readonly value: T | undefined;
   readonly problem: Problem | undefined;
   readonly isLoading: boolean;
-  /** Loads it anew; the value stays until the new one is there. */
+  /** Loads it anew, after the loading that goes on; the value stays until the new one is there. */
   reload(): void;
 }
 
@@ -41,24 +41,39 @@ export function useResource<T>(key: string | null, load: (signal: AbortSignal) =
   const [loaded, setLoaded] = useState<Loaded<T>>(() => before(key));
   const latest = useRef(load);
   latest.current = load;
-  const reload = useCallback(() => setTurn((count) => count + 1), []);
+  const isUnderWay = useRef(false);
+  const isDue = useRef(false);
+  const reload = useCallback(() => {
+    // Where changes come quicker than answers, none would ever arrive if each change gave up the one before.
+    if (isUnderWay.current) isDue.current = true;
+    else setTurn((count) => count + 1);
+  }, []);
 
   useEffect(() => {
     if (key === null) return;
     const leaving = new AbortController();
+    isUnderWay.current = true;
+    isDue.current = false;
+    const end = (told: (last: Loaded<T>) => Loaded<T>) => {
+      if (leaving.signal.aborted) return;
+      isUnderWay.current = false;
+      setLoaded(told);
+      if (isDue.current) reload();
+    };
     setLoaded((last) => ({ ...(last.key === key ? last : before<T>(key)), isLoading: true }));
     latest.current(leaving.signal).then(
       (value) => {
-        if (leaving.signal.aborted) return;
-        keep(key, value);
-        setLoaded({ key, value, problem: undefined, isLoading: false });
+        if (!leaving.signal.aborted) keep(key, value);
+        end(() => ({ key, value, problem: undefined, isLoading: false }));
       },
       (error: unknown) => {
-        if (leaving.signal.aborted || isAbort(error)) return;
-        setLoaded((last) => ({ ...last, key, problem: problemOf(error), isLoading: false }));
+        end((last) => (isAbort(error) ? last : { ...last, key, problem: problemOf(error), isLoading: false }));
       },
     );
-    return () => leaving.abort();
+    return () => {
+      isUnderWay.current = false;
+      leaving.abort();
+    };
   }, [key, turn]);
 
   const isPassing = loaded.problem?.isPassing === true;

@@ -4,6 +4,7 @@ import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
 import { queryOf } from "../app/links.ts";
 import { Link, navigate, useRoute } from "../app/router.ts";
 import { api } from "../data/api.ts";
+import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
 import { Empty } from "../parts/empty.tsx";
 import { type Choice, Select } from "../parts/field.tsx";
@@ -64,6 +65,7 @@ export function OperationsPart() {
       }),
     ),
   );
+  useOperationChanges(reload);
   const rows = value?.slice(0, PAGE_ROWS);
   const isFiltered = status !== undefined || kind !== undefined || since !== undefined;
   return (
