@@ -65,6 +65,8 @@ export class LiveBranches {
     try {
       const part = before === null ? {} : { before };
       for await (const rows of readBranches(api, { ...part, signal: own.signal })) {
+        // Rows that had come before it was left may still be given.
+        if (own.signal.aborted) return;
         this.branches.take(rows.map(rowOf).filter((row): row is Row => row !== null));
       }
       this.#problem = undefined;

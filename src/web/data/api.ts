@@ -23,10 +23,11 @@ export function headedAddressOf(path: string): string {
 /** A request with the cookie of the session; what it tells of the session and of the connection is noted. */
 async function exchange(url: URL | string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
-  headers.set("x-csrf-token", csrf());
+  const key = csrf();
+  headers.set("x-csrf-token", key);
   let response: Response;
   try {
-    const isStream = headers.get("accept") === EVENT_STREAM && csrf() !== "";
+    const isStream = headers.get("accept") === EVENT_STREAM && key !== "";
     const address = isStream ? addressed(new URL(url, location.href)) : null;
     const stream = address === null ? null : await openEventSocket(address, headers, init.signal);
     response = stream ?? (await fetch(url, { ...init, headers }));
@@ -34,9 +35,17 @@ async function exchange(url: URL | string, init: RequestInit = {}): Promise<Resp
     if (!isAbort(error) && init.signal?.aborted !== true) noteSilence(loadSession);
     throw error;
   }
-  if (response.status === 401) endSession();
-  else noteAnswer();
+  // Another tab may have signed in meanwhile: this answer is about the session before.
+  if (response.status === 401 && key === csrf()) endSession();
+  if (isFromAppliance(response)) noteAnswer();
+  else noteSilence(loadSession);
   return response;
+}
+
+/** False for what a proxy answers in place of an appliance that it does not reach. */
+function isFromAppliance({ status, headers }: Response): boolean {
+  const isUnavailable = status === 503 && headers.get("content-type")?.startsWith("application/json") !== true;
+  return status !== 502 && status !== 504 && !isUnavailable;
 }
 
 /** The typed client of the appliance, with the session in place of a token. */

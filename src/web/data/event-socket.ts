@@ -25,8 +25,10 @@ export async function openEventSocket(
   const body = bodyOf(socket, signal);
   socket.addEventListener("open", () => opened.resolve(true), { once: true });
   socket.addEventListener("close", () => opened.resolve(false), { once: true });
-  signal?.addEventListener("abort", () => opened.resolve(false), { once: true });
+  const given = () => opened.resolve(false);
+  signal?.addEventListener("abort", given, { once: true });
   const isOpen = await opened.promise;
+  signal?.removeEventListener("abort", given);
   signal?.throwIfAborted();
   return isOpen ? new Response(body, { headers: { "content-type": "text/event-stream" } }) : null;
 }
@@ -43,6 +45,8 @@ function bodyOf(socket: WebSocket, signal?: AbortSignal | null): ReadableStream<
     wake();
   });
   socket.addEventListener("close", ({ code }) => {
+    // The signal may outlast many sockets.
+    signal?.removeEventListener("abort", leave);
     end ??= code === CLOSE_NORMAL ? null : new TypeError(`the WebSocket was closed with code ${code}`);
     wake();
   });

@@ -51,9 +51,10 @@ export async function loadSession(): Promise<boolean> {
     endSession();
     return true;
   }
+  const key = csrf();
   let response: Response;
   try {
-    response = await fetch(ADDRESS, { cache: "no-store", headers: { "x-csrf-token": csrf() } });
+    response = await fetch(ADDRESS, { cache: "no-store", headers: { "x-csrf-token": key } });
   } catch {
     // TypeError: nothing answers.
     noteSilence(loadSession);
@@ -65,7 +66,8 @@ export async function loadSession(): Promise<boolean> {
     return false;
   }
   if (response.ok) begin((await response.json()) as Session);
-  else endSession();
+  // Somebody may have signed in here meanwhile.
+  else if (key === csrf()) endSession();
   if (connection.get() === "away") noteAnswer();
   return true;
 }

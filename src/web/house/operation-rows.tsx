@@ -7,10 +7,14 @@ import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { tookMs } from "../run/words.ts";
+import { endOf, tookMs } from "../run/words.ts";
 
 const columnsAt = (now: number): readonly Column<Operation>[] => [
-  { id: "status", label: "Status", cell: (operation) => <StatusMark {...statusOf(operation)} /> },
+  {
+    id: "status",
+    label: "Status",
+    cell: (operation) => <StatusMark status={operation.status} {...endOf(operation)} />,
+  },
   {
     ...{ id: "command", label: "Command", isHeading: true, isWide: true },
     cell: (operation) => <Command {...operation} />,
@@ -44,9 +48,4 @@ function Command({ id, kind, about, status, error }: Operation) {
       )}
     </div>
   );
-}
-
-function statusOf({ status, result }: Operation) {
-  if (result === undefined || !("exit_code" in result)) return { status };
-  return { status, exitCode: result.exit_code, isTimedOut: result.timed_out };
 }

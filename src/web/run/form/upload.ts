@@ -18,10 +18,12 @@ export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOpt
   const exchange = new XMLHttpRequest();
   exchange.open("POST", headedAddressOf("/v1/files"));
   exchange.setRequestHeader("content-type", "application/octet-stream");
-  exchange.setRequestHeader("x-csrf-token", csrf());
+  const key = csrf();
+  exchange.setRequestHeader("x-csrf-token", key);
   exchange.upload.addEventListener("progress", ({ loaded, total }) => onProgress(total === 0 ? 1 : loaded / total));
   exchange.addEventListener("load", () => {
     const { status, responseText } = exchange;
+    if (status === 401 && key === csrf()) endSession();
     resolve(uuidIn(new Response(responseText, { status })));
   });
   exchange.addEventListener("error", () =>
@@ -35,7 +37,6 @@ export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOpt
 
 /** @throws Problem */
 async function uuidIn(response: Response): Promise<string> {
-  if (response.status === 401) endSession();
   if (!response.ok) throw await refusalOf(response);
   return ((await response.json()) as { uuid: string }).uuid;
 }

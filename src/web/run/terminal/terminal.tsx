@@ -61,7 +61,7 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
     setState({ is: "connecting" });
     setSkippedBytes(0);
     const session: Session = {
-      ...{ place: element, process, isFresh, signal: leaving.signal },
+      ...{ place: element, process, isFresh: isFresh && turn === 0, signal: leaving.signal },
       colors: screenColors(),
       isDark,
       onScreen: (made) => {
