@@ -4,6 +4,7 @@ import { branchLines, uuidOf } from "../support/page/branches.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab, TabOptions } from "../support/page/tab.ts";
 import { settled, viewProblems } from "../support/page/views.ts";
+import { until } from "../support/waiting.ts";
 
 /** Nodes that the document may have at once. */
 const NODES_MAX = 300;
@@ -90,6 +91,35 @@ describe("the tree", () => {
     const child = await made(scene.image, "echo child > /root/child");
     await node(page, child).waitFor();
     expect(requests).toBe(1);
+  });
+
+  test("is loaded anew after many changes, so that none of them is kept for ever", async () => {
+    await using tab = await open("/runs");
+    const { page } = tab;
+    let requests = 0;
+    page.on("request", (request) => {
+      requests += new URL(request.url()).pathname.endsWith("/v1/branches") ? 1 : 0;
+    });
+    const changes = Promise.withResolvers<(changes: readonly object[]) => void>();
+    await page.routeWebSocket(/\/v1\/changes/, (socket) =>
+      changes.resolve((told) =>
+        socket.send(Buffer.from(told.map((change) => `data: ${JSON.stringify(change)}\n\n`).join(""))),
+      ),
+    );
+    await page.goto("/");
+    const tell = await changes.promise;
+    tell([{ type: "resync" }]);
+    await node(page, scene.image).waitFor();
+    const deleted = (count: number) =>
+      Array.from({ length: count }, (_, at) => ({ type: "deleted", uuid: uuidOf(at) }));
+    tell(deleted(10_000));
+    await settled(tab);
+    expect(requests).toBe(1);
+    tell(deleted(1));
+    await until("the branches are loaded anew", async () => requests === 2);
+    await settled(tab);
+    expect(await node(page, scene.image).count()).toBe(1);
+    expect(requests).toBe(2);
   });
 
   test("is not waited for, nor tried again, with a token that may not read images", async () => {

@@ -10,6 +10,8 @@ import { type Row, rowOf } from "./model/rows.ts";
 
 /** How long the first images wait for the stream of changes, in `milliseconds`: images that it tells of come after them. */
 const STREAM_WAIT_MS = 250;
+/** Changes after which all is loaded anew: many leave something behind that is only needed for rows that come late. */
+const CHANGES_COUNT_MAX = 10_000;
 /** How long images are kept for a view that is still to come, in `milliseconds`. */
 const EARLY_MS = 5_000;
 
@@ -17,6 +19,8 @@ const EARLY_MS = 5_000;
 export class LiveBranches {
   #problem: Problem | undefined;
   #loading: AbortController | null = null;
+  /** since all was loaded */
+  #changesCount = 0;
   #changed: () => void = () => undefined;
   readonly branches = new Branches(() => this.#changed());
   readonly #leave: () => void;
@@ -53,7 +57,8 @@ export class LiveBranches {
 
   #apply(change: Change): void {
     const row = rowOf(change);
-    if (change.type === "resync") this.reload();
+    this.#changesCount += 1;
+    if (change.type === "resync" || this.#changesCount > CHANGES_COUNT_MAX) this.reload();
     else if (row !== null) this.branches.take([row]);
   }
 
@@ -61,7 +66,10 @@ export class LiveBranches {
     this.#loading?.abort();
     const own = new AbortController();
     this.#loading = own;
-    if (before === null) this.branches.beginAnew();
+    if (before === null) {
+      this.branches.beginAnew();
+      this.#changesCount = 0;
+    }
     try {
       const part = before === null ? {} : { before };
       for await (const rows of readBranches(api, { ...part, signal: own.signal })) {
