@@ -94,6 +94,17 @@ describe("a run", () => {
     for (const page of tab.page.context().pages()) await state(page, "Cancelled");
   });
 
+  test("tells its figures in words where the chart does not come", async () => {
+    const run = await start("sleep 600");
+    await using tab = await scene.signedIn("/runs");
+    tab.expectProblem(/404|dynamically imported module/);
+    await tab.page.route("**/web/assets/chart-*.js", (route) => route.fulfill({ status: 404 }));
+    await tab.page.goto(`/runs/${run.id}?view=usage`);
+    await tab.page.getByText("The chart could not be loaded.").first().waitFor();
+    expect(await tab.page.locator(".run-chart-summary").first().textContent()).not.toBe("");
+    await scene.appliance.fetch(`/operations/${run.id}`, { method: "DELETE" });
+  });
+
   test("of which there is no record says so", async () => {
     await using tab = await scene.signedIn("/runs/0197a1d0-5a5e-7000-8000-3c6e0b8a9c15");
     await tab.page.getByText("No such run").waitFor();

@@ -70,6 +70,7 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<Chart | null>(null);
   const [isReady, setReady] = useState(false);
+  const [isMissing, setMissing] = useState(false);
   const [point, setPoint] = useState<number | null>(null);
   const colors = useColors(COLORS);
   const theme = useTheme();
@@ -78,7 +79,7 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
     if (element === null) return;
     let isLeft = false;
     const observer = new ResizeObserver(() => chart.current?.setSize(element.clientWidth, element.clientHeight));
-    void import("./chart.ts").then(({ Chart: Made }) => {
+    const draw = ({ Chart: Made }: typeof import("./chart.ts")) => {
       if (isLeft) return;
       chart.current = new Made({
         ...{
@@ -99,7 +100,8 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
       });
       observer.observe(element);
       setReady(true);
-    });
+    };
+    import("./chart.ts").then(draw, () => setMissing(true));
     return () => {
       isLeft = true;
       observer.disconnect();
@@ -143,6 +145,7 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
         onKeyDown={onKeyDown}
         onBlur={() => setPoint(null)}
       />
+      {isMissing ? <p class="muted">The chart could not be loaded.</p> : null}
       <span class="visually-hidden" role="status">
         {value === undefined || document.activeElement !== place.current ? "" : `${label} ${text(value)}`}
       </span>
