@@ -1,3 +1,5 @@
+import { STRAY_SELECTOR, UNSEEN_CHARACTERS } from "../../domain/text/unseen.ts";
+
 /*
  * Bytes of guests as text for a model: nothing in it is interpreted, hides anything, or is longer than the caller wants.
  */
@@ -6,19 +8,8 @@
 const ESCAPES =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these sequences begin with ESC.
   /\x1b(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)|[ -/]*[0-~]?)/g;
-/**
- * Other control characters, and characters without a shape, which can reorder what is shown or hide text in it: marks, fillers,
- * tags and selectors of variants. A selector behind a pictograph is how an emoji is written.
- */
-const INVISIBLE = new RegExp(
-  [
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f",
-    "\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0d\\ufeff\\uffa0\\ufff0-\\ufffb",
-    "\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]",
-    "|(?<!\\p{Extended_Pictographic})[\\ufe0e\\ufe0f]",
-  ].join(""),
-  "gu",
-);
+/** Other control characters, and characters without a shape, which can reorder what is shown or hide text in it. */
+const INVISIBLE = new RegExp(`[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f${UNSEEN_CHARACTERS}]|${STRAY_SELECTOR}`, "gu");
 
 /** A part with NUL, or with more than this share of bytes that are not UTF-8, is binary. */
 const INVALID_RATIO = 0.1;

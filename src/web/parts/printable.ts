@@ -1,12 +1,7 @@
-/**
- * Marks of direction, of width zero, of lines and of tags, fillers, selectors of variants, and halves of surrogate pairs: what
- * Unicode calls ignorable, and what else is not seen or changes how others are seen. A selector behind a pictograph is left:
- * that is how an emoji is written.
- */
-const HIDDEN =
-  "[\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164" +
-  "\\ufe00-\\ufe0d\\ufeff\\uffa0\\ufff0-\\ufffb\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]" +
-  "|(?<!\\p{Extended_Pictographic})[\\ufe0e\\ufe0f]|\\p{Surrogate}";
+import { STRAY_SELECTOR, UNSEEN_CHARACTERS } from "../../domain/text/unseen.ts";
+
+/** What has no shape, with soft hyphens, separators of lines and halves of surrogate pairs: it changes how a text is seen. */
+const HIDDEN = `[\\u00ad\\u2028\\u2029${UNSEEN_CHARACTERS}]|${STRAY_SELECTOR}|\\p{Surrogate}`;
 
 const HAS_HIDDEN = new RegExp(HIDDEN, "u");
 
