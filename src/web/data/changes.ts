@@ -2,7 +2,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { readChanges } from "../../client/branches.ts";
 import type { Change } from "../../client/types.ts";
 import { api } from "./api.ts";
-import { connection, onReturn } from "./connection.ts";
+import { connection, untilReturn } from "./connection.ts";
 import { problemOf } from "./problem.ts";
 import { isSeen } from "./seen.ts";
 import { csrf, onSessionChange } from "./session.ts";
@@ -108,21 +108,9 @@ async function listen(): Promise<void> {
       const { status } = problemOf(error);
       if (status >= 400 && status < 500 && status !== 429) return;
     }
-    if (!own.signal.aborted) await again(AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)] ?? 0, own.signal);
+    if (own.signal.aborted) return;
+    const againMs = AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)] ?? 0;
+    // While the appliance is away, whoever looks for it says when it is back.
+    await untilReturn(own.signal, connection.get() === "there" ? againMs : undefined);
   }
-}
-
-/** Ends after a time, when the appliance is back, or when the stream is given up. */
-function again(milliseconds: number, signal: AbortSignal): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<void>();
-  // While the appliance is away, whoever looks for it says when it is back.
-  const timer = connection.get() === "there" ? setTimeout(resolve, milliseconds) : undefined;
-  const leave = onReturn(resolve);
-  const given = () => resolve();
-  signal.addEventListener("abort", given, { once: true });
-  return promise.then(() => {
-    clearTimeout(timer);
-    leave();
-    signal.removeEventListener("abort", given);
-  });
 }

@@ -14,6 +14,20 @@ export function onReturn(again: () => void): () => void {
   return () => returned.delete(again);
 }
 
+/** Ends when the appliance answers after it was away, after a time in `milliseconds` if one is given, or when `signal` fires. */
+export function untilReturn(signal: AbortSignal, milliseconds?: number): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const end = () => resolve();
+  const timer = milliseconds === undefined ? undefined : setTimeout(end, milliseconds);
+  const leave = onReturn(end);
+  signal.addEventListener("abort", end, { once: true });
+  return promise.then(() => {
+    clearTimeout(timer);
+    leave();
+    signal.removeEventListener("abort", end);
+  });
+}
+
 /** An answer came, of whatever status. */
 export function noteAnswer(): void {
   if (connection.get() === "there") return;

@@ -2,7 +2,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { operationEvents } from "../../client/operation-events.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import { api } from "../data/api.ts";
-import { onReturn } from "../data/connection.ts";
+import { untilReturn } from "../data/connection.ts";
 import { isAbort, problemOf } from "../data/problem.ts";
 import { isSeen } from "../data/seen.ts";
 import { useStore } from "../data/store.ts";
@@ -61,20 +61,9 @@ async function follow(
       if (signal.aborted || isAbort(error)) return;
       const problem = problemOf(error);
       reader.end(problem);
-      if (!problem.isPassing || !(await returned(signal))) return;
+      if (!problem.isPassing) return;
+      await untilReturn(signal);
+      if (signal.aborted) return;
     }
   }
-}
-
-/** True when the appliance answers again; false when nobody waits any more. */
-function returned(signal: AbortSignal): Promise<boolean> {
-  const { promise, resolve } = Promise.withResolvers<boolean>();
-  const leave = onReturn(() => resolve(true));
-  const given = () => resolve(false);
-  signal.addEventListener("abort", given, { once: true });
-  return promise.then((isBack) => {
-    leave();
-    signal.removeEventListener("abort", given);
-    return isBack;
-  });
 }
