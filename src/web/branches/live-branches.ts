@@ -17,12 +17,13 @@ const EARLY_MS = 5_000;
 
 /** The images of the account, as they are and as they change, until it is stopped. */
 export class LiveBranches {
+  /** Called when there is something new to show. */
+  onChange: () => void = () => undefined;
   #problem: Problem | undefined;
   #loading: AbortController | null = null;
   /** since all was loaded */
   #changesCount = 0;
-  #changed: () => void = () => undefined;
-  readonly branches = new Branches(() => this.#changed());
+  readonly branches = new Branches(() => this.onChange());
   readonly #leave: () => void;
   readonly #timer: ReturnType<typeof setTimeout>;
 
@@ -38,18 +39,13 @@ export class LiveBranches {
     return this.#problem;
   }
 
-  /** Calls `changed` when there is something new to show. */
-  set onChange(changed: () => void) {
-    this.#changed = changed;
-  }
-
   readonly reload = (): void => void this.#load(null);
 
   /** Loads images that are older than those that are there. */
   readonly loadOlder = (): void => void this.#load(oldestOf(this.branches));
 
   stop(): void {
-    this.#changed = () => undefined;
+    this.onChange = () => undefined;
     clearTimeout(this.#timer);
     this.#leave();
     this.#loading?.abort();
@@ -82,7 +78,7 @@ export class LiveBranches {
       if (own.signal.aborted) return;
       this.#problem = problemOf(error);
     }
-    this.#changed();
+    this.onChange();
   }
 }
 

@@ -20,9 +20,7 @@ import { useLook } from "./use-look.ts";
 import { KEY_ZOOM, useTreeKeys } from "./use-tree-keys.ts";
 
 /** Begins to load the images before the view is shown. */
-export function prepare(): void {
-  openEarly();
-}
+export const prepare = openEarly;
 
 /** The forest of images: what was made from what, and what runs now. */
 export function View() {
