@@ -351,6 +351,7 @@ describe(`${MANY} images`, () => {
     expect(second).not.toBe(last);
     await page.keyboard.press("ArrowUp");
     await page.keyboard.press("ArrowLeft");
+    await page.locator("[aria-selected=true][aria-expanded=false]").waitFor();
     expect(await page.locator("[aria-selected=true]").getAttribute("aria-expanded")).toBe("false");
     expect(await viewProblems(tab, "branches-list")).toEqual([]);
   });

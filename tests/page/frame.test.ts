@@ -26,6 +26,7 @@ describe("the frame", () => {
     await page.keyboard.press("r");
     await page.waitForURL("**/runs");
     await current(tab).getByText("Runs").waitFor();
+    await page.waitForFunction(() => document.activeElement?.tagName === "MAIN");
     expect(await focused(tab)).toStartWith("MAIN");
     await page.keyboard.type("gb");
     await page.waitForURL((url) => url.pathname === "/");
