@@ -10,6 +10,9 @@ export interface TestCounts {
 /** Of an error, in the list of what failed. */
 const ERROR_LINES_MAX = 6;
 
+/** The first line of an error: those of bun and plain ones, named ones, and those of system calls. */
+const ERROR = /^(?:error: |(?=[A-Z]\w*Error: |E[A-Z0-9]{2,}: ))(.*)$/;
+
 /** Tests that may be skipped everywhere: the name says what they need that CI need not have. */
 const NEEDS_HARDWARE = /\bKVM\b|\bCOPPICE_TEST_CH_OPENAPI\b/;
 
@@ -38,8 +41,9 @@ function namedFailures(lines: readonly string[]): string[] {
     if (name !== undefined && !failures.has(name)) {
       failures.set(name, error.length === 0 ? name : `${name}: ${error.join(" | ")}`);
     }
-    if (line.startsWith("error: ")) {
-      error = [line.slice("error: ".length)];
+    const message = ERROR.exec(line)?.[1];
+    if (message !== undefined) {
+      error = [message];
       isInside = true;
     } else if (/^\((?:pass|fail|skip|todo)\) /.test(line)) {
       error = [];

@@ -59,6 +59,22 @@ test("a failure is named once, with its error", () => {
   ]);
 });
 
+test("an error of a hook is known by its own name", () => {
+  const output = [
+    "SqliteError: database is locked",
+    "      at <anonymous> (/a.test.ts:3:5)",
+    "(fail) a list > (unnamed) [1.50ms]",
+    "ENOENT: no such file or directory, rename 'a' -> 'b'",
+    '    path: "a",',
+    " errno: -2",
+    "(fail) a walk > (unnamed) [1.50ms]",
+  ].join("\n");
+  expect(countTests(output).failures).toEqual([
+    "a list > (unnamed): SqliteError: database is locked",
+    `a walk > (unnamed): ENOENT: no such file or directory, rename 'a' -> 'b' | path: "a", | errno: -2`,
+  ]);
+});
+
 test("only a test that names KVM may be skipped in CI", () => {
   expect(forbiddenSkips(countTests(CLOSING).skipped)).toEqual(["forgets", "later"]);
 });

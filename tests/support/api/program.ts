@@ -2,10 +2,13 @@ import { test } from "bun:test";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import type { OperationId } from "../../../src/domain/ids.ts";
 import { ruleText } from "../../../src/network/rules.ts";
 import type { ServiceLimits } from "../../../src/service/parts.ts";
+import { eventLogPath } from "../../../src/storage/events/event-file.ts";
+import { dataLayout } from "../../../src/storage/layout.ts";
 import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
-import { deadline } from "../waiting.ts";
+import { deadline, until } from "../waiting.ts";
 
 const LISTEN_MS_MAX = 30_000;
 const STOP_MS_MAX = 20_000;
@@ -29,7 +32,10 @@ export interface Program extends AsyncDisposable {
   readonly url: string;
 }
 
-/** Starts the program on a data directory; no VM is ever used, and no registry is asked. */
+/**
+ * Starts the program on a data directory; no VM is ever used, and no registry is asked. It has swept the directory when
+ * this returns: files that a test writes there look like those of a former process.
+ */
 export async function startProgram(dataDirectory: string, limits: ServiceLimits): Promise<Program> {
   const configFile = join(dataDirectory, "config.toml");
   const toml = [
@@ -57,6 +63,9 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
     "allow = false",
   ];
   await writeFile(configFile, toml.join("\n"));
+  // The sweep goes on after the program listens, and logs without an operation are what it removes last.
+  const swept = eventLogPath(dataLayout(dataDirectory), Bun.randomUUIDv7() as OperationId);
+  await writeFile(swept, "");
   const argv = [...DIE_WITH_PARENT, resolve(EXECUTABLE ?? ""), "serve", "--config", configFile, "--log-format", "json"];
   const child = Bun.spawn(argv, {
     cwd: dataDirectory,
@@ -74,7 +83,9 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
   using _late = deadline(LISTEN_MS_MAX, () => reject(new Error("the program does not listen")));
   void readLog(child.stderr, listens).then((log) => reject(new Error(`the program ended:\n${log.slice(-4000)}`)));
   try {
-    return { pid: child.pid, url: await listening, [Symbol.asyncDispose]: stop };
+    const url = await listening;
+    await until("the program has swept its directory", async () => !(await Bun.file(swept).exists()));
+    return { pid: child.pid, url, [Symbol.asyncDispose]: stop };
   } catch (error) {
     await stop();
     throw error;
