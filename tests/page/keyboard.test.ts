@@ -3,6 +3,7 @@ import { tabTo } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab } from "../support/page/tab.ts";
 import { settled } from "../support/page/views.ts";
+import { until } from "../support/waiting.ts";
 
 let scene: PageScene;
 beforeAll(async () => {
@@ -119,13 +120,15 @@ async function choose({ page }: Tab, name: string): Promise<void> {
       const id = document.activeElement?.getAttribute("aria-activedescendant") ?? "";
       return document.getElementById(id)?.textContent ?? "";
     });
-  await page.keyboard.press("Home");
   const passed: string[] = [];
-  while (!(await active()).startsWith(name)) {
-    const before = await active();
-    await page.keyboard.press("ArrowDown");
-    passed.push(before);
-    if ((await active()) === before) throw new Error(`no row begins with ${name}: ${passed.join(", ")}`);
-  }
+  const press = async (key: string, isThere: (row: string) => boolean) => {
+    await page.keyboard.press(key);
+    const from = passed.at(-1) ?? "no row";
+    await until(`${key} leads on from ${from}, on the way to ${name}`, async () => isThere(await active()));
+    passed.push(await active());
+  };
+  await until(`a list has the focus, on the way to ${name}`, async () => (await active()) !== "");
+  await press("Home", (row) => row !== "");
+  while (passed.at(-1)?.startsWith(name) !== true) await press("ArrowDown", (row) => row !== passed.at(-1));
   await page.keyboard.press("Enter");
 }

@@ -12,7 +12,7 @@ import { Splitter } from "../../parts/splitter.tsx";
 import { VirtualRows } from "../../parts/virtual-rows.tsx";
 import { useFocusKept } from "../files/focus.ts";
 import { type ImageLink, linkTo } from "../link.ts";
-import { type EncodedPath, ROOT, shownName, stepsTo } from "../paths.ts";
+import { type EncodedPath, parentOf, ROOT, shownName, stepsTo } from "../paths.ts";
 import { useLoaded } from "../use-loaded.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { Against } from "./against.tsx";
@@ -106,7 +106,13 @@ function nodeAt(root: ChangeNode, path: EncodedPath): ChangeNode | null {
   return node ?? null;
 }
 
-function Tree({ link, changes: { root, isComplete } }: { readonly link: ImageLink; readonly changes: Changes }) {
+/** The row of a path, or of the last directory on the way to it that is shown. */
+function nearestRow(rows: readonly ChangeRow[], path: EncodedPath): number {
+  const index = rows.findIndex(({ node }) => node.path === path);
+  return index >= 0 || path === ROOT ? Math.max(0, index) : nearestRow(rows, parentOf(path));
+}
+
+function Tree({ link, changes: { root } }: { readonly link: ImageLink; readonly changes: Changes }) {
   // What a person has opened and closed, beside what is open at the beginning.
   const [toggled, setToggled] = useState<ReadonlySet<EncodedPath>>(new Set());
   const first = useMemo(() => {
@@ -117,11 +123,11 @@ function Tree({ link, changes: { root, isComplete } }: { readonly link: ImageLin
   const isOpen = (path: EncodedPath) => first.has(path) !== toggled.has(path);
   const rows = useMemo(() => rowsOf(root, isOpen), [root, toggled]);
   const rowHeight = useRowPixels();
-  const at = rows.findIndex(({ node }) => node.path === link.path);
-  const [active, setActive] = useState(Math.max(0, at));
-  useEffect(() => {
-    if (at >= 0) setActive(at);
-  }, [link.path, isComplete]);
+  // Rows come and go above the one that keys move from, so it is known by its path.
+  const [chosen, setChosen] = useState(link.path);
+  useEffect(() => setChosen(link.path), [link.path]);
+  const active = useMemo(() => nearestRow(rows, chosen), [rows, chosen]);
+  const setActive = (index: number) => setChosen(rows[index]?.node.path ?? ROOT);
   const toggle = (path: EncodedPath) => {
     const next = new Set(toggled);
     if (!next.delete(path)) next.add(path);

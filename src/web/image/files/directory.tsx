@@ -58,8 +58,7 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
     listing.items[shown === null ? index : (shown[index] ?? -1)];
   const count = shown?.length ?? listing.items.length;
   const rowHeight = useRowPixels();
-  const [active, setActive] = useState(0);
-  useEffect(() => setActive(rowOf(listing, shown, path, before)), [shown]);
+  const { active, setActive } = useActiveRow(shown, () => rowOf(listing, shown, path, before));
   const open = (index: number) => {
     const item = items(index);
     if (item !== undefined && isOpenable(item)) navigate(linkTo(image, "files", childOf(path, item)));
@@ -89,6 +88,30 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
       </p>
     </>
   );
+}
+
+/**
+ * The row that keys move from. The order comes after the entries, and changes: who has gone to an entry stays on it as
+ * long as it is shown.
+ * @param begin the row of somebody who has gone nowhere yet
+ */
+function useActiveRow(shown: Uint32Array | null, begin: () => number) {
+  const [active, setActive] = useState(0);
+  const hasMoved = useRef(false);
+  const last = useRef(shown);
+  useEffect(() => {
+    const orderBefore = last.current;
+    last.current = shown;
+    setActive((row) => {
+      if (!hasMoved.current || shown === null) return begin();
+      return Math.max(0, shown.indexOf(orderBefore === null ? row : (orderBefore[row] ?? -1)));
+    });
+  }, [shown]);
+  const move = (row: number) => {
+    hasMoved.current = true;
+    setActive(row);
+  };
+  return { active, setActive: move };
 }
 
 /** The row of a path that is an entry of the directory; otherwise the first one. */
