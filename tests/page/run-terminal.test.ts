@@ -30,16 +30,26 @@ const type = async (page: Page, line: string) => {
 /** Time in which a shell obeys a line, in `milliseconds`. */
 const OBEYED_MS_MAX = 5000;
 /**
- * Types a line until it is obeyed: the shell asks for the place of the cursor, and the answer may come between the letters.
+ * Types a line until it is obeyed: the shell asks for the place of the cursor at each prompt, and letters that come before
+ * the answer may be lost. Of a line that lost its end, the shell waits for the rest until it is interrupted.
  */
 const typeUntil = (page: Page, line: string, isObeyed: () => Promise<boolean>) =>
   until(`the shell obeys ${line}`, async () => {
     await type(page, line);
-    return await until("the line is obeyed", isObeyed, OBEYED_MS_MAX).then(
-      () => true,
-      () => false,
+    if (await soon("the line is obeyed", isObeyed)) return true;
+    await page.keyboard.press("Control+c");
+    await soon(
+      "there is a prompt",
+      async () => (await rows(page)).findLast((row) => row !== "")?.endsWith("#") === true,
     );
+    return false;
   });
+/** Whether a condition comes to hold in the time in which a shell obeys a line. */
+const soon = (what: string, holds: () => Promise<boolean>) =>
+  until(what, holds, OBEYED_MS_MAX).then(
+    () => true,
+    () => false,
+  );
 const openShell = async (page: Page) => {
   await page.getByRole("button", { name: "Open a shell" }).click();
   await page.getByText(/^Attached to process/).waitFor();
@@ -52,16 +62,12 @@ test("a shell is typed into, has the size of its place, is left and found again,
   await typeUntil(page, "echo $((6 * 7)) is it", () => isShown(page, "42 is it"));
   const size = async (): Promise<string> => {
     const found = async () => (await rows(page)).findLast((row) => /^size \d+ \d+ end$/.test(row));
-    await typeUntil(page, "echo size $(stty size) end", async () => (await found()) !== undefined);
+    await typeUntil(page, "clear; echo size $(stty size) end", async () => (await found()) !== undefined);
     return (await found()) ?? "";
   };
   const wide = await size();
-  await type(page, "clear");
   await page.setViewportSize({ width: 700, height: 900 });
-  await until("the shell has another size", async () => {
-    await type(page, "clear");
-    return (await size()) !== wide;
-  });
+  await until("the shell has another size", async () => (await size()) !== wide);
   await page.setViewportSize({ width: 1280, height: 800 });
   await typeUntil(page, "clear; echo before", () => isShown(page, "before"));
   expect(await viewProblems(tab, "run-terminal")).toEqual([]);
@@ -74,8 +80,7 @@ test("a shell is typed into, has the size of its place, is left and found again,
   await page.getByText(/^Attached to process/).waitFor();
   await shows(page, "before");
   await typeUntil(page, "echo after", () => isShown(page, "after"));
-  await type(page, "exit 5");
-  await page.getByText("The process has ended with exit code 5.").waitFor();
+  await typeUntil(page, "exit 5", () => page.getByText("The process has ended with exit code 5.").isVisible());
 });
 
 test("a hostile program writes no clipboard, no title and no link, and its colours break no policy", async () => {
@@ -147,8 +152,7 @@ test("the command's own terminal is the first thing to be seen of a run that has
   const { page } = tab;
   await page.getByText("Attached to process 1.").waitFor();
   await typeUntil(page, "echo $((2 * 21)) of its own", () => isShown(page, "42 of its own"));
-  await type(page, "exit 3");
-  await page.getByText("The process has ended with exit code 3.").waitFor();
+  await typeUntil(page, "exit 3", () => page.getByText("The process has ended with exit code 3.").isVisible());
   await page.locator(".run-about").getByText("Exit 3", { exact: true }).waitFor();
   await page.reload();
   await shows(page, "42 of its own");
@@ -176,10 +180,9 @@ test("a program that repeats without an end takes no time of the page", async ()
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;
   await openShell(page);
-  await type(page, "printf 'x\\033[2147483647%s' L M S T I Z b; echo; echo still here");
-  await shows(page, "still here");
+  const endless = "printf 'x\\033[2147483647%s' L M S T I Z b; echo; echo still here";
+  await typeUntil(page, endless, () => isShown(page, "still here"));
   // What a program may want is still done.
-  await type(page, "printf 'ab\\033[3b\\n'");
-  await shows(page, "abbbb");
+  await typeUntil(page, "printf 'ab\\033[3b\\n'", () => isShown(page, "abbbb"));
   await page.getByRole("button", { name: "Detach" }).click();
 });
