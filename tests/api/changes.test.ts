@@ -97,8 +97,15 @@ describe("images", () => {
       api.call("PATCH", `/v1/images/${image}/tag`, { token, json: { tag: "t" } }),
       api.call("DELETE", `/v1/images/${image}`, { token }),
     ]);
-    const seen = await follower.take(1);
-    expect(seen.at(-1)).toEqual({ type: "deleted", uuid: image });
+    const deleted: Change = { type: "deleted", uuid: image };
+    await until("the deletion is told", () => follower.seen.some((change) => Bun.deepEquals(change, deleted)));
+    // What is told of another image comes behind everything about this one.
+    const other = await api.addImage([FILES], { account });
+    await api.call("DELETE", `/v1/images/${other}`, { token });
+    await until("the next one is told", () =>
+      follower.seen.some((change) => "uuid" in change && change.uuid === other),
+    );
+    expect(follower.seen.slice(-2)).toEqual([deleted, { type: "deleted", uuid: other }]);
   });
 
   test("of another account are not told", async () => {

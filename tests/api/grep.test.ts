@@ -190,18 +190,19 @@ describe('"GET /inspect/{uuid}/grep"', () => {
 
   test("runs a pattern without catastrophic backtracking, and blocks nobody", async () => {
     const id = await api.addImage([[{ path: "a", type: "f", content: "a".repeat(60_000) }]]);
-    const started = performance.now();
     const hostile = ["(a*)*b", "(a|aa)+$x", "(a+a+)+y", `${"a?".repeat(100)}${"a".repeat(100)}b`].map((pattern) =>
       api.call("GET", `/v1/inspect/${id}/grep?${new URLSearchParams({ pattern })}`),
     );
-    for (let turn = 0; turn < 10; turn++) {
-      const asked = performance.now();
-      expect((await api.call("GET", `/v1/images/${id}`)).status).toBe(200);
-      expect(performance.now() - asked).toBeLessThan(1000);
-    }
-    for (const answer of await Promise.all(hostile)) expect(answer.json.matches).toEqual([]);
-    expect(performance.now() - started).toBeLessThan(10_000);
-  }, 20_000);
+    let isOver = false;
+    const searched = Promise.all(hostile).finally(() => {
+      isOver = true;
+    });
+    let answeredCount = 0;
+    for (; !isOver; answeredCount++) expect((await api.call("GET", `/v1/images/${id}`)).status).toBe(200);
+    for (const answer of await searched) expect(answer.json.matches).toEqual([]);
+    // A search that blocked others would let one of them in behind each search at most.
+    expect(answeredCount).toBeGreaterThan(2 * hostile.length);
+  }, 60_000);
 
   test("wrong parameters are 400", async () => {
     errorOf(await grep({}), "validation_error");

@@ -7,6 +7,7 @@ import { Api, errorOf } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
 import { heldTest } from "../support/api/program.ts";
 import { listLayers } from "../support/layer-files.ts";
+import { until } from "../support/waiting.ts";
 
 const RAW = Buffer.from([0x62, 0xff]);
 
@@ -285,9 +286,10 @@ describe('"DELETE /images/{uuid}"', () => {
     expect(await layersOnDisk()).toBe(before + 3);
     expect((await api.call("GET", `/v1/inspect/${left}/download?path=/etc/keep`)).text).toBe("keep");
     expect(await remove(left)).toBe(204);
-    expect(await layersOnDisk()).toBe(before + 2);
+    // The download is here before its reader lets the layers go.
+    await until("its layer is removed", async () => (await layersOnDisk()) === before + 2);
     expect(await remove(right)).toBe(204);
-    expect(await layersOnDisk()).toBe(before);
+    await until("all layers are removed", async () => (await layersOnDisk()) === before);
     errorOf(await get(base), "not_found");
     errorOf(await api.call("GET", "/v1/inspect/?tag=doomed"), "not_found");
     expect(await remove(base)).toBe(404);

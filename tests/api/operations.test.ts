@@ -146,7 +146,8 @@ describe("long poll", () => {
     await until("the request waits", () => api.operations.waitsCount === 1);
     api.operations.succeed(id, { image: id, digest: "sha256:0", size_bytes: 1 });
     expect((await answer).json.status).toBe("SUCCESS");
-    expect(performance.now() - startedAt).toBeLessThan(5000);
+    // Not at the end of its wait.
+    expect(performance.now() - startedAt).toBeLessThan(30_000);
   });
 
   heldTest("or when the time is up, with the current status", async () => {

@@ -26,7 +26,7 @@ describe("PATCH /instances/{uuid}", () => {
     api.call("PATCH", `/v1/instances/${id}`, { json: { timeout }, token });
 
   heldTest("gives the command more time, counted from its start", async () => {
-    await using running = await runningInstance(api, "sleep 1.2; exit 3", { timeoutMs: 1000 });
+    await using running = await runningInstance(api, "sleep 4; exit 3", { timeoutMs: 3000 });
     const answer = await extend(running.id, 60);
     expect([answer.status, answer.json]).toEqual([200, { uuid: running.id, timeout: 60 }]);
     expect(await running.command.exit).toMatchObject({ exitCode: 3, timedOut: false });

@@ -185,7 +185,7 @@ export class Api implements AsyncDisposable {
     const app = createApp({ service, verifyToken, publicUrl, metrics, log, web });
     const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
     const served = stack.use(
-      isProgram ? await startProgram(directory, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
+      isProgram ? await startProgram(directory, db, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
     );
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });

@@ -2,11 +2,12 @@ import { test } from "bun:test";
 import { writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import type { OperationId } from "../../../src/domain/ids.ts";
+import { eq } from "drizzle-orm";
+import type { Database } from "../../../src/db/database.ts";
+import { layers } from "../../../src/db/schema.ts";
+import type { LayerId } from "../../../src/domain/ids.ts";
 import { ruleText } from "../../../src/network/rules.ts";
 import type { ServiceLimits } from "../../../src/service/parts.ts";
-import { eventLogPath } from "../../../src/storage/events/event-file.ts";
-import { dataLayout } from "../../../src/storage/layout.ts";
 import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
 import { deadline, until } from "../waiting.ts";
 
@@ -33,10 +34,11 @@ export interface Program extends AsyncDisposable {
 }
 
 /**
- * Starts the program on a data directory; no VM is ever used, and no registry is asked. It has swept the directory when
- * this returns: files that a test writes there look like those of a former process.
+ * Starts the program on a data directory, whose database `db` is; no VM is ever used, and no registry is asked. The work
+ * of the program's start is done when this returns: it removes what a test writes as if a former process had left it, or
+ * as expired, and holds layers.
  */
-export async function startProgram(dataDirectory: string, limits: ServiceLimits): Promise<Program> {
+export async function startProgram(dataDirectory: string, db: Database, limits: ServiceLimits): Promise<Program> {
   const configFile = join(dataDirectory, "config.toml");
   const toml = [
     `data_dir = "${dataDirectory}"`,
@@ -44,6 +46,8 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
     "port = 0",
     "[vm]",
     'emulation = "never"',
+    // Instances wait for a VM as long as a test takes.
+    'probe_give_up = "24h"',
     `vcpus_default = ${limits.vcpusDefault}`,
     `vcpus_max = ${limits.vcpusMax}`,
     `memory_bytes_default = ${limits.memoryBytesDefault}`,
@@ -63,9 +67,7 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
     "allow = false",
   ];
   await writeFile(configFile, toml.join("\n"));
-  // The sweep goes on after the program listens, and logs without an operation are what it removes last.
-  const swept = eventLogPath(dataLayout(dataDirectory), Bun.randomUUIDv7() as OperationId);
-  await writeFile(swept, "");
+  const unreferenced = addUnreferencedLayer(db);
   const argv = [...DIE_WITH_PARENT, resolve(EXECUTABLE ?? ""), "serve", "--config", configFile, "--log-format", "json"];
   const child = Bun.spawn(argv, {
     cwd: dataDirectory,
@@ -84,12 +86,29 @@ export async function startProgram(dataDirectory: string, limits: ServiceLimits)
   void readLog(child.stderr, listens).then((log) => reject(new Error(`the program ended:\n${log.slice(-4000)}`)));
   try {
     const url = await listening;
-    await until("the program has swept its directory", async () => !(await Bun.file(swept).exists()));
+    // These go on after the program listens. The upgrade of indexes follows the sweep of the directory, and ends with this
+    // file; layers without an image are the last thing that the removal of expired objects looks for.
+    await until("indexes are upgraded", async () => await Bun.file(join(dataDirectory, "index-format")).exists());
+    await until("expired objects are removed", () => !hasLayer(db, unreferenced));
     return { pid: child.pid, url, [Symbol.asyncDispose]: stop };
   } catch (error) {
     await stop();
     throw error;
   }
+}
+
+function addUnreferencedLayer(db: Database): LayerId {
+  const id = Bun.randomUUIDv7() as LayerId;
+  const nothing = { format: "ext4", sizeBytes: 0, diskBytes: 0, entryCount: 0, createdAt: 0 } as const;
+  db.orm
+    .insert(layers)
+    .values({ id, ...nothing })
+    .run();
+  return id;
+}
+
+function hasLayer(db: Database, id: LayerId): boolean {
+  return db.orm.select({ id: layers.id }).from(layers).where(eq(layers.id, id)).get() !== undefined;
 }
 
 /** Reads the log to its end, and tells the address when it comes by; returns what it was. */
