@@ -81,6 +81,16 @@ test("output comes while the command runs, and what it asks is answered", async 
   expect(await run.ended()).toBe(3);
 });
 
+test("a sandbox has the size that its options ask for, and its output is kept up to the limit", async () => {
+  const size = ["--cpus", "2", "--memory", "600M", "--disk", "100M", "--output-limit", "12"];
+  const memory = "awk '/MemTotal/ { print ($2 > 600 * 1024) }' /proc/meminfo";
+  const script = `nproc; ${memory}; df -k / | awk 'END { print ($2 < 300 * 1024) }'; seq 50`;
+  using run = new CliProcess(appliance, ["run", "--json", ...size, ...RUN.slice(1), "sh", "-c", script]);
+  expect(await run.ended()).toBe(0);
+  const { stdout } = JSON.parse(run.stdout).result;
+  expect(stdout).toEqual({ content: "2\n1\n1\n1\n2\n3\n", encoding: "ascii", truncated: true });
+});
+
 test("signals are the command's, and a reader that leaves is a broken pipe", async () => {
   const script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done";
   using run = new CliProcess(appliance, [...RUN, "sh", "-c", script]);

@@ -8,6 +8,7 @@ import type { Environment } from "../../config/config.ts";
 import { isTag } from "../../domain/image.ts";
 import { STDIN_BYTES_MAX } from "../../domain/instance.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
+import { bytesOfSize } from "../../domain/text/quantities.ts";
 import { CliError, integerOption, type OptionValues, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { showProgress } from "../wait.ts";
@@ -37,6 +38,14 @@ export const INSTANCE_OPTIONS = {
     doc: "copy a local file to an absolute path of the sandbox",
   },
   hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
+  cpus: { type: "string", value: "NUMBER", doc: "virtual CPUs of the sandbox" },
+  memory: { type: "string", value: "SIZE", doc: "memory of the sandbox, rounded up; a SIZE is bytes, or 512M, 2G" },
+  disk: { type: "string", value: "SIZE", doc: "what the sandbox can write to its file system, rounded up" },
+  "output-limit": {
+    type: "string",
+    value: "SIZE",
+    doc: "how much of standard output, and of standard error, the result keeps (default: 10M, the largest)",
+  },
   disposable: { type: "boolean", doc: "discard the file system after the run" },
   tag: { type: "string", value: "NAME", doc: "tag the resulting image" },
   ...NETWORK_OPTIONS,
@@ -73,11 +82,29 @@ export function instanceFields(options: InstanceValues, environment: Environment
   }
   return {
     ...processFields(options, environment),
-    ...given({ hostname: options.hostname }),
+    ...given({ hostname: options.hostname, resources: resourcesOf(options) }),
     ...networkField(options),
     disposable: options.disposable ?? false,
-    truncate_output_at: OUTPUT_BYTES_MAX,
+    truncate_output_at: sizeOption("output-limit", options["output-limit"], 0) ?? OUTPUT_BYTES_MAX,
   };
+}
+
+/** @throws UsageError */
+function resourcesOf({ cpus, memory, disk }: InstanceValues): SpawnRequest["resources"] {
+  if (cpus === undefined && memory === undefined && disk === undefined) return undefined;
+  return given({
+    vcpus: integerOption("cpus", cpus, 1),
+    memory_bytes: sizeOption("memory", memory, 1),
+    disk_bytes: sizeOption("disk", disk, 1),
+  });
+}
+
+/** Reads an option that is a size of at least `min`, in `bytes`. @throws UsageError */
+function sizeOption(name: string, value: string | undefined, min: number): number | undefined {
+  if (value === undefined) return undefined;
+  const bytes = bytesOfSize(value);
+  if (bytes === null || bytes < min) throw new UsageError(`--${name} must be a size such as 512M or 2G`);
+  return bytes;
 }
 
 function variable(entry: string, environment: Environment): [string, string] {

@@ -3,6 +3,7 @@ import { answerOf } from "../../client/client.ts";
 import { startCheckpoint } from "../../client/imports.ts";
 import { cancelOperation, hasEnded } from "../../client/operations.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
+import { secondsOfDuration } from "../../domain/text/quantities.ts";
 import { queryOf } from "../app/links.ts";
 import { navigate } from "../app/router.ts";
 import { api } from "../data/api.ts";
@@ -12,7 +13,6 @@ import { Confirm } from "../parts/dialog.tsx";
 import { Field } from "../parts/field.tsx";
 import { Menu, type MenuItem } from "../parts/menu.tsx";
 import { useToast } from "../parts/toast.tsx";
-import { secondsOfDuration } from "./form/quantities.ts";
 import { resultImage } from "./words.ts";
 
 interface ActionsProps {

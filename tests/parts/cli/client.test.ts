@@ -75,15 +75,13 @@ describe("run", () => {
     runs({});
     const local = join(directory, "a:b.sh");
     writeFileSync(local, "content", { mode: 0o750 });
-    const { code } = await coppice(
-      [
-        ...["run", "--image", "tag:x", "--env", "A=1=2", "--env", "HOME", "--env", "EMPTY="],
-        ...["--file", `${local}:/srv/b.sh`, "--cwd", "/srv", "--hostname", "box", "--timeout", "9"],
-        ...["--disposable", "--", "sh", "-c", "echo $1"],
-      ],
-      {},
-    );
-    expect(code).toBe(0);
+    const argv = [
+      ...["run", "--image", "tag:x", "--env", "A=1=2", "--env", "HOME", "--env", "EMPTY="],
+      ...["--file", `${local}:/srv/b.sh`, "--cwd", "/srv", "--hostname", "box", "--timeout", "9"],
+      ...["--cpus", "2", "--memory", "512M", "--disk", "1.5GiB", "--output-limit", "0"],
+      ...["--disposable", "--", "sh", "-c", "echo $1"],
+    ];
+    expect((await coppice(argv)).code).toBe(0);
     expect(appliance.bodies("POST", "/instances")).toEqual([
       {
         image: "tag:x",
@@ -91,11 +89,10 @@ describe("run", () => {
         args: ["-c", "echo $1"],
         env: { A: "1=2", HOME: "/nonexistent", EMPTY: "" },
         files: { "/srv/b.sh": { uuid: "file-2", mode: "0750" } },
-        cwd: "/srv",
-        hostname: "box",
-        timeout: 9,
+        ...{ cwd: "/srv", hostname: "box", timeout: 9 },
+        resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 1_610_612_736 },
         disposable: true,
-        truncate_output_at: OUTPUT_BYTES_MAX,
+        truncate_output_at: 0,
       },
     ]);
     const sha256 = new Bun.CryptoHasher("sha256").update("content").digest("hex");
@@ -110,7 +107,8 @@ describe("run", () => {
       const argv = ["run", "--image", "tag:x", "--env", "A=1", ...dashes, "ls", "-la", "--image", "y", "--help"];
       expect((await coppice(argv)).code).toBe(0);
     }
-    const request = expect.objectContaining({ image: "tag:x", command: "ls", args: ["-la", "--image", "y", "--help"] });
+    const sent = { image: "tag:x", command: "ls", args: ["-la", "--image", "y", "--help"] };
+    const request = expect.objectContaining({ ...sent, truncate_output_at: OUTPUT_BYTES_MAX });
     expect(appliance.bodies("POST", "/instances")).toEqual([request, request]);
   });
 
@@ -204,8 +202,9 @@ describe("run", () => {
   test.each([
     [["run", "--", "true"], "--image is missing"],
     [["run", "--image", "tag:x"], "the command is missing"],
-    [["run", "--image", "tag:x", "--timeout", "soon", "--", "true"], "--timeout must be an integer"],
     [["run", "--image", "tag:x", "--env", "UNSET_HERE", "--", "true"], "there is no such variable"],
+    [["run", "--image", "tag:x", "--memory", "lots", "--", "true"], "--memory must be a size such as 512M or 2G"],
+    [["run", "--image", "tag:x", "--timeout", "soon", "--", "true"], "--timeout must be an integer"],
     [["run", "--image", "tag:x", "--file", "a", "--", "true"], "must be LOCAL:/ABSOLUTE/PATH"],
     [["run", "--image", "tag:x", "--disposable", "--tag", "t", "--", "true"], "leaves no image"],
     [["run", "--image", "tag:x", "--tag", "a b", "--", "true"], "no name of a tag"],

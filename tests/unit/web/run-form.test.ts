@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import type { AskedInstance, SpawnRequest } from "../../../src/client/types.ts";
+import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../src/domain/text/quantities.ts";
 import { coppiceRun, curlRun } from "../../../src/web/run/form/commands.ts";
 import { rulesOf, ruleText } from "../../../src/web/run/form/network-rules.ts";
-import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../src/web/run/form/quantities.ts";
 import { EMPTY_FORM, fieldOf, formOf, type RunForm, requestOf } from "../../../src/web/run/form/run-form.ts";
 import { lineOf, quoted, wordsOf } from "../../../src/web/run/form/words.ts";
 
@@ -249,7 +249,8 @@ describe("the same run in a terminal", () => {
             network: { allow: [{ host: "a.org", ports: [80, 443] }, { host: "b.org" }], tls: "any" },
             disposable: true,
           },
-          resources: { vcpus: 2 },
+          resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 1_500_000_000 },
+          truncate_output_at: 0,
         },
         "after",
       ),
@@ -259,6 +260,10 @@ describe("the same run in a terminal", () => {
         "coppice run",
         "--image tag:busybox",
         "--uid 7",
+        "--cpus 2",
+        "--memory 512M",
+        "--disk 1500000000",
+        "--output-limit 0",
         "--env 'A=b c'",
         "--file in.txt:/root/in.txt",
         "--network allow=a.org:80+443,b.org",
@@ -268,7 +273,9 @@ describe("the same run in a terminal", () => {
         "-- true 'it'\\''s'",
       ].join(" \\\n  "),
     );
-    expect(unsaid).toEqual(["CPUs, memory and disk"]);
+    expect(unsaid).toEqual([]);
+    const more = coppiceRun(told({ files: { "/root/in.txt": { uuid: "u", mode: "0755" }, "/x": { uuid: "v" } } }));
+    expect(more.unsaid).toEqual(["modes: files keep theirs", "files that were uploaded for another run"]);
   });
 
   test("with its standard input, and its terminal", () => {

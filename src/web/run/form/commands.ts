@@ -1,4 +1,5 @@
 import type { SpawnRequest } from "../../../client/types.ts";
+import { sizeText } from "../../../domain/text/quantities.ts";
 import { ruleText } from "./network-rules.ts";
 import { lineOf, quoted } from "./words.ts";
 
@@ -16,16 +17,21 @@ export function coppiceRun({ request, tag, names }: Told): {
   readonly text: string;
   readonly unsaid: readonly string[];
 } {
-  const { image, command, args = [], shell, env = {}, files = {}, stdin, network, resources } = request;
+  const { image, command, args = [], shell, env = {}, files = {}, stdin, network, resources = {} } = request;
   const options: string[][] = [["--image", image]];
   const option = (name: string, value: string | number | undefined): void => {
     if (value !== undefined && value !== "") options.push([`--${name}`, String(value)]);
   };
+  const size = (name: string, bytes: number | undefined): void => option(name, bytes && sizeText(bytes));
   option("cwd", request.cwd);
   option("uid", request.uid);
   option("gid", request.gid);
   option("hostname", request.hostname);
   option("timeout", request.timeout);
+  option("cpus", resources.vcpus);
+  size("memory", resources.memory_bytes);
+  size("disk", resources.disk_bytes);
+  size("output-limit", request.truncate_output_at);
   for (const [name, value] of Object.entries(env)) {
     if (!(request.pty !== undefined && name === "TERM")) option("env", `${name}=${value}`);
   }
@@ -43,8 +49,6 @@ export function coppiceRun({ request, tag, names }: Told): {
   const last = lineOf(["--", command, ...args]);
   const text = joined([lineOf(words), ...options.map(lineOf), last]);
   const unsaid = [
-    ...(resources === undefined ? [] : ["CPUs, memory and disk"]),
-    ...(request.truncate_output_at === undefined ? [] : ["the limit of output, which is the largest there"]),
     ...(Object.values(files).some((file) => (file.mode ?? "0644") !== "0644") ? ["modes: files keep theirs"] : []),
     ...(Object.keys(files).some((path) => names[path] === undefined)
       ? ["files that were uploaded for another run"]

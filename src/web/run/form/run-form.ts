@@ -1,7 +1,7 @@
 import { toBase64 } from "../../../client/base64.ts";
 import type { AskedInstance, SpawnRequest } from "../../../client/types.ts";
+import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../domain/text/quantities.ts";
 import { type Rule, rulesOf, ruleText } from "./network-rules.ts";
-import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "./quantities.ts";
 import { lineOf, wordsOf } from "./words.ts";
 
 /** A file that goes into the sandbox. */
