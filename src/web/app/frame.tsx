@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useChanges } from "../data/changes.ts";
 import { connection } from "../data/connection.ts";
 import { problemOf } from "../data/problem.ts";
@@ -137,7 +137,8 @@ function Main({ children }: { readonly children: ComponentChildren }) {
   const { path } = useRoute();
   const main = useRef<HTMLElement>(null);
   const shown = useRef(path);
-  useEffect(() => {
+  // At once: after the drawing it would take the focus from somebody who has gone on, or from a field of the view.
+  useLayoutEffect(() => {
     if (shown.current === path) return;
     shown.current = path;
     main.current?.focus({ preventScroll: true });

@@ -1,4 +1,4 @@
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { createStore } from "../data/store.ts";
 
 /** A key of the page, as the help shows it. */
@@ -35,7 +35,8 @@ export function useShortcut(shortcut: Shortcut, handle: () => void): void {
   const latest = useRef(handle);
   latest.current = handle;
   const { keys, text, group } = shortcut;
-  useEffect(() => {
+  // Who sees the component may press its keys.
+  useLayoutEffect(() => {
     const entry: Entry = { keys, text, group, handle: () => latest.current() };
     shortcuts.set([...shortcuts.get(), entry]);
     return () => shortcuts.set(shortcuts.get().filter((other) => other !== entry));

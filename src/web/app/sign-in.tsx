@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Problem, problemOf } from "../data/problem.ts";
 import { signIn } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
@@ -16,7 +16,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
   useTitle("Sign in");
   const field = useRef<HTMLInputElement>(null);
   // There is nothing else to do here.
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []);
   const send = async () => {
     setBusy(true);
     setProblem(undefined);

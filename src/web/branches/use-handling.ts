@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { navigate } from "../app/router.ts";
 import { useSession } from "../data/session.ts";
 import { copyText } from "../parts/copy-button.tsx";
@@ -6,7 +6,9 @@ import { useToast } from "../parts/toast.tsx";
 import { type Deeds, linkToComparison, linkToImage } from "./actions.ts";
 import { type Drawing, foldedChain, toggled } from "./model/branches.ts";
 import { type ImageNode, newestOf } from "./model/forest.ts";
+import type { Layout } from "./model/layout.ts";
 import { hitAfter } from "./model/navigation.ts";
+import { searchOf } from "./model/search.ts";
 import type { Item } from "./model/shown.ts";
 import { idOf } from "./tree-view.tsx";
 import type { Loaded } from "./use-branches.ts";
@@ -20,9 +22,10 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
   const [deleting, setDeleting] = useState<ImageNode | null>(null);
   const { may } = useSession();
   const toast = useToast();
-  const active = look.selectedKey === null ? undefined : drawing.layout.byKey.get(look.selectedKey);
+  const { active, goInto } = useActive(drawing, look);
 
   useFirstHit(drawing, look);
+  const goToHit = useHits(drawing, active, look);
   useSuccessor(drawing, active, look);
 
   const onSelect = (item: Item): void => {
@@ -32,10 +35,11 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
     // A node that stands for others is gone when they are there.
     const [first] = item.kind === "steps" || item.kind === "more" ? item.images : [];
     if (first === undefined) onSelect(item);
-    else look.select(first.id, true);
+    else goInto(item, first);
     branches.folds = toggled(branches.folds, item);
   };
   const onOpen = (item: Item): void => {
+    look.keep();
     if (item.kind === "run") navigate(`/runs/${item.run.id}`);
     else if (item.kind !== "image") onToggle(item);
     else if (compared !== null && compared !== item.image) navigate(linkToComparison(item.image.id, compared.id));
@@ -85,9 +89,21 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
       const newest = newestOf(drawing.forest.images.values(), 1)[0];
       if (newest !== undefined) look.reveal(newest.id);
     },
-    goToHit: (isBack: boolean) => {
-      const hit = hitAfter(drawing.layout, active ?? null, isBack);
-      if (hit !== null) look.reveal(hit.image.id);
+    goToHit,
+  };
+}
+
+/** The item that keys act on. */
+function useActive({ layout }: Drawing, look: LookState) {
+  /** a node whose images will be in the next drawing: the first of them is selected, and keys go on from what is seen */
+  const unfolding = useRef<{ readonly key: string; readonly first: string; readonly layout: Layout } | null>(null);
+  const { key, first, layout: seen } = unfolding.current ?? {};
+  const activeKey = seen === layout && first === look.selectedKey ? key : look.selectedKey;
+  return {
+    active: layout.byKey.get(activeKey ?? ""),
+    goInto: (item: Item, image: ImageNode) => {
+      unfolding.current = { key: item.key, first: image.id, layout };
+      look.select(image.id, true);
     },
   };
 }
@@ -95,7 +111,8 @@ export function useHandling({ branches, drawing }: Loaded, look: LookState) {
 /** Selects what comes after an item that is gone: the image that a run has made, or else what the item hung on. */
 function useSuccessor(drawing: Drawing, active: Item | undefined, look: LookState): void {
   const last = useRef<Item | undefined>(undefined);
-  useEffect(() => {
+  // At once: the next key leads on from it.
+  useLayoutEffect(() => {
     const gone = last.current;
     last.current = active;
     if (gone === undefined || active !== undefined || look.selectedKey !== gone.key) return;
@@ -116,6 +133,29 @@ function nearestAbove({ layout }: Drawing, gone: Item): Item | undefined {
     if (found !== undefined) return found;
   }
   return undefined;
+}
+
+/**
+ * Goes to the next image that the search finds. Who presses Enter before the words are looked for goes there when they are,
+ * unless they go elsewhere first.
+ */
+function useHits(drawing: Drawing, active: Item | undefined, look: LookState): (isBack: boolean) => void {
+  const waiting = useRef<{ readonly isBack: boolean; readonly from: string | null } | null>(null);
+  const isFound = (drawing.search?.text ?? null) === (searchOf(look.query)?.text ?? null);
+  const go = (isBack: boolean) => {
+    const hit = hitAfter(drawing.layout, active ?? null, isBack);
+    if (hit !== null) look.reveal(hit.image.id);
+  };
+  useLayoutEffect(() => {
+    const asked = waiting.current;
+    if (asked === null || !isFound) return;
+    waiting.current = null;
+    if (asked.from === look.selectedKey) go(asked.isBack);
+  }, [drawing]);
+  return (isBack) => {
+    if (isFound) go(isBack);
+    else waiting.current = { isBack, from: look.selectedKey };
+  };
 }
 
 /** Brings the first image that a search finds into view, once for each text. */

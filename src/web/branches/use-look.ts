@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { queryOf } from "../app/links.ts";
 import { navigate, useRoute } from "../app/router.ts";
 import { createStore, useStore } from "../data/store.ts";
@@ -32,6 +32,8 @@ export interface LookState {
   show(key: string): void;
   /** Selects an image, brings it out of all folds and into view. */
   reveal(id: string): void;
+  /** Lets the address say at once what is looked at, before somebody goes elsewhere: who comes back finds it again. */
+  keep(): void;
 }
 
 /** Keeps what a person looks at in the address, so that a link shows it again: `?image=…&q=…&focus=…&form=list`. */
@@ -48,7 +50,7 @@ export function useLook({ branches }: Loaded): LookState {
   const form = parameters.get("form") ?? localStorage.getItem(FORM);
   const isList = form === "list" || (form !== "tree" && narrow);
 
-  const address = useAddress((given) => {
+  const { change: address, keep } = useAddress((given) => {
     const image = given.get("image");
     setQuery(given.get("q") ?? "");
     setSelectedKey(image);
@@ -92,6 +94,7 @@ export function useLook({ branches }: Loaded): LookState {
       if (selectedKey !== null) setShown({ key: selectedKey });
     },
     select,
+    keep,
     show: (key) => setShown({ key }),
     reveal: (id) => {
       branches.reveal(id);
@@ -103,36 +106,55 @@ export function useLook({ branches }: Loaded): LookState {
 
 type Values = Readonly<Record<string, string | null>>;
 
+interface Address {
+  /** @param isStep it changes at once, and "back" leads to what it says now */
+  change(values: Values, isStep?: boolean): void;
+  /** Changes it at once, if it waits. */
+  keep(): void;
+}
+
 /**
  * Changes the query of the address, after a moment without another change.
  * @param onGiven is called with a query that came otherwise: by a link, or by going back
  */
-function useAddress(onGiven: (given: URLSearchParams) => void): (values: Values, isStep?: boolean) => void {
+function useAddress(onGiven: (given: URLSearchParams) => void): Address {
   const { parameters } = useRoute();
   const written = useRef(location.search);
-  useEffect(() => {
-    if (location.search === written.current || location.pathname !== "/") return;
-    written.current = location.search;
-    onGiven(parameters);
-  }, [parameters.toString()]);
   const waiting = useRef<{ values: Values; timer: ReturnType<typeof setTimeout> | undefined }>({
     values: {},
     timer: undefined,
   });
+  const taken = (): Values => {
+    const { values, timer } = waiting.current;
+    clearTimeout(timer);
+    waiting.current = { values: {}, timer: undefined };
+    return values;
+  };
+  useLayoutEffect(() => {
+    if (location.search === written.current || location.pathname !== "/") return;
+    // What waits belongs to the address before.
+    taken();
+    written.current = location.search;
+    onGiven(parameters);
+  }, [parameters.toString()]);
   useEffect(() => () => clearTimeout(waiting.current.timer), []);
   const write = (isStep: boolean) => {
-    const { values } = waiting.current;
-    waiting.current.values = {};
+    const values = taken();
     const parameters = Object.fromEntries(new URLSearchParams(location.search));
     const query = queryOf({ ...parameters, ...values });
     if (location.pathname !== "/") return;
     navigate(query === "?" ? "/" : query, { replace: !isStep });
     written.current = location.search;
   };
-  return (values, isStep = false) => {
-    clearTimeout(waiting.current.timer);
-    waiting.current.values = { ...waiting.current.values, ...values };
-    if (isStep) write(true);
-    else waiting.current.timer = setTimeout(() => write(false), ADDRESS_MS);
+  return {
+    change(values, isStep = false) {
+      const all = { ...taken(), ...values };
+      waiting.current.values = all;
+      if (isStep) write(true);
+      else waiting.current.timer = setTimeout(() => write(false), ADDRESS_MS);
+    },
+    keep() {
+      if (waiting.current.timer !== undefined) write(false);
+    },
   };
 }

@@ -1,4 +1,4 @@
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import type { IssuedToken, TokenRequest } from "../../client/types.ts";
 import { SCOPES } from "../../domain/scope.ts";
@@ -154,7 +154,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
 function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onClose: () => void }) {
   const [isWarned, setWarned] = useState(false);
   const secret = useRef<HTMLElement>(null);
-  useEffect(() => secret.current?.focus(), []);
+  useLayoutEffect(() => secret.current?.focus(), []);
   return (
     <Dialog
       title="Token created"

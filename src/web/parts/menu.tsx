@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { navigate } from "../app/router.ts";
 import { classes } from "./classes.ts";
 import { Icon, type IconName } from "./icon.tsx";
@@ -84,7 +84,8 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
   const list = useRef<HTMLDivElement>(null);
   const id = useId();
   const before = useRef(opener ?? (document.activeElement as HTMLElement | null));
-  useEffect(() => {
+  // At once: the next key is meant for the menu.
+  useLayoutEffect(() => {
     const element = list.current;
     if (element === null) return;
     element.showPopover();
@@ -101,6 +102,10 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
       document.removeEventListener("pointerdown", leave, true);
       removeEventListener("resize", stay);
     };
+  }, []);
+  // What it belongs to may have moved while both were drawn.
+  useEffect(() => {
+    if (list.current !== null) place(list.current, at());
   }, []);
   const close = () => {
     before.current?.focus();

@@ -17,14 +17,16 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
   const send = async (content: string, close: boolean) => {
     setBusy(true);
     setProblem(undefined);
+    // At once: what is written from here on is the next line.
+    setText("");
     try {
       const encoded = toBase64(new TextEncoder().encode(content));
       const headers = { "content-type": "application/json" };
       const body = JSON.stringify({ content: encoded, encoding: "base64", close });
       await request(`/v1${pathOf(process)}/stdin`, { method: "POST", headers, body });
-      setText("");
       if (close) setClosed(true);
     } catch (error) {
+      setText((next) => (next === "" ? text : next));
       setProblem(problemOf(error));
     }
     setBusy(false);

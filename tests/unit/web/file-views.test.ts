@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { hexRow, offsetText, Parts, parseOffset } from "../../../src/web/image/files/hex-rows.ts";
 import { languageOf } from "../../../src/web/image/files/language.ts";
 import { pictureHeader } from "../../../src/web/image/files/picture-header.ts";
-import { longestLine, piecesOf, rowOfLine, textRows } from "../../../src/web/image/files/text-rows.ts";
+import { longestLine, piecesOf, rowAt, rowOfLine, textRows } from "../../../src/web/image/files/text-rows.ts";
 import { type EncodedPath, ROOT } from "../../../src/web/image/paths.ts";
 import { markedLine } from "../../../src/web/image/search/marked-line.ts";
 import { searchSteps } from "../../../src/web/image/search/search-steps.ts";
@@ -123,6 +123,7 @@ describe("rows of a text", () => {
       "x",
     ]);
     expect(rowOfLine(wrapped, 2)).toBe(3);
+    expect([0, 3, 4, 6, 7].map((position) => rowAt(wrapped, position))).toEqual([0, 0, 1, 1, 2]);
     expect(longestLine(lines)).toBe(9);
   });
 

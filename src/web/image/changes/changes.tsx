@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { Link, navigate } from "../../app/router.ts";
 import { Button } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
@@ -125,7 +125,7 @@ function Tree({ link, changes: { root } }: { readonly link: ImageLink; readonly 
   const rowHeight = useRowPixels();
   // Rows come and go above the one that keys move from, so it is known by its path.
   const [chosen, setChosen] = useState(link.path);
-  useEffect(() => setChosen(link.path), [link.path]);
+  useLayoutEffect(() => setChosen(link.path), [link.path]);
   const active = useMemo(() => nearestRow(rows, chosen), [rows, chosen]);
   const setActive = (index: number) => setChosen(rows[index]?.node.path ?? ROOT);
   const toggle = (path: EncodedPath) => {

@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ListingItem } from "../../../client/types.ts";
 import { useShortcut } from "../../app/keys.ts";
 import { Link, navigate } from "../../app/router.ts";
@@ -99,7 +99,7 @@ function useActiveRow(shown: Uint32Array | null, begin: () => number) {
   const [active, setActive] = useState(0);
   const hasMoved = useRef(false);
   const last = useRef(shown);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const orderBefore = last.current;
     last.current = shown;
     setActive((row) => {

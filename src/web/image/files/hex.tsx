@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { navigate } from "../../app/router.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
@@ -27,8 +27,10 @@ export function HexView({ link, size }: { readonly link: ImageLink; readonly siz
   useFocusTaken(place);
   const { parts, problem, wanted, retry } = useParts(link, size);
   const at = Math.min(numberIn(link.fields, "at", 0) ?? 0, size - 1);
-  const [active, setActive] = useState(Math.floor(at / perRow));
-  useEffect(() => setActive(Math.floor(at / perRow)), [at, perRow]);
+  // Rows have another length in another window, so the one that keys move from is known by a byte.
+  const [chosen, setChosen] = useState(at);
+  useLayoutEffect(() => setChosen(at), [at]);
+  const active = Math.floor(chosen / perRow);
   const offset = active * perRow;
   return (
     <div ref={place} class="image-hex-view">
@@ -42,7 +44,7 @@ export function HexView({ link, size }: { readonly link: ImageLink; readonly siz
         count={Math.ceil(size / perRow)}
         rowHeight={rowHeight}
         active={active}
-        onActive={setActive}
+        onActive={(row) => setChosen(row * perRow)}
         onRange={(first, end) => wanted(first * perRow, end * perRow)}
         cells={(row) => hexCells(parts, row * perRow, Math.min(perRow, size - row * perRow), size)}
       />

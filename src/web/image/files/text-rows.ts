@@ -95,11 +95,21 @@ function isLowSurrogate(code: number): boolean {
 
 /** The row that a line begins in. */
 export function rowOfLine({ lines }: TextRows, line: number): number {
+  return countBelow(lines, line);
+}
+
+/** The row that has a position of the text. */
+export function rowAt({ starts }: TextRows, position: number): number {
+  return Math.max(0, countBelow(starts, position + 1) - 1);
+}
+
+/** How many of the numbers, which ascend, are below a limit. */
+function countBelow(numbers: Uint32Array, limit: number): number {
   let low = 0;
-  let high = lines.length;
+  let high = numbers.length;
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if ((lines[middle] ?? 0) < line) low = middle + 1;
+    if ((numbers[middle] ?? 0) < limit) low = middle + 1;
     else high = middle;
   }
   return low;

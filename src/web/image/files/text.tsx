@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Link, navigate } from "../../app/router.ts";
 import { createStore, useStore } from "../../data/store.ts";
 import { Checkbox } from "../../parts/field.tsx";
@@ -17,7 +17,7 @@ import { type FilePart, TEXT_BYTES_MAX } from "./content.ts";
 import { useFocusTaken } from "./focus.ts";
 import { languageOf } from "./language.ts";
 import { Pieces } from "./pieces.tsx";
-import { LINE_REM, longestLine, piecesOf, rowOfLine, shownEnd, type TextRows, textRows } from "./text-rows.ts";
+import { LINE_REM, longestLine, piecesOf, rowAt, shownEnd, type TextRows, textRows } from "./text-rows.ts";
 import { Measure, useColumns } from "./use-columns.tsx";
 
 /** Longest time for a job of the worker, in `milliseconds`: some texts would keep a highlighter busy for hours. */
@@ -87,10 +87,11 @@ function Lines({ link, lines, start, size }: LinesProps) {
   const rows = useMemo(() => textRows(lines, wrapped && columns > 0 ? columns : null), [lines, wrapped, columns]);
   const longest = useMemo(() => longestLine(lines), [lines]);
   const target = wanted === null ? -1 : wanted - base;
-  const [active, setActive] = useState(0);
-  useEffect(() => {
-    if (target >= 0 && target < lineCount) setActive(rowOfLine(rows, target));
-  }, [target, rows]);
+  // Rows are others in another window, so the one that keys move from is known by the place of a character.
+  const [chosen, setChosen] = useState(0);
+  useLayoutEffect(() => {
+    if (target >= 0 && target < lineCount) setChosen(lines.starts[target] ?? 0);
+  }, [target, lines]);
   const linkToLine = (line: number): string =>
     linkWith(link, { line: base + line, at: start === 0 ? null : start, first: start === 0 ? null : first });
   return (
@@ -105,8 +106,8 @@ function Lines({ link, lines, start, size }: LinesProps) {
         class="image-lines"
         count={rows.lines.length}
         rowHeight={rowHeight}
-        active={active}
-        onActive={setActive}
+        active={rowAt(rows, chosen)}
+        onActive={(row) => setChosen(rows.starts[row] ?? 0)}
         onOpen={(row) => navigate(linkToLine(rows.lines[row] ?? 0), { replace: true })}
         rowClass={(row) => (rows.lines[row] === target ? "image-line-target" : undefined)}
         cells={(row) => lineCells({ lines, tokens, rows, row, base: first, linkToLine })}

@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
+import { isFocusFree } from "../../app/focus.ts";
 import { queryOf } from "../../app/links.ts";
 import { navigate, useRoute } from "../../app/router.ts";
 import { api } from "../../data/api.ts";
@@ -91,6 +92,7 @@ function Form({ initial }: { readonly initial: RunForm }) {
     }
   };
   useEffect(() => {
+    if (!isFocusFree()) return;
     const fields = [...(place.current?.querySelectorAll<HTMLInputElement>("input, textarea") ?? [])];
     // What a link has filled in is not where to begin.
     const [first] = fields;

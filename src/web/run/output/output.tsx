@@ -1,5 +1,5 @@
 import type { Ref } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useShortcut } from "../../app/keys.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
@@ -217,7 +217,8 @@ function useMatches(lines: readonly OutputLine[], words: string): readonly numbe
   const latest = useRef(lines);
   latest.current = lines;
   const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  useEffect(() => setMatches(linesWith(latest.current, words)), [words]);
+  // Who has written the words may press Enter at once.
+  useLayoutEffect(() => setMatches(linesWith(latest.current, words)), [words]);
   useEffect(() => {
     if (words === "" || timer.current !== null) return;
     timer.current = setTimeout(() => {

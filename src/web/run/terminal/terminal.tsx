@@ -3,6 +3,7 @@ import { answerOf } from "../../../client/client.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
 import type { ProcessName } from "../../../client/processes.ts";
 import { SteadyAttachment } from "../../../client/steady-attachment.ts";
+import { isFocusFree } from "../../app/focus.ts";
 import { useColors, useTheme } from "../../app/theme.ts";
 import { api } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
@@ -170,6 +171,7 @@ interface Session {
 async function runSession(session: Session): Promise<void> {
   const { place, process, isFresh, signal, onState } = session;
   const held = new DisposableHolder(signal);
+  const focusedBefore = document.activeElement;
   try {
     const { Screen: Made } = await import("./screen.ts");
     if (signal.aborted) return;
@@ -197,7 +199,8 @@ async function runSession(session: Session): Promise<void> {
       }),
     );
     attachment.resize(screen.size);
-    screen.focus();
+    // Whoever has gone elsewhere meanwhile stays there.
+    if (document.activeElement === focusedBefore || isFocusFree()) screen.focus();
     if (replayBytes <= 0) onState({ is: "attached" });
     for await (const { bytes } of attachment.output()) {
       await screen.write(bytes);

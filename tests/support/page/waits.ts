@@ -1,0 +1,35 @@
+import { expect } from "bun:test";
+import type { Locator, Page } from "playwright-core";
+import { until } from "../waiting.ts";
+
+/**
+ * Expects that `read` gives `wanted` as soon as the page has followed.
+ * @throws what `expect` throws about the last value, when none was equal in time
+ */
+export async function becomes<T>(read: () => Promise<T> | T, wanted: NoInfer<T>): Promise<void> {
+  let last: T | undefined;
+  const isEqual = async () => {
+    last = await read();
+    return Bun.deepEquals(last, wanted);
+  };
+  await until("it is as expected", isEqual).catch(() => undefined);
+  expect(last).toEqual(wanted as T);
+}
+
+/** Waits until an element has the focus. */
+export async function hasFocus(target: Locator): Promise<void> {
+  await target.and(target.page().locator(":focus")).waitFor();
+}
+
+/**
+ * Resolves when the page has drawn what follows from all that happened to it before, effects of its components included:
+ * what has not happened by then, does not.
+ */
+export async function drawn(page: Page): Promise<void> {
+  await page.evaluate(async () => {
+    // What the first frame draws has effects, which are due before the page is idle, and may change what the second one draws.
+    for (let frame = 0; frame < 3; frame++) {
+      await new Promise((resolve) => requestAnimationFrame(() => requestIdleCallback(resolve)));
+    }
+  });
+}
