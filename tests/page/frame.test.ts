@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { pressSequence } from "../support/page/keys.ts";
 import { PageScene, signIn } from "../support/page/scene.ts";
 import type { Tab } from "../support/page/tab.ts";
 import { viewProblems } from "../support/page/views.ts";
+import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
 
 let scene: PageScene;
 beforeAll(async () => {
@@ -12,23 +14,17 @@ afterAll(async () => {
 });
 
 const current = ({ page }: Tab) => page.getByRole("navigation", { name: "Main" }).locator("[aria-current=page]");
-const focused = async ({ page }: Tab): Promise<string> =>
-  await page.evaluate(
-    () => `${document.activeElement?.tagName} ${document.activeElement?.textContent?.trim().slice(0, 40)}`,
-  );
 
 describe("the frame", () => {
   test("leads to every place by keys, and says where one is", async () => {
     await using tab = await scene.signedIn("/house");
     const { page } = tab;
     await current(tab).getByText("House").waitFor();
-    await page.keyboard.press("g");
-    await page.keyboard.press("r");
+    await pressSequence(page, "gr");
     await page.waitForURL("**/runs");
     await current(tab).getByText("Runs").waitFor();
-    await page.waitForFunction(() => document.activeElement?.tagName === "MAIN");
-    expect(await focused(tab)).toStartWith("MAIN");
-    await page.keyboard.type("gb");
+    await hasFocus(page.getByRole("main"));
+    await pressSequence(page, "gb");
     await page.waitForURL((url) => url.pathname === "/");
     await page.goBack();
     await current(tab).getByText("Runs").waitFor();
@@ -40,18 +36,20 @@ describe("the frame", () => {
     await page.reload();
     await page.getByRole("navigation", { name: "Main" }).waitFor();
     await page.keyboard.press("Tab");
-    expect(await focused(tab)).toBe("A Skip to content");
+    await hasFocus(page.getByRole("link", { name: "Skip to content" }));
     for (let stop = 0; stop < 7; stop += 1) {
+      const before = await page.evaluateHandle(() => document.activeElement);
       const style = await page.evaluate(() => {
         const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement ?? document.body);
         return `${outlineStyle} ${outlineWidth}`;
       });
       expect(style).toBe("solid 2px");
       await page.keyboard.press("Tab");
+      await page.waitForFunction((last) => document.activeElement !== last, before);
     }
     await page.getByRole("link", { name: "Skip to content" }).focus();
     await page.keyboard.press("Enter");
-    expect(await focused(tab)).toStartWith("MAIN");
+    await hasFocus(page.getByRole("main"));
   });
 
   test("tells its keys, which can be turned off, and gives the focus back", async () => {
@@ -64,13 +62,15 @@ describe("the frame", () => {
     await dialog.getByText("Go to branches").waitFor();
     expect(await viewProblems(tab, "keys")).toEqual([]);
     // Keys of the page rest while a dialog is open.
-    await page.keyboard.type("gb");
+    await pressSequence(page, "gb");
+    await drawn(page);
     expect(new URL(page.url()).pathname).toBe("/house");
     await dialog.getByLabel("Single-key shortcuts").uncheck();
     await page.keyboard.press("Escape");
     await dialog.waitFor({ state: "detached" });
-    expect(await focused(tab)).toBe("A Runs");
-    await page.keyboard.type("?gb");
+    await hasFocus(runs);
+    await pressSequence(page, "?gb");
+    await drawn(page);
     expect(new URL(page.url()).pathname).toBe("/house");
     expect(await dialog.count()).toBe(0);
   });
@@ -86,26 +86,28 @@ describe("the frame", () => {
     await page.keyboard.press("ArrowDown");
     await menu.waitFor();
     await page.keyboard.press("d");
+    await hasFocus(menu.getByRole("menuitemradio", { name: "Dark theme" }));
     await page.keyboard.press("Enter");
     await menu.waitFor({ state: "detached" });
-    expect(await focused(tab)).toContain("Account");
+    await hasFocus(page.getByRole("button", { name: "Account" }));
     const dark = await background();
     expect(dark).not.toBe(light);
     await page.reload();
     await page.getByRole("navigation", { name: "Main" }).waitFor();
-    expect(await background()).toBe(dark);
+    await becomes(background, dark);
     await page.getByRole("button", { name: "Account" }).click();
+    await menu.waitFor();
     expect(await viewProblems(tab, "menu")).toEqual([]);
     await menu.getByText("System theme").click();
-    expect(await background()).toBe(light);
+    await becomes(background, light);
   });
 
   test("says that a link leads nowhere", async () => {
     await using tab = await scene.signedIn("/images/one/too/many");
     await tab.page.getByRole("heading", { level: 1, name: "Page not found" }).waitFor();
-    expect(await tab.page.title()).toBe("Page not found · Coppice");
+    await becomes(() => tab.page.title(), "Page not found · Coppice");
     await tab.page.getByRole("link", { name: "Go to branches" }).click();
-    expect(new URL(tab.page.url()).pathname).toBe("/");
+    await tab.page.waitForURL((url) => url.pathname === "/");
   });
 });
 
@@ -160,7 +162,7 @@ describe("a view whose chunk is gone", () => {
       documents += request.isNavigationRequest() ? 1 : 0;
     });
     await loseChunks(tab, () => documents === 0);
-    await page.keyboard.type("gr");
+    await pressSequence(page, "gr");
     await page.getByRole("heading", { level: 1, name: "Runs" }).waitFor();
     expect(new URL(page.url()).pathname).toBe("/runs");
     expect(documents).toBe(1);
@@ -181,7 +183,7 @@ describe("a view whose chunk is gone", () => {
       if (names.has(route.request().url())) await route.continue();
       else await route.fulfill({ status: 404 });
     });
-    await page.keyboard.type("gr");
+    await pressSequence(page, "gr");
     await page.getByRole("heading", { level: 1, name: "This view failed" }).waitFor();
     await page.getByRole("button", { name: "Reload the page" }).waitFor();
     expect(documents).toBe(1);

@@ -3,6 +3,7 @@ import { type HOSTILE_FILES, HOSTILE_NAMES, type HostileThings, harm, hostileThi
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab } from "../support/page/tab.ts";
 import { settled } from "../support/page/views.ts";
+import { becomes } from "../support/page/waits.ts";
 
 let scene: PageScene;
 let things: HostileThings;
@@ -84,7 +85,10 @@ describe("text of guests", () => {
     expect(await harmAt("/house/space", /<img src=x/)).toEqual([]);
     expect(await harmAt("/house/operations", /<img src=x/)).toEqual([]);
     expect(await harmAt(`/runs/new?from=${things.run}`, "Command")).toEqual([]);
-    expect(await tab.page.getByLabel("Command", { exact: true }).inputValue()).toContain("<img src=x");
+    await becomes(async () => {
+      const command = await tab.page.getByLabel("Command", { exact: true }).inputValue();
+      return command.includes("<img src=x");
+    }, true);
   });
 
   test("is text where a link brings it", async () => {

@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { pressSequence, tabTo } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab } from "../support/page/tab.ts";
 import { settled, viewProblems } from "../support/page/views.ts";
+import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
 
 /** Uploaded files expire at once, so that the collector always finds one to give back. */
 const TABLES = '[files]\nttl = "1s"';
@@ -39,9 +41,9 @@ describe("somebody without the scope", () => {
     await yours.getByRole("link", { name: /sleep 600/ }).waitFor();
     expect(await yours.getByRole("link", { name: /sleep 600/ }).getAttribute("href")).toBe(`/runs/${run}`);
     const tabs = page.getByRole("navigation", { name: "Parts of the house" }).getByRole("link");
-    expect(await tabs.allTextContents()).toEqual(["Now", "Space", "Operations"]);
+    await becomes(() => tabs.allTextContents(), ["Now", "Space", "Operations"]);
     const note = page.getByRole("complementary", { name: "For operators" });
-    expect(await note.textContent()).toContain("coppice token create --account tester --scope '*' --scope operator");
+    await note.getByText("coppice token create --account tester --scope '*' --scope operator").waitFor();
     expect(await viewProblems(tab, "house-now-own")).toEqual([]);
 
     // It goes when it ends, without anybody's doing.
@@ -73,19 +75,19 @@ describe("operations", () => {
       await settled(tab);
       return [...new Set(await page.locator("td[data-label=Kind]").allTextContents())];
     };
-    expect(await kinds()).toEqual(["Import"]);
+    await becomes(kinds, ["Import"]);
     await page.getByLabel("Kind").selectOption({ label: "Run" });
     await page.getByText("Exit 3").first().waitFor();
-    expect(await kinds()).toEqual(["Run"]);
-    expect(new URL(page.url()).search).toBe("?kind=instance");
+    await becomes(kinds, ["Run"]);
+    await page.waitForURL((url) => url.search === "?kind=instance");
     await page.getByLabel("Status").selectOption({ label: "Failed" });
     await page.getByText("No matching operations").waitFor();
-    expect(new URL(page.url()).searchParams.get("status")).toBe("FAILED");
+    await page.waitForURL((url) => url.searchParams.get("status") === "FAILED");
     await page.reload();
     await page.getByText("No matching operations").waitFor();
     await page.getByRole("link", { name: "Clear" }).click();
     await rows.nth(2).waitFor();
-    expect((await kinds()).sort()).toEqual(["Import", "Run"]);
+    await becomes(async () => (await kinds()).sort(), ["Import", "Run"]);
     // What a link says wrongly is as if it said nothing.
     await page.goto("/house/operations?status=EVERYTHING&from=-7&since=x");
     await rows.nth(2).waitFor();
@@ -111,7 +113,8 @@ describe("an operator", () => {
     await using tab = await open("/house", operator);
     const { page } = tab;
     await page.getByText("Nothing is running or waiting.").waitFor();
-    expect(await page.getByRole("meter", { name: "Memory" }).getAttribute("aria-valuetext")).toMatch(/^0 B of .* GiB$/);
+    const memory = () => page.getByRole("meter", { name: "Memory" }).getAttribute("aria-valuetext");
+    await becomes(async () => /^0 B of .* GiB$/.test((await memory()) ?? ""), true);
     const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
     const row = page.getByRole("table", { name: "Work by account" }).getByRole("row", { name: /tester/ });
     await row.waitFor();
@@ -143,17 +146,20 @@ describe("an operator", () => {
     }
     await collector.getByText("3.0 MiB").first().waitFor();
     await page.getByRole("table", { name: "Space by account" }).getByText("tester").waitFor();
-    expect(await page.getByRole("table", { name: "Largest images" }).getByText("busybox").count()).toBe(1);
+    await page.getByRole("table", { name: "Largest images" }).getByText("busybox").waitFor();
     // The image is another account's, so that there is nothing to go to.
     expect(await page.getByRole("table", { name: "Largest images" }).getByRole("link").count()).toBe(0);
     expect(await viewProblems(tab, "house-space")).toEqual([]);
 
     await collect.click();
     const question = page.getByRole("dialog", { name: "Collect now?" });
-    expect(await question.textContent()).toContain("cannot be restored");
+    await question.getByText("cannot be restored").waitFor();
     await question.getByRole("button", { name: "Cancel" }).click();
+    await question.waitFor({ state: "detached" });
+    await drawn(page);
     expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(200);
     await collect.click();
+    await question.waitFor();
     expect(await viewProblems(tab, "house-collect")).toEqual([]);
     await question.getByRole("button", { name: "Collect" }).click();
     await page.getByText(/The collector gave back 3\.0 MiB/).waitFor();
@@ -190,6 +196,7 @@ describe("an operator", () => {
     await page.keyboard.press("Escape");
     await made.getByText(/It cannot be shown again/).waitFor();
     await made.getByRole("button", { name: "Done" }).click();
+    await made.waitFor({ state: "detached" });
     expect(await page.content()).not.toContain(secret);
     const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, location.href]));
     expect(kept).not.toContain(secret);
@@ -197,9 +204,11 @@ describe("an operator", () => {
     const revoke = page.getByRole("button", { name: /^Revoke .* of robot$/ });
     await revoke.click();
     const question = page.getByRole("dialog", { name: "Revoke a token" });
-    expect(await question.textContent()).toContain("robot");
+    await question.getByText("robot").first().waitFor();
     expect(await viewProblems(tab, "house-revoke")).toEqual([]);
     await question.getByRole("button", { name: "Cancel" }).click();
+    await question.waitFor({ state: "detached" });
+    await drawn(page);
     expect(await statusWith(secret)).toBe(200);
     await revoke.click();
     await question.getByRole("button", { name: "Revoke" }).click();
@@ -208,7 +217,8 @@ describe("an operator", () => {
     await page.getByLabel("Status").selectOption({ label: "Revoked" });
     await page.getByLabel("Account").fill("robot");
     await page.getByRole("table", { name: "Tokens" }).getByText("revoked").waitFor();
-    expect(Object.fromEntries(new URL(page.url()).searchParams)).toEqual({ state: "revoked", account: "robot" });
+    const filters = () => Object.fromEntries(new URL(page.url()).searchParams);
+    await becomes(filters, { state: "revoked", account: "robot" });
   });
 
   test("goes through many tokens in pages that are links", async () => {
@@ -221,10 +231,10 @@ describe("an operator", () => {
     const revokes = page.getByRole("button", { name: /^Revoke .* of many$/ });
     const pages = page.getByRole("navigation", { name: "Pages" });
     await pages.getByText("1 to 50").waitFor();
-    expect(await revokes.count()).toBe(50);
+    await becomes(() => revokes.count(), 50);
     await pages.getByRole("link", { name: "Older" }).click();
     await pages.getByText("51 to 60").waitFor();
-    expect(await revokes.count()).toBe(10);
+    await becomes(() => revokes.count(), 10);
     expect(await pages.getByRole("link", { name: "Older" }).count()).toBe(0);
     await page.reload();
     await pages.getByText("51 to 60").waitFor();
@@ -251,38 +261,26 @@ describe("an operator", () => {
     const { page } = tab;
     await page.getByRole("heading", { level: 3, name: "skopeo" }).waitFor();
     await page.getByRole("heading", { level: 3, name: "name servers" }).waitFor();
-    expect(await page.getByText(/^Checked/).count()).toBe(1);
+    await becomes(() => page.getByText(/^Checked/).count(), 1);
     expect(await viewProblems(tab, "house-health")).toEqual([]);
   });
 
   test("does it all by the keyboard, and comes back to where it began", async () => {
     await using tab = await open("/", operator);
     const { page } = tab;
-    await page.keyboard.press("g");
-    await page.keyboard.press("h");
+    await pressSequence(page, "gh");
     await page.getByRole("heading", { level: 1, name: "House" }).waitFor();
-    const focused = () =>
-      page.evaluate(
-        () => document.activeElement?.getAttribute("aria-label") ?? document.activeElement?.textContent ?? "",
-      );
-    const tabTo = async (name: string | RegExp) => {
-      for (let count = 0; count < 40; count++) {
-        const now = (await focused()).trim();
-        if (typeof name === "string" ? now === name : name.test(now)) return;
-        await page.keyboard.press("Tab");
-      }
-      throw new Error(`the Tab key does not lead to ${name}`);
-    };
-    await tabTo("Tokens");
+    await tabTo(tab, page.getByRole("link", { name: "Tokens" }));
     await page.keyboard.press("Enter");
     await page.getByRole("table", { name: "Tokens" }).waitFor();
-    await tabTo("New token");
+    const begin = page.getByRole("button", { name: "New token" });
+    await tabTo(tab, begin);
     await page.keyboard.press("Enter");
     const form = page.getByRole("dialog", { name: "New token" });
     await form.waitFor();
     await page.keyboard.press("Escape");
     await form.waitFor({ state: "detached" });
-    expect((await focused()).trim()).toBe("New token");
+    await hasFocus(begin);
     await page.keyboard.press("Enter");
     await form.getByLabel("Account").focus();
     await page.keyboard.press("Control+a");
@@ -290,16 +288,14 @@ describe("an operator", () => {
     await page.keyboard.press("Enter");
     const made = page.getByRole("dialog", { name: "Token created" });
     await made.waitFor();
-    expect(await focused()).toStartWith("eyJ");
-    await tabTo("Done");
+    await hasFocus(made.getByText(/^eyJ/));
+    await tabTo(tab, made.getByRole("button", { name: "Done" }));
     await page.keyboard.press("Enter");
     await made.waitFor({ state: "detached" });
-    await page.getByRole("button", { name: /of keys$/ }).waitFor();
-    await tabTo(/^Revoke .* of keys$/);
+    await tabTo(tab, page.getByRole("button", { name: /^Revoke .* of keys$/ }));
     await page.keyboard.press("Enter");
     const question = page.getByRole("dialog", { name: "Revoke a token" });
-    await question.waitFor();
-    await tabTo("Revoke");
+    await tabTo(tab, question.getByRole("button", { name: "Revoke" }));
     await page.keyboard.press("Enter");
     await page.getByRole("button", { name: /of keys$/ }).waitFor({ state: "detached" });
   });

@@ -9,10 +9,11 @@ import {
   MARKUP_NAME,
   SPARSE_BYTES,
 } from "../support/page/hostile-image.ts";
-import { tabTo } from "../support/page/keys.ts";
+import { choose, pressToRow, tabTo } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab } from "../support/page/tab.ts";
 import { settled, viewProblems } from "../support/page/views.ts";
+import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
 
 let scene: PageScene;
 let image: HostileImage;
@@ -34,7 +35,7 @@ describe("a directory", () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv"));
     const { page } = tab;
     await rowsOf(tab, "Files").filter({ hasText: MARKUP_NAME }).waitFor();
-    expect(await page.getByText("22 entries").count()).toBe(1);
+    await page.getByText("22 entries", { exact: true }).waitFor();
     expect(await page.locator("main img, main script, main b").count()).toBe(0);
     await page.getByLabel("Filter by name").fill("safe");
     await rowsOf(tab, "Files").filter({ hasText: "safe\\u202etxt.exe" }).waitFor();
@@ -45,8 +46,7 @@ describe("a directory", () => {
     await page.getByRole("button", { name: "Smallest first" }).click();
     await page.waitForURL(/down=1/);
     const names = rowsOf(tab, "Files").getByRole("link");
-    await page.waitForFunction(() => document.querySelectorAll(".image-entry a")[2]?.textContent === "sparse");
-    expect((await names.allTextContents()).slice(2, 5)).toEqual(["sparse", "log", "long"]);
+    await becomes(async () => (await names.allTextContents()).slice(2, 5), ["sparse", "log", "long"]);
     expect(await viewProblems(tab, "image-files")).toEqual([]);
   });
 
@@ -54,6 +54,7 @@ describe("a directory", () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/many"));
     const { page } = tab;
     const files = page.getByRole("grid", { name: "Files" });
+    await rowsOf(tab, "Files").filter({ hasText: "entry-000002" }).waitFor();
     await files.press("ArrowDown");
     await files.press("ArrowDown");
     await page.getByText(`${MANY_COUNT.toLocaleString("en-US")} entries`, { exact: true }).waitFor();
@@ -71,34 +72,31 @@ describe("a directory", () => {
     await using tab = await scene.signedIn(at("view=files"));
     const { page } = tab;
     const files = page.getByRole("grid", { name: "Files" });
+    const lines = page.getByRole("grid", { name: "Lines" });
     await tabTo(tab, files);
-    const goTo = async (name: string) => {
-      const row = () => files.locator("[aria-selected=true]").textContent();
-      for (let step = 0; step < 30 && !(await row())?.startsWith(name); step++) await page.keyboard.press("ArrowDown");
-      await page.keyboard.press("Enter");
-    };
-    await goTo("srv");
+    await choose(tab, "srv");
     await page.waitForURL(/path=\/srv$/);
-    await files.and(page.locator(":focus")).waitFor();
-    await goTo("many");
+    await hasFocus(files);
+    await choose(tab, "many");
     await page.waitForURL(/path=\/srv\/many/);
-    await files.and(page.locator(":focus")).waitFor();
+    await hasFocus(files);
     await page.keyboard.press("Backspace");
     await page.waitForURL(/path=\/srv$/);
     await files.locator("[aria-selected=true]").filter({ hasText: "many" }).waitFor();
-    await goTo("words.py");
+    await choose(tab, "words.py");
     await page.waitForURL(/path=\/srv\/words\.py/);
-    await page.getByRole("grid", { name: "Lines" }).and(page.locator(":focus")).waitFor();
+    await hasFocus(lines);
     await page.goBack();
     await files.locator("[aria-selected=true]").filter({ hasText: "words.py" }).waitFor();
+    await hasFocus(files);
     await page.keyboard.press("Enter");
-    await page.getByRole("grid", { name: "Lines" }).and(page.locator(":focus")).waitFor();
+    await hasFocus(lines);
     await page.keyboard.press("Backspace");
     await page.waitForURL(/path=\/srv$/);
-    await files.and(page.locator(":focus")).waitFor();
+    await hasFocus(files);
     await files.locator("[aria-selected=true]").filter({ hasText: "words.py" }).waitFor();
     await page.keyboard.press("/");
-    await page.getByLabel("Filter by name").and(page.locator(":focus")).waitFor();
+    await hasFocus(page.getByLabel("Filter by name"));
   });
 
   test("and its entries are downloaded, names that are not UTF-8 too", async () => {
@@ -145,7 +143,7 @@ describe("a text", () => {
     await page.getByRole("link", { name: "5", exact: true }).click();
     await page.waitForURL(/line=5/);
     await page.locator(".image-line-target").filter({ hasText: "def count" }).waitFor();
-    expect(await page.getByText("11 lines · UTF-8 · python").count()).toBe(1);
+    await page.getByText("11 lines · UTF-8 · python").waitFor();
     expect(await viewProblems(tab, "image-text")).toEqual([]);
   });
 
@@ -163,10 +161,10 @@ describe("a text", () => {
   test("that is not UTF-8 says so, and one in UTF-16 is read as such", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/latin"));
     await line(tab, "caf\ufffd cr\ufffdme").waitFor();
-    expect(await tab.page.getByText("2 bytes that are not UTF-8").count()).toBe(1);
+    await tab.page.getByText("2 bytes that are not UTF-8").waitFor();
     await tab.page.goto(at("view=files&path=/srv/wide"));
     await line(tab, "grün").waitFor();
-    expect(await tab.page.getByText("UTF-16LE").count()).toBe(1);
+    await tab.page.getByText("UTF-16LE").waitFor();
   });
 
   test("has its long lines cut with a mark, and wrapped on demand", async () => {
@@ -179,10 +177,10 @@ describe("a text", () => {
     await page.waitForFunction(() => document.querySelectorAll(".image-lines .virtual-row").length > 10);
     const hasBar = () =>
       page.locator(".image-lines").evaluate(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth + 1);
-    expect(await hasBar()).toBe(false);
+    await becomes(hasBar, false);
     await page.getByLabel("Wrap lines").uncheck();
     await page.waitForFunction(() => document.querySelectorAll(".image-lines .virtual-row").length < 5);
-    expect(await hasBar()).toBe(true);
+    await becomes(hasBar, true);
   });
 
   test("that is longer than a part is read part by part, with its lines counted on", async () => {
@@ -224,14 +222,13 @@ describe("bytes and pictures", () => {
     const { page } = tab;
     const canvas = page.getByRole("img", { name: "Picture picture.png" });
     await canvas.waitFor();
-    const drawn = () =>
+    const picture = () =>
       canvas.evaluate((element) => {
         const { width, height } = element as HTMLCanvasElement;
         const pixels = (element as HTMLCanvasElement).getContext("2d")?.getImageData(0, 0, width, height).data;
         return [width, height, new Set(pixels).size > 1];
       });
-    await page.waitForFunction(() => document.querySelector("canvas")?.width === 64);
-    expect(await drawn()).toEqual([64, 64, true]);
+    await becomes(picture, [64, 64, true]);
     expect(await viewProblems(tab, "image-picture")).toEqual([]);
     await page.goto(at("view=files&path=/srv/bomb.png"));
     await page.getByRole("alert").filter({ hasText: "2,500 megapixels" }).waitFor();
@@ -294,21 +291,15 @@ describe("what changed", () => {
     const count = () => tree.getAttribute("aria-rowcount");
     const before = Number(await count());
     await tree.locator("[aria-expanded=false]").first().waitFor();
-    await page.keyboard.press("End");
+    await pressToRow(page, "End");
     for (let step = 0; step < 40; step++) {
       if ((await tree.locator("[aria-selected=true] [aria-expanded=false]").count()) > 0) break;
-      await page.keyboard.press("ArrowUp");
+      await pressToRow(page, "ArrowUp");
     }
     await page.keyboard.press("ArrowRight");
-    await page.waitForFunction(
-      (rows) => Number(document.querySelector("[aria-label=Differences]")?.getAttribute("aria-rowcount")) > rows,
-      before,
-    );
+    await becomes(async () => Number(await count()) > before, true);
     await page.keyboard.press("ArrowLeft");
-    await page.waitForFunction(
-      (rows) => Number(document.querySelector("[aria-label=Differences]")?.getAttribute("aria-rowcount")) === rows,
-      before,
-    );
+    await becomes(async () => Number(await count()), before);
   });
 });
 
@@ -317,7 +308,7 @@ test("the history tells each step, with its end, its size and its run", async ()
   const { page } = tab;
   const steps = page.getByRole("region", { name: "History" }).getByRole("listitem");
   await steps.filter({ hasText: "sed -i" }).waitFor();
-  expect(await steps.count()).toBe(2);
+  await becomes(() => steps.count(), 2);
   await steps.first().getByText("Done").waitFor();
   await steps.last().getByText("hostile:1").waitFor();
   expect(await steps.first().getByRole("link", { name: "Run" }).getAttribute("href")).toMatch(
@@ -344,7 +335,7 @@ describe("a search", () => {
     await page.waitForURL(/name=r%3Fw/);
     await page.goBack();
     await rowsOf(tab, "Entries").filter({ hasText: "/srv/words.py" }).waitFor();
-    expect(await page.getByLabel("Name or glob").inputValue()).toBe("*.py");
+    await becomes(() => page.getByLabel("Name or glob").inputValue(), "*.py");
     await page.goForward();
     await rowsOf(tab, "Entries").filter({ hasText: "/srv/r\\xffw" }).getByRole("link").click();
     await line(tab, "raw name").waitFor();
@@ -357,8 +348,8 @@ describe("a search", () => {
     const { page } = tab;
     const found = rowsOf(tab, "Matching lines");
     await found.filter({ hasText: "line 59999 of the log" }).waitFor();
-    expect(await found.count()).toBe(2);
     await page.getByText(/^2 lines · \d+ files and .* read/).waitFor();
+    await becomes(() => found.count(), 2);
     expect(await found.locator("mark").first().textContent()).toBe("line 59998 of");
     expect(await viewProblems(tab, "image-search")).toEqual([]);
     await found.filter({ hasText: "line 59999" }).getByRole("link").click();
@@ -386,6 +377,7 @@ describe("a search", () => {
     expect(await rowsOf(tab, "Matching lines").count()).toBe(1);
     expect(await page.getByRole("progressbar").count()).toBe(0);
     held.resolve();
+    await drawn(page);
     expect(asked).toBe(3);
   });
 
@@ -394,6 +386,6 @@ describe("a search", () => {
     await tab.page.getByRole("alert").filter({ hasText: "The search failed" }).waitFor();
     await tab.page.goto(at("view=search&by=text&path=/srv/log&text=line"));
     await tab.page.getByText("1,000 lines").waitFor();
-    expect(await tab.page.getByText("at most 1,000 lines are shown").count()).toBe(1);
+    await tab.page.getByText("at most 1,000 lines are shown").waitFor();
   });
 });

@@ -1,9 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { tabTo } from "../support/page/keys.ts";
+import { choose, pressSequence, pressToRow, tabTo } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
-import type { Tab } from "../support/page/tab.ts";
 import { settled } from "../support/page/views.ts";
-import { until } from "../support/waiting.ts";
+import { hasFocus } from "../support/page/waits.ts";
 
 let scene: PageScene;
 beforeAll(async () => {
@@ -24,8 +23,9 @@ describe("the keyboard alone", () => {
     await keyboard.press("Enter");
 
     await page.getByRole("heading", { name: "Branches", level: 1 }).waitFor();
+    await page.getByRole("treeitem").first().waitFor();
     await tabTo(tab, page.getByRole("tree"));
-    await keyboard.press("Home");
+    await pressToRow(page, "Home");
     await keyboard.press("Enter");
 
     await page.getByRole("heading", { name: "busybox", level: 1 }).waitFor();
@@ -51,12 +51,13 @@ describe("the keyboard alone", () => {
     await tabTo(tab, question.getByRole("button", { name: "Stop", exact: true }));
     await keyboard.press("Enter");
     await page.getByText("Cancelled").first().waitFor();
-    expect(await question.count()).toBe(0);
+    await question.waitFor({ state: "detached" });
 
     await tabTo(tab, page.getByRole("button", { name: /account tester/i }), "Shift+Tab");
     await keyboard.press("Enter");
     await page.getByRole("menuitem", { name: "Sign out" }).waitFor();
     await keyboard.press("End");
+    await hasFocus(page.getByRole("menuitem", { name: "Sign out" }));
     await keyboard.press("Enter");
     await page.getByLabel(/token/i).waitFor();
   });
@@ -74,13 +75,13 @@ describe("the keyboard alone", () => {
     await choose(tab, "+addedlinuxrc");
     await page.getByRole("article", { name: "Difference" }).getByText("/bin/busybox", { exact: true }).waitFor();
     // The keys go on in the list.
-    await list.and(page.locator(":focus")).waitFor();
+    await hasFocus(list);
     await choose(tab, "+addedetc");
     await page.waitForURL(/path=\/etc$/);
-    await list.and(page.locator(":focus")).waitFor();
+    await hasFocus(list);
     await tabTo(tab, page.getByRole("button", { name: "Close" }));
     await page.keyboard.press("Enter");
-    await list.and(page.locator(":focus")).waitFor();
+    await hasFocus(list);
   });
 
   test("has a way past the navigation, keys for places, and help that gives the focus back", async () => {
@@ -90,16 +91,16 @@ describe("the keyboard alone", () => {
     await page.goto("/runs");
     await settled(tab);
     await keyboard.press("Tab");
+    await hasFocus(page.getByRole("link", { name: "Skip to content" }));
     await keyboard.press("Enter");
-    expect(await page.evaluate(() => document.activeElement?.id)).toBe("main");
+    await hasFocus(page.getByRole("main"));
 
     for (const [key, heading] of [
       ["h", "House"],
       ["b", "Branches"],
       ["r", "Runs"],
     ] as const) {
-      await keyboard.press("g");
-      await keyboard.press(key);
+      await pressSequence(page, `g${key}`);
       await page.getByRole("heading", { name: heading, level: 1 }).waitFor();
     }
 
@@ -109,26 +110,6 @@ describe("the keyboard alone", () => {
     await page.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();
     await keyboard.press("Escape");
     await page.getByRole("dialog").waitFor({ state: "hidden" });
-    expect(await home.evaluate((element) => element === document.activeElement)).toBe(true);
+    await hasFocus(home);
   });
 });
-
-/** Goes down from the first row of the list that has the focus to the one that begins with `name`, and opens it. */
-async function choose({ page }: Tab, name: string): Promise<void> {
-  const active = (): Promise<string> =>
-    page.evaluate(() => {
-      const id = document.activeElement?.getAttribute("aria-activedescendant") ?? "";
-      return document.getElementById(id)?.textContent ?? "";
-    });
-  const passed: string[] = [];
-  const press = async (key: string, isThere: (row: string) => boolean) => {
-    await page.keyboard.press(key);
-    const from = passed.at(-1) ?? "no row";
-    await until(`${key} leads on from ${from}, on the way to ${name}`, async () => isThere(await active()));
-    passed.push(await active());
-  };
-  await until(`a list has the focus, on the way to ${name}`, async () => (await active()) !== "");
-  await press("Home", (row) => row !== "");
-  while (passed.at(-1)?.startsWith(name) !== true) await press("ArrowDown", (row) => row !== passed.at(-1));
-  await page.keyboard.press("Enter");
-}

@@ -3,6 +3,7 @@ import { appendFile } from "node:fs/promises";
 import { PageBrowser } from "../support/page/browser.ts";
 import { PageScene } from "../support/page/scene.ts";
 import { settled } from "../support/page/views.ts";
+import { becomes } from "../support/page/waits.ts";
 
 let scene: PageScene;
 beforeAll(async () => {
@@ -43,7 +44,7 @@ describe("the page", () => {
     await tab.page.getByLabel(/token/i).waitFor();
     tab.expectProblem(/violat|Content Security Policy|ERR_|Failed to fetch/i);
     await tab.page.evaluate(() => fetch("http://elsewhere.invalid/").catch(() => null));
-    expect(tab.problems.join("\n")).toContain("connect-src");
+    await becomes(() => tab.problems.join("\n").includes("connect-src"), true);
     // The policy stops it before it becomes a request; a navigation is none of its business.
     await tab.page.goto("http://elsewhere.invalid/").catch(() => null);
     expect(tab.outside).toEqual(["http://elsewhere.invalid/"]);

@@ -3,6 +3,7 @@ import { Client } from "../../src/client/client.ts";
 import { Run } from "../../src/client/runs.ts";
 import { PageScene } from "../support/page/scene.ts";
 import { viewProblems } from "../support/page/views.ts";
+import { becomes } from "../support/page/waits.ts";
 
 let scene: PageScene;
 beforeAll(async () => {
@@ -35,7 +36,7 @@ describe("the form of a run", () => {
     expect(await viewProblems(tab, "run-form")).toEqual([]);
     await page.getByRole("button", { name: "Copy as a command" }).click();
     await page.getByText("coppice run", { exact: false }).first().waitFor();
-    expect(await page.locator(".run-command-text").first().textContent()).toContain("--env 'GREETING=hello $HOME'");
+    await page.locator(".run-command-text").getByText("--env 'GREETING=hello $HOME'").first().waitFor();
     expect(await viewProblems(tab, "run-form-copy")).toEqual([]);
     await page.keyboard.press("Escape");
     await page.getByRole("button", { name: "Run", exact: true }).click();
@@ -45,8 +46,9 @@ describe("the form of a run", () => {
     await page.getByRole("link", { name: "made-here" }).waitFor();
 
     await page.getByRole("link", { name: "Run again" }).click();
-    expect(await page.getByLabel("Command", { exact: true }).inputValue()).toBe('cat in.txt; echo "$GREETING"; nproc');
-    expect(await page.getByLabel("CPUs").inputValue()).toBe("2");
+    const command = page.getByLabel("Command", { exact: true });
+    await becomes(() => command.inputValue(), 'cat in.txt; echo "$GREETING"; nproc');
+    await becomes(() => page.getByLabel("CPUs").inputValue(), "2");
     await page.getByText("Uploaded before").waitFor();
     await page.getByLabel("Value").fill("again");
     await page.getByRole("button", { name: "Run", exact: true }).click();
@@ -60,7 +62,7 @@ describe("the form of a run", () => {
     await page.getByLabel("Image").fill("tag:busybox");
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByText("command must be a string of at least one character").waitFor();
-    expect(await isWrong("Command")).toBe("true");
+    await becomes(() => isWrong("Command"), "true");
     await page.getByLabel("Command", { exact: true }).fill("true");
     await page.getByText("Limits", { exact: true }).click();
     await page.getByLabel("Memory").fill("much");
@@ -69,7 +71,7 @@ describe("the form of a run", () => {
     await page.getByLabel("Memory").fill("900G");
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByText(/resources\.memory_bytes must be an integer from 1 to/).waitFor();
-    expect(await isWrong("Memory")).toBe("true");
+    await becomes(() => isWrong("Memory"), "true");
     await page.getByLabel("Memory").fill("");
     await page.getByText("Network", { exact: true }).click();
     await page.getByLabel("May connect to").selectOption("allow");
@@ -77,7 +79,7 @@ describe("the form of a run", () => {
     expect(await viewProblems(tab, "run-form-wrong")).toEqual([]);
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.locator(".field-problem", { hasText: "network: the operator allows none" }).waitFor();
-    expect(await isWrong("Rules")).toBe("true");
+    await becomes(() => isWrong("Rules"), "true");
   });
 
   test("reads a program and its arguments, and shows them apart", async () => {
@@ -85,7 +87,7 @@ describe("the form of a run", () => {
     const { page } = tab;
     await page.getByLabel("Run as").selectOption("words");
     await page.getByLabel("Command", { exact: true }).fill("printf '%s|' 'a b' \"$HOME\"");
-    expect(await page.locator(".run-words li").allTextContents()).toEqual(["printf", "%s|", "a b", "$HOME"]);
+    await becomes(() => page.locator(".run-words li").allTextContents(), ["printf", "%s|", "a b", "$HOME"]);
     await page.keyboard.press("Control+Enter");
     await page.locator(".run-line-text").getByText("a b|$HOME|", { exact: true }).waitFor();
   });
@@ -122,8 +124,8 @@ describe("the list of runs", () => {
       .getByRole("row", { name: /Import/ })
       .first()
       .waitFor();
-    expect(await page.getByRole("link", { name: "sleep 3600" }).count()).toBe(0);
-    expect(new URL(page.url()).search).toBe("?kind=image_import");
+    await page.getByRole("link", { name: "sleep 3600" }).waitFor({ state: "detached" });
+    await page.waitForURL((url) => url.search === "?kind=image_import");
     await page.reload();
     await page
       .getByRole("row", { name: /Import/ })

@@ -4,6 +4,7 @@ import { Client } from "../../src/client/client.ts";
 import { Run } from "../../src/client/runs.ts";
 import { PageScene } from "../support/page/scene.ts";
 import { viewProblems } from "../support/page/views.ts";
+import { drawn, hasFocus } from "../support/page/waits.ts";
 import { until } from "../support/waiting.ts";
 
 let scene: PageScene;
@@ -30,12 +31,12 @@ const type = async (page: Page, line: string) => {
 /** Time in which a shell obeys a line, in `milliseconds`. */
 const OBEYED_MS_MAX = 5000;
 /**
- * Types a line until it is obeyed: the shell asks for the place of the cursor at each prompt, and letters that come before
+ * Writes lines until they are obeyed: the shell asks for the place of the cursor at each prompt, and letters that come before
  * the answer may be lost. Of a line that lost its end, the shell waits for the rest until it is interrupted.
  */
-const typeUntil = (page: Page, line: string, isObeyed: () => Promise<boolean>) =>
-  until(`the shell obeys ${line}`, async () => {
-    await type(page, line);
+const untilObeyed = (page: Page, write: () => Promise<void>, isObeyed: () => Promise<boolean>) =>
+  until("the shell obeys", async () => {
+    await write();
     if (await soon("the line is obeyed", isObeyed)) return true;
     await page.keyboard.press("Control+c");
     await soon(
@@ -44,6 +45,8 @@ const typeUntil = (page: Page, line: string, isObeyed: () => Promise<boolean>) =
     );
     return false;
   });
+const typeUntil = (page: Page, line: string, isObeyed: () => Promise<boolean>) =>
+  untilObeyed(page, () => type(page, line), isObeyed);
 /** Whether a condition comes to hold in the time in which a shell obeys a line. */
 const soon = (what: string, holds: () => Promise<boolean>) =>
   until(what, holds, OBEYED_MS_MAX).then(
@@ -99,6 +102,7 @@ test("a hostile program writes no clipboard, no title and no link, and its colou
   await typeUntil(page, line, async () => (await isShown(page, "done")) && (await isShown(page, "a link")));
   expect(await page.title()).toBe(title);
   await page.getByText("a link", { exact: true }).first().click({ force: true });
+  await drawn(page);
   expect(page.context().pages()).toHaveLength(1);
   const colour = page.locator(".xterm-rows span", { hasText: /^true/ }).first();
   expect(await colour.evaluate((span) => getComputedStyle(span).color)).not.toBe(
@@ -120,9 +124,13 @@ test("text of several lines is pasted after a question, without what could type"
   const question = page.getByRole("dialog");
   await question.getByText("Paste 2 lines?").waitFor();
   await question.getByRole("button", { name: "Cancel" }).click();
-  await paste("echo three[201~\necho four\n");
-  await question.getByRole("button", { name: "Paste", exact: true }).click();
-  await shows(page, "four");
+  await question.waitFor({ state: "detached" });
+  const pasteAll = async () => {
+    await paste("echo three[201~\necho four\n");
+    await question.getByRole("button", { name: "Paste", exact: true }).click();
+    await question.waitFor({ state: "detached" });
+  };
+  await untilObeyed(page, pasteAll, async () => (await isShown(page, "four")) && (await isShown(page, "three[201~")));
   const shown = (await rows(page)).join("\n");
   expect(shown).toContain("three[201~");
   expect(shown).not.toContain("echo one");
@@ -136,8 +144,30 @@ test("the keys leave it", async () => {
   await page.getByText(/^Attached to process/).waitFor();
   await typeUntil(page, "echo by keys", () => isShown(page, "by keys"));
   await page.keyboard.press("Tab");
+  await drawn(page);
   expect(await page.evaluate(() => document.activeElement?.className)).toContain("xterm");
   await page.keyboard.press("Control+Alt+Escape");
+  await hasFocus(page.getByRole("button", { name: "Detach" }));
+  await page.keyboard.press("Enter");
+  await page.locator(".table").waitFor();
+});
+
+test("a terminal that comes late takes no focus from whoever has gone elsewhere", async () => {
+  await using tab = await scene.signedIn("/runs");
+  const { page } = tab;
+  const { promise, resolve: goOn } = Promise.withResolvers<void>();
+  await page.route("**/web/assets/screen-*.js", async (route) => {
+    await promise;
+    await route.continue();
+  });
+  await page.goto(`/runs/${run.id}?view=terminal`);
+  await page.getByRole("button", { name: "Open a shell" }).click();
+  const detach = page.getByRole("button", { name: "Detach" });
+  await detach.focus();
+  goOn();
+  await page.getByText(/^Attached to process/).waitFor();
+  await drawn(page);
+  await hasFocus(detach);
   await page.keyboard.press("Enter");
   await page.locator(".table").waitFor();
 });

@@ -6,6 +6,7 @@ import { CuttingRelay } from "../support/cutting-relay.ts";
 import { freePort } from "../support/free-port.ts";
 import { PageScene, signIn } from "../support/page/scene.ts";
 import { viewProblems } from "../support/page/views.ts";
+import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
 
 let scene: PageScene;
 let client: Client;
@@ -23,6 +24,8 @@ const start = (command: string, more: object = {}) =>
 
 /** Lines of output as they are shown, without times. */
 const lines = (page: Page) => page.locator(".run-line-text").allTextContents();
+/** Lets a command go on that waits for a line. */
+const goOn = (run: Run) => scene.appliance.post(`/instances/${run.id}/processes/1/stdin`, { content: "go\n" });
 const state = (page: Page, text: string) => page.locator(".run-about").getByText(text, { exact: true }).waitFor();
 
 describe("a run", () => {
@@ -34,12 +37,14 @@ describe("a run", () => {
     await page.getByText("problem", { exact: true }).waitFor();
     await state(page, "Running");
     // The stream is told by a word, too.
-    expect(await page.locator(".run-line-stderr").textContent()).toBe("errproblem");
+    await becomes(() => page.locator(".run-line-stderr").textContent(), "errproblem");
     await page.getByRole("button", { name: "Times" }).click();
     await page.locator(".run-line-time").first().waitFor();
     expect(await viewProblems(tab, "run-output")).toEqual([]);
     for (const view of ["Processes", "Network", "Events"]) {
-      await page.getByRole("link", { name: view }).click();
+      const link = page.getByRole("link", { name: view });
+      await link.click();
+      await link.and(page.locator("[aria-current=page]")).waitFor();
       await page.locator(".table, .empty").first().waitFor();
       expect(await viewProblems(tab, `run-${view.toLowerCase()}`)).toEqual([]);
     }
@@ -73,10 +78,9 @@ describe("a run", () => {
     await page.reload();
     await page.getByText("kept", { exact: true }).waitFor();
     await state(page, "Exit 3");
-    const links = await page.getByRole("link").evaluateAll((all) => all.map((one) => one.getAttribute("href")));
-    expect(links).toContain(`/images/${image}`);
+    await page.locator(`a[href="/images/${image}"]`).first().waitFor();
     await page.getByRole("link", { name: "Fork from the end" }).click();
-    expect(await page.getByLabel("Image").inputValue()).toBe(image ?? "");
+    await becomes(() => page.getByLabel("Image").inputValue(), image ?? "");
     expect(await viewProblems(tab, "run-form-fork")).toEqual([]);
   });
 
@@ -101,7 +105,7 @@ describe("a run", () => {
     await tab.page.route("**/web/assets/chart-*.js", (route) => route.fulfill({ status: 404 }));
     await tab.page.goto(`/runs/${run.id}?view=usage`);
     await tab.page.getByText("The chart could not be loaded.").first().waitFor();
-    expect(await tab.page.locator(".run-chart-summary").first().textContent()).not.toBe("");
+    await tab.page.locator(".run-chart-summary").first().filter({ hasText: /./ }).waitFor();
     await scene.appliance.fetch(`/operations/${run.id}`, { method: "DELETE" });
   });
 
@@ -113,21 +117,24 @@ describe("a run", () => {
 
   test("is told without a gap or a double when the connection breaks", async () => {
     await using relay = await CuttingRelay.open(scene.appliance.url, []);
-    const run = await start("for n in $(seq 1 40); do echo line $n; sleep 0.1; done");
-    await using tab = await scene.browser.open(relay.url);
+    const command = "read line; for n in $(seq 1 40); do echo line $n; sleep 0.1; done";
+    const run = await start(command, { stdin_open: true });
+    // All lines are seen at once, so that none of them passes by.
+    await using tab = await scene.browser.open(relay.url, { height: 2000 });
     const { page } = tab;
     tab.expectProblem(/ERR_|Failed to load resource/);
     await page.goto(`/runs/${run.id}`);
     await signIn(tab, scene.appliance.token);
+    await state(page, "Running");
+    await goOn(run);
     for (const seen of ["line 5", "line 20"]) {
       await page.getByText(seen, { exact: true }).waitFor();
       relay.cutAll();
     }
     await page.getByText("line 40", { exact: true }).waitFor();
     await state(page, "Done");
-    await page.setViewportSize({ width: 1280, height: 2000 });
-    await page.getByText("line 1", { exact: true }).waitFor();
-    expect(await lines(page)).toEqual(Array.from({ length: 40 }, (_, index) => `line ${index + 1}`));
+    const all = Array.from({ length: 40 }, (_, index) => `line ${index + 1}`);
+    await becomes(() => lines(page), all);
   });
 });
 
@@ -140,7 +147,8 @@ const show = (page: Page, state: DocumentVisibilityState) =>
 
 describe("a page that nobody sees", () => {
   test("gives its streams back, and goes on without a gap or a double when it is seen again", async () => {
-    const run = await start("for n in $(seq 1 60); do echo line $n; sleep 0.2; done");
+    const command = "read line; for n in $(seq 1 60); do echo line $n; sleep 0.2; done";
+    const run = await start(command, { stdin_open: true });
     await using tab = await scene.tab({ height: 2000 });
     const { page } = tab;
     const streams = new Set([`/v1/operations/${run.id}/events`, "/v1/changes"]);
@@ -153,23 +161,28 @@ describe("a page that nobody sees", () => {
     });
     await page.goto(`/runs/${run.id}`);
     await signIn(tab, scene.appliance.token);
+    await state(page, "Running");
+    await goOn(run);
     await page.getByText("line 5", { exact: true }).waitFor();
     await show(page, "hidden");
     await areGone.promise;
     await show(page, "visible");
     await page.getByText("line 60", { exact: true }).waitFor();
     await state(page, "Done");
-    expect(await lines(page)).toEqual(Array.from({ length: 60 }, (_, index) => `line ${index + 1}`));
+    const all = Array.from({ length: 60 }, (_, index) => `line ${index + 1}`);
+    await becomes(() => lines(page), all);
   });
 
   test("goes on with a run that it is to tag", async () => {
-    const run = await start("sleep 8; echo tagged > /root/tagged", { disposable: false });
+    const command = "read line; echo tagged > /root/tagged";
+    const run = await start(command, { disposable: false, stdin_open: true });
     await using tab = await scene.signedIn(`/runs/${run.id}?tag=hidden`);
     const { page } = tab;
     await state(page, "Running");
     await page.getByRole("button", { name: "Tag the result" }).click();
     await page.getByText(/will be tagged/).waitFor();
     await show(page, "hidden");
+    await goOn(run);
     await state(page, "Done");
     await page.getByText(/will be tagged/).waitFor({ state: "detached" });
     const { image } = await run.result();
@@ -188,6 +201,7 @@ describe("a page that nobody sees", () => {
     const accept = page.getByRole("button", { name: "Tag the result" });
     await accept.waitFor();
     await state(page, "Done");
+    await drawn(page);
     expect(await tagOf()).toBeUndefined();
     await accept.click();
     await page.getByRole("link", { name: "by-link" }).waitFor();
@@ -206,6 +220,8 @@ describe("a page that nobody sees", () => {
     await third.result();
     await page.goto(`/runs/${third.id}?tag=by-link`);
     await accept.waitFor();
+    await state(page, "Done");
+    await drawn(page);
     expect(await tagOf()).toBeUndefined();
   });
 });
@@ -225,15 +241,15 @@ describe("output of a hostile guest", () => {
     await using tab = await scene.signedIn(`/runs/${run.id}`);
     const { page } = tab;
     await page.getByText("end", { exact: true }).waitFor();
-    const shown = await lines(page);
-    expect(shown.slice(0, 5)).toEqual([
+    const shown = async () => (await lines(page)).slice(0, 5);
+    await becomes(shown, [
       ...["<img src=x onerror=alert(1)><script>alert(2)</script>", "link", "red plain", "safe\\u202etxt.exe", "100%"],
     ]);
-    expect(shown[5]).toMatch(/^x{4096}… 1044480 more characters$/);
+    expect((await lines(page))[5]).toMatch(/^x{4096}… 1044480 more characters$/);
     expect(await page.locator(".run-lines img, .run-lines script, .run-lines a").count()).toBe(0);
     expect(await page.locator(".sgr-text-1").textContent()).toBe("red");
     // The title is that of the command, which names the sequence and is no sequence.
-    expect(await page.title()).toMatch(/^printf '<img .* · Coppice$/);
+    await becomes(async () => /^printf '<img .* · Coppice$/.test(await page.title()), true);
     expect(await viewProblems(tab, "run-hostile")).toEqual([]);
   });
 
@@ -247,6 +263,7 @@ describe("output of a hostile guest", () => {
     expect(await page.locator(".run-line").count()).toBeLessThan(150);
     // By keys alone: to the search, and to the line that has the words.
     await page.keyboard.press("/");
+    await hasFocus(page.getByRole("searchbox", { name: "Search in the output" }));
     await page.keyboard.type("the end");
     await page.keyboard.press("Enter");
     await page.getByText("1 of 1").waitFor();
@@ -256,7 +273,7 @@ describe("output of a hostile guest", () => {
     await page.getByRole("log").focus();
     await page.keyboard.press("End");
     await page.locator(".run-line").getByText("290001", { exact: true }).waitFor();
-    expect(await page.locator(".run-line").last().textContent()).toBe("290001");
+    await becomes(() => page.locator(".run-line").last().textContent(), "290001");
     await page.getByRole("button", { name: "Follow" }).click();
     await page.getByText("the end", { exact: true }).waitFor();
     const [saved] = await Promise.all([

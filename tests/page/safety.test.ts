@@ -5,6 +5,7 @@ import { Api, send } from "../support/api/api.ts";
 import { PageBrowser } from "../support/page/browser.ts";
 import { signIn } from "../support/page/scene.ts";
 import type { Tab } from "../support/page/tab.ts";
+import { becomes } from "../support/page/waits.ts";
 
 const HOSTILE = "document.title = 'taken'; self.taken = true;";
 const MARKUP = `<!doctype html><title>taken</title><script>${HOSTILE}</script>`;
@@ -137,19 +138,19 @@ describe("a page of another port of this host", () => {
     const answer = await sent;
     await answer.waitForLoadState();
     expect(await answer.textContent("body")).toContain('"forbidden"');
+    const refused = tab.page.waitForEvent("requestfailed", (request) => request.url() === `${api.url}/`);
     await tab.page.evaluate(
       (src) => document.body.append(Object.assign(document.createElement("iframe"), { src })),
       `${api.url}/`,
     );
-    const frame = tab.page.frames().at(-1);
-    await frame?.waitForLoadState();
-    expect(frame?.url()).not.toBe(`${api.url}/`);
+    expect((await refused).failure()?.errorText).toBe("net::ERR_BLOCKED_BY_RESPONSE");
+    expect(tab.page.frames().some((frame) => frame.url() === `${api.url}/`)).toBe(false);
     const opened = tab.page.context().waitForEvent("page");
     const isHeld = await tab.page.evaluateHandle((address) => window.open(address), `${api.url}/`);
     const popup = await opened;
     await popup.getByLabel(/token/i).or(popup.getByRole("navigation")).first().waitFor();
     expect(await popup.evaluate(() => window.opener)).toBeNull();
-    expect(await isHeld.evaluate((held) => held?.closed)).toBe(true);
+    await becomes(() => isHeld.evaluate((held) => held?.closed), true);
     expect(await sessionsWork(tab)).toBe(true);
   });
 });
@@ -192,10 +193,12 @@ describe("a guest's file", () => {
     }, base);
     const failed = Object.fromEntries(Object.keys(outcomes).map((name) => [name, "failed"]));
     expect(outcomes).toEqual(failed as typeof outcomes);
+    const refused = tab.page.waitForEvent("requestfailed", (request) => request.url().endsWith("a.html"));
     await tab.page.evaluate(
       (src) => document.body.append(Object.assign(document.createElement("iframe"), { src })),
       `${base}a.html`,
     );
+    await refused;
     expect(await tab.page.evaluate(() => "taken" in self)).toBe(false);
     expect(tab.page.frames().some((frame) => frame.url().includes("a.html"))).toBe(false);
   });

@@ -63,6 +63,7 @@ export class Tab implements AsyncDisposable {
     });
     const tab = new Tab(context, await context.newPage(), origin, options.neighbours ?? []);
     tab.#listen();
+    await slowDown(tab.page);
     return tab;
   }
 
@@ -112,4 +113,12 @@ export class Tab implements AsyncDisposable {
       return;
     if (["error", "warning", "assert"].includes(message.type())) this.problems.push(`${message.type()}: ${text}`);
   }
+}
+
+/** Lets the scripts of a page take so many times as long: what does not wait for the page fails then. */
+async function slowDown(page: Page): Promise<void> {
+  const rate = Number(process.env["COPPICE_TEST_CPU_SLOWDOWN"] ?? 1);
+  if (rate === 1) return;
+  const session = await page.context().newCDPSession(page);
+  await session.send("Emulation.setCPUThrottlingRate", { rate });
 }
