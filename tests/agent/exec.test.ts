@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   AgentFrame,
@@ -98,13 +99,11 @@ describe("a command", () => {
 
   test("is killed with its group when its time is up", async () => {
     await using agent = await NativeAgent.mounted();
-    const before = Date.now();
     const script = "trap '' TERM; sh -c 'sleep 60' & echo started; while :; do sleep 1; done";
-    const outcome = await execute(agent, shell(script, { timeoutMs: 400 }));
+    const outcome = await execute(agent, shell(script, { timeoutMs: 3000 }));
     expect([outcome.exitCode, outcome.flags]).toEqual([137, ExitFlag.timedOut]);
     expect(outcome.stdout.toString()).toBe("started\n");
-    expect(Date.now() - before).toBeLessThan(5_000);
-    expect(Number(outcome.wallUs)).toBeGreaterThanOrEqual(400_000);
+    expect(Number(outcome.wallUs)).toBeGreaterThanOrEqual(3_000_000);
   });
 
   test("leaves no process behind", async () => {
@@ -114,11 +113,10 @@ describe("a command", () => {
     expect([outcome.exitCode, outcome.flags]).toEqual([0, 0]);
     // Output is drained for 200 ms, in case another process still writes, and then everything is killed.
     expect(Date.now() - before).toBeGreaterThanOrEqual(180);
-    expect(Date.now() - before).toBeLessThan(5_000);
     // Gone, or a zombie that the init of this machine has not reaped.
     const status = `/proc/${outcome.stdout.toString().trim()}/status`;
-    const isDead = () => !existsSync(status) || /^State:\t[ZX]/m.test(readFileSync(status, "utf8"));
-    await until("it is dead", isDead);
+    const text = () => readFile(status, "utf8").catch(() => "State:\tX");
+    await until("it is dead", async () => /^State:\t[ZX]/m.test(await text()));
   });
 
   test("gets signals", async () => {
@@ -172,7 +170,7 @@ describe("standard input", () => {
 
   test("that nobody reads stops at its credit, and ends with the command", async () => {
     await using agent = await NativeAgent.mounted();
-    agent.send(execFrames(3, shell("sleep 0.8", { stdin: true })));
+    agent.send(execFrames(3, shell("exec sleep 60", { stdin: true })));
     agent.send(frame(HostFrame.stdin, 3, Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL)));
     const first = [await agent.next(), await agent.next()].sort((one, other) => one.type - other.type);
     expect(first.map(({ type }) => type)).toEqual([AgentFrame.started, AgentFrame.window]);
@@ -183,6 +181,7 @@ describe("standard input", () => {
       ...Array.from({ length: pieces }, () => frame(HostFrame.stdin, 3, Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX))),
     );
     expect(await agent.quiet(200)).toBe(true);
+    agent.send(signalFrame(3, 9));
     for (let ended = false; !ended; ) ended = (await agent.next()).type === AgentFrame.exit;
   });
 
@@ -314,11 +313,12 @@ describe("sessions", () => {
 
   test("prevent freezing of the disks", async () => {
     await using agent = await NativeAgent.mounted();
-    agent.send(execFrames(3, shell("sleep 0.3")), frame(HostFrame.freeze, 4));
+    agent.send(execFrames(3, shell("exec sleep 60")), frame(HostFrame.freeze, 4));
     // STARTED may come before or after the refusal.
     let answer = await agent.next();
     if (answer.type === AgentFrame.started) answer = await agent.next();
     expect(parseError(answer).text).toBe("sessions are alive");
+    agent.send(signalFrame(3, 9));
     await collect(agent, 3);
     agent.send(frame(HostFrame.freeze, 4));
     expect((await agent.next()).type).toBe(AgentFrame.done);

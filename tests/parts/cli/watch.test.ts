@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "bun:test";
+import { afterEach, beforeEach, expect, spyOn, test } from "bun:test";
 import { cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
@@ -13,8 +13,11 @@ afterEach(() => appliance[Symbol.asyncDispose]());
 
 const coppice = (...argv: string[]) => cli(argv, { environment: appliance.environment });
 
-function answerWithWork(): void {
-  const created_at = new Date(Date.now() - 65_000).toISOString();
+/** Stops the clock, so that nothing gets older while it is listed. */
+function answerWithWork(): Disposable {
+  const now = Date.now();
+  const clock = spyOn(Date, "now").mockReturnValue(now);
+  const created_at = new Date(now - 65_000).toISOString();
   const lists: Record<string, object[]> = {
     "/operations?status=EXECUTING&limit=1000": [
       { id: ID, kind: "instance", status: "EXECUTING", created_at },
@@ -29,10 +32,11 @@ function answerWithWork(): void {
     }
     return path.startsWith(`/instances/${ENDING}/`) ? errorReply(409, "conflict", "not running") : undefined;
   };
+  return { [Symbol.dispose]: () => clock.mockRestore() };
 }
 
 test("ps shows running operations with their usage, and waiting ones", async () => {
-  answerWithWork();
+  using _clock = answerWithWork();
   const { code, stdout, stderr } = await coppice("ps");
   expect([code, stderr]).toEqual([0, ""]);
   const lines = stdout.toString().trimEnd().split("\n");
@@ -43,7 +47,7 @@ test("ps shows running operations with their usage, and waiting ones", async () 
 });
 
 test("ps --json gives the operations with their usage", async () => {
-  answerWithWork();
+  using _clock = answerWithWork();
   const shown = JSON.parse((await coppice("ps", "--json")).stdout.toString());
   expect(shown.map(({ id, usage }: { id: string; usage: unknown }) => [id, usage !== null])).toEqual([
     [ID, true],
