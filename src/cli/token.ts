@@ -172,7 +172,7 @@ async function openCurrent(layout: DataLayout): Promise<Database> {
   const { openDatabase, SchemaTooOldError } = await import("../db/database.ts");
   const { lockData } = await import("../storage/layout.ts");
   try {
-    if (existsSync(layout.database)) return openDatabase(layout.database, "require");
+    if (existsSync(layout.database)) return openDatabase(layout.database, "require", { isBeside: true });
   } catch (error) {
     if (!(error instanceof SchemaTooOldError)) throw error;
   }

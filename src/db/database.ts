@@ -8,6 +8,8 @@ import { Scans } from "./scans.ts";
 
 /** How long a statement waits for a writer in another process, in `milliseconds`. The wait blocks the event loop. */
 const BUSY_TIMEOUT_MS = 2000;
+/** The same for a command beside a daemon, which nobody else waits for: a slow disk takes seconds for each commit. */
+const BESIDE_BUSY_TIMEOUT_MS = 30_000;
 /** Number of writing statements, about a thousand pages, after which the scan thread checkpoints the log. */
 const CHECKPOINT_WRITES_COUNT = 250;
 /** Number of pages in the log at which a commit checkpoints it, when the thread failed or could not keep up. */
@@ -59,6 +61,7 @@ export class Database implements Disposable {
   /** for statements that would block the event loop for too long */
   readonly scans: Scans;
   readonly #client: Libsql.Database;
+  readonly #isBeside: boolean;
   readonly #statements = new Map<string, Libsql.Statement>();
   readonly #prepared = new Map<string, unknown>();
   readonly #cache = new Map<string, unknown>();
@@ -67,8 +70,9 @@ export class Database implements Disposable {
   #writesCount = 0;
   #erasing: Timer | null = null;
 
-  constructor(client: Libsql.Database, path: string) {
+  constructor(client: Libsql.Database, path: string, isBeside: boolean) {
     this.#client = client;
+    this.#isBeside = isBeside;
     this.scans = new Scans(path);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3. libsql has the same interface, which the types do not express.
@@ -168,14 +172,15 @@ export class Database implements Disposable {
     }
   }
 
-  /** Checkpoints the log and closes the connection. Idempotent. */
+  /** Closes the connection; checkpoints the log before that, unless it is a daemon's. Idempotent. */
   [Symbol.dispose](): void {
     if (!this.#client.open) return;
     clearTimeout(this.#erasing ?? undefined);
     this.scans[Symbol.dispose]();
     this.#prepared.clear();
     this.#statements.clear();
-    this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+    // It keeps writers out while it copies and syncs.
+    if (!this.#isBeside) this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     this.#client.close();
   }
 }
@@ -272,11 +277,17 @@ export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL
 
 /**
  * Opens the database at `path` and creates it when it does not exist. By default applies missing migrations.
+ * @param options `isBeside`: a daemon may use the database meanwhile; the connection waits long for its writes, and holds
+ * them up no longer than it needs for its own
  * @throws SchemaTooNewError when a newer version of the program wrote the file
  * @throws SchemaTooOldError when the file lacks migrations and `schema` is `require`
  */
-export function openDatabase(path: string, schema: SchemaPolicy = "migrate"): Database {
-  const client = new Libsql(path, { timeout: BUSY_TIMEOUT_MS });
+export function openDatabase(
+  path: string,
+  schema: SchemaPolicy = "migrate",
+  { isBeside = false }: { readonly isBeside?: boolean } = {},
+): Database {
+  const client = new Libsql(path, { timeout: isBeside ? BESIDE_BUSY_TIMEOUT_MS : BUSY_TIMEOUT_MS });
   try {
     // SQLite gives the log and its index the mode of this file.
     chmodSync(path, 0o600);
@@ -297,7 +308,7 @@ export function openDatabase(path: string, schema: SchemaPolicy = "migrate"): Da
     client.close();
     throw error;
   }
-  return new Database(client, path);
+  return new Database(client, path, isBeside);
 }
 
 /**

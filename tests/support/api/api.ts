@@ -148,7 +148,8 @@ export class Api implements AsyncDisposable {
     stack.defer(() => rm(directory, { recursive: true, force: true }));
     const layout = dataLayout(directory);
     await layout.ensure();
-    const db = stack.use(openDatabase(layout.database));
+    const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
+    const db = stack.use(openDatabase(layout.database, "migrate", { isBeside: isProgram }));
     const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
     stack.use(releaseWhenRead({ db, layers, log: silentLog }));
     const keys = await TokenKeys.open(layout.keys);
@@ -183,7 +184,6 @@ export class Api implements AsyncDisposable {
       ...parts,
     });
     const app = createApp({ service, verifyToken, publicUrl, metrics, log, web });
-    const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
     const served = stack.use(
       isProgram ? await startProgram(directory, db, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
     );

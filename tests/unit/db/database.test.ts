@@ -52,6 +52,20 @@ describe("the database", () => {
     expect(pragma("busy_timeout")).toBeGreaterThan(0);
   });
 
+  test("waits longer beside a daemon, and leaves the daemon's log alone", () => {
+    const timeoutOf = ({ orm }: Database) =>
+      Number(Object.values(orm.get(sql.raw("pragma busy_timeout")) as object)[0]);
+    const bytesOfLog = () => statSync(`${opened.path}-wal`).size;
+    addOperation(db);
+    const beside = openDatabase(opened.path, "require", { isBeside: true });
+    expect(timeoutOf(beside)).toBeGreaterThan(timeoutOf(db));
+    expect(getOperation(beside, alice, addOperation(beside))).not.toBeNull();
+    const before = bytesOfLog();
+    beside[Symbol.dispose]();
+    // A checkpoint that empties it keeps the daemon from writing.
+    expect([before > 0, bytesOfLog()]).toEqual([true, before]);
+  });
+
   test("syncs again after a write without a sync, whether that succeeds or not", () => {
     const synchronous = () => Object.values(db.orm.get(sql.raw("pragma synchronous")) as object)[0];
     expect(db.withoutSync(synchronous)).toBe(1);
