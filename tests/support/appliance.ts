@@ -265,6 +265,17 @@ export async function processesWith(text: string): Promise<{ pid: number; argv: 
   return found;
 }
 
+/** Kills processes; those that have ended by themselves since they were found are dead, too. */
+export function killAll(pids: readonly number[]): void {
+  for (const pid of pids) {
+    try {
+      process.kill(pid, "SIGKILL");
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+    }
+  }
+}
+
 /** Text of a captured output. */
 export function text(output: unknown): string {
   const { content, encoding } = output as { content: string; encoding: string };

@@ -3,7 +3,7 @@ import type { Appliance } from "./appliance.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 /** After this many `milliseconds` the test has failed. */
-const LIMIT_MS = 60_000;
+const LIMIT_MS = 120_000;
 
 /** Words that start the program under test. */
 export function programWords(): string[] {

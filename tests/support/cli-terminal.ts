@@ -2,7 +2,7 @@ import type { Appliance } from "./appliance.ts";
 import { clientEnvironment, programWords } from "./cli-process.ts";
 
 /** After this many `milliseconds` the test has failed. */
-const LIMIT_MS = 60_000;
+const LIMIT_MS = 120_000;
 
 /** A command line at a terminal of its own, as a person has one. Disposal closes the terminal. */
 export class CliTerminal implements Disposable {

@@ -11,6 +11,8 @@ export interface CliResult {
 export interface CliOptions {
   readonly environment?: Environment;
   readonly stdin?: Uint8Array | ((signal?: AbortSignal) => AsyncIterable<Uint8Array>);
+  /** is told what comes to standard error */
+  readonly stderr?: (text: string) => void;
   /** takes the place of standard output */
   readonly stdout?: (data: Buffer) => Promise<void>;
   readonly terminal?: boolean;
@@ -31,7 +33,10 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
       await options.stdout?.(Buffer.from(data));
       stdout.push(Buffer.from(data));
     },
-    stderr: (data) => void stderr.push(Buffer.from(data)),
+    stderr: (data) => {
+      stderr.push(Buffer.from(data));
+      options.stderr?.(Buffer.from(data).toString("utf8"));
+    },
     stderrBytes: async (data) => void stderr.push(Buffer.from(data)),
     stdin: async function* (signal) {
       if (typeof options.stdin === "function") yield* options.stdin(signal);

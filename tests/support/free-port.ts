@@ -1,10 +1,20 @@
 import { createServer } from "node:net";
 
-/** A port of 127.0.0.1 at which nobody listens: it was free a moment ago. */
+/** Below the ports that the kernel gives to whoever asks for any, and above those of well-known services. */
+const PORT_MIN = 20_000;
+const PORT_END = 32_768;
+
+/** A port of 127.0.0.1 at which nobody listens, and that nobody is given who asks for any port. */
 export async function freePort(): Promise<number> {
+  for (;;) {
+    const port = PORT_MIN + Math.floor(Math.random() * (PORT_END - PORT_MIN));
+    if (await isFree(port)) return port;
+  }
+}
+
+async function isFree(port: number): Promise<boolean> {
   const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  server.on("error", () => resolve(false)).listen(port, "127.0.0.1", () => server.close(() => resolve(true)));
+  return await promise;
 }

@@ -293,3 +293,9 @@ export function wishOf(payload: Buffer): Wish {
   const groups = Array.from({ length: 8 }, (_, index) => host.readUInt16BE(index * 2).toString(16));
   return { kind: "address", host: groups.join(":"), port };
 }
+
+/** Commands that wait in the guest until a program there has the port. */
+export function untilBound(protocol: "tcp" | "udp", port: number): string {
+  const place = `:${port.toString(16).toUpperCase().padStart(4, "0")} 0*:0000 ${protocol === "tcp" ? "0A" : "07"}`;
+  return `until busybox grep -qs "${place}" /proc/net/${protocol} /proc/net/${protocol}6; do :; done`;
+}

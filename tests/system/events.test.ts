@@ -1,4 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import type { OperationId } from "../../src/domain/ids.ts";
+import { eventLogPath } from "../../src/storage/events/event-file.ts";
+import { dataLayout } from "../../src/storage/layout.ts";
 import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
@@ -135,11 +138,15 @@ describe("the events of a run", () => {
 });
 
 test("followers that never read, of a run that never stops writing, cost the daemon little memory", async () => {
-  const id = await spawn("yes stdout & yes stderr >&2", { truncate_output_at: 10 * MIB, timeout: 12 });
+  const id = await spawn("yes stdout & yes stderr >&2", { truncate_output_at: 10 * MIB, timeout: 170 });
   // With the follower, as many as an operation can have.
   const sockets = Array.from({ length: READERS_COUNT_MAX - 1 }, () => neverReads(appliance, id));
   const follower = new EventFollower(appliance, id);
-  await follower.follow();
+  const followed = follower.follow();
+  const log = eventLogPath(dataLayout(appliance.dataDir), id as OperationId);
+  await until("both outputs are as long as may be", () => Bun.file(log).size >= 2 * 10 * MIB, 150_000);
+  expect((await appliance.fetch(`/instances/${id}/processes/1`, { method: "DELETE" })).status).toBe(204);
+  await followed;
   const events = follower.events;
   expect(outputOf(events, 1, "stdout").byteLength).toBe(10 * MIB);
   expect(outputOf(events, 1, "stderr").byteLength).toBe(10 * MIB);

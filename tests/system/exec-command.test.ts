@@ -220,8 +220,9 @@ describe("POST /instances resources, as the sandbox sees them", () => {
   });
 
   test.concurrent("network: only the loopback works", async () => {
+    const listens = 'until grep -q ":0063 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; do :; done';
     const { out } = await shell(
-      "ls /sys/class/net; ip route | wc -l; (echo pong | nc -l -p 99 &) ; sleep 1; nc 127.0.0.1 99 </dev/null",
+      `ls /sys/class/net; ip route | wc -l; (echo pong | nc -l -p 99 &) ; ${listens}; nc 127.0.0.1 99 </dev/null`,
     );
     expect(out).toBe("lo\n0\npong\n");
   });

@@ -26,7 +26,7 @@ beforeAll(async () => {
     // The server of files begins last: who reaches that one reaches all.
     'for port in 0007 0008; do until grep -q ":$port 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; do :; done; done; ' +
     "httpd -h /www; echo up; wait";
-  instance = await appliance.spawn({ image, command: script, shell: true, disposable: true, timeout: 170 });
+  instance = await appliance.spawn({ image, command: script, shell: true, disposable: true, timeout: 600 });
 });
 
 afterAll(async () => {

@@ -61,7 +61,8 @@ const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).so
 /** Checks that failed work has left nothing behind, and has removed nothing. */
 async function expectOnly(before: readonly string[]): Promise<void> {
   expect(await layers()).toEqual([...before]);
-  expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+  const temporary = async () => (await appliance.leftovers()).filter((name) => name.startsWith("tmp/"));
+  await until("nothing is left", async () => (await temporary()).length === 0);
 }
 
 /** Waits until the only running instance has written all of its files. */

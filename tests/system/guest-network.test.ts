@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { createServer, type Server, type Socket } from "node:net";
 import { AgentFrame, CONNECTIONS_COUNT_MAX, NetworkFlag, Refusal } from "../../src/vm/agent/protocol.ts";
 import type { Machine } from "../../src/vm/vmm.ts";
-import { compileProbe, type Judge, NO_SUCH_NAME, RawGuest, type Verdict } from "../support/raw-guest.ts";
+import { compileProbe, type Judge, NO_SUCH_NAME, RawGuest, untilBound, type Verdict } from "../support/raw-guest.ts";
 import { openVmHost, type VmHost } from "../support/vm.ts";
 import { until } from "../support/waiting.ts";
 
@@ -14,6 +14,9 @@ const [ECHO, CLOSED, RESETS] = [80, 81, 82];
 const [TYPE_A, TYPE_PTR, TYPE_AAAA, TYPE_HTTPS] = [1, 12, 28, 65];
 const LIBRARY = "/lib/x86_64-linux-gnu/libc.so.6";
 const LOADER = "/lib64/ld-linux-x86-64.so.2";
+
+/** A program of the guest that takes one connection. */
+const LISTEN_AT_700 = `busybox nc -l -p 700 </dev/null >/dev/null & ${untilBound("tcp", 700)}`;
 
 let host: VmHost;
 let server: Server;
@@ -110,8 +113,8 @@ describe("without a network", () => {
   });
 
   test("loopback is as it was", async () => {
-    const script = "busybox nc -l -p 700 </dev/null >/dev/null & busybox sleep 1; /probe half 127.0.0.1 700 9";
-    expect((await off.shell(`${script}; /probe connect 127.0.0.1 701`)).stdout).toMatch(/^0\nECONNREFUSED/);
+    const { stdout } = await off.shell(`${LISTEN_AT_700}; /probe half 127.0.0.1 700 9; /probe connect 127.0.0.1 701`);
+    expect(stdout).toMatch(/^0\nECONNREFUSED/);
   });
 
   test("that is taken away, it is as before", async () => {
@@ -296,10 +299,8 @@ describe("names", () => {
 describe("programs of the guest that serve", () => {
   test("are found at addresses that they add, and only there", async () => {
     const script = [
-      "busybox ip addr add 10.9.9.9/32 dev lo",
-      "busybox nc -l -p 700 </dev/null >/dev/null &",
-      "busybox sleep 1; /probe half 10.9.9.9 700 5",
-      "/probe connect 10.9.9.9 701",
+      `busybox ip addr add 10.9.9.9/32 dev lo; ${LISTEN_AT_700}`,
+      "/probe half 10.9.9.9 700 5; /probe connect 10.9.9.9 701",
       "busybox ip addr del 10.9.9.9/32 dev lo",
       "/probe connect 10.9.9.9 80",
     ].join("\n");
@@ -311,7 +312,7 @@ describe("programs of the guest that serve", () => {
     const ask = (server: string) => `/probe ask ${server} 53 ${TYPE_A} example.com`;
     const elsewhere = `busybox unshare -n /probe echo 53 & busybox sleep 1; ${ask("127.0.0.1")}; kill $!`;
     expect((await guest.shell(elsewhere)).stdout).toBe("0 c6120100\n");
-    const script = `/probe echo 53 & busybox sleep 1; ${ask("127.0.0.1")}; ${ask("8.8.8.8")}; wait`;
+    const script = `/probe echo 53 & ${untilBound("udp", 53)}; ${ask("127.0.0.1")}; ${ask("8.8.8.8")}; wait`;
     // The program's answer is the question, without a record.
     expect((await guest.shell(script)).stdout.split("\n").sort()).toEqual(["", "0 ", "0 c6120100", "29"]);
     expect(await results([`ask 127.0.0.1 53 ${TYPE_A} example.com`])).toEqual(["0 c6120100"]);
@@ -332,8 +333,7 @@ describe("programs of the guest that serve", () => {
       "busybox ip link add v0 type veth",
       "busybox ip addr add 10.7.0.1/24 dev v0",
       "busybox ip link set v0 up",
-      "busybox nc -l -p 700 </dev/null >/dev/null &",
-      "busybox sleep 1; busybox ip link set veth0 netns $inside; wait $inside",
+      `${LISTEN_AT_700}; busybox ip link set veth0 netns $inside; wait $inside`,
     ].join("\n");
     const { stdout } = await guest.shell(script);
     expect(stdout.split("\n").map(withoutTime)).toEqual([

@@ -4,6 +4,7 @@ import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type Appliance, text } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { until } from "../support/waiting.ts";
 
 const owned = new AsyncDisposableStack();
 let appliance: Appliance;
@@ -151,10 +152,9 @@ describe("a run", () => {
       expect(operation.status).toBe("SUCCESS");
     }
     // The pool refills in the background; at most one waiting clone and one on its way remain.
-    const waiting = await appliance.leftovers();
-    expect(waiting.length).toBeLessThanOrEqual(2);
-    expect((await appliance.machinePids()).length).toBeLessThanOrEqual(4);
+    await until("only the pool is left", async () => (await appliance.leftovers()).length <= 2);
+    await until("only its machines are left", async () => (await appliance.machinePids()).length <= 4);
     expect((await readdir(join(appliance.dataDir, "layers"))).length).toBe(before.layers);
-    expect(Math.abs((await descriptors()) - before.fds)).toBeLessThanOrEqual(12);
+    await until("no descriptor is left", async () => Math.abs((await descriptors()) - before.fds) <= 12);
   }, 180_000);
 });

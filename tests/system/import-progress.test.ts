@@ -6,7 +6,7 @@ import { eventsOf, type WireEvent } from "../support/event-client.ts";
 import { layer, layoutFiles, RawRegistry, rawImage } from "../support/hostile-images.ts";
 import { seededRandom } from "../support/random.ts";
 import { tar } from "../support/tar.ts";
-import { pause, until } from "../support/waiting.ts";
+import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(120_000);
 
@@ -132,16 +132,24 @@ test("the command line shows the step, and how much has arrived, on a terminal",
   const shown = someLayer(6);
   const { blob, digest } = shown;
   const reference = registry.add("shown", rawImage([shown]));
+  const drawn = Promise.withResolvers<void>();
   const body = async function* () {
     yield blob.subarray(0, LAYER_BYTES / 2);
-    await pause("copies are looked at, and lines are drawn, a few times a second", 1500);
+    await drawn.promise;
     yield blob.subarray(LAYER_BYTES / 2);
   };
   registry.setBlob(digest, () => new Response(body() as unknown as ReadableStream));
   const environment = { COPPICE_URL: appliance.url, COPPICE_TOKEN: appliance.token };
-  const { code, stderr } = await cli(["image", "import", reference], { environment, terminal: true });
+  let shownText = "";
+  // Only when the line is there does the rest of the layer arrive.
+  const { code } = await cli(["image", "import", reference], {
+    ...{ environment, terminal: true },
+    stderr: (text) => {
+      shownText += text;
+      if (/importing, pulling \S+ [KM]iB of \S+ MiB \(/.test(shownText)) drawn.resolve();
+    },
+  });
   expect(code).toBe(0);
-  expect(stderr).toMatch(/importing, pulling \S+ [KM]iB of \S+ MiB \(/);
   const piped = await cli(["image", "import", reference], { environment });
   expect(piped.stderr).toStartWith("imported ");
 });

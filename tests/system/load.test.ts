@@ -7,6 +7,7 @@ import { Appliance } from "../support/appliance.ts";
 import { pushBusybox } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 import { execute, upload } from "../support/runs.ts";
+import { until } from "../support/waiting.ts";
 
 let registry: Registry;
 let appliance: Appliance;
@@ -73,7 +74,8 @@ describe("an image in a file", () => {
     expect(code).toBe(1);
     expect(stderr).toContain("validation_error");
     expect(await readdir(join(appliance.dataDir, "layers"))).toEqual(layers);
-    expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+    const temporary = async () => (await appliance.leftovers()).filter((name) => name.startsWith("tmp/"));
+    await until("nothing is left", async () => (await temporary()).length === 0);
   });
 
   test("of another account is not found", async () => {

@@ -1,11 +1,12 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
-import { type RunResult, resultOf } from "../support/runs.ts";
+import { type RunResult, resultOf, running } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
 const COUNT = 24;
 const POOL_SIZE = 2;
+const CPU_BUDGET = 4;
 
 const owned = new AsyncDisposableStack();
 let appliance: Appliance;
@@ -13,7 +14,11 @@ let reference: string;
 let base: string;
 
 beforeAll(async () => {
-  ({ appliance, reference, image: base } = owned.use(await BusyboxAppliance.start({ poolSize: POOL_SIZE })));
+  ({
+    appliance,
+    reference,
+    image: base,
+  } = owned.use(await BusyboxAppliance.start({ poolSize: POOL_SIZE, flags: ["--vm-cpu-budget", String(CPU_BUDGET)] })));
 }, 120_000);
 
 afterAll(async () => {
@@ -36,9 +41,15 @@ test("spawns that are submitted at the same time all succeed, each with its own 
   expect(new Set(results.map(({ image }) => image)).size).toBe(COUNT);
 }, 300_000);
 
-test("another account's single run does not wait for them", async () => {
+test("another account's single import does not wait for them", async () => {
   const other = await appliance.createToken("other");
   const { image = "" } = resultOf(await appliance.run(base, "true"));
+  // Takes the whole budget until everything waits.
+  const blocker = await appliance.spawn({
+    ...{ image, command: "read line", shell: true, stdin_open: true, disposable: true },
+    resources: { vcpus: CPU_BUDGET },
+  });
+  await running(appliance, blocker);
   const queued = await Promise.all(
     Array.from({ length: COUNT }, () => appliance.spawn({ image, command: "sleep 1", shell: true, disposable: true })),
   );
@@ -50,16 +61,20 @@ test("another account's single run does not wait for them", async () => {
     body: JSON.stringify({ registry: reference }),
   });
   const { uuid } = (await imported.json()) as { uuid: string };
-  const ended = await (await appliance.fetch(`/operations/${uuid}?wait=60`, { token: other })).json();
+  await until("the blocker can be told to end", async () => {
+    const path = `/instances/${blocker}/processes/1/stdin`;
+    return (await appliance.post(path, { content: "\n", close: true })).status === 204;
+  });
+  const ended = await appliance.finished(uuid, 280_000, other);
   expect(ended).toMatchObject({ status: "SUCCESS" });
-  const states = await Promise.all(
-    queued.map(async (id) => (await (await appliance.fetch(`/operations/${id}`)).json()) as { status: string }),
-  );
-  expect(states.filter(({ status }) => status === "PENDING").length).toBeGreaterThan(0);
-  await Promise.all(queued.map((id) => appliance.finished(id, 280_000)));
+  const runs = await Promise.all(queued.map((id) => appliance.finished(id, 280_000)));
+  const startOf = (operation: object) => Date.parse((operation as { started_at: string }).started_at);
+  // Most of them were still waiting when it began.
+  const later = runs.filter((run) => startOf(run) > startOf(ended));
+  expect(later.length).toBeGreaterThan(COUNT / 2);
 }, 300_000);
 
 test("the pool fills up again, and its machines rehearse", async () => {
   await until("the pool is ready", async () => (await figure("coppice_pool_ready")) === POOL_SIZE, 60_000);
-  expect(await figure('coppice_vms{state="in_use"}')).toBe(0);
+  await until("no machine is in use", async () => (await figure('coppice_vms{state="in_use"}')) === 0);
 });

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { PROBE_MEMO_NAME } from "../../src/vm/probe.ts";
-import type { Appliance, Finished } from "../support/appliance.ts";
+import { type Appliance, type Finished, killAll } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { pushImage } from "../support/images.ts";
 import type { Registry } from "../support/registry.ts";
@@ -39,7 +39,7 @@ async function killMonitors(count: number): Promise<void> {
     for (const pid of await appliance.monitorPids()) {
       if (killed.size === count || killed.has(pid)) continue;
       killed.add(pid);
-      process.kill(pid, "SIGKILL");
+      killAll([pid]);
     }
     return killed.size === count;
   });
@@ -81,7 +81,7 @@ describe("runs succeed when a monitor is killed", () => {
     const ids = await spawnMany();
     await killMonitors(3);
     await expectSuccess(ids);
-    expect(await isReady()).toBe(true);
+    await until("its template is built", isReady);
   });
 
   test("in the pool, which is refilled", async () => {
@@ -102,16 +102,14 @@ describe("a machine that is killed before its command begins", () => {
     const files = { "/root/large": { uuid: file } };
     return await appliance.spawn({ image: base, command: "wc -c < /root/large", shell: true, files, disposable: true });
   };
-  const killAll = async (): Promise<void> => {
-    for (const pid of await appliance.monitorPids()) process.kill(pid, "SIGKILL");
-  };
+  const killEach = async (): Promise<void> => killAll(await appliance.monitorPids());
   const lossesCount = () => appliance.log.split("a machine was lost before its work began").length - 1;
 
   test("is replaced, and the command runs there", async () => {
     const id = await spawnSlowly();
     await running(appliance, id);
     const before = lossesCount();
-    await killAll();
+    await killEach();
     const operation = await appliance.finished(id);
     expect(operation).toMatchObject({ status: "SUCCESS", result: { exit_code: 0 } });
     expect(lossesCount()).toBe(before + 1);
@@ -121,10 +119,10 @@ describe("a machine that is killed before its command begins", () => {
     const id = await spawnSlowly();
     await running(appliance, id);
     const before = lossesCount();
-    await killAll();
+    await killEach();
     await until("it was replaced", () => lossesCount() > before);
     await running(appliance, id);
-    await killAll();
+    await killEach();
     const { error, message, details } = failure(await appliance.finished(id));
     expect(error).toBe("unavailable");
     expect(message).toBe("the virtual machine monitor ended before the command began (QEMU, killed by signal 9)");
@@ -139,7 +137,7 @@ describe("a machine that is killed before its command begins", () => {
     const { uuid } = (await response.json()) as { uuid: string };
     await until("a machine lists it", () => hasMachines("in_use"));
     const before = lossesCount();
-    await killAll();
+    await killEach();
     expect((await appliance.finished(uuid)).status).toBe("SUCCESS");
     expect(lossesCount()).toBe(before + 1);
   });
@@ -183,7 +181,8 @@ describe("while no way to run machines works", () => {
 
 test("these tests leave nothing behind", async () => {
   await until("a machine waits", () => hasMachines("waiting"));
-  const left = await appliance.leftovers();
-  expect(left.filter((name) => !name.startsWith("vms/"))).toEqual([]);
-  await until("one machine is left", async () => (await appliance.leftovers()).length <= 2);
+  await until("one machine is left", async () => {
+    const left = await appliance.leftovers();
+    return left.length <= 2 && left.every((name) => name.startsWith("vms/"));
+  });
 });

@@ -133,8 +133,14 @@ describe("a program", () => {
     ]);
     // A name that no rule allows is not asked for.
     expect(outside.names.asked.slice(asked)).not.toContain("denied.test");
-    const denials = appliance.log.split("\n").filter((line) => line.includes("was denied a connection"));
-    expect(denials.map((line) => JSON.parse(line)["host"]).slice(-2)).toEqual(["denied.test", "192.0.2.1"]);
+    // The log comes by a pipe, whose reader may be behind the answer.
+    const denials = () => appliance.log.split("\n").filter((line) => line.includes("was denied a connection"));
+    await until("both denials are logged", () => denials().some((line) => line.includes("192.0.2.1")));
+    expect(
+      denials()
+        .map((line) => JSON.parse(line)["host"])
+        .slice(-2),
+    ).toEqual(["denied.test", "192.0.2.1"]);
   });
 
   test("sees a reset", async () => {
@@ -218,7 +224,7 @@ test("a connection that carries nothing for too long, or too many bytes in all, 
   );
   const out = text(resultOf(operation).stdout);
   expect(out).toMatch(/^code \d+ in \d{1,2}\n/);
-  expect(quiet.openCount).toBe(0);
+  await until("the connection is closed", () => quiet.openCount === 0);
   const [first, second, third, fourth] = out.match(/^\d+$/gm)?.map(Number) ?? [];
   expect([first, second, fourth]).toEqual([3 * MIB, 3 * MIB, 0]);
   expect(third).toBeLessThan(2 * MIB);
@@ -258,7 +264,7 @@ describe("an instance that ends in the middle", () => {
     process.kill(gate, "SIGKILL");
     const operation = await appliance.finished(id);
     expect(outputOf(operation)).toContain("you asked for /after\n");
-    expect(server.openCount).toBe(0);
+    await until("the connection is closed", () => server.openCount === 0);
     expect(await gatePid()).not.toBe(gate);
   });
 

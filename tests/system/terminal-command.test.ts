@@ -178,7 +178,7 @@ describe("beside a run", () => {
   test("exec passes streams and the exit code on, and sees what the command sees", async () => {
     const id = await appliance.spawn({
       image: "tag:busybox",
-      command: "echo shared > /tmp/file; exec sleep 60",
+      command: "echo shared > /tmp/file; exec sleep 300",
       shell: true,
       disposable: true,
     });
@@ -201,7 +201,7 @@ describe("beside a run", () => {
     using shell = new CliTerminal(appliance, ["exec", "-it", id, "sh"]);
     await shell.shows(PROMPT);
     shell.type("ps\r");
-    await shell.shows("sleep 60");
+    await shell.shows("sleep 300");
     shell.type("exit 2\r");
     expect(await shell.ended()).toBe(2);
 
@@ -218,7 +218,7 @@ describe("beside a run", () => {
       ["exec", "ID", "--", "true"],
       ["checkpoint", "ID"],
     ]) {
-      const { stdout } = await appliance.command(["run", "-d", "--image", "tag:busybox", "--", "sleep", "60"]);
+      const { stdout } = await appliance.command(["run", "-d", "--image", "tag:busybox", "--", "sleep", "300"]);
       const id = stdout.trim();
       const { code, stderr } = await appliance.command(words.map((word) => (word === "ID" ? id : word)));
       expect([code, stderr]).toEqual([0, expect.not.stringContaining("conflict")]);
@@ -227,7 +227,7 @@ describe("beside a run", () => {
   });
 
   test("a checkpoint is an image of what is there by then; Ctrl-C twice kills what exec started alone", async () => {
-    const script = "echo before > /root/file; sleep 60";
+    const script = "echo before > /root/file; sleep 300";
     const id = await appliance.spawn({ image: "tag:busybox", command: script, shell: true, disposable: true });
     await until(
       "it runs",

@@ -139,8 +139,10 @@ test("the log connects a request with its operation, and its owner can read it",
   const { uuid } = (await response.json()) as { uuid: string };
   await appliance.finished(uuid);
   const request = response.headers.get("x-request-id") ?? "";
-  const lines = appliance.log.split("\n").filter((line) => line.includes(uuid));
-  const messages = lines.map((line) => JSON.parse(line) as { message: string; request?: string });
+  // The log comes by a pipe, whose reader may be behind the answer.
+  const lines = () => appliance.log.split("\n").filter((line) => line.includes(uuid));
+  await until("its end is logged", () => lines().some((line) => line.includes("operation ended")));
+  const messages = lines().map((line) => JSON.parse(line) as { message: string; request?: string });
   expect(messages.map(({ message }) => message)).toEqual(
     expect.arrayContaining(["operation accepted", "operation started", "operation ended"]),
   );
