@@ -216,6 +216,7 @@ describe("an operator", () => {
     expect(await statusWith(secret)).toBe(401);
     await page.getByLabel("Status").selectOption({ label: "Revoked" });
     await page.getByLabel("Account").fill("robot");
+    await page.waitForURL(/account=robot/);
     await page.getByRole("table", { name: "Tokens" }).getByText("revoked").waitFor();
     const filters = () => Object.fromEntries(new URL(page.url()).searchParams);
     await becomes(filters, { state: "revoked", account: "robot" });

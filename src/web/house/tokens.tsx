@@ -9,7 +9,7 @@ import { loadSession, useSession } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { Empty } from "../parts/empty.tsx";
-import { type Choice, Field, Select } from "../parts/field.tsx";
+import { type Choice, Field, Select, useTyped } from "../parts/field.tsx";
 import { Age } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
@@ -48,6 +48,7 @@ function Tokens() {
   const link = (change: Readonly<Record<string, string | number>>) =>
     queryOf({ state: state === "valid" ? "" : state, account, ...change });
   const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
+  const [owner, setOwner] = useTyped(account, (text) => filter({ account: text.trim() }));
   const { value, problem, reload } = useResource(`house-tokens${link({ from: offset })}`, (signal) =>
     answerOf(
       api.v1.operator.tokens.get({
@@ -70,7 +71,7 @@ function Tokens() {
           choices={STATES}
           onValue={(next) => filter({ state: next === "valid" ? "" : next })}
         />
-        <Field label="Account" value={account} type="search" onValue={(next) => filter({ account: next.trim() })} />
+        <Field label="Account" value={owner} type="search" onValue={setOwner} />
         <div class="house-filters-end">
           <Button tone="primary" icon="plus" onClick={() => setMaking(true)}>
             New token

@@ -1,6 +1,9 @@
 import type { ComponentChildren, Ref } from "preact";
-import { useId } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { classes } from "./classes.ts";
+
+/** Time after the last key until a text is told, in `milliseconds`: browsers limit changes of links. */
+const REST_MS = 400;
 
 interface Labelled {
   readonly label: string;
@@ -167,4 +170,22 @@ export function Checkbox({ label, hint, isChecked, onChecked, disabled }: Checkb
       )}
     </div>
   );
+}
+
+/**
+ * A text as it is typed, for a field; follows `value` when that changes.
+ * @param tell is called with the text when the typing rests
+ */
+export function useTyped(value: string, tell: (text: string) => void): readonly [string, (text: string) => void] {
+  const [text, setText] = useState(value);
+  // What it depends on may have changed when the typing rests.
+  const latest = useRef(tell);
+  latest.current = tell;
+  useEffect(() => setText(value), [value]);
+  useEffect(() => {
+    if (text === value) return;
+    const timer = setTimeout(() => latest.current(text), REST_MS);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return [text, setText];
 }

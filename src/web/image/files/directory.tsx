@@ -5,14 +5,14 @@ import { Link, navigate } from "../../app/router.ts";
 import { addressOf } from "../../data/api.ts";
 import { ButtonLink, IconButton } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
-import { Field, Select } from "../../parts/field.tsx";
+import { Field, Select, useTyped } from "../../parts/field.tsx";
 import { Age, Bytes } from "../../parts/figure.tsx";
 import { countOf, countText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { Icon, type IconName } from "../../parts/icon.tsx";
 import { VirtualRows } from "../../parts/virtual-rows.tsx";
 import { breather } from "../breather.ts";
-import { type ImageLink, linkTo, linkWith, parseLink } from "../link.ts";
+import { type ImageLink, linkTo, linkWith } from "../link.ts";
 import { childOf, type EncodedPath, parentOf, savedName, shownName, shownText } from "../paths.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { contentPath } from "./content.ts";
@@ -36,9 +36,6 @@ const SORT_LABELS: Readonly<Record<SortKey, string>> = {
   owner: "Owner",
 };
 
-/** Pause after the last key before the filter goes into the link, in `milliseconds`: browsers limit changes of links. */
-const FILTER_PAUSE_MS = 400;
-
 interface DirectoryProps {
   readonly link: ImageLink;
   readonly listing: Listing;
@@ -52,7 +49,9 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
   const { image, path, fields } = link;
   const sort = SORT_KEYS.find((key) => key === fields.get("sort")) ?? "name";
   const isDescending = fields.get("down") === "1";
-  const [filter, setFilter] = useFilter(link);
+  const [filter, setFilter] = useTyped(fields.get("filter") ?? "", (text) =>
+    navigate(linkWith(link, { filter: text }), { replace: true }),
+  );
   const shown = useOrder(listing, sort, isDescending, filter);
   const items = (index: number): ListingItem | undefined =>
     listing.items[shown === null ? index : (shown[index] ?? -1)];
@@ -129,19 +128,6 @@ function footOf({ items, isCut }: Listing, count: number, isLoading: boolean): s
   if (isCut) return `The first ${countText(ENTRIES_MAX)} entries of more. The search finds the others by name.`;
   const all = countOf(items.length, "entry", "entries");
   return count === items.length ? all : `${countText(count)} of ${all}`;
-}
-
-/** The filter as it is typed; it goes into the link when the typing rests. */
-function useFilter(link: ImageLink): readonly [string, (filter: string) => void] {
-  const [filter, setFilter] = useState(link.fields.get("filter") ?? "");
-  useEffect(() => {
-    if (filter === (link.fields.get("filter") ?? "")) return;
-    // The order may have changed meanwhile, so the link of then is the one to change.
-    const keep = () => navigate(linkWith(parseLink(link.image, location.search), { filter }), { replace: true });
-    const timer = setTimeout(keep, FILTER_PAUSE_MS);
-    return () => clearTimeout(timer);
-  }, [filter]);
-  return [filter, setFilter];
 }
 
 /** The order of the entries; null while it is not known, and the entries are shown as they come. */
