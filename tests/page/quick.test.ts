@@ -154,6 +154,27 @@ describe("an image", () => {
     goOn();
   });
 
+  test("keeps a letter that is typed when the filter goes into the link", async () => {
+    await using tab = await scene.signedIn(`/images/${made.image}?view=files&path=/root`);
+    const { page } = tab;
+    const field = page.getByLabel("Filter by name");
+    await field.fill("fe");
+    await field.evaluate((input: HTMLInputElement) => {
+      const replace = history.replaceState.bind(history);
+      history.replaceState = (...all) => {
+        replace(...all);
+        history.replaceState = replace;
+        void (async () => {
+          for (let turn = 0; turn < 20; turn++) await null;
+          input.value = "few";
+          input.dispatchEvent(new InputEvent("input", { bubbles: true }));
+        })();
+      };
+    });
+    await page.waitForURL(/filter=few$/);
+    expect(await field.inputValue()).toBe("few");
+  });
+
   test("leaves a key in the differences to whoever pressed it", async () => {
     await using tab = await scene.signedIn(`/images/${made.image}?view=changes`);
     const { page } = tab;

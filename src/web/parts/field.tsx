@@ -1,5 +1,5 @@
 import type { ComponentChildren, Ref } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { classes } from "./classes.ts";
 
 /** Time after the last key until a text is told, in `milliseconds`: browsers limit changes of links. */
@@ -181,7 +181,8 @@ export function useTyped(value: string, tell: (text: string) => void): readonly 
   // What it depends on may have changed when the typing rests.
   const latest = useRef(tell);
   latest.current = tell;
-  useEffect(() => setText(value), [value]);
+  // At once: a letter that is typed after the text was told must not be taken back.
+  useLayoutEffect(() => setText(value), [value]);
   useEffect(() => {
     if (text === value) return;
     const timer = setTimeout(() => latest.current(text), REST_MS);
