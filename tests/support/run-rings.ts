@@ -62,12 +62,12 @@ const RINGS: Readonly<Record<string, Ring>> = {
     what: "the logic of the parts: nothing starts a program, and nothing listens",
     paths: ["tests/unit/**/*.test.ts"],
     preload: "./tests/support/unit-only.ts",
-    limitMs: 5 * MINUTE_MS,
+    limitMs: 10 * MINUTE_MS,
   },
   parts: {
     what: "the parts that start programs or talk over sockets, with real ones",
     paths: ["tests/parts/**/*.test.ts"],
-    limitMs: 5 * MINUTE_MS,
+    limitMs: 10 * MINUTE_MS,
   },
   agent: {
     what: "the guest agent under sanitizers",
@@ -83,19 +83,19 @@ const RINGS: Readonly<Record<string, Ring>> = {
     ],
     paths: ["tests/api/**/*.test.ts"],
     except: /\/dist[^/]*$/,
-    limitMs: 10 * MINUTE_MS,
+    limitMs: 15 * MINUTE_MS,
   },
   dist: {
     what: "the HTTP contract and the program, from the executable",
     paths: ["tests/api/**/*.test.ts"],
     executable: true,
-    limitMs: 10 * MINUTE_MS,
+    limitMs: 15 * MINUTE_MS,
   },
   system: {
     what: "real registry, tools, VMs and crashes",
     paths: ["tests/system/**/*.test.ts"],
     executable: true,
-    limitMs: 40 * MINUTE_MS,
+    limitMs: 60 * MINUTE_MS,
   },
   contree: {
     what: "the wire of the public ConTree clients, with real images",
