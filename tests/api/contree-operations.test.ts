@@ -127,7 +127,10 @@ heldTest("an instance whose command has ended, and then its machine, has no proc
   // The log of an operation is open until its end, and here as long as somebody follows it.
   const leaving = new AbortController();
   const headers = { authorization: `Bearer ${api.token}` };
-  await fetch(`${api.url}${path(running.id, "/events?follow=1")}`, { headers, signal: leaving.signal });
+  const following = await fetch(`${api.url}${path(running.id, "/events?follow=1")}`, {
+    headers,
+    signal: leaving.signal,
+  });
   await running[Symbol.asyncDispose]();
   expect(await answers()).toEqual({ get: 200, signal: 409, start: 409, stdin: 410 });
   const { json } = await get(running.id, "?inflight=1");
@@ -136,6 +139,8 @@ heldTest("an instance whose command has ended, and then its machine, has no proc
     "out\n",
     3,
   ]);
+  // A response that nobody refers to would be collected, and its request ended.
+  expect(following.status).toBe(200);
   leaving.abort();
 });
 
