@@ -8,7 +8,6 @@ const MIB = 1_048_576;
 /** More than an account may have in progress and waiting. */
 const BODIES_COUNT = 80;
 const UPLOADS_COUNT = 140;
-const TEST_MS_MAX = 60_000;
 
 let api: Api;
 beforeAll(async () => {
@@ -44,32 +43,24 @@ async function firstAnswer(path: string, count: number, sockets: DisposableStack
 const spawn = (command: string, token: string) =>
   api.call("POST", "/v1/instances", { json: { image: "tag:none", command }, token });
 
-test(
-  "beyond a few bodies without an end, an account is refused more, and no other account is",
-  async () => {
-    {
-      using sockets = new DisposableStack();
-      expect(await firstAnswer("/v1/instances", BODIES_COUNT, sockets)).toStartWith("HTTP/1.1 429");
-      errorOf(await spawn("x".repeat(MIB / 16), api.foreignToken), "not_found");
-      errorOf(await spawn("true", api.token), "not_found");
-      expect((await api.call("POST", "/v1/files", { body: "x" })).status).toBe(201);
-    }
-    // Clients that leave free their room, once the daemon has seen them leave.
-    await until("there is room again", async () => (await spawn("x".repeat(MIB / 16), api.token)).status === 404);
-  },
-  TEST_MS_MAX,
-);
+test("beyond a few bodies without an end, an account is refused more, and no other account is", async () => {
+  {
+    using sockets = new DisposableStack();
+    expect(await firstAnswer("/v1/instances", BODIES_COUNT, sockets)).toStartWith("HTTP/1.1 429");
+    errorOf(await spawn("x".repeat(MIB / 16), api.foreignToken), "not_found");
+    errorOf(await spawn("true", api.token), "not_found");
+    expect((await api.call("POST", "/v1/files", { body: "x" })).status).toBe(201);
+  }
+  // Clients that leave free their room, once the daemon has seen them leave.
+  await until("there is room again", async () => (await spawn("x".repeat(MIB / 16), api.token)).status === 404);
+}, 60_000);
 
-test(
-  "the same holds for uploads without an end",
-  async () => {
-    {
-      using sockets = new DisposableStack();
-      expect(await firstAnswer("/v1/files", UPLOADS_COUNT, sockets)).toStartWith("HTTP/1.1 429");
-      expect((await api.call("POST", "/v1/files", { body: "x", token: api.foreignToken })).status).toBe(201);
-      errorOf(await spawn("x".repeat(MIB / 16), api.token), "not_found");
-    }
-    await until("there is room again", async () => (await api.call("POST", "/v1/files", { body: "y" })).status === 201);
-  },
-  TEST_MS_MAX,
-);
+test("the same holds for uploads without an end", async () => {
+  {
+    using sockets = new DisposableStack();
+    expect(await firstAnswer("/v1/files", UPLOADS_COUNT, sockets)).toStartWith("HTTP/1.1 429");
+    expect((await api.call("POST", "/v1/files", { body: "x", token: api.foreignToken })).status).toBe(201);
+    errorOf(await spawn("x".repeat(MIB / 16), api.token), "not_found");
+  }
+  await until("there is room again", async () => (await api.call("POST", "/v1/files", { body: "y" })).status === 201);
+}, 60_000);

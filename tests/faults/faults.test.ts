@@ -102,9 +102,12 @@ test(
     expect(problems).toEqual([]);
 
     const pool = async () => (await appliance.machinePids()).length <= POOL_PROCESSES_COUNT;
-    const unfinished = async () => (await appliance.leftovers()).filter((name) => name.startsWith("tmp/"));
     // Merges go on in the background for a while.
-    await until("only the pool is left", async () => (await unfinished()).length === 0 && (await pool()), POOL_MS_MAX);
+    await until(
+      "only the pool is left",
+      async () => (await appliance.unfinished()).length === 0 && (await pool()),
+      POOL_MS_MAX,
+    );
     const used = (await readdir(`/proc/${appliance.pid}/fd`)).length;
     await appliance.down();
     expect(await leftBy(appliance)).toEqual([]);

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { Locator, Page } from "playwright-core";
-import { branchLines, uuidOf } from "../support/page/branches.ts";
+import { activeOf, branchLines, uuidOf } from "../support/page/branches.ts";
 import { pressToRow } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab, TabOptions } from "../support/page/tab.ts";
@@ -26,8 +26,6 @@ const open = async (path = "/", options: TabOptions & { readonly token?: string 
 };
 const treeOf = (page: Page): Locator => page.getByRole("tree", { name: "Branches" });
 const node = (page: Page, id: string): Locator => page.locator(`[data-key="${id}"]`);
-const activeOf = (page: Page): Promise<string | null> =>
-  page.evaluate(() => document.querySelector("[role=treeitem][aria-selected=true]")?.getAttribute("data-key") ?? null);
 
 /** Waits until a node lies within the view as a whole. */
 async function isSeen(page: Page, id: string): Promise<void> {
@@ -250,7 +248,7 @@ describe("the tree", () => {
     await tab.page.getByText(/^coppice image import \S+ --tag \S+$/).waitFor();
     await tab.page.getByRole("button", { name: "Import an image" }).first().click();
     const dialog = tab.page.getByRole("dialog");
-    await dialog.getByLabel("Reference").and(tab.page.locator(":focus")).waitFor();
+    await hasFocus(dialog.getByLabel("Reference"));
     // Without a reference there is nothing to import.
     await tab.page.keyboard.press("Enter");
     await tab.page.keyboard.type(scene.reference);

@@ -1,12 +1,11 @@
 /** Somebody is quicker than the page is drawn, or goes elsewhere while it loads: no key is lost or undone, and no focus jumps. */
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import type { Page } from "playwright-core";
-import { branchLines } from "../support/page/branches.ts";
+import { activeOf, branchLines } from "../support/page/branches.ts";
 import { choose, pressAtOnce, pressToRow } from "../support/page/keys.ts";
 import { PageScene, signIn } from "../support/page/scene.ts";
 import { settled } from "../support/page/views.ts";
-import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
+import { becomes, drawn, hasFocus, held } from "../support/page/waits.ts";
 
 let scene: PageScene;
 /** image with files of lines, and a run that made it */
@@ -21,20 +20,6 @@ beforeAll(async () => {
 afterAll(async () => {
   await scene[Symbol.asyncDispose]();
 });
-
-/** Holds the answers to requests that match, until it is told to let them go. */
-async function held(page: Page, pattern: RegExp): Promise<() => void> {
-  const { promise, resolve } = Promise.withResolvers<void>();
-  await page.route(pattern, async (route) => {
-    await promise;
-    // The page may have left the request.
-    await route.continue().catch(() => undefined);
-  });
-  return resolve;
-}
-
-const activeBranch = (page: Page) =>
-  page.evaluate(() => document.querySelector("[role=treeitem][aria-selected=true]")?.getAttribute("data-key"));
 
 describe("the frame", () => {
   test("has the menu ready for the next key", async () => {
@@ -86,7 +71,7 @@ describe("the branches", () => {
     await page.waitForURL(`**/images/${made.image}`);
     await page.goBack();
     await page.waitForURL((url) => url.searchParams.get("image") === made.image);
-    await becomes(() => activeBranch(page), made.image);
+    await becomes(() => activeOf(page), made.image);
   });
 
   test("say nothing in the address that belongs to the one before", async () => {
@@ -113,7 +98,7 @@ describe("the branches", () => {
     await page.getByRole("searchbox").focus();
     await pressAtOnce(page, ["Enter"], "mkdir");
     await page.waitForURL((url) => url.searchParams.get("image") === made.image);
-    await becomes(() => activeBranch(page), made.image);
+    await becomes(() => activeOf(page), made.image);
   });
 
   test("let keys go on from a chain that is being unfolded", async () => {
@@ -129,12 +114,12 @@ describe("the branches", () => {
     await steps.click();
     await page.getByRole("tree").focus();
     await pressToRow(page, "ArrowRight");
-    const next = await activeBranch(page);
+    const next = await activeOf(page);
     await pressToRow(page, "ArrowLeft");
     await pressAtOnce(page, [" ", "ArrowRight"]);
     await steps.waitFor({ state: "detached" });
     await drawn(page);
-    expect(await activeBranch(page)).toBe(next);
+    expect(await activeOf(page)).toBe(next);
   });
 });
 

@@ -4,7 +4,7 @@ import { Client } from "../../src/client/client.ts";
 import { Run } from "../../src/client/runs.ts";
 import { PageScene } from "../support/page/scene.ts";
 import { viewProblems } from "../support/page/views.ts";
-import { drawn, hasFocus } from "../support/page/waits.ts";
+import { drawn, hasFocus, held } from "../support/page/waits.ts";
 import { until } from "../support/waiting.ts";
 
 let scene: PageScene;
@@ -155,11 +155,7 @@ test("the keys leave it", async () => {
 test("a terminal that comes late takes no focus from whoever has gone elsewhere", async () => {
   await using tab = await scene.signedIn("/runs");
   const { page } = tab;
-  const { promise, resolve: goOn } = Promise.withResolvers<void>();
-  await page.route("**/web/assets/screen-*.js", async (route) => {
-    await promise;
-    await route.continue();
-  });
+  const goOn = await held(page, /\/web\/assets\/screen-[^/]*\.js$/);
   await page.goto(`/runs/${run.id}?view=terminal`);
   await page.getByRole("button", { name: "Open a shell" }).click();
   const detach = page.getByRole("button", { name: "Detach" });

@@ -234,6 +234,11 @@ export class Appliance implements AsyncDisposable {
     return found;
   }
 
+  /** Entries of the directory for unfinished work. They may go a moment after the operation has ended. */
+  async unfinished(): Promise<string[]> {
+    return (await this.leftovers()).filter((path) => path.startsWith("tmp/"));
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.down();
     await rm(resolve(this.dataDir, ".."), { recursive: true, force: true });

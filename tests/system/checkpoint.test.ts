@@ -130,7 +130,6 @@ const eventsOf = async (id: string) =>
   await Bun.file(eventLogPath(dataLayout(appliance.dataDir), id as OperationId)).text();
 
 /** Machines wait in the pool, and are made and ended there. */
-const leftovers = async () => (await appliance.leftovers()).filter((path) => path.startsWith("tmp/"));
 const layers = () => readdirSync(`${appliance.dataDir}/layers`).length;
 
 describe("a checkpoint", () => {
@@ -204,12 +203,12 @@ describe("a checkpoint", () => {
       }
       process.stderr.write(`checkpoint: pauses of ${pauses.join(", ")} ms, ${last} records\n`);
       await until("the layers are gone", () => layers() === before.layers);
-      await until("no copy is left", async () => (await leftovers()).length === 0);
+      await until("no copy is left", async () => (await appliance.unfinished()).length === 0);
       const descriptors = () => readdirSync(`/proc/${appliance.pid}/fd`).length;
       await until("no descriptor is left", () => descriptors() < before.fds + 10);
       await until("no machine is left", async () => (await appliance.monitorPids()).length <= machine + 1);
       expect((await cancelled(id)).status).toBe("CANCELLED");
-      await until("nothing is left", async () => (await leftovers()).length === 0);
+      await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
     },
     120_000 + 6000 * ROUNDS_COUNT,
   );
@@ -229,7 +228,7 @@ describe("a checkpoint", () => {
       }
     }
     expect((await cancelled(id)).status).toBe("CANCELLED");
-    await until("nothing is left", async () => (await leftovers()).length === 0);
+    await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
   });
 
   test("is refused without a run, beside another one, and for an unknown instance", async () => {
@@ -265,7 +264,7 @@ describe("an end", () => {
       const run = await appliance.finished(id);
       expect(run.status).toBe(round % 2 === 0 ? "CANCELLED" : "SUCCESS");
     }
-    await until("nothing is left", async () => (await leftovers()).length === 0);
+    await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
   });
 
   test("of the command by its time limit lets it die while its writes are held up, and keeps its files", async () => {
@@ -285,7 +284,7 @@ describe("an end", () => {
     const id = await started({ command: `${command} & while :; do date > /now; done` });
     const checkpoint = await ask(id);
     expect((await cancelled(checkpoint)).status).toBe("CANCELLED");
-    await until("nothing is left", async () => (await leftovers()).length === 0);
+    await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
     const { image } = await taken(id);
     expect(await fileOf(image, "/large-is-there").catch(() => "")).toBeDefined();
     await cancelled(id);
@@ -298,6 +297,6 @@ describe("an end", () => {
     await appliance.up();
     expect(["FAILED", "SUCCESS"]).toContain((await appliance.finished(checkpoint)).status);
     expect((await appliance.finished(id)).status).toBe("FAILED");
-    await until("nothing is left", async () => (await leftovers()).length === 0);
+    await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
   });
 });

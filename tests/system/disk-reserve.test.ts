@@ -97,8 +97,7 @@ test("two such runs are ended one after the other, and new work runs at once", a
   expect(room.bytes()).toBeGreaterThan(0);
   const operation = await appliance.run(base, "echo well > /root/state");
   expect(await (await download(appliance, resultOf(operation).image ?? "", "/root/state")).text()).toBe("well\n");
-  const temporary = async () => (await appliance.leftovers()).filter((name) => name.startsWith("tmp/"));
-  await until("nothing is left", async () => (await temporary()).length === 0);
+  await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
 });
 
 test("a checkpoint that would need the reserve fails, and the run that it was of goes on", async () => {

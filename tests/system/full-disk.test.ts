@@ -61,8 +61,7 @@ const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).so
 /** Checks that failed work has left nothing behind, and has removed nothing. */
 async function expectOnly(before: readonly string[]): Promise<void> {
   expect(await layers()).toEqual([...before]);
-  const temporary = async () => (await appliance.leftovers()).filter((name) => name.startsWith("tmp/"));
-  await until("nothing is left", async () => (await temporary()).length === 0);
+  await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
 }
 
 /** Waits until the only running instance has written all of its files. */
@@ -152,7 +151,7 @@ describe("a disk that fills up", () => {
     const response = await appliance.fetch("/files", { method: "POST", body: new Uint8Array(100 * MIB) });
     expect(response.status).toBe(507);
     expect(await response.json()).toMatchObject({ error: "insufficient_storage" });
-    expect((await appliance.leftovers()).filter((name) => name.startsWith("tmp/"))).toEqual([]);
+    expect(await appliance.unfinished()).toEqual([]);
     expect(await disk.freeBytes()).toBeGreaterThan(32 * MIB);
     await disk.release();
     const again = await appliance.fetch("/files", { method: "POST", body: new Uint8Array(100 * MIB) });

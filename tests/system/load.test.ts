@@ -74,8 +74,7 @@ describe("an image in a file", () => {
     expect(code).toBe(1);
     expect(stderr).toContain("validation_error");
     expect(await readdir(join(appliance.dataDir, "layers"))).toEqual(layers);
-    const temporary = async () => (await appliance.leftovers()).filter((name) => name.startsWith("tmp/"));
-    await until("nothing is left", async () => (await temporary()).length === 0);
+    await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
   });
 
   test("of another account is not found", async () => {

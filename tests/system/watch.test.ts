@@ -83,7 +83,7 @@ test("doctor boots a VM beside the appliance without affecting it, and leaves no
   expect(findings.find(({ name }) => name === "probe")).toMatchObject({ state: "ok", summary: works });
   expect(healthy).toBe(true);
   expect((await appliance.machinePids()).sort()).toEqual(before);
-  expect((await appliance.leftovers()).filter((path) => path.startsWith("tmp/"))).toEqual([]);
+  expect(await appliance.unfinished()).toEqual([]);
   const groups = await run({ argv: ["find", "/sys/fs/cgroup", "-name", "coppice-trial-*"], timeoutMs: 20_000 });
   const left = Buffer.from(groups.stdout).toString().split("\n").filter(Boolean);
   // Other tests may run doctor, too.

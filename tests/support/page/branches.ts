@@ -1,3 +1,4 @@
+import type { Page } from "playwright-core";
 import type { ImageRow, RunRow, RunState } from "../../../src/web/branches/model/forest.ts";
 
 /** A row of an image. @param at `milliseconds` since 1970 */
@@ -76,4 +77,11 @@ function parentOf(at: number, random: (below: number) => number): number {
 export function uuidOf(at: number): string {
   const digits = at.toString(16).padStart(12, "0");
   return `0190a000-0000-7000-8000-${digits}`;
+}
+
+/** The key of the item of the branches that is selected; null when none is. */
+export async function activeOf(page: Page): Promise<string | null> {
+  return await page.evaluate(
+    () => document.querySelector("[role=treeitem][aria-selected=true]")?.getAttribute("data-key") ?? null,
+  );
 }

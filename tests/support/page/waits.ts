@@ -33,3 +33,14 @@ export async function drawn(page: Page): Promise<void> {
     }
   });
 }
+
+/** Holds the answers to requests that match, until it is told to let them go. */
+export async function held(page: Page, pattern: RegExp): Promise<() => void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  await page.route(pattern, async (route) => {
+    await promise;
+    // The page may have left the request.
+    await route.continue().catch(() => undefined);
+  });
+  return resolve;
+}
