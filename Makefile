@@ -14,16 +14,15 @@ REVISION = $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo
 SOURCES = $(shell find src systemd -type f) package.json bun.lock
 ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch build/assets/memory.so
 
-# A command or file, and the Debian package that contains it.
-NEEDS := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils /usr/include/stdint.h:libc6-dev /usr/include/linux/fs.h:linux-libc-dev \
-	xz:xz-utils zstd:zstd \
-	qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs mkfs.xfs:xfsprogs \
-	setpriv:util-linux fallocate:util-linux losetup:mount \
-	docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static \
-	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd ip:iproute2 pgrep:procps \
-	debootstrap:debootstrap dpkg-deb:dpkg unshare:util-linux \
-	/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1:libfaketime \
-	chromium:chromium zsh:zsh fish:fish /etc/ssl/certs/ca-certificates.crt:ca-certificates
+# A command or file, and the Debian package that contains it: what building, running and testing need.
+NEEDS_OF_BUILD := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils xz:xz-utils zstd:zstd dpkg-deb:dpkg \
+	/usr/include/stdint.h:libc6-dev /usr/include/linux/fs.h:linux-libc-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates
+NEEDS_OF_RUN := qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkfs.erofs:erofs-utils mke2fs:e2fsprogs \
+	setpriv:util-linux ip:iproute2
+NEEDS_OF_DEMO := docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static
+NEEDS_OF_TESTS := $(NEEDS_OF_DEMO) mkfs.xfs:xfsprogs fallocate:util-linux losetup:mount unshare:util-linux \
+	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd pgrep:procps \
+	debootstrap:debootstrap /usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1:libfaketime chromium:chromium zsh:zsh fish:fish
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)
 MODULES := node_modules/.coppice
@@ -33,10 +32,18 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: deps
-deps: system-deps $(MODULES) ## install missing prerequisites: Debian packages, bun, modules
+deps: needs-build $(MODULES) ## install what building needs: Debian packages, bun, modules
 
-.PHONY: system-deps
-system-deps:
+.PHONY: test-deps
+test-deps: needs-build needs-run needs-tests $(MODULES) ## install what the tests need, too: QEMU, a registry, a browser, shells
+
+.PHONY: needs-build needs-run needs-demo needs-tests needs-bench
+needs-build: NEEDS = $(NEEDS_OF_BUILD)
+needs-run: NEEDS = $(NEEDS_OF_RUN)
+needs-demo: NEEDS = $(NEEDS_OF_DEMO)
+needs-tests: NEEDS = $(NEEDS_OF_TESTS)
+needs-bench: NEEDS = perf:linux-perf
+needs-build needs-run needs-demo needs-tests needs-bench:
 	@missing=""; \
 	for need in $(NEEDS); do \
 		what="$${need%%:*}"; \
@@ -53,7 +60,7 @@ system-deps:
 	rm -f "$$log"
 
 # npm 11 may skip bun's install script, which puts the program in place; in that case it is run here.
-$(BUN): | system-deps
+$(BUN): | needs-build
 	@echo "==> installing bun $(BUN_VERSION) into .tools"
 	@mkdir -p $(TOOLS)
 	@cd $(TOOLS) && npm install --prefix $(TOOLS) --ignore-scripts=false --no-save --no-package-lock --no-audit --no-fund \
@@ -97,16 +104,16 @@ release: build ## make dist/release: an archive with the executable, notices, ch
 	@bun src/tools/release.ts --timestamp "$$(git log -1 --format=%ct)"
 
 .PHONY: dev
-dev: assets ## run the appliance from source, with data in build/dev and emulation allowed
+dev: assets needs-run ## run the appliance from source, with data in build/dev and emulation allowed
 	@bun src/tools/web.ts
 	@trap 'kill $$!' EXIT; bun src/tools/web.ts --watch & bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow
 
 .PHONY: demo
-demo: build ## demonstrate import, run, branch and rollback on a temporary data directory
+demo: build needs-run needs-demo ## demonstrate import, run, branch and rollback on a temporary data directory
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/demo/demo.ts
 
 .PHONY: check
-check: deps ## check types, style and the rules of the source
+check: test-deps ## check types, style and the rules of the source
 	@bun tests/support/run-rings.ts check
 
 .PHONY: format
@@ -114,69 +121,69 @@ format: deps ## format the source
 	@biome check --write .
 
 .PHONY: test
-test: build ## run every ring of tests
+test: build test-deps ## run every ring of tests
 	@bun tests/support/run-rings.ts
 
 .PHONY: test-unit
-test-unit: deps ## test the logic of the parts, without programs, sockets and VMs
+test-unit: test-deps ## test the logic of the parts, without programs, sockets and VMs
 	@bun tests/support/run-rings.ts unit
 
 .PHONY: test-parts
-test-parts: deps ## test the parts that start programs or use sockets, with real ones
+test-parts: test-deps ## test the parts that start programs or use sockets, with real ones
 	@bun tests/support/run-rings.ts parts
 
 .PHONY: test-table
-test-table: deps ## write the table of tests/README.md: which tests cover which row of the specification
+test-table: test-deps ## write the table of tests/README.md: which tests cover which row of the specification
 	@bun tests/support/specification-table.ts
 
 .PHONY: test-agent
-test-agent: deps ## test the guest agent under sanitizers
+test-agent: test-deps ## test the guest agent under sanitizers
 	@bun tests/support/run-rings.ts agent
 
 .PHONY: test-api
-test-api: deps ## test the HTTP contract of the source
+test-api: test-deps ## test the HTTP contract of the source
 	@bun tests/support/run-rings.ts api
 
 .PHONY: test-dist
-test-dist: build ## test the HTTP contract and the command line of the executable
+test-dist: build test-deps ## test the HTTP contract and the command line of the executable
 	@bun tests/support/run-rings.ts dist
 
 .PHONY: test-system
-test-system: build ## test with real registries, tools, VMs and crashes
+test-system: build test-deps ## test with real registries, tools, VMs and crashes
 	@bun tests/support/run-rings.ts system
 
 .PHONY: test-contree
-test-contree: build ## test the interface for the public ConTree clients, row by row, with real images
+test-contree: build test-deps ## test the interface for the public ConTree clients, row by row, with real images
 	@bun tests/support/run-rings.ts contree
 
 .PHONY: test-network
-test-network: build ## test the network of guests with real programs in a Debian guest, and attacks on its rules
+test-network: build test-deps ## test the network of guests with real programs in a Debian guest, and attacks on its rules
 	@bun tests/support/run-rings.ts network
 
 .PHONY: test-page
-test-page: build ## test the page in a real browser; what it showed is in build/screenshots
+test-page: build test-deps ## test the page in a real browser; what it showed is in build/screenshots
 	@bun tests/support/run-rings.ts page
 
 .PHONY: test-faults
-test-faults: build ## test two minutes of kills, full disks, lying registries and clock jumps under load
+test-faults: build test-deps ## test two minutes of kills, full disks, lying registries and clock jumps under load
 	@bun tests/support/run-rings.ts faults
 
 .PHONY: test-install
-test-install: build ## test the installed service in a system with its own systemd
+test-install: build test-deps ## test the installed service in a system with its own systemd
 	@bun tests/support/run-rings.ts install
 
 .PHONY: test-debian
-test-debian: build ## test install, upgrade and reboot on Debian in an emulated machine; takes long
+test-debian: build test-deps ## test install, upgrade and reboot on Debian in an emulated machine; takes long
 	@bun tests/support/run-rings.ts debian
 
 .PHONY: bench
-bench: build ## measure the build and check it against its bars; BENCH="--quick", "--json", "--only spawn,rates"
+bench: build test-deps ## measure the build and check it against its bars; BENCH="--quick", "--json", "--only spawn,rates"
 # perf is optional: without it, one row says that it is missing.
-	@$(MAKE) -s system-deps NEEDS="perf:linux-perf" || true
+	@$(MAKE) -s needs-bench || true
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/bench.ts $(BENCH)
 
 .PHONY: soak-spawns
-soak-spawns: build ## check that memory, descriptors, disk and latency do not grow in COPPICE_SOAK_COUNT (1000) spawns
+soak-spawns: build test-deps ## check that memory, descriptors, disk and latency do not grow in COPPICE_SOAK_COUNT (1000) spawns
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
 
 .PHONY: soak

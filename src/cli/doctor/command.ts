@@ -7,6 +7,7 @@ import type { Io } from "../io.ts";
 import { interruptible, showProgress } from "../wait.ts";
 import { applianceFinding } from "./appliance.ts";
 import { directOutside } from "./outside.ts";
+import { installMissingPackages } from "./packages.ts";
 
 const { "vm-emulation": emulation } = CONFIG_OPTIONS;
 
@@ -16,17 +17,19 @@ export const doctorCommand = command({
   synopsis: "[OPTIONS]",
   description:
     "Prints each prerequisite with its state, and the command that fixes it. Boots, saves and clones a VM as\n" +
-    "proof, also beside a running appliance. The exit code is 0 when no prerequisite is missing.",
-  examples: ["coppice doctor", "coppice doctor --json --no-boot"],
+    "proof, which does not disturb a running appliance. The exit code is 0 when no prerequisite is missing.",
+  examples: ["coppice doctor", "coppice doctor --install", "coppice doctor --json --no-boot"],
   options: {
     ...JSON_OPTION,
+    install: { type: "boolean", doc: "first install the missing Debian packages, as root" },
     "no-boot": { type: "boolean", doc: "boot no VM; use the findings of the appliance's last start" },
     ...(emulation === undefined ? {} : { "vm-emulation": emulation }),
     ...DATA_OPTIONS,
   },
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);
-    const { json = false, "no-boot": noBoot = false, ...rest } = options;
+    const { json = false, install = false, "no-boot": noBoot = false, ...rest } = options;
+    if (install === true) await interruptible(io, (signal) => installMissingPackages(io, signal));
     const config = configOf(rest, environment as Environment);
     const { dataDir: dataDirectory, vm, network } = config;
     const settings = { dataDirectory, emulation: vm.emulation, outside: directOutside(network) };

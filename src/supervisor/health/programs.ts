@@ -1,3 +1,5 @@
+import { findProgram } from "../../system/exec.ts";
+
 /** A program of the host that the appliance runs. */
 export interface Program {
   readonly name: string;
@@ -30,6 +32,14 @@ export const TOOLS: readonly Program[] = [
 ];
 
 /** The Debian packages of all programs, in alphabetical order. */
-export const DEBIAN_PACKAGES: readonly string[] = [
-  ...new Set([QEMU, ...TOOLS].map(({ name, package: debianPackage = name }) => debianPackage)),
-].sort();
+export const DEBIAN_PACKAGES: readonly string[] = [...new Set([QEMU, ...TOOLS].map(packageOf))].sort();
+
+/** The Debian packages of the programs that this host lacks, in alphabetical order. */
+export function missingPackages(find: (name: string) => string | null = findProgram): string[] {
+  const missing = [QEMU, ...TOOLS].filter(({ name }) => find(name) === null);
+  return [...new Set(missing.map(packageOf))].sort();
+}
+
+function packageOf({ name, package: debianPackage = name }: Program): string {
+  return debianPackage;
+}

@@ -13,3 +13,10 @@ test("the exit code of doctor --json agrees with the verdict", async () => {
   );
   expect(healthy).toBe(findings.every(({ state }: { state: string }) => state !== "problem"));
 });
+
+test("doctor --install leaves a host alone that has every package", async () => {
+  const environment = { COPPICE_DATA_DIR: tmpdir() };
+  const { stdout, stderr } = await cli(["doctor", "--install", "--no-boot"], { environment });
+  expect(stderr.toString()).toBe("");
+  expect(stdout.toString()).toContain("✓ skopeo");
+});
