@@ -9,6 +9,7 @@ import type { Config } from "./config/config.ts";
 import { readProxyCredentials } from "./config/network.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import { layerIds } from "./db/layers.ts";
+import { countTokens } from "./db/tokens.ts";
 import { probeDatabase } from "./db/totals.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
@@ -69,6 +70,8 @@ const START_MEMORY_KEPT_MS = 300;
 /** A running appliance. Disposal stops it and leaves no processes or temporary files behind. */
 export interface Daemon extends AsyncDisposable {
   readonly url: string;
+  /** True until the first token has been made: no client can have used the appliance. */
+  isNew(): boolean;
   /** False when the database does not answer: the daemon must be restarted. */
   isAlive(): boolean;
 }
@@ -148,7 +151,12 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const startMemory = setTimeout(giveBackUnused, START_MEMORY_KEPT_MS).unref();
   stack.defer(() => clearTimeout(startMemory));
   const owned = stack.move();
-  return { url: listener.url, isAlive: () => answers(db, log), [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return {
+    url: listener.url,
+    isNew: () => countTokens(db, { now: clock() }) === 0,
+    isAlive: () => answers(db, log),
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
 }
 
 /**

@@ -278,9 +278,9 @@ describe("text", () => {
     expect(ends.map(({ path }) => path)).toEqual([]);
   });
 
-  test("no registry, mirror or download host is named", () => {
-    const pattern =
-      /\b(?:docker\.io|index\.docker|quay\.io|ghcr\.io|gcr\.io|registry\.npmjs|mirror\.gcr|deb\.debian\.org)\b/;
+  // Registries of images may be: users paste their references.
+  test("no registry, mirror or download host of packages is named", () => {
+    const pattern = /\b(?:registry\.npmjs|deb\.debian\.org|pypi\.org|pythonhosted|crates\.io|proxy\.golang|maven\.org)\b/;
     expect(places(except(everything), pattern)).toEqual([]);
   });
 

@@ -1,4 +1,5 @@
 import { type Config, declareProduction, type Environment } from "../config/config.ts";
+import { shownDefault } from "../config/keys.ts";
 import { createLog, type Log } from "../log.ts";
 import { ServiceManager } from "../system/notify.ts";
 import { VERSION } from "../version.ts";
@@ -37,6 +38,16 @@ function logOf(config: Config, io: Io): Log {
   return createLog({ level: config.log.level, format, color: colors, write: (line) => io.stderr(line) });
 }
 
+/** Tells the operator of a new appliance how a first client gets in, and what it can do then. */
+function sayFirstSteps({ dataDir }: Config, log: Log, page: string): void {
+  const place = dataDir === shownDefault("data_dir") ? "" : ` --data-dir ${dataDir}`;
+  log.info("this appliance is new: make a token, sign in to the page, import an image", {
+    first: `coppice token create${place} --account me --save`,
+    page,
+    then: "coppice image import docker.io/library/python:3.12-slim --tag python",
+  });
+}
+
 async function serve(
   config: Config,
   log: Log,
@@ -67,6 +78,7 @@ async function serve(
   if (daemon === null) return EXIT_FAILED;
   log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
   manager.ready(`listening on ${daemon.url}`, () => daemon.isAlive());
+  if (daemon.isNew()) sayFirstSteps(config, log, daemon.url);
   await stopping.promise;
   const late = setTimeout(() => leaving.resolve("late"), SHUTDOWN_MS_MAX);
   const outcome = await Promise.race([daemon[Symbol.asyncDispose](), leaving.promise]);

@@ -104,6 +104,16 @@ describe("serve", () => {
     return { log, code: await child.exited };
   }
 
+  test("says what to do next until a token has been made", async () => {
+    const dataDir = join(coppice.directory, "new");
+    const command = `coppice token create --data-dir ${dataDir} --account me --save`;
+    expect((await serveOnce(dataDir)).log).toContain(command);
+    const token = coppice.start(["token", "create", "--data-dir", dataDir, "--account", "me"]);
+    expect(await token.exited).toBe(0);
+    expect((await serveOnce(dataDir)).log).not.toContain("this appliance is new");
+    await rm(dataDir, { recursive: true });
+  });
+
   test("unpacks kernel, initramfs and launcher as they were built, and repairs what is damaged", async () => {
     const dataDir = join(coppice.directory, "unpacked");
     expect(await serveOnce(dataDir)).toMatchObject({ code: 0 });
