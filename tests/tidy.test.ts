@@ -190,6 +190,11 @@ describe("one place for each power", () => {
     expect(places(except(tests, "tests/support/waiting.ts"), pattern)).toEqual([]);
   });
 
+  test("tests await promises themselves: no matcher does", () => {
+    const tests = everything.filter(({ path }) => path.startsWith("tests/"));
+    expect(places(tests, /\.(?:rejects|resolves)\b/)).toEqual([]);
+  });
+
   test("the environment is read in config.ts", () => {
     const pattern = /\bprocess\.env\b|\bBun\.env\b|\bimport\.meta\.env\b/;
     // The build names the variable that it replaces.

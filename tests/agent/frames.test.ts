@@ -7,6 +7,7 @@ import {
   PROTOCOL_VERSION,
   SESSION_GUEST_BIT,
 } from "../../src/vm/agent/protocol.ts";
+import { throwing } from "../support/failures.ts";
 import {
   collect,
   EXIT_CLOSED,
@@ -117,7 +118,7 @@ describe("the agent refuses", () => {
     await using agent = await NativeAgent.start();
     agent.send(bytes, syncFrame());
     expect(await agent.exited).toEqual({ code: EXIT_REFUSED, signal: null });
-    await expect(agent.next()).rejects.toThrow("closed");
+    expect(await throwing(agent.next())).toThrow("closed");
   });
 
   /** Frames that are valid only for a session of the right kind and state. */

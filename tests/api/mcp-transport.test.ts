@@ -6,6 +6,7 @@ import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts
 import { Api } from "../support/api/api.ts";
 import { ALICE, instancesCount, latestInstance, statusOf } from "../support/api/latest-instance.ts";
 import { heldTest } from "../support/api/program.ts";
+import { throwing } from "../support/failures.ts";
 import { McpClient } from "../support/mcp-client.ts";
 import { until } from "../support/waiting.ts";
 
@@ -127,7 +128,7 @@ describe("the transport", () => {
     } while (cursor !== undefined && listed.length < 200);
     expect(listed.sort()).toEqual([...made].sort());
     const wrong = mcp.client.request({ method: "resources/list", params: { cursor: "-1" } });
-    await expect(wrong).rejects.toThrow("cursor");
+    expect(await throwing(wrong)).toThrow("cursor");
   });
 
   heldTest("waits without progress when too many clients follow an operation", async () => {

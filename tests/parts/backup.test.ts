@@ -23,6 +23,7 @@ import { lockFile } from "../../src/system/lock.ts";
 import { allocatedBytes } from "../../src/system/sparse.ts";
 import { Api } from "../support/api/api.ts";
 import { migrationNames, writeOlderDatabase } from "../support/database.ts";
+import { throwing } from "../support/failures.ts";
 import { writeOutputFiles } from "../support/outputs.ts";
 
 const ALICE = "alice" as AccountId;
@@ -111,7 +112,7 @@ describe("a backup", () => {
     };
     await restore(await rewrite(1), at("data"));
     expect(await readdir(dataLayout(at("data")).events)).toEqual([]);
-    await expect(restore(await rewrite(3), at("later"))).rejects.toThrow("has format 3; this program reads 1 and 2");
+    expect(await throwing(restore(await rewrite(3), at("later")))).toThrow("has format 3; this program reads 1 and 2");
   });
 
   test("can be read by nobody else while it is written, also by one who has opened an unfinished archive", async () => {
@@ -222,7 +223,7 @@ describe("a backup", () => {
     const interrupted = new AbortController();
     const made = backUp(root(), at("backup.tar"), interrupted.signal);
     interrupted.abort(new Error("enough"));
-    await expect(made).rejects.toThrow("enough");
+    expect(await throwing(made)).toThrow("enough");
     expect(await readdir(directory)).toEqual([]);
     expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
   });
@@ -230,7 +231,7 @@ describe("a backup", () => {
   test("fails when a layer is missing, and leaves nothing behind", async () => {
     const [name = ""] = await readdir(api.parts.layout.layers);
     await rm(join(api.parts.layout.layers, name));
-    await expect(backUp(root(), at("backup.tar"))).rejects.toThrow(BackupError);
+    expect(await throwing(backUp(root(), at("backup.tar")))).toThrow(BackupError);
     expect(await readdir(directory)).toEqual([]);
     expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
   });
@@ -240,7 +241,7 @@ describe("a restore", () => {
   beforeEach(() => backUp(root(), at("backup.tar")));
 
   test("never overwrites a database", async () => {
-    await expect(restore(at("backup.tar"), root())).rejects.toThrow("has a database already");
+    expect(await throwing(restore(at("backup.tar"), root()))).toThrow("has a database already");
   });
 
   test("revokes the tokens of the backup if asked to, and none otherwise", async () => {
@@ -276,7 +277,7 @@ describe("a restore", () => {
     const layout = dataLayout(at("data"));
     await layout.ensure();
     using _lock = lockFile(layout.lock);
-    await expect(restore(at("backup.tar"), at("data"))).rejects.toThrow("in use by a running appliance");
+    expect(await throwing(restore(at("backup.tar"), at("data")))).toThrow("in use by a running appliance");
   });
 
   test.each([
@@ -285,7 +286,7 @@ describe("a restore", () => {
     ["missing", (path: string) => rm(path)],
   ])("of one that is %s puts nothing in place", async (_what, damage) => {
     await damage(at("backup.tar"));
-    await expect(restore(at("backup.tar"), at("data"))).rejects.toThrow(BackupError);
+    expect(await throwing(restore(at("backup.tar"), at("data")))).toThrow(BackupError);
     expect(existsSync(dataLayout(at("data")).database)).toBe(false);
   });
 
@@ -293,7 +294,7 @@ describe("a restore", () => {
     await mkdir(at("other"));
     await writeFile(at("other/file"), "x");
     await Bun.$`tar -cf ${at("other.tar")} -C ${at("other")} file`.quiet();
-    await expect(restore(at("other.tar"), at("data"))).rejects.toThrow("no backup of an appliance");
+    expect(await throwing(restore(at("other.tar"), at("data")))).toThrow("no backup of an appliance");
   });
 
   test("of one whose layer was changed puts nothing in place", async () => {
@@ -301,7 +302,7 @@ describe("a restore", () => {
     const [name = ""] = (await readdir(at("x/layers"))).filter((entry) => entry.endsWith(".disk"));
     await truncate(join(at("x/layers"), name), 10);
     await Bun.$`tar -cf ${at("bad.tar")} -C ${at("x")} .`.quiet();
-    await expect(restore(at("bad.tar"), at("data"))).rejects.toThrow("not whole: the disk of layer");
+    expect(await throwing(restore(at("bad.tar"), at("data")))).toThrow("not whole: the disk of layer");
     expect(await readdir(dataLayout(at("data")).layers)).toEqual([]);
   });
 });

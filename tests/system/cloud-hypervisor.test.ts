@@ -12,6 +12,7 @@ import { UidPool } from "../../src/vm/jail/uid-pool.ts";
 import { buildTemplate } from "../../src/vm/templates.ts";
 import type { Disk, Machine } from "../../src/vm/vmm.ts";
 import { absence, guestAbsence, openRealHost, PROGRAM, type RealHost } from "../support/cloud-hypervisor/real.ts";
+import { throwing } from "../support/failures.ts";
 import { builtAssets, ready, TEST_SHAPE } from "../support/vm.ts";
 
 setDefaultTimeout(60_000);
@@ -50,7 +51,7 @@ describe("a program that is too old", () => {
       log: silentLog,
       program,
     });
-    await expect(opened).rejects.toThrow(`Cloud Hypervisor v51.1 (${program}) is too old: v52.0 or newer is needed`);
+    expect(await throwing(opened)).toThrow(`Cloud Hypervisor v51.1 (${program}) is too old: v52.0 or newer is needed`);
     await rm(directory, { recursive: true });
   });
 });
@@ -127,18 +128,20 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     async () => {
       // Without Landlock the program could read itself, as the launcher permits it.
       const program = { ...buildDiskConfig("X", true, 0), path: PROGRAM ?? "" };
-      await expect(own(machine).api.addDisk(program)).rejects.toThrow("Permission denied");
+      expect(await throwing(own(machine).api.addDisk(program))).toThrow("Permission denied");
     },
   );
 
   test("with KVM refuses invalid requests, and continues", async () => {
     const { api } = own(machine);
-    await expect(api.create(buildVmConfig(TEST_SHAPE, false))).rejects.toThrow("vm.create");
-    await expect(api.boot()).rejects.toThrow("vm.boot");
-    await expect(api.resume()).rejects.toThrow("vm.resume");
-    await expect(api.removeDevice("nothing")).rejects.toThrow("vm.remove-device");
-    await expect(api.addDisk({ ...buildDiskConfig("X", true, 0), path: "/vm/absent" })).rejects.toThrow("No such file");
-    await expect(api.snapshot("file:///vm/absent", 0)).rejects.toThrow("vm.snapshot");
+    expect(await throwing(api.create(buildVmConfig(TEST_SHAPE, false)))).toThrow("vm.create");
+    expect(await throwing(api.boot())).toThrow("vm.boot");
+    expect(await throwing(api.resume())).toThrow("vm.resume");
+    expect(await throwing(api.removeDevice("nothing"))).toThrow("vm.remove-device");
+    expect(await throwing(api.addDisk({ ...buildDiskConfig("X", true, 0), path: "/vm/absent" }))).toThrow(
+      "No such file",
+    );
+    expect(await throwing(api.snapshot("file:///vm/absent", 0))).toThrow("vm.snapshot");
     expect(await api.info()).toEqual({ state: "Running" });
   });
 
@@ -146,7 +149,9 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
     await using full = await host.vmm.boot(TEST_SHAPE);
     await full.attach(disks(full, 129));
     const { api } = own(full);
-    await expect(api.addDisk({ ...buildDiskConfig("S", false, 129), path: "/vm/L00" })).rejects.toThrow("vm.add-disk");
+    expect(await throwing(api.addDisk({ ...buildDiskConfig("S", false, 129), path: "/vm/L00" }))).toThrow(
+      "vm.add-disk",
+    );
     expect(DISKS_COUNT_MAX).toBeGreaterThan(129);
   });
 
@@ -191,7 +196,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
       log: silentLog,
       ...(PROGRAM === null ? {} : { program: PROGRAM }),
     });
-    await expect(vmm.boot(TEST_SHAPE)).rejects.toThrow("vm.boot");
+    expect(await throwing(vmm.boot(TEST_SHAPE))).toThrow("vm.boot");
     expect(readdirSync(other.vmsDirectory)).toEqual([]);
     expect(await cgroups.list()).toEqual([]);
   });

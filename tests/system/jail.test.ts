@@ -8,6 +8,7 @@ import { buildLaunchArgs, type JailOptions } from "../../src/vm/jail/launch.ts";
 import { prepareVmmRoot } from "../../src/vm/jail/vmm-root.ts";
 import { VmmRoots } from "../../src/vm/jail/vmm-roots.ts";
 import { ALLOCATIONS, compileEscape, JAILED, openOutside, parseOutcomes } from "../support/escape.ts";
+import { failureOf } from "../support/failures.ts";
 import { builtAssets, openVmHost, type TestMachine, UID_BASE, type VmHost } from "../support/vm.ts";
 
 // On a busy host, an emulated machine takes many times the usual three seconds to boot.
@@ -241,7 +242,7 @@ describe("the launcher", () => {
   ])("needs every option and no other: %p", async (options, refused) => {
     const failed = run({ argv: [builtAssets().launcher, ...options, "--", "/bin/true"], timeoutMs: 5000 });
     const stderrTail = `launch: option ${refused}: Invalid argument`;
-    await expect(failed).rejects.toMatchObject({ name: "CommandError", exitCode: 125, stderrTail });
+    expect(await failureOf(failed)).toMatchObject({ name: "CommandError", exitCode: 125, stderrTail });
   });
 
   test("leaves a program no way out of the jail", async () => {

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { CliProcess, clientEnvironment, programWords } from "../support/cli-process.ts";
+import { throwing } from "../support/failures.ts";
 import { freePort } from "../support/free-port.ts";
 import { McpClient } from "../support/mcp-client.ts";
 import { deadline, until } from "../support/waiting.ts";
@@ -150,7 +151,7 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     const cancelling = new AbortController();
     const { call, operation } = await begin(mcp, "echo ready; sleep 1000", cancelling.signal);
     cancelling.abort();
-    await expect(call).rejects.toThrow();
+    expect(await throwing(call)).toThrow();
     await until("it has ended", async () => (await statusOf(operation)) === "CANCELLED");
   });
 });
@@ -190,7 +191,7 @@ test("an agent that has gone leaves no run behind", async () => {
   const mcp = await McpClient.over(overStdio());
   const { call, operation } = await begin(mcp, "echo ready; sleep 1000");
   await mcp[Symbol.asyncDispose]();
-  await expect(call).rejects.toThrow();
+  expect(await throwing(call)).toThrow();
   await until("it has ended", async () => (await statusOf(operation)) === "CANCELLED");
 });
 

@@ -18,6 +18,7 @@ import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { allocatedBytes } from "../../src/system/sparse.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { failureOf, throwing } from "../support/failures.ts";
 import { awkwardImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { testGate } from "../support/network/gate.ts";
 import { Registry } from "../support/registry.ts";
@@ -244,7 +245,7 @@ test("a tree that mke2fs could not finish is refused", async () => {
   const make = 'cd "$1/upper" && seq 50001 | xargs touch';
   await run({ argv: ["sh", "-c", make, "sh", staging], timeoutMs: 30_000 });
   const made = buildBaseDisk({ staging, path: join(scratch.path, "huge.disk"), ...bounds });
-  await expect(made).rejects.toThrow(/^the image has a directory of more than 50000 entries/);
+  expect(await throwing(made)).toThrow(/^the image has a directory of more than 50000 entries/);
   await rm(staging, { recursive: true });
 });
 
@@ -260,7 +261,7 @@ test("a tool that exceeds the memory or processes of its import is ended", async
     message: "the image takes more memory than tail may use",
   });
   const forks = tool("sh", "-c", "for each in $(seq 64); do sleep 60 & done");
-  await expect(forks).rejects.toMatchObject({ stderrTail: expect.stringContaining("Cannot fork") });
+  expect(await failureOf(forks)).toMatchObject({ stderrTail: expect.stringContaining("Cannot fork") });
   expect(await group.pids()).toEqual([]);
 });
 
@@ -334,7 +335,7 @@ test.each(["uninit_bg,^metadata_csum", "^uninit_bg,^metadata_csum"])(
 test("only a scratch disk can be the template of another", async () => {
   const template = join(scratch.path, "zeros");
   await Bun.write(template, new Uint8Array(MIB));
-  await expect(createScratch(template, join(scratch.path, "of-zeros"))).rejects.toThrow("not ext4");
+  expect(await throwing(createScratch(template, join(scratch.path, "of-zeros")))).toThrow("not ext4");
 });
 
 function uuidOf(superblock: string): string {

@@ -14,6 +14,7 @@ import { unpack } from "../../src/oci/umoci.ts";
 import { run } from "../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { failureOf } from "../support/failures.ts";
 import { indexOf, layer, RawRegistry, rawImage } from "../support/hostile-images.ts";
 import {
   awkwardImage,
@@ -306,7 +307,7 @@ test("a cancelled copy ends at once with the reason, and so does one that is lat
   cancelled.catch(() => "awaited below");
   await copying.promise;
   controller.abort(reason);
-  await expect(cancelled).rejects.toBe(reason);
+  expect(await failureOf(cancelled)).toBe(reason);
   const late = await failure(pull(name, stalled({ timeoutMs: 1000 })));
   expect([late.code, late.message]).toEqual(["unavailable", "import timed out after 1 s"]);
 });

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { requireWithinLimits, treeUsage, watchTree } from "../../src/oci/tree-limits.ts";
 import { start } from "../../src/system/exec.ts";
+import { throwing } from "../support/failures.ts";
 import { builtAssets } from "../support/vm.ts";
 
 const BOUNDS = { launcher: builtAssets().launcher, timeoutMs: 60_000, signal: new AbortController().signal };
@@ -47,12 +48,12 @@ describe("the content of a tree", () => {
     await chmod(join(directory, "closed"), 0);
     expect((await treeUsage(directory, BOUNDS)).entries).toBe(2);
     // Without a jail it would need no launcher.
-    await expect(treeUsage(directory, { ...BOUNDS, launcher: "/nowhere" })).rejects.toThrow();
+    expect(await throwing(treeUsage(directory, { ...BOUNDS, launcher: "/nowhere" }))).toThrow();
   });
 
   test("fails the import when it cannot be counted", async () => {
     const missing = join(directory, "missing");
-    await expect(treeUsage(missing, BOUNDS)).rejects.toThrow(/No such file/);
+    expect(await throwing(treeUsage(missing, BOUNDS))).toThrow(/No such file/);
     const limits = { bytesMax: 1, entriesMax: 1 };
     await using watch = watchTree(missing, limits, BOUNDS);
     const { promise, resolve } = Promise.withResolvers<void>();

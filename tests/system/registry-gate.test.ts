@@ -9,6 +9,7 @@ import { copyToLayout, inspectImage, type RegistryAccess } from "../../src/oci/s
 import { runTool } from "../../src/oci/tool.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { throwing } from "../support/failures.ts";
 import { digestsIn, pushImage } from "../support/images.ts";
 import { type TestGate, testGate } from "../support/network/gate.ts";
 import { type NameServer, nameServer } from "../support/network/name-server.ts";
@@ -204,7 +205,7 @@ describe("the gate", () => {
     const env = environment(gate.environment["HTTP_PROXY"] ?? "");
     const port = plain.host.split(":")[1];
     for (const _answer of [...answers]) {
-      await expect(inside(fetchArgv(`http://rebinding.example:${port}/v2/`), env)).rejects.toThrow("curl");
+      expect(await throwing(inside(fetchArgv(`http://rebinding.example:${port}/v2/`), env))).toThrow("curl");
       expect(gate.failedHost("socks connect")).toMatchObject({ code: "forbidden", host: `rebinding.example:${port}` });
     }
     expect(names.asked.filter((each) => each.endsWith(" 1"))).toHaveLength(2);
@@ -278,7 +279,7 @@ describe("the gate", () => {
     cancelled.catch(() => "awaited below");
     await until("the tool asks", () => silent.callers > 0);
     controller.abort(new Error("cancelled"));
-    await expect(cancelled).rejects.toThrow("cancelled");
+    expect(await throwing(cancelled)).toThrow("cancelled");
     expect(await listeners()).toBe(0);
   });
 });

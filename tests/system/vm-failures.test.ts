@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { silentLog } from "../../src/log.ts";
 import type { VmAssets } from "../../src/vm/assets.ts";
 import { awaitHello, buildTemplate, MachineUnresponsiveError, openAgent } from "../../src/vm/templates.ts";
+import { failureOf, throwing } from "../support/failures.ts";
 import { footprint, openVmHost, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 import { pause } from "../support/waiting.ts";
 
@@ -35,15 +36,15 @@ describe("a machine that cannot start fails with the reason, and leaves nothing 
     ["with a launcher that is another program", { launcher: "/bin/false" }, /QEMU did not start \(exit code 1\)/],
   ] as [string, Partial<VmAssets>, RegExp][])("%s", async (_, assets, message) => {
     const vmm = await host.open("tcg", assets);
-    await expect(vmm.boot(TEST_SHAPE)).rejects.toThrow(message);
-    await expect(vmm.bootForTemplate(TEST_SHAPE)).rejects.toThrow(message);
+    expect(await throwing(vmm.boot(TEST_SHAPE))).toThrow(message);
+    expect(await throwing(vmm.bootForTemplate(TEST_SHAPE))).toThrow(message);
   });
 
   test("when its control group cannot be made", async () => {
     const { create } = host.cgroups;
     using _restored = { [Symbol.dispose]: () => Object.assign(host.cgroups, { create }) };
     Object.assign(host.cgroups, { create: () => Promise.reject(new Error("no group today")) });
-    await expect(host.vmm.clone(await host.template())).rejects.toThrow("no group today");
+    expect(await throwing(host.vmm.clone(await host.template()))).toThrow("no group today");
   });
 });
 
@@ -73,7 +74,7 @@ test("a machine that is killed while it boots for a template leaves no template"
   const stop = new AbortController();
   const reason = new Error("stopping");
   void pause("it boots", 700).then(() => stop.abort(reason));
-  await expect(buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: stop.signal })).rejects.toBe(reason);
+  expect(await failureOf(buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: stop.signal }))).toBe(reason);
 });
 
 test("a machine that is disposed of during an attach ends all the same", async () => {

@@ -10,6 +10,7 @@ import { Pool } from "../../src/vm/pool.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, probe } from "../../src/vm/probe.ts";
 import { TemplateStore } from "../../src/vm/templates.ts";
 import type { Acceleration, Vmm } from "../../src/vm/vmm.ts";
+import { failureOf, throwing } from "../support/failures.ts";
 import { footprint, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 import { pause, until } from "../support/waiting.ts";
 
@@ -45,7 +46,7 @@ test("a scratch disk that cannot be made fails nothing else during the start", a
     },
     AbortSignal.abort(new Error("the service is stopping")),
   );
-  await expect(opening).rejects.toThrow("the service is stopping");
+  expect(await throwing(opening)).toThrow("the service is stopping");
   // An unhandled rejection would have failed the test by now.
   await pause("it would fail", 100);
 });
@@ -198,7 +199,7 @@ describe("pool", () => {
     const taken = opened.pool.take(TEST_SHAPE, given.signal);
     await until("a machine is started", async () => (await host.cgroups.list()).length > 0);
     given.abort(reason);
-    await expect(taken).rejects.toBe(reason);
+    expect(await failureOf(taken)).toBe(reason);
     expect(await host.cgroups.list()).toEqual([]);
   });
 });

@@ -6,6 +6,7 @@ import { silentLog } from "../../src/log.ts";
 import { seekHole } from "../../src/system/libc.ts";
 import { AgentClosedError } from "../../src/vm/agent/agent.ts";
 import { buildTemplate, syncAgent } from "../../src/vm/templates.ts";
+import { failureOf, throwing } from "../support/failures.ts";
 import { footprint, greeted, openVmHost, shell, TEST_SHAPE, type VmHost } from "../support/vm.ts";
 import { pause } from "../support/waiting.ts";
 
@@ -85,15 +86,17 @@ describe("a machine", () => {
 
   test("keeps its disks while they are mounted", async () => {
     await using test = await host.mounted();
-    await expect(test.agent.release()).rejects.toThrow("no disks can be released");
+    expect(await throwing(test.agent.release())).toThrow("no disks can be released");
   });
 
   test("refuses disks at other paths, or with other serials", async () => {
     await using test = await host.clone();
     const disk = { serial: "S", path: "/tmp/elsewhere", readOnly: false };
-    await expect(test.machine.attach([disk])).rejects.toThrow("must lie at");
-    await expect(test.machine.attach([{ ...disk, serial: "../x" }])).rejects.toThrow("not a disk serial");
-    await expect(test.machine.attach([{ serial: "L00", path: "/nowhere", readOnly: true }])).rejects.toThrow("ENOENT");
+    expect(await throwing(test.machine.attach([disk]))).toThrow("must lie at");
+    expect(await throwing(test.machine.attach([{ ...disk, serial: "../x" }]))).toThrow("not a disk serial");
+    expect(await throwing(test.machine.attach([{ serial: "L00", path: "/nowhere", readOnly: true }]))).toThrow(
+      "ENOENT",
+    );
   });
 
   test("does not run while it is paused", async () => {
@@ -116,7 +119,7 @@ describe("the end of a machine", () => {
     expect((await test.machine.kill()).reason).toBe("killed");
     expect((await test.machine.exited).reason).toBe("killed");
     expect(await test.machine.cgroup.pids()).toEqual([]);
-    await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
+    expect(await failureOf(test.agent.freeze())).toBeInstanceOf(AgentClosedError);
   });
 
   test("by the VMM's death is reported with its signal", async () => {
@@ -125,7 +128,7 @@ describe("the end of a machine", () => {
     const exit = await test.machine.exited;
     expect(exit.reason).toBe("vmm_died");
     expect(exit).toMatchObject({ detail: "QEMU was killed by signal 9", monitor: "QEMU, killed by signal 9" });
-    await expect(test.agent.freeze()).rejects.toBeInstanceOf(AgentClosedError);
+    expect(await failureOf(test.agent.freeze())).toBeInstanceOf(AgentClosedError);
   });
 
   test("by a signal that asks the VMM to end is not blamed on the guest", async () => {
@@ -138,7 +141,7 @@ describe("the end of a machine", () => {
     await using test = await host.mounted();
     const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo c > /p/sysrq-trigger";
     const run = shell(test.agent, script);
-    await expect(run).rejects.toBeInstanceOf(AgentClosedError);
+    expect(await failureOf(run)).toBeInstanceOf(AgentClosedError);
     const exit = await test.machine.exited;
     expect(exit.reason).toBe("guest_panic");
     expect(exit.detail).toContain("sysrq triggered crash");
@@ -147,7 +150,7 @@ describe("the end of a machine", () => {
   test("by a reset of the guest is reported, too", async () => {
     await using test = await host.mounted();
     const script = "mkdir -p /p && mount -t proc proc /p && echo 1 > /p/sys/kernel/sysrq; echo b > /p/sysrq-trigger";
-    await expect(shell(test.agent, script)).rejects.toBeInstanceOf(AgentClosedError);
+    expect(await failureOf(shell(test.agent, script))).toBeInstanceOf(AgentClosedError);
     expect((await test.machine.exited).reason).toBe("guest_reset");
   });
 
@@ -172,7 +175,7 @@ describe("the end of a machine", () => {
 
   test("in a failed start leaves nothing behind either", async () => {
     const before = footprint(host);
-    await expect(host.vmm.boot({ ...TEST_SHAPE, vcpus: 9999 })).rejects.toThrow(/QEMU did not start.*9999/s);
+    expect(await throwing(host.vmm.boot({ ...TEST_SHAPE, vcpus: 9999 }))).toThrow(/QEMU did not start.*9999/s);
     expect(footprint(host)).toEqual(before);
     expect(await host.cgroups.list()).toEqual([]);
   });
@@ -181,7 +184,7 @@ describe("the end of a machine", () => {
 test("a disposed template cannot be cloned", async () => {
   const template = await buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: new AbortController().signal });
   await template[Symbol.asyncDispose]();
-  await expect(host.vmm.clone(template)).rejects.toThrow("the template is gone");
+  expect(await throwing(host.vmm.clone(template))).toThrow("the template is gone");
 });
 
 test("a template's memory cannot be changed, and all of it is allocated", async () => {

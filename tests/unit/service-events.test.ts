@@ -7,6 +7,7 @@ import { dataLayout } from "../../src/storage/layout.ts";
 import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
 import { alice, newId } from "../support/database.ts";
+import { throwing } from "../support/failures.ts";
 import { testDirectory } from "../support/layer-files.ts";
 
 const EVENTS_COUNT = 10_000;
@@ -31,7 +32,7 @@ test("a client that has left ends the search of a long log for what is not in it
   );
   const found = events.next();
   left.abort(new Error("left"));
-  await expect(found).rejects.toThrow("left");
+  expect(await throwing(found)).toThrow("left");
   events[Symbol.dispose]();
   log[Symbol.dispose]();
   expect(eventLogs.counts).toEqual({ feeds: 0, readers: 0 });

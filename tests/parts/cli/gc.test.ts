@@ -8,6 +8,7 @@ import { openDatabase } from "../../../src/db/database.ts";
 import { silentLog } from "../../../src/log.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../../src/system/scratch.ts";
+import { throwing } from "../../support/failures.ts";
 
 let directory: ScratchDirectory;
 let layout: DataLayout;
@@ -41,5 +42,5 @@ test("coppice gc asks the running daemon, also when a dead one left its socket",
 test("coppice gc reports the daemon's error", async () => {
   const gc = () => Promise.reject(new Error("disk on fire"));
   await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
-  await expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("disk on fire");
+  expect(await throwing(collectGarbage(config(), silentLog, false))).toThrow("disk on fire");
 });

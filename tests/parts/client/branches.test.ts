@@ -3,6 +3,7 @@ import { readBranches } from "../../../src/client/branches.ts";
 import { Client } from "../../../src/client/client.ts";
 import { AnswerError, ResponseError } from "../../../src/client/errors.ts";
 import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 
 const ROWS = [
   { type: "operation", uuid: "o", kind: "instance", status: "PENDING", about: "é😀", created_at: "t" },
@@ -46,12 +47,12 @@ test("an answer without its end is an error, after the rows that came", async ()
   const reading = (async () => {
     for await (const some of readBranches(client)) found.push(...some);
   })();
-  await expect(reading).rejects.toBeInstanceOf(AnswerError);
+  expect(await failureOf(reading)).toBeInstanceOf(AnswerError);
   expect(found).toEqual(ROWS.slice(0, 2));
 });
 
 test("a refusal is thrown, and so is the reason of a signal", async () => {
   appliance.answer = () => errorReply(429, "too_many_requests", "busy");
-  await expect(rows()).rejects.toBeInstanceOf(ResponseError);
-  await expect(rows({ signal: AbortSignal.abort(new RangeError("left")) })).rejects.toThrow("left");
+  expect(await failureOf(rows())).toBeInstanceOf(ResponseError);
+  expect(await throwing(rows({ signal: AbortSignal.abort(new RangeError("left")) }))).toThrow("left");
 });

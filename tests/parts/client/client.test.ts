@@ -3,6 +3,7 @@ import { answerOf, Client } from "../../../src/client/client.ts";
 import { AnswerError, ResponseError, UnreachableError } from "../../../src/client/errors.ts";
 import { downloadFile, imageIdOf, listDirectory } from "../../../src/client/transfers.ts";
 import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { freePort } from "../../support/free-port.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
@@ -50,19 +51,19 @@ test.each([
   ["half of a JSON text", () => new Response('{"id":', { headers: { "content-type": "application/json" } })],
 ])("%s is not taken for an answer", async (_, answer) => {
   appliance.answer = answer;
-  await expect(answerOf(client.v1.operations({ id: ID }).get())).rejects.toBeInstanceOf(AnswerError);
+  expect(await failureOf(answerOf(client.v1.operations({ id: ID }).get()))).toBeInstanceOf(AnswerError);
 });
 
 test("an unreachable appliance, an abort and a refused token are told apart", async () => {
   const nobody = new Client({ url: `http://127.0.0.1:${await freePort()}`, token: null });
-  await expect(answerOf(nobody.v1.images.get())).rejects.toBeInstanceOf(UnreachableError);
+  expect(await failureOf(answerOf(nobody.v1.images.get()))).toBeInstanceOf(UnreachableError);
   const reason = new Error("enough");
   const options = { fetch: { signal: AbortSignal.abort(reason) } };
-  await expect(answerOf(client.v1.images.get(options))).rejects.toBe(reason);
+  expect(await failureOf(answerOf(client.v1.images.get(options)))).toBe(reason);
   appliance.answer = () => errorReply(401, "unauthorized", "no token");
   const { url, token } = { url: appliance.environment["COPPICE_URL"] ?? "", token: "t" };
   const hinting = new Client({ url, token, tokenHint: "; ask for one" });
-  await expect(answerOf(hinting.v1.images.get())).rejects.toThrow("no token (unauthorized); ask for one");
+  expect(await throwing(answerOf(hinting.v1.images.get()))).toThrow("no token (unauthorized); ask for one");
 });
 
 test("paths of files are sent as bytes, and the slash at the end of a path stays", async () => {

@@ -5,6 +5,7 @@ import { complete, waitForEnd } from "../../../src/client/operations.ts";
 import { Run } from "../../../src/client/runs.ts";
 import { uploadContent } from "../../../src/client/transfers.ts";
 import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { failureOf } from "../../support/failures.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const HASH = new Bun.CryptoHasher("sha256").update("content").digest("hex");
@@ -44,9 +45,9 @@ describe("a wait", () => {
       return await new Promise<Response>(() => undefined);
     };
     const late = { timeoutMs: 20 };
-    await expect(waitForEnd(client, ID, late)).rejects.toMatchObject({ name: "TimeoutError" });
+    expect(await failureOf(waitForEnd(client, ID, late))).toMatchObject({ name: "TimeoutError" });
     expect(requests().filter((request) => request.startsWith("DELETE"))).toEqual([]);
-    await expect(complete(client, ID, late)).rejects.toMatchObject({ name: "TimeoutError" });
+    expect(await failureOf(complete(client, ID, late))).toMatchObject({ name: "TimeoutError" });
     expect(requests().filter((request) => request.startsWith("DELETE"))).toEqual([`DELETE /operations/${ID}`]);
   });
 

@@ -6,6 +6,7 @@ import type { Destination } from "../../../src/domain/network.ts";
 import { type GateConnection, GateError, type GateRequest } from "../../../src/network/gate.ts";
 import { HostNetwork } from "../../../src/network/host-network.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
+import { throwing } from "../../support/failures.ts";
 import { guestRequest, type TestGate, testGate } from "../../support/network/gate.ts";
 import { type Answer, type NameServer, nameServer } from "../../support/network/name-server.ts";
 import { echo, peer } from "../../support/network/peers.ts";
@@ -151,7 +152,7 @@ describe("a connection", () => {
     attempt.catch(() => "awaited below");
     await until("the name is asked for", () => names.asked.includes("late.example 1"));
     controller.abort(new Error("not wanted"));
-    await expect(attempt).rejects.toThrow("not wanted");
+    expect(await throwing(attempt)).toThrow("not wanted");
   });
 
   test("is one of many", async () => {

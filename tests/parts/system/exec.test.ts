@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { closeSync, existsSync, readFileSync, readSync, writeSync } from "node:fs";
 import { CommandError, run, STDERR_TAIL_BYTES_MAX, start } from "../../../src/system/exec.ts";
+import { failureOf } from "../../support/failures.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 const sh = (script: string) => ["/bin/sh", "-c", script];
@@ -74,8 +75,8 @@ test("an abort kills the whole process group and gives the signal's reason", asy
   const reason = new Error("cancelled");
   void pause("the program has started its own", 200).then(() => controller.abort(reason));
   const ending = run({ argv: sh("sleep 100 & wait"), timeoutMs: 60_000, signal: controller.signal });
-  await expect(ending).rejects.toBe(reason);
-  await expect(run({ argv: sh("true"), timeoutMs: 1000, signal: controller.signal })).rejects.toBe(reason);
+  expect(await failureOf(ending)).toBe(reason);
+  expect(await failureOf(run({ argv: sh("true"), timeoutMs: 1000, signal: controller.signal }))).toBe(reason);
 });
 
 test("more output than allowed ends the program", async () => {

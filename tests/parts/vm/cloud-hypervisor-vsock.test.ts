@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { connectUnix, listenUnix, SOCKET_PATH_BYTES_MAX } from "../../../src/system/unix-sockets.ts";
 import { ChannelClosedError } from "../../../src/vm/agent/channel.ts";
 import { VsockChannel } from "../../../src/vm/cloud-hypervisor/vsock.ts";
+import { throwing } from "../../support/failures.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 let directory: string;
@@ -122,7 +123,7 @@ describe("a vsock channel", () => {
     expect(await received(channel, 8)).toBe("bye<end>");
     await pause("it would connect again", 30);
     expect(connections).toBe(1);
-    await expect(channel.write(Buffer.from("x"))).rejects.toThrow(ChannelClosedError);
+    expect(await throwing(channel.write(Buffer.from("x")))).toThrow(ChannelClosedError);
   });
 
   test("that is closed before its connection ends for reader and writers, and stops trying", async () => {
@@ -131,7 +132,7 @@ describe("a vsock channel", () => {
     const end = received(channel, 5);
     channel.close();
     expect(await end).toBe("<end>");
-    await expect(written).rejects.toThrow(ChannelClosedError);
+    expect(await throwing(written)).toThrow(ChannelClosedError);
     let connections = 0;
     await listen(() => connections++);
     await pause("it would connect again", 30);

@@ -2,6 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { readJson } from "../../../src/api/body.ts";
 import { BodyRoom, type BodyRoomOptions, BodyRooms } from "../../../src/api/body-room.ts";
 import { alice, bob } from "../../support/database.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 
 const MIB = 1_048_576;
 const never = new AbortController().signal;
@@ -57,8 +58,8 @@ describe("memory for bodies", () => {
     const left = new AbortController();
     const gone = room.take(alice, 6, left.signal);
     left.abort(new Error("left"));
-    await expect(gone).rejects.toThrow("left");
-    await expect(room.take(alice, 6, never)).rejects.toMatchObject({ code: "too_many_requests" });
+    expect(await throwing(gone)).toThrow("left");
+    expect(await failureOf(room.take(alice, 6, never))).toMatchObject({ code: "too_many_requests" });
     const free = room.take(bob, 4, never);
     expect(await taken([free])).toEqual([true]);
   });
@@ -67,13 +68,13 @@ describe("memory for bodies", () => {
     const room = roomOf({ waitingBytes: 6 });
     const takes = [room.take(alice, 6, never), room.take(alice, 4, never), room.take(alice, 2, never)];
     const refused = { code: "too_many_requests" };
-    await expect(room.take(alice, 1, never)).rejects.toMatchObject(refused);
+    expect(await failureOf(room.take(alice, 1, never))).toMatchObject(refused);
     expect(await taken([...takes, room.take(bob, 4, never)])).toEqual([true, false, false, true]);
     (await takes[0])?.[Symbol.dispose]();
     expect(await taken([...takes, room.take(alice, 5, never)])).toEqual([true, true, true, false]);
     const large = roomOf({ totalBytes: 64 * MIB, accountBytes: 32 * MIB, waitingBytes: 2 * MIB });
     const bodies = Array.from({ length: 3 }, () => large.take(alice, 32 * MIB, never));
-    await expect(large.take(alice, 32 * MIB, never)).rejects.toMatchObject(refused);
+    expect(await failureOf(large.take(alice, 32 * MIB, never))).toMatchObject(refused);
     expect(await taken(bodies)).toEqual([true, false, false]);
   });
 
@@ -155,7 +156,7 @@ describe("a JSON body", () => {
     const body = new ReadableStream<Uint8Array>({ pull: () => void read++ }, { highWaterMark: 0 });
     const makeRoom = () => Promise.reject(new Error("no room"));
     const large = request(body, { "content-length": String(2 * MIB) });
-    await expect(readJson(large, { limitBytes: 8 * MIB, makeRoom })).rejects.toThrow("no room");
+    expect(await throwing(readJson(large, { limitBytes: 8 * MIB, makeRoom }))).toThrow("no room");
     expect(read).toBe(0);
   });
 
@@ -163,15 +164,15 @@ describe("a JSON body", () => {
     const { options } = asking(2 * MIB);
     const piece = "x".repeat(MIB);
     const refused = { code: "payload_too_large" };
-    await expect(readJson(request(chunked([piece, piece, "x"])), options)).rejects.toMatchObject(refused);
+    expect(await failureOf(readJson(request(chunked([piece, piece, "x"])), options))).toMatchObject(refused);
     const announced = request("x", { "content-length": String(3 * MIB) });
-    await expect(readJson(announced, options)).rejects.toMatchObject(refused);
+    expect(await failureOf(readJson(announced, options))).toMatchObject(refused);
   });
 
   test("that takes no room is aborted, too, where few may be on their way", async () => {
     const { promise: cancelled, resolve } = Promise.withResolvers<void>();
     const slow = request(chunked(["[", null], resolve));
-    await expect(readJson(slow, { limitBytes: 8192, smallMsMax: 10 })).rejects.toMatchObject({
+    expect(await failureOf(readJson(slow, { limitBytes: 8192, smallMsMax: 10 }))).toMatchObject({
       code: "validation_error",
       message: expect.stringContaining("slowly"),
     });
@@ -183,7 +184,10 @@ describe("a JSON body", () => {
     const { promise: cancelled, resolve } = Promise.withResolvers<void>();
     const body = chunked(["[", " ".repeat(2 * MIB), null], resolve);
     const late = readJson(request(body), { ...options, msMax: () => 10 });
-    await expect(late).rejects.toMatchObject({ code: "validation_error", message: expect.stringContaining("slowly") });
+    expect(await failureOf(late)).toMatchObject({
+      code: "validation_error",
+      message: expect.stringContaining("slowly"),
+    });
     await cancelled;
   });
 });

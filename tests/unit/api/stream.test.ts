@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { directStream, streamed } from "../../../src/api/stream.ts";
+import { throwing } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
 
 function hold(): { readonly held: Disposable; isHeld(): boolean } {
@@ -45,7 +46,7 @@ test("layers are released also when their reader fails at its end", async () => 
   })();
   chunks.return = () => Promise.reject(new Error("cannot end"));
   const direct = hold();
-  await expect(directStream(chunks, direct.held).cancel()).rejects.toThrow("cannot end");
+  expect(await throwing(directStream(chunks, direct.held).cancel())).toThrow("cannot end");
   expect(direct.isHeld()).toBe(false);
   const listing = hold();
   const parts: AsyncGenerator<string> = (async function* () {
@@ -54,6 +55,6 @@ test("layers are released also when their reader fails at its end", async () => 
   })();
   parts.return = () => Promise.reject(new Error("cannot end"));
   const { body } = await streamed("text/plain", parts, listing.held);
-  await expect((body as ReadableStream<Uint8Array>).cancel()).rejects.toThrow("cannot end");
+  expect(await throwing((body as ReadableStream<Uint8Array>).cancel())).toThrow("cannot end");
   expect(listing.isHeld()).toBe(false);
 });

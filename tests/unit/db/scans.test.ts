@@ -8,6 +8,7 @@ import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { throwing } from "../../support/failures.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 const ROWS_COUNT = LARGE_OFFSET_MIN + 300;
@@ -112,8 +113,10 @@ test("the event loop continues during a scan", async () => {
 });
 
 test("a scan reports its error, and cannot write", async () => {
-  await expect(store.db.scans.all({ sql: "SELECT x FROM images", params: [] })).rejects.toThrow("no such column");
-  await expect(store.db.scans.all({ sql: "DELETE FROM images RETURNING id", params: [] })).rejects.toThrow("readonly");
+  expect(await throwing(store.db.scans.all({ sql: "SELECT x FROM images", params: [] }))).toThrow("no such column");
+  expect(await throwing(store.db.scans.all({ sql: "DELETE FROM images RETURNING id", params: [] }))).toThrow(
+    "readonly",
+  );
   expect(await store.db.scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
 });
 
@@ -137,7 +140,7 @@ test("closing the database ends running scans", async () => {
   using other = testDatabase();
   const reading = other.db.scans.all({ sql: LONG, params: [] });
   other.db[Symbol.dispose]();
-  await expect(reading).rejects.toThrow("the database was closed");
+  expect(await throwing(reading)).toThrow("the database was closed");
 });
 
 test("closing the database during a scan ends the thread after the scan, and not the process", async () => {
@@ -147,7 +150,7 @@ test("closing the database during a scan ends the thread after the scan, and not
   // The thread executes the statement by now, and still would if it had begun late.
   await pause("the statement has begun", 20);
   other.db[Symbol.dispose]();
-  await expect(reading).rejects.toThrow("the database was closed");
+  expect(await throwing(reading)).toThrow("the database was closed");
   await until("the thread has closed it", () => !descriptors().some((path) => path.startsWith(other.path)));
 });
 

@@ -13,6 +13,7 @@ import { prepareSkopeoHome, registriesConf } from "../../../src/oci/skopeo-home.
 import { unpackArgv } from "../../../src/oci/umoci.ts";
 import { CommandError } from "../../../src/system/exec.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
+import { throwing } from "../../support/failures.ts";
 
 const reference = parseRegistryReference("r.example:5000/team/app:1");
 const home = {
@@ -99,7 +100,7 @@ describe("skopeo's home", () => {
       credentials: null,
       settings: { caFile: "/no/ca" },
     });
-    await expect(preparing).rejects.toThrow("the CA file that is configured for the registry cannot be read");
+    expect(await throwing(preparing)).toThrow("the CA file that is configured for the registry cannot be read");
   });
 
   test("the registry's settings are pinned for host and repository", () => {

@@ -8,6 +8,7 @@ import { EventFile } from "../../../src/storage/events/event-file.ts";
 import { EventReader } from "../../../src/storage/events/reader.ts";
 import { EventWriter, type EventWriterOptions } from "../../../src/storage/events/writer.ts";
 import { allEvents } from "../../support/events.ts";
+import { throwing } from "../../support/failures.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
@@ -226,7 +227,7 @@ describe("an event log", () => {
     expect(log.failed.aborted).toBe(true);
     expect(command.write("stdout", Buffer.alloc(2_000_000))).toBeUndefined();
     log.append(0, "shutdown", SHUTDOWN);
-    await expect(log.end()).rejects.toThrow("EBADF");
+    expect(await throwing(log.end())).toThrow("EBADF");
     expect((await read()).map(({ type }) => type)).toEqual(["progress"]);
   });
 

@@ -5,6 +5,7 @@ import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
 import { GREP_WAITING_COUNT_MAX } from "../../../src/storage/limits.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
 import { GrepThreads, grepThreads } from "../../../src/storage/tree/grep-threads.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
 import { pause } from "../../support/waiting.ts";
 
@@ -33,9 +34,9 @@ test("searches leave no file open, however they end", async () => {
   expect(all).toMatchObject({ bounds: [], fileCount: LAYERS_COUNT });
   expect(all.found.numbers).toHaveLength(0);
   expect((await grepThreads.run(request("needle"), never)).bounds).toEqual(["limit"]);
-  await expect(grepThreads.run(request("(("), never)).rejects.toThrow("pattern is not valid");
+  expect(await throwing(grepThreads.run(request("(("), never))).toThrow("pattern is not valid");
   const missing = { ...request("needle"), paths: ["/none" as GuestPath] };
-  await expect(grepThreads.run(missing, never)).rejects.toThrow("no such file");
+  expect(await throwing(grepThreads.run(missing, never))).toThrow("no such file");
   expect(filesOpenBelow(directory)).toEqual([]);
 }, 60_000);
 
@@ -82,7 +83,7 @@ describe("the slowest pattern and text", () => {
         if (++askedCount === 20) throw new Error("left");
       },
     };
-    await expect(grep(slowRequest(), wanted)).rejects.toThrow("left");
+    expect(await throwing(grep(slowRequest(), wanted))).toThrow("left");
   });
 
   test("search no more of a line than takes a second", async () => {
@@ -98,7 +99,7 @@ describe("the slowest pattern and text", () => {
     const threads = new GrepThreads(1);
     const { promise: released, resolve } = Promise.withResolvers<void>();
     const search = threads.run(slowRequest(), never, { held: { [Symbol.dispose]: resolve } });
-    await expect(search).rejects.toMatchObject({ code: "unavailable" });
+    expect(await failureOf(search)).toMatchObject({ code: "unavailable" });
     await released;
     expect(filesOpenBelow(directory)).toEqual([]);
   });
@@ -128,7 +129,7 @@ describe("the slowest pattern and text", () => {
     const running = [stop, stop].map(({ signal }) => searched("busy", signal));
     const waiting = Array.from({ length: GREP_WAITING_COUNT_MAX }, () => searched("busy", never));
     const refused = { code: "too_many_requests" };
-    await expect(threads.run(request("no"), never, { owner: "busy" })).rejects.toMatchObject(refused);
+    expect(await failureOf(threads.run(request("no"), never, { owner: "busy" }))).toMatchObject(refused);
     const other = searched("other", never);
     stop.abort();
     await Promise.all([...running, other]);

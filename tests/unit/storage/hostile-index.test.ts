@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import type { IndexLimits } from "../../../src/storage/limits.ts";
+import { throwing } from "../../support/failures.ts";
 import {
   encodeStream,
   encodeStreamHeader,
@@ -226,7 +227,7 @@ describe("a hostile stream", () => {
         ),
       );
     await write(deep(4097));
-    await expect(write(deep(4098))).rejects.toThrow("too deep");
+    expect(await throwing(write(deep(4098)))).toThrow("too deep");
   });
 
   describe("beyond the size of a layer", () => {
@@ -261,7 +262,7 @@ describe("a hostile stream", () => {
       };
       for (const [name, message] of Object.entries(messages)) {
         const key = name as keyof IndexLimits;
-        await expect(writeWithin({ ...exact, [key]: exact[key] - 1 })).rejects.toThrow(message);
+        expect(await throwing(writeWithin({ ...exact, [key]: exact[key] - 1 }))).toThrow(message);
       }
     });
   });

@@ -9,6 +9,7 @@ import { HashChains } from "../../../src/storage/index/columns.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import { LinkedFiles } from "../../../src/storage/index/linked-files.ts";
+import { throwing } from "../../support/failures.ts";
 import { headerOf } from "../../support/index-reading.ts";
 import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
 import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
@@ -77,8 +78,8 @@ describe("the writing of an index", () => {
     const write = (stream: Uint8Array) =>
       writeLayerIndex({ stream: pieces(stream, 7), path: newPath(), diskBytes: DISK_BYTES, memory });
     const whole = encodeStream(files(10));
-    await expect(write(whole.subarray(0, -1))).rejects.toThrow("cut short");
-    await expect(write(encodeStream([...files(2), ...files(1)]))).rejects.toThrow("twice");
+    expect(await throwing(write(whole.subarray(0, -1)))).toThrow("cut short");
+    expect(await throwing(write(encodeStream([...files(2), ...files(1)])))).toThrow("twice");
     expect(await write(whole)).toMatchObject({ entryCount: 10 });
   });
 
@@ -120,7 +121,7 @@ describe("the writing of an index", () => {
     // It is spooled just before it is queued.
     while (!existsSync(path) || statSync(path).size === 0) await setImmediate();
     leaving.abort(new Error("left"));
-    await expect(left).rejects.toThrow("left");
+    expect(await throwing(left)).toThrow("left");
     first[Symbol.dispose]();
     expect((await next).entryCount).toBe(10);
     expect(filesOpenBelow(directory)).toEqual([]);

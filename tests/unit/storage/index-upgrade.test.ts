@@ -12,6 +12,7 @@ import { indexPath } from "../../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { IndexUpgrade } from "../../../src/supervisor/index-upgrade.ts";
 import { addExecuting, newId, someImage, someLayer, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { throwing } from "../../support/failures.ts";
 import { childrenAt, entryAt, headerOf } from "../../support/index-reading.ts";
 import { makeLayer, testDirectory } from "../../support/layer-files.ts";
 
@@ -81,7 +82,7 @@ describe("an index of the previous version", () => {
     await writeFile(at("old"), OLD_INDEX);
     await writeFile(at("full"), "");
     // A name that exists fails it in the middle, as a full disk would.
-    await expect(upgradeIndex(at("old"), at("full"))).rejects.toThrow("EEXIST");
+    expect(await throwing(upgradeIndex(at("old"), at("full")))).toThrow("EEXIST");
     expect(await readFile(at("old"))).toEqual(OLD_INDEX);
     expect((await readdir(directory)).sort()).toEqual(["full", "old"]);
   });
@@ -101,7 +102,7 @@ test("an index of the current version detects any changed byte", async () => {
     expect(await isIndexIntact(at("damaged"))).toBe(false);
   }
   await writeFile(at("damaged"), bytes.subarray(0, 70));
-  await expect(isIndexIntact(at("damaged"))).rejects.toThrow(LayerIndexError);
+  expect(await throwing(isIndexIntact(at("damaged")))).toThrow(LayerIndexError);
 });
 
 describe("the job beside a running appliance", () => {

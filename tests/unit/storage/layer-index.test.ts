@@ -5,6 +5,7 @@ import type { ByteString } from "../../../src/domain/guest-path.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
+import { throwing } from "../../support/failures.ts";
 import { childrenAt, entryAt, headerOf } from "../../support/index-reading.ts";
 import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
 import { testDirectory } from "../../support/layer-files.ts";
@@ -181,7 +182,7 @@ describe("a stored index", () => {
 
   test("never overwrites a file", async () => {
     const taken = await write(encodeStream([]));
-    await expect(writeLayerIndex({ stream: pieces(encodeStream([])), path: taken, diskBytes: 0 })).rejects.toThrow(
+    expect(await throwing(writeLayerIndex({ stream: pieces(encodeStream([])), path: taken, diskBytes: 0 }))).toThrow(
       "EEXIST",
     );
     expect(existsSync(taken)).toBe(true);
@@ -192,6 +193,6 @@ describe("a stored index", () => {
       yield encodeStream([]);
       throw new Error("the guest is gone");
     }
-    await expect(writeLayerIndex({ stream: failing(), path: newPath(), diskBytes: 0 })).rejects.toThrow("is gone");
+    expect(await throwing(writeLayerIndex({ stream: failing(), path: newPath(), diskBytes: 0 }))).toThrow("is gone");
   });
 });

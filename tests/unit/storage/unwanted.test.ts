@@ -12,6 +12,7 @@ import { PATH_LOOKUPS_COUNT_MAX, PATH_STEPS_COUNT_MAX } from "../../../src/stora
 import type { Cancellation } from "../../../src/storage/pacer.ts";
 import { diffPage } from "../../../src/storage/tree/image-diff.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
+import { throwing } from "../../support/failures.ts";
 import type { TestRecord } from "../../support/index-stream.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
 
@@ -144,30 +145,30 @@ describe("when the client has left", () => {
       Array.from({ length: 400 * LINKS_COUNT }, (_, number) => ({ path: name(number), type: "d" })),
     );
     const look = new ImageTree(layers, open, gone).stat(at("/l0"), { follow: true });
-    await expect(look).rejects.toThrow("the client has gone");
+    expect(await throwing(look)).toThrow("the client has gone");
   }, 60_000);
 
   test("a listing and a walk end, also while they have nothing to show", async () => {
     const listed = tree()
       .list(at("/"))
       .then((entries) => Array.fromAsync(entries));
-    await expect(listed).rejects.toThrow("the client has gone");
+    expect(await throwing(listed)).toThrow("the client has gone");
     const resolved = await new ImageTree([layer, other], open).stat(at("/"), { follow: true });
-    await expect(Array.fromAsync(tree().walk(resolved))).rejects.toThrow("the client has gone");
+    expect(await throwing(Array.fromAsync(tree().walk(resolved)))).toThrow("the client has gone");
   });
 
   test("a comparison ends, also of equal images", async () => {
     const alike = { now: [layer, other], before: [other, layer, other] };
     const bounds = { after: null, limit: 10, msMax: 60_000, cancellation: gone };
-    await expect(diffPage(alike, bounds, open)).rejects.toThrow("the client has gone");
+    expect(await throwing(diffPage(alike, bounds, open))).toThrow("the client has gone");
   });
 
   test("an archive ends, and so does the digest of a layer", async () => {
     const resolved = await new ImageTree([layer], open).stat(at("/"), { follow: true });
     const archive = archiveChunks(new ImageTree([layer], open), resolved, "" as ByteString, gone);
-    await expect(drain(archive)).rejects.toThrow("the client has gone");
+    expect(await throwing(drain(archive))).toThrow("the client has gone");
     const image = { layers: [layer], name: null, createdAt: "2026-11-20T10:30:00Z", defaults: NO_DEFAULTS };
-    await expect(drain(ociArchiveChunks(image, gone, open))).rejects.toThrow("the client has gone");
+    expect(await throwing(drain(ociArchiveChunks(image, gone, open)))).toThrow("the client has gone");
   });
 
   test("a comparison whose time is over can be continued after its last entry", async () => {

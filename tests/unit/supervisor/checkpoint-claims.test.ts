@@ -12,6 +12,7 @@ import type { OperationsOptions } from "../../../src/supervisor/operations/opera
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
+import { failureOf } from "../../support/failures.ts";
 import { type OperationsStore, operationsStore, type Preparation, testOperations } from "../../support/operations.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -54,7 +55,7 @@ test("a checkpoint waits for no place, and is the only one of its instance until
   const { id } = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
   await until("it executes", () => statusOf(id) === "EXECUTING");
   const second = operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
-  await expect(second).rejects.toMatchObject({ code: "conflict" });
+  expect(await failureOf(second)).toMatchObject({ code: "conflict" });
   const next = Promise.withResolvers<{ readonly id: OperationId }>();
   using subscription = operations.events.subscribe(({ type }) => {
     if (type !== "ended") return;
@@ -70,7 +71,7 @@ test("a checkpoint that was not accepted keeps no other from it", async () => {
   const instances = live();
   await using operations = operationsOf(succeed, { instances });
   const gone = { ...CHECKPOINT, imageId: crypto.randomUUID() as ImageId };
-  await expect(operations.submitCheckpoint(ACCOUNT, gone)).rejects.toMatchObject({ code: "not_found" });
+  expect(await failureOf(operations.submitCheckpoint(ACCOUNT, gone))).toMatchObject({ code: "not_found" });
   const { id } = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
   await operations.idle();
   expect(statusOf(id)).toBe("SUCCESS");

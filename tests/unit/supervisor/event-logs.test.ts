@@ -13,6 +13,7 @@ import {
 import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
 import type { LogReader } from "../../../src/supervisor/operations/log-reader.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
+import { throwing } from "../../support/failures.ts";
 import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
 import { turns } from "../../support/waiting.ts";
 
@@ -183,7 +184,7 @@ test("a reader that leaves in the middle of a read, or while it waits, leaves no
   expect(await waiting.next()).toEqual([]);
   const changed = waiting.changed(leaving.signal);
   leaving.abort(new Error("gone"));
-  await expect(changed).rejects.toThrow("gone");
+  expect(await throwing(changed)).toThrow("gone");
   waiting[Symbol.dispose]();
   await log.end();
   log[Symbol.dispose]();

@@ -11,6 +11,7 @@ import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { requireSpace, withSpaceChecks } from "../../../src/storage/free-space.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { Merging } from "../../support/merging.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
 import { turns, until } from "../../support/waiting.ts";
@@ -87,7 +88,7 @@ test("below the reserve no operation is accepted, and one that waited fails befo
   const second = await operations.submitImport(ACCOUNT, IMPORT);
   await until("the first has begun", () => begun === 1);
   isLow = true;
-  await expect(operations.submitImport(ACCOUNT, IMPORT)).rejects.toThrow("nearly full");
+  expect(await throwing(operations.submitImport(ACCOUNT, IMPORT))).toThrow("nearly full");
   expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
   gate.resolve();
   await ended(operations, first.id);
@@ -124,7 +125,7 @@ test("free space is checked before and while a stream is stored", async () => {
   for await (const { length } of withSpaceChecks(chunks(), directory, 1)) seen.push(length);
   expect(seen).toEqual([1, 2]);
   const refused = withSpaceChecks(chunks(), directory, Number.MAX_SAFE_INTEGER).next();
-  await expect(refused).rejects.toMatchObject({ code: "insufficient_storage" });
+  expect(await failureOf(refused)).toMatchObject({ code: "insufficient_storage" });
 });
 
 test("a run that cannot record the layers it uses does not hold them", async () => {
@@ -137,7 +138,7 @@ test("a run that cannot record the layers it uses does not hold them", async () 
   await until("it is published", () => merging.rows().length === 1);
   merging.now += 120_000;
   merging.db.orm.run(sql`pragma query_only = on`);
-  await expect(merging.use(top)).rejects.toThrow("readonly");
+  expect(await throwing(merging.use(top))).toThrow("readonly");
   merging.db.orm.run(sql`pragma query_only = off`);
   expect(merging.rows().filter(({ id }) => merging.layers.isHeld(id))).toEqual([]);
 });

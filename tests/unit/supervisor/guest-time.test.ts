@@ -4,6 +4,7 @@ import { GuestTime } from "../../../src/supervisor/instance/guest-time.ts";
 import { Agent } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Stream } from "../../../src/vm/agent/protocol.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { ScriptedAgent } from "../../support/scripted-peer.ts";
 import { pause } from "../../support/waiting.ts";
 
@@ -23,14 +24,14 @@ describe("the time budget of a guest", () => {
         Promise.reject(new Error("of the guest")).catch((error) => error),
       ),
     ).toEqual(new Error("of the guest"));
-    await expect(time.wait("a third", Promise.reject(new Error("of the guest")))).rejects.toThrow("of the guest");
+    expect(await throwing(time.wait("a third", Promise.reject(new Error("of the guest"))))).toThrow("of the guest");
   });
 
   test("ends a wait that is too long, and every later one, however short", async () => {
     const time = new GuestTime({ allowedMs: () => 50 });
     const late = { code: "unavailable", message: expect.stringContaining("the first step did not finish") };
-    expect(await time.wait("the first step", NEVER).catch((error: unknown) => error)).toMatchObject(late);
-    await expect(time.wait("a later step", soon(1))).rejects.toThrow("a later step");
+    expect(await failureOf(time.wait("the first step", NEVER))).toMatchObject(late);
+    expect(await throwing(time.wait("a later step", soon(1)))).toThrow("a later step");
   });
 
   test("is shared by all steps: many short ones use it up", async () => {
@@ -42,7 +43,7 @@ describe("the time budget of a guest", () => {
         steps += 1;
       }
     };
-    await expect(all()).rejects.toThrow("a step");
+    expect(await throwing(all())).toThrow("a step");
     expect(steps).toBeGreaterThan(1);
   });
 

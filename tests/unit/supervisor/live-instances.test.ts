@@ -20,6 +20,7 @@ import { wallClock } from "../../../src/system/wall-clock.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import { allEvents } from "../../support/events.ts";
+import { failureOf } from "../../support/failures.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 
@@ -132,7 +133,7 @@ test("a run registers its machine, and the replacement of a lost one", async () 
   };
   const job = { operationId: ID, submission, image, parentIndex: "/index", defaults: NO_DEFAULTS };
   // The second machine refuses to mount.
-  await expect(execute({ ...tools, ...more }, job, never)).rejects.toMatchObject({ details: { errno: 22 } });
+  expect(await failureOf(execute({ ...tools, ...more }, job, never))).toMatchObject({ details: { errno: 22 } });
   expect(memory).toHaveLength(2);
   expect(memory[0]).not.toBe(memory[1]);
   expect((await looks[0]?.next())?.done).toBe(true);

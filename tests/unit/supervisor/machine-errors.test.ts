@@ -7,6 +7,7 @@ import { AgentClosedError } from "../../../src/vm/agent/agent.ts";
 import { monitorExit } from "../../../src/vm/machine-end.ts";
 import { QmpClosedError, QmpError } from "../../../src/vm/qemu/qmp.ts";
 import type { MachineExit } from "../../../src/vm/vmm.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
 
 const DIED = monitorExit("QEMU", { code: 137, signal: null }, "");
@@ -49,7 +50,7 @@ test("cancelled work fails with the reason of its signal", async () => {
     controller.abort(new Error("cancelled"));
     throw new QmpClosedError("gone");
   });
-  await expect(work).rejects.toThrow("cancelled");
+  expect(await throwing(work)).toThrow("cancelled");
 });
 
 test("a refusal of the monitor is reported as such while its machine runs on", async () => {
@@ -107,6 +108,6 @@ describe("a machine that is lost before its work begins", () => {
 
   test("is told from other failures, which stay as they are", async () => {
     const refusal = new ApiError("invalid_path", "no such path");
-    await expect(withReplacement(() => Promise.reject(refusal), options)).rejects.toBe(refusal);
+    expect(await failureOf(withReplacement(() => Promise.reject(refusal), options))).toBe(refusal);
   });
 });

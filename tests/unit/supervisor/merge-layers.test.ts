@@ -10,6 +10,7 @@ import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disk
 import { mergeLayers } from "../../../src/supervisor/merging/merge-layers.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
+import { throwing } from "../../support/failures.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
 import { testDirectory } from "../../support/layer-files.ts";
 
@@ -52,7 +53,7 @@ test("a merge whose machine is killed is repeated once in another one; the end o
     log: silentLog,
   };
   const merge = mergeLayers(tools, job, never);
-  await expect(merge).rejects.toThrow(
+  expect(await throwing(merge)).toThrow(
     "the virtual machine monitor ended before the layers were merged (QEMU, killed by signal 9)",
   );
   expect(weighed).toEqual([1, 1]);

@@ -14,6 +14,7 @@ import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { ownTurn } from "../../../src/system/turns.ts";
 import { untilAborted as whenAborted } from "../../../src/system/waiting.ts";
+import { throwing } from "../../support/failures.ts";
 import { type OperationsStore, operationsStore, type Preparation, testOperations } from "../../support/operations.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -183,7 +184,7 @@ describe("operations", () => {
     const running = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await executing(running.id);
     for (let index = 0; index < 3; index++) await operations.submitInstance(ACCOUNT, SUBMISSION);
-    await expect(operations.submitInstance(ACCOUNT, SUBMISSION)).rejects.toThrow("waiting already");
+    expect(await throwing(operations.submitInstance(ACCOUNT, SUBMISSION))).toThrow("waiting already");
     expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(4);
   });
 
@@ -368,7 +369,7 @@ describe("a stop and a restart", () => {
     expect(getOperation(db, ACCOUNT, ran.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(statusOf(waited.id)).toBe("PENDING");
     using erased = spyOn(db, "eraseSoon");
-    await expect(operations.submitInstance(ACCOUNT, SUBMISSION)).rejects.toThrow("stopping");
+    expect(await throwing(operations.submitInstance(ACCOUNT, SUBMISSION))).toThrow("stopping");
     const after = operationsOf(succeed);
     after.recover();
     await after.idle();

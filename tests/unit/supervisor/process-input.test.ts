@@ -2,6 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { ProcessInput } from "../../../src/supervisor/instance/process-input.ts";
+import { throwing } from "../../support/failures.ts";
 
 test("a caller that has left may reuse its buffer: the process reads what was given", async () => {
   const read = Promise.withResolvers<boolean>();
@@ -18,7 +19,7 @@ test("a caller that has left may reuse its buffer: the process reads what was gi
   const given = Buffer.from("given");
   const written = input.write(given, leave.signal);
   leave.abort(new Error("left"));
-  await expect(written).rejects.toThrow("left");
+  expect(await throwing(written)).toThrow("left");
   given.fill("x");
   read.resolve(true);
   expect(Buffer.concat(pieces).toString()).toBe("given");

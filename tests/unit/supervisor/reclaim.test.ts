@@ -36,6 +36,7 @@ import {
 import { lockFile } from "../../../src/system/lock.ts";
 import { makeLayer } from "../../support/api/layers.ts";
 import { addExecuting, addOperation, alice, bob, newId, someImage } from "../../support/database.ts";
+import { throwing } from "../../support/failures.ts";
 import { listLayers } from "../../support/layer-files.ts";
 import { pause, turns, until } from "../../support/waiting.ts";
 
@@ -304,9 +305,9 @@ describe("coppice gc", () => {
   test("refuses a directory that is in use, and one that is no data directory", async () => {
     using lock = lockFile(layout.lock);
     expect(lock).not.toBeNull();
-    expect(collectGarbage(config(), silentLog, false)).rejects.toThrow("does not answer");
+    expect(await throwing(collectGarbage(config(), silentLog, false))).toThrow("does not answer");
     const nowhere = loadConfig({ environment: {}, flags: { "data-dir": join(directory, "none") }, file: undefined });
-    expect(collectGarbage(nowhere, silentLog, false)).rejects.toThrow("no appliance's data");
+    expect(await throwing(collectGarbage(nowhere, silentLog, false))).toThrow("no appliance's data");
   });
 });
 

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { ReservedPlace } from "../../../src/supervisor/machines/reserved-place.ts";
+import { throwing } from "../../support/failures.ts";
 
 const never = new AbortController().signal;
 
@@ -37,5 +38,5 @@ test("who stops waiting leaves the others theirs, also in the turn in which it c
   late.abort(new Error("too late"));
   (await given)[Symbol.dispose]();
   (await last)[Symbol.dispose]();
-  await expect(place.take("d", late.signal)).rejects.toThrow("too late");
+  expect(await throwing(place.take("d", late.signal))).toThrow("too late");
 });

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { Scheduler, type Ticket } from "../../../src/supervisor/operations/scheduler.ts";
+import { throwing } from "../../support/failures.ts";
 
 const GIB = 1 << 30;
 const small = { memoryBytes: GIB, vcpus: 1 };
@@ -80,7 +81,7 @@ describe("scheduler", () => {
     void admit("a", "one");
     const waiting = admit("b", "one", small, abort.signal);
     abort.abort(new Error("cancelled"));
-    await expect(waiting).rejects.toThrow("cancelled");
+    expect(await throwing(waiting)).toThrow("cancelled");
     expect(scheduler.waitingCount("one")).toBe(0);
     tickets.get("a")?.[Symbol.dispose]();
     await settle();
@@ -181,6 +182,6 @@ describe("work that nobody waits for", () => {
     const stop = new AbortController();
     const idle = scheduler.admitIdle(small, stop.signal);
     stop.abort(new Error("stopped"));
-    await expect(idle).rejects.toThrow("stopped");
+    expect(await throwing(idle)).toThrow("stopped");
   });
 });

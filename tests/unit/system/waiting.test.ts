@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { sleepUnlessAborted, untilAborted, withinTime } from "../../../src/system/waiting.ts";
+import { throwing } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
 
 const LONG_MS = 600_000;
@@ -8,7 +9,7 @@ const never = new Promise<never>(() => undefined);
 describe("withinTime", () => {
   test("settles as the work does", async () => {
     expect(await withinTime(Promise.resolve(1), LONG_MS, () => null)).toBe(1);
-    await expect(withinTime(Promise.reject(new Error("of the work")), LONG_MS, () => null)).rejects.toThrow(
+    expect(await throwing(withinTime(Promise.reject(new Error("of the work")), LONG_MS, () => null))).toThrow(
       "of the work",
     );
   });
@@ -19,7 +20,7 @@ describe("withinTime", () => {
     const thrown = withinTime(never, 1, () => {
       throw new Error("late");
     });
-    await expect(thrown).rejects.toThrow("late");
+    expect(await throwing(thrown)).toThrow("late");
     reject(new Error("of work that nobody waits for"));
     await turns();
   });
@@ -31,8 +32,8 @@ describe("untilAborted", () => {
     expect(await untilAborted(Promise.resolve(1), abort.signal)).toBe(1);
     const waiting = untilAborted(never, abort.signal);
     abort.abort(new Error("enough"));
-    await expect(waiting).rejects.toThrow("enough");
-    await expect(untilAborted(never, abort.signal)).rejects.toThrow("enough");
+    expect(await throwing(waiting)).toThrow("enough");
+    expect(await throwing(untilAborted(never, abort.signal))).toThrow("enough");
   });
 });
 
@@ -54,7 +55,7 @@ describe("waits for a promise that lives long", () => {
     const { promise, resolve, reactions } = counted();
     for (let round = 0; round < 100; round++) {
       expect(await withinTime(promise, 0, () => null)).toBeNull();
-      await expect(untilAborted(promise, AbortSignal.abort(new Error("left")))).rejects.toThrow("left");
+      expect(await throwing(untilAborted(promise, AbortSignal.abort(new Error("left"))))).toThrow("left");
     }
     expect(reactions.count).toBe(1);
     const waiting = [withinTime(promise, LONG_MS, () => null), untilAborted(promise, new AbortController().signal)];

@@ -5,6 +5,7 @@ import { excerpt } from "../../../src/vm/jail/machine-process.ts";
 import { UidPool } from "../../../src/vm/jail/uid-pool.ts";
 import { buildQemuArgs } from "../../../src/vm/qemu/args.ts";
 import { emulatedInstructions } from "../../../src/vm/qemu/machine.ts";
+import { throwing } from "../../support/failures.ts";
 
 const shape = { vcpus: 2, memoryBytes: 536_870_912 };
 const descriptors = { qmp: 3, agent: 4 };
@@ -125,7 +126,7 @@ describe("user ids of machines", () => {
     await first[Symbol.asyncDispose]();
     expect((await pool.acquire()).uid).toBe(1002);
     expect((await pool.acquire()).uid).toBe(1000);
-    await expect(pool.acquire()).rejects.toThrow("all 3 user ids");
+    expect(await throwing(pool.acquire())).toThrow("all 3 user ids");
     await second[Symbol.asyncDispose]();
     expect((await pool.acquire()).uid).toBe(1001);
   });
@@ -137,9 +138,9 @@ describe("user ids of machines", () => {
       await using lease = await pool.acquire();
       lease.usedBy({ pids: () => left() });
     }
-    await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
+    expect(await throwing(pool.acquire())).toThrow("all 1 user ids");
     left = () => Promise.reject(new Error("EIO"));
-    await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
+    expect(await throwing(pool.acquire())).toThrow("all 1 user ids");
     left = () => Promise.resolve([]);
     const both = await Promise.allSettled([pool.acquire(), pool.acquire()]);
     expect(both.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
@@ -157,8 +158,8 @@ describe("user ids of machines", () => {
       stack.use(cgroup);
       lease.usedBy(cgroup);
     };
-    await expect(start()).rejects.toThrow("keeps 1 processes");
-    await expect(pool.acquire()).rejects.toThrow("all 1 user ids");
+    expect(await throwing(start())).toThrow("keeps 1 processes");
+    expect(await throwing(pool.acquire())).toThrow("all 1 user ids");
   });
 });
 

@@ -4,6 +4,7 @@ import { CpuWeight } from "../../../src/vm/cpu-weight.ts";
 import { Pool, type PoolOptions } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { type FakeMachine, FakeVmm } from "../../support/fake-vmm.ts";
 import { turns, until } from "../../support/waiting.ts";
 
@@ -217,7 +218,7 @@ describe("pool", () => {
       expect(taken.machine.shape).toEqual(SHAPE);
     }
     vmm.failing.add("boot");
-    await expect(pool.take(SHAPE, never)).rejects.toThrow("boot fails");
+    expect(await throwing(pool.take(SHAPE, never))).toThrow("boot fails");
     expect(vmm.live.size).toBe(0);
   });
 
@@ -230,16 +231,16 @@ describe("pool", () => {
     const taken = pool.take(SHAPE, given.signal);
     await until("a machine is booted", () => vmm.live.size === 1);
     given.abort(reason);
-    await expect(taken).rejects.toBe(reason);
+    expect(await failureOf(taken)).toBe(reason);
     expect(vmm.live.size).toBe(0);
-    await expect(pool.take(SHAPE, given.signal)).rejects.toBe(reason);
+    expect(await failureOf(pool.take(SHAPE, given.signal))).toBe(reason);
   });
 
   test("a machine that makes no progress is ended, and the error tells its state", async () => {
     const vmm = new FakeVmm();
     vmm.script = { mute: true, stuck: "it only pretends" };
     await using pool = open(vmm, { coldBootOnly: true });
-    await expect(pool.take(SHAPE, never)).rejects.toThrow("it only pretends");
+    expect(await throwing(pool.take(SHAPE, never))).toThrow("it only pretends");
     expect(vmm.live.size).toBe(0);
   });
 
@@ -251,6 +252,6 @@ describe("pool", () => {
     await pool[Symbol.asyncDispose]();
     expect(pool.waitingCount).toBe(0);
     expect([...vmm.live].filter((machine) => machine.shape === SHAPE)).toEqual([]);
-    await expect(pool.take(SHAPE, never)).rejects.toThrow("closed");
+    expect(await throwing(pool.take(SHAPE, never))).toThrow("closed");
   });
 });

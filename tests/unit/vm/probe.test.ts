@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { silentLog } from "../../../src/log.ts";
 import { CommandError } from "../../../src/system/exec.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
+import { failureOf } from "../../support/failures.ts";
 import { FakeVmm, type Phase } from "../../support/fake-vmm.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -172,7 +173,7 @@ describe("probe", () => {
       const probing = probe(options(memoPath, [vmm], { signal: stop.signal }));
       await until("a machine is booted", () => vmm.live.size === 1);
       stop.abort(reason);
-      await expect(probing).rejects.toBe(reason);
+      expect(await failureOf(probing)).toBe(reason);
       expect(vmm.live.size).toBe(0);
     }));
 });

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { Qmp, QmpClosedError, QmpError, type QmpEvent } from "../../../src/vm/qemu/qmp.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { MemoryChannel } from "../../support/scripted-peer.ts";
 
 const GREETING = '{"QMP": {"version": {}, "capabilities": []}}\r\n';
@@ -67,8 +68,8 @@ describe("QMP client", () => {
     });
     const qmp = await Qmp.open(channel);
     const refused = qmp.execute("bad");
-    await expect(refused).rejects.toThrow("QEMU refused bad: no such thing");
-    await expect(refused).rejects.toBeInstanceOf(QmpError);
+    expect(await throwing(refused)).toThrow("QEMU refused bad: no such thing");
+    expect(await failureOf(refused)).toBeInstanceOf(QmpError);
     expect(await qmp.execute("good")).toBe(1);
   });
 
@@ -83,19 +84,19 @@ describe("QMP client", () => {
     const qmp = await Qmp.open(channel);
     const pending = qmp.execute("x");
     say(bytes);
-    await expect(pending).rejects.toBeInstanceOf(QmpClosedError);
-    await expect(qmp.execute("y")).rejects.toBeInstanceOf(QmpClosedError);
+    expect(await failureOf(pending)).toBeInstanceOf(QmpClosedError);
+    expect(await failureOf(qmp.execute("y"))).toBeInstanceOf(QmpClosedError);
   });
 
   test("refuses another protocol", async () => {
     const channel = new MemoryChannel();
     channel.deliver(Buffer.from('{"hello": 1}\n'));
-    await expect(Qmp.open(channel)).rejects.toThrow("did not greet");
+    expect(await throwing(Qmp.open(channel))).toThrow("did not greet");
   });
 
   test("ends waiting commands when the monitor closes", async () => {
     const { channel } = monitor(() => channel.deliver(null));
     const qmp = await Qmp.open(channel);
-    await expect(qmp.execute("quit")).rejects.toBeInstanceOf(QmpClosedError);
+    expect(await failureOf(qmp.execute("quit"))).toBeInstanceOf(QmpClosedError);
   });
 });

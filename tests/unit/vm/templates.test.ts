@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { silentLog } from "../../../src/log.ts";
 import { NoTemplateError, TemplateStore, templateShape } from "../../../src/vm/templates.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { type FakeTemplate, FakeVmm } from "../../support/fake-vmm.ts";
 import { pause, until } from "../../support/waiting.ts";
 
@@ -32,7 +33,7 @@ describe("templates", () => {
     const vmm = new FakeVmm();
     vmm.failing.add("bootForTemplate");
     await using store = open(vmm);
-    await expect(store.get(SHAPE)).rejects.toThrow("bootForTemplate fails");
+    expect(await throwing(store.get(SHAPE))).toThrow("bootForTemplate fails");
     vmm.failing.clear();
     expect((await store.get(SHAPE)).shape).toEqual(SHAPE);
   });
@@ -42,9 +43,9 @@ describe("templates", () => {
     vmm.killedAt.push("hello", "sync");
     await using store = open(vmm);
     const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
-    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
-    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
-    await expect(store.get(SHAPE)).rejects.toThrow("killed by signal 9");
+    expect(await throwing(store.get(SHAPE))).toThrow("killed by signal 9");
+    expect(await throwing(store.get(SHAPE))).toThrow("killed by signal 9");
+    expect(await throwing(store.get(SHAPE))).toThrow("killed by signal 9");
     expect(boots()).toBe(2);
     expect((await store.get({ vcpus: 2, memoryBytes: 256 * MIB })).shape.vcpus).toBe(2);
     await until("it is built again", async () => (await store.get(SHAPE).catch(() => null)) !== null);
@@ -123,11 +124,11 @@ describe("templates", () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const first = store.get(SHAPE);
-    await expect(store.get({ ...SHAPE, vcpus: 2 })).rejects.toBeInstanceOf(NoTemplateError);
+    expect(await failureOf(store.get({ ...SHAPE, vcpus: 2 }))).toBeInstanceOf(NoTemplateError);
     await first;
     expect((await store.get({ ...SHAPE, vcpus: 2 })).shape.vcpus).toBe(2);
     vmm.failing.add("bootForTemplate");
-    await expect(store.get({ ...SHAPE, vcpus: 3 })).rejects.toThrow("bootForTemplate fails");
+    expect(await throwing(store.get({ ...SHAPE, vcpus: 3 }))).toThrow("bootForTemplate fails");
     vmm.failing.clear();
     expect((await store.get({ ...SHAPE, vcpus: 3 })).shape.vcpus).toBe(3);
   });
@@ -161,7 +162,7 @@ describe("templates", () => {
     expect(store.memoryBytes).toBe(120 * MIB);
     (await get(1)).isInUse = true;
     expect(await get(2)).toBe(second);
-    await expect(get(3)).rejects.toBeInstanceOf(NoTemplateError);
+    expect(await failureOf(get(3))).toBeInstanceOf(NoTemplateError);
     expect(vmm.templates.length).toBe(3);
     first.isInUse = false;
     expect(store.memoryBytes).toBe(80 * MIB);
@@ -177,6 +178,6 @@ describe("templates", () => {
     await Promise.allSettled([store[Symbol.asyncDispose](), building]);
     expect(vmm.templates.map(({ disposed }) => disposed)).not.toContain(false);
     expect(vmm.live.size).toBe(0);
-    await expect(store.get(SHAPE)).rejects.toThrow("no longer needed");
+    expect(await throwing(store.get(SHAPE))).toThrow("no longer needed");
   });
 });

@@ -3,6 +3,7 @@ import type { ListingItem } from "../../../src/client/types.ts";
 import { breather } from "../../../src/web/image/breather.ts";
 import { orderOf, type SortKey } from "../../../src/web/image/files/listing.ts";
 import { modeText } from "../../../src/web/image/files/mode.ts";
+import { throwing } from "../../support/failures.ts";
 
 function item(name: string, fields: Partial<ListingItem> = {}): ListingItem {
   const type = fields.type ?? "file";
@@ -62,7 +63,7 @@ describe("the order of a directory", () => {
     leaving.abort();
     const many = Array.from({ length: 100_000 }, (_, index) => item(`${index}`, { size: index }));
     const ordering = orderOf(many, { key: "size", isDescending: true }, "", breather(leaving.signal, noPause));
-    await expect(ordering).rejects.toThrow();
+    expect(await throwing(ordering)).toThrow();
   });
 });
 

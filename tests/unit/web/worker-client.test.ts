@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { WorkerClient, type WorkerLike } from "../../../src/web/worker/client.ts";
 import type { AnswerMessage, JobMessage, TextRequest } from "../../../src/web/worker/messages.ts";
+import { throwing } from "../../support/failures.ts";
 
 const REQUEST: TextRequest = { bytes: new ArrayBuffer(0), encoding: null, isLast: true };
 const NO_DEADLINE_MS = 60_000;
@@ -50,7 +51,7 @@ describe("the page's side of the worker", () => {
     expect(await first).toEqual({ id: 1 } as never);
     expect(workers[0]?.got).toEqual([1, 2]);
     workers[0]?.answer({ id: 2, problem: "no such language" });
-    await expect(second).rejects.toThrow("no such language");
+    expect(await throwing(second)).toThrow("no such language");
     expect(workers).toHaveLength(1);
   });
 
@@ -59,10 +60,10 @@ describe("the page's side of the worker", () => {
     const [running, waiting] = [new AbortController(), new AbortController()];
     const [first, second, third] = [ask(running.signal), ask(waiting.signal), ask()];
     waiting.abort();
-    await expect(second).rejects.toThrow();
+    expect(await throwing(second)).toThrow();
     expect(workers[0]?.isTerminated).toBe(false);
     running.abort();
-    await expect(first).rejects.toThrow();
+    expect(await throwing(first)).toThrow();
     expect(workers[0]?.isTerminated).toBe(true);
     expect(workers[1]?.got).toEqual([3]);
     workers[1]?.answer(reply(3));
@@ -71,11 +72,11 @@ describe("the page's side of the worker", () => {
 
   test("ends a job that takes too long, and a worker that fails", async () => {
     const { workers, ask } = scene();
-    await expect(ask(undefined, 1)).rejects.toThrow("too long");
+    expect(await throwing(ask(undefined, 1))).toThrow("too long");
     expect(workers[0]?.isTerminated).toBe(true);
     const next = ask();
     workers[1]?.onerror?.call(workers[1] as unknown as Worker, new ErrorEvent("error"));
-    await expect(next).rejects.toThrow("failed");
+    expect(await throwing(next)).toThrow("failed");
   });
 
   test("refuses a job when too many wait", () => {
