@@ -16,7 +16,7 @@ import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
 import type { Gate } from "./network/gate.ts";
 import type { SiteProxy } from "./network/site-proxy.ts";
-import type { House, ServiceLimits } from "./service/parts.ts";
+import type { ApplianceParts, ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { sessionUseCases } from "./service/sessions.ts";
 import { tokenVerifier } from "./service/tokens.ts";
@@ -129,7 +129,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
     ...shared,
-    ...{ keys, house: houseOf(config, { scheduler, machines, gate, retention: janitorOptions }) },
+    ...{ keys, appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }) },
     ...{ operations, instances, eventLogs, changes },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
@@ -150,13 +150,10 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   void orphans.ended.then(() => indexUpgrade.begin());
   const startMemory = setTimeout(giveBackUnused, START_MEMORY_KEPT_MS).unref();
   stack.defer(() => clearTimeout(startMemory));
+  const isNew = () => countTokens(db, { now: clock() }) === 0;
   const owned = stack.move();
-  return {
-    url: listener.url,
-    isNew: () => countTokens(db, { now: clock() }) === 0,
-    isAlive: () => answers(db, log),
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
-  };
+  const dispose = { [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { url: listener.url, isNew, isAlive: () => answers(db, log), ...dispose };
 }
 
 /**
@@ -176,10 +173,10 @@ function retentionsOf({ operations, files, images }: Config) {
   };
 }
 
-function houseOf(
+function appliancePartsOf(
   { dataDir: dataDirectory, vm, pool }: Config,
-  { gate, ...parts }: Pick<House, "scheduler" | "machines" | "retention"> & { readonly gate: GateClient },
-): House {
+  { gate, ...parts }: Pick<ApplianceParts, "scheduler" | "machines" | "retention"> & { readonly gate: GateClient },
+): ApplianceParts {
   return { ...parts, poolSize: pool.size, health: { dataDirectory, emulation: vm.emulation, outside: gate } };
 }
 

@@ -285,7 +285,8 @@ describe("text", () => {
 
   // Registries of images may be: users paste their references.
   test("no registry, mirror or download host of packages is named", () => {
-    const pattern = /\b(?:registry\.npmjs|deb\.debian\.org|pypi\.org|pythonhosted|crates\.io|proxy\.golang|maven\.org)\b/;
+    const pattern =
+      /\b(?:registry\.npmjs|deb\.debian\.org|pypi\.org|pythonhosted|crates\.io|proxy\.golang|maven\.org)\b/;
     expect(places(except(everything), pattern)).toEqual([]);
   });
 

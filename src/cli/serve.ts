@@ -42,9 +42,9 @@ function logOf(config: Config, io: Io): Log {
 function sayFirstSteps({ dataDir }: Config, log: Log, page: string): void {
   const place = dataDir === shownDefault("data_dir") ? "" : ` --data-dir ${dataDir}`;
   log.info("this appliance is new: make a token, sign in to the page, import an image", {
-    first: `coppice token create${place} --account me --save`,
+    command: `coppice token create${place} --account me --save`,
     page,
-    then: "coppice image import docker.io/library/python:3.12-slim --tag python",
+    image: "coppice image import docker.io/library/python:3.12-slim --tag python",
   });
 }
 

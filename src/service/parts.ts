@@ -46,7 +46,7 @@ export interface NetworkLimits {
 }
 
 /** What only operators see: the host, and the work of all accounts. */
-export interface House {
+export interface ApplianceParts {
   readonly scheduler: Pick<Scheduler, "budget" | "used" | "heldBy">;
   readonly machines: Pick<MachineProvider, "counts">;
   /** machines that should wait in the pool */
@@ -74,7 +74,7 @@ export interface ServiceParts {
   readonly eventLogs: Pick<EventLogs, "read" | "scan">;
   /** the keys that sign tokens */
   readonly keys: TokenKeys;
-  readonly house: House;
+  readonly appliance: ApplianceParts;
   readonly changes: AccountChanges;
   readonly version: string;
 }

@@ -5,7 +5,7 @@ import { type ImageUseCases, imageUseCases } from "./images.ts";
 import { type InspectUseCases, inspectUseCases } from "./inspect.ts";
 import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
 import { type OperationUseCases, operationUseCases } from "./operations.ts";
-import { type HouseUseCases, houseUseCases } from "./operator/house.ts";
+import { type ApplianceUseCases, applianceUseCases } from "./operator/appliance.ts";
 import { type TokenUseCases, tokenUseCases } from "./operator/tokens.ts";
 import type { ServiceParts } from "./parts.ts";
 import { type ProcessUseCases, processUseCases } from "./processes.ts";
@@ -28,7 +28,7 @@ export interface Service {
   readonly status: StatusUseCases;
   /** these two are for callers with the scope `operator` alone */
   readonly tokens: TokenUseCases;
-  readonly house: HouseUseCases;
+  readonly appliance: ApplianceUseCases;
 }
 
 export function createService(parts: ServiceParts): Service {
@@ -45,6 +45,6 @@ export function createService(parts: ServiceParts): Service {
     inspect: inspectUseCases(parts, walks, replies),
     status: statusUseCases(parts),
     tokens: tokenUseCases(parts),
-    house: houseUseCases(parts),
+    appliance: applianceUseCases(parts),
   };
 }

@@ -5,7 +5,7 @@ import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { createLog } from "../../src/log.ts";
 import { TOKENS_COUNT_MAX } from "../../src/service/operator/tokens.ts";
 import { Api, type CallOptions, errorOf } from "../support/api/api.ts";
-import { emptyHouse, HOUSE_BUDGET } from "../support/api/house.ts";
+import { APPLIANCE_BUDGET, emptyApplianceParts } from "../support/api/appliance-parts.ts";
 import { heldTest } from "../support/api/program.ts";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
 
@@ -159,14 +159,14 @@ describe("tokens", () => {
   });
 });
 
-describe("the house", () => {
+describe("the appliance", () => {
   heldTest("load: what each account holds of the budget, and what waits", async () => {
     const clock = Date.now;
-    const house = emptyHouse("/nonexistent", clock);
-    await using own = await Api.start({ house });
+    const appliance = emptyApplianceParts("/nonexistent", clock);
+    await using own = await Api.start({ appliance });
     const operator = await own.issue("root", ["operator"]);
     const read = async (query = "") => (await own.call("GET", `/v1/operator/load${query}`, { token: operator })).json;
-    const idle = { memory_bytes: { budget: HOUSE_BUDGET.memoryBytes, used: 0 }, vcpus: { budget: 8, used: 0 } };
+    const idle = { memory_bytes: { budget: APPLIANCE_BUDGET.memoryBytes, used: 0 }, vcpus: { budget: 8, used: 0 } };
     expect(await read()).toEqual({
       ...idle,
       machines: { in_use: 0, waiting: 1, ready: 1, pool_size: 2 },
@@ -177,7 +177,7 @@ describe("the house", () => {
     own.operations.insert("bob" as AccountId, "instance");
     own.operations.insert("bob" as AccountId, "image_import");
     const cost = { memoryBytes: 1_073_741_824, vcpus: 2 };
-    using _ticket = await house.scheduler.admit("alice", cost, new AbortController().signal);
+    using _ticket = await appliance.scheduler.admit("alice", cost, new AbortController().signal);
     const bob = { account: "bob", executing: 0, pending: 2, oldest_pending_at: expect.any(String) };
     const { accounts, memory_bytes, vcpus } = await read();
     expect([memory_bytes.used, vcpus.used]).toEqual([cost.memoryBytes, 2]);
@@ -217,8 +217,11 @@ describe("the house", () => {
 
   heldTest("collection: what it would give back, and then does", async () => {
     const clock = Date.now;
-    const house = { ...emptyHouse("/nonexistent", clock), retention: { untaggedTtlMs: HOUR_MS, filesTtlMs: null } };
-    await using own = await Api.start({ house });
+    const appliance = {
+      ...emptyApplianceParts("/nonexistent", clock),
+      retention: { untaggedTtlMs: HOUR_MS, filesTtlMs: null },
+    };
+    await using own = await Api.start({ appliance });
     const operator = await own.issue("root", ["operator"]);
     const call = async (method: string) =>
       (await own.call(method, "/v1/operator/collection", { token: operator })).json;

@@ -8,8 +8,8 @@ const VIEWS = [
   "/images/0197a1d0-5a5e-7000-8000-3c6e0b8a9c15?view=files&path=/",
   "/runs",
   "/runs/new",
-  "/house",
-  "/house/space",
+  "/appliance",
+  "/appliance/space",
 ];
 const ASSETS = /(?:src|href)="(\/web\/assets\/[^"]+)"/g;
 
@@ -41,7 +41,7 @@ describe("the page", () => {
       expect(head.headers.get("content-length")).toBe(answer.headers.get("content-length"));
       for (const method of ["POST", "PUT", "DELETE"]) errorOf(await get(path, {}, method), "method_not_allowed");
     }
-    for (const path of ["/images", "/houses", "/runsx", "/web", "/web/", "/web/assets", "/index.html"]) {
+    for (const path of ["/images", "/appliances", "/runsx", "/web", "/web/", "/web/assets", "/index.html"]) {
       errorOf(await get(path), "not_found");
     }
   });
@@ -95,7 +95,7 @@ describe("the page", () => {
   test("is no part of the description of the API", async () => {
     const { json } = await get("/openapi.json");
     expect(
-      Object.keys(json.paths).filter((path) => path === "/" || /^\/(?:web|images|runs|house)\b/.test(path)),
+      Object.keys(json.paths).filter((path) => path === "/" || /^\/(?:web|images|runs|appliance)\b/.test(path)),
     ).toEqual([]);
   });
 

@@ -113,7 +113,7 @@ async function signIn(browser: Browser, origin: string, token: string): Promise<
   const context = await browser.newContext({ baseURL: origin, locale: "en-GB" });
   await using _context = { [Symbol.asyncDispose]: () => context.close() };
   const page = await context.newPage();
-  await page.goto("/house");
+  await page.goto("/appliance");
   await page.getByLabel(/token/i).fill(token);
   await page.getByRole("button", { name: /^sign in$/i }).click();
   await page.getByRole("navigation").first().waitFor({ timeout: STEP_MS_MAX });

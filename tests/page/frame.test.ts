@@ -17,9 +17,9 @@ const current = ({ page }: Tab) => page.getByRole("navigation", { name: "Main" }
 
 describe("the frame", () => {
   test("leads to every place by keys, and says where one is", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
-    await current(tab).getByText("House").waitFor();
+    await current(tab).getByText("Appliance").waitFor();
     await pressSequence(page, "gr");
     await page.waitForURL("**/runs");
     await current(tab).getByText("Runs").waitFor();
@@ -31,7 +31,7 @@ describe("the frame", () => {
   });
 
   test("skips to the content, and shows where the focus is at every stop", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     await page.reload();
     await page.getByRole("navigation", { name: "Main" }).waitFor();
@@ -53,7 +53,7 @@ describe("the frame", () => {
   });
 
   test("tells its keys, which can be turned off, and gives the focus back", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     const runs = page.getByRole("link", { name: "Runs" });
     await runs.focus();
@@ -64,19 +64,19 @@ describe("the frame", () => {
     // Keys of the page rest while a dialog is open.
     await pressSequence(page, "gb");
     await drawn(page);
-    expect(new URL(page.url()).pathname).toBe("/house");
+    expect(new URL(page.url()).pathname).toBe("/appliance");
     await dialog.getByLabel("Single-key shortcuts").uncheck();
     await page.keyboard.press("Escape");
     await dialog.waitFor({ state: "detached" });
     await hasFocus(runs);
     await pressSequence(page, "?gb");
     await drawn(page);
-    expect(new URL(page.url()).pathname).toBe("/house");
+    expect(new URL(page.url()).pathname).toBe("/appliance");
     expect(await dialog.count()).toBe(0);
   });
 
   test("keeps the theme that was chosen in its menu, by keys", async () => {
-    await using tab = await scene.signedIn("/house", { theme: "light" });
+    await using tab = await scene.signedIn("/appliance", { theme: "light" });
     const { page } = tab;
     const background = async () =>
       await page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
@@ -113,7 +113,7 @@ describe("the frame", () => {
 
 describe("a session", () => {
   test("that ends in one tab ends in the other, and begins again at the link", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     const other = await page.context().newPage();
     await other.goto("/runs?status=FAILED");
@@ -133,13 +133,13 @@ describe("a session", () => {
   test("ends with its token, without a request of the person", async () => {
     const { appliance } = scene;
     const token = await appliance.createToken("tester");
-    await using tab = await scene.signedIn("/house", { token });
+    await using tab = await scene.signedIn("/appliance", { token });
     const id = JSON.parse(atob((token.split(".")[1] ?? "").replace(/-/g, "+").replace(/_/g, "/"))).jti as string;
     const { code } = await appliance.command(["token", "revoke", "--config", appliance.configFile, id]);
     expect(code).toBe(0);
     await tab.page.getByText("Your session has ended.").waitFor();
     await signIn(tab, appliance.token);
-    expect(new URL(tab.page.url()).pathname).toBe("/house");
+    expect(new URL(tab.page.url()).pathname).toBe("/appliance");
   });
 });
 
@@ -153,10 +153,10 @@ describe("a view whose chunk is gone", () => {
   }
 
   test("because the appliance was upgraded loads the page anew, once, at its link", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     tab.expectProblem(/404|dynamically imported module/);
-    await current(tab).getByText("House").waitFor();
+    await current(tab).getByText("Appliance").waitFor();
     let documents = 0;
     page.on("request", (request) => {
       documents += request.isNavigationRequest() ? 1 : 0;
@@ -169,10 +169,10 @@ describe("a view whose chunk is gone", () => {
   });
 
   test("for good says so in place of the view, and does not load the page for ever", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     tab.expectProblem(/404|dynamically imported module/);
-    await current(tab).getByText("House").waitFor();
+    await current(tab).getByText("Appliance").waitFor();
     let documents = 0;
     page.on("request", (request) => {
       documents += request.isNavigationRequest() ? 1 : 0;
@@ -193,7 +193,7 @@ describe("a view whose chunk is gone", () => {
 describe("an appliance that restarts", () => {
   test("is missed by one quiet line, and everything goes on by itself when it is back", async () => {
     const { appliance } = scene;
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     // What a browser says of a port where nobody listens.
     tab.expectProblem(/ERR_|Failed to load resource/);
     const line = tab.page.getByText("The appliance does not answer.");
@@ -202,6 +202,6 @@ describe("an appliance that restarts", () => {
     await line.first().waitFor();
     await appliance.up();
     await line.first().waitFor({ state: "detached" });
-    await current(tab).getByText("House").waitFor();
+    await current(tab).getByText("Appliance").waitFor();
   });
 });

@@ -80,10 +80,10 @@ describe("text of guests", () => {
     expect(await harmAt(`/runs/${things.failed}`, /n{100}:missing/)).toEqual([]);
   });
 
-  test("is text in the house, and in the form of a run that repeats another", async () => {
-    expect(await harmAt("/house", "Now")).toEqual([]);
-    expect(await harmAt("/house/space", /<img src=x/)).toEqual([]);
-    expect(await harmAt("/house/operations", /<img src=x/)).toEqual([]);
+  test("is text in the appliance, and in the form of a run that repeats another", async () => {
+    expect(await harmAt("/appliance", "Now")).toEqual([]);
+    expect(await harmAt("/appliance/space", /<img src=x/)).toEqual([]);
+    expect(await harmAt("/appliance/operations", /<img src=x/)).toEqual([]);
     expect(await harmAt(`/runs/new?from=${things.run}`, "Command")).toEqual([]);
     await becomes(async () => {
       const command = await tab.page.getByLabel("Command", { exact: true }).inputValue();
@@ -109,7 +109,7 @@ describe("text of guests", () => {
     const turned = encodeURIComponent("\u202e\u2066turned ").repeat(20);
     const paths = [
       ...[`/?q=${turned}`, `/?image=${turned}&form=list`, `/?focus=${turned}`],
-      ...[`/images/${turned}`, `/runs/${turned}`, `/house/${turned}`, `/runs/new?from=${turned}`],
+      ...[`/images/${turned}`, `/runs/${turned}`, `/appliance/${turned}`, `/runs/new?from=${turned}`],
       ...[
         `/runs?status=${turned}&since=${turned}`,
         `/runs/${things.run}?tag=${turned}&view=${turned}&process=${turned}`,
@@ -123,7 +123,7 @@ describe("text of guests", () => {
     for (const path of paths) found.push(...(await harmAt(path, /./)).map((what) => `${path}: ${what}`));
     expect(found).toEqual([]);
     const token = await scene.appliance.createToken("root", "--scope", "*", "--scope", "operator");
-    await using own = await scene.signedIn(`/house/tokens?account=${turned}`, { token });
+    await using own = await scene.signedIn(`/appliance/tokens?account=${turned}`, { token });
     await own.page.getByText("has no such token").waitFor();
     expect(await harm(own)).toEqual([]);
   });

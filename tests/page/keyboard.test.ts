@@ -96,7 +96,7 @@ describe("the keyboard alone", () => {
     await hasFocus(page.getByRole("main"));
 
     for (const [key, heading] of [
-      ["h", "House"],
+      ["a", "Appliance"],
       ["b", "Branches"],
       ["r", "Runs"],
     ] as const) {
@@ -104,7 +104,7 @@ describe("the keyboard alone", () => {
       await page.getByRole("heading", { name: heading, level: 1 }).waitFor();
     }
 
-    const home = page.getByRole("link", { name: "House" });
+    const home = page.getByRole("link", { name: "Appliance" });
     await tabTo(tab, home, "Shift+Tab");
     await keyboard.press("?");
     await page.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();

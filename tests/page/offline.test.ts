@@ -22,8 +22,14 @@ describe("the page", () => {
       const file = `/images/${scene.image}?view=files&path=%2Fetc%2Fprofile`;
       const image = `/images/${scene.image}`;
       const runs = ["/runs", `/runs/${id}`, `/runs/new?image=${scene.image}`];
-      const house = ["/house", "/house/space", "/house/operations", "/house/tokens", "/house/health"];
-      for (const path of ["/", image, file, `${image}?view=history`, `${image}?view=search`, ...runs, ...house]) {
+      const appliance = [
+        "/appliance",
+        "/appliance/space",
+        "/appliance/operations",
+        "/appliance/tokens",
+        "/appliance/health",
+      ];
+      for (const path of ["/", image, file, `${image}?view=history`, `${image}?view=search`, ...runs, ...appliance]) {
         await tab.page.goto(path);
         await settled(tab);
       }
@@ -65,7 +71,7 @@ describe("the page", () => {
       "/",
       "/images/x",
       "/runs",
-      "/house",
+      "/appliance",
       "/web/session",
       "/web/assets/main.js",
       "/web/api/v1/images",

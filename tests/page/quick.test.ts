@@ -23,7 +23,7 @@ afterAll(async () => {
 
 describe("the frame", () => {
   test("has the menu ready for the next key", async () => {
-    await using tab = await scene.signedIn("/house", { theme: "light" });
+    await using tab = await scene.signedIn("/appliance", { theme: "light" });
     await tab.page.getByRole("button", { name: "Account" }).focus();
     await pressAtOnce(tab.page, ["ArrowDown", "d", "Enter"]);
     await tab.page.locator("html[data-theme=dark]").waitFor();
@@ -45,7 +45,7 @@ describe("the frame", () => {
     });
     await page.waitForURL("**/runs");
     await drawn(page);
-    await hasFocus(page.getByRole("link", { name: "House" }));
+    await hasFocus(page.getByRole("link", { name: "Appliance" }));
   });
 
   test("takes no focus for a form that comes late", async () => {
@@ -53,11 +53,11 @@ describe("the frame", () => {
     const { page } = tab;
     const goOn = await held(page, /\/request$/);
     await page.goto(`/runs/new?from=${made.run}`);
-    await page.getByRole("link", { name: "House" }).focus();
+    await page.getByRole("link", { name: "Appliance" }).focus();
     goOn();
     await page.getByLabel("Command", { exact: true }).waitFor();
     await drawn(page);
-    await hasFocus(page.getByRole("link", { name: "House" }));
+    await hasFocus(page.getByRole("link", { name: "Appliance" }));
   });
 });
 

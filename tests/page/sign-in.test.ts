@@ -32,15 +32,15 @@ describe("the sign-in", () => {
   });
 
   test("is what comes back when the session was ended elsewhere, and leads back to the same link", async () => {
-    await using tab = await scene.signedIn("/house");
+    await using tab = await scene.signedIn("/appliance");
     const signedOut = await tab.page.evaluate(async () => {
       const csrf = localStorage.getItem("coppice.csrf") ?? "";
       return (await fetch("/web/session", { method: "DELETE", headers: { "x-csrf-token": csrf } })).status;
     });
     expect(signedOut).toBe(204);
-    await tab.page.goto("/house/space");
+    await tab.page.goto("/appliance/space");
     await signIn(tab, scene.appliance.token);
-    expect(new URL(tab.page.url()).pathname).toBe("/house/space");
+    expect(new URL(tab.page.url()).pathname).toBe("/appliance/space");
   });
 
   test("to another account, in another tab, leaves nothing of the one before", async () => {

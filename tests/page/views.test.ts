@@ -18,12 +18,12 @@ const VIEWS: Readonly<Record<string, string>> = {
   "run-failed": "/runs/{failed}",
   "run-missing": "/runs/00000000-0000-4000-8000-000000000000",
   "run-new": "/runs/new?image={image}",
-  house: "/house",
-  "house-space": "/house/space",
-  "house-operations": "/house/operations",
-  "house-tokens": "/house/tokens",
-  "house-health": "/house/health",
-  nothing: "/house/no-such-room",
+  appliance: "/appliance",
+  "appliance-space": "/appliance/space",
+  "appliance-operations": "/appliance/operations",
+  "appliance-tokens": "/appliance/tokens",
+  "appliance-health": "/appliance/health",
+  nothing: "/appliance/no-such-room",
 };
 
 let scene: PageScene;

@@ -11,7 +11,7 @@ import { imagesRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
-import { houseRoutes } from "./operator/house.ts";
+import { applianceRoutes } from "./operator/appliance.ts";
 import { tokenRoutes } from "./operator/tokens.ts";
 import { portRoutes } from "./ports.ts";
 import { processRoutes } from "./processes.ts";
@@ -35,5 +35,5 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(eventRoutes(surface))
     .use(inspectRoutes(surface))
     .use(tokenRoutes(surface))
-    .use(houseRoutes(surface));
+    .use(applianceRoutes(surface));
 }

@@ -23,11 +23,11 @@ export const PLACES: readonly Place[] = [
   // One image.
   { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
   { name: "runs", path: /^\/runs(?:\/[^/]*)?$/, load: () => import("../run/view.tsx") },
-  // The house.
+  // The appliance.
   {
-    name: "house",
-    path: /^\/house(?:\/(?:space|operations|tokens|health))?$/,
-    load: () => import("../house/view.tsx"),
+    name: "appliance",
+    path: /^\/appliance(?:\/(?:space|operations|tokens|health))?$/,
+    load: () => import("../appliance/view.tsx"),
   },
 ];
 
@@ -48,5 +48,5 @@ export interface Destination {
 export const DESTINATIONS: readonly Destination[] = [
   { label: "Branches", href: "/", icon: "branch", keys: "g b", paths: /^\/(images\/|$)/ },
   { label: "Runs", href: "/runs", icon: "run", keys: "g r", paths: /^\/runs(\/|$)/ },
-  { label: "House", href: "/house", icon: "house", keys: "g h", paths: /^\/house(\/|$)/ },
+  { label: "Appliance", href: "/appliance", icon: "appliance", keys: "g a", paths: /^\/appliance(\/|$)/ },
 ];

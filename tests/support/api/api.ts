@@ -30,8 +30,8 @@ import { LiveInstances } from "../../../src/supervisor/instance/live-instances.t
 import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
+import { emptyApplianceParts } from "./appliance-parts.ts";
 import { assertConforms, errorBodyOf } from "./conformance.ts";
-import { emptyHouse } from "./house.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
 import { HeldOperations } from "./operations.ts";
 import { EXECUTABLE, startProgram } from "./program.ts";
@@ -178,7 +178,7 @@ export class Api implements AsyncDisposable {
       operationLog: { lines: () => [] },
       eventLogs,
       keys,
-      house: emptyHouse(directory, clock),
+      appliance: emptyApplianceParts(directory, clock),
       changes,
       version: "0.0.0-test",
       ...parts,

@@ -14,8 +14,8 @@ export interface SectionProps {
 export function Section({ heading, about, actions, children }: SectionProps) {
   const id = useId();
   return (
-    <section class="house-section" aria-labelledby={id}>
-      <div class="house-section-head">
+    <section class="appliance-section" aria-labelledby={id}>
+      <div class="appliance-section-head">
         <h2 id={id}>{heading}</h2>
         {actions}
       </div>

@@ -34,7 +34,7 @@ const GROUPS: readonly Group[] = [
 ];
 
 function Findings() {
-  const { value, problem, isLoading, reload } = useResource("house-health", (signal) =>
+  const { value, problem, isLoading, reload } = useResource("appliance-health", (signal) =>
     answerOf(api.v1.operator.health.get({ fetch: { signal } })),
   );
   if (value === undefined) {
@@ -64,7 +64,7 @@ function Findings() {
         if (found.length === 0) return null;
         return (
           <Section key={group.state} heading={group.heading(found.length)}>
-            <ul class="house-findings">
+            <ul class="appliance-findings">
               {found.map((finding) => (
                 <FindingItem key={finding.name} {...finding} word={group.word} />
               ))}
@@ -78,18 +78,18 @@ function Findings() {
 
 function FindingItem({ name, state, summary, meaning, fix, word }: Finding & { readonly word: string }) {
   return (
-    <li class={`house-finding house-finding-${state}`}>
-      <span class="house-finding-mark">
+    <li class={`appliance-finding appliance-finding-${state}`}>
+      <span class="appliance-finding-mark">
         <Icon name={state === "ok" ? "check" : "warning"} />
         <span class="visually-hidden">{word}:</span>
       </span>
       <h3>{name}</h3>
-      <div class="house-finding-text">
+      <div class="appliance-finding-text">
         {/* It may hold what a program of the host said. */}
         <p>
           <GuestText text={summary.replaceAll(/\s*\n\s*/g, " ")} isLong />
         </p>
-        <p class="muted house-small">{meaning}</p>
+        <p class="muted appliance-small">{meaning}</p>
         {fix === undefined ? null : <CommandLine text={fix} />}
       </div>
     </li>

@@ -1,10 +1,13 @@
-import type { House } from "../../../src/service/parts.ts";
+import type { ApplianceParts } from "../../../src/service/parts.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 
-export const HOUSE_BUDGET = { memoryBytes: 4_294_967_296, vcpus: 8 };
+export const APPLIANCE_BUDGET = { memoryBytes: 4_294_967_296, vcpus: 8 };
 
-/** A house without machines, which reaches nothing outside. */
-export function emptyHouse(dataDirectory: string, clock: () => number): House & { readonly scheduler: Scheduler } {
+/** A appliance without machines, which reaches nothing outside. */
+export function emptyApplianceParts(
+  dataDirectory: string,
+  clock: () => number,
+): ApplianceParts & { readonly scheduler: Scheduler } {
   const outside = {
     servers: ["192.0.2.1"],
     nameServerAnswers: async () => true,
@@ -12,7 +15,7 @@ export function emptyHouse(dataDirectory: string, clock: () => number): House & 
     proxyFault: async () => null,
   };
   return {
-    scheduler: new Scheduler(HOUSE_BUDGET, clock),
+    scheduler: new Scheduler(APPLIANCE_BUDGET, clock),
     machines: { counts: () => ({ waiting: 1, ready: 1, inUse: 0 }) },
     poolSize: 2,
     retention: { untaggedTtlMs: null, filesTtlMs: null },

@@ -106,7 +106,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
     <Dialog title="New token" onClose={onClose} actions={actions}>
       <form
         id={form}
-        class="house-form"
+        class="appliance-form"
         onSubmit={(event) => {
           event.preventDefault();
           if (!isBusy) void make();
@@ -125,7 +125,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
         />
         <Select label="Scopes" value={preset} choices={PRESETS} onValue={setPreset} />
         {preset === "chosen" ? (
-          <fieldset class="house-scopes">
+          <fieldset class="appliance-scopes">
             <legend class="visually-hidden">Scopes</legend>
             {SCOPES.map((scope) => (
               <Checkbox
@@ -137,10 +137,10 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
             ))}
           </fieldset>
         ) : (
-          <p class="muted house-small">{scopes.join(", ")}</p>
+          <p class="muted appliance-small">{scopes.join(", ")}</p>
         )}
         {scopes.includes("operator") ? (
-          <p class="house-warning">
+          <p class="appliance-warning">
             Whoever has it sees all accounts and this host, and can create tokens like this one.
           </p>
         ) : null}
@@ -166,10 +166,10 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
         </Button>
       }
     >
-      <div class="house-form">
+      <div class="appliance-form">
         <p>Copy it now: it is not stored, and cannot be shown again.</p>
         <div class="command-line">
-          <code ref={secret} class="house-secret" tabIndex={0}>
+          <code ref={secret} class="appliance-secret" tabIndex={0}>
             {made.token}
           </code>
           <CopyButton text={made.token} label="Copy the token" />
@@ -178,7 +178,7 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
           For the account {made.account}, with {made.scopes.join(", ")}, until {timeText(Date.parse(made.expires_at))}.
         </p>
         {isWarned ? (
-          <p class="house-warning" role="alert">
+          <p class="appliance-warning" role="alert">
             It cannot be shown again. Close once more if you are done.
           </p>
         ) : null}

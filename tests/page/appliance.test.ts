@@ -35,16 +35,16 @@ describe("somebody without the scope", () => {
   test("sees what is theirs, and what an operator would see, and asks for nothing of it", async () => {
     const { appliance, image } = scene;
     const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
-    await using tab = await open("/house");
+    await using tab = await open("/appliance");
     const { page } = tab;
     const yours = page.getByRole("region", { name: "Your operations" });
     await yours.getByRole("link", { name: /sleep 600/ }).waitFor();
     expect(await yours.getByRole("link", { name: /sleep 600/ }).getAttribute("href")).toBe(`/runs/${run}`);
-    const tabs = page.getByRole("navigation", { name: "Parts of the house" }).getByRole("link");
+    const tabs = page.getByRole("navigation", { name: "Parts of the appliance" }).getByRole("link");
     await becomes(() => tabs.allTextContents(), ["Now", "Space", "Operations"]);
     const note = page.getByRole("complementary", { name: "For operators" });
     await note.getByText("coppice token create --account tester --scope '*' --scope operator").waitFor();
-    expect(await viewProblems(tab, "house-now-own")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-now-own")).toEqual([]);
 
     // It goes when it ends, without anybody's doing.
     await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
@@ -53,9 +53,9 @@ describe("somebody without the scope", () => {
     await tabs.nth(1).click();
     await page.getByRole("table", { name: "Your largest images" }).getByRole("link").first().waitFor();
     expect(await page.getByRole("region", { name: "Disk" }).count()).toBe(0);
-    expect(await viewProblems(tab, "house-space-own")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-space-own")).toEqual([]);
     for (const part of ["tokens", "health"]) {
-      await page.goto(`/house/${part}`);
+      await page.goto(`/appliance/${part}`);
       await note.waitFor();
       expect(await page.getByRole("table").count()).toBe(0);
       expect(await page.getByRole("button", { name: "New token" }).count()).toBe(0);
@@ -68,7 +68,7 @@ describe("operations", () => {
   test("are filtered by what the link says, and the link by the filters", async () => {
     const { appliance, image } = scene;
     await appliance.finished(await appliance.spawn({ image, command: "exit 3", shell: true }));
-    await using tab = await open("/house/operations?kind=image_import");
+    await using tab = await open("/appliance/operations?kind=image_import");
     const { page } = tab;
     const rows = page.getByRole("table").getByRole("row");
     const kinds = async () => {
@@ -89,14 +89,14 @@ describe("operations", () => {
     await rows.nth(2).waitFor();
     await becomes(async () => (await kinds()).sort(), ["Import", "Run"]);
     // What a link says wrongly is as if it said nothing.
-    await page.goto("/house/operations?status=EVERYTHING&from=-7&since=x");
+    await page.goto("/appliance/operations?status=EVERYTHING&from=-7&since=x");
     await rows.nth(2).waitFor();
-    expect(await viewProblems(tab, "house-operations")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-operations")).toEqual([]);
     expect(askedAsOperator(tab)).toEqual([]);
   });
 
   test("appear as they begin, and end where they stand", async () => {
-    await using tab = await open("/house/operations?kind=instance");
+    await using tab = await open("/appliance/operations?kind=instance");
     const { page } = tab;
     const command = "sleep 60; echo appeared";
     const run = await scene.appliance.spawn({ image: scene.image, command, shell: true, disposable: true });
@@ -110,7 +110,7 @@ describe("operations", () => {
 describe("an operator", () => {
   test("sees the budget and the work of all accounts as it changes", async () => {
     const { appliance, image } = scene;
-    await using tab = await open("/house", operator);
+    await using tab = await open("/appliance", operator);
     const { page } = tab;
     await page.getByText("Nothing is running or waiting.").waitFor();
     const memory = () => page.getByRole("meter", { name: "Memory" }).getAttribute("aria-valuetext");
@@ -123,7 +123,7 @@ describe("an operator", () => {
     );
     // Of others, their operations are not shown.
     expect(await page.getByRole("link", { name: /sleep 600/ }).count()).toBe(0);
-    expect(await viewProblems(tab, "house-now")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-now")).toEqual([]);
     await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
     await page.getByText("Nothing is running or waiting.").waitFor();
   });
@@ -135,7 +135,7 @@ describe("an operator", () => {
     const { uuid } = (await (await appliance.fetch("/files", { method: "POST", headers, body })).json()) as {
       uuid: string;
     };
-    await using tab = await open("/house/space", operator);
+    await using tab = await open("/appliance/space", operator);
     const { page } = tab;
     const collector = page.getByRole("region", { name: "Collector" });
     const collect = collector.getByRole("button", { name: "Collect now…" });
@@ -149,7 +149,7 @@ describe("an operator", () => {
     await page.getByRole("table", { name: "Largest images" }).getByText("busybox").waitFor();
     // The image is another account's, so that there is nothing to go to.
     expect(await page.getByRole("table", { name: "Largest images" }).getByRole("link").count()).toBe(0);
-    expect(await viewProblems(tab, "house-space")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-space")).toEqual([]);
 
     await collect.click();
     const question = page.getByRole("dialog", { name: "Collect now?" });
@@ -160,7 +160,7 @@ describe("an operator", () => {
     expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(200);
     await collect.click();
     await question.waitFor();
-    expect(await viewProblems(tab, "house-collect")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-collect")).toEqual([]);
     await question.getByRole("button", { name: "Collect" }).click();
     await page.getByText(/The collector gave back 3\.0 MiB/).waitFor();
     await collector.getByText("There is nothing to give back now.").waitFor();
@@ -168,10 +168,10 @@ describe("an operator", () => {
   });
 
   test("makes a token that is shown once, and revokes it after a question", async () => {
-    await using tab = await open("/house/tokens", operator);
+    await using tab = await open("/appliance/tokens", operator);
     const { page } = tab;
     await page.getByRole("table", { name: "Tokens" }).getByText("this session").waitFor();
-    expect(await viewProblems(tab, "house-tokens")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-tokens")).toEqual([]);
     await page.getByRole("button", { name: "New token" }).click();
     const form = page.getByRole("dialog", { name: "New token" });
     await form.getByLabel("Account").fill("two words");
@@ -182,7 +182,7 @@ describe("an operator", () => {
     await form.getByLabel("files:read").uncheck();
     await form.getByLabel("instances:spawn").check();
     await form.getByLabel("Valid for").selectOption({ label: "1 day" });
-    expect(await viewProblems(tab, "house-new-token")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-new-token")).toEqual([]);
     await form.getByRole("button", { name: "Create token" }).click();
 
     const made = page.getByRole("dialog", { name: "Token created" });
@@ -191,7 +191,7 @@ describe("an operator", () => {
     expect(claims).toMatchObject({ sub: "robot", scope: "images:read instances:spawn instances:read operations:read" });
     expect(claims.exp - claims.iat).toBe(86_400);
     expect(await statusWith(secret)).toBe(200);
-    expect(await viewProblems(tab, "house-made-token")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-made-token")).toEqual([]);
     // Closed by mistake, it is still there; then it is gone for good.
     await page.keyboard.press("Escape");
     await made.getByText(/It cannot be shown again/).waitFor();
@@ -205,7 +205,7 @@ describe("an operator", () => {
     await revoke.click();
     const question = page.getByRole("dialog", { name: "Revoke a token" });
     await question.getByText("robot").first().waitFor();
-    expect(await viewProblems(tab, "house-revoke")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-revoke")).toEqual([]);
     await question.getByRole("button", { name: "Cancel" }).click();
     await question.waitFor({ state: "detached" });
     await drawn(page);
@@ -227,7 +227,7 @@ describe("an operator", () => {
     for (let count = 0; count < 60; count++) {
       expect((await scene.appliance.post("/operator/tokens", body, operator)).status).toBe(201);
     }
-    await using tab = await open("/house/tokens?account=many", operator);
+    await using tab = await open("/appliance/tokens?account=many", operator);
     const { page } = tab;
     const revokes = page.getByRole("button", { name: /^Revoke .* of many$/ });
     const pages = page.getByRole("navigation", { name: "Pages" });
@@ -241,13 +241,13 @@ describe("an operator", () => {
     await pages.getByText("51 to 60").waitFor();
     await pages.getByRole("link", { name: "Newer" }).click();
     await pages.getByText("1 to 50").waitFor();
-    await page.goto("/house/no-such-part");
+    await page.goto("/appliance/no-such-part");
     await page.getByRole("heading", { name: "Page not found" }).waitFor();
   });
 
   test("who revokes the token of the session is told, and signed out", async () => {
     const own = await scene.appliance.createToken("ann", "--scope", "operator");
-    await using tab = await open("/house/tokens?account=ann", own);
+    await using tab = await open("/appliance/tokens?account=ann", own);
     const { page } = tab;
     await page.getByRole("button", { name: `Revoke ${idOf(own).slice(-8)} of ann` }).click();
     const question = page.getByRole("dialog", { name: "Revoke a token" });
@@ -258,19 +258,19 @@ describe("an operator", () => {
   });
 
   test("sees what doctor finds", async () => {
-    await using tab = await open("/house/health", operator);
+    await using tab = await open("/appliance/health", operator);
     const { page } = tab;
     await page.getByRole("heading", { level: 3, name: "skopeo" }).waitFor();
     await page.getByRole("heading", { level: 3, name: "name servers" }).waitFor();
     await becomes(() => page.getByText(/^Checked/).count(), 1);
-    expect(await viewProblems(tab, "house-health")).toEqual([]);
+    expect(await viewProblems(tab, "appliance-health")).toEqual([]);
   });
 
   test("does it all by the keyboard, and comes back to where it began", async () => {
     await using tab = await open("/", operator);
     const { page } = tab;
-    await pressSequence(page, "gh");
-    await page.getByRole("heading", { level: 1, name: "House" }).waitFor();
+    await pressSequence(page, "ga");
+    await page.getByRole("heading", { level: 1, name: "Appliance" }).waitFor();
     await tabTo(tab, page.getByRole("link", { name: "Tokens" }));
     await page.keyboard.press("Enter");
     await page.getByRole("table", { name: "Tokens" }).waitFor();

@@ -39,7 +39,7 @@ export function NowPart() {
 }
 
 function LoadSection() {
-  const load = useResource("house-load", (signal) => answerOf(api.v1.operator.load.get({ fetch: { signal } })));
+  const load = useResource("appliance-load", (signal) => answerOf(api.v1.operator.load.get({ fetch: { signal } })));
   useEvery(LOAD_MS, load.reload);
   if (load.value === undefined) {
     if (load.problem === undefined) return <Skeleton lines={5} label="Loading" />;
@@ -51,14 +51,14 @@ function LoadSection() {
     <>
       {load.problem === undefined ? null : <ProblemNote problem={load.problem} />}
       <Section heading="Budget">
-        <div class="house-meters">
+        <div class="appliance-meters">
           <Meter label="Memory" used={memory_bytes.used} total={memory_bytes.budget} text={bytesText} />
           <Meter label="Virtual CPUs" used={vcpus.used} total={vcpus.budget} text={countText} />
-          <dl class="house-meter">
+          <dl class="appliance-meter">
             <dt class="muted">Virtual machines</dt>
             <dd>
               <strong class="number">{countText(machines.in_use)}</strong> in use
-              <span class="muted house-small house-line">{pool}</span>
+              <span class="muted appliance-small appliance-line">{pool}</span>
             </dd>
           </dl>
         </div>
@@ -90,7 +90,7 @@ const ACCOUNTS: readonly Column<Load["accounts"][number]>[] = [
 
 function OwnSection() {
   const { may } = useSession();
-  const own = useResource("house-own", async (signal) => {
+  const own = useResource("appliance-own", async (signal) => {
     const [running, waiting] = await Promise.all(
       (["EXECUTING", "PENDING"] as const).map((status) =>
         answerOf(api.v1.operations.get({ query: { status, about: true, limit: OWN_MAX }, fetch: { signal } })),

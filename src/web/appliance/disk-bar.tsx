@@ -17,35 +17,39 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
   const isFull = free < reserve;
   return (
     <>
-      <div class="house-bar house-bar-large" aria-hidden="true">
+      <div class="appliance-bar appliance-bar-large" aria-hidden="true">
         {pieces
           .filter(({ bytes }) => bytes > 0)
           .map(({ id, bytes }) => (
-            <span key={id} class={`house-bar-part house-bar-${id}`} style={{ width: `${(bytes / total) * 100}%` }} />
+            <span
+              key={id}
+              class={`appliance-bar-part appliance-bar-${id}`}
+              style={{ width: `${(bytes / total) * 100}%` }}
+            />
           ))}
       </div>
-      <dl class="house-legend">
+      <dl class="appliance-legend">
         {pieces.map(({ id, label, bytes, note }) => (
           <div key={id}>
             <dt>
-              <span class={`house-swatch house-bar-${id}`} aria-hidden="true" />
+              <span class={`appliance-swatch appliance-bar-${id}`} aria-hidden="true" />
               {label}
             </dt>
             <dd>
               <Bytes value={bytes} />
-              {note === undefined ? null : <span class="muted house-small house-line">{note}</span>}
+              {note === undefined ? null : <span class="muted appliance-small appliance-line">{note}</span>}
             </dd>
           </div>
         ))}
       </dl>
-      <p class={isFull ? "house-warning" : "muted"}>
+      <p class={isFull ? "appliance-warning" : "muted"}>
         {isFull ? <Icon name="warning" /> : null}
         {isFull
           ? `Less than ${bytesText(reserve)} is free: no new work is accepted, and the run that writes most is ended.`
           : `No new work is accepted when less than ${bytesText(reserve)} is free.`}
       </p>
       {disk.files === undefined || disk.files.free >= disk.files.reserve ? null : (
-        <p class="house-warning">
+        <p class="appliance-warning">
           <Icon name="warning" />
           The file system has nearly no room for more files (inodes): no new work is accepted.
         </p>

@@ -4,7 +4,7 @@ import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { HealthPart } from "./health.tsx";
-import "./house.css";
+import "./appliance.css";
 import { NowPart } from "./now.tsx";
 import { OperationsPart } from "./operations.tsx";
 import { SpacePart } from "./space.tsx";
@@ -35,11 +35,11 @@ export function View() {
   const isOperator = may("operator");
   // Who follows a link to a part of operators is told there what it takes.
   const shown = PARTS.filter((part) => isOperator || part.isForOperators !== true || part === current);
-  const tabs = shown.map(({ id, label }) => ({ id, label, href: id === NOW.id ? "/house" : `/house/${id}` }));
+  const tabs = shown.map(({ id, label }) => ({ id, label, href: id === NOW.id ? "/appliance" : `/appliance/${id}` }));
   return (
     <>
-      <PageHeader heading="House" title={current === NOW ? "House" : `${current.label} · House`} />
-      <Tabs label="Parts of the house" tabs={tabs} current={current.id} />
+      <PageHeader heading="Appliance" title={current === NOW ? "Appliance" : `${current.label} · Appliance`} />
+      <Tabs label="Parts of the appliance" tabs={tabs} current={current.id} />
       <current.Part key={current.id} />
     </>
   );

@@ -49,7 +49,7 @@ function Tokens() {
     queryOf({ state: state === "valid" ? "" : state, account, ...change });
   const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
   const [owner, setOwner] = useTyped(account, (text) => filter({ account: text.trim() }));
-  const { value, problem, reload } = useResource(`house-tokens${link({ from: offset })}`, (signal) =>
+  const { value, problem, reload } = useResource(`appliance-tokens${link({ from: offset })}`, (signal) =>
     answerOf(
       api.v1.operator.tokens.get({
         query: {
@@ -64,7 +64,7 @@ function Tokens() {
   const rows = value?.slice(0, PAGE_ROWS);
   return (
     <>
-      <div class="house-filters">
+      <div class="appliance-filters">
         <Select
           label="Status"
           value={state}
@@ -72,7 +72,7 @@ function Tokens() {
           onValue={(next) => filter({ state: next === "valid" ? "" : next })}
         />
         <Field label="Account" value={owner} type="search" onValue={setOwner} />
-        <div class="house-filters-end">
+        <div class="appliance-filters-end">
           <Button tone="primary" icon="plus" onClick={() => setMaking(true)}>
             New token
           </Button>
@@ -97,7 +97,7 @@ function Tokens() {
               {link({}) === "?" ? null : (
                 <>
                   {" "}
-                  <Link href="/house/tokens">Show all valid tokens</Link>
+                  <Link href="/appliance/tokens">Show all valid tokens</Link>
                 </>
               )}
             </>
@@ -105,7 +105,7 @@ function Tokens() {
         />
       ) : null}
       {rows === undefined || rows.length === 0 ? null : (
-        <div class="house-tokens">
+        <div class="appliance-tokens">
           <Table label="Tokens" columns={columnsOf(setRevoked)} rows={rows} rowKey={({ uuid }) => uuid} />
         </div>
       )}
@@ -181,7 +181,7 @@ function Revocation({ token, onRevoked, onClose }: RevocationProps) {
         The token <code>{shortId(uuid)}</code> of the account {account} allows {scopes.join(", ")}. It ends at once and
         for good, with the sessions of this page that were begun with it. What runs goes on.
       </p>
-      {current ? <p class="house-warning">You are signed in with it: you will be signed out.</p> : null}
+      {current ? <p class="appliance-warning">You are signed in with it: you will be signed out.</p> : null}
     </Confirm>
   );
 }

@@ -14,15 +14,15 @@ export function Meter({ label, used, total, text, note }: MeterProps) {
   const share = total > 0 ? Math.min(1, used / total) : 0;
   const said = `${text(used)} of ${text(total)}`;
   return (
-    <div class="house-meter">
-      <div class="house-meter-head">
+    <div class="appliance-meter">
+      <div class="appliance-meter-head">
         <span class="muted">{label}</span>
         <span class="number">
           <strong>{text(used)}</strong> <span class="muted">of {text(total)}</span>
         </span>
       </div>
       <div
-        class="house-bar"
+        class="appliance-bar"
         role="meter"
         aria-label={label}
         aria-valuemin={0}
@@ -30,9 +30,11 @@ export function Meter({ label, used, total, text, note }: MeterProps) {
         aria-valuenow={Math.min(used, total)}
         aria-valuetext={said}
       >
-        {share === 0 ? null : <span class="house-bar-part house-bar-used" style={{ width: `${share * 100}%` }} />}
+        {share === 0 ? null : (
+          <span class="appliance-bar-part appliance-bar-used" style={{ width: `${share * 100}%` }} />
+        )}
       </div>
-      {note === undefined ? null : <p class="muted house-small">{note}</p>}
+      {note === undefined ? null : <p class="muted appliance-small">{note}</p>}
     </div>
   );
 }

@@ -36,7 +36,7 @@ export function SpacePart() {
 }
 
 function DiskSections() {
-  const space = useResource("house-space", (signal) =>
+  const space = useResource("appliance-space", (signal) =>
     answerOf(api.v1.operator.space.get({ query: { limit: ROWS_MAX }, fetch: { signal } })),
   );
   const { account } = useSession();
@@ -122,10 +122,10 @@ function ImageName({ uuid, tag, about, isLink }: NamedImage & { readonly isLink:
     </>
   );
   return (
-    <div class="house-what" title={uuid}>
+    <div class="appliance-what" title={uuid}>
       {isLink ? <Link href={`/images/${uuid}`}>{name}</Link> : name}
       {about === undefined ? null : (
-        <div class="muted house-small">
+        <div class="muted appliance-small">
           <GuestText text={about} isMono hasTitle />
         </div>
       )}
@@ -162,7 +162,7 @@ const OWN_COLUMNS: readonly Column<BranchImage>[] = [
 
 function OwnSpace() {
   const { account } = useSession();
-  const { value, problem, reload } = useResource("house-own-space", ownImages);
+  const { value, problem, reload } = useResource("appliance-own-space", ownImages);
   if (value === undefined) {
     if (problem === undefined) return <Skeleton lines={6} label="Loading your images" />;
     return <ProblemNote title="Your images could not be read" problem={problem} onRetry={reload} />;

@@ -19,7 +19,7 @@ async function collection(method: "GET" | "POST", signal?: AbortSignal): Promise
 
 /** What the collector would give back, and a button that lets it. */
 export function CollectionSection({ onCollected }: { readonly onCollected: () => void }) {
-  const preview = useResource("house-collection", (signal) => collection("GET", signal));
+  const preview = useResource("appliance-collection", (signal) => collection("GET", signal));
   const [isAsking, setAsking] = useState(false);
   const toast = useToast();
   const { value, problem, reload } = preview;

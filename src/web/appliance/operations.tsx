@@ -51,7 +51,7 @@ export function OperationsPart() {
   // Other filters begin with the newest.
   const filter = (change: Readonly<Record<string, string>>) => navigate(link(change), { replace: true });
 
-  const key = `house-operations${link({ from: offset })}`;
+  const key = `appliance-operations${link({ from: offset })}`;
   const { value, problem, reload } = useResource(key, (signal) =>
     answerOf(
       api.v1.operations.get({
@@ -70,12 +70,12 @@ export function OperationsPart() {
   const isFiltered = status !== undefined || kind !== undefined || since !== undefined;
   return (
     <>
-      <search class="house-filters">
+      <search class="appliance-filters">
         <Select label="Status" value={status ?? ""} choices={STATUSES} onValue={(next) => filter({ status: next })} />
         <Select label="Kind" value={kind ?? ""} choices={KINDS} onValue={(next) => filter({ kind: next })} />
         <Select label="Started" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
         {isFiltered ? (
-          <Link class="house-clear" href="/house/operations">
+          <Link class="appliance-clear" href="/appliance/operations">
             Clear
           </Link>
         ) : null}

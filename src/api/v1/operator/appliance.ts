@@ -1,7 +1,7 @@
 import { Elysia } from "elysia";
 import { isoTime } from "../../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../../domain/listing.ts";
-import type * as house from "../../../service/operator/house.ts";
+import type * as appliance from "../../../service/operator/appliance.ts";
 import { about, checked, jsonSpec } from "../../route.ts";
 import { Collection, FiguresQuery, HealthReport, Load, Space } from "../schema/operator.ts";
 import type { Surface } from "../surface.ts";
@@ -55,15 +55,15 @@ const HEALTH = {
   }),
 };
 
-export function houseRoutes(surface: Surface) {
-  const { house } = surface.service;
+export function applianceRoutes(surface: Surface) {
+  const { appliance } = surface.service;
   return new Elysia({ prefix: "/operator" })
     .use(surface.access)
-    .get("/load", async ({ query: { limit = LIMIT_DEFAULT } }) => loadOf(await house.load(limit)), {
+    .get("/load", async ({ query: { limit = LIMIT_DEFAULT } }) => loadOf(await appliance.load(limit)), {
       reads: SCOPE,
       ...LOAD,
     })
-    .get("/space", async ({ query: { limit = LIMIT_DEFAULT } }) => spaceOf(await house.space(limit)), {
+    .get("/space", async ({ query: { limit = LIMIT_DEFAULT } }) => spaceOf(await appliance.space(limit)), {
       reads: SCOPE,
       ...SPACE,
     })
@@ -72,7 +72,7 @@ export function houseRoutes(surface: Surface) {
       async ({ request, server }) => {
         // The sizes of many layers take long to read.
         server?.timeout(request, 0);
-        return collectionOf(await house.collection());
+        return collectionOf(await appliance.collection());
       },
       { reads: SCOPE, ...PREVIEW },
     )
@@ -80,14 +80,14 @@ export function houseRoutes(surface: Surface) {
       "/collection",
       async ({ request, server, principal }) => {
         server?.timeout(request, 0);
-        return collectionOf(await house.collect(principal));
+        return collectionOf(await appliance.collect(principal));
       },
       { writes: SCOPE, ...COLLECT },
     )
-    .get("/health", async () => healthOf(await house.health()), { reads: SCOPE, ...HEALTH });
+    .get("/health", async () => healthOf(await appliance.health()), { reads: SCOPE, ...HEALTH });
 }
 
-function loadOf({ budget, used, machines, accounts }: house.Load): Load {
+function loadOf({ budget, used, machines, accounts }: appliance.Load): Load {
   return {
     memory_bytes: { budget: budget.memoryBytes, used: used.memoryBytes },
     vcpus: { budget: budget.vcpus, used: used.vcpus },
@@ -108,7 +108,7 @@ function loadOf({ budget, used, machines, accounts }: house.Load): Load {
   };
 }
 
-function spaceOf({ disk, totals, accounts, images }: house.Space): Space {
+function spaceOf({ disk, totals, accounts, images }: appliance.Space): Space {
   return {
     disk: {
       total_bytes: disk.totalBytes,
@@ -143,7 +143,7 @@ function spaceOf({ disk, totals, accounts, images }: house.Space): Space {
   };
 }
 
-function collectionOf({ reclaimed, retention }: house.Collection): Collection {
+function collectionOf({ reclaimed, retention }: appliance.Collection): Collection {
   const { images, layers, layerBytes, files, fileBytes } = reclaimed;
   const { untaggedTtlMs, filesTtlMs } = retention;
   return {
@@ -153,7 +153,7 @@ function collectionOf({ reclaimed, retention }: house.Collection): Collection {
   };
 }
 
-function healthOf({ healthy, checkedAt, findings }: house.Health): HealthReport {
+function healthOf({ healthy, checkedAt, findings }: appliance.Health): HealthReport {
   return {
     healthy,
     checked_at: isoTime(checkedAt),

@@ -17,7 +17,7 @@ import type { Finding } from "../../supervisor/health/finding.ts";
 import type { Cost } from "../../supervisor/operations/scheduler.ts";
 import { reclaim } from "../../supervisor/reclaim.ts";
 import { SharedReading } from "../../supervisor/shared-reading.ts";
-import type { House, Principal, ServiceParts } from "../parts.ts";
+import type { ApplianceParts, Principal, ServiceParts } from "../parts.ts";
 import { operatorOf } from "./tokens.ts";
 
 /** Sums over whole tables are good for this long, in `milliseconds`. */
@@ -59,7 +59,7 @@ export interface Space {
 
 export interface Collection {
   readonly reclaimed: Reclaimed;
-  readonly retention: House["retention"];
+  readonly retention: ApplianceParts["retention"];
 }
 
 export interface Health {
@@ -70,7 +70,7 @@ export interface Health {
 }
 
 /** Questions and orders of an operator about the appliance as a whole. Callers share what takes long to find out. */
-export interface HouseUseCases {
+export interface ApplianceUseCases {
   /** @param limit number of accounts */
   load(limit: number): Promise<Load>;
   /** @param limit number of accounts, and of images */
@@ -83,9 +83,9 @@ export interface HouseUseCases {
   health(): Promise<Health>;
 }
 
-export function houseUseCases(parts: ServiceParts): HouseUseCases {
-  const { db, layout, layers, limits, operations, clock, log, house, changes } = parts;
-  const { scheduler, machines, poolSize, retention } = house;
+export function applianceUseCases(parts: ServiceParts): ApplianceUseCases {
+  const { db, layout, layers, limits, operations, clock, log, appliance, changes } = parts;
+  const { scheduler, machines, poolSize, retention } = appliance;
   const reclaiming = { db, layout, layers, log, clock, changes, ...retention };
   const work = new SharedReading(() => liveWork(db), 0);
   const stored = new SharedReading(async () => {
@@ -95,7 +95,7 @@ export function houseUseCases(parts: ServiceParts): HouseUseCases {
   const preview = new SharedReading(() => reclaim(reclaiming, { dryRun: true }), SPACE_AGE_MS_MAX);
   const collection = new SharedReading(() => reclaim(reclaiming, { dryRun: false }), 0);
   const checks = new SharedReading(async () => {
-    const onHost = await hostFindings(house.health, null);
+    const onHost = await hostFindings(appliance.health, null);
     return { checkedAt: clock(), findings: [...onHost, runningFinding(operations.readiness(), "running")] };
   }, HEALTH_AGE_MS_MAX);
   return {

@@ -37,12 +37,12 @@ export function OperationRows({ label, rows }: { readonly label: string; readonl
 
 function Command({ id, kind, about, status, error }: Operation) {
   return (
-    <div class="house-what">
+    <div class="appliance-what">
       <Link href={`/runs/${id}`}>
         <GuestText text={about ?? `${KIND_LABELS[kind]} ${shortId(id)}`} isMono hasTitle />
       </Link>
       {status !== "FAILED" || error === undefined ? null : (
-        <div class="muted house-small">
+        <div class="muted appliance-small">
           <GuestText text={error.message} hasTitle />
         </div>
       )}
