@@ -39,16 +39,10 @@ export function testDatabase(): TestDatabase {
   };
 }
 
-/**
- * Writes a store as an older version left it, empty, and gives the names of its migrations.
- * @param without the first migration that it lacks; default is the last one there is
- */
-export function writeOlderDatabase(path: string, without = MIGRATIONS.at(-1)?.name): string[] {
+/** Writes an empty store as the version before the last migration left it. @returns the names of its migrations */
+export function writeOlderDatabase(path: string): string[] {
   const client = new Libsql(path);
-  const older = MIGRATIONS.slice(
-    0,
-    MIGRATIONS.findIndex(({ name }) => name === without),
-  );
+  const older = MIGRATIONS.slice(0, -1);
   client.exec("CREATE TABLE migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
   for (const { name, createdAt, statements } of older) {
     for (const statement of statements) client.exec(statement);

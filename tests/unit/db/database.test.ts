@@ -1,13 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { existsSync, rmSync, statSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, statSync } from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { sql } from "drizzle-orm";
 import Libsql from "libsql";
 import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
-import { getImage } from "../../../src/db/images.ts";
-import { findBaseLayer, findProvenBase } from "../../../src/db/layers.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -20,19 +17,16 @@ import {
   type TokenFilter,
 } from "../../../src/db/tokens.ts";
 import { storageFull } from "../../../src/domain/errors.ts";
-import type { FileId, ImageId, LayerId } from "../../../src/domain/ids.ts";
+import type { FileId } from "../../../src/domain/ids.ts";
 import {
   addExecuting,
   addOperation,
   alice,
   bob,
-  layerRow,
   newId,
   type TestDatabase,
   testDatabase,
-  writeOlderDatabase,
 } from "../../support/database.ts";
-import { testDirectory } from "../../support/layer-files.ts";
 import { until } from "../../support/waiting.ts";
 
 let opened: TestDatabase;
@@ -203,27 +197,6 @@ describe("the database", () => {
     client.exec("INSERT INTO migrations (name, created_at) VALUES ('9999_future', 9999999999999)");
     client.close();
     expect(() => openDatabase(opened.path)).toThrow(SchemaTooNewError);
-  });
-
-  test("shares no base that was imported before bases were verified", () => {
-    const old = testDirectory("old-db");
-    const path = join(old, "coppice.db");
-    writeOlderDatabase(path, "0005_base_proofs");
-    const client = new Libsql(path);
-    client.exec(`INSERT INTO layers (id, format, base_key, size_bytes, disk_bytes, entry_count, created_at)
-      VALUES ('base', 'erofs', 'key', 1, 1, 1, 1)`);
-    client.exec("INSERT INTO accounts (id, created_at) VALUES ('alice', 1)");
-    client.exec(`INSERT INTO images (id, account_id, layer_id, size_bytes, created_at)
-      VALUES ('image', 'alice', 'base', 1, 1)`);
-    client.close();
-    {
-      using upgraded = openDatabase(path);
-      expect(findBaseLayer(upgraded, "key")).toBeNull();
-      expect(findProvenBase(upgraded, alice, "key")).toBeNull();
-      expect(layerRow(upgraded, "base" as LayerId)).toMatchObject({ id: "base", baseKey: null });
-      expect(getImage(upgraded, alice, "image" as ImageId)?.layerId).toBe("base" as LayerId);
-    }
-    rmSync(old, { recursive: true });
   });
 
   test("has migrations in strictly increasing order", () => {
