@@ -1,11 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import type { Locator, Page } from "playwright-core";
+import type { Locator, Page, WebSocketRoute } from "playwright-core";
 import { activeOf, branchLines, uuidOf } from "../support/page/branches.ts";
 import { pressToRow } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab, TabOptions } from "../support/page/tab.ts";
 import { settled, viewProblems } from "../support/page/views.ts";
 import { becomes, hasFocus } from "../support/page/waits.ts";
+import { until } from "../support/waiting.ts";
 
 /** Nodes that the document may have at once. */
 const NODES_MAX = 300;
@@ -99,27 +100,36 @@ describe("the tree", () => {
     page.on("request", (request) => {
       requests += new URL(request.url()).pathname.endsWith("/v1/branches") ? 1 : 0;
     });
-    const changes = Promise.withResolvers<(changes: readonly object[]) => void>();
-    await page.routeWebSocket(/\/v1\/changes/, (socket) =>
-      changes.resolve((told) =>
-        socket.send(Buffer.from(told.map((change) => `data: ${JSON.stringify(change)}\n\n`).join(""))),
-      ),
-    );
-    await page.goto("/");
-    const tell = await changes.promise;
-    tell([{ type: "resync" }]);
-    await node(page, scene.image).waitFor();
+    let stream: WebSocketRoute | null = null;
+    await page.routeWebSocket(/\/v1\/changes/, (socket) => {
+      stream = socket;
+    });
+    const tell = (changes: readonly object[]): void =>
+      stream?.send(Buffer.from(changes.map((change) => `data: ${JSON.stringify(change)}\n\n`).join("")));
     const deleted = (count: number) =>
       Array.from({ length: count }, (_, at) => ({ type: "deleted", uuid: uuidOf(at) }));
-    const run = { type: "operation", uuid: uuidOf(20_000), kind: "instance", status: "EXECUTING", image: scene.image };
-    tell([...deleted(9_999), { ...run, created_at: new Date().toISOString() }]);
-    await node(page, run.uuid).waitFor();
-    expect(requests).toBe(1);
-    tell(deleted(1));
-    // The appliance knows no such run.
-    await node(page, run.uuid).waitFor({ state: "detached" });
+    const run = (at: number) => {
+      const created_at = new Date().toISOString();
+      const own = { uuid: uuidOf(at), kind: "instance", status: "EXECUTING", image: scene.image };
+      return { type: "operation", ...own, created_at };
+    };
+    await page.goto("/");
+    // The stream has told nothing: after a while, the page has loaded without it.
     await node(page, scene.image).waitFor();
-    expect(requests).toBe(2);
+    await until("the stream is open", () => stream !== null);
+    // A run shows that the page has taken all that was told before it. The appliance has no such run.
+    const [first, last] = [run(20_000), run(20_001)];
+    tell([{ type: "resync" }, first]);
+    await node(page, first.uuid).waitFor();
+    await settled(tab);
+    const loads = requests;
+    tell([...deleted(9_998), last]);
+    await node(page, last.uuid).waitFor();
+    expect(requests).toBe(loads);
+    tell(deleted(1));
+    await node(page, last.uuid).waitFor({ state: "detached" });
+    await node(page, scene.image).waitFor();
+    expect(requests).toBe(loads + 1);
   });
 
   test("is not waited for, nor tried again, with a token that may not read images", async () => {

@@ -22,20 +22,19 @@ afterAll(async () => {
 const outside = (path: string) => fetch(`${appliance.url}${path}`);
 const scrape = async () => parseExposition(await (await outside("/metrics")).text());
 
-test("every step of a run and of an import is measured, and steps add up to the whole", async () => {
-  const operation = await appliance.run(base, "echo x > /root/x");
+test("every step of a run and of an import is measured, within the time that has passed", async () => {
+  const startedAt = performance.now();
+  const { status } = await appliance.run(base, "sleep 1; echo x > /root/x");
+  const passedSeconds = (performance.now() - startedAt) / 1000;
+  expect(status).toBe("SUCCESS");
   const { value } = await scrape();
   const spawn = ["queue", "clone", "attach", "mount", "exec", "freeze", "index", "publish"];
   for (const phase of spawn) expect(value("coppice_spawn_phase_seconds_count", { phase })).toBe(1);
   const imported = ["queue", "resolve", "pull", "unpack", "build", "clone", "mount", "index", "publish"];
   for (const phase of imported) expect(value("coppice_import_phase_seconds_count", { phase })).toBe(1);
-  const sum = spawn
-    .slice(1)
-    .reduce((all, phase) => all + (value("coppice_spawn_phase_seconds_sum", { phase }) ?? 0), 0);
-  const share = (sum * 1000) / Number((operation as { duration_ms?: number }).duration_ms);
-  // Between two steps the process may have waited on a busy host.
-  expect(share).toBeGreaterThan(0.5);
-  expect(share).toBeLessThan(1.1);
+  const secondsOf = (phase: string): number => value("coppice_spawn_phase_seconds_sum", { phase }) ?? Number.NaN;
+  expect(spawn.reduce((all, phase) => all + secondsOf(phase), 0)).toBeLessThanOrEqual(passedSeconds);
+  expect(secondsOf("exec")).toBeGreaterThanOrEqual(1);
   expect(value("coppice_operations_ended_total", { kind: "instance", state: "success" })).toBe(1);
   expect(value("coppice_storage_objects", { class: "images" })).toBeGreaterThan(0);
 });
