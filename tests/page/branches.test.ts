@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { Locator, Page, WebSocketRoute } from "playwright-core";
-import { activeOf, branchLines, uuidOf } from "../support/page/branches.ts";
+import { activeOf, branchLines, changeEvents, startedRun, uuidOf } from "../support/page/branches.ts";
 import { pressToRow } from "../support/page/keys.ts";
 import { PageScene } from "../support/page/scene.ts";
 import type { Tab, TabOptions } from "../support/page/tab.ts";
@@ -104,21 +104,15 @@ describe("the tree", () => {
     await page.routeWebSocket(/\/v1\/changes/, (socket) => {
       stream = socket;
     });
-    const tell = (changes: readonly object[]): void =>
-      stream?.send(Buffer.from(changes.map((change) => `data: ${JSON.stringify(change)}\n\n`).join("")));
+    const tell = (changes: readonly object[]): void => stream?.send(changeEvents(changes));
     const deleted = (count: number) =>
       Array.from({ length: count }, (_, at) => ({ type: "deleted", uuid: uuidOf(at) }));
-    const run = (at: number) => {
-      const created_at = new Date().toISOString();
-      const own = { uuid: uuidOf(at), kind: "instance", status: "EXECUTING", image: scene.image };
-      return { type: "operation", ...own, created_at };
-    };
     await page.goto("/");
     // The stream has told nothing: after a while, the page has loaded without it.
     await node(page, scene.image).waitFor();
     await until("the stream is open", () => stream !== null);
     // A run shows that the page has taken all that was told before it. The appliance has no such run.
-    const [first, last] = [run(20_000), run(20_001)];
+    const [first, last] = [startedRun(20_000, scene.image), startedRun(20_001, scene.image)];
     tell([{ type: "resync" }, first]);
     await node(page, first.uuid).waitFor();
     await settled(tab);

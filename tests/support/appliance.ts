@@ -1,15 +1,19 @@
-import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import type { Operation } from "../../src/client/types.ts";
 import { cgroupNamespace } from "../../src/daemon.ts";
 import { DIE_WITH_PARENT } from "../../src/system/exec.ts";
+import { PROBE_MEMO_NAME } from "../../src/vm/probe.ts";
 import { deadline } from "./waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 /** A cold host probes its acceleration, which takes up to 15 s a candidate. */
 const READY_MS_MAX = 60_000;
 const STOP_MS_MAX = 30_000;
+const SHARED = process.env["COPPICE_TEST_SHARED"];
+const PROBE_MEMO = SHARED === undefined ? null : join(SHARED, PROBE_MEMO_NAME);
 
 /** The executable under test, or the sources where none is named. */
 function program(executable = process.env["COPPICE_TEST_EXECUTABLE"]): string[] {
@@ -84,6 +88,7 @@ export class Appliance implements AsyncDisposable {
     ];
     await writeFile(configFile, toml.join("\n"));
     const appliance = new Appliance(join(home, "data"), configFile, options);
+    await appliance.#rememberProbe();
     await appliance.up();
     appliance.token = await appliance.createToken("tester");
     return appliance;
@@ -239,8 +244,26 @@ export class Appliance implements AsyncDisposable {
     return (await this.leftovers()).filter((path) => path.startsWith("tmp/"));
   }
 
+  /**
+   * The first appliance of a run of rings tries every way to run machines; those after it begin with its verdicts, as a
+   * restarted one does. They hold for one build and one boot of the host.
+   */
+  async #rememberProbe(): Promise<void> {
+    if (PROBE_MEMO === null || !existsSync(PROBE_MEMO)) return;
+    await mkdir(this.dataDir, { mode: 0o700 });
+    await copyFile(PROBE_MEMO, join(this.dataDir, PROBE_MEMO_NAME));
+  }
+
+  async #shareProbe(): Promise<void> {
+    const own = join(this.dataDir, PROBE_MEMO_NAME);
+    if (PROBE_MEMO === null || existsSync(PROBE_MEMO) || !existsSync(own)) return;
+    await copyFile(own, `${PROBE_MEMO}.${process.pid}`);
+    await rename(`${PROBE_MEMO}.${process.pid}`, PROBE_MEMO);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.down();
+    await this.#shareProbe();
     await rm(resolve(this.dataDir, ".."), { recursive: true, force: true });
   }
 

@@ -48,7 +48,7 @@ async function nothingIsLeft(): Promise<void> {
 }
 
 describe("the description of the API", () => {
-  test.skipIf(DESCRIPTION_PATH === undefined)("is known to the tests (COPPICE_TEST_CH_OPENAPI)", async () => {
+  test.skipIf(DESCRIPTION_PATH === undefined)("is known to the tests (needs COPPICE_TEST_CH_OPENAPI)", async () => {
     await using machine = await host.vmm.boot(SHAPE);
     host.control({ refusals: true });
     // A stand-in that accepts everything would prove nothing.

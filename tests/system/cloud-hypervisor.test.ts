@@ -56,7 +56,7 @@ describe("a program that is too old", () => {
   });
 });
 
-describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROGRAM})`, () => {
+describe.skipIf(missing !== null)(`the real program (needs KVM and Cloud Hypervisor: ${missing ?? PROGRAM})`, () => {
   let host: RealHost;
   let machine: Machine;
   beforeAll(async () => {
@@ -203,7 +203,7 @@ describe.skipIf(missing !== null)(`the real program (with KVM; ${missing ?? PROG
 });
 
 describe.skipIf(withoutGuest !== null)(
-  `guests of the real program (with usable KVM; ${withoutGuest ?? PROGRAM})`,
+  `guests of the real program (needs KVM and Cloud Hypervisor: ${withoutGuest ?? PROGRAM})`,
   () => {
     test("with KVM can be saved and cloned, and each clone answers on a stream of its own", async () => {
       await using host = await openRealHost("vms");

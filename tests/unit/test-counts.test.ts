@@ -4,11 +4,13 @@ import { countTests, forbiddenSkips } from "../support/test-counts.ts";
 const CLOSING = `bun test v1.4.4
 tests/a.test.ts:
 (pass) adds [0.10ms]
-(skip) boots under KVM
+(skip) the real program (needs KVM; it is not installed) > boots
+(skip) the real program (needs KVM; it is not installed) > (unnamed)
+(skip) mounts (needs a newer kernel) [0.02ms]
 (skip) forgets
 (todo) later
  12 pass
- 2 skip
+ 4 skip
  1 todo
  3 fail
  18 expect() calls
@@ -19,7 +21,12 @@ test("counts come from the closing lines", () => {
   expect(countTests(CLOSING)).toEqual({
     passed: 12,
     failed: 3,
-    skipped: ["boots under KVM", "forgets", "later"],
+    skipped: [
+      { name: "the real program (needs KVM; it is not installed) > boots", needs: "KVM; it is not installed" },
+      { name: "mounts (needs a newer kernel)", needs: "a newer kernel" },
+      { name: "forgets", needs: null },
+      { name: "later", needs: null },
+    ],
     failures: [],
   });
 });
@@ -75,6 +82,10 @@ test("an error of a hook is known by its own name", () => {
   ]);
 });
 
-test("only a test that names KVM may be skipped in CI", () => {
-  expect(forbiddenSkips(countTests(CLOSING).skipped)).toEqual(["forgets", "later"]);
+test("a skipped test says what it needs, and only KVM may be missing in CI", () => {
+  const { skipped } = countTests(CLOSING);
+  const forgotten = ["forgets", "later"].map((name) => ({ name, why: "and does not say what it needs" }));
+  expect(forbiddenSkips(skipped, false)).toEqual(forgotten);
+  const mounts = { name: "mounts (needs a newer kernel)", why: "which CI does not allow" };
+  expect(forbiddenSkips(skipped, true)).toEqual([mounts, ...forgotten]);
 });

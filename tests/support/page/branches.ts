@@ -79,6 +79,17 @@ export function uuidOf(at: number): string {
   return `0190a000-0000-7000-8000-${digits}`;
 }
 
+/** A change: a run of an image has started. */
+export function startedRun(at: number, image: string): { readonly uuid: string } {
+  const run = { uuid: uuidOf(at), kind: "instance", status: "EXECUTING", image };
+  return Object.assign(run, { type: "operation", created_at: new Date().toISOString() });
+}
+
+/** Changes as the appliance sends them. */
+export function changeEvents(changes: readonly object[]): Buffer {
+  return Buffer.from(changes.map((change) => `data: ${JSON.stringify(change)}\n\n`).join(""));
+}
+
 /** The key of the item of the branches that is selected; null when none is. */
 export async function activeOf(page: Page): Promise<string | null> {
   return await page.evaluate(

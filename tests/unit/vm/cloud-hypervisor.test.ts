@@ -206,7 +206,7 @@ const DESCRIPTION = process.env["COPPICE_TEST_CH_OPENAPI"];
 describe("the description of the API", () => {
   const description = new ApiDescription(DESCRIPTION === undefined ? SMALL : readFileSync(DESCRIPTION, "utf8"));
 
-  test.skipIf(DESCRIPTION === undefined)("has every field and spelling that is sent (COPPICE_TEST_CH_OPENAPI)", () => {
+  test.skipIf(DESCRIPTION === undefined)("has each field and spelling sent (needs COPPICE_TEST_CH_OPENAPI)", () => {
     const requests: [string, unknown][] = [
       ["vm.create", buildVmConfig(SHAPE, true)],
       ["vm.create", buildVmConfig(SHAPE, false)],
