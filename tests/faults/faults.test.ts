@@ -13,9 +13,9 @@ import { cgroupNamespace } from "../../src/daemon.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { OPEN_LAYERS_COUNT_MAX } from "../../src/storage/limits.ts";
-import { run } from "../../src/system/exec.ts";
 import { type Appliance, processesWith } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { controlGroups } from "../support/control-groups.ts";
 import { allLayerIds } from "../support/database.ts";
 import { RawRegistry } from "../support/hostile-images.ts";
 import { listLayers } from "../support/layer-files.ts";
@@ -37,7 +37,6 @@ const MORE_MS = 900_000;
 const DISK_BYTES = 3_221_225_472;
 const DISK_FILES = 60_000;
 const RESERVE_BYTES = 67_108_864;
-const FIND_MS = 20_000;
 /** Descriptors beyond those of a new daemon: indexes that stay open for the next reader, and a few more. */
 const DESCRIPTORS_MORE_MAX = OPEN_LAYERS_COUNT_MAX + 60;
 /** A pool of one machine: its monitor, and the launcher that waits for it. */
@@ -138,23 +137,11 @@ async function leftBy(appliance: Appliance): Promise<string[]> {
   const layout = dataLayout(appliance.dataDir);
   using db = openDatabase(layout.database);
   const known = new Set(allLayerIds(db));
-  const groups = await run({
-    argv: [
-      "find",
-      "/sys/fs/cgroup",
-      "-mindepth",
-      "1",
-      "-path",
-      `*/${cgroupNamespace(appliance.dataDir)}/*`,
-      "-type",
-      "d",
-    ],
-    timeoutMs: FIND_MS,
-  });
+  const namespace = `/${cgroupNamespace(appliance.dataDir)}/`;
   const mounts = await Bun.file("/proc/self/mountinfo").text();
   return [
     ...(await processesWith(appliance.dataDir)).map(({ argv }) => argv),
-    ...Buffer.from(groups.stdout).toString().split("\n"),
+    ...(await controlGroups((path) => path.includes(namespace))),
     ...mounts.split("\n").filter((line) => line.includes(appliance.dataDir)),
     ...(await appliance.leftovers()),
     ...[...(await listLayers(layout))].filter((id) => !known.has(id)).map((id) => `layer ${id}`),

@@ -3,14 +3,13 @@ import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { cgroupNamespace } from "../../src/daemon.ts";
-import { run } from "../../src/system/exec.ts";
 import { Appliance, processesWith } from "./appliance.ts";
+import { controlGroups } from "./control-groups.ts";
 import { type RawImage, RawRegistry } from "./hostile-images.ts";
 import { type Body, upload } from "./runs.ts";
 import { until } from "./waiting.ts";
 
 const IMPORT_SECONDS = 180;
-const FIND_MS = 20_000;
 
 export interface Ended {
   readonly status: string;
@@ -122,11 +121,7 @@ export class HostileImports implements AsyncDisposable {
   async #outside(): Promise<string[]> {
     const { dataDir } = this.appliance;
     const { mtimeMs, ino } = await stat(join(this.canary, "file"));
-    const namespace = `*/${cgroupNamespace(dataDir)}/import-*`;
-    const groups = await run({
-      argv: ["find", "/sys/fs/cgroup", "-path", namespace, "-name", "import-*"],
-      timeoutMs: FIND_MS,
-    });
+    const namespace = `/${cgroupNamespace(dataDir)}/import-`;
     const tools = await processesWith(join(dataDir, "tmp/import-"));
     return [
       `${await readFile(join(this.canary, "file"), "utf8")} ${mtimeMs} ${ino}`,
@@ -136,7 +131,7 @@ export class HostileImports implements AsyncDisposable {
       ...(await readdir(dirname(dataDir))),
       ...(await readdir("/")),
       ...(await readFile("/proc/self/mountinfo", "utf8")).split("\n").filter((line) => line.includes(dataDir)),
-      ...Buffer.from(groups.stdout).toString().split("\n"),
+      ...(await controlGroups((path) => path.includes(namespace))),
       ...tools.map(({ argv }) => argv),
     ].filter((line) => line !== "");
   }

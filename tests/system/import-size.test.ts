@@ -1,10 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { statfs } from "node:fs/promises";
-import { tmpdir } from "node:os";
 import { Appliance } from "../support/appliance.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
 import { Registry } from "../support/registry.ts";
 import { type Body, download, execute, list, names } from "../support/runs.ts";
+import { SmallDisk } from "../support/small-disk.ts";
 import type { TarEntry } from "../support/tar.ts";
 import { until } from "../support/waiting.ts";
 
@@ -99,9 +98,11 @@ describe("an image cannot", () => {
   test("fill the disk of the service: one that unpacks to more than the free space ends FAILED insufficient_storage", async () => {
     const bomb = Buffer.alloc(400 * MIB);
     const reference = await pushImage(registry, "bomb:1", { layers: [[{ path: "zeros", content: bomb }]] });
-    const { bavail, bsize } = await statfs(tmpdir());
-    const reserve = bavail * bsize - 150 * MIB;
+    // Others use and free the space of the disk for temporary files.
+    await using disk = await SmallDisk.make(1024 * MIB, 20_000);
+    const reserve = (await disk.freeBytes()) - 150 * MIB;
     await using small = await Appliance.start({
+      parent: disk.path,
       registries: [registry.host],
       poolSize: 0,
       flags: ["--limits-disk-reserve-bytes", String(reserve)],

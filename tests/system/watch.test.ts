@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { resolve } from "node:path";
-import { run } from "../../src/system/exec.ts";
+import { basename, resolve } from "node:path";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { controlGroups } from "../support/control-groups.ts";
 import { parseExposition } from "../support/exposition.ts";
 import { until } from "../support/waiting.ts";
 
@@ -83,8 +83,7 @@ test("doctor boots a VM beside the appliance without affecting it, and leaves no
   expect(healthy).toBe(true);
   expect((await appliance.machinePids()).sort()).toEqual(before);
   expect(await appliance.unfinished()).toEqual([]);
-  const groups = await run({ argv: ["find", "/sys/fs/cgroup", "-name", "coppice-trial-*"], timeoutMs: 20_000 });
-  const left = Buffer.from(groups.stdout).toString().split("\n").filter(Boolean);
+  const left = await controlGroups((path) => basename(path).startsWith("coppice-trial-"));
   // Other tests may run doctor, too.
   expect(left.filter((path) => !existsSync(`/proc/${path.slice(path.lastIndexOf("-") + 1)}`))).toEqual([]);
   expect((await appliance.run(base, "true", { disposable: true })).status).toBe("SUCCESS");
