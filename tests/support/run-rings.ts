@@ -136,7 +136,7 @@ async function runProgram(
 /** A ring that crashed, ran nothing, or skipped what it must not skip has failed, whatever its tests say. */
 function judge(counts: TestCounts, code: number): TestCounts {
   const problems: string[] = [];
-  if (counts.passed + counts.failed === 0) problems.push("no test ran");
+  if (counts.passed + counts.failed === 0) problems.push(`no test ran: it ended with exit code ${code}`);
   else if (code !== 0 && counts.failed === 0) problems.push(`ended with exit code ${code}`);
   const isCi = process.env["CI"] === "true";
   problems.push(...forbiddenSkips(counts.skipped, isCi).map(({ name, why }) => `${name}: skipped, ${why}`));
