@@ -101,6 +101,7 @@ async function runProgram(
   endsAt: number,
   print: Print,
 ): Promise<{ code: number; output: string }> {
+  if (isInterrupted) return { code: 1, output: "" };
   const child = Bun.spawn([...argv], {
     cwd: ROOT,
     env: environment(ring),
