@@ -7,7 +7,7 @@ export class MemoryChannel implements ByteChannel {
   onWrite: (bytes: Uint8Array) => void = () => undefined;
   paused = false;
   #handler: ((chunk: Uint8Array | null) => void) | null = null;
-  #early: (Uint8Array | null)[] = [];
+  readonly #waiting: (Uint8Array | null)[] = [];
   #closed = false;
 
   async write(bytes: Uint8Array): Promise<void> {
@@ -17,7 +17,7 @@ export class MemoryChannel implements ByteChannel {
 
   onData(handler: (chunk: Uint8Array | null) => void): void {
     this.#handler = handler;
-    for (const chunk of this.#early.splice(0)) handler(chunk);
+    this.#flow();
   }
 
   pause(): void {
@@ -26,12 +26,19 @@ export class MemoryChannel implements ByteChannel {
 
   resume(): void {
     this.paused = false;
+    this.#flow();
   }
 
   deliver(chunk: Uint8Array | null): void {
     if (chunk === null) this.#closed = true;
-    if (this.#handler === null) this.#early.push(chunk);
-    else this.#handler(chunk);
+    this.#waiting.push(chunk);
+    this.#flow();
+  }
+
+  #flow(): void {
+    while (this.#handler !== null && !this.paused && this.#waiting.length > 0) {
+      this.#handler(this.#waiting.shift() ?? null);
+    }
   }
 }
 

@@ -1,83 +1,88 @@
 import { ApiError } from "../../domain/errors.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
+import { OutputBlocks, type OutputChunk, type OutputReader } from "./output-blocks.ts";
 
 /** Largest number of taps of one process. */
 const TAPS_COUNT_MAX = 4;
 
-/** A piece of a process's output. */
-export interface OutputChunk {
-  readonly stream: OutputStream;
-  readonly bytes: Uint8Array;
+interface TapOptions {
+  readonly before: Tap["before"];
+  readonly reader: OutputReader;
+  /** called when the reader has taken all output, and when it leaves */
+  readonly onTaken: () => void;
+  readonly onLeave: () => void;
 }
 
 /**
  * The output of a process for one reader, from the moment when the tap is opened. The process gets no more credit while
- * chunks wait for the reader, so its credit bounds their size.
+ * output waits for the reader, so its credit bounds the size of that.
  */
 export class Tap implements Disposable {
   /** sizes of the logged and of the dropped output of each stream before the first chunk */
   readonly before: Readonly<Record<OutputStream, StreamBytes>>;
-  readonly #onLeave: () => void;
-  readonly #chunks: OutputChunk[] = [];
+  readonly #options: TapOptions;
+  /** null after disposal */
+  #reader: OutputReader | null;
+  #isBehind = false;
   #isOver = false;
-  #hasLeft = false;
-  #changed = Promise.withResolvers<void>();
-  #taken: PromiseWithResolvers<void> | null = null;
+  #wake: (() => void) | null = null;
 
-  constructor(before: Tap["before"], onLeave: () => void) {
-    this.before = before;
-    this.#onLeave = onLeave;
+  constructor(options: TapOptions) {
+    this.before = options.before;
+    this.#reader = options.reader;
+    this.#options = options;
   }
 
   /** True after disposal. */
   get hasLeft(): boolean {
-    return this.#hasLeft;
+    return this.#reader === null;
   }
 
-  /** The chunks, until the process ends. The reader has taken a chunk when it requests the next one. */
+  /** True while output waits for the reader, or the reader has not yet asked for more. */
+  get isBehind(): boolean {
+    return this.#isBehind;
+  }
+
+  /** The output, until the process ends. The reader has taken a chunk when it requests the next one. */
   async *chunks(): AsyncGenerator<OutputChunk, void, undefined> {
     for (;;) {
-      for (let [chunk] = this.#chunks; chunk !== undefined; [chunk] = this.#chunks) {
-        yield chunk;
-        this.#chunks.shift();
-      }
-      this.#release();
+      for (let chunk = this.#next(); chunk !== null; chunk = this.#next()) yield chunk;
+      this.#take();
       if (this.#isOver) return;
-      await this.#changed.promise;
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
     }
   }
 
-  /** Queues a chunk. Resolves when the reader has taken all chunks. */
-  push(chunk: OutputChunk): Promise<void> {
-    this.#chunks.push(chunk);
-    this.#wake();
-    this.#taken ??= Promise.withResolvers();
-    return this.#taken.promise;
+  /** To be called when the blocks have more output. */
+  notify(): void {
+    this.#isBehind = true;
+    this.#wake?.();
   }
 
   end(): void {
     this.#isOver = true;
-    this.#wake();
+    this.#wake?.();
   }
 
-  /** Drops the waiting chunks, so that the process can go on. Idempotent. */
+  /** Drops the output that waits, so that the process can go on. Idempotent. */
   [Symbol.dispose](): void {
-    this.#hasLeft = true;
-    this.#chunks.length = 0;
-    this.#onLeave();
-    this.#release();
+    this.#reader = null;
+    this.#options.onLeave();
+    this.#take();
     this.end();
   }
 
-  #wake(): void {
-    this.#changed.resolve();
-    this.#changed = Promise.withResolvers();
+  #next(): OutputChunk | null {
+    return this.#reader?.next() ?? null;
   }
 
-  #release(): void {
-    this.#taken?.resolve();
-    this.#taken = null;
+  #take(): void {
+    if (!this.#isBehind) return;
+    this.#isBehind = false;
+    this.#options.onTaken();
   }
 }
 
@@ -85,6 +90,12 @@ export class Tap implements Disposable {
 export class ProcessTaps {
   readonly #bytes: (stream: OutputStream) => StreamBytes;
   readonly #taps = new Set<Tap>();
+  /** null while there is no tap */
+  #blocks: OutputBlocks | null = null;
+  /** of the log, while it can take no more */
+  #logged: Promise<void> | null = null;
+  /** of the log and all taps, while one of them can take no more */
+  #taken: PromiseWithResolvers<void> | null = null;
 
   /** @param bytes returns the sizes of the logged and of the dropped output of a stream so far */
   constructor(bytes: (stream: OutputStream) => StreamBytes) {
@@ -103,7 +114,13 @@ export class ProcessTaps {
       throw new ApiError("too_many_requests", "too many lossless attachments of the process", details);
     }
     const before = { stdout: this.#bytes("stdout"), stderr: this.#bytes("stderr") };
-    const tap = new Tap(before, () => void this.#taps.delete(tap));
+    this.#blocks ??= new OutputBlocks();
+    const tap: Tap = new Tap({
+      before,
+      reader: this.#blocks.reader(),
+      onTaken: () => this.#settle(),
+      onLeave: () => this.#leave(tap),
+    });
     this.#taps.add(tap);
     return tap;
   }
@@ -111,19 +128,40 @@ export class ProcessTaps {
   /**
    * Gives a copy of a chunk to all taps.
    * @param logged result of logging the chunk: resolves when the log can take more; undefined when it can now
-   * @returns a promise that resolves when the log and all taps can take more; undefined when they can now
+   * @returns a promise that resolves when the log and all taps can take more, the same one until then; undefined when they
+   *   can now
    */
   push(stream: OutputStream, chunk: Uint8Array, logged: Promise<void> | undefined): Promise<void> | undefined {
-    if (this.#taps.size === 0) return logged;
-    const copy = { stream, bytes: new Uint8Array(chunk) };
-    const waits = [...this.#taps].map((tap) => tap.push(copy));
-    if (logged !== undefined) waits.push(logged);
-    return Promise.all(waits).then(() => undefined);
+    if (this.#blocks === null) return logged;
+    this.#blocks.push(stream, chunk);
+    for (const tap of this.#taps) tap.notify();
+    if (logged !== undefined && logged !== this.#logged) this.#await(logged);
+    this.#taken ??= Promise.withResolvers();
+    return this.#taken.promise;
   }
 
   /** To be called when the process has ended or is lost. */
   end(): void {
     for (const tap of this.#taps) tap.end();
+  }
+
+  #await(logged: Promise<void>): void {
+    this.#logged = logged;
+    void logged.then(() => {
+      if (this.#logged === logged) this.#logged = null;
+      this.#settle();
+    });
+  }
+
+  #settle(): void {
+    if (this.#logged !== null || [...this.#taps].some(({ isBehind }) => isBehind)) return;
+    this.#taken?.resolve();
+    this.#taken = null;
+  }
+
+  #leave(tap: Tap): void {
+    this.#taps.delete(tap);
+    if (this.#taps.size === 0) this.#blocks = null;
   }
 }
 

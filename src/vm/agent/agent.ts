@@ -64,6 +64,14 @@ export interface Quiesced extends AsyncDisposable {
   thaw(): Promise<bigint>;
 }
 
+export interface ExecOptions {
+  /** a running command whose namespaces the new one joins */
+  readonly beside?: ExecHandle;
+  readonly onStart?: StartListener;
+  /** gives the start up while it waits for earlier requests */
+  readonly signal?: AbortSignal;
+}
+
 export interface AgentOptions {
   /** receives log lines from the guest */
   readonly log?: (text: string) => void;
@@ -163,13 +171,10 @@ export class Agent {
 
   /**
    * Starts a command; with `beside`, in the namespaces of that running command.
-   * The handle rejects with AgentError EAGAIN when too many commands run, ESRCH when `beside` has ended.
+   * The handle rejects with AgentError EAGAIN when too many commands run, ESRCH when `beside` has ended, and with the reason
+   * of `signal`, which gives the start up as long as it waits for earlier requests.
    */
-  exec(
-    spec: AgentExecSpec,
-    onOutput: OutputSink,
-    options: { readonly beside?: ExecHandle; readonly onStart?: StartListener } = {},
-  ): ExecHandle {
+  exec(spec: AgentExecSpec, onOutput: OutputSink, options: ExecOptions = {}): ExecHandle {
     let id = 0;
     // The handle lives as long as the command. Its functions must not name `spec`, which they would keep.
     const hasTerminal = spec.terminal !== undefined;
@@ -215,10 +220,11 @@ export class Agent {
     };
     // Later writes wait for the first input. They need no error from it: its failure ends the session.
     const first = sendFirstInput(spec.stdin, stdin, end).catch((error: Error) => session.fail(error));
-    const opened = this.#sendExec(session, spec, options.beside, (given) => {
+    const onId = (given: number) => {
       id = given;
       this.#ids.set(handle, given);
-    });
+    };
+    const opened = this.#sendExec(session, spec, onId, options);
     opened.catch((error: Error) => session.fail(error));
     return handle;
   }
@@ -317,8 +323,8 @@ export class Agent {
   async #sendExec(
     session: ExecSession,
     spec: AgentExecSpec,
-    host: ExecHandle | undefined,
     onId: (id: number) => void,
+    { beside: host, signal }: ExecOptions,
   ): Promise<void> {
     const bytes = encodeSpec(spec);
     if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX)
@@ -326,13 +332,17 @@ export class Agent {
     if (host !== undefined) await host.started;
     const beside = host === undefined ? 0 : this.#ids.get(host);
     if (beside === undefined) throw new Error("the command to run beside was not started in this guest");
-    await this.#link.open(session, async (id) => {
-      onId(id);
-      await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, beside));
-      for (const part of split(bytes, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
-        if (!session.ended) await this.#link.send(HostFrame.execSpec, id, part);
-      }
-    });
+    await this.#link.open(
+      session,
+      async (id) => {
+        onId(id);
+        await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, beside));
+        for (const part of split(bytes, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
+          if (!session.ended) await this.#link.send(HostFrame.execSpec, id, part);
+        }
+      },
+      signal,
+    );
   }
 
   #grant(session: number, stream: number, bytes: number): void {

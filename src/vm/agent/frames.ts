@@ -14,6 +14,7 @@ const AGENT_FRAME_TYPES: ReadonlySet<number> = new Set(Object.values(AgentFrame)
 export class FrameDecoder {
   readonly #types: ReadonlySet<number>;
   readonly #partial = new Uint8Array(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
+  readonly #partialView = viewOf(this.#partial);
   #partialBytes = 0;
 
   /** @param types the frame types that the other side may send */
@@ -22,35 +23,41 @@ export class FrameDecoder {
   }
 
   /**
-   * Takes the next bytes of the stream, and calls `take` with each complete frame.
+   * Takes the next bytes of the stream, and calls `take` with each complete frame, but with `countMax` at most.
+   * @returns the bytes that were not taken, for the next call; empty after fewer frames than `countMax`
    * @throws AgentProtocolError for an invalid header; the decoder must not be used afterwards
    */
-  push(chunk: Uint8Array, take: (frame: Frame) => void): void {
-    let rest = this.#completePartial(chunk, take);
-    while (rest.byteLength >= FRAME_HEADER_BYTES) {
-      const length = FRAME_HEADER_BYTES + this.#payloadBytes(rest);
-      if (rest.byteLength < length) break;
-      take(frameOf(rest.subarray(0, length)));
-      rest = rest.subarray(length);
+  push(chunk: Uint8Array, take: (frame: Frame) => void, countMax = Number.POSITIVE_INFINITY): Uint8Array {
+    let count = this.#partialBytes > 0 ? 1 : 0;
+    const bytes = this.#completePartial(chunk, take);
+    const view = viewOf(bytes);
+    let offset = 0;
+    for (; count < countMax && bytes.byteLength - offset >= FRAME_HEADER_BYTES; count++) {
+      const end = offset + FRAME_HEADER_BYTES + this.#payloadBytes(view, offset);
+      if (bytes.byteLength < end) break;
+      take(frameAt(view, offset, bytes.subarray(offset + FRAME_HEADER_BYTES, end)));
+      offset = end;
     }
+    const rest = bytes.subarray(offset);
+    if (count === countMax) return rest;
     this.#keep(rest);
+    return NOTHING;
   }
 
   /** Completes a frame that began in an earlier chunk. Returns the bytes after it. */
   #completePartial(chunk: Uint8Array, take: (frame: Frame) => void): Uint8Array {
     let rest = chunk;
+    const view = this.#partialView;
     while (this.#partialBytes > 0) {
       const whole =
-        this.#partialBytes < FRAME_HEADER_BYTES
-          ? FRAME_HEADER_BYTES
-          : FRAME_HEADER_BYTES + this.#payloadBytes(this.#partial);
+        this.#partialBytes < FRAME_HEADER_BYTES ? FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + this.#payloadBytes(view, 0);
       const part = rest.subarray(0, whole - this.#partialBytes);
       rest = rest.subarray(part.byteLength);
       this.#keep(part);
       if (this.#partialBytes < whole) return rest;
-      if (whole === FRAME_HEADER_BYTES && this.#payloadBytes(this.#partial) > 0) continue;
+      if (whole === FRAME_HEADER_BYTES && this.#payloadBytes(view, 0) > 0) continue;
       this.#partialBytes = 0;
-      take(frameOf(this.#partial.subarray(0, whole)));
+      take(frameAt(view, 0, this.#partial.subarray(FRAME_HEADER_BYTES, whole)));
     }
     return rest;
   }
@@ -60,25 +67,21 @@ export class FrameDecoder {
     this.#partialBytes += bytes.byteLength;
   }
 
-  /** Payload length in the header at the start of `bytes`. */
-  #payloadBytes(bytes: Uint8Array): number {
-    const view = viewOf(bytes);
-    const length = view.getUint32(0, true);
-    const type = view.getUint16(4, true);
+  /** Payload length in the header at `offset`. */
+  #payloadBytes(view: DataView, offset: number): number {
+    const length = view.getUint32(offset, true);
+    const type = view.getUint16(offset + 4, true);
     if (length > FRAME_PAYLOAD_BYTES_MAX) throw new AgentProtocolError(`a frame of ${length} bytes`);
     if (!this.#types.has(type)) throw new AgentProtocolError(`a frame of unknown type ${type}`);
-    if (view.getUint16(6, true) !== 0) throw new AgentProtocolError("a frame header with a non-zero reserve");
+    if (view.getUint16(offset + 6, true) !== 0) throw new AgentProtocolError("a frame header with a non-zero reserve");
     return length;
   }
 }
 
-function frameOf(bytes: Uint8Array): Frame {
-  const view = viewOf(bytes);
-  return {
-    type: view.getUint16(4, true),
-    session: view.getUint32(8, true),
-    payload: bytes.subarray(FRAME_HEADER_BYTES),
-  };
+const NOTHING = new Uint8Array();
+
+function frameAt(view: DataView, offset: number, payload: Uint8Array): Frame {
+  return { type: view.getUint16(offset + 4, true), session: view.getUint32(offset + 8, true), payload };
 }
 
 export function viewOf(bytes: Uint8Array): DataView {

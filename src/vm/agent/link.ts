@@ -5,12 +5,15 @@ import { encodeFrame, type Frame, FrameDecoder, viewOf } from "./frames.ts";
 import { GuestRequests } from "./guest-network.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame } from "./protocol.ts";
+import { RequestQueue } from "./request-queue.ts";
 import { guestText, type Session, type SessionClass } from "./sessions.ts";
 
 /** Limit of lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
 const ERRNO_TRY_AGAIN = 11;
 
+/** Frames of one guest that are handled in one turn of the event loop, which serves all guests and all callers. */
+const TURN_FRAMES_COUNT_MAX = 128;
 /**
  * Limit of frames that the host has decided to send and the guest has not taken. Credit and the limits of sessions keep an
  * honest guest, whose frames cause them, far below it.
@@ -19,7 +22,10 @@ const UNSENT_COUNT_MAX = 8192;
 /** What the windows of all connections of a guest may grow by: they have 32 MiB together then. */
 const GROWTH_BYTES_MAX = 33_554_432 - protocol.CONNECTIONS_COUNT_MAX * protocol.INPUT_WINDOW_BYTES_INITIAL;
 
-/** Limits of sessions by class, and whether a further session waits (`waits`) or is refused. */
+/**
+ * Limits of sessions by class, and whether a further session waits (`waits`) or is refused. A session that can be refused
+ * counts from the request on, so that a guest which reads nothing cannot make the host keep more of them.
+ */
 const CLASSES: Readonly<Record<SessionClass, { readonly countMax: number; readonly waits: boolean }>> = {
   process: { countMax: protocol.PROCESSES_COUNT_MAX, waits: false },
   task: { countMax: protocol.TASKS_COUNT_MAX, waits: true },
@@ -48,14 +54,16 @@ export class AgentLink {
   readonly #decoder = new FrameDecoder();
   readonly #sessions = new Map<number, Session>();
   readonly #counts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
+  /** requests whose sessions are not open yet */
+  readonly #queuedCounts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
   readonly #hello = Promise.withResolvers<Hello>();
   /** the guest's wishes for connections and names */
   readonly requests = new GuestRequests(this);
   readonly growth = new WindowGrowth(GROWTH_BYTES_MAX);
   /** Callbacks that wait for a session to end. */
   readonly #waiting: (() => void)[] = [];
-  /** The end of the last transmission: the frames of one request are sent without others in between. */
-  #transmission: Promise<unknown> = Promise.resolve();
+  /** The frames of one request are sent without others in between. */
+  readonly #requests = new RequestQueue();
   /** The end of the last turn of a connection. */
   #turns: Promise<unknown> = Promise.resolve();
   #unsentCount = 0;
@@ -64,6 +72,9 @@ export class AgentLink {
   #lastSession = 0;
   #greeted = false;
   #logLines = 0;
+  /** frames that can still be handled before a pause of one turn */
+  #leftCount = TURN_FRAMES_COUNT_MAX;
+  readonly #onNext = (frame: Frame) => this.#onFrame(frame);
   #closed: Error | null = null;
 
   constructor(channel: ByteChannel, log: (text: string) => void) {
@@ -80,17 +91,25 @@ export class AgentLink {
 
   /**
    * Waits for its turn, opens a session and sends its frames. Resolves when they are sent.
-   * @throws AgentError EAGAIN when the agent has no room for another process or connection
+   * @param signal gives the request up while it waits for its turn
+   * @throws AgentError EAGAIN when the agent has no room for another process or connection; the reason of `signal`
    */
-  open(session: Session, transmit: (id: number) => Promise<void>): Promise<void> {
-    return this.#inTurn(async () => {
-      const { countMax, waits } = CLASSES[session.class];
-      while (waits && this.#counts[session.class] >= countMax && this.#closed === null) await this.#sessionEnd();
-      if (this.#counts[session.class] >= countMax) {
-        throw new AgentError(ERRNO_TRY_AGAIN, `${countMax} sessions of this kind are alive in the guest`);
-      }
-      await transmit(this.#register(session));
+  async open(session: Session, transmit: (id: number) => Promise<void>, signal?: AbortSignal): Promise<void> {
+    const { class: kind } = session;
+    const { countMax, waits } = CLASSES[kind];
+    if (!waits && !this.#hasRoom(kind)) {
+      throw new AgentError(ERRNO_TRY_AGAIN, `${countMax} sessions of this kind are alive in the guest`);
+    }
+    this.#queuedCounts[kind] += 1;
+    using stack = new DisposableStack();
+    stack.defer(() => {
+      this.#queuedCounts[kind] -= 1;
     });
+    await this.#requests.run(async () => {
+      while (waits && this.#counts[kind] >= countMax && this.#closed === null) await this.#sessionEnd();
+      stack.dispose();
+      await transmit(this.#register(session));
+    }, signal);
   }
 
   /** Sends a frame, after the end of a hold if there is one. @throws AgentClosedError */
@@ -129,7 +148,7 @@ export class AgentLink {
 
   /** Registers a session that the guest opened; false when the guest has too many connections. */
   admit(id: number, session: Session): boolean {
-    if (this.#counts[session.class] >= CLASSES[session.class].countMax) return false;
+    if (!this.#hasRoom(session.class)) return false;
     this.#sessions.set(id, session);
     this.#counts[session.class] += 1;
     return true;
@@ -149,7 +168,7 @@ export class AgentLink {
    * hold ends when the agent refuses it.
    */
   async hold(session: Session, answer: Promise<unknown>): Promise<void> {
-    await this.#inTurn(async () => {
+    await this.#requests.run(async () => {
       while (this.#counts.task > 0 && this.#closed === null) await this.#sessionEnd();
       while (this.#hold !== null) await this.#hold.released.promise;
       if (this.#closed !== null) throw this.#closed;
@@ -181,6 +200,7 @@ export class AgentLink {
     this.#closed = error;
     this.#hello.reject(error);
     this.requests.stop();
+    this.#requests.close(error);
     for (const session of this.#sessions.values()) session.fail(error);
     this.#sessions.clear();
     if (this.#hold !== null) this.#release(this.#hold);
@@ -188,13 +208,8 @@ export class AgentLink {
     return error;
   }
 
-  #inTurn(work: () => Promise<void>): Promise<void> {
-    const turn = this.#transmission.then(async () => {
-      if (this.#closed !== null) throw this.#closed;
-      await work();
-    });
-    this.#transmission = turn.catch(() => undefined);
-    return turn;
+  #hasRoom(kind: SessionClass): boolean {
+    return this.#counts[kind] + this.#queuedCounts[kind] < CLASSES[kind].countMax;
   }
 
   #register(session: Session): number {
@@ -235,12 +250,29 @@ export class AgentLink {
       this.fail(new AgentClosedError("the agent's stream closed"));
       return;
     }
+    this.#take(chunk);
+  }
+
+  /** Handles the frames of a chunk, as many as the turn of the event loop has room for, and the others in later turns. */
+  #take(chunk: Uint8Array): void {
+    let rest: Uint8Array;
     try {
-      this.#decoder.push(chunk, (frame) => this.#onFrame(frame));
+      rest = this.#decoder.push(chunk, this.#onNext, this.#leftCount);
     } catch (error) {
       // AgentProtocolError blames the guest. An exception of an output handler must keep its type.
       this.#blame(error instanceof Error ? error : new Error(String(error)));
+      return;
     }
+    if (this.#leftCount > 0) return;
+    this.#channel.pause();
+    setImmediate(() => this.#continue(rest));
+  }
+
+  #continue(rest: Uint8Array): void {
+    if (this.#closed !== null) return;
+    this.#leftCount = TURN_FRAMES_COUNT_MAX;
+    this.#take(rest);
+    if (this.#leftCount > 0 && this.#closed === null) this.#channel.resume();
   }
 
   #blame(error: Error): void {
@@ -249,6 +281,7 @@ export class AgentLink {
   }
 
   #onFrame(frame: Frame): void {
+    this.#leftCount -= 1;
     // Frames after one that closed the link are ignored.
     if (this.#closed !== null) return;
     if (this.#hold?.state === "answered") throw new AgentProtocolError(`a frame of type ${frame.type} during a hold`);

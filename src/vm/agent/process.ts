@@ -157,7 +157,8 @@ export class ExecSession implements Session {
   }
 
   #output(frame: Frame): void {
-    if (frame.payload.byteLength < 4) throw unexpected(frame);
+    // An output without bytes would need no credit, so nothing would bound their number.
+    if (frame.payload.byteLength <= 4) throw unexpected(frame);
     const stream = viewOf(frame.payload).getUint32(0, true);
     const window = this.#windows.get(stream);
     if (window === undefined) throw unexpected(frame);

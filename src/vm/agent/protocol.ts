@@ -142,7 +142,7 @@ export const AgentFrame = {
   error: 132,
   /** u32 pid of the command in its namespace. */
   started: 133,
-  /** u32 stream, bytes. */
+  /** u32 stream, bytes, at least one. Needs credit. */
   output: 134,
   /**
    * u32 flags (ExitFlag), u32 exit code (128+n for signal n), u64 CPU µs and u64 peak bytes of the cgroup, u64 wall µs,

@@ -299,7 +299,7 @@ export class IndexSession implements Session {
 
   onFrame(frame: Frame): boolean {
     if (frame.type === AgentFrame.output) {
-      if (frame.payload.byteLength < 4 || viewOf(frame.payload).getUint32(0, true) !== Stream.stdout)
+      if (frame.payload.byteLength <= 4 || viewOf(frame.payload).getUint32(0, true) !== Stream.stdout)
         throw unexpected(frame);
       this.#inbound.push(frame.payload.subarray(4));
       return false;
