@@ -38,6 +38,8 @@ export interface ProcessDetails extends Process {
 
 /** Searches of logs by one account. Each has a buffer of 256 KiB. */
 const SEARCH_LIMITS: WalkLimits = { countMax: 8, waitMsMax: 30_000 };
+/** Starts by one account that wait for their guests. A guest may never take them, so further ones are refused at once. */
+const START_LIMITS: WalkLimits = { countMax: 256, waitMsMax: 0 };
 
 export interface ProcessPage {
   readonly id: OperationId;
@@ -61,9 +63,11 @@ export interface InputRequest extends ProcessName {
 export interface ProcessUseCases {
   /**
    * Starts a process beside the command of a running instance, and returns its number.
-   * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run
+   * @param signal gives the start up while it waits for the guest to take it
+   * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run, or too many starts
+   *   of the account wait for their guests; the reason of `signal`
    */
-  start(principal: Principal, id: OperationId, request: CommandInput): Promise<number>;
+  start(principal: Principal, id: OperationId, request: CommandInput, signal: AbortSignal): Promise<number>;
   /** A page of the running and ended processes, in the order of their starts. */
   list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
@@ -88,8 +92,9 @@ export interface ProcessUseCases {
 export function processUseCases(parts: ServiceParts, replies: WalkLimiter): ProcessUseCases {
   const { instances, limits, layout } = parts;
   const searches = new WalkLimiter(SEARCH_LIMITS);
+  const starts = new WalkLimiter(START_LIMITS);
   return {
-    async start(principal, id, request) {
+    async start(principal, id, request, signal) {
       const { status, imageId } = requireInstance(parts, principal, id);
       const checked = checkProcess(request);
       // An instance that is not running may have lost its image.
@@ -97,7 +102,8 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
       const command = onImage(checked, defaults);
       const timeoutMs =
         request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
-      const spid = await instances.exec(id, command, { timeoutMs, defaults });
+      using _start = await starts.take(principal.accountId, signal);
+      const spid = await instances.exec(id, command, { timeoutMs, defaults, signal });
       if (spid === null) throw notRunning(status);
       return spid;
     },

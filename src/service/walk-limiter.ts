@@ -61,7 +61,7 @@ export class WalkLimiter {
     };
     waiting.add(come);
     const { countMax, waitMsMax } = this.#limits;
-    const busy = new ApiError("too_many_requests", `${countMax} requests of this account are reading already`);
+    const busy = new ApiError("too_many_requests", `${countMax} such requests of this account are under way`);
     const timer = setTimeout(leave, waitMsMax, busy);
     using _timer = { [Symbol.dispose]: () => clearTimeout(timer) };
     const onAbort = () => leave(signal.reason);

@@ -152,11 +152,12 @@ async function startProcess(
   const command = commandOf(body);
   const { stdin } = body;
   const bytes = inputBytes(stdin ?? { value: "" }, "stdin.value");
-  if (bytes.byteLength <= PROCESS_STDIN_BYTES_MAX) return await processes.start(principal, id, command);
+  if (bytes.byteLength <= PROCESS_STDIN_BYTES_MAX) return await processes.start(principal, id, command, signal);
   if (bytes.byteLength > STDIN_BYTES_MAX) {
     throw new ApiError("validation_error", `stdin must be at most ${STDIN_BYTES_MAX} bytes`, { field: "stdin" });
   }
-  const spid = await processes.start(principal, id, { ...command, stdin: undefined, stdinOpen: true });
+  const streaming = { ...command, stdin: undefined, stdinOpen: true };
+  const spid = await processes.start(principal, id, streaming, signal);
   const isConflict = (error: unknown): boolean => error instanceof ApiError && error.code === "conflict";
   try {
     await processes.write(principal, { id, spid, content: [bytes], close: stdin?.close !== false, signal });

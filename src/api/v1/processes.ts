@@ -106,7 +106,7 @@ export function processRoutes(surface: Surface) {
       "",
       async ({ request, principal, params, body: { timeout, ...command } }) => {
         const wanted = { ...commandOf(command), timeoutSeconds: timeout };
-        const spid = await processes.start(principal, params.uuid as OperationId, wanted);
+        const spid = await processes.start(principal, params.uuid as OperationId, wanted, request.signal);
         const location = `${surface.address}/instances/${params.uuid}/processes/${spid}`;
         return respond(json(201, { spid }, { location }), request) as never;
       },

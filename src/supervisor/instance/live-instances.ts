@@ -30,6 +30,15 @@ export interface LiveRun extends Disposable {
   enter(instance: RunningInstance): Disposable;
 }
 
+interface ExecOptions {
+  /** time limit in `milliseconds`; null: none */
+  readonly timeoutMs: number | null;
+  /** those of the image */
+  readonly defaults: ImageDefaults;
+  /** gives the start up while it waits for the guest to take it */
+  readonly signal: AbortSignal;
+}
+
 /** A listener for the starts of one process. */
 interface Follower {
   readonly spid: number;
@@ -109,15 +118,13 @@ export class LiveInstances {
   /**
    * Starts a process beside the command of an operation, and logs its events. Returns its number once it runs; null when
    * the operation has no machine.
-   * @param timeoutMs time limit in `milliseconds`; null: none
-   * @param defaults those of the image
-   * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run;
-   *   `invalid_path` for a working directory that cannot be entered
+   * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run or wait;
+   *   `invalid_path` for a working directory that cannot be entered; the reason of `signal`
    */
   async exec(
     id: OperationId,
     command: CheckedCommand,
-    { timeoutMs, defaults }: { readonly timeoutMs: number | null; readonly defaults: ImageDefaults },
+    { timeoutMs, defaults, signal }: ExecOptions,
   ): Promise<number | null> {
     const run = this.#runs.get(id);
     const instance = run?.current ?? null;
@@ -130,7 +137,7 @@ export class LiveInstances {
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
       return { spec, sink: sinkOf(log, spec) };
-    });
+    }, signal);
     await process.started;
     await events.written();
     return process.spid;

@@ -172,10 +172,14 @@ export class RunningInstance implements Guest, AsyncDisposable {
 
   /**
    * Starts a process beside the command, in the command's namespaces. Its promises reject with `too_many_requests` when
-   * too many processes run.
+   * too many processes run or wait for the guest.
+   * @param signal gives the start up while it waits for the guest to take it
    * @throws ApiError `conflict` when the command is not running, or the instance has already started `SPID_MAX` processes
    */
-  exec(make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink }): InstanceProcess {
+  exec(
+    make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink },
+    signal: AbortSignal,
+  ): InstanceProcess {
     const beside = this.#running();
     const spid = this.#takeSpid();
     const { spec, sink } = make(spid);
@@ -185,7 +189,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
       hasStarted = true;
       sink.started(pid);
     };
-    const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart });
+    const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart, signal });
     const refused = async (error: unknown): Promise<never> => {
       if (await isEnding(beside, error)) throw notRunning();
       throw tooManyOf("processes", error);

@@ -17,7 +17,7 @@ const BESIDE_OFFSET = 16;
 const never = new AbortController().signal;
 
 const exec = (instance: RunningInstance, spec: AgentExecSpec, sink: ProcessSink) =>
-  instance.exec(() => ({ spec, sink }));
+  instance.exec(() => ({ spec, sink }), never);
 
 /** An instance with a scripted guest; the output of its commands is in `heard`. */
 async function scripted() {
