@@ -1,8 +1,9 @@
-import { setTimeout } from "node:timers/promises";
 import { storageFull } from "../../domain/errors.ts";
 import type { DataEventType, LogEventData, OutputEventType } from "../../domain/log-event.ts";
+import { startTimer } from "../../system/waiting.ts";
 import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
 import { EventFile } from "./event-file.ts";
+import { GatheredOutputs, type OutputSource } from "./gathered-outputs.ts";
 import { ProcessOutputs } from "./process-outputs.ts";
 import { PositionIndex } from "./reader.ts";
 import {
@@ -21,19 +22,21 @@ const BLOCK_BYTES_MAX = 65_536;
 /** Number of written blocks that are kept for reuse; a full queue has as many. */
 const SPARE_BLOCKS_COUNT_MAX = 16;
 /**
- * Beyond this number of records, output is written every `GATHER_MS` only, so that more of it becomes one record: the
- * headers of single bytes would make the file many times as large as the output.
+ * Beyond this number of records, output is gathered by stream and written every `GATHER_MS` only, so that more of it becomes
+ * one record: the headers of single bytes would make the file many times as large as the output. Each stream keeps its order.
  */
 const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
-/** Beyond this number of records, output is written every `10 * GATHER_MS` only. */
+/** Beyond this number of records, output is written every `10 * GATHER_MS` only, and in a full log even less often. */
 const GATHER_LONGER_FROM_COUNT = 1_048_576;
+/** This part of a log is kept for the headers of the command's outputs, which can be many. */
+const HEADERS_SHARE = 1 / 8;
 
 export interface EventWriterOptions {
   readonly path: string;
   /** ns since the epoch */
   readonly now: () => bigint;
-  /** size of the file, in `bytes`, from which on `isFull` is true, and the output of processes beside the command is dropped */
+  /** size of the file, in `bytes`, from which on `isFull` is true, and output is dropped: first of processes beside the command */
   readonly limitBytes?: number;
   /** called when more can be read, and when writing has failed */
   readonly onChange?: () => void;
@@ -69,12 +72,19 @@ export class EventWriter {
   /** written blocks of the largest size, for reuse */
   readonly #spare: Buffer[] = [];
   #open: OpenRecord | null = null;
+  /** output that is not in a record yet */
+  readonly #gathered = new GatheredOutputs();
+  /** true when the wait for more output to gather is to end */
+  #isHurried = false;
+  #endWait: () => void = () => undefined;
   #nextId = 0;
   /** size of the file once the queue is written */
   #bytes = 0;
   #writtenBytes = 0;
-  /** room that is kept for the outputs of the command */
+  /** room that is kept for the outputs of the command, with their headers */
   #reservedBytes = 0;
+  /** the part of it that is for headers */
+  #reservedHeadersBytes = 0;
   #isCapped = false;
   #isEnded = false;
   #hasOutput = false;
@@ -104,12 +114,12 @@ export class EventWriter {
 
   /** Size of what is not written yet, in `bytes`. */
   get queuedBytes(): number {
-    return this.#bytes - this.#writtenBytes;
+    return this.#totalBytes - this.#writtenBytes;
   }
 
   /** True when the log has its size: what still follows must be short. */
   get isFull(): boolean {
-    return this.#isCapped || this.#bytes + this.#reservedBytes >= this.#limitBytes;
+    return this.#isCapped || this.#totalBytes + this.#reservedBytes >= this.#limitBytes;
   }
 
   /** Aborts with the cause when a write fails. Events are dropped from then on. */
@@ -122,11 +132,13 @@ export class EventWriter {
     const payload = Buffer.from(JSON.stringify(data), "utf8");
     if (payload.byteLength > PAYLOAD_BYTES_MAX) throw new Error(`an event of ${payload.byteLength} bytes`);
     if (this.#isOver) return;
+    this.#record();
     const record = this.#begin({ spid, type }, payload.byteLength);
     payload.copy(record.block.bytes, record.block.used);
     this.#take(record.block, payload.byteLength);
     this.#seal();
     this.#schedule();
+    this.#hurry();
   }
 
   /**
@@ -135,7 +147,10 @@ export class EventWriter {
    * @param isReserved true for the command: its outputs are part of the result, so other processes cannot use up their room
    */
   outputs(spid: number, limitBytes: number, isReserved = false): ProcessOutputs {
-    if (isReserved) this.#reservedBytes += 2 * limitBytes;
+    if (isReserved) {
+      this.#reservedHeadersBytes = Math.floor(HEADERS_SHARE * this.#limitBytes);
+      this.#reservedBytes = 2 * limitBytes + this.#reservedHeadersBytes;
+    }
     return new ProcessOutputs({
       limitBytes,
       append: (type, data) => this.append(spid, type, data),
@@ -146,6 +161,8 @@ export class EventWriter {
 
   /** Resolves when readers can read all events appended so far, or when writing has failed. */
   async written(): Promise<void> {
+    this.#record();
+    this.#hurry();
     for (const bytes = this.#bytes; this.#writtenBytes < bytes && !this.#failed.signal.aborted; ) await this.#work;
   }
 
@@ -169,23 +186,42 @@ export class EventWriter {
     return this.#isEnded || this.#failed.signal.aborted;
   }
 
+  get #totalBytes(): number {
+    return this.#bytes + this.#gathered.byteLength;
+  }
+
   async #end(): Promise<void> {
+    this.#record();
     this.#seal();
     this.#isEnded = true;
+    this.#hurry();
     while (this.#work !== null) await this.#work;
     this.#failed.signal.throwIfAborted();
     if (this.#hasOutput) await this.#file?.sync();
   }
 
   /** Appends the prefix of `bytes` that there is room for; returns its length. */
-  #output(
-    { spid, stream, isReserved }: { spid: number; stream: OutputEventType; isReserved: boolean },
-    bytes: Uint8Array,
-  ): number {
+  #output(source: OutputSource, bytes: Uint8Array): number {
     if (this.#isOver) return 0;
-    if (isReserved) this.#reservedBytes -= bytes.byteLength;
-    const kept = isReserved ? bytes : bytes.subarray(0, this.#roomFor(bytes.byteLength));
-    for (let rest = kept; rest.byteLength > 0; ) {
+    const kept = bytes.subarray(0, this.#roomFor(bytes.byteLength, source.isReserved));
+    if (kept.byteLength === 0) return 0;
+    if (source.isReserved) this.#reservedBytes -= kept.byteLength;
+    this.#hasOutput = true;
+    if (this.#nextId > GATHER_FROM_COUNT) this.#gathered.push(source, kept);
+    else this.#put(source, kept);
+    this.#schedule();
+    return kept.byteLength;
+  }
+
+  /** Makes records of the gathered output. */
+  #record(): void {
+    this.#gathered.drain((source, bytes) => this.#put(source, bytes));
+  }
+
+  /** Appends output to the latest record, or to new ones. */
+  #put({ spid, stream, isReserved }: OutputSource, bytes: Uint8Array): void {
+    const before = this.#bytes;
+    for (let rest = bytes; rest.byteLength > 0; ) {
       const { block, start } = this.#recordFor(spid, stream, rest.byteLength);
       const freeBytes = start + HEADER_BYTES + OUTPUT_PAYLOAD_BYTES_MAX - block.used;
       const part = rest.subarray(0, Math.min(freeBytes, block.bytes.byteLength - block.used));
@@ -193,21 +229,25 @@ export class EventWriter {
       this.#take(block, part.byteLength);
       rest = rest.subarray(part.byteLength);
     }
-    if (kept.byteLength > 0) {
-      this.#hasOutput = true;
-      this.#schedule();
-    }
-    return kept.byteLength;
+    if (!isReserved) return;
+    const headersBytes = Math.min(this.#bytes - before - bytes.byteLength, this.#reservedHeadersBytes);
+    this.#reservedHeadersBytes -= headersBytes;
+    this.#reservedBytes -= headersBytes;
   }
 
-  /** Either `wantedBytes` or 0: the first output without room ends the output of all processes beside the command. */
-  #roomFor(wantedBytes: number): number {
+  /**
+   * Either `wantedBytes` or 0: the first output without room ends the output of all processes beside the command. The
+   * command's output has its room, and loses it only when its headers take more than theirs.
+   */
+  #roomFor(wantedBytes: number, isReserved: boolean): number {
+    const headersBytes = HEADER_BYTES * (1 + Math.ceil(wantedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
+    if (isReserved && headersBytes <= this.#reservedHeadersBytes) return wantedBytes;
     if (this.#isCapped) return 0;
     const limitBytes = this.#limitBytes;
-    const headerBytes = HEADER_BYTES * (1 + Math.ceil(wantedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
-    if (this.#bytes + this.#reservedBytes + headerBytes + wantedBytes <= limitBytes) return wantedBytes;
+    const moreBytes = headersBytes + (isReserved ? 0 : wantedBytes);
+    if (this.#totalBytes + this.#reservedBytes + moreBytes <= limitBytes) return wantedBytes;
     this.#isCapped = true;
-    this.append(0, "size_cap", { limit_bytes: limitBytes, file_size: this.#bytes });
+    this.append(0, "size_cap", { limit_bytes: limitBytes, file_size: this.#totalBytes });
     return 0;
   }
 
@@ -265,6 +305,7 @@ export class EventWriter {
 
   #whenDrained(): Promise<void> | undefined {
     if (this.#isOver || this.queuedBytes <= EVENT_QUEUE_BYTES_MAX) return undefined;
+    this.#hurry();
     this.#drained ??= Promise.withResolvers();
     return this.#drained.promise;
   }
@@ -277,9 +318,7 @@ export class EventWriter {
   async #write(): Promise<void> {
     try {
       while (this.queuedBytes > 0) {
-        if (this.#nextId > GATHER_FROM_COUNT && !this.#isEnded) {
-          await setTimeout(this.#nextId > GATHER_LONGER_FROM_COUNT ? 10 * GATHER_MS : GATHER_MS);
-        }
+        if (this.#nextId > GATHER_FROM_COUNT && !this.#isEnded) await this.#waitForMore();
         await this.#writeOnce();
       }
     } catch (error) {
@@ -288,9 +327,24 @@ export class EventWriter {
     this.#work = null;
   }
 
+  async #waitForMore(): Promise<void> {
+    const steps = this.isFull ? 100 : this.#nextId > GATHER_LONGER_FROM_COUNT ? 10 : 1;
+    using timer = startTimer(steps * GATHER_MS);
+    const hurried = Promise.withResolvers<void>();
+    this.#endWait = hurried.resolve;
+    if (!this.#isHurried) await Promise.race([timer.fired, hurried.promise]);
+    this.#isHurried = false;
+  }
+
+  #hurry(): void {
+    this.#isHurried = true;
+    this.#endWait();
+  }
+
   async #writeOnce(): Promise<void> {
     this.#file ??= await EventFile.create(this.path);
     const file = this.#file;
+    this.#record();
     this.#seal();
     const waiting = this.#blocks.filter(({ from, used }) => used > from);
     const pieces = waiting.map(({ bytes, from, used }) => bytes.subarray(from, used));
@@ -315,6 +369,7 @@ export class EventWriter {
   async #fail(error: unknown): Promise<void> {
     this.#open = null;
     this.#blocks = [];
+    this.#gathered.drain(() => undefined);
     this.#bytes = this.#writtenBytes;
     this.#failed.abort(storageFull(error) ?? error);
     this.#release();

@@ -176,6 +176,51 @@ describe("an event log", () => {
     expect(statSync(path).size).toBeLessThan(4_000_000);
   });
 
+  test("of single bytes of alternating streams has few records, and the order of each stream", async () => {
+    const log = writer();
+    const command = log.outputs(1, 10_000_000, true);
+    const other = log.outputs(2, 10_000_000);
+    const streams = ["stdout", "stderr"] as const;
+    for (let count = 0; count < 300_000; count++) {
+      for (const stream of streams) await command.write(stream, Uint8Array.of(count % 251));
+      if (count % 10 === 0) void other.write("stdout", Uint8Array.of(count % 7));
+    }
+    command.end();
+    log.append(1, "stdin", { bytes: 1 });
+    void command.write("stderr", Buffer.from("behind"));
+    await end(log);
+    const events = await read();
+    expect(statSync(path).size).toBeLessThan(4_000_000);
+    const expected = Buffer.from(Array.from({ length: 300_000 }, (_, count) => count % 251));
+    expect(textOf(events, 1, "stdout").equals(expected)).toBe(true);
+    expect(textOf(events, 1, "stderr").subarray(0, 300_000).equals(expected)).toBe(true);
+    expect(textOf(events, 2, "stdout").byteLength).toBe(30_000);
+    // What is appended comes behind the output before it.
+    expect(events.slice(-2).map(({ type, payload }) => [type, payload.byteLength])).toEqual([
+      ["stdin", 11],
+      ["stderr", 6],
+    ]);
+  });
+
+  test("has its cap also for a command whose records have more header than output", async () => {
+    const log = writer({ limitBytes: 600_000 });
+    const command = log.outputs(1, 50_000, true);
+    for (let count = 0; count < 50_000; count++) {
+      for (const stream of ["stdout", "stderr"] as const) void command.write(stream, Uint8Array.of(65));
+    }
+    command.end();
+    await end(log);
+    expect(statSync(path).size).toBeLessThan(601_000);
+    const events = await read();
+    for (const stream of ["stdout", "stderr"] as const) {
+      const { kept, dropped } = command.bytes(stream);
+      expect(kept + dropped).toBe(50_000);
+      expect(textOf(events, 1, stream).byteLength).toBe(kept);
+      expect(kept).toBeGreaterThan(8000);
+      expect(dataOf(events, "truncated")).toContainEqual({ stream, bytes_emitted: kept, bytes_dropped: dropped });
+    }
+  });
+
   test("can be read while it grows, from any event on", async () => {
     const changes: number[] = [];
     const log = writer({ onChange: () => changes.push(log.writtenBytes) });
