@@ -8,9 +8,10 @@ import { isTerminal } from "../domain/operation.ts";
 import type { OutputStream } from "../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../domain/spawn.ts";
 import type { EventPosition } from "../storage/events/reader.ts";
-import type { ScannedEvent } from "../storage/events/scan.ts";
+import type { OutputVisitor, ScannedEvent } from "../storage/events/scan.ts";
 import { openProcessOutput } from "../storage/outputs.ts";
 import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
+import type { ScanRequest } from "../supervisor/operations/event-logs.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
@@ -112,7 +113,7 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
       using _search = await searches.take(principal.accountId, signal);
       const page = new Map<number, Process>();
       let [count, runningCount] = [0, 0];
-      for await (const event of scanned(parts, row, 0, signal)) {
+      for await (const event of scanned(parts, row, { first: 0, onOutput: () => undefined, signal })) {
         if (event.type === "spawn") count += 1;
         const isWanted = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
         if (!isWanted) continue;
@@ -129,17 +130,21 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
       const found = new Map<number, Process>();
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
-      for await (const event of scanned(parts, row, instances.firstEventOf(id, spid), signal)) {
+      const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
+        if (ofSpid !== spid) return;
+        from ??= { id: eventId, offset };
+        outputs[stream].bytes += bytes;
+      };
+      for await (const event of scanned(parts, row, { first: instances.firstEventOf(id, spid), onOutput, signal })) {
         if (event.spid !== spid) continue;
-        from ??= event;
+        if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
         take(found, event);
-        if (event.type === "stdout" || event.type === "stderr") outputs[event.type].bytes += event.bytes;
         if (event.type === "truncated") outputs[dataOf<"truncated">(event).stream].truncated = true;
         if (event.type === "exit") break;
       }
       const process = found.get(spid);
       if (process === undefined || from === undefined) throw noSuchProcess(spid);
-      return { ...settled(process, row), outputs, from: { id: from.id, offset: from.offset } };
+      return { ...settled(process, row), outputs, from };
     },
     outputs(principal, id, { spid, outputs, from }, signal) {
       const source: OutputSource = {
@@ -163,14 +168,17 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
   };
 }
 
-/** The events of an instance until now. @throws the reason of `signal` */
+interface Search extends Pick<ScanRequest, "first" | "onOutput"> {
+  readonly signal: AbortSignal;
+}
+
+/** The events of an instance until now, without outputs. @throws the reason of `signal` */
 async function* scanned(
   { eventLogs }: ServiceParts,
   { id, status }: OperationRow,
-  first: number,
-  signal: AbortSignal,
+  { first, onOutput, signal }: Search,
 ): AsyncGenerator<ScannedEvent, void, undefined> {
-  for await (const events of eventLogs.scan(id, { first, hasEnded: isTerminal(status) })) {
+  for await (const events of eventLogs.scan(id, { first, hasEnded: isTerminal(status), onOutput })) {
     signal.throwIfAborted();
     yield* events;
   }

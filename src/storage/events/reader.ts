@@ -7,6 +7,8 @@ import { FILE_MAGIC, HEADER_BYTES, PAYLOAD_BYTES_MAX, readRecord } from "./recor
  * same pieces.
  */
 const GRID_BYTES = 65_536;
+/** It also ends before an event whose id is a multiple of this: readers block the event loop for each piece. */
+const GRID_EVENTS_COUNT = 1024;
 /** Distance of two entries of an index, in `bytes`. */
 const INDEX_STEP_BYTES = 65_536;
 
@@ -66,7 +68,7 @@ export class EventReader {
   }
 
   /**
-   * The next events, at most 96 KiB; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
+   * The next events, at most 96 KiB and 1024 of them; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
    * payloads stay valid, unless the buffer is reused.
    */
   async next(endBytes: number): Promise<LogEvent[]> {
@@ -108,6 +110,7 @@ export class EventReader {
       at += bytes;
       this.#position = { id: this.#position.id + 1, offset: this.#position.offset + bytes };
       events.push(found);
+      if (this.#position.id % GRID_EVENTS_COUNT === 0) break;
     }
     return events;
   }

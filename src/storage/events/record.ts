@@ -1,5 +1,6 @@
 import { crc32 } from "node:zlib";
 import type { LogEvent, LogEventType } from "../../domain/log-event.ts";
+import type { OutputStream } from "../../domain/output.ts";
 
 /*
  * The file of an event log: FILE_MAGIC, then one record after another. A record is a header of 28 bytes and its
@@ -54,26 +55,36 @@ export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHea
   record.writeUInt32LE(crc32(record.subarray(4)), 0);
 }
 
-/** The header of the record at `offset`, with the size of its payload; null when there is none. */
-export function readHead(bytes: Buffer, offset: number, id: number): (RecordHead & { readonly bytes: number }) | null {
+/** Size of the payload of the record at `offset`; null when there is no record. */
+export function readSize(bytes: Buffer, offset: number, id: number): number | null {
   if (bytes.byteLength - offset < HEADER_BYTES) return null;
   const payloadBytes = bytes.readUInt32LE(offset + 4);
   if (payloadBytes > PAYLOAD_BYTES_MAX || bytes.readUInt32LE(offset + 8) !== id) return null;
-  const type = TYPES.get(bytes.readUInt32LE(offset + 24));
-  if (type === undefined) return null;
+  return TYPES.has(bytes.readUInt32LE(offset + 24)) ? payloadBytes : null;
+}
+
+/** The stream of the record at `offset`, which must be one; null when it is not an output. */
+export function readStream(bytes: Buffer, offset: number): OutputStream | null {
+  const code = bytes.readUInt32LE(offset + 24);
+  if (code === TYPE_CODES.stdout) return "stdout";
+  return code === TYPE_CODES.stderr ? "stderr" : null;
+}
+
+/** The number of the process of the record at `offset`, which must be one; null when it is about none. */
+export function readSpid(bytes: Buffer, offset: number): number | null {
   const spid = bytes.readUInt32LE(offset + 12);
-  const timeNs = bytes.readBigUInt64LE(offset + 16);
-  return { id, timeNs, spid: spid === NO_SPID ? null : spid, type, bytes: payloadBytes };
+  return spid === NO_SPID ? null : spid;
 }
 
 /** Reads the record at `offset`. "partial": its end is missing. "damaged": no writer wrote it. */
 export function readRecord(bytes: Buffer, offset: number, id: number): LogEvent | "partial" | "damaged" {
   if (bytes.byteLength - offset < HEADER_BYTES) return "partial";
-  const head = readHead(bytes, offset, id);
-  if (head === null) return "damaged";
-  const end = offset + HEADER_BYTES + head.bytes;
+  const payloadBytes = readSize(bytes, offset, id);
+  const type = TYPES.get(bytes.readUInt32LE(offset + 24));
+  if (payloadBytes === null || type === undefined) return "damaged";
+  const end = offset + HEADER_BYTES + payloadBytes;
   if (bytes.byteLength < end) return "partial";
   if (crc32(bytes.subarray(offset + 4, end)) !== bytes.readUInt32LE(offset)) return "damaged";
-  const { timeNs, spid, type } = head;
-  return { id, timeNs, spid, type, payload: bytes.subarray(offset + HEADER_BYTES, end) };
+  const timeNs = bytes.readBigUInt64LE(offset + 16);
+  return { id, timeNs, spid: readSpid(bytes, offset), type, payload: bytes.subarray(offset + HEADER_BYTES, end) };
 }

@@ -1,61 +1,78 @@
 import type { LogEvent } from "../../domain/log-event.ts";
+import type { OutputStream } from "../../domain/output.ts";
 import type { EventFile } from "./event-file.ts";
 import type { EventPosition } from "./reader.ts";
-import { FILE_MAGIC, HEADER_BYTES, readHead, readRecord } from "./record.ts";
+import { FILE_MAGIC, HEADER_BYTES, readRecord, readSize, readSpid, readStream } from "./record.ts";
 
 /** Bytes that are read at a time; a record that is needed whole fits. */
 const BLOCK_BYTES = 262_144;
 
-/** An event, without the content of an output. */
+/** An event that is not an output. */
 export interface ScannedEvent extends LogEvent {
-  /** size of the payload, which is empty here for an output, in `bytes` */
-  readonly bytes: number;
   /** offset of the event in the file, in `bytes` */
   readonly offset: number;
 }
 
-const NO_CONTENT = new Uint8Array();
+/**
+ * Called with each output, before the events of the same array are returned. Not an object: a log can have millions of outputs.
+ * @param bytes size of the output
+ * @param id of its event
+ * @param offset of its event in the file, in `bytes`
+ */
+export type OutputVisitor = (
+  spid: number | null,
+  stream: OutputStream,
+  bytes: number,
+  id: number,
+  offset: number,
+) => void;
 
 /**
  * Finds the events between a position and `endBytes`, in arrays whose payloads are valid until the next one is requested.
- * Outputs are skipped: neither are they read, where they are long, nor are their checksums checked.
+ * Outputs are only counted: neither are they read, where they are long, nor are their checksums checked.
  */
 export async function* scanEvents(
   file: EventFile,
   from: EventPosition,
   endBytes: number,
+  onOutput: OutputVisitor,
 ): AsyncGenerator<readonly ScannedEvent[], void, undefined> {
   const block = Buffer.allocUnsafeSlow(BLOCK_BYTES);
-  let { id, offset } = from;
-  if (offset === FILE_MAGIC.byteLength) {
-    const magic = block.subarray(0, offset);
+  let position = from;
+  if (from.offset === FILE_MAGIC.byteLength) {
+    const magic = block.subarray(0, from.offset);
     await file.read(magic, 0);
     if (!magic.equals(FILE_MAGIC)) return;
   }
-  while (endBytes - offset >= HEADER_BYTES) {
-    const bytes = block.subarray(0, Math.min(BLOCK_BYTES, endBytes - offset));
-    const found = scanBlock(bytes.subarray(0, await file.read(bytes, offset)), { id, offset }, endBytes);
-    const last = found.at(-1);
-    if (last === undefined) return;
-    yield found;
-    id = last.id + 1;
-    offset = last.offset + HEADER_BYTES + last.bytes;
+  while (endBytes - position.offset >= HEADER_BYTES) {
+    const bytes = block.subarray(0, Math.min(BLOCK_BYTES, endBytes - position.offset));
+    const part = bytes.subarray(0, await file.read(bytes, position.offset));
+    const { events, next } = scanBlock(part, position, endBytes, onOutput);
+    if (next.id === position.id) return;
+    position = next;
+    yield events;
   }
 }
 
 /** The events that begin in the block, up to the first one that cannot be known from it. */
-function scanBlock(block: Buffer, start: EventPosition, endBytes: number): readonly ScannedEvent[] {
-  const found: ScannedEvent[] = [];
+function scanBlock(
+  block: Buffer,
+  start: EventPosition,
+  endBytes: number,
+  onOutput: OutputVisitor,
+): { readonly events: readonly ScannedEvent[]; readonly next: EventPosition } {
+  const events: ScannedEvent[] = [];
   for (let { id, offset } = start; ; id++) {
     const at = offset - start.offset;
-    const head = readHead(block, at, id);
-    if (head === null || offset + HEADER_BYTES + head.bytes > endBytes) return found;
-    if (head.type === "stdout" || head.type === "stderr") found.push({ ...head, payload: NO_CONTENT, offset });
+    const bytes = readSize(block, at, id);
+    if (bytes === null || offset + HEADER_BYTES + bytes > endBytes) return { events, next: { id, offset } };
+    const stream = readStream(block, at);
+    if (stream !== null) onOutput(readSpid(block, at), stream, bytes, id, offset);
     else {
       const record = readRecord(block, at, id);
-      if (record === "partial" || record === "damaged") return found;
-      found.push({ ...record, bytes: head.bytes, offset });
+      if (record === "partial" || record === "damaged") return { events, next: { id, offset } };
+      events.push({ ...record, offset });
     }
-    offset += HEADER_BYTES + head.bytes;
+    offset += HEADER_BYTES + bytes;
   }
 }

@@ -2,7 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId } from "../../domain/ids.ts";
 import { EventFile, eventLogPath } from "../../storage/events/event-file.ts";
 import { FIRST_POSITION } from "../../storage/events/reader.ts";
-import { type ScannedEvent, scanEvents } from "../../storage/events/scan.ts";
+import { type OutputVisitor, type ScannedEvent, scanEvents } from "../../storage/events/scan.ts";
 import { EventWriter, type EventWriterOptions } from "../../storage/events/writer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { YieldingTurns } from "../../system/yielding-turns.ts";
@@ -18,6 +18,14 @@ export type EventLog = Pick<
   EventWriter,
   "append" | "outputs" | "written" | "end" | "failed" | "nextId" | "path" | "isFull"
 >;
+
+export interface ScanRequest {
+  /** id of an event before which none is wanted */
+  readonly first: number;
+  /** whether the operation is in a terminal state */
+  readonly hasEnded: boolean;
+  readonly onOutput: OutputVisitor;
+}
 
 /** The log of a running operation. It must be ended before it is disposed of. */
 class OpenLog extends EventWriter implements Disposable {
@@ -105,14 +113,12 @@ export class EventLogs implements Disposable {
   }
 
   /**
-   * The events of a log until now, outputs without their content; the caller must bound the number of such searches, each of
-   * which has a buffer of 256 KiB. Payloads are valid until the next array is requested.
-   * @param first id of an event before which none is wanted
-   * @param hasEnded whether the operation is in a terminal state
+   * The events of a log until now, without outputs, which `onOutput` gets; the caller must bound the number of such searches,
+   * each of which has a buffer of 256 KiB. Payloads are valid until the next array is requested.
    */
   async *scan(
     id: OperationId,
-    { first, hasEnded }: { readonly first: number; readonly hasEnded: boolean },
+    { first, hasEnded, onOutput }: ScanRequest,
   ): AsyncGenerator<readonly ScannedEvent[], void, undefined> {
     const feed = this.#use(id);
     using _use = { [Symbol.dispose]: () => this.#leave(id, feed) };
@@ -120,7 +126,8 @@ export class EventLogs implements Disposable {
     const { writer } = feed;
     const file = writer === null ? feed.file : writer.file;
     if (file === null) return;
-    yield* scanEvents(file, writer?.index.before(first) ?? FIRST_POSITION, writer?.writtenBytes ?? file.sizeBytes);
+    const from = writer?.index.before(first) ?? FIRST_POSITION;
+    yield* scanEvents(file, from, writer?.writtenBytes ?? file.sizeBytes, onOutput);
   }
 
   /** Ends all readers, present and future, where they are. Their clients can go on from there after a restart. */

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { LogEvent } from "../../../src/domain/log-event.ts";
 import { EventFile } from "../../../src/storage/events/event-file.ts";
 import { FIRST_POSITION } from "../../../src/storage/events/reader.ts";
-import { scanEvents } from "../../../src/storage/events/scan.ts";
+import { type OutputVisitor, scanEvents } from "../../../src/storage/events/scan.ts";
 import { EventWriter } from "../../../src/storage/events/writer.ts";
 import { allEvents } from "../../support/events.ts";
 import { testDirectory } from "../../support/layer-files.ts";
@@ -21,20 +21,29 @@ afterEach(() => rm(directory, { recursive: true }));
 
 const isOutput = ({ type }: LogEvent) => type === "stdout" || type === "stderr";
 
-/** What a search finds of the events that readers see. */
-const searched = (events: readonly LogEvent[]) =>
-  events.map((event) => ({
-    ...event,
-    bytes: event.payload.byteLength,
-    payload: isOutput(event) ? "" : Buffer.from(event.payload).toString(),
-  }));
+/** What a search finds of an event that readers see. */
+const searched = (event: LogEvent) => {
+  const { id, spid, type, payload } = event;
+  return isOutput(event)
+    ? { id, spid, type, bytes: payload.byteLength }
+    : { ...event, payload: Buffer.from(payload).toString() };
+};
 
-async function scan(file: EventFile, from = FIRST_POSITION, endBytes = file.sizeBytes) {
-  const found = [];
-  for await (const events of scanEvents(file, from, endBytes)) {
+interface Found {
+  readonly id: number;
+  readonly offset: number;
+}
+
+async function scan(file: EventFile, from = FIRST_POSITION, endBytes = file.sizeBytes): Promise<Found[]> {
+  const found: Found[] = [];
+  const onOutput: OutputVisitor = (spid, type, bytes, id, offset) => {
+    const output = { id, spid, type, bytes, offset };
+    found.push(output);
+  };
+  for await (const events of scanEvents(file, from, endBytes, onOutput)) {
     found.push(...events.map((event) => ({ ...event, payload: Buffer.from(event.payload).toString() })));
   }
-  return found;
+  return found.sort((one, other) => one.id - other.id);
 }
 
 /** A log of outputs and of other events, of all sizes. */
@@ -56,7 +65,7 @@ async function write(): Promise<void> {
 test("a search finds what readers see, from any event on, without the content of outputs", async () => {
   await write();
   using file = EventFile.open(path) as EventFile;
-  const all = searched(await Array.fromAsync(allEvents(file)));
+  const all = (await Array.fromAsync(allEvents(file))).map(searched);
   const found = await scan(file);
   expect(found.map(({ offset: _, ...event }) => event)).toEqual(all);
   expect(found.length).toBeGreaterThan(400);

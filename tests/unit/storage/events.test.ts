@@ -261,6 +261,25 @@ describe("an event log", () => {
     expect(changes.length).toBeGreaterThan(1);
   });
 
+  test("is read in pieces of a few events, which end at the same ones wherever a reader begins", async () => {
+    const log = writer();
+    for (let round = 0; round < 5000; round++) log.append(0, "progress", { round });
+    await log.end();
+    const file = log.file as EventFile;
+    const endsFrom = (since: number) => {
+      const reader = new EventReader(file, log.index.before(since + 1));
+      const ends: number[] = [];
+      while (reader.nextNow(log.writtenBytes).length > 0) ends.push(reader.position.id);
+      return ends;
+    };
+    const ends = endsFrom(-1);
+    expect(Math.max(...ends.map((end, at) => end - (ends[at - 1] ?? 0)))).toBeLessThanOrEqual(1024);
+    expect(ends.at(-1)).toBe(5000);
+    const later = endsFrom(2900);
+    expect(ends.slice(-later.length + 1)).toEqual(later.slice(1));
+    file[Symbol.dispose]();
+  });
+
   test("that cannot be written says so, and keeps what was written", async () => {
     const log = writer();
     log.append(0, "progress", { a: 1 });
