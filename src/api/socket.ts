@@ -4,6 +4,13 @@ import { ApiError } from "../domain/errors.ts";
 /** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
 
+/** Longest message that is sent, in `bytes`; longer content is sent in several. */
+export const SENT_BYTES_MAX = 65_536;
+/** Largest size of what waits to be sent, in `bytes`: a message, and what is said beside it. Its buffer may be twice as large. */
+const UNSENT_BYTES_MAX = 2 * SENT_BYTES_MAX;
+/** Longest text message of a client, in characters: all of them are short, and each is parsed at once. */
+const TEXT_CHARACTERS_MAX = 64;
+
 /** Size of the messages that wait to be read, in `bytes`: a full window, and what a client says beside its bytes. */
 const INBOX_BYTES_MAX = SOCKET_WINDOW_BYTES + 1024;
 /** Interval between pings to a client, and between checks of its token. */
@@ -31,7 +38,7 @@ export const CloseCode = {
 export const SOCKET_SETTINGS = {
   maxPayloadLength: SOCKET_WINDOW_BYTES,
   // `Socket.send` waits for the message before, so only one long message and some short ones can be buffered.
-  backpressureLimit: 2 * SOCKET_WINDOW_BYTES,
+  backpressureLimit: UNSENT_BYTES_MAX,
   closeOnBackpressureLimit: true,
   perMessageDeflate: false,
   // `Socket` sends pings itself, because it must also notice missing answers.
@@ -78,8 +85,8 @@ export class Socket {
   }
 
   /**
-   * Sends a message, and resolves when the next one may be sent: to true, or to false when the socket is closed. There must
-   * be only one call at a time; `notify` may send short messages meanwhile.
+   * Sends a message of at most `SENT_BYTES_MAX`, and resolves when the next one may be sent: to true, or to false when the
+   * socket is closed. There must be only one call at a time; `notify` may send short messages meanwhile.
    */
   async send(message: SocketMessage): Promise<boolean> {
     if (!this.isOpen || this.#raw === null) return false;
@@ -150,6 +157,9 @@ export class Socket {
 
   #onMessage(message: SocketMessage): void {
     this.#heardAt = performance.now();
+    if (typeof message === "string" && message.length > TEXT_CHARACTERS_MAX) {
+      this.close(CloseCode.unexpected, `a text message of more than ${TEXT_CHARACTERS_MAX} characters`);
+    }
     if (!this.isOpen || (typeof message === "string" && this.#onText(message))) return;
     this.#inbox.push(message);
     this.#inboxBytes += message.length;
@@ -163,7 +173,7 @@ export class Socket {
   #onDrain(): void {
     this.#heardAt = performance.now();
     // Bun may call this when only a part of the buffer was sent.
-    if ((this.#raw?.getBufferedAmount() ?? 0) > SOCKET_WINDOW_BYTES) return;
+    if ((this.#raw?.getBufferedAmount() ?? 0) > 0) return;
     this.#drained?.resolve();
     this.#drained = null;
   }

@@ -1,8 +1,9 @@
 import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
-import type { OperationId } from "../../domain/ids.ts";
+import type { AccountId, OperationId } from "../../domain/ids.ts";
 import type { TerminalSize } from "../../domain/spawn.ts";
 import type { Attached, Attachment } from "../../service/attach.ts";
+import { ownTurn } from "../../system/turns.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import { errorReply } from "../errors.ts";
 import { about, checked } from "../route.ts";
@@ -16,6 +17,8 @@ const Channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4, close: 2
 const TERMINAL_SIZE_MAX = 65_535;
 /** Longest reason in a close frame, which has room for 123 bytes of UTF-8. */
 const REASON_CHARACTERS_MAX = 40;
+/** Number of items that are sent to one client in a turn of the event loop. */
+const TURN_ITEMS_COUNT = 64;
 
 const ATTACH = {
   query: checked(AttachQuery),
@@ -39,20 +42,26 @@ export function attachRoutes(surface: Surface) {
       const socket = new Socket();
       const answer = surface.upgrade({ request, server }, chosenProtocol(request, [KUBERNETES]), socket);
       const held = stack.move();
-      void converse(socket, attachment, positions).then(() => held.dispose());
+      void converse(socket, attachment, { positions, account: principal.accountId }).then(() => held.dispose());
       return answer;
     },
     { reads: "instances:exec", ...ATTACH },
   );
 }
 
+interface ConverseOptions {
+  /** true: the client has requested positions */
+  readonly positions: boolean;
+  readonly account: AccountId;
+}
+
 /** Passes data in both directions until the socket is closed. Never throws. */
-async function converse(socket: Socket, attachment: Attachment, positions: boolean): Promise<void> {
+async function converse(socket: Socket, attachment: Attachment, options: ConverseOptions): Promise<void> {
   const failed = (error: unknown) => {
     const message = tellFailure(socket, error);
     socket.close(CloseCode.failed, message);
   };
-  const outbound = toClient(socket, attachment, positions).catch(failed);
+  const outbound = toClient(socket, attachment, options).catch(failed);
   const inbound = fromClient(socket, attachment).catch(failed);
   await socket.closed;
   attachment[Symbol.dispose]();
@@ -60,8 +69,16 @@ async function converse(socket: Socket, attachment: Attachment, positions: boole
 }
 
 /** Sends the output of the process and its end, and then closes the socket. @throws ApiError */
-async function toClient(socket: Socket, attachment: Attachment, positions: boolean): Promise<void> {
+async function toClient(
+  socket: Socket,
+  attachment: Attachment,
+  { positions, account }: ConverseOptions,
+): Promise<void> {
+  let count = 0;
   for await (const item of attachment.items()) {
+    count += 1;
+    // A guest can write a million outputs of one byte, and neither reading nor sending them need wait for anything.
+    if (count % TURN_ITEMS_COUNT === 0) await ownTurn(account);
     const message = messageOf(item, positions);
     if (message !== null && !(await socket.send(message))) return;
     if (item.kind === "end") socket.close(item.exit === null ? CloseCode.failed : CloseCode.normal);

@@ -4,14 +4,14 @@ import type { OperationId } from "../../domain/ids.ts";
 import type { GuestConnection } from "../../service/instances.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { about } from "../route.ts";
-import { CloseCode, chosenProtocol, SOCKET_WINDOW_BYTES, Socket } from "../socket.ts";
+import { CloseCode, chosenProtocol, SENT_BYTES_MAX, SOCKET_WINDOW_BYTES, Socket } from "../socket.ts";
 import type { Surface } from "./surface.ts";
 
 /**
  * With these subprotocols, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may be
  * on their way to the guest at a time, and then `{"taken": BYTES}`, the number of bytes that the guest has taken so far.
  * `{"end": true}`, in both directions, is the end of one side's bytes. Without a subprotocol the window is the same, but the
- * client gets no messages about it, and the socket is closed when either side ends.
+ * client gets no messages about it, and the socket is closed when either side ends. A text message has at most 64 characters.
  *
  * In the second version the window holds for the guest's bytes, too: the client sends `taken` as well. It never has to stop
  * reading, so a direction that stands still does not keep messages about the other one from it.
@@ -115,7 +115,7 @@ async function fromClient(socket: Socket, connection: GuestConnection, isControl
 async function toClient(socket: Socket, connection: GuestConnection, credit: ByteCredit | null): Promise<void> {
   for await (const chunk of connection.chunks()) {
     for (let rest = chunk; rest.byteLength > 0; ) {
-      const piece = rest.subarray(0, await (credit?.some() ?? rest.byteLength));
+      const piece = rest.subarray(0, Math.min(SENT_BYTES_MAX, await (credit?.some() ?? rest.byteLength)));
       if (piece.byteLength === 0) break;
       credit?.spend(piece.byteLength);
       await socket.send(piece);

@@ -1,6 +1,6 @@
 import { ByteCredit } from "../../client/byte-credit.ts";
 import { LAST_EVENT_ID } from "../output/event-stream.ts";
-import { CloseCode, chosenProtocol, type Handshake, SOCKET_WINDOW_BYTES, Socket } from "../socket.ts";
+import { CloseCode, chosenProtocol, type Handshake, SENT_BYTES_MAX, SOCKET_WINDOW_BYTES, Socket } from "../socket.ts";
 
 /**
  * With this subprotocol, a WebSocket to the path of an event stream carries the stream: browsers allow six connections to a
@@ -55,7 +55,7 @@ async function carry(body: ReadableStream<Uint8Array>, socket: Socket, credit: B
   try {
     for (let step = await reader.read(); !step.done && socket.isOpen; step = await reader.read()) {
       for (let rest = step.value; rest.byteLength > 0; ) {
-        const piece = rest.subarray(0, await credit.some());
+        const piece = rest.subarray(0, Math.min(SENT_BYTES_MAX, await credit.some()));
         if (piece.byteLength === 0) return;
         credit.spend(piece.byteLength);
         await socket.send(piece);

@@ -22,3 +22,15 @@ test("a socket is closed when its token is not valid any more", async () => {
   expect(await socket.closed).toEqual({ code: 1008, reason: "the token is not valid any more" });
   expect(done).toEqual(["ping", "ping", [1008, "the token is not valid any more"]]);
 });
+
+test("a long text message closes a socket before anything reads it", async () => {
+  const texts: string[] = [];
+  const socket = new Socket((text) => texts.push(text) > 0);
+  const { open, message } = socket.handlers(async () => true);
+  open({ close: () => undefined } as unknown as ServerWebSocket<unknown>);
+  message(null, "x".repeat(64));
+  expect([texts.length, socket.isOpen]).toEqual([1, true]);
+  message(null, "x".repeat(65));
+  expect((await socket.closed).code).toBe(1003);
+  expect(texts).toHaveLength(1);
+});
