@@ -39,7 +39,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/body.ts": ["domain", "system/waiting.ts"],
   "api/body-room.ts": ["domain", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],
-  "api/v1/attach.ts": ["domain", "service", "system/waiting.ts"],
+  "api/v1/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
   // Both ends of a connection count its bytes in one way.
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/web/event-socket.ts": ["client/byte-credit.ts"],

@@ -1,5 +1,7 @@
 import { describe, expect, test } from "bun:test";
+import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { createLog } from "../../src/log.ts";
+import { OperationEvents } from "../../src/supervisor/operations/events.ts";
 import { OperationLog } from "../../src/supervisor/operations/operation-log.ts";
 
 describe("the log of operations", () => {
@@ -30,5 +32,30 @@ describe("the log of operations", () => {
     expect(kept.lines("1")).toHaveLength(1);
     expect(kept.lines("2000")).toHaveLength(50);
     expect(kept.lines("2000").at(-1)?.message).toHaveLength(1000);
+  });
+
+  test("keeps the entries of an operation that runs, and forgets it like others when it has ended", () => {
+    const kept = new OperationLog(() => 0);
+    const log = kept.listenTo(createLog({ level: "error", format: "json", write: () => undefined }));
+    const events = new OperationEvents(log);
+    using _followed = kept.follow(events);
+    const operation = { id: "run" as OperationId, accountId: "alice" as AccountId, kind: "instance" } as const;
+    const others = (name: string) => {
+      for (let index = 0; index < 2000; index++) log.info("x", { operation: `${name} ${index}` });
+    };
+    log.info("queued", { operation: "run" });
+    events.emit({ type: "accepted", operation });
+    events.emit({ type: "started", operation });
+    others("before");
+    log.info("running", { operation: "run" });
+    others("meanwhile");
+    const messages = () => kept.lines("run").map(({ message }) => message);
+    expect(messages()).toEqual(["queued", "running"]);
+    expect(kept.lines("before 1999")).toEqual([]);
+    events.emit({ type: "ended", operation, status: "SUCCESS", error: null, phases: [] });
+    log.info("ended", { operation: "run" });
+    expect(messages()).toEqual(["queued", "running", "ended"]);
+    others("later");
+    expect(messages()).toEqual([]);
   });
 });

@@ -1,6 +1,10 @@
 import type { Log, LogFields, LogLevel } from "../../log.ts";
+import type { OperationEvents } from "./events.ts";
 
-/** The log lines of this many operations are kept, the newest; lines of older ones are in the system's journal only. */
+/**
+ * The log lines of this many operations that do not run are kept, the newest; lines of older ones are in the system's journal
+ * only. Those of running operations are kept until they end.
+ */
 const OPERATIONS_COUNT_MAX = 2000;
 const LINES_COUNT_MAX = 50;
 const TEXT_CHARACTERS_MAX = 1000;
@@ -22,6 +26,8 @@ export interface OperationLine {
 /** Keeps the log lines of each operation in memory, for callers of the API, who cannot read the system's journal. */
 export class OperationLog {
   readonly #lines = new Map<string, OperationLine[]>();
+  /** of running operations, which the scheduler bounds */
+  readonly #running = new Map<string, OperationLine[]>();
   readonly #clock: () => number;
 
   constructor(clock: () => number) {
@@ -30,7 +36,22 @@ export class OperationLog {
 
   /** The lines of an operation, the oldest first; empty when none are kept. */
   lines(operation: string): readonly OperationLine[] {
-    return this.#lines.get(operation) ?? [];
+    return this.#linesOf(operation) ?? [];
+  }
+
+  /** Learns which operations run, until disposal. */
+  follow(events: OperationEvents): Disposable {
+    return events.subscribe(({ type, operation: { id } }) => {
+      if (type === "started") {
+        this.#running.set(id, this.#linesOf(id) ?? []);
+        this.#lines.delete(id);
+        return;
+      }
+      const lines = this.#running.get(id);
+      if (type === "accepted" || lines === undefined) return;
+      this.#running.delete(id);
+      this.#keep(id, lines);
+    });
   }
 
   /** Wraps `log`: the result passes every line on to it, and keeps the lines that have an `operation` field. */
@@ -55,7 +76,7 @@ export class OperationLog {
   #take(level: LogLevel, message: string, fields: LogFields): void {
     const { operation } = fields;
     if (typeof operation !== "string") return;
-    const lines = this.#lines.get(operation) ?? this.#open(operation);
+    const lines = this.#linesOf(operation) ?? this.#keep(operation, []);
     if (lines.length >= LINES_COUNT_MAX) return;
     const shown = SHOWN_FIELDS.flatMap((name): [string, string][] => {
       const value = fields[name];
@@ -67,10 +88,13 @@ export class OperationLog {
     lines.push(phases === undefined ? line : { ...line, phases });
   }
 
-  #open(operation: string): OperationLine[] {
+  #linesOf(operation: string): OperationLine[] | undefined {
+    return this.#running.get(operation) ?? this.#lines.get(operation);
+  }
+
+  #keep(operation: string, lines: OperationLine[]): OperationLine[] {
     const [oldest] = this.#lines.keys();
     if (oldest !== undefined && this.#lines.size >= OPERATIONS_COUNT_MAX) this.#lines.delete(oldest);
-    const lines: OperationLine[] = [];
     this.#lines.set(operation, lines);
     return lines;
   }

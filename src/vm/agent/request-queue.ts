@@ -19,11 +19,8 @@ export class RequestQueue {
     if (this.#closed !== null) throw this.#closed;
     if (this.#isBusy) await this.#turn(signal);
     this.#isBusy = true;
-    try {
-      await work();
-    } finally {
-      this.#pass();
-    }
+    using _turn = { [Symbol.dispose]: () => this.#pass() };
+    await work();
   }
 
   /** Fails the works that wait, and all later ones. */

@@ -264,7 +264,9 @@ test("readers of one log and of one account are bounded, and a log with all of t
   const crowded = newId();
   for (let count = 0; count < READERS_COUNT_MAX; count++) stack.use(logs.read(ACCOUNT, crowded, -1, false));
   expect(refused(() => logs.read("bob" as AccountId, crowded, -1, false))).toBe("too_many_requests");
-  expect(await Array.fromAsync(logs.scan(crowded, { first: 0, hasEnded: false, onOutput: () => undefined }))).toEqual([]);
+  expect(await Array.fromAsync(logs.scan(crowded, { first: 0, hasEnded: false, onOutput: () => undefined }))).toEqual(
+    [],
+  );
   for (let count = READERS_COUNT_MAX; count < ACCOUNT_READERS_COUNT_MAX; count++) {
     stack.use(logs.read(ACCOUNT, newId(), -1, true));
   }
