@@ -2,6 +2,8 @@ import { encodeFrame, type Frame, FrameDecoder } from "../../src/vm/agent/frames
 import { HostFrame } from "../../src/vm/agent/protocol.ts";
 import type { ByteChannel } from "../../src/vm/vmm.ts";
 
+const UNREAD_BYTES_MAX = 1_048_576;
+
 /** A byte channel in memory; what is written goes to `onWrite`, what the test gives to `deliver` is read. */
 export class MemoryChannel implements ByteChannel {
   onWrite: (bytes: Uint8Array) => void = () => undefined;
@@ -29,9 +31,11 @@ export class MemoryChannel implements ByteChannel {
     this.#flow();
   }
 
+  /** Gives a chunk to the reader. While it pauses, a sender could not send more than 1 MiB: the rest is dropped. */
   deliver(chunk: Uint8Array | null): void {
     if (chunk === null) this.#closed = true;
-    this.#waiting.push(chunk);
+    const waitingBytes = this.#waiting.reduce((sum, waiting) => sum + (waiting?.byteLength ?? 0), 0);
+    if (waitingBytes < UNREAD_BYTES_MAX || chunk === null) this.#waiting.push(chunk);
     this.#flow();
   }
 
