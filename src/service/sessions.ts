@@ -45,10 +45,10 @@ export interface Session {
 export interface SessionUseCases {
   /**
    * Begins a session with the rights of a token. It ends with the token, and when it was not used for twelve hours.
-   * @param replaced secrets of sessions that the new one replaces, which end
+   * @param replaced what proves sessions that the new one replaces, which end
    * @throws ApiError `unauthorized`
    */
-  begin(token: string, replaced: readonly string[]): Promise<Session & SessionProof>;
+  begin(token: string, replaced: readonly SessionProof[]): Promise<Session & SessionProof>;
   /** The session, and records that it is used where that is possible; null when there is none, or not any more. */
   find(proof: SessionProof): Promise<Session | null>;
   /** Like `find`, without a record. It does not reject: when a session cannot be checked, it counts as valid. */
@@ -87,13 +87,16 @@ export function sessionUseCases({ db, log, keys, verifyToken, clock }: SessionPa
     const key = await keys.find(found.token.keyId);
     return key !== null && isSame(pageKey, pageKeyOf(secret, key)) ? found : null;
   };
+  const end = async (proof: SessionProof): Promise<void> => {
+    if ((await valid(proof)) !== null) deleteWebSession(db, idOf(proof.secret));
+  };
   return {
     async begin(token, replaced) {
       const principal = await verifyToken(token);
       if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or not any more");
       const secret = randomBytes(SECRET_BYTES).toString("base64url");
       const id = idOf(secret);
-      for (const other of replaced) if (SECRET.test(other)) deleteWebSession(db, idOf(other));
+      for (const proof of replaced) await end(proof);
       insertWebSession(db, { id, tokenId: principal.tokenId, now: clock() }, SESSIONS_COUNT_MAX);
       const inserted = getWebSession(db, id);
       const key = inserted === null ? null : await keys.find(inserted.token.keyId);
@@ -115,9 +118,7 @@ export function sessionUseCases({ db, log, keys, verifyToken, clock }: SessionPa
         (found) => found !== null,
         () => true,
       ),
-    async end(proof) {
-      if ((await valid(proof)) !== null) deleteWebSession(db, idOf(proof.secret));
-    },
+    end,
   };
 }
 

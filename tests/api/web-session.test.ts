@@ -102,7 +102,7 @@ describe("signing in", () => {
 
   test("makes a new session, and ends the one that the browser had", async () => {
     const first = await Page.signIn(api);
-    const again = await signIn(api.url, api.token, { headers: { cookie: first.cookie } });
+    const again = await signIn(api.url, api.token, { headers: first.headers("POST") });
     expect(again.status).toBe(201);
     expect(cookieOf(again)).not.toBe(first.cookie);
     errorOf(await first.send("GET", "/web/session"), "unauthorized");
@@ -110,6 +110,15 @@ describe("signing in", () => {
     const chosen = `${nameOf(first)}=${"A".repeat(43)}`;
     const fixed = await signIn(api.url, api.token, { headers: { cookie: chosen } });
     expect(cookieOf(fixed)).not.toBe(chosen);
+  });
+
+  test("ends no session of which only the cookie is known, which browsers send to every port of the host", async () => {
+    const page = await Page.signIn(api);
+    for (const key of [{}, { "x-csrf-token": "" }, { "x-csrf-token": "A".repeat(43) }]) {
+      const foreign = await signIn(api.url, api.foreignToken, { headers: { cookie: page.cookie, ...key } });
+      expect(foreign.status).toBe(201);
+    }
+    expect((await page.send("GET", "/web/session")).status).toBe(200);
   });
 
   test("at another port of the host leaves this session as it is: the cookies have different names", async () => {

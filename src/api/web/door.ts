@@ -111,13 +111,17 @@ export class Door {
    */
   async signedIn(request: Request, key: string | undefined = undefined): Promise<SignedIn> {
     this.requireOwnPage(request);
-    const pageKey = key ?? request.headers.get(PAGE_KEY_HEADER) ?? "";
-    for (const secret of this.cookie.allOf(request)) {
-      const proof = { secret, pageKey };
+    for (const proof of this.proofsOf(request, key)) {
       const session = await this.#options.sessions.find(proof);
       if (session !== null) return { session, proof };
     }
     throw new ApiError("unauthorized", "nobody is signed in, or not any more");
+  }
+
+  /** What may prove a session, of which there is one at most. @param key as in `signedIn` */
+  proofsOf(request: Request, key: string | undefined = undefined): SessionProof[] {
+    const pageKey = key ?? request.headers.get(PAGE_KEY_HEADER) ?? "";
+    return this.cookie.allOf(request).map((secret) => ({ secret, pageKey }));
   }
 }
 

@@ -43,7 +43,7 @@ export class SignIn {
     const token = await this.#readToken(request);
     // Otherwise all that arrive together would write in one turn of the event loop.
     await ownTurn();
-    const session = await sessions.begin(token, door.cookie.allOf(request)).catch((error: unknown) => {
+    const session = await sessions.begin(token, door.proofsOf(request)).catch((error: unknown) => {
       if (error instanceof ApiError) log.info("a sign-in on the page failed", { address });
       throw error;
     });

@@ -74,7 +74,8 @@ export async function loadSession(): Promise<boolean> {
 
 /** Signs in by a token. @throws Problem */
 export async function signIn(token: string): Promise<void> {
-  const headers = { "content-type": "application/json" };
+  // The session that this browser has ends, for which its key is needed, too.
+  const headers = { "content-type": "application/json", "x-csrf-token": csrf() };
   const response = await fetch(ADDRESS, { method: "POST", headers, body: JSON.stringify({ token }) }).catch(() => {
     throw new Problem("The appliance does not answer.", { code: "unreachable" });
   });
