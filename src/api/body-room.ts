@@ -1,5 +1,6 @@
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId } from "../domain/ids.ts";
+import { Shares } from "../system/shares.ts";
 import { startTimer } from "../system/waiting.ts";
 
 /** Longest body of medium size, in `bytes`; a longer one is large. */
@@ -7,9 +8,9 @@ export const MEDIUM_BODY_BYTES_MAX = 1_048_576;
 
 /** Memory limits of bodies, in `bytes`. A body that is larger than a limit is admitted alone. */
 export interface BodyRoomOptions {
-  /** all bodies together */
+  /** all bodies together; accounts share it as `Shares` does */
   readonly totalBytes: number;
-  /** the bodies of one account */
+  /** the bodies of one account at most */
   readonly accountBytes: number;
   /** the waiting bodies of one account; each counts at most as the bytes that the server buffers unread */
   readonly waitingBytes: number;
@@ -29,16 +30,9 @@ const COLLECT_IDLE_MS = 1000;
 const BUFFERED_BYTES_MAX = 1_048_576;
 
 interface Waiting {
-  readonly account: Account;
+  readonly accountId: AccountId;
   readonly bytes: number;
-  readonly admit: () => void;
-}
-
-/** Memory of the bodies of one account, in `bytes`. */
-interface Account {
-  readonly id: AccountId;
-  takenBytes: number;
-  waitingBytes: number;
+  readonly admit: (place: Disposable) => void;
 }
 
 /**
@@ -48,14 +42,16 @@ interface Account {
  */
 export class BodyRoom {
   readonly #options: BodyRoomOptions;
+  readonly #shares: Shares;
   readonly #waiting = new Set<Waiting>();
-  readonly #accounts = new Map<AccountId, Account>();
+  /** in `bytes`, by account */
+  readonly #waitingBytes = new Map<AccountId, number>();
   #collection: Timer | undefined;
-  #takenBytes = 0;
   #garbageBytes = 0;
 
   constructor(options: BodyRoomOptions) {
     this.#options = options;
+    this.#shares = new Shares({ total: options.totalBytes, ownerMax: options.accountBytes });
   }
 
   /**
@@ -65,10 +61,8 @@ export class BodyRoom {
    */
   async take(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     signal.throwIfAborted();
-    const account = this.#accounts.get(accountId) ?? { id: accountId, takenBytes: 0, waitingBytes: 0 };
-    this.#accounts.set(accountId, account);
-    const { promise: admitted, resolve: admit, reject } = Promise.withResolvers<void>();
-    const waiting = { account, bytes, admit };
+    const { promise: admitted, resolve: admit, reject } = Promise.withResolvers<Disposable>();
+    const waiting = { accountId, bytes, admit };
     const refuse = (reason: unknown) => {
       reject(reason);
       // A body behind it in the queue may fit now.
@@ -81,16 +75,16 @@ export class BodyRoom {
     const full = () => refuse(new ApiError("too_many_requests", "too many bodies are being received"));
     void timer.fired.then(full);
     this.#waiting.add(waiting);
-    account.waitingBytes += bufferedBytes(bytes);
+    this.#countWaiting(waiting, 1);
     this.#admit();
-    if (account.waitingBytes > this.#options.waitingBytes && this.#waiting.has(waiting)) full();
-    await admitted;
+    if (this.#isOver(accountId) && this.#waiting.has(waiting)) full();
+    const place = await admitted;
     let isTaken = true;
     return {
       [Symbol.dispose]: () => {
         if (!isTaken) return;
         isTaken = false;
-        this.#count(account, -bytes);
+        place[Symbol.dispose]();
         this.#collectLater(bytes);
         this.#admit();
       },
@@ -111,33 +105,34 @@ export class BodyRoom {
   }
 
   #admit(): void {
-    const { totalBytes, accountBytes } = this.#options;
     for (const waiting of this.#waiting) {
-      const { account, bytes, admit } = waiting;
-      if (account.takenBytes + bytes > Math.max(accountBytes, bytes)) continue;
-      if (this.#takenBytes > 0 && this.#takenBytes + bytes > totalBytes) return;
-      this.#count(account, bytes);
-      this.#dequeue(waiting);
-      admit();
+      const { accountId, bytes, admit } = waiting;
+      const place = this.#shares.take(accountId, bytes);
+      if (place !== null) {
+        this.#dequeue(waiting);
+        admit(place);
+      } else if (this.#shares.heldBy(accountId) === 0) {
+        // What its account holds is not why: there is no room for it, so that none is given to those behind it.
+        return;
+      }
     }
   }
 
   /** False when it was not in the queue any more. */
   #dequeue(waiting: Waiting): boolean {
     if (!this.#waiting.delete(waiting)) return false;
-    waiting.account.waitingBytes -= bufferedBytes(waiting.bytes);
-    this.#forget(waiting.account);
+    this.#countWaiting(waiting, -1);
     return true;
   }
 
-  #count(account: Account, bytes: number): void {
-    this.#takenBytes += bytes;
-    account.takenBytes += bytes;
-    this.#forget(account);
+  #countWaiting({ accountId, bytes }: Waiting, sign: 1 | -1): void {
+    const counted = (this.#waitingBytes.get(accountId) ?? 0) + sign * bufferedBytes(bytes);
+    if (counted > 0) this.#waitingBytes.set(accountId, counted);
+    else this.#waitingBytes.delete(accountId);
   }
 
-  #forget({ id, takenBytes, waitingBytes }: Account): void {
-    if (takenBytes === 0 && waitingBytes === 0) this.#accounts.delete(id);
+  #isOver(accountId: AccountId): boolean {
+    return (this.#waitingBytes.get(accountId) ?? 0) > this.#options.waitingBytes;
   }
 }
 

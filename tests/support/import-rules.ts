@@ -37,15 +37,15 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/access.ts": ["domain", "system/turns.ts"],
   "api/app.ts": ["system/yielding-turns.ts"],
   "api/body.ts": ["domain", "system/waiting.ts"],
-  "api/body-room.ts": ["domain", "system/waiting.ts"],
+  "api/body-room.ts": ["domain", "system/shares.ts", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],
   "api/v1/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
   // Both ends of a connection count its bytes in one way.
   "api/v1/ports.ts": ["client/byte-credit.ts", "domain", "service", "system/waiting.ts"],
   "api/web/event-socket.ts": ["client/byte-credit.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
-  "api/mcp": ["domain", "service", "network/rules.ts"],
-  "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],
+  "api/mcp": ["domain", "service", "network/rules.ts", "system/shares.ts"],
+  "api/web/sign-in.ts": ["domain", "service", "system/shares.ts", "system/turns.ts"],
   "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
   // The use cases know no request, no answer, no name and no schema of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],

@@ -54,10 +54,15 @@ export class FailedSignIns {
   }
 }
 
-/** An IPv6 address counts as its network of 64 bits, in which one client may have any address. */
-function networkOf(address: string): string {
+/**
+ * The network in which one client may have any address: of an IPv6 address, its first 64 bits, and of one of this machine
+ * itself, all of 127.0.0.0/8.
+ */
+export function networkOf(address: string): string {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1];
-  if (mapped !== undefined || !address.includes(":")) return mapped ?? address;
+  const plain = mapped ?? address;
+  if (plain.startsWith("127.")) return "127";
+  if (!plain.includes(":")) return plain;
   const [head = "", tail] = address.toLowerCase().split("::");
   const first = head === "" ? [] : head.split(":");
   const last = tail === undefined || tail === "" ? [] : tail.split(":");

@@ -3,17 +3,18 @@ import type { Server } from "bun";
 import { ApiError } from "../../domain/errors.ts";
 import type { Log } from "../../log.ts";
 import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
+import { Shares } from "../../system/shares.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { readJson } from "../body.ts";
 import type { Door } from "./door.ts";
-import { FailedSignIns } from "./failed-sign-ins.ts";
+import { FailedSignIns, networkOf } from "./failed-sign-ins.ts";
 
 /** Longest request to sign in, in `bytes`: a token of 4 KiB, with room. */
 const SIGN_IN_BYTES_MAX = 8192;
 /** It must arrive within this time, in `milliseconds`, because there is room for few of them. */
 const SIGN_IN_MS_MAX = 10_000;
-/** Requests to sign in that may be on their way at a time. */
-const SIGN_INS_COUNT_MAX = 256;
+/** Requests to sign in that may be on their way at a time. The networks of the clients share them. */
+const SIGN_INS_COUNT_MAX = 1024;
 
 export interface SignInOptions {
   readonly door: Door;
@@ -27,7 +28,7 @@ export interface SignInOptions {
 export class SignIn {
   readonly #options: SignInOptions;
   readonly #failures = new FailedSignIns();
-  #underWay = 0;
+  readonly #places = new Shares({ total: SIGN_INS_COUNT_MAX });
 
   constructor(options: SignInOptions) {
     this.#options = options;
@@ -40,7 +41,7 @@ export class SignIn {
     door.requireCookie(request);
     const address = this.#addressOf(request, server);
     const succeeded = this.#failures.begin(address);
-    const token = await this.#readToken(request);
+    const token = await this.#readToken(request, address);
     // Otherwise all that arrive together would write in one turn of the event loop.
     await ownTurn();
     const session = await sessions.begin(token, door.proofsOf(request)).catch((error: unknown) => {
@@ -53,16 +54,11 @@ export class SignIn {
     return session;
   }
 
-  async #readToken(request: Request): Promise<string> {
-    if (this.#underWay >= SIGN_INS_COUNT_MAX) {
+  async #readToken(request: Request, address: string): Promise<string> {
+    using place = this.#places.take(networkOf(address));
+    if (place === null) {
       throw new ApiError("too_many_requests", "too many people sign in at the moment", { retry_after_seconds: 1 });
     }
-    this.#underWay += 1;
-    using _done = {
-      [Symbol.dispose]: () => {
-        this.#underWay -= 1;
-      },
-    };
     const body = await readJson(request, { limitBytes: SIGN_IN_BYTES_MAX, smallMsMax: SIGN_IN_MS_MAX });
     const { token } = (body ?? {}) as { readonly token?: unknown };
     if (typeof token !== "string") throw new ApiError("validation_error", "token must be a string", { field: "token" });

@@ -2,6 +2,7 @@ import { isIP } from "node:net";
 import type { NamedHosts } from "../../domain/network.ts";
 import type { Log } from "../../log.ts";
 import { hasRoute } from "../../system/libc.ts";
+import { Shares } from "../../system/shares.ts";
 import { sleepUnlessAborted, withinTime } from "../../system/waiting.ts";
 import { addressBytes } from "../addresses.ts";
 import { type Gate, type GateConnection, GateError, type GateRequest, type LookupOptions } from "../gate.ts";
@@ -10,7 +11,6 @@ import { bypassesProxy, type SiteProxy } from "../site-proxy.ts";
 import { GateGoneError, request } from "./connection.ts";
 import { CHECKED, type CheckRequest, type Lookup, type ProxyRequest, type Request } from "./messages.ts";
 import { type GateHost, type GateProcess, startGateProcess } from "./process.ts";
-import { Shares } from "./shares.ts";
 
 export interface GateSettings {
   /** name servers, as `setServers` of node:dns takes them; empty for those of the host */
@@ -56,7 +56,7 @@ export class GateClient implements Gate {
   /** the last one that did not end by itself */
   #stopped: GateProcess | null = null;
   #startedAt = Number.NEGATIVE_INFINITY;
-  readonly #shares = new Shares(USES_COUNT_MAX, TOOL_USES_COUNT);
+  readonly #shares = new Shares({ total: USES_COUNT_MAX, reserved: TOOL_USES_COUNT });
   #uses = 0;
   #idle: Timer | null = null;
   #ownPort = 0;

@@ -1,10 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import { readJson } from "../../../src/api/body.ts";
 import { BodyRoom, type BodyRoomOptions, BodyRooms } from "../../../src/api/body-room.ts";
+import type { AccountId } from "../../../src/domain/ids.ts";
 import { alice, bob } from "../../support/database.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 
 const MIB = 1_048_576;
+const carol = "carol" as AccountId;
 const never = new AbortController().signal;
 
 function roomOf(more: Partial<BodyRoomOptions> = {}): BodyRoom {
@@ -27,15 +29,27 @@ describe("memory for bodies", () => {
       room.take(alice, 4, never),
       room.take(bob, 5, never),
       room.take(bob, 1, never),
-      room.take(alice, 1, never),
+      room.take(carol, 1, never),
     ];
-    expect(await taken(takes)).toEqual([true, false, true, true, false]);
+    // The last byte is not for those who have much.
+    expect(await taken(takes)).toEqual([true, false, true, false, true]);
     (await takes[2])?.[Symbol.dispose]();
     expect(await taken(takes)).toEqual([true, false, true, true, true]);
     const [first] = await Promise.all([takes[0]]);
     first?.[Symbol.dispose]();
     first?.[Symbol.dispose]();
     expect(await taken(takes)).toEqual([true, true, true, true, true]);
+  });
+
+  test("is left to later accounts by those that take all they get", async () => {
+    const room = roomOf({ totalBytes: 256, accountBytes: 64 });
+    const accounts = ["a", "b", "c", "d", "e", "f"] as AccountId[];
+    const counts: number[] = [];
+    for (const account of accounts) {
+      const takes = Array.from({ length: 64 }, () => room.take(account, 1, never));
+      counts.push((await taken(takes)).filter((isTaken) => isTaken).length);
+    }
+    expect(counts).toEqual([64, 64, 64, 32, 16, 8]);
   });
 
   test("is not given to small bodies ahead of a large one that came first", async () => {
@@ -65,7 +79,7 @@ describe("memory for bodies", () => {
   });
 
   test("is refused at once to an account with too much waiting, as the server reads the beginning of each body", async () => {
-    const room = roomOf({ waitingBytes: 6 });
+    const room = roomOf({ totalBytes: 20, waitingBytes: 6 });
     const takes = [room.take(alice, 6, never), room.take(alice, 4, never), room.take(alice, 2, never)];
     const refused = { code: "too_many_requests" };
     expect(await failureOf(room.take(alice, 1, never))).toMatchObject(refused);
@@ -80,7 +94,7 @@ describe("memory for bodies", () => {
 
   test("is separate for large and small bodies: neither delays the other", async () => {
     const bounds = {
-      ...{ totalBytes: 2 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
+      ...{ totalBytes: 4 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
       ...{ waitMsMax: 60_000, collect: () => undefined },
     };
     const rooms = new BodyRooms({ medium: bounds, large: bounds, uploads: bounds, streams: bounds });

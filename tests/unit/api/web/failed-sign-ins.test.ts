@@ -53,6 +53,12 @@ test("the addresses of one network of IPv6 count as one, and those of IPv4 in IP
   expect(refusal("::ffff:192.0.2.2")).toBeNull();
 });
 
+test("the addresses of this machine itself count as one", () => {
+  const { fail, refusal } = limiter();
+  for (let n = 1; n <= 10; n++) fail(n % 2 === 0 ? `127.0.0.${n}` : `::ffff:127.1.0.${n}`, 1);
+  expect(refusal("127.0.0.1")).not.toBeNull();
+});
+
 test("all addresses together may fail 6,000 times in a minute, which bounds what is kept", () => {
   const { clock, fail, refusal } = limiter();
   for (let n = 0; n < 6000; n++) fail(`10.0.${n >> 8}.${n & 255}`, 1);
