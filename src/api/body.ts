@@ -1,6 +1,7 @@
 import { ApiError } from "../domain/errors.ts";
 import { untilAborted } from "../system/waiting.ts";
 import { MEDIUM_BODY_BYTES_MAX } from "./body-room.ts";
+import { JsonStructure } from "./json-structure.ts";
 
 /** `type/subtype` of a JSON body; parameters such as the character set may follow. */
 const JSON_CONTENT_TYPE = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
@@ -16,7 +17,8 @@ export interface ReadOptions {
   readonly limitBytes: number;
   /**
    * Waits for room in memory for a body of `bytes`; it is held until the request is done. A body that does not announce
-   * its length may need a second call, when it proves to be a large one. Absent: all bodies are small.
+   * its length may need a second call, when it proves to be a large one, and so may one with many values. Absent: all
+   * bodies are small.
    */
   readonly makeRoom?: (bytes: number) => Promise<void>;
   /** longest time in which a body that takes no room must arrive, in `milliseconds`; absent: as long as its sender lives */
@@ -26,7 +28,7 @@ export interface ReadOptions {
 }
 
 /**
- * Reads a JSON body of at most `limitBytes`, whether or not its length is announced.
+ * Reads a JSON body of at most `limitBytes`, whether or not its length is announced, with a bounded number of values.
  * @throws ApiError `validation_error` or `payload_too_large`; the error of `makeRoom`
  */
 export async function readJson(request: Request, options: ReadOptions): Promise<unknown> {
@@ -70,17 +72,21 @@ async function readAll(request: Request, options: ReadOptions): Promise<Uint8Arr
   };
   await requireRoom(announcedBytes);
   const body = new BodyBuffer(announcedBytes);
+  const structure = new JsonStructure();
   const chunks = bodyStream(request)[Symbol.asyncIterator]();
   // Not awaited, because the response does not depend on it.
   using _left = { [Symbol.dispose]: () => void chunks.return?.().catch(() => undefined) };
   for (;;) {
     const step = await untilAborted(chunks.next(), late.signal);
-    if (step.done === true) return body.bytes();
+    if (step.done === true) break;
     const lengthBytes = body.lengthBytes + step.value.byteLength;
     if (lengthBytes > limitBytes) throw tooLarge(limitBytes);
     await requireRoom(lengthBytes);
+    structure.take(step.value);
     body.push(step.value);
   }
+  if (structure.memoryBytes > roomBytes) await makeRoom?.(structure.memoryBytes);
+  return body.bytes();
 }
 
 /** Collects a body in one buffer, which doubles its size as needed when the length was not announced. */

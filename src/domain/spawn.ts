@@ -6,6 +6,7 @@ import {
   ARGUMENT_BYTES_MAX,
   ARGUMENTS_BYTES_MAX,
   CWD_DEFAULT,
+  ENV_COUNT_MAX,
   FILE_MODE_DEFAULT,
   FILES_COUNT_MAX,
   STDIN_BASE64_PREFIX,
@@ -177,6 +178,9 @@ export function checkProcess(request: CommandInput): CheckedCommand {
 function checkCommand(request: CommandInput, stdinBytesMax = STDIN_BYTES_MAX): CheckedCommand {
   const argv = argvOf(request);
   const { env = {}, unset = [], shell = false, inherit = false } = request;
+  if (Object.keys(env).length + unset.length > ENV_COUNT_MAX) {
+    fieldError("env", `must have at most ${ENV_COUNT_MAX} variables`);
+  }
   checkArguments(argv, env, shell);
   const unsetBytes = unset.reduce((sum, name) => sum + checkText("env", name), 0);
   if (unsetBytes > ARGUMENTS_BYTES_MAX) fieldError("env", `must be at most ${ARGUMENTS_BYTES_MAX} bytes together`);

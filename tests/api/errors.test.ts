@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { JSON_NAMES_COUNT_MAX } from "../../src/api/json-structure.ts";
 import { SCOPES } from "../../src/domain/scope.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { contreeSamples } from "../support/api/contree-samples.ts";
@@ -147,6 +148,15 @@ describe.each(named(JSON_SAMPLES))("body of %s", (_name, sample) => {
     errorOf(await send(Uint8Array.from([0x22, 0xff, 0x22])), "validation_error");
     errorOf(await send("[".repeat(900_000)), "validation_error");
     errorOf(await send(`{"a":`.repeat(100_000)), "validation_error");
+  });
+
+  test("more names than a body may have are refused, also where none of them has a meaning", async () => {
+    const names = Array.from({ length: JSON_NAMES_COUNT_MAX }, (_, index) => [`n${index}`, 0]);
+    const error = errorOf(
+      await send(JSON.stringify({ ...(sample.json as object), unknown: Object.fromEntries(names) })),
+      "validation_error",
+    );
+    expect(error.details["limit"]).toBe(JSON_NAMES_COUNT_MAX);
   });
 
   test("a field that is nested deeply is refused like any other wrong value", async () => {

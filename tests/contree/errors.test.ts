@@ -37,6 +37,15 @@ test("the specified interface keeps its own form of errors", async () => {
   expect(await answer.json()).toEqual({ error: "not_found", message: "no such route", details: {} });
 });
 
+test("a body with too many variables, or more names than there may be, is 400", async () => {
+  const variables = (count: number) =>
+    Object.fromEntries(Array.from({ length: count }, (_, index) => [`V${index}`, ""]));
+  for (const count of [4097, 16_385]) {
+    const json = { image: "tag:none", command: "true", env: variables(count) };
+    contreeError(await contree.call("POST", "/instances", { json }), 400, "validation_error");
+  }
+});
+
 test("a file that is too large is 413, with and without a length", async () => {
   const bytes = new Uint8Array(FILE_BYTES_MAX + 1);
   for (const body of [bytes, new Blob([bytes]).stream()]) {

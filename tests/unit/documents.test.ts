@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
+import { JSON_DEPTH_MAX, JSON_NAMES_COUNT_MAX, JSON_VALUES_COUNT_MAX } from "../../src/api/json-structure.ts";
 import { COMMANDS } from "../../src/cli/command-line.ts";
 import { keyNames } from "../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../src/config/keys.ts";
@@ -13,6 +14,7 @@ import {
   ARGUMENT_BYTES_MAX,
   CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
   CHECKPOINT_TIMEOUT_SECONDS_MAX,
+  ENV_COUNT_MAX,
   FILES_COUNT_MAX,
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
@@ -56,6 +58,7 @@ test("the limits are the limits of the code", () => {
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
   const overhead = `a 32nd of that, ${size(OVERHEAD_BYTES)}, and ${size(PROCESSOR_BYTES)}`;
   const walks = `${WALK_LIMITS.countMax}; more wait for up to ${WALK_LIMITS.waitMsMax / 1000} s, and are then refused with 429`;
+  const json = `${JSON_VALUES_COUNT_MAX}, of which ${JSON_NAMES_COUNT_MAX} have names; nested ${JSON_DEPTH_MAX} deep`;
   const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
   const templates = `an eighth of the budget, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
   const tools = `${gib(TOOLS_MEMORY_BYTES)}, but at most half of the memory budget, or the memory of one VM if that is more`;
@@ -72,6 +75,8 @@ test("the limits are the limits of the code", () => {
     `| concurrent listings, archives and comparisons of an account | ${walks} |`,
     `| concurrent replies of an account with long outputs, arrays of events, or large files in several pieces | ${walks} |`,
     `| rules of the network of a run | ${NETWORK_RULES_COUNT_MAX}, each with up to ${NETWORK_PORTS_COUNT_MAX} ports |`,
+    `| values of a JSON body (items of arrays and fields of objects) | ${json} |`,
+    `| variables of a command in its request | ${ENV_COUNT_MAX} |`,
     `| one argument or variable | ${ARGUMENT_BYTES_MAX} bytes |`,
     `| variables of an image | ${VARIABLES_COUNT_MAX}, and ${VARIABLES_BYTES_MAX / 1024} KiB together; those of an import beyond that are left out |`,
     `| tags of an image | ${TAGS_COUNT_MAX} |`,

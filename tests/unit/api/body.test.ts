@@ -165,6 +165,21 @@ describe("a JSON body", () => {
     expect(asked).toEqual([text.length, MIB, MIB / 2]);
   });
 
+  test("with many values requests room for them before it is parsed, too", async () => {
+    const { asked, options } = asking();
+    const text = JSON.stringify(Array.from({ length: 4096 }, () => 1));
+    expect(await readJson(request(text, { "content-length": String(text.length) }), options)).toHaveLength(4096);
+    expect(asked).toEqual([4096 * 64]);
+  });
+
+  test("with too many values is refused before it has come to its end", async () => {
+    const { promise: cancelled, resolve } = Promise.withResolvers<void>();
+    const { options } = asking();
+    const endless = request(chunked(["[", "0,".repeat(131_073), null], resolve));
+    expect(await failureOf(readJson(endless, options))).toMatchObject({ code: "validation_error" });
+    await cancelled;
+  });
+
   test("that gets no room is not read", async () => {
     let read = 0;
     const body = new ReadableStream<Uint8Array>({ pull: () => void read++ }, { highWaterMark: 0 });

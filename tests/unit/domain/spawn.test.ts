@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "../../../src/domain/errors.ts";
-import { ARGUMENT_BYTES_MAX, STDIN_BYTES_MAX } from "../../../src/domain/instance.ts";
+import { ARGUMENT_BYTES_MAX, ENV_COUNT_MAX, STDIN_BYTES_MAX } from "../../../src/domain/instance.ts";
 import { argvOf, checkSpawn, decodeStdin, type SpawnInput, type SpawnLimits } from "../../../src/domain/spawn.ts";
 
 const LIMITS: SpawnLimits = {
@@ -15,6 +15,10 @@ const LIMITS: SpawnLimits = {
 };
 const UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const check = (fields: Partial<SpawnInput>) => checkSpawn({ image: "tag:base", command: "true", ...fields }, LIMITS);
+
+function variables(count: number): Record<string, string> {
+  return Object.fromEntries(Array.from({ length: count }, (_, index) => [`V${index}`, ""]));
+}
 
 function refusal(work: () => unknown): ApiError {
   try {
@@ -126,6 +130,8 @@ describe("arguments and environment", () => {
     ["argument too long in bytes", { args: ["é".repeat(ARGUMENT_BYTES_MAX / 2 + 1)] }, "args"],
     ["env string too long", { env: { A: "x".repeat(ARGUMENT_BYTES_MAX - 1) } }, "env"],
     ["too much in all", { args: Array.from({ length: 20 }, () => "x".repeat(ARGUMENT_BYTES_MAX)) }, "command"],
+    ["too many variables", { env: variables(ENV_COUNT_MAX + 1) }, "env"],
+    ["too many variables, of which one is taken away", { env: variables(ENV_COUNT_MAX), unset: ["A"] }, "env"],
     ["too many in all", { args: Array.from({ length: 250_000 }, () => "") }, "command"],
   ] as const)("%s", (_name, fields, field) => {
     const error = refusal(() => check(fields as Partial<SpawnInput>));
@@ -136,6 +142,7 @@ describe("arguments and environment", () => {
   test("the longest allowed ones are accepted", () => {
     expect(check({ command: "x".repeat(ARGUMENT_BYTES_MAX) }).argv).toHaveLength(1);
     expect(check({ env: { A: "x".repeat(ARGUMENT_BYTES_MAX - 2) } }).env).toHaveProperty("A");
+    expect(Object.keys(check({ env: variables(ENV_COUNT_MAX) }).env)).toHaveLength(ENV_COUNT_MAX);
   });
 });
 

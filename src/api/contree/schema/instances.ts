@@ -1,5 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { FILE_MODE_DEFAULT } from "../../../domain/instance.ts";
+import { ENV_COUNT_MAX, FILE_MODE_DEFAULT } from "../../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
 import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX, oneOf } from "../../wire-fields.ts";
 import { orNull, Uuid } from "./common.ts";
@@ -49,7 +49,7 @@ const COMMAND_FIELDS = {
   shell: optionalFlag("shell", "run the command by $SHELL -c, or /bin/sh -c, with the variables of the image"),
   env: Type.Optional(
     orNull(Type.Record(ANY_KEY, orNull(Type.String(), { error: "env must be an object of strings" })), {
-      description: "environment variables; null takes one of the image away",
+      description: `environment variables, at most ${ENV_COUNT_MAX}; null takes one of the image away`,
       error: "env must be an object of strings",
     }),
   ),

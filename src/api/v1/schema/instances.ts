@@ -3,6 +3,7 @@ import {
   CHECKPOINT_TIMEOUT_SECONDS_DEFAULT,
   CHECKPOINT_TIMEOUT_SECONDS_MAX,
   CWD_DEFAULT,
+  ENV_COUNT_MAX,
   FILE_MODE_DEFAULT,
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../../domain/instance.ts";
@@ -81,7 +82,7 @@ export const COMMAND_FIELDS = {
   ),
   env: Type.Optional(
     Type.Record(ANY_KEY, Type.String({ error: "env must be an object of strings" }), {
-      description: "environment variables",
+      description: `environment variables, at most ${ENV_COUNT_MAX}`,
       error: "env must be an object of strings",
     }),
   ),
