@@ -1,7 +1,9 @@
 /** The Model Context Protocol over HTTP: messages, sessions and limits, also by hand where no library would do such a thing. */
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { connect, type Socket } from "node:net";
+import { revokeToken } from "../../src/db/tokens.ts";
+import type { OperationId } from "../../src/domain/ids.ts";
 import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
 import { Api } from "../support/api/api.ts";
 import { ALICE, instancesCount, latestInstance, statusOf } from "../support/api/latest-instance.ts";
@@ -23,6 +25,10 @@ afterAll(() => api[Symbol.asyncDispose]());
 
 describe("the transport", () => {
   const NESTED = `${"[".repeat(200_000)}${"]".repeat(200_000)}`;
+  const MANY_NAMES = JSON.stringify(Object.fromEntries(Array.from({ length: 17_000 }, (_, index) => [`n${index}`, 0])));
+  const withToken = (progressToken: unknown) => ({
+    ...{ jsonrpc: "2.0", id: 1, method: "tools/list", params: { _meta: { progressToken } } },
+  });
   const ACCEPT = { accept: "application/json, text/event-stream" };
   const rpc = (message: unknown, headers: Record<string, string> = {}) =>
     api.call("POST", "/mcp", { json: message, headers: { ...ACCEPT, ...headers } });
@@ -34,9 +40,12 @@ describe("the transport", () => {
     ["no message", "{}", 400, -32_600],
     ["a batch", JSON.stringify([PING]), 400, -32_600],
     ["another version", '{"jsonrpc":"1.0","id":1,"method":"ping"}', 400, -32_600],
-    ["deep nesting", `{"jsonrpc":"2.0","id":1,"method":"ping","params":${"[".repeat(300_000)}`, 400, -32_700],
+    ["deep nesting", `{"jsonrpc":"2.0","id":1,"method":"ping","params":${"[".repeat(300_000)}`, 400, -32_600],
     ["parameters that are nested deeply", `{"jsonrpc":"2.0","id":1,"method":"ping","params":${NESTED}}`, 400, -32_600],
     ["a message that is too long", `"${"x".repeat(3_000_000)}"`, 413, -32_600],
+    ["many names", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":${MANY_NAMES}}}`, 400, -32_600],
+    ["a long id", `{"jsonrpc":"2.0","id":"${"x".repeat(257)}","method":"ping"}`, 400, -32_600],
+    ["a long token of the progress", JSON.stringify(withToken("x".repeat(257))), 400, -32_600],
     ["an id that is none", '{"jsonrpc":"2.0","id":{},"method":"ping"}', 400, -32_600],
   ])("refuses %s", async (_what, body, status, code) => {
     const headers = { ...ACCEPT, "content-type": "application/json" };
@@ -93,6 +102,26 @@ describe("the transport", () => {
     await until("all have left", () => waiting() === 0);
     await Promise.all(left);
     expect(statusOf(api, id)).toBe("PENDING");
+  });
+
+  heldTest("ends a call with the token that it came with, and its run goes on", async () => {
+    const started = spyOn(globalThis, "setInterval");
+    using _restored = { [Symbol.dispose]: () => started.mockRestore() };
+    const before = await instancesCount(api);
+    const token = await api.issue("alice", ["*"]);
+    const send = (json: unknown) => api.call("POST", "/mcp", { token, json, headers: ACCEPT });
+    const run = { name: "run", arguments: { image, command: "sleep 1000", wait_seconds: 600 } };
+    const running = send({ jsonrpc: "2.0", id: 1, method: "tools/call", params: run });
+    const id = await latestInstance(api, before + 1);
+    const following = send(follow(id, 2));
+    await until("both wait", () => waiting() === 2);
+    const jti = JSON.parse(Buffer.from(token.split(".")[1] ?? "", "base64url").toString("utf8")).jti as string;
+    expect(revokeToken(api.parts.db, jti, Date.now())).toBe(true);
+    for (const [check, ms] of started.mock.calls) if (ms === 15_000) (check as () => void)();
+    for (const { text } of await Promise.all([running, following])) expect(text).not.toContain("result");
+    await until("nobody waits", () => waiting() === 0);
+    expect(statusOf(api, id)).not.toBe("CANCELLED");
+    api.parts.operations.cancel(ALICE, id as OperationId);
   });
 
   heldTest(`serves ${SESSIONS_COUNT} clients that wait, and nothing is left when they go`, async () => {

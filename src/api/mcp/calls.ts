@@ -1,9 +1,10 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId } from "../../domain/ids.ts";
+import { Shares } from "../../system/shares.ts";
 
 /** Largest number of requests of one account that are not answered to their ends. Each holds up to half a megabyte. */
 const CALLS_COUNT_MAX = 256;
-/** The same of all accounts together. */
+/** The same of all accounts together, which share it. */
 const CALLS_TOTAL_COUNT_MAX = 1024;
 
 /** What names a request of a client: ids of JSON-RPC are unique within a session only. */
@@ -17,13 +18,14 @@ export interface CallName {
 
 /** A request that is being answered. Its disposal, which is idempotent, ends what is done for it. */
 export interface Call extends Disposable {
-  /** fires when the client cancels the request, leaves, or ends its session */
-  readonly signal: AbortSignal;
+  /** aborted when the client cancels the request, leaves, or ends its session */
+  readonly left: AbortController;
 }
 
 interface Entry {
   readonly name: CallName;
-  readonly controller: AbortController;
+  readonly left: AbortController;
+  readonly place: Disposable;
 }
 
 /**
@@ -31,47 +33,40 @@ interface Entry {
  * requests, so that none expires, none takes memory, and all go on after a restart of the service.
  */
 export class Calls {
-  readonly #countOf = new Map<AccountId, number>();
+  readonly #shares = new Shares({ total: CALLS_TOTAL_COUNT_MAX, ownerMax: CALLS_COUNT_MAX });
   readonly #entries = new Set<Entry>();
   /** the entries that can be cancelled by name */
   readonly #named = new Map<string, Entry>();
 
   /** @throws ApiError `too_many_requests` */
   begin(name: CallName): Call {
-    const { accountId } = name;
-    const count = this.#countOf.get(accountId) ?? 0;
-    if (count >= CALLS_COUNT_MAX || this.#entries.size >= CALLS_TOTAL_COUNT_MAX) {
-      throw new ApiError("too_many_requests", "too many requests are waiting for their answers");
-    }
-    this.#countOf.set(accountId, count + 1);
-    const entry = { name, controller: new AbortController() };
+    const place = this.#shares.take(name.accountId);
+    if (place === null) throw new ApiError("too_many_requests", "too many requests are waiting for their answers");
+    const entry = { name, left: new AbortController(), place };
     this.#entries.add(entry);
     if (name.id !== null) this.#named.set(keyOf(name), entry);
-    return { signal: entry.controller.signal, [Symbol.dispose]: () => this.#end(entry) };
+    return { left: entry.left, [Symbol.dispose]: () => this.#end(entry) };
   }
 
   /** Cancels a request; nothing happens when there is none of that name. */
   cancel(name: CallName): void {
-    this.#named.get(keyOf(name))?.controller.abort(cancelled());
+    this.#named.get(keyOf(name))?.left.abort(cancelled());
   }
 
   /** Cancels all requests of a session. */
   endSession(accountId: AccountId, session: string): void {
-    for (const { name, controller } of this.#entries) {
-      if (name.accountId === accountId && name.session === session) controller.abort(cancelled());
+    for (const { name, left } of this.#entries) {
+      if (name.accountId === accountId && name.session === session) left.abort(cancelled());
     }
   }
 
   #end(entry: Entry): void {
     if (!this.#entries.delete(entry)) return;
-    const { accountId, id } = entry.name;
-    const left = (this.#countOf.get(accountId) ?? 1) - 1;
-    if (left === 0) this.#countOf.delete(accountId);
-    else this.#countOf.set(accountId, left);
+    entry.place[Symbol.dispose]();
     const key = keyOf(entry.name);
     // A client that uses an id twice has given the name to the later request.
-    if (id !== null && this.#named.get(key) === entry) this.#named.delete(key);
-    entry.controller.abort(cancelled());
+    if (this.#named.get(key) === entry) this.#named.delete(key);
+    entry.left.abort(cancelled());
   }
 }
 

@@ -5,13 +5,15 @@ import type { ToolCall } from "./tool.ts";
 
 /**
  * Ends an operation at its disposal, just before the call is answered, if the caller has left or cancelled until then. The
- * operation goes on when the token does not allow to end operations: to leave must not do what asking for it could not.
+ * operation goes on when the token does not allow to end operations, or is not valid any more: to leave must not do what
+ * asking for it could not.
  */
 export function endIfLeft(call: ToolCall, id: OperationId): Disposable {
   const { service, principal, signal } = call;
   return {
     [Symbol.dispose]() {
-      if (!signal.aborted || !allows(principal.grants, "operations:cancel")) return;
+      const isRevoked = signal.reason instanceof ApiError;
+      if (!signal.aborted || isRevoked || !allows(principal.grants, "operations:cancel")) return;
       try {
         service.operations.cancel(principal, id);
       } catch (error) {

@@ -1,14 +1,17 @@
-import { type Static, Type } from "@sinclair/typebox";
+import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import type { accessPlugin } from "../access.ts";
 import type { ApiOptions } from "../options.ts";
+import { watchCredential } from "../output/credential-watch.ts";
 import { empty, respond } from "../reply.ts";
 import type { RequestTracker } from "../request-tracker.ts";
 import { ANY_TOKEN, about, checked } from "../route.ts";
 import { pullStream } from "../stream.ts";
 import { Calls } from "./calls.ts";
+import { Message, passedOn } from "./message.ts";
 import { isOwnOrigin } from "./origin.ts";
+import { Progress } from "./progress.ts";
 import type { McpExchange } from "./server.ts";
 
 /** Longest message, in `bytes`: a file of 1 MiB in base64, and a command. */
@@ -22,16 +25,6 @@ export interface McpOptions extends Pick<ApiOptions, "service" | "log" | "public
   /** macros for the scopes of routes */
   readonly access: ReturnType<typeof accessPlugin>;
 }
-
-const Message = Type.Object(
-  {
-    jsonrpc: Type.Literal("2.0", { error: "must be 2.0" }),
-    method: Type.Optional(Type.String({ description: "absent in an answer" })),
-    id: Type.Optional(Type.Unknown({ description: "absent in a notification" })),
-    params: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
-  },
-  { description: "a message of JSON-RPC 2.0; the protocol has no batches", error: "must be one JSON-RPC message" },
-);
 
 const SESSION_HEADERS = { "Mcp-Session-Id": "name of the session, which the answer to `initialize` has" };
 
@@ -116,56 +109,61 @@ interface Answering extends Pick<McpOptions, "requests"> {
   readonly exchange: () => Promise<McpExchange>;
 }
 
-async function answer(
-  request: Request,
-  message: Static<typeof Message>,
-  { calls, requests, exchange }: Answering,
-): Promise<Response> {
+async function answer(request: Request, body: Message, { calls, requests, exchange }: Answering): Promise<Response> {
   const principal = requests.principal(request);
   const { accountId } = principal;
   const session = sessionOf(request);
-  const { jsonrpc, method, id, params } = message;
   // This service asks its clients for nothing, so it has no use for their answers.
-  if (method === undefined) return respond(empty(202), request);
+  if (body.method === undefined) return respond(empty(202), request);
+  const { message, takeInput } = passedOn(body);
+  const { method, id, params } = message;
   if (method === "notifications/cancelled") {
     const cancelled = rpcId(params?.["requestId"]);
     if (cancelled !== null) calls.cancel({ accountId, session, id: cancelled });
   }
   using undo = new DisposableStack();
-  // What the message says is in memory until its answer is complete.
+  // The input of a tool is in memory until the tool has begun, and counts until the answer is complete.
   undo.use(requests.takeOver(request));
   const call = undo.use(calls.begin({ accountId, session, id: rpcId(id) }));
+  undo.use(watchCredential(call.left, () => requests.isAllowed(request)));
   request.signal.addEventListener("abort", () => call[Symbol.dispose](), { once: true });
   request.signal.throwIfAborted();
+  const { signal } = call.left;
   const headersAsked = new Headers(request.headers);
   // The library refuses clients that do not name both, such as simple scripts.
   headersAsked.set("accept", "application/json, text/event-stream");
-  const asked = new Request(request.url, { method: "POST", headers: headersAsked, signal: call.signal });
+  const asked = new Request(request.url, { method: "POST", headers: headersAsked, signal });
   const requestId = requests.of(request).id;
-  // Unknown properties are ignored, as everywhere.
-  const known = { jsonrpc, method, ...(id === undefined ? {} : { id }), ...(params === undefined ? {} : { params }) };
-  const response = await (await exchange())(asked, known, { principal, requestId, signal: call.signal });
-  const { status, body } = response;
+  const progress = new Progress();
+  const response = await (await exchange())(asked, message, { principal, requestId, signal, takeInput, progress });
+  const { status, body: sent } = response;
   const headers = Object.fromEntries(response.headers);
   delete headers["connection"];
   headers["cache-control"] = "no-store";
   // Whoever guesses it can end requests of their own account only.
   if (method === "initialize" && response.ok) headers[SESSION_HEADER] = crypto.randomUUID();
-  if (body === null) return respond({ status, headers, body: null }, request);
+  if (sent === null) return respond({ status, headers, body: null }, request);
   const held = undo.move();
   const leave = () => held.dispose();
   request.signal.addEventListener("abort", leave, { once: true });
   // What is refused is answered with an error as JSON.
-  const sent = headers["content-type"]?.startsWith("text/event-stream") === true ? begun(body) : body.values();
-  return respond({ status, headers, body: pullStream(sent, { held, onCancel: leave }) }, request);
+  const isStream = headers["content-type"]?.startsWith("text/event-stream") === true;
+  const chunks = isStream ? begun(sent, progress) : sent.values();
+  return respond({ status, headers, body: pullStream(chunks, { held, onCancel: leave }) }, request);
 }
 
 /** A comment before the first event: Bun sends the headers with the first bytes of a body, and sees only then who leaves. */
 const BEGINNING = new TextEncoder().encode(":\n\n");
 
-async function* begun(events: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
+async function* begun(
+  events: ReadableStream<Uint8Array>,
+  progress: Progress,
+): AsyncGenerator<Uint8Array, void, undefined> {
   yield BEGINNING;
-  yield* events;
+  for await (const event of events) {
+    progress.taken();
+    yield event;
+  }
 }
 
 function rpcId(value: unknown): string | number | null {

@@ -1,4 +1,4 @@
-import { Type } from "@sinclair/typebox";
+import { type Static, Type } from "@sinclair/typebox";
 import { ApiError } from "../../domain/errors.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { NetworkInput } from "../../domain/network.ts";
@@ -82,56 +82,63 @@ function networkOf(hosts: "all" | readonly string[] = []): NetworkInput | "ceili
   return hosts.length === 0 ? "none" : { allow: hosts.map(parseRuleText) };
 }
 
+const RUN_INPUT = inputs({
+  image: IMAGE,
+  command: Type.String({ minLength: 1, maxLength: 131_071, description: "for /bin/sh -c" }),
+  files: optional(
+    Type.Array(RUN_FILE, { maxItems: FILES_COUNT_MAX, description: "files to write before the command" }),
+  ),
+  env: optional(Type.Record(Type.String(), Type.String())),
+  cwd: optional(Type.String({ maxLength: 4096, description: "default: the image's, or /" })),
+  stdin: optional(Type.String({ maxLength: CONTENT_CHARACTERS_MAX })),
+  timeout: optional(Type.Integer({ minimum: 1, default: 300, description: "seconds" })),
+  memory_mib: optional(Type.Integer({ minimum: 1 })),
+  network: optional(
+    Type.Union([Type.Literal("all"), Type.Array(Type.String({ maxLength: 300 }), { maxItems: 64 })], {
+      description: 'hosts to reach, e.g. ["example.org:443"]; all: what the operator allows; default: none',
+      error: "network must be all, or an array of hosts",
+    }),
+  ),
+  disposable: optional(Type.Boolean({ default: false, description: "keep no files" })),
+  detach: optional(Type.Boolean({ default: false, description: "cancelling this call does not end the run" })),
+  wait_seconds: optional(WAIT_SECONDS),
+  output_bytes: optional(OUTPUT_BYTES),
+});
+
+/** Accepts a run. @throws ApiError */
+async function spawned(input: Static<typeof RUN_INPUT>, call: ToolCall): Promise<OperationId> {
+  const { image, command, files = [], env, cwd, timeout, memory_mib: memoryMib, network, disposable } = input;
+  if (network !== undefined && network.length > 0) requireScope(call.principal, "instances:network");
+  const from = imageId(call, image);
+  return await call.service.instances.spawn(call.principal, {
+    image: from,
+    command,
+    shell: true,
+    // The variables of the image, such as its PATH.
+    inherit: true,
+    env,
+    cwd,
+    disposable,
+    timeoutSeconds: timeout,
+    files: await inputFiles(call, files),
+    stdin: input.stdin === undefined ? undefined : `base64:${Buffer.from(input.stdin, "utf8").toString("base64")}`,
+    network: networkOf(network),
+    resources: memoryMib === undefined ? undefined : { memoryBytes: memoryMib * BYTES_OF_MIB },
+  });
+}
+
 export const RUN_TOOLS: readonly Tool[] = [
   tool({
     name: "run",
     description:
       "Run a shell command as root in a fresh VM that starts from an image, and keep its files as a new image (also when it " +
       "fails). Returns exit code, new image and output. If it still runs after wait_seconds, the run goes on: use follow.",
-    input: inputs({
-      image: IMAGE,
-      command: Type.String({ minLength: 1, maxLength: 131_071, description: "for /bin/sh -c" }),
-      files: optional(
-        Type.Array(RUN_FILE, { maxItems: FILES_COUNT_MAX, description: "files to write before the command" }),
-      ),
-      env: optional(Type.Record(Type.String(), Type.String())),
-      cwd: optional(Type.String({ maxLength: 4096, description: "default: the image's, or /" })),
-      stdin: optional(Type.String({ maxLength: CONTENT_CHARACTERS_MAX })),
-      timeout: optional(Type.Integer({ minimum: 1, default: 300, description: "seconds" })),
-      memory_mib: optional(Type.Integer({ minimum: 1 })),
-      network: optional(
-        Type.Union([Type.Literal("all"), Type.Array(Type.String({ maxLength: 300 }), { maxItems: 64 })], {
-          description: 'hosts to reach, e.g. ["example.org:443"]; all: what the operator allows; default: none',
-          error: "network must be all, or an array of hosts",
-        }),
-      ),
-      disposable: optional(Type.Boolean({ default: false, description: "keep no files" })),
-      detach: optional(Type.Boolean({ default: false, description: "cancelling this call does not end the run" })),
-      wait_seconds: optional(WAIT_SECONDS),
-      output_bytes: optional(OUTPUT_BYTES),
-    }),
+    input: RUN_INPUT,
     annotations: { destructiveHint: false, openWorldHint: true },
     scope: "instances:spawn",
-    async run(input, call) {
-      const { image, command, files = [], env, cwd, timeout, memory_mib: memoryMib, network, disposable } = input;
-      if (network !== undefined && network.length > 0) requireScope(call.principal, "instances:network");
-      const from = imageId(call, image);
-      const id = await call.service.instances.spawn(call.principal, {
-        image: from,
-        command,
-        shell: true,
-        // The variables of the image, such as its PATH.
-        inherit: true,
-        env,
-        cwd,
-        disposable,
-        timeoutSeconds: timeout,
-        files: await inputFiles(call, files),
-        stdin: input.stdin === undefined ? undefined : `base64:${Buffer.from(input.stdin, "utf8").toString("base64")}`,
-        network: networkOf(network),
-        resources: memoryMib === undefined ? undefined : { memoryBytes: memoryMib * BYTES_OF_MIB },
-      });
-      return await settled(call, id, input);
+    run(input, call) {
+      const { detach, wait_seconds, output_bytes } = input;
+      return spawned(input, call).then((id) => settled(call, id, { detach, wait_seconds, output_bytes }));
     },
   }),
   tool({
@@ -240,9 +247,9 @@ export const RUN_TOOLS: readonly Tool[] = [
 ];
 
 interface Settling {
-  readonly detach?: boolean;
-  readonly wait_seconds?: number;
-  readonly output_bytes?: number;
+  readonly detach: boolean | undefined;
+  readonly wait_seconds: number | undefined;
+  readonly output_bytes: number | undefined;
 }
 
 async function settled(call: ToolCall, id: OperationId, input: Settling) {

@@ -3,6 +3,7 @@ import type { Principal } from "../../service/parts.ts";
 import type { ApiOptions } from "../options.ts";
 import { type Answer, text } from "./answer.ts";
 import { problem, requireScope } from "./problem.ts";
+import type { Progress } from "./progress.ts";
 import { listResources, RESOURCE_TEMPLATES, readResource } from "./resources.ts";
 import type { ToolCall } from "./tool.ts";
 import { TOOLS } from "./tools.ts";
@@ -14,6 +15,9 @@ interface Asker {
   readonly requestId: string;
   /** fires when the client does not wait any more */
   readonly signal: AbortSignal;
+  /** takes the input of a tool, which the message does not have */
+  readonly takeInput: () => unknown;
+  readonly progress: Progress;
 }
 
 /** Answers one message. The answer's body is a stream while the work goes on. */
@@ -50,13 +54,14 @@ export function mcpExchange({ service, log }: Pick<ApiOptions, "service" | "log"
       const token = mcpReq._meta?.progressToken;
       let step = 0;
       const tell = (message: string): void => {
-        if (token === undefined) return;
+        if (token === undefined || !asker.progress.begin()) return;
         const told = { progressToken: token, progress: ++step, message };
         // It fails when the client has left, which the signal tells.
         void mcpReq.notify({ method: "notifications/progress", params: told }).catch(() => undefined);
       };
-      const call = { ...asker, service, progress: token === undefined ? null : tell };
-      const answer = await callTool(params.name, params.arguments ?? {}, call, unexpected);
+      const { principal, signal, takeInput } = asker;
+      const call = { service, principal, signal, progress: token === undefined ? null : tell };
+      const answer = await callTool(params.name, takeInput, call, unexpected);
       return { ...answer, content: [...answer.content] } as never;
     });
     const reading = async <T>(work: () => Promise<T> | T, name: string): Promise<T> => {
@@ -96,7 +101,7 @@ const NO_SCHEMAS = {
 
 async function callTool(
   name: string,
-  input: unknown,
+  takeInput: () => unknown,
   call: ToolCall,
   unexpected: (error: unknown, name: string) => string,
 ): Promise<Answer> {
@@ -107,7 +112,7 @@ async function callTool(
   }
   try {
     requireScope(call.principal, tool.scope);
-    return await tool.call(input, call);
+    return await tool.call(takeInput(), call);
   } catch (error) {
     return problem(error) ?? { isError: true, content: [text(unexpected(error, name))] };
   }

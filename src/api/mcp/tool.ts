@@ -39,7 +39,11 @@ interface ToolSpec<Schema extends TObject> {
   readonly annotations: Annotations;
   /** that every call needs */
   readonly scope: Scope;
-  /** @throws ApiError, which `problem` makes an answer of */
+  /**
+   * An async function keeps its parameters until it returns: one that may wait for long must not be one, if its input may be
+   * large.
+   * @throws ApiError, which `problem` makes an answer of
+   */
   run(input: Static<Schema>, call: ToolCall): Promise<Answer>;
 }
 
@@ -49,17 +53,17 @@ export interface Tool extends Pick<ToolSpec<TObject>, "name" | "description" | "
   call(input: unknown, call: ToolCall): Promise<Answer>;
 }
 
-/** Makes a tool from its description. Its input is checked strictly; the check is compiled at the first call. */
+/** Makes a tool from its description. Its input is checked strictly, and not kept; the check is compiled at the first call. */
 export function tool<const Schema extends TObject>({ input, run, ...spec }: ToolSpec<Schema>): Tool {
   let checked: ReturnType<typeof TypeCompiler.Compile<Schema>> | null = null;
   return {
     ...spec,
     inputSchema: input,
-    async call(value, call) {
+    call(value, call) {
       checked ??= TypeCompiler.Compile(input);
       const error = checked.Check(value) ? undefined : checked.Errors(value).First();
       if (error !== undefined) throw inputError(error, input);
-      return await run(value as Static<Schema>, call);
+      return run(value as Static<Schema>, call);
     },
   };
 }
