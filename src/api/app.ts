@@ -3,7 +3,7 @@ import { YieldingTurns } from "../system/yielding-turns.ts";
 import { accessPlugin } from "./access.ts";
 import { answersPlugin } from "./answers.ts";
 import { authenticate } from "./auth.ts";
-import { BodyRooms } from "./body-room.ts";
+import { BodyRooms } from "./body/room.ts";
 import { CONTREE_ERRORS } from "./contree/errors.ts";
 import { contreePlugin } from "./contree/plugin.ts";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts";

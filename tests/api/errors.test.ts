@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { JSON_NAMES_COUNT_MAX } from "../../src/api/json-structure.ts";
+import { JSON_NAMES_COUNT_MAX } from "../../src/api/body/json-structure.ts";
 import { SCOPES } from "../../src/domain/scope.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { contreeSamples } from "../support/api/contree-samples.ts";

@@ -36,8 +36,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   api: ["domain", "service", "metrics.ts"],
   "api/access.ts": ["domain", "system/turns.ts"],
   "api/app.ts": ["system/yielding-turns.ts"],
-  "api/body.ts": ["domain", "system/waiting.ts"],
-  "api/body-room.ts": ["domain", "system/shares.ts", "system/waiting.ts"],
+  "api/body": ["domain", "system/shares.ts", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],
   "api/v1/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
   // Both ends of a connection count its bytes in one way.

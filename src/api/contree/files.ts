@@ -2,7 +2,7 @@ import { Type } from "@sinclair/typebox";
 import { Elysia, status } from "elysia";
 import { isoTime } from "../../domain/ids.ts";
 import type { File as StoredFile } from "../../service/files.ts";
-import { announcedLength, bodyStream } from "../body.ts";
+import { announcedLength, bodyStream } from "../body/body.ts";
 import { mapped } from "../json-stream.ts";
 import { json, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";

@@ -3,7 +3,7 @@ import { Elysia, status } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import { isoTime } from "../../domain/ids.ts";
 import type { Principal } from "../../service/parts.ts";
-import { announcedLength, bodyStream } from "../body.ts";
+import { announcedLength, bodyStream } from "../body/body.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { FileResponse, UploadedFile } from "./schema/files.ts";
 import { FilesQuery } from "./schema/query.ts";

@@ -5,7 +5,7 @@ import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import type { Process as StoredProcess } from "../../service/processes.ts";
 import type { ProcessName } from "../../service/running.ts";
-import { bodyStream } from "../body.ts";
+import { bodyStream } from "../body/body.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, json, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";

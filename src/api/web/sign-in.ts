@@ -5,7 +5,7 @@ import type { Log } from "../../log.ts";
 import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
 import { Shares } from "../../system/shares.ts";
 import { ownTurn } from "../../system/turns.ts";
-import { readJson } from "../body.ts";
+import { readJson } from "../body/body.ts";
 import type { Door } from "./door.ts";
 import { FailedSignIns, networkOf } from "./failed-sign-ins.ts";
 

@@ -3,7 +3,7 @@ import { Type } from "@sinclair/typebox";
 import { Elysia, sse } from "elysia";
 import { accessPlugin } from "../../../src/api/access.ts";
 import { answersPlugin } from "../../../src/api/answers.ts";
-import { BodyRooms } from "../../../src/api/body-room.ts";
+import { BodyRooms } from "../../../src/api/body/room.ts";
 import { SPECIFIED_ERRORS } from "../../../src/api/errors.ts";
 import { RequestTracker } from "../../../src/api/request-tracker.ts";
 import { ApiError } from "../../../src/domain/errors.ts";

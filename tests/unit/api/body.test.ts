@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { readJson } from "../../../src/api/body.ts";
-import { BodyRoom, type BodyRoomOptions, BodyRooms } from "../../../src/api/body-room.ts";
+import { readJson } from "../../../src/api/body/body.ts";
+import { BodyRoom, type BodyRoomOptions, BodyRooms } from "../../../src/api/body/room.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { alice, bob } from "../../support/database.ts";
 import { failureOf, throwing } from "../../support/failures.ts";

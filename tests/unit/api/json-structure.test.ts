@@ -5,7 +5,7 @@ import {
   JSON_NAMES_COUNT_MAX,
   JSON_VALUES_COUNT_MAX,
   JsonStructure,
-} from "../../../src/api/json-structure.ts";
+} from "../../../src/api/body/json-structure.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { seedOfTests } from "../../support/random.ts";
 

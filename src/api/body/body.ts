@@ -1,7 +1,7 @@
-import { ApiError } from "../domain/errors.ts";
-import { untilAborted } from "../system/waiting.ts";
-import { MEDIUM_BODY_BYTES_MAX } from "./body-room.ts";
+import { ApiError } from "../../domain/errors.ts";
+import { untilAborted } from "../../system/waiting.ts";
 import { JsonStructure } from "./json-structure.ts";
+import { MEDIUM_BODY_BYTES_MAX } from "./room.ts";
 
 /** `type/subtype` of a JSON body; parameters such as the character set may follow. */
 const JSON_CONTENT_TYPE = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;

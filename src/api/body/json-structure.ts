@@ -1,4 +1,4 @@
-import { ApiError } from "../domain/errors.ts";
+import { ApiError } from "../../domain/errors.ts";
 
 /** Values of a JSON body, apart from itself: the items of its arrays and the fields of its objects, at any depth. */
 export const JSON_VALUES_COUNT_MAX = 131_072;

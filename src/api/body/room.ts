@@ -1,7 +1,7 @@
-import { ApiError } from "../domain/errors.ts";
-import type { AccountId } from "../domain/ids.ts";
-import { Shares } from "../system/shares.ts";
-import { startTimer } from "../system/waiting.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { AccountId } from "../../domain/ids.ts";
+import { Shares } from "../../system/shares.ts";
+import { startTimer } from "../../system/waiting.ts";
 
 /** Longest body of medium size, in `bytes`; a longer one is large. */
 export const MEDIUM_BODY_BYTES_MAX = 1_048_576;
