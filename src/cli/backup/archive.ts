@@ -35,6 +35,8 @@ const DATABASE_NAME = "coppice.db";
 const MANIFEST_NAME = "manifest.json";
 /** Entries of a backup, in the order in which a restore puts them in place: the database makes the rest valid. */
 const PARTS = ["keys", "blobs", "outputs", "events", "layers", DATABASE_NAME] as const;
+/** What SQLite keeps beside an open database, which archives that were packed by hand may have. */
+const DATABASE_COMPANIONS = [`${DATABASE_NAME}-wal`, `${DATABASE_NAME}-shm`];
 
 /** A backup cannot be made or restored; the message is for a person. */
 export class BackupError extends Error {
@@ -85,8 +87,9 @@ export async function backUp(dataDirectory: string, archive: string, signal?: Ab
   await using undo = new AsyncDisposableStack();
   undo.defer(() => removeQuietly(temporary));
   await createPrivate(temporary);
-  const form = ["--create", "--format=posix", "--sparse", "--numeric-owner", "--owner=0", "--group=0"];
-  await tar([...form, `--file=${temporary}`, `--directory=${staging.path}`, MANIFEST_NAME, ...PARTS], signal);
+  const form = ["--create", "--format=posix", "--sparse", "--hard-dereference"];
+  const owner = ["--numeric-owner", "--owner=0", "--group=0"];
+  await tar([...form, ...owner, `--file=${temporary}`, `--directory=${staging.path}`, MANIFEST_NAME, ...PARTS], signal);
   await publishFile(temporary, target);
   return { images, layers: layers.length, files: blobs.length, sizeBytes: Bun.file(target).size };
 }
@@ -101,8 +104,9 @@ export interface RestoreOptions {
 }
 
 /**
- * Makes a data directory from a backup; the directory must be new or have no database. The whole backup is checked
- * before the first file is put in place, and the database comes last.
+ * Makes a data directory from a backup; the directory must be new or have no database. The archive may come from anybody:
+ * it is refused when it has links, devices or other members than a backup. The whole backup is checked before the first file is put in place, and
+ * the database comes last.
  * @throws BackupError; SchemaTooNewError; the reason of `signal`, after which there is no database
  */
 export async function restore(
@@ -128,6 +132,7 @@ export async function restore(
     "--delay-directory-restore",
   ];
   await tar([...options, `--file=${resolve(archive)}`, `--directory=${staging.path}`], signal);
+  await requireBackupForm(staging.path, signal);
   const manifest = await readManifest(staging.path);
   await check(staging.path, signal);
   if (rotateKeys) await endTokens(staging.path);
@@ -193,6 +198,36 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
     if (existsSync(log)) await link(log, eventLogPath(staged, id));
   }
   return contents;
+}
+
+/**
+ * Refuses an unpacked archive that has other members than a backup, or anything but directories and files of one name. A
+ * link would have files of the host read, moved or served in place of the backup's, and SQLite follows the names in a
+ * rollback journal. So nothing below `directory`, where only this process may write, is opened before this.
+ * @throws BackupError
+ */
+async function requireBackupForm(directory: string, signal?: AbortSignal): Promise<void> {
+  const names: readonly string[] = [MANIFEST_NAME, ...PARTS, ...DATABASE_COMPANIONS];
+  const other = (await readdir(directory)).find((name) => !names.includes(name));
+  if (other !== undefined) throw new BackupError(`this is no backup of an appliance: it has ${JSON.stringify(other)}`);
+  for (const name of names) await requirePlainFiles(directory, name, signal);
+}
+
+/** @param path below the directory; nothing may be there, either */
+async function requirePlainFiles(directory: string, path: string, signal?: AbortSignal): Promise<void> {
+  signal?.throwIfAborted();
+  const status = await lstat(join(directory, path)).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "ENOENT") throw error;
+    return null;
+  });
+  if (status?.isDirectory()) {
+    for (const name of await readdir(join(directory, path))) {
+      await requirePlainFiles(directory, join(path, name), signal);
+    }
+  } else if (status !== null && !(status.isFile() && status.nlink === 1)) {
+    const shown = JSON.stringify(path);
+    throw new BackupError(`${shown} in the archive is not a file or directory of its own: a backup has no links`);
+  }
 }
 
 async function readManifest(directory: string): Promise<Manifest> {
