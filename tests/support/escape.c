@@ -255,6 +255,17 @@ static void try_doors(void)
 	tell("i386", errno == 0 ? 0 : -1);
 }
 
+/* A descriptor that is given may be one that a jail lets a program listen on: another socket takes its number. */
+static void try_listening_as_another(void)
+{
+	enum { GIVEN = 3 };
+
+	dup2(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), GIVEN);
+	if (listen(GIVEN, 1) == 0)
+		accept(GIVEN, NULL, NULL);
+	tell("listen in place of another", errno == EAGAIN ? 0 : -1);
+}
+
 static void try_sockets(void)
 {
 	static const struct {
@@ -277,6 +288,7 @@ static void try_sockets(void)
 	tell("the host's loopback", connect(socket(AF_INET, SOCK_STREAM, 0), (void *)&host, sizeof host));
 	memcpy(name.sun_path + 1, abstract, strlen(abstract));
 	tell("an abstract name", connect(socket(AF_UNIX, SOCK_STREAM, 0), (void *)&name, bytes));
+	try_listening_as_another();
 }
 
 static int change_attribute(char **arguments)

@@ -31,6 +31,7 @@ export const JAILED: Outcomes = {
   AF_UNIX: "done",
   listen: "done",
   "listen by a name": "done",
+  "listen in place of another": "done",
   fork: "done",
   signal: "ESRCH",
   pidfd_open: "ESRCH",

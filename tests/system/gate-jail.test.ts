@@ -50,6 +50,7 @@ describe("a program in the jail of the connecting process", () => {
       "an abstract name": "EBADF",
       "AF_INET raw": "EPROTONOSUPPORT",
       listen: "EACCES",
+      "listen in place of another": "EINVAL",
       ...Object.fromEntries(DEVICES.map((name) => [name, "ENOENT"])),
       "the host's loopback": "done",
     });
