@@ -162,10 +162,20 @@ export function isInRange(address: string, range: string): boolean {
   return given.length === bytes.length && isWithin(given, { bytes, bits });
 }
 
-/** Whether two addresses are one, or one contains the other, as IPv6 addresses contain IPv4 ones. */
-export function isSameAddress(one: string, other: string): boolean {
-  const others = meanings(other).map((bytes) => bytes.join());
-  return meanings(one).some((bytes) => others.includes(bytes.join()));
+/**
+ * Whether an address is one of the targets, or lies in one; each counts as itself and as the IPv4 addresses that it leads to.
+ * Targets are addresses and CIDRs.
+ */
+export function leadsToAny(address: string, targets: readonly string[]): boolean {
+  const given = meanings(address);
+  const texts = new Set(given.map((bytes) => bytes.join(".")));
+  return targets.some((target) => {
+    // A host may have thousands of IPv4 addresses, whose text has one form only.
+    if (isIPv4(target)) return texts.has(target);
+    if (!target.includes("/")) return meanings(target).some((bytes) => texts.has(bytes.join(".")));
+    const range = parseRange(target);
+    return given.some((bytes) => bytes.length === range.bytes.length && isWithin(bytes, range));
+  });
 }
 
 /** An address as bytes, and the IPv4 addresses that it may lead to, but for those that mean nothing. */

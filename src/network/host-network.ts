@@ -1,9 +1,15 @@
 import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
-import { networkInterfaces } from "node:os";
+import { ipv6Text } from "../domain/network.ts";
+import { type AddressRange, localAddresses } from "../system/netlink.ts";
 
-/** What this host says about itself is read again after this time, in `milliseconds`. */
-const KEEP_MS = 5000;
+/** Files are read again after this time, in `milliseconds`. */
+const FILES_KEEP_MS = 5000;
+/**
+ * How long own addresses are kept, as a multiple of the time that they took to read: milliseconds on most hosts, so that an
+ * address which is added counts at once, and longer on one with thousands.
+ */
+const OWN_KEEP_RATIO = 20;
 /** Name servers that are asked; the C library takes no more. */
 const SERVERS_COUNT_MAX = 3;
 const HOSTS_BYTES_MAX = 1_048_576;
@@ -13,14 +19,22 @@ export class HostNetwork {
   readonly #files: { readonly resolvConf: string; readonly hosts: string };
   #readAt = Number.NEGATIVE_INFINITY;
   #present: Present | null = null;
+  #own: readonly string[] = [];
+  #ownUntil = Number.NEGATIVE_INFINITY;
 
   constructor(files = { resolvConf: "/etc/resolv.conf", hosts: "/etc/hosts" }) {
     this.#files = files;
   }
 
-  /** addresses of all interfaces */
+  /** addresses, and ranges of them as CIDRs, at which this host reaches itself, whatever the state of their interfaces */
   get own(): readonly string[] {
-    return this.#read().own;
+    const startedAt = performance.now();
+    if (startedAt >= this.#ownUntil) {
+      this.#own = [...new Set(localAddresses().map(rangeText))];
+      const endedAt = performance.now();
+      this.#ownUntil = endedAt + OWN_KEEP_RATIO * (endedAt - startedAt);
+    }
+    return this.#own;
   }
 
   /** name servers, as `setServers` of node:dns takes them; as the C library, this host itself when none is set */
@@ -34,10 +48,8 @@ export class HostNetwork {
   }
 
   #read(): Present {
-    if (this.#present === null || performance.now() - this.#readAt > KEEP_MS) {
-      const own = Object.values(networkInterfaces()).flatMap((each) => each ?? []);
+    if (this.#present === null || performance.now() - this.#readAt > FILES_KEEP_MS) {
       this.#present = {
-        own: own.map(({ address }) => address),
         servers: parseServers(textOf(this.#files.resolvConf)),
         hosts: parseHosts(textOf(this.#files.hosts)),
       };
@@ -48,9 +60,13 @@ export class HostNetwork {
 }
 
 interface Present {
-  readonly own: readonly string[];
   readonly servers: readonly string[];
   readonly hosts: ReadonlyMap<string, readonly string[]>;
+}
+
+function rangeText({ bytes, bits }: AddressRange): string {
+  const text = bytes.length === 4 ? bytes.join(".") : ipv6Text(bytes);
+  return bits === 8 * bytes.length ? text : `${text}/${bits}`;
 }
 
 function textOf(path: string): string {

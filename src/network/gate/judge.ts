@@ -1,11 +1,11 @@
-import { type AddressKind, addressKind, isInRange, isSameAddress } from "../addresses.ts";
+import { type AddressKind, addressKind, isInRange, leadsToAny } from "../addresses.ts";
 import type { AddressReach } from "../gate.ts";
 
 /** What is judged, and by which rules. */
 export interface Judgement {
   readonly port: number;
   readonly reach: AddressReach;
-  /** addresses of this host's own interfaces */
+  /** addresses and CIDRs at which this host reaches itself */
   readonly own: readonly string[];
   /** port of the daemon's API */
   readonly ownPort: number;
@@ -17,7 +17,7 @@ export const REGISTRY_FORBIDDEN: readonly AddressKind[] = ["loopback", "link-loc
 /** Whether the address may be connected to. @throws TypeError when the text is no address */
 export function isAllowed(address: string, { port, reach, own, ownPort }: Judgement): boolean {
   const kind = addressKind(address);
-  const isOwn = own.some((each) => isSameAddress(each, address));
+  const isOwn = leadsToAny(address, own);
   const isHere = isOwn || kind === "loopback" || kind === "unspecified";
   if (port === ownPort && isHere) return false;
   if (reach.anyAddress || reach.except.some((range) => isInRange(address, range))) return true;

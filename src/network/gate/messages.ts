@@ -32,7 +32,7 @@ export interface ConnectRequest {
   readonly destination: Destination;
   readonly lookup: Lookup;
   readonly reach: AddressReach;
-  /** addresses of this host's own interfaces */
+  /** addresses and CIDRs at which this host reaches itself */
   readonly own: readonly string[];
   /** port of the daemon's API, which nothing may reach */
   readonly ownPort: number;

@@ -7,11 +7,19 @@ if [ "${COPPICE_TEST_ALONE:-}" != 1 ]; then
 	exec unshare --net -- "$0" "$@"
 fi
 ip link set lo up
-# An address that looks public, and is one of this machine's own.
+# Addresses that look public, and are this machine's own: of an interface that is up, of a bridge without a carrier, of one
+# that is down, and a range that a route makes local.
 ip addr add 20.0.1.1/32 dev lo
-ip route add local default dev lo
-ip -6 route add local default dev lo
-# What IPv4 takes from the route alone.
+ip link add bridge type bridge
+ip link set bridge up
+ip addr add 20.0.1.2/32 dev bridge
+ip link add idle type bridge
+ip addr add 20.0.1.3/32 dev idle
+ip route add local 20.0.2.0/24 dev lo
+# All others lead here too. They are no addresses of this machine, because their routes are not in the table of those.
+ip route add local default dev lo table main
+ip -6 route add local default dev lo table main
+echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind
 echo 1 >/proc/sys/net/ipv6/ip_nonlocal_bind
 # Here is nobody who could answer: the other end of the cable takes no packet that is not for it.
 ip link add cable type veth peer name end

@@ -4,13 +4,15 @@ const PORTS = [80, 443];
 
 /** One of this machine's own interfaces, though it looks public; see alone.sh. */
 export const OWN_ADDRESS = "20.0.1.1";
+/** Of interfaces without a carrier and that are down, and in a range that is local. */
+const MORE_OWN_ADDRESSES = ["20.0.1.2", "20.0.1.3", "20.0.2.77"];
 
 /** Addresses that no guest may reach unless the operator says so: one of each kind, and what leads to one. */
 export const FORBIDDEN = {
   v4: [
     ...["127.0.0.1", "127.7.7.7", "0.1.2.3", "10.0.7.5", "100.64.0.1", "172.16.0.1", "192.168.7.5", "169.254.7.7"],
     ...["169.254.169.254", "169.254.170.2", "168.63.129.16", "100.100.100.200", "192.0.0.192", "192.0.2.77"],
-    ...["198.18.0.9", "198.51.100.7", "203.0.113.7", OWN_ADDRESS],
+    ...["198.18.0.9", "198.51.100.7", "203.0.113.7", OWN_ADDRESS, ...MORE_OWN_ADDRESSES],
   ],
   v6: [
     ...["::1", "fd00::7", "fec0::7", "fd00:ec2::254", "2001:db8::7"],
