@@ -84,11 +84,12 @@ export type NetworkVerdict = (typeof NETWORK_VERDICTS)[number];
 /** What became of the connections to one port of one host, with the field names of the API. */
 export interface NetworkEntry {
   readonly host: string;
-  /** null: the name was asked for, and nothing connected to it */
+  /** null: a question for the name; `allowed` when it was looked up, and then no other entry tells of a connection to it */
   readonly port: number | null;
   readonly verdict: NetworkVerdict;
   /** number of connections that were tried; for a name without a port, number of questions */
   readonly connections: number;
+  /** what the destination can have got */
   readonly bytes_sent: number;
   readonly bytes_received: number;
   /** ISO 8601 */

@@ -88,6 +88,7 @@ describe("a program", () => {
       await appliance.fetch(`/operations/${id}/events`, { headers: { accept: "application/json" } })
     ).json()) as { type: string; data: unknown }[];
     expect(events.filter(({ type }) => type === "network").map(({ data }) => data)).toEqual([
+      { host: NAME, port: null, verdict: "allowed" },
       { host: NAME, port: web.port, verdict: "allowed" },
     ]);
   });

@@ -8,8 +8,13 @@ import {
 
 /** Largest number of entries of an audit. */
 export const ENTRIES_COUNT_MAX = 1000;
-/** Of these, entries of what was not reached. A guest can make up any number of them, and must not hide the others so. */
+/**
+ * Of these, entries of what was not reached, which includes names that were only asked for. A guest can make up any number of
+ * them, and must not hide the others so.
+ */
 export const UNREACHED_COUNT_MAX = 500;
+/** Verdicts of connections for which no name server was asked: the question for the name is told separately. */
+const UNASKED: ReadonlySet<NetworkVerdict> = new Set(["denied", "limited"]);
 /** Largest number of addresses of an entry: a name with more is a service whose addresses say nothing. */
 const ADDRESSES_COUNT_MAX = 8;
 
@@ -37,6 +42,8 @@ interface Entry extends AuditKey, Tally {
 /** Counts what an instance reached, and what it was refused. */
 export class AuditRecorder {
   readonly #entries = new Map<string, Entry>();
+  /** hosts of entries that tell of the question for the name, too */
+  readonly #hosts = new Set<string>();
   readonly #clock: () => number;
   readonly #onFirst: (key: AuditKey) => void;
   #unreachedCount = 0;
@@ -51,9 +58,12 @@ export class AuditRecorder {
     this.#onFirst = onFirst;
   }
 
-  /** Counts a connection, or a question for a name. The bytes of the connection are added to the returned tally. */
+  /**
+   * Counts a connection, or a question for a name: `allowed` without a port is a name that was asked for, and has an entry
+   * until a connection to it has one. The bytes of the connection are added to the returned tally.
+   */
   count({ host, port, verdict }: AuditKey, addresses: readonly string[] = []): Tally {
-    const id = `${verdict} ${port} ${host}`;
+    const id = idOf({ host, port, verdict });
     const now = this.#clock();
     const known = this.#entries.get(id);
     const entry = known ?? {
@@ -64,12 +74,18 @@ export class AuditRecorder {
     entry.lastAt = now;
     for (const address of addresses) if (entry.addresses.size < ADDRESSES_COUNT_MAX) entry.addresses.add(address);
     if (known !== undefined) return entry;
-    const isUnreached = verdict !== "allowed";
+    const isQuestion = verdict === "allowed" && port === null;
+    if (isQuestion && this.#hosts.has(host)) return entry;
+    const isAsked = port !== null && !UNASKED.has(verdict);
+    // Its place is free for the new entry, so the name is never lost.
+    if (isAsked && this.#entries.delete(idOf({ host, port: null, verdict: "allowed" }))) this.#unreachedCount -= 1;
+    const isUnreached = verdict !== "allowed" || isQuestion;
     if (this.#entries.size >= ENTRIES_COUNT_MAX || (isUnreached && this.#unreachedCount >= UNREACHED_COUNT_MAX)) {
       this.#truncated = true;
       return entry;
     }
     if (isUnreached) this.#unreachedCount += 1;
+    if (isAsked) this.#hosts.add(host);
     this.#entries.set(id, entry);
     this.#onFirst({ host, port, verdict });
     return entry;
@@ -85,6 +101,10 @@ export class AuditRecorder {
     const entries = [...this.#entries.values()].map(wireEntry);
     return { entries, truncated: this.#truncated, ...(withPolicy ? { policy: policyOf(entries) } : {}) };
   }
+}
+
+function idOf({ host, port, verdict }: AuditKey): string {
+  return `${verdict} ${port} ${host}`;
 }
 
 function wireEntry(entry: Entry): NetworkEntry {

@@ -42,7 +42,7 @@ export interface NetworkSettings extends OperatorRules {
 
 /** Told what happens in a network. */
 export interface NetworkListener {
-  /** a connection, or a question for a name, ended with a verdict or was allowed */
+  /** a connection, or a question for a name that failed, ended with a verdict or was allowed */
   readonly counted: (verdict: NetworkVerdict) => void;
   /** the first connection to a port of a host with this verdict, or the first question for a name */
   readonly first: (key: AuditKey) => void;
@@ -88,6 +88,8 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   /** ends of connections that are open */
   readonly #open = new Set<Promise<void>>();
   readonly #names = new Map<string, KnownName>();
+  /** those that were asked of the gate, or of what it has answered, and are not counted yet */
+  readonly #questions = new Set<GuestQuery>();
   #movedBytes = 0;
 
   constructor(options: InstanceNetworkOptions) {
@@ -128,24 +130,26 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     this.#running.set(connection, run);
   }
 
-  async resolve({ name }: GuestQuery): Promise<number> {
-    const count = (verdict: FailedVerdict) => void this.#count({ host: name, port: null, verdict });
+  async resolve(query: GuestQuery): Promise<number> {
+    const { name } = query;
+    const refuse = (verdict: FailedVerdict) => void this.#count({ host: name, port: null, verdict });
     if (this.#over.signal.aborted) return Rcode.serverFailure;
     if (!this.#judge.allowsName(name)) {
-      count("denied");
+      refuse("denied");
       return Rcode.noSuchName;
     }
     try {
       const known = this.#known(name);
       if (known === null) {
-        count("limited");
+        refuse("limited");
         return Rcode.serverFailure;
       }
-      if (await known) return Rcode.ok;
-      count("no_such_name");
-      return Rcode.noSuchName;
+      this.#questions.add(query);
+      const exists = await known;
+      this.#countQuestion(query, exists ? "allowed" : "no_such_name");
+      return exists ? Rcode.ok : Rcode.noSuchName;
     } catch (error) {
-      if (!this.#over.signal.aborted) count(this.#failureOf(error).verdict);
+      if (!this.#over.signal.aborted) this.#countQuestion(query, this.#failureOf(error).verdict);
       return Rcode.serverFailure;
     }
   }
@@ -160,6 +164,8 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#over.abort();
+    // A name server may have been asked.
+    for (const query of this.#questions) this.#countQuestion(query, "allowed");
     for (const connection of this.#running.keys()) connection.reset();
     await Promise.all(this.#running.values());
   }
@@ -212,8 +218,11 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     try {
       outer = await gate.connect(request, connection.signal);
     } catch (error) {
-      // The guest gave up, or the instance ends.
-      if (connection.signal.aborted) return;
+      if (connection.signal.aborted) {
+        // The guest gave up, or the instance ends, when the outside may have been reached already.
+        this.#count({ host: destination.host, port: destination.port, verdict: "allowed" });
+        return;
+      }
       const { verdict, addresses } = this.#failureOf(error);
       this.#refuse(destination, connection, verdict, addresses);
       return;
@@ -227,57 +236,66 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     listener.open(-1);
   }
 
-  /** @param isPinned the verdict is known when the server has answered */
+  /** @param isPinned the gate holds the guest's bytes back until it has judged their TLS name; the server's answer tells */
   async #relay(
     destination: Destination,
     ends: { readonly guest: GuestConnection; readonly outer: GateConnection },
     isPinned: boolean,
   ): Promise<void> {
-    const { host, port } = destination;
-    const early: Tally = { sentBytes: 0, receivedBytes: 0, lastAt: 0 };
+    const key = { host: destination.host, port: destination.port };
+    const addresses = [ends.outer.address];
+    let sentBytes = 0;
+    /** of these, those that are counted when the connection is */
+    let heldBytes = 0;
     let tally: Tally | null = null;
-    const settle = (verdict: NetworkVerdict): Tally => {
+    const settle = (): Tally => {
       if (tally !== null) return tally;
-      tally = this.#count({ host, port, verdict }, [ends.outer.address]);
-      tally.sentBytes += early.sentBytes;
+      tally = this.#count({ ...key, verdict: "allowed" }, addresses);
+      if (heldBytes > 0) this.#passed(tally, "sent", heldBytes);
       return tally;
     };
-    if (!isPinned) settle("allowed");
+    if (!isPinned) settle();
     let isCut = false;
     const end = await relay(
       ends,
       {
         sent: (bytes) => {
-          isCut ||= !this.#mayMove("sent", bytes);
+          isCut ||= !this.#mayMove(bytes);
           if (isCut) return false;
-          const to = tally ?? early;
-          to.sentBytes += bytes;
-          this.#audit.touch(to);
+          sentBytes += bytes;
+          if (tally === null) heldBytes += bytes;
+          else this.#passed(tally, "sent", bytes);
           return true;
         },
         received: (bytes) => {
-          isCut ||= !this.#mayMove("received", bytes);
+          isCut ||= !this.#mayMove(bytes);
           if (isCut) return false;
-          const to = settle("allowed");
-          to.receivedBytes += bytes;
-          this.#audit.touch(to);
+          this.#passed(settle(), "received", bytes);
           return true;
         },
       },
       this.#over.signal,
     );
-    // A server that spoke before the client did is both.
-    if (end === "denied_sni" && tally !== null) this.#count({ host, port, verdict: end });
-    settle(end === "denied_sni" ? end : "allowed");
-    if (isCut) this.#count({ host, port, verdict: "limited" });
+    if (end === "denied_sni") {
+      // None of its bytes left, even when the server spoke before the client did.
+      this.#movedBytes -= sentBytes;
+      if (tally !== null) (tally as Tally).sentBytes -= sentBytes - heldBytes;
+      this.#count({ ...key, verdict: end }, addresses);
+    } else settle();
+    if (isCut) this.#count({ ...key, verdict: "limited" });
   }
 
-  #mayMove(direction: "sent" | "received", bytes: number): boolean {
-    const { settings, listener } = this.#options;
+  /** Counts bytes against the limit; false when they exceed it. */
+  #mayMove(bytes: number): boolean {
+    const { bytesMax } = this.#options.settings;
     this.#movedBytes += bytes;
-    if (settings.bytesMax !== null && this.#movedBytes > settings.bytesMax) return false;
-    listener.moved(direction, bytes);
-    return true;
+    return bytesMax === null || this.#movedBytes <= bytesMax;
+  }
+
+  #passed(tally: Tally, direction: "sent" | "received", bytes: number): void {
+    tally[`${direction}Bytes`] += bytes;
+    this.#audit.touch(tally);
+    this.#options.listener.moved(direction, bytes);
   }
 
   #refuse(
@@ -290,8 +308,14 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     connection.refuse(REFUSALS[verdict]);
   }
 
+  /** Counts a question once, whichever comes first: its answer or the end of the instance. */
+  #countQuestion(query: GuestQuery, verdict: FailedVerdict | "allowed"): void {
+    if (this.#questions.delete(query)) this.#count({ host: query.name, port: null, verdict });
+  }
+
   #count(key: AuditKey, addresses: readonly string[] = []): Tally {
-    this.#options.listener.counted(key.verdict);
+    // The metric is about connections, and names that were refused.
+    if (key.port !== null || key.verdict !== "allowed") this.#options.listener.counted(key.verdict);
     return this.#audit.count(key, addresses);
   }
 

@@ -118,6 +118,10 @@ const VERDICTS: Readonly<Record<string, string>> = {
   limited: "A limit of the operator",
 };
 
+function outcome({ port, verdict }: Row): string {
+  return verdict === "allowed" && port === null ? "Looked up" : (VERDICTS[verdict] ?? verdict);
+}
+
 const COLUMNS: readonly Column<Row>[] = [
   {
     id: "host",
@@ -129,9 +133,7 @@ const COLUMNS: readonly Column<Row>[] = [
   { id: "port", label: "Port", isFigure: true, cell: ({ port }) => port ?? "–" },
   {
     ...{ id: "verdict", label: "Outcome" },
-    cell: ({ verdict }) => (
-      <Badge tone={verdict === "allowed" ? "neutral" : "warning"}>{VERDICTS[verdict] ?? verdict}</Badge>
-    ),
+    cell: (row) => <Badge tone={row.verdict === "allowed" ? "neutral" : "warning"}>{outcome(row)}</Badge>,
   },
   { id: "count", label: "Connections", isFigure: true, cell: ({ entry }) => entry?.connections ?? "–" },
   { id: "sent", label: "Sent", isFigure: true, cell: ({ entry }) => <Bytes value={entry?.bytes_sent} /> },

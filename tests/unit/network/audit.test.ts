@@ -63,6 +63,25 @@ test("names and hosts that a guest makes up do not keep out those that it reache
   expect(entries.at(-1)).toMatchObject({ host: "exit.example", bytes_sent: 7 });
 });
 
+test("names that are only asked for have half of the places, and one that is connected to leaves its own", () => {
+  const firsts: string[] = [];
+  const recorder = new AuditRecorder(Date.now, ({ host }) => firsts.push(host));
+  const ask = (host: string) => recorder.count({ host, port: null, verdict: "allowed" });
+  for (let index = 0; index < UNREACHED_COUNT_MAX; index++) ask(`data-${index}.example`);
+  expect(recorder.audit(false).truncated).toBe(false);
+  recorder.count({ host: "data-0.example", port: 80, verdict: "refused" });
+  recorder.count({ host: "data-1.example", port: 80, verdict: "allowed" });
+  ask("data-1.example");
+  expect(recorder.audit(false)).toMatchObject({ truncated: false, entries: { length: UNREACHED_COUNT_MAX } });
+  ask("one-more.example");
+  expect(recorder.audit(false)).toMatchObject({ truncated: false, entries: { length: UNREACHED_COUNT_MAX + 1 } });
+  ask("too-many.example");
+  expect(recorder.audit(false)).toMatchObject({ truncated: true, entries: { length: UNREACHED_COUNT_MAX + 1 } });
+  expect(firsts.filter((host) => host === "data-1.example")).toHaveLength(2);
+  expect(firsts.at(-1)).toBe("one-more.example");
+  expect(recorder.audit(true).policy).toEqual([{ host: "data-1.example", ports: [80] }]);
+});
+
 test("the policy of an audit has at most as many ports in a rule as a caller may send", () => {
   const recorder = new AuditRecorder(Date.now, () => undefined);
   for (let port = 300; port > 0; port--) recorder.count({ host: "a.example", port, verdict: "allowed" });

@@ -102,7 +102,7 @@ describe("names", () => {
     ]);
   });
 
-  test("are asked for once in a minute, and an answer is no connection", async () => {
+  test("are asked for once in a minute, and every question counts", async () => {
     await using scene = await NetworkScene.open();
     expect(await scene.resolve("a.example")).toBe(0);
     expect(await scene.resolve("a.example")).toBe(0);
@@ -110,10 +110,10 @@ describe("names", () => {
     scene.nowMs += 60_000;
     expect(await scene.resolve("a.example")).toBe(0);
     expect(scene.gate.resolved).toEqual(["a.example", "a.example"]);
-    expect(scene.entries()).toEqual([]);
+    expect(scene.entries()).toEqual(["allowed a.example:null 3 0/0"]);
     expect(await scene.resolve("gone.example")).toBe(3);
     expect(await scene.resolve("gone.example")).toBe(3);
-    expect(scene.entries()).toEqual(["no_such_name gone.example:null 2 0/0"]);
+    expect(scene.entries()).toEqual(["allowed a.example:null 3 0/0", "no_such_name gone.example:null 2 0/0"]);
     expect(scene.gate.resolved.length).toBe(3);
     // It may exist soon.
     scene.gate.names = new Set(["gone.example"]);
@@ -127,7 +127,39 @@ describe("names", () => {
     expect(await scene.resolve("a.example")).toBe(2);
     scene.gate.failure = null;
     expect(await scene.resolve("a.example")).toBe(0);
-    expect(scene.entries()).toEqual(["timed_out a.example:null 1 0/0"]);
+    expect(scene.entries()).toEqual(["timed_out a.example:null 1 0/0", "allowed a.example:null 1 0/0"]);
+  });
+
+  test("that nothing connects to are in the audit and the events, and are no connections of the metrics", async () => {
+    await using scene = await NetworkScene.open();
+    scene.gate.names = new Set(["data-1.example", "data-2.example", "a.example"]);
+    for (const name of ["data-1.example", "a.example", "data-2.example"]) expect(await scene.resolve(name)).toBe(0);
+    await scene.connect("a.example");
+    expect(await scene.resolve("a.example")).toBe(0);
+    scene.ask("data-2.example", 22);
+    expect(scene.entries()).toEqual([
+      ...["allowed data-1.example:null 1 0/0", "allowed data-2.example:null 1 0/0"],
+      ...["allowed a.example:80 1 0/0", "denied data-2.example:22 1 0/0"],
+    ]);
+    expect(scene.events).toEqual([
+      ...["allowed data-1.example:null", "allowed a.example:null", "allowed data-2.example:null"],
+      ...["allowed a.example:80", "denied data-2.example:22"],
+    ]);
+    expect(scene.verdicts).toEqual(["allowed", "denied"]);
+  });
+
+  test("that are being asked for when the instance ends are counted, once", async () => {
+    const scene = await NetworkScene.open();
+    const held = Promise.withResolvers<void>();
+    scene.gate.held = held.promise;
+    const answer = scene.resolve("a.example");
+    await turns();
+    await scene.network[Symbol.asyncDispose]();
+    expect(scene.entries()).toEqual(["allowed a.example:null 1 0/0"]);
+    held.resolve();
+    await answer;
+    await turns();
+    expect(scene.entries()).toEqual(["allowed a.example:null 1 0/0"]);
   });
 });
 
@@ -219,25 +251,31 @@ describe("a connection", () => {
     await turns();
     second.outer.break("denied_sni");
     await turns();
-    expect(scene.entries()).toEqual(["allowed a.example:443 1 5/12", "denied_sni a.example:443 1 5/0"]);
+    // The gate has passed on nothing of what it refuses.
+    expect(scene.entries()).toEqual(["allowed a.example:443 1 5/12", "denied_sni a.example:443 1 0/0"]);
+    expect(scene.moved).toEqual({ sent: 5, received: 12 });
     expect(scene.verdicts).toEqual(["allowed", "denied_sni"]);
     expect(scene.typesOf(second.id).at(-1)).toBe(HostFrame.netReset);
     const third = await scene.connect("a.example", 443);
     third.outer.send("I speak first");
     await turns();
+    scene.guest.send(AgentFrame.netData, third.id, text("other"));
+    await turns();
     third.outer.break("denied_sni");
     await turns();
     expect(scene.verdicts.slice(2)).toEqual(["allowed", "denied_sni"]);
+    expect(scene.entries()).toEqual(["allowed a.example:443 2 5/25", "denied_sni a.example:443 2 0/0"]);
   });
 
-  test("that the guest gives up while it is made is made no more, and counts as nothing", async () => {
+  test("that the guest gives up while it is made is made no more, and counts: the host may have been reached", async () => {
     await using scene = await NetworkScene.open();
     scene.gate.held = new Promise(() => undefined);
     const id = scene.ask("a.example");
     scene.guest.send(AgentFrame.netReset, id);
     await turns();
     expect(scene.answer(id)).toBeNull();
-    expect(scene.entries()).toEqual([]);
+    expect(scene.entries()).toEqual(["allowed a.example:80 1 0/0"]);
+    expect(scene.events).toEqual(["allowed a.example:80"]);
   });
 });
 
@@ -307,6 +345,18 @@ describe("limits", () => {
   });
 });
 
+test("bytes that were refused for their TLS name use up no limit", async () => {
+  await using scene = await NetworkScene.open({}, { bytesMax: 10 });
+  for (let count = 0; count < 3; count++) {
+    const { id, outer } = await scene.connect("a.example", 443);
+    scene.guest.send(AgentFrame.netData, id, text("123456"));
+    await turns();
+    outer.break("denied_sni");
+    await turns();
+  }
+  expect(scene.entries()).toEqual(["denied_sni a.example:443 3 0/0"]);
+});
+
 describe("the end of an instance", () => {
   test("waits for what its programs have sent, but not for what is being made", async () => {
     await using scene = await NetworkScene.open();
@@ -339,7 +389,7 @@ describe("the end of an instance", () => {
     expect(scene.answer(waiting)).toBe(Refusal.unreachable);
     expect(scene.answer(scene.ask("a.example"))).toBe(Refusal.noNetwork);
     expect(await scene.resolve("a.example")).toBe(2);
-    expect(scene.entries()).toEqual(["allowed a.example:80 1 0/0"]);
+    expect(scene.entries()).toEqual(["allowed a.example:80 2 0/0"]);
   });
 
   test("by the loss of its machine resets the outer ends", async () => {

@@ -65,10 +65,10 @@ export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
 
 export const NetworkVerdict = oneOf(NETWORK_VERDICTS, {
   description:
-    "allowed: connected; denied: by the rules; denied_private: the address is not public; denied_sni: no TLS, or TLS with " +
+    "allowed: connected, or given up by the sandbox meanwhile; denied: by the rules; denied_private: the address is not public; denied_sni: no TLS, or TLS with " +
     "another name; no_such_name; refused, unreachable, timed_out: by the host; limited: by a limit of the operator",
 });
-const NetworkPort = Type.Union([Type.Integer(), Type.Null()], { description: "null: nothing connected to the name" });
+const NetworkPort = Type.Union([Type.Integer(), Type.Null()], { description: "null: a question for the name" });
 const NetworkHost = Type.String({ description: "the name or address that was asked for" });
 const count = (description: string) => Type.Integer({ minimum: 0, description });
 
@@ -78,7 +78,7 @@ export const NetworkEntry = Type.Object({
   port: NetworkPort,
   verdict: NetworkVerdict,
   connections: count("connections that were tried; without a port, questions for the name"),
-  bytes_sent: count("bytes that the sandbox sent"),
+  bytes_sent: count("bytes that the sandbox sent and the destination can have got"),
   bytes_received: count("bytes that the sandbox received"),
   first_at: Timestamp,
   last_at: Timestamp,
