@@ -2,6 +2,7 @@ import { basename, dirname } from "node:path";
 import { ApiError } from "../domain/errors.ts";
 import type { Capability } from "../system/confine.ts";
 import type { CommandError } from "../system/exec.ts";
+import { refuseMisreadNames } from "./layer-names.ts";
 import { LAYOUT_TAG } from "./layout.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure, reasonOf } from "./tool-failure.ts";
@@ -31,6 +32,23 @@ export const UNPACK_RIGHTS = {
  *   `unavailable` at the time limit
  */
 export async function unpack(options: UnpackOptions): Promise<void> {
+  const failed = new AbortController();
+  const bounds = { ...options, signal: AbortSignal.any([options.signal, failed.signal]) };
+  const names = refuseMisreadNames(options.layout, bounds).catch((error: unknown) => {
+    failed.abort(error);
+    throw error;
+  });
+  const files = runUmoci(bounds).catch((error: unknown) => {
+    // What umoci refuses may come from such a name, which then is the better reason.
+    if (!(error instanceof ApiError && error.code === "validation_error")) failed.abort(error);
+    throw error;
+  });
+  // Together they take little longer than umoci alone, which reads the same layers. What it makes is used when both succeed.
+  const outcomes = await Promise.allSettled([names, files]);
+  for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
+}
+
+async function runUmoci(options: UnpackOptions): Promise<void> {
   try {
     const command = {
       argv: unpackArgv(options),

@@ -116,10 +116,23 @@ describe("an invalid layer", () => {
   });
 
   test("cannot have whiteouts without a name, of its own directory, or of the one above", async () => {
-    const paths = [".wh.", ".wh..", ".wh...", "etc/.wh.", "etc/.wh..", "etc/.wh..."];
-    const whiteout = (path: string) => layers(layer(...root), layer(file(path)));
-    const cases = paths.map((path) => [path, [whiteout(path), /validation_error: .* cannot be unpacked/] as const]);
-    await allFail(Object.fromEntries(cases));
+    const paths = [
+      ...[".wh.", ".wh..", ".wh...", "etc/.wh.", "etc/.wh..", "etc/.wh...", "./etc/.wh...", "/etc/.wh..."],
+      ...["a/b/.wh.", "a/b/.wh..", "a/b/.wh...", `${"long/".repeat(60)}.wh...`, "etc/.wh.../", "etc/.wh.../."],
+    ];
+    const failure = /validation_error: .* cannot be unpacked: its whiteout \S*\.wh\.[./]* is for no file/;
+    const whiteout = (entry: TarEntry) => layers(layer(...root, file("a/b/c")), layer(entry));
+    const named = tar([...root, { ...file("plain"), pax: { path: "a/.wh..." } }]);
+    const zstd = { blob: Bun.zstdCompressSync(named), diffId: digestOf(named) };
+    await allFail({
+      ...Object.fromEntries(paths.map((path) => [path, [whiteout(file(path)), failure] as const])),
+      "a directory": [whiteout(directory("a/b/.wh.../")), failure],
+      "a link": [whiteout(link("a/b/.wh...", "c")), failure],
+      "in a record": [raw(named), failure],
+      "not compressed": [layers({ blob: named, diffId: digestOf(named) }), failure],
+      "compressed with zstd": [layers(zstd), failure],
+      "after an archive of its own": [layers(layerOf(Buffer.concat([tar(root).subarray(0, -1024), named]))), failure],
+    });
   });
 });
 
