@@ -48,3 +48,11 @@ export function parseImageReference(value: string): ImageReference {
   }
   return { uuid };
 }
+
+/**
+ * Checks a tag that no image has. A longer one than TAG_PATTERN allows is a tag only while an image has it.
+ * @throws ApiError `validation_error`
+ */
+export function checkAbsentTag(tag: string): void {
+  if (!isTag(tag)) throw new ApiError("validation_error", `image: tag ${TAG_RULE}`, { field: "image" });
+}

@@ -4,7 +4,7 @@ import { ApiError } from "../domain/errors.ts";
 import type { FoundLine } from "../domain/grep.ts";
 import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";
 import type { ImageId } from "../domain/ids.ts";
-import { parseImageReference } from "../domain/image.ts";
+import { checkAbsentTag, parseImageReference } from "../domain/image.ts";
 import type { Entry } from "../domain/listing.ts";
 import { archiveChunks } from "../storage/archive/archive.ts";
 import { unpacked } from "../storage/tree/found-lines.ts";
@@ -102,8 +102,9 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
   return {
     byTag({ accountId }, tag) {
       const image = resolveImage(parts.db, accountId, parseImageReference(`tag:${tag}`));
-      if (image === null) throw new ApiError("not_found", "no image has this tag", { tag });
-      return image;
+      if (image !== null) return image;
+      checkAbsentTag(tag);
+      throw new ApiError("not_found", "no image has this tag", { tag });
     },
     image: (principal, id) => requireImage(parts, principal, id),
     async withPath(principal, { id, path, signal }) {

@@ -2,7 +2,7 @@ import { getFile } from "../db/files.ts";
 import { imageDefaults, resolveImage } from "../db/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
-import type { ImageReference } from "../domain/image.ts";
+import { checkAbsentTag, type ImageReference } from "../domain/image.ts";
 import { checkVariables, onImage, resultDefaults } from "../domain/image-defaults.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
 import { isTerminal } from "../domain/operation.ts";
@@ -130,8 +130,9 @@ function onParent<Run extends Omit<CheckedSpawn, "image" | "files">>({ db }: Ser
 
 function resolve({ db }: ServiceParts, { accountId }: Principal, reference: ImageReference): ImageId {
   const row = resolveImage(db, accountId, reference);
-  if (row === null) throw new ApiError("not_found", "no such image", { field: "image", ...reference });
-  return row.id;
+  if (row !== null) return row.id;
+  if ("tag" in reference) checkAbsentTag(reference.tag);
+  throw new ApiError("not_found", "no such image", { field: "image", ...reference });
 }
 
 function resolveFile(

@@ -296,6 +296,7 @@ describe("values out of bounds", () => {
     ["/v1/instances", { command: "true" }, "image"],
     ["/v1/instances", { ...SPAWN, image: "x" }, "image"],
     ["/v1/instances", { ...SPAWN, image: "tag:" }, "image"],
+    ["/v1/instances", { ...SPAWN, image: `tag:${"a".repeat(129)}` }, "image"],
     ["/v1/instances", { ...SPAWN, hostname: "" }, "hostname"],
     ["/v1/instances", { ...SPAWN, hostname: "a b" }, "hostname"],
     ["/v1/instances", { ...SPAWN, hostname: "a".repeat(65) }, "hostname"],

@@ -87,7 +87,7 @@ describe('"GET /inspect/?tag={tagName}"', () => {
   });
 
   test("a missing or malformed tag is 400; an unknown one is 404", async () => {
-    for (const query of ["", "?tag=", "?tag=-x", "?tag=a%20b", "?tag=a&tag=b"]) {
+    for (const query of ["", "?tag=", "?tag=-x", "?tag=a%20b", `?tag=${"a".repeat(129)}`, "?tag=a&tag=b"]) {
       errorOf(await api.call("GET", `/v1/inspect/${query}`), "validation_error");
     }
     errorOf(await api.call("GET", "/v1/inspect/?tag=team"), "not_found");
