@@ -15,13 +15,14 @@ import type { ContreeSurface } from "./surface.ts";
 
 /** Clients give up a stream after 15 s without anything. In `milliseconds`. */
 const IDLE_MS = 10_000;
+const NO_FRAMES = new Uint8Array();
 
 const EVENTS = {
   query: checked(EventsQuery),
   ...about({
     id: "contreeOperationEvents",
     tag: "ConTree",
-    summary: "Read or follow the events of an operation, of which `completion` is the last",
+    summary: "Read or follow the events of an operation, of which `completion` is the last, or those of one process",
     requestHeaders: { [LAST_EVENT_ID]: "only events with greater ids; takes precedence over `since`" },
     responses: {
       200: {
@@ -47,9 +48,9 @@ export function eventRoutes(surface: ContreeSurface) {
       const events = surface.service.operations.events(principal, { ...wanted, signal: left.signal });
       const framesOf = (found: readonly LogEvent[]) => {
         const [first] = found;
-        return first?.type === "completion"
-          ? frames.completion(first, resultBytes(surface, principal, wanted.id))
-          : shared.of(found);
+        if (first?.type !== "completion") return shared.of(found);
+        // It belongs to no process. A stream of one process ends without it.
+        return spid === undefined ? frames.completion(first, resultBytes(surface, principal, wanted.id)) : NO_FRAMES;
       };
       const failure = (error: unknown) =>
         failureFrames(error instanceof ApiError ? error.message : "the events could not be read");

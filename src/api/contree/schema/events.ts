@@ -6,5 +6,5 @@ import { flag } from "./common.ts";
 export const EventsQuery = Type.Object({
   follow: Type.Optional(flag("follow", "1: the stream lasts until the operation has ended")),
   since: Type.Optional(SinceEvent),
-  spid: Type.Optional(OfProcess),
+  spid: Type.Optional({ ...OfProcess, description: "only events of that process, without the completion" }),
 });
