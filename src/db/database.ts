@@ -147,7 +147,7 @@ export class Database implements Disposable {
     if (this.#writesCount < CHECKPOINT_WRITES_COUNT) return;
     this.#writesCount = 0;
     // When this fails, the next checkpoint does the work. In the end, a commit bounds the log.
-    void this.scans.all({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] }).catch(() => undefined);
+    void this.scans.upkeep({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] }).catch(() => undefined);
   }
 
   /**
@@ -162,8 +162,8 @@ export class Database implements Disposable {
   async #erase(): Promise<void> {
     try {
       // The first one copies and syncs beside writers, so that the second one, which keeps them out, has little to do.
-      await this.scans.all({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] });
-      const [[busy] = []] = await this.scans.all({ sql: "PRAGMA wal_checkpoint(TRUNCATE)", params: [] });
+      await this.scans.upkeep({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] });
+      const [[busy] = []] = await this.scans.alone({ sql: "PRAGMA wal_checkpoint(TRUNCATE)", params: [] });
       this.#erasing = null;
       if (busy !== 0) this.eraseSoon();
     } catch {

@@ -10,12 +10,12 @@ import { files, images, layers, mergedLayers } from "./schema.ts";
 /** At most `limit` expired images, oldest first. */
 export async function expiredImages(db: Database, beforeMs: number, limit: number): Promise<ImageId[]> {
   const query = db.orm.select({ id: images.id }).from(images).where(isExpired(db.orm, beforeMs));
-  return await db.scans.ids<ImageId>(query.orderBy(asc(images.createdAt)).limit(limit));
+  return await db.scans.upkeepIds<ImageId>(query.orderBy(asc(images.createdAt)).limit(limit));
 }
 
 /** At most `limit` layers without an image and without a layer above them. */
 export async function unreferencedLayers(db: Database, limit: number): Promise<LayerId[]> {
-  return await db.scans.ids<LayerId>(
+  return await db.scans.upkeepIds<LayerId>(
     db.orm.select({ id: layers.id }).from(layers).where(isUnreferenced(db.orm)).limit(limit),
   );
 }
@@ -50,8 +50,8 @@ export async function previewExpiry(
     .select({ id: images.id })
     .from(images)
     .where(imagesBeforeMs === null ? sql`0` : isExpired(db.orm, imagesBeforeMs));
-  const expiredImageIds = await db.scans.ids<ImageId>(expired);
-  const layerIds = await db.scans.ids<LayerId>(
+  const expiredImageIds = await db.scans.upkeepIds<ImageId>(expired);
+  const layerIds = await db.scans.upkeepIds<LayerId>(
     db.orm
       .select({ id: layers.id })
       .from(layers)
@@ -68,7 +68,7 @@ export async function previewExpiry(
   );
   const unused = sql`${mergedLayers.lastUsedAt} < ${mergedBeforeMs} and not ${isOneOf(mergedLayers.id, held)}`;
   const orphaned = sql`${isOneOf(mergedLayers.topId, layerIds)} or ${isOneOf(mergedLayers.belowId, layerIds)}`;
-  const mergedIds = await db.scans.ids<LayerId>(
+  const mergedIds = await db.scans.upkeepIds<LayerId>(
     db.orm.select({ id: mergedLayers.id }).from(mergedLayers).where(sql`(${unused}) or ${orphaned}`),
   );
   const expiredFiles = filesBeforeMs === null ? { files: 0, blobs: [] } : await previewFileExpiry(db, filesBeforeMs);
@@ -81,7 +81,7 @@ async function previewFileExpiry(db: Database, beforeMs: number): Promise<Pick<E
     .from(files)
     .groupBy(files.sha256)
     .having(sql`sum(${isUnusedSince(db.orm, beforeMs)}) > 0`);
-  const rows = await db.scans.all(query.toSQL());
+  const rows = await db.scans.upkeep(query.toSQL());
   return {
     files: rows.reduce((sum, [expiredCount]) => sum + Number(expiredCount), 0),
     blobs: rows.filter(([expiredCount, count]) => expiredCount === count).map(([, , sha256]) => String(sha256)),

@@ -59,7 +59,7 @@ export function getFile(
  * too. Skips a large offset in the scan thread.
  */
 export async function listFiles(db: Database, accountId: AccountId, window: ListWindow): Promise<FileRow[]> {
-  const { limit, offset, sinceMs, untilMs } = window;
+  const { limit, offset, sinceMs, untilMs, signal } = window;
   // Only the covering index is read, so that a large offset does not read the skipped rows.
   const page = db.orm
     .select({ id: files.id })
@@ -74,7 +74,8 @@ export async function listFiles(db: Database, accountId: AccountId, window: List
     .orderBy(desc(files.uploadedAt), desc(files.id))
     .limit(limit)
     .offset(offset);
-  const ids = offset < LARGE_OFFSET_MIN ? page.all().map(({ id }) => id) : await db.scans.ids<FileId>(page);
+  const isLarge = offset >= LARGE_OFFSET_MIN;
+  const ids = isLarge ? await db.scans.ids<FileId>(page, { accountId, signal }) : page.all().map(({ id }) => id);
   return db.orm
     .select()
     .from(files)

@@ -2,7 +2,7 @@ import { and, asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { isShown } from "./images.ts";
-import { LARGE_OFFSET_MIN } from "./scans.ts";
+import { type Asker, LARGE_OFFSET_MIN } from "./scans.ts";
 import { history, images, tags } from "./schema.ts";
 
 /** Longest command that is stored, all arguments together, in `bytes`. */
@@ -97,7 +97,7 @@ function selectSteps(orm: Orm) {
 }
 
 /** The lineage of an image, from the image down to its base, including deleted images. */
-export async function lineage(db: Database, id: ImageId, page: Page): Promise<HistoryRow[]> {
+export async function lineage(db: Database, id: ImageId, page: Page, asker: Asker): Promise<HistoryRow[]> {
   const query = db.orm.select({ id: sql<ImageId>`id` }).from(
     sql`(
         with recursive walk(id) as (
@@ -108,7 +108,7 @@ export async function lineage(db: Database, id: ImageId, page: Page): Promise<Hi
         select id from walk limit ${page.limit} offset ${page.offset}
       ) as page`,
   );
-  return stepsOf(db, await idsOf(db, query, page.offset >= LARGE_OFFSET_MIN));
+  return stepsOf(db, await idsOf(db, query, page.offset >= LARGE_OFFSET_MIN ? asker : null));
 }
 
 /** Images made from this one, oldest first: by one run, or by any number of runs when `recursive`. */
@@ -116,6 +116,7 @@ export async function descendants(
   db: Database,
   id: ImageId,
   options: Page & { readonly recursive: boolean },
+  asker: Asker,
 ): Promise<HistoryRow[]> {
   const walk = sql`
     with recursive walk(id) as (
@@ -132,7 +133,7 @@ export async function descendants(
     .limit(options.limit)
     .offset(options.offset);
   const isLong = options.offset >= LARGE_OFFSET_MIN || (options.recursive && isLongerThan(db, walk, WALK_COUNT_MAX));
-  return stepsOf(db, await idsOf(db, query, isLong));
+  return stepsOf(db, await idsOf(db, query, isLong ? asker : null));
 }
 
 function isLongerThan(db: Database, walk: SQL, countMax: number): boolean {
@@ -145,10 +146,10 @@ interface IdQuery {
   all(): { readonly id: ImageId }[];
 }
 
-/** Runs a long query in the scan thread. */
-async function idsOf(db: Database, query: IdQuery, isLong: boolean): Promise<ImageId[]> {
-  if (!isLong) return query.all().map(({ id }) => id);
-  return await db.scans.ids<ImageId>(query);
+/** @param asker of a long query, which runs in the scan thread; null: the query is short */
+async function idsOf(db: Database, query: IdQuery, asker: Asker | null): Promise<ImageId[]> {
+  if (asker === null) return query.all().map(({ id }) => id);
+  return await db.scans.ids<ImageId>(query, asker);
 }
 
 /** The steps of a page, in the order of `ids`. Steps that were deleted meanwhile are left out. */

@@ -125,11 +125,11 @@ export function listImagesSync(db: Database, accountId: AccountId, filter: Image
 /** Newest first, then by id; a page past the end is empty. Runs long queries in the scan thread. */
 export async function listImages(db: Database, accountId: AccountId, filter: ImageFilter): Promise<ImageRow[]> {
   if (isContradiction(filter)) return [];
-  const { tagPrefix, offset } = filter;
+  const { tagPrefix, offset, signal } = filter;
   const isBroad = Boolean(tagPrefix) && hasManyTags(db, accountId, tagPrefix ?? "");
   if (!isBroad && offset < LARGE_OFFSET_MIN) return listImagesSync(db, accountId, filter);
   const page = isBroad ? pageByTimeOfPrefix : imagePage;
-  const ids = await db.scans.ids<ImageId>(page(db.orm, accountId, filter));
+  const ids = await db.scans.ids<ImageId>(page(db.orm, accountId, filter), { accountId, signal });
   return db.orm
     .select(imageColumns)
     .from(images)

@@ -173,6 +173,6 @@ export async function layerBytesOf(db: Database, accountId: AccountId): Promise<
         select id from reached
       )`,
     );
-  const [row = []] = some.length > INLINE_SUM_COUNT_MAX ? await db.scans.all(query.toSQL()) : query.values();
+  const [row = []] = some.length > INLINE_SUM_COUNT_MAX ? await db.scans.upkeep(query.toSQL()) : query.values();
   return Number(row[0]);
 }

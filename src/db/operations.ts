@@ -159,7 +159,10 @@ export async function listOperations(
   filter: OperationFilter,
 ): Promise<ListedOperation[]> {
   if (filter.offset < LARGE_OFFSET_MIN) return listOperationsSync(db, accountId, filter);
-  const ids = await db.scans.ids<OperationId>(operationPage(db.orm, accountId, filter));
+  const ids = await db.scans.ids<OperationId>(operationPage(db.orm, accountId, filter), {
+    accountId,
+    signal: filter.signal,
+  });
   return db.orm
     .select(listedColumns)
     .from(operations)

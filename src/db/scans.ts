@@ -1,16 +1,17 @@
-import type { CloseReply, CloseRequest, ScanReply, ScanRequest } from "./scan-worker.ts";
-
-/** In the executable, all source is one module, and workers lie below it at their paths in the source. */
-const WORKER = new URL(Bun.isStandaloneExecutable ? "./db/scan-worker.js" : "./scan-worker.ts", import.meta.url);
-
-/** Time without a query after which the thread and its connection are closed, in `milliseconds`. */
-const IDLE_MS = 30_000;
+import { ApiError } from "../domain/errors.ts";
+import type { AccountId } from "../domain/ids.ts";
+import { RoundRobin } from "../system/round-robin.ts";
+import { ClosedError, type Rows, type ScanQuery, ScanThread } from "./scan-thread.ts";
 
 /** Offset from which a query runs in the thread. Skipping fewer rows takes less than a millisecond. */
 export const LARGE_OFFSET_MIN = 5000;
 
+/** Queries of one account that may wait for their turn, and those of all accounts. */
+export const WAITING_COUNT_MAX = 64;
+export const WAITING_TOTAL_MAX = 1024;
+
 /** The part of a list that is read, newest first. */
-export interface ListWindow {
+export interface ListWindow extends Pick<Asker, "signal"> {
   readonly limit: number;
   readonly offset: number;
   /** bounds of the creation time in `milliseconds`, both inclusive */
@@ -18,88 +19,115 @@ export interface ListWindow {
   readonly untilMs?: number | undefined;
 }
 
-type Rows = readonly (readonly unknown[])[];
+/** The caller of a long query. */
+export interface Asker {
+  readonly accountId: AccountId;
+  /** ends the wait for the query's turn */
+  readonly signal?: AbortSignal | undefined;
+}
 
-/** Runs long queries in a thread, so that they do not block the event loop. */
+/** A query whose turn has not come. */
+interface Waiting {
+  readonly begin: () => void;
+  readonly refuse: (reason: unknown) => void;
+}
+
+/** A statement of drizzle's. */
+interface Compiled {
+  toSQL(): ScanQuery;
+}
+
+/**
+ * Runs long queries in threads, so that they do not block the event loop. Accounts take turns in one thread, a query at a
+ * time; the service's own work has another one.
+ */
 export class Scans implements Disposable {
-  readonly #path: string;
-  readonly #waiting = new Map<number, PromiseWithResolvers<Rows>>();
-  #worker: Worker | null = null;
-  #idle: NodeJS.Timeout | null = null;
-  #lastId = 0;
+  readonly #callers: ScanThread;
+  readonly #upkeep: ScanThread;
+  readonly #waiting = new RoundRobin<Waiting>();
+  /** a query has its turn */
+  #isTaken = false;
 
   constructor(path: string) {
-    this.#path = path;
+    this.#callers = new ScanThread(path);
+    this.#upkeep = new ScanThread(path);
   }
 
   /**
-   * Rows of a reading statement, each as an array of its columns. It sees everything that was committed before the call.
-   * @throws Error when the statement fails or the thread ends
+   * Executes a reading statement for a caller. It sees everything that was committed before the call.
+   * @throws ApiError `too_many_requests` when too many wait; the reason of the signal; Error when the statement fails, or the
+   *   database is closed
    */
-  async all(query: { readonly sql: string; readonly params: readonly unknown[] }): Promise<Rows> {
-    const waiting = Promise.withResolvers<Rows>();
-    const id = ++this.#lastId;
-    this.#waiting.set(id, waiting);
-    this.#thread().postMessage({ id, path: this.#path, ...query } satisfies ScanRequest);
-    return await waiting.promise;
+  async all(query: ScanQuery, { accountId, signal }: Asker): Promise<Rows> {
+    signal?.throwIfAborted();
+    using _turn = this.#isTaken ? await this.#wait(accountId, signal) : this.#take();
+    return await this.#callers.all(query);
   }
 
   /** The first column of a query's rows, as ids. @throws as `all` does */
-  async ids<Id extends string>(query: {
-    toSQL(): { readonly sql: string; readonly params: readonly unknown[] };
-  }): Promise<Id[]> {
-    return (await this.all(query.toSQL())).map(([id]) => id as Id);
+  async ids<Id extends string>(query: Compiled, asker: Asker): Promise<Id[]> {
+    return firsts(await this.all(query.toSQL(), asker));
   }
 
+  /** Executes a statement of the service's own. @throws Error when it fails, or the database is closed */
+  async upkeep(query: ScanQuery): Promise<Rows> {
+    return await this.#upkeep.all(query);
+  }
+
+  /** The first column of the rows of the service's own query, as ids. @throws as `upkeep` does */
+  async upkeepIds<Id extends string>(query: Compiled): Promise<Id[]> {
+    return firsts(await this.upkeep(query.toSQL()));
+  }
+
+  /** Executes a statement of the service's own while no other query runs in a thread. @throws as `upkeep` does */
+  async alone(query: ScanQuery): Promise<Rows> {
+    using _turn = this.#isTaken ? await this.#wait(null) : this.#take();
+    return await this.#upkeep.all(query);
+  }
+
+  /** Ends running queries and those that wait, with an error. */
   [Symbol.dispose](): void {
-    this.#end(new Error("the database was closed"));
+    for (let next = this.#waiting.take(); next !== null; next = this.#waiting.take()) next.refuse(new ClosedError());
+    this.#callers[Symbol.dispose]();
+    this.#upkeep[Symbol.dispose]();
   }
 
-  #thread(): Worker {
-    if (this.#idle !== null) clearTimeout(this.#idle);
-    if (this.#worker !== null) return this.#worker;
-    const worker = new Worker(WORKER.href);
-    worker.onmessage = ({ data }: MessageEvent<ScanReply>) => this.#onReply(data);
-    worker.onerror = ({ message }) => {
-      worker.terminate();
-      this.#worker = null;
-      this.#end(new Error(`scan thread failed: ${message}`));
+  #take(): Disposable {
+    this.#isTaken = true;
+    return { [Symbol.dispose]: () => this.#pass() };
+  }
+
+  #pass(): void {
+    const next = this.#waiting.take();
+    if (next === null) this.#isTaken = false;
+    else next.begin();
+  }
+
+  async #wait(owner: AccountId | null, signal?: AbortSignal): Promise<Disposable> {
+    const turn = Promise.withResolvers<void>();
+    const waiting: Waiting = { begin: turn.resolve, refuse: turn.reject };
+    const leave = () => {
+      if (this.#waiting.delete(owner, waiting)) turn.reject(signal?.reason);
     };
-    this.#worker = worker;
-    return worker;
+    this.#enter(owner, waiting);
+    signal?.addEventListener("abort", leave, { once: true });
+    using _listener = { [Symbol.dispose]: () => signal?.removeEventListener("abort", leave) };
+    await turn.promise;
+    return this.#take();
   }
 
-  #onReply(reply: ScanReply): void {
-    const waiting = this.#waiting.get(reply.id);
-    this.#waiting.delete(reply.id);
-    if ("rows" in reply) waiting?.resolve(reply.rows);
-    else waiting?.reject(new Error(`scan failed: ${reply.cause}`));
-    if (this.#waiting.size > 0) return;
-    this.#idle = setTimeout(() => this.#retire(), IDLE_MS);
-    this.#idle.unref();
+  /** When all places are taken, the account that has the most gives up its last one. */
+  #enter(owner: AccountId | null, waiting: Waiting): void {
+    if (this.#waiting.countOf(owner) >= WAITING_COUNT_MAX) throw tooMany();
+    this.#waiting.add(owner, waiting);
+    if (this.#waiting.count > WAITING_TOTAL_MAX) this.#waiting.takeLast()?.refuse(tooMany());
   }
+}
 
-  /**
-   * Ends the thread when it has answered everything and closed its connection; meanwhile it does not keep the process alive.
-   * Terminating it earlier would leak descriptors, and abort the process if a statement is running.
-   */
-  #retire(): void {
-    const worker = this.#worker;
-    this.#worker = null;
-    if (worker === null) return;
-    worker.onmessage = ({ data }: MessageEvent<ScanReply | CloseReply>) => {
-      if (data === "closed") worker.terminate();
-    };
-    worker.onerror = () => worker.terminate();
-    worker.postMessage("close" satisfies CloseRequest);
-    // The types of browsers, with which the page is checked, lack it.
-    (worker as Worker & { unref(): void }).unref();
-  }
+function tooMany(): ApiError {
+  return new ApiError("too_many_requests", "too many long listings are waiting already", { retry_after_seconds: 1 });
+}
 
-  #end(reason: Error): void {
-    if (this.#idle !== null) clearTimeout(this.#idle);
-    this.#retire();
-    for (const waiting of this.#waiting.values()) waiting.reject(reason);
-    this.#waiting.clear();
-  }
+function firsts<Id extends string>(rows: Rows): Id[] {
+  return rows.map(([id]) => id as Id);
 }

@@ -2,7 +2,7 @@ import { and, desc, eq, gt, isNotNull, isNull, ne, type SQL, sql } from "drizzle
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { beginsWith, hasManyTags, type ImageRow, imageColumns, timeBounds } from "./images.ts";
-import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
+import { type Asker, LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
 import { images, tags } from "./schema.ts";
 
 /** How an image was made: by an import, or by a run or a checkpoint of one. */
@@ -28,11 +28,12 @@ interface RowKey {
  * newest images, with their latest tags first. Runs long queries in the scan thread.
  */
 export async function listImagesPerTag(db: Database, accountId: AccountId, filter: TagFilter): Promise<ImageRow[]> {
-  const { tagPrefix, tagged, limit, offset } = filter;
+  const { tagPrefix, tagged, limit, offset, signal } = filter;
+  const asker = { accountId, signal };
   if (!tagPrefix) {
     const withTag = tagged ?? (tagPrefix === "" ? true : undefined);
     const page = pageByTime(db.orm, accountId, { ...filter, tagged: withTag });
-    return rowsOf(db, await keysOf(db, page, isLong(filter)));
+    return rowsOf(db, await keysOf(db, page, isLong(filter) ? asker : null));
   }
   if (tagged === false) return [];
   const exact = exactTag(db.orm, accountId, { ...filter, tagPrefix });
@@ -41,7 +42,7 @@ export async function listImagesPerTag(db: Database, accountId: AccountId, filte
   const isBroad = hasManyTags(db, accountId, tagPrefix);
   const pageOf = isBroad ? pageByTimeOfPrefix : pageByPrefix;
   const others = pageOf(db.orm, accountId, { ...rest, tagPrefix });
-  return rowsOf(db, [...shown, ...(await keysOf(db, others, isBroad || isLong(rest)))]);
+  return rowsOf(db, [...shown, ...(await keysOf(db, others, isBroad || isLong(rest) ? asker : null))]);
 }
 
 /** The origin of an image is in no index. */
@@ -119,9 +120,10 @@ interface KeyQuery {
   all(): RowKey[];
 }
 
-async function keysOf(db: Database, query: KeyQuery, inThread: boolean): Promise<RowKey[]> {
-  if (!inThread) return query.all();
-  const rows = await db.scans.all(query.toSQL());
+/** @param asker null: the query is short */
+async function keysOf(db: Database, query: KeyQuery, asker: Asker | null): Promise<RowKey[]> {
+  if (asker === null) return query.all();
+  const rows = await db.scans.all(query.toSQL(), asker);
   return rows.map(([id, number]) => ({ id: id as ImageId, tagNumber: number as number | null }));
 }
 

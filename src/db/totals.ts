@@ -39,7 +39,7 @@ const SUMS = `
 
 /** Reads whole tables, in a thread. */
 export async function storeTotals(db: Database): Promise<StoreTotals> {
-  const [row = []] = await db.scans.all({ sql: SUMS, params: [] });
+  const [row = []] = await db.scans.upkeep({ sql: SUMS, params: [] });
   return Object.fromEntries(NAMES.map((name, index) => [name, Number(row[index])])) as unknown as StoreTotals;
 }
 
@@ -77,7 +77,7 @@ const ACCOUNT_SPACES = `
 
 /** At most `limit` accounts, those with the most bytes first. Reads whole tables, in a thread. */
 export async function accountSpaces(db: Database, limit: number): Promise<AccountSpace[]> {
-  const rows = await db.scans.all({ sql: ACCOUNT_SPACES, params: [limit] });
+  const rows = await db.scans.upkeep({ sql: ACCOUNT_SPACES, params: [limit] });
   return rows.map(([accountId, ...sums]) => {
     const [imageCount = 0, layerBytes = 0, mergedLayerBytes = 0, fileCount = 0, fileBytes = 0] = sums.map(Number);
     return { accountId: accountId as AccountId, imageCount, layerBytes, mergedLayerBytes, fileCount, fileBytes };
@@ -104,7 +104,7 @@ const LARGEST_IMAGES = `
 
 /** At most `limit` images of all accounts, the largest first. Reads a whole table, in a thread. */
 export async function largestImages(db: Database, limit: number): Promise<ImageSpace[]> {
-  const rows = await db.scans.all({ sql: LARGEST_IMAGES, params: [limit] });
+  const rows = await db.scans.upkeep({ sql: LARGEST_IMAGES, params: [limit] });
   return rows.map(([id, accountId, tag, sizeBytes, createdAt]) => ({
     id: id as ImageId,
     accountId: accountId as AccountId,
@@ -132,7 +132,7 @@ const LIVE_WORK = `
 
 /** The accounts that have operations which have not ended. Runs in a thread: many may wait. */
 export async function liveWork(db: Database): Promise<LiveWork[]> {
-  const rows = await db.scans.all({ sql: LIVE_WORK, params: [] });
+  const rows = await db.scans.upkeep({ sql: LIVE_WORK, params: [] });
   return rows.map(([accountId, pendingCount, executingCount, oldestPendingAt]) => ({
     accountId: accountId as AccountId,
     pendingCount: Number(pendingCount),

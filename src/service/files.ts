@@ -29,7 +29,7 @@ export interface FileUseCases {
   upload(principal: Principal, upload: Upload): Promise<File>;
   /**
    * Lists files, the last uploaded first. The bounds of the request are about the last upload.
-   * @throws ApiError `validation_error` when a time bound is malformed
+   * @throws ApiError `validation_error` when a time bound is malformed; as `Scans.all` does
    */
   list(principal: Principal, request: ListRequest): Promise<readonly File[]>;
   /** @throws ApiError `not_found` */
@@ -49,8 +49,8 @@ export function fileUseCases({ db, layout, limits, clock }: ServiceParts): FileU
         upsertFile(db, { accountId, ...blob, now: clock() }),
       );
     },
-    async list({ accountId }, { limit, offset, ...times }) {
-      return await listFiles(db, accountId, { limit, offset, ...timeBounds(times, clock()) });
+    async list({ accountId }, { limit, offset, signal, ...times }) {
+      return await listFiles(db, accountId, { limit, offset, signal, ...timeBounds(times, clock()) });
     },
     get({ accountId }, reference) {
       const uuid = reference.uuid?.toLowerCase() as FileId | undefined;

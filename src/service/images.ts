@@ -60,10 +60,7 @@ export interface ImportImage {
   readonly keepTags?: boolean | undefined;
 }
 
-export interface Page {
-  readonly limit: number;
-  readonly offset: number;
-}
+export type Page = Pick<ListRequest, "limit" | "offset" | "signal">;
 
 export interface DiffRequest {
   readonly id: ImageId;
@@ -82,7 +79,10 @@ export interface Diff extends DiffPage {
 
 /** All functions but `list` and `import` throw ApiError `not_found` when the account has no such image. */
 export interface ImageUseCases {
-  /** Lists images, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
+  /**
+   * Lists images, the newest first.
+   * @throws ApiError `validation_error` when a time bound is malformed; as `Scans.all` does
+   */
   list(principal: Principal, request: ListImages | ListTags): Promise<readonly Image[]>;
   /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file; as `submitImport` does */
   import(principal: Principal, request: ImportImage): Promise<OperationId>;
@@ -98,9 +98,12 @@ export interface ImageUseCases {
   addTag(principal: Principal, id: ImageId, tag: string): Image;
   /** Removes one tag of the image, or all if `tag` is not given. A tag that the image does not have changes nothing. */
   removeTags(principal: Principal, id: ImageId, tag?: string): Image;
-  /** The image and its ancestors, from the image itself to the import. */
+  /** The image and its ancestors, from the image itself to the import. @throws as `Scans.all` does */
   lineage(principal: Principal, id: ImageId, page: Page): Promise<readonly ImageStep[]>;
-  /** Images that were made from the image by one run, or, if `recursive`, by any number; a parent comes before its children. */
+  /**
+   * Images that were made from the image by one run, or, if `recursive`, by any number; a parent comes before its children.
+   * @throws as `Scans.all` does
+   */
   children(
     principal: Principal,
     id: ImageId,
@@ -163,8 +166,10 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       changes.tell(accountId, { type: "image", id });
       return image;
     },
-    lineage: async (principal, id, page) => await lineage(db, requireImage(parts, principal, id).id, page),
-    children: async (principal, id, page) => await descendants(db, requireImage(parts, principal, id).id, page),
+    lineage: async (principal, id, { signal, ...page }) =>
+      await lineage(db, requireImage(parts, principal, id).id, page, { accountId: principal.accountId, signal }),
+    children: async (principal, id, { signal, ...page }) =>
+      await descendants(db, requireImage(parts, principal, id).id, page, { accountId: principal.accountId, signal }),
     diff: (principal, request) => diff(parts, walks, principal, request),
     async save(principal, id, signal) {
       requireImage(parts, principal, id);

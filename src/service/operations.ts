@@ -40,7 +40,10 @@ export interface ListOperations extends ListRequest {
 }
 
 export interface OperationUseCases {
-  /** Lists operations, the newest first. @throws ApiError `validation_error` when a time bound is malformed */
+  /**
+   * Lists operations, the newest first.
+   * @throws ApiError `validation_error` when a time bound is malformed; as `Scans.all` does
+   */
   list(principal: Principal, request: ListOperations): Promise<readonly Operation[]>;
   /**
    * For each of these operations one line that tells what it was asked to do: the beginning of its command, or the image

@@ -85,4 +85,6 @@ export interface ListRequest {
   readonly offset: number;
   readonly since?: string | undefined;
   readonly until?: string | undefined;
+  /** ends the wait for a long query */
+  readonly signal?: AbortSignal | undefined;
 }

@@ -52,6 +52,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "service/network.ts": ["domain", "network/rules.ts"],
   supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts", "log.ts"],
   db: ["domain"],
+  "db/scans": ["domain", "system/round-robin.ts"],
   storage: ["domain", "system"],
   oci: ["domain", "network", "system"],
   // What judges every connection that is made for somebody else, and makes it.

@@ -27,7 +27,7 @@ const LIST = {
     tag: "ConTree",
     summary: "List files, the last uploaded first, or find one",
     responses: { 200: jsonSpec("a page of files, or the one that the query names", Type.Union([FileList, File])) },
-    errors: ["not_found"],
+    errors: ["not_found", "too_many_requests"],
   }),
 };
 
@@ -59,7 +59,9 @@ export function fileRoutes({ service: { files }, access }: ContreeSurface) {
         const isOne = uuid !== undefined || sha256 !== undefined;
         const reply = isOne
           ? json(200, fileOf(files.get(principal, { uuid, sha256: sha256?.toLowerCase() })))
-          : await pageReply({ files: mapped(await files.list(principal, pageOf(page)), fileOf) });
+          : await pageReply({
+              files: mapped(await files.list(principal, { ...pageOf(page), signal: request.signal }), fileOf),
+            });
         return respond(reply, request) as never;
       },
       { reads: "files:read", ...LIST },

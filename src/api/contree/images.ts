@@ -26,6 +26,7 @@ const LIST = {
     tag: "ConTree",
     summary: "List images, the newest first, once for each of their tags",
     responses: { 200: jsonSpec("a page of images", ImageList) },
+    errors: ["too_many_requests"],
   }),
 };
 
@@ -71,6 +72,7 @@ export function imageRoutes(surface: ContreeSurface) {
       async ({ request, principal, query: { tagged, tag, uuid, kind, ...page } }) => {
         const rows = await images.list(principal, {
           ...pageOf(page),
+          signal: request.signal,
           perTag: true,
           tagged: tagged === true ? true : undefined,
           tagPrefix: tag,

@@ -30,6 +30,7 @@ const LIST = {
     tag: "ConTree",
     summary: "List operations, the newest first",
     responses: { 200: jsonSpec("a page of operations", Type.Array(OperationSummary)) },
+    errors: ["too_many_requests"],
   }),
 };
 
@@ -62,7 +63,8 @@ export function operationRoutes(surface: ContreeSurface) {
       "",
       async ({ request, principal, query }) => {
         const status = statusOf(query.status);
-        const filter = { ...pageOf(query), kind: kindOf(query.kind), exceptKind: "checkpoint" } as const;
+        const { signal } = request;
+        const filter = { ...pageOf(query), kind: kindOf(query.kind), exceptKind: "checkpoint", signal } as const;
         const found = status === "ASSIGNED" ? [] : await operations.list(principal, { ...filter, status });
         const parts = summaryParts(surface, principal, found);
         return respond(await pageReply(mapped(found, (operation) => summaryOf(operation, parts))), request) as never;

@@ -80,8 +80,12 @@ export const IMAGE_TOOLS: readonly Tool[] = [
     }),
     annotations: READS,
     scope: "images:read",
-    async run({ tag_prefix: tagPrefix, tagged, limit = LIST_COUNT_DEFAULT, offset = 0 }, { service, principal }) {
-      const images = await service.images.list(principal, { perTag: true, tagPrefix, tagged, limit, offset });
+    async run(
+      { tag_prefix: tagPrefix, tagged, limit = LIST_COUNT_DEFAULT, offset = 0 },
+      { service, principal, signal },
+    ) {
+      const wanted = { perTag: true, tagPrefix, tagged, limit, offset, signal } as const;
+      const images = await service.images.list(principal, wanted);
       const lines = images.map(({ id, tag, createdAt }) => `${id} ${tag ?? "-"} ${isoTime(createdAt)}`);
       if (lines.length === 0) return answer("no images here; import_image imports one");
       return answer("uuid tag created", ...lines, ...nextPage(lines.length, limit, offset));
@@ -101,7 +105,7 @@ export const IMAGE_TOOLS: readonly Tool[] = [
     async run({ image, children = false, limit = LIST_COUNT_DEFAULT, offset = 0 }, call) {
       const { service, principal } = call;
       const id = imageId(call, image);
-      const page = { limit, offset };
+      const page = { limit, offset, signal: call.signal };
       const steps = children
         ? await service.images.children(principal, id, { ...page, recursive: true })
         : await service.images.lineage(principal, id, page);

@@ -48,12 +48,15 @@ interface Page {
 }
 
 /** Images, each as the listing of its root. @throws ApiError `validation_error` for the cursor, `forbidden` */
-export async function listResources({ service, principal }: Reading, cursor: string | undefined): Promise<Page> {
+export async function listResources(
+  { service, principal, signal }: Reading,
+  cursor: string | undefined,
+): Promise<Page> {
   requireScope(principal, "images:read");
   if (cursor !== undefined && !/^\d{1,9}$/.test(cursor))
     throw new ApiError("validation_error", "cursor is not one of these");
   const offset = Number(cursor ?? 0);
-  const images = await service.images.list(principal, { limit: PAGE_COUNT, offset });
+  const images = await service.images.list(principal, { limit: PAGE_COUNT, offset, signal });
   const resources = images.map(({ id, tag, createdAt }) => ({
     uri: fileUri(id, "/" as GuestPath),
     name: tag ?? id,

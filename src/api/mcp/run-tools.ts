@@ -214,8 +214,8 @@ export const RUN_TOOLS: readonly Tool[] = [
     }),
     annotations: READS,
     scope: "operations:read",
-    async run({ status, kind, limit = LIST_COUNT_DEFAULT, offset = 0 }, { service, principal }) {
-      const rows = await service.operations.list(principal, { status, kind, limit, offset });
+    async run({ status, kind, limit = LIST_COUNT_DEFAULT, offset = 0 }, { service, principal, signal }) {
+      const rows = await service.operations.list(principal, { status, kind, limit, offset, signal });
       const lines = rows.map((row) => {
         const { exit_code: code, image = "-" } = (row.result ?? {}) as { exit_code?: number; image?: string };
         const exit = code === undefined ? "" : ` exit ${code}`;

@@ -41,7 +41,7 @@ const LINEAGE = {
     tag: "Images",
     summary: "List the lineage of an image: the image itself and its ancestors, up to the import",
     responses: { 200: jsonSpec("a page of steps, the image itself first", Type.Array(ImageStep)) },
-    errors: ["not_found"],
+    errors: ["not_found", "too_many_requests"],
   }),
 };
 
@@ -52,7 +52,7 @@ const CHILDREN = {
     tag: "Images",
     summary: "List the images that were made from an image, the oldest first",
     responses: { 200: jsonSpec("a page of steps; a parent comes before its children", Type.Array(ImageStep)) },
-    errors: ["not_found"],
+    errors: ["not_found", "too_many_requests"],
   }),
 };
 
@@ -106,16 +106,17 @@ export function imageRoutes(surface: Surface) {
     )
     .get(
       "/lineage",
-      async ({ principal, params, query: { limit = LIMIT_DEFAULT, offset = 0 } }) => {
-        const steps = await surface.service.images.lineage(principal, params.uuid as ImageId, { limit, offset });
+      async ({ request, principal, params, query: { limit = LIMIT_DEFAULT, offset = 0 } }) => {
+        const page = { limit, offset, signal: request.signal };
+        const steps = await surface.service.images.lineage(principal, params.uuid as ImageId, page);
         return steps.map(stepOf);
       },
       { reads: "images:read", ...LINEAGE },
     )
     .get(
       "/children",
-      async ({ principal, params, query: { limit = LIMIT_DEFAULT, offset = 0, recursive = false } }) => {
-        const page = { limit, offset, recursive };
+      async ({ request, principal, params, query: { limit = LIMIT_DEFAULT, offset = 0, recursive = false } }) => {
+        const page = { limit, offset, recursive, signal: request.signal };
         const steps = await surface.service.images.children(principal, params.uuid as ImageId, page);
         return steps.map(stepOf);
       },

@@ -16,6 +16,7 @@ const LIST = {
     tag: "Images",
     summary: "List images, the newest first",
     responses: { 200: jsonSpec("a page of images", Type.Array(Image)) },
+    errors: ["too_many_requests"],
   }),
 };
 
@@ -67,8 +68,9 @@ export function imagesRoutes(surface: Surface) {
     .use(surface.access)
     .get(
       "",
-      async ({ principal, query: { tag, limit = LIMIT_DEFAULT, offset = 0, ...rest } }) => {
-        const images = await surface.service.images.list(principal, { ...rest, limit, offset, tagPrefix: tag });
+      async ({ request, principal, query: { tag, limit = LIMIT_DEFAULT, offset = 0, ...rest } }) => {
+        const { signal } = request;
+        const images = await surface.service.images.list(principal, { ...rest, limit, offset, tagPrefix: tag, signal });
         return images.map(imageOf);
       },
       { reads: "images:read", ...LIST },

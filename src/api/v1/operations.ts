@@ -26,6 +26,7 @@ const LIST = {
     tag: "Operations",
     summary: "List operations, the newest first; results do not include stdout, stderr and network",
     responses: { 200: jsonSpec("a page of operations", Type.Array(Operation)) },
+    errors: ["too_many_requests"],
   }),
 };
 
@@ -75,9 +76,10 @@ export function operationRoutes(surface: Surface) {
     .use(surface.access)
     .get(
       "",
-      async ({ principal, query: { limit = LIMIT_DEFAULT, offset = 0, about: isAbout = false, ...rest } }) => {
+      async ({ request, principal, query: { limit = LIMIT_DEFAULT, offset = 0, about: isAbout = false, ...rest } }) => {
         const { operations: useCases } = surface.service;
-        const operations = await useCases.list(principal, { ...rest, limit, offset });
+        const { signal } = request;
+        const operations = await useCases.list(principal, { ...rest, limit, offset, signal });
         const lines = isAbout ? await useCases.lines(operations.map(({ id }) => id)) : null;
         return operations.map((operation) => {
           const listed = operationOf(operation, resultWithoutOutput(operation)) as unknown as Operation;

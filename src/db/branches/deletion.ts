@@ -18,16 +18,18 @@ export interface Deletion {
 /**
  * What the deletion of an image would do, as its account sees it: a base that other accounts have, too, counts as if they had
  * not, so that nobody learns of theirs. Chains can be long, so they are walked in a thread.
+ * @throws as `Scans.all` does
  */
 export async function previewDeletion(
   db: Database,
   { id, accountId, layerId }: Pick<ImageRow, "id" | "accountId" | "layerId">,
+  signal: AbortSignal,
 ): Promise<Deletion> {
-  const [[count, bytes, mergedBytes, belowId, belowBytes] = []] = await db.scans.all({
-    sql: GONE,
-    params: [layerId, id],
-  });
-  const needed = belowId === null ? [belowId] : await db.scans.all({ sql: NEEDED, params: [accountId, id, belowId] });
+  const asker = { accountId, signal };
+  const gone = await db.scans.all({ sql: GONE, params: [layerId, id] }, asker);
+  const [[count, bytes, mergedBytes, belowId, belowBytes] = []] = gone;
+  const needed =
+    belowId === null ? [belowId] : await db.scans.all({ sql: NEEDED, params: [accountId, id, belowId] }, asker);
   const isBaseGone = needed.length === 0;
   const user = db.orm
     .select({ id: operations.id })
@@ -35,7 +37,11 @@ export async function previewDeletion(
     .where(and(eq(operations.imageId, id), isNull(operations.finishedAt)))
     .limit(1)
     .get();
-  const children = db.orm.select({ count: sql<number>`count(*)` }).from(images).where(eq(images.parentId, id)).get();
+  const children = db.orm
+    .select({ count: sql<number>`count(*)` })
+    .from(images)
+    .where(and(eq(images.parentId, id), eq(images.accountId, accountId)))
+    .get();
   const names = db.orm.select({ name: tags.name }).from(tags).where(eq(tags.imageId, id)).orderBy(asc(tags.name)).all();
   return {
     sizeBytes: Number(bytes) + Number(mergedBytes) + (isBaseGone ? Number(belowBytes) : 0),

@@ -27,6 +27,7 @@ import { testDirectory } from "../../support/layer-files.ts";
 
 const DEPTH_COUNT = 1000;
 const ALL = { limit: 10_000, offset: 0 };
+const BY = { accountId: alice };
 
 let store: TestDatabase;
 let db: Database;
@@ -72,16 +73,16 @@ describe("a chain of 1000 runs", () => {
     const ids = chain.map(({ id }) => id);
     const [base, top] = [ids[0] as ImageId, ids.at(-1) as ImageId];
     const started = performance.now();
-    expect((await lineage(db, top, ALL)).map((row) => row.imageId)).toEqual(ids.toReversed());
-    expect(await descendants(db, base, { ...ALL, recursive: true })).toHaveLength(DEPTH_COUNT);
+    expect((await lineage(db, top, ALL, BY)).map((row) => row.imageId)).toEqual(ids.toReversed());
+    expect(await descendants(db, base, { ...ALL, recursive: true }, BY)).toHaveLength(DEPTH_COUNT);
     expect(performance.now() - started).toBeLessThan(2000);
     // Each deletion is synced to the disk, so this tries only some of them.
     const gone = ids.filter((_, index) => index % 50 === 0 && index < DEPTH_COUNT);
     for (const id of gone) deleteImage(db, alice, id);
-    expect((await lineage(db, top, ALL)).map((row) => row.imageId)).toEqual(ids.toReversed());
-    expect((await lineage(db, top, ALL)).filter((row) => !row.exists)).toHaveLength(gone.length);
+    expect((await lineage(db, top, ALL, BY)).map((row) => row.imageId)).toEqual(ids.toReversed());
+    expect((await lineage(db, top, ALL, BY)).filter((row) => !row.exists)).toHaveLength(gone.length);
     db.orm.delete(images).where(ne(images.id, top)).run();
-    expect((await lineage(db, top, ALL)).filter((row) => row.exists)).toHaveLength(1);
+    expect((await lineage(db, top, ALL, BY)).filter((row) => row.exists)).toHaveLength(1);
     expect(await unreferencedLayers(db, 10)).toEqual([]);
     deleteImage(db, alice, top);
     expect(getHistory(db, base)).toBeNull();
@@ -119,5 +120,7 @@ test("a store of an older version keeps its images and their history", async () 
   using opened = openDatabase(path);
   expect(migrationNames(opened)).toEqual([...older, MIGRATIONS.at(-1)?.name ?? ""]);
   expect(getImage(opened, alice, "i1" as ImageId)).toMatchObject({ sizeBytes: 5, tag: null });
-  expect(await lineage(opened, "i1" as ImageId, ALL)).toMatchObject([{ imageId: "i1", parentId: null, sizeBytes: 5 }]);
+  expect(await lineage(opened, "i1" as ImageId, ALL, BY)).toMatchObject([
+    { imageId: "i1", parentId: null, sizeBytes: 5 },
+  ]);
 });

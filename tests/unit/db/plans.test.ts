@@ -24,6 +24,7 @@ import { liveWork } from "../../../src/db/totals.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
+const BY = { accountId: alice };
 const PAGE = { limit: 100, offset: 0 };
 const ROWS_COUNT = 2000;
 
@@ -83,20 +84,24 @@ async function statementsOf(work: () => unknown): Promise<{ readonly here: strin
   const [here, inThread]: string[][] = [[], []];
   const prototype = Libsql.prototype as { prepare(sql: string): unknown };
   const prepare = prototype.prepare;
-  const all = store.db.scans.all;
+  const { all, upkeep } = store.db.scans;
   prototype.prepare = function (this: unknown, sql: string) {
     here?.push(sql);
     return prepare.call(this, sql);
   };
-  store.db.scans.all = function (this: typeof store.db.scans, query) {
+  store.db.scans.all = function (this: typeof store.db.scans, query, asker) {
     inThread?.push(query.sql);
-    return all.call(this, query);
+    return all.call(this, query, asker);
+  };
+  store.db.scans.upkeep = function (this: typeof store.db.scans, query) {
+    inThread?.push(query.sql);
+    return upkeep.call(this, query);
   };
   try {
     await work();
   } finally {
     prototype.prepare = prepare;
-    store.db.scans.all = all;
+    Object.assign(store.db.scans, { all, upkeep });
   }
   return { here: here ?? [], inThread: inThread ?? [] };
 }
@@ -166,7 +171,7 @@ describe("a page is found in a covering index", () => {
       `of files: ${name}`,
       () => listFiles(store.db, alice, { ...PAGE, ...filter }),
     ]),
-    ["of children of an image", () => descendants(store.db, base, children)],
+    ["of children of an image", () => descendants(store.db, base, children, BY)],
   ];
   test.each(cases)("%s", async (_, work) => {
     const plan = await plansOf(work);
@@ -189,11 +194,11 @@ describe("queries that grow with the store run in the thread", () => {
     "operations that are far behind": () => listOperations(store.db, alice, far),
     "images that are far behind": () => listImages(store.db, alice, far),
     "images with a tag that begins as many do": () => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-" }),
-    "the origin of an image that is far behind": () => lineage(store.db, base, far),
-    "children that are far behind": () => descendants(store.db, base, { ...far, recursive: false }),
+    "the origin of an image that is far behind": () => lineage(store.db, base, far, BY),
+    "children that are far behind": () => descendants(store.db, base, { ...far, recursive: false }, BY),
     "images that nobody needs": () => expiredImages(store.db, 0, 10),
     "layers that nothing stands on": () => unreferencedLayers(store.db, 10),
-    "what was made of an image, when it is much": () => descendants(store.db, base, { ...PAGE, recursive: true }),
+    "what was made of an image, when it is much": () => descendants(store.db, base, { ...PAGE, recursive: true }, BY),
   };
   test.each(Object.entries(cases))("%s", async (_, work) => {
     expect((await statementsOf(work)).inThread).toHaveLength(1);
@@ -222,7 +227,7 @@ describe("queries that grow with the store run in the thread", () => {
   test("small queries run on the event loop", async () => {
     const narrow = await statementsOf(() => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
     expect(narrow.inThread).toEqual([]);
-    expect((await statementsOf(() => lineage(store.db, base, PAGE))).inThread).toEqual([]);
+    expect((await statementsOf(() => lineage(store.db, base, PAGE, BY))).inThread).toEqual([]);
     const tags = await statementsOf(() => listImagesPerTag(store.db, alice, { ...PAGE, tagPrefix: "tag-12" }));
     expect(tags.inThread).toEqual([]);
   });
@@ -254,8 +259,8 @@ describe("no query reads a whole table", () => {
     "to find a base": () => findBaseLayer(store.db, "key"),
     "to find a base that is proved": () => findProvenBase(store.db, alice, "key"),
     "to follow a chain": () => layerChain(store.db, newId<LayerId>()),
-    "to follow a lineage": () => lineage(store.db, base, PAGE),
-    "to find what was made of an image": () => descendants(store.db, base, { ...PAGE, recursive: true }),
+    "to follow a lineage": () => lineage(store.db, base, PAGE, BY),
+    "to find what was made of an image": () => descendants(store.db, base, { ...PAGE, recursive: true }, BY),
     "to find images that nobody needs": () => expiredImages(store.db, 0, 10),
     "to delete them": () => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0),
     "to delete layers": () => deleteUnreferencedLayers(store.db.orm, ["layer" as LayerId], () => true),

@@ -12,6 +12,7 @@ import { throwing } from "../../support/failures.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 const ROWS_COUNT = LARGE_OFFSET_MIN + 300;
+const BY = { accountId: alice };
 const FAR = { limit: 100, offset: LARGE_OFFSET_MIN + 100 };
 /** A scan of about a second. */
 const LONG =
@@ -83,9 +84,11 @@ test("a page of tags with a common prefix is the same from every plan", async ()
 test("a long lineage is listed in pages, in both directions", async () => {
   const [base, top] = [steps[0] as ImageId, steps.at(-1) as ImageId];
   const ids = (rows: readonly { readonly imageId: ImageId }[]) => rows.map(({ imageId }) => imageId);
-  expect(ids(await lineage(store.db, top, FAR))).toEqual(steps.toReversed().slice(FAR.offset, FAR.offset + FAR.limit));
-  expect(ids(await lineage(store.db, top, { limit: 3, offset: 10 }))).toEqual(steps.toReversed().slice(10, 13));
-  const below = (page: object) => descendants(store.db, base, { limit: 3, offset: 0, recursive: true, ...page });
+  expect(ids(await lineage(store.db, top, FAR, BY))).toEqual(
+    steps.toReversed().slice(FAR.offset, FAR.offset + FAR.limit),
+  );
+  expect(ids(await lineage(store.db, top, { limit: 3, offset: 10 }, BY))).toEqual(steps.toReversed().slice(10, 13));
+  const below = (page: object) => descendants(store.db, base, { limit: 3, offset: 0, recursive: true, ...page }, BY);
   expect(ids(await below({}))).toEqual(steps.slice(1, 4));
   expect(ids(await below(FAR))).toEqual(steps.slice(1).slice(FAR.offset, FAR.offset + FAR.limit));
   expect(ids(await below({ recursive: false }))).toEqual(steps.slice(1, 2));
@@ -106,25 +109,25 @@ test("sums are read in the thread", async () => {
 test("the event loop continues during a scan", async () => {
   let turns = 0;
   const timer = setInterval(() => turns++, 5);
-  const rows = await store.db.scans.all({ sql: LONG, params: [] });
+  const rows = await store.db.scans.all({ sql: LONG, params: [] }, BY);
   clearInterval(timer);
   expect(rows).toEqual([[3_000_000]]);
   expect(turns).toBeGreaterThan(10);
 });
 
 test("a scan reports its error, and cannot write", async () => {
-  expect(await throwing(store.db.scans.all({ sql: "SELECT x FROM images", params: [] }))).toThrow("no such column");
-  expect(await throwing(store.db.scans.all({ sql: "DELETE FROM images RETURNING id", params: [] }))).toThrow(
+  expect(await throwing(store.db.scans.all({ sql: "SELECT x FROM images", params: [] }, BY))).toThrow("no such column");
+  expect(await throwing(store.db.scans.all({ sql: "DELETE FROM images RETURNING id", params: [] }, BY))).toThrow(
     "readonly",
   );
-  expect(await store.db.scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
+  expect(await store.db.scans.all({ sql: "SELECT count(*) FROM images", params: [] }, BY)).toEqual([[ROWS_COUNT]]);
 });
 
 test("a thread that ends leaves no descriptor of the database", async () => {
   const open = () => descriptors().filter((path) => path.startsWith(store.path)).length;
   const lookAndEnd = async () => {
     const scans = new Scans(store.path);
-    expect(await scans.all({ sql: "SELECT count(*) FROM images", params: [] })).toEqual([[ROWS_COUNT]]);
+    expect(await scans.all({ sql: "SELECT count(*) FROM images", params: [] }, BY)).toEqual([[ROWS_COUNT]]);
     const most = open();
     scans[Symbol.dispose]();
     await until("the thread has closed it", () => open() < most);
@@ -138,15 +141,15 @@ test("a thread that ends leaves no descriptor of the database", async () => {
 
 test("closing the database ends running scans", async () => {
   using other = testDatabase();
-  const reading = other.db.scans.all({ sql: LONG, params: [] });
+  const reading = other.db.scans.all({ sql: LONG, params: [] }, BY);
   other.db[Symbol.dispose]();
   expect(await throwing(reading)).toThrow("the database was closed");
 });
 
 test("closing the database during a scan ends the thread after the scan, and not the process", async () => {
   using other = testDatabase();
-  await other.db.scans.all({ sql: "SELECT 1", params: [] });
-  const reading = other.db.scans.all({ sql: LONG, params: [] });
+  await other.db.scans.all({ sql: "SELECT 1", params: [] }, BY);
+  const reading = other.db.scans.all({ sql: LONG, params: [] }, BY);
   // The thread executes the statement by now, and still would if it had begun late.
   await pause("the statement has begun", 20);
   other.db[Symbol.dispose]();
