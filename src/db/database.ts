@@ -4,14 +4,16 @@ import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
 import { type AnySQLiteColumn, BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
 import { MIGRATIONS, type Migration } from "./migrations.ts";
-import { Scans } from "./scans.ts";
+import { Scans } from "./scans/scans.ts";
 
 /** How long a statement waits for a writer in another process, in `milliseconds`. The wait blocks the event loop. */
 const BUSY_TIMEOUT_MS = 2000;
 /** The same for a command beside a daemon, which nobody else waits for: a slow disk takes seconds for each commit. */
 const BESIDE_BUSY_TIMEOUT_MS = 30_000;
-/** Number of writing statements, about a thousand pages, after which the scan thread checkpoints the log. */
+/** Number of writing statements, about a thousand pages, after which the thread for upkeep checkpoints the log. */
 const CHECKPOINT_WRITES_COUNT = 250;
+/** Rows of one statement that count as a statement more: they share pages. */
+const ROWS_OF_WRITE = 32;
 /** Number of pages in the log at which a commit checkpoints it, when the thread failed or could not keep up. */
 const CHECKPOINT_PAGES_MAX = 2048;
 /** Time from a call of `eraseSoon` to the erasure, in `milliseconds`: short for a secret, long for a busy service. */
@@ -22,6 +24,8 @@ const JOURNAL_BYTES_MAX = 67_108_864;
 export interface RunResult {
   readonly changes: number;
 }
+
+type OnWrite = (changes: number) => void;
 
 /** Limit of cached reads. */
 const CACHE_COUNT_MAX = 1000;
@@ -68,6 +72,7 @@ export class Database implements Disposable {
   #cacheVersion = 0;
   #isCacheCurrent = false;
   #writesCount = 0;
+  #checkpointed: Promise<unknown> = Promise.resolve();
   #erasing: Timer | null = null;
 
   constructor(client: Libsql.Database, path: string, isBeside: boolean) {
@@ -77,7 +82,7 @@ export class Database implements Disposable {
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3. libsql has the same interface, which the types do not express.
     const session = new BetterSQLiteSession(
-      drizzleClient(client, this.#statements, () => this.#onWrite()) as never,
+      drizzleClient(client, this.#statements, (changes) => this.#onWrite(changes)) as never,
       dialect,
       undefined,
       {},
@@ -141,13 +146,22 @@ export class Database implements Disposable {
     });
   }
 
-  #onWrite(): void {
+  /**
+   * Resolves when the checkpoint that was due is done. Work of many transactions waits for it between two of them: commits
+   * that leave the thread behind checkpoint the log themselves, which blocks the event loop.
+   */
+  get checkpointed(): Promise<unknown> {
+    return this.#checkpointed;
+  }
+
+  #onWrite(changes: number): void {
     this.#cache.clear();
-    this.#writesCount += 1;
+    this.#writesCount += 1 + changes / ROWS_OF_WRITE;
     if (this.#writesCount < CHECKPOINT_WRITES_COUNT) return;
     this.#writesCount = 0;
     // When this fails, the next checkpoint does the work. In the end, a commit bounds the log.
-    void this.scans.upkeep({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] }).catch(() => undefined);
+    const checkpoint = this.scans.upkeep({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] });
+    this.#checkpointed = checkpoint.catch(() => undefined);
   }
 
   /**
@@ -187,9 +201,9 @@ export class Database implements Disposable {
 
 /**
  * The client in the form that drizzle's session uses. Keeps prepared statements by their text, and calls `onWrite`
- * whenever cached reads may be outdated.
+ * whenever cached reads may be outdated, with the number of rows that were changed.
  */
-function drizzleClient(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: () => void) {
+function drizzleClient(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: OnWrite) {
   return {
     prepare(sql: string) {
       const known = statements.get(sql);
@@ -210,7 +224,7 @@ function drizzleClient(client: Libsql.Database, statements: Map<string, Libsql.S
       return {
         immediate(tx: Orm): unknown {
           // A rollback outdates what was cached inside the transaction.
-          using _outdated = { [Symbol.dispose]: onWrite };
+          using _outdated = { [Symbol.dispose]: () => onWrite(0) };
           return inTransaction(client, () => work(tx));
         },
       };
@@ -260,12 +274,15 @@ function observeExecution(statement: Libsql.Statement, onExecution: (params: rea
   }
 }
 
-function observeWrites(statement: Libsql.Statement, onWrite: () => void): void {
+function observeWrites(statement: Libsql.Statement, onWrite: OnWrite): void {
   for (const name of EXECUTIONS) {
     const execute = (statement[name] as (...params: unknown[]) => unknown).bind(statement);
     statement[name] = ((...params: unknown[]) => {
-      using _outdated = { [Symbol.dispose]: onWrite };
-      return execute(...params);
+      let changes = 0;
+      using _outdated = { [Symbol.dispose]: () => onWrite(changes) };
+      const result = execute(...params);
+      if (name === "run") changes = (result as RunResult).changes;
+      return result;
     }) as never;
   }
 }

@@ -2,6 +2,7 @@ import { asc, sql } from "drizzle-orm";
 import type { ImageId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf } from "./database.ts";
 import { isUnusedSince } from "./files.ts";
+import { REMOVED } from "./images.ts";
 import { isExpired, isUnreferenced } from "./removal.ts";
 import { files, images, layers, mergedLayers } from "./schema.ts";
 
@@ -57,7 +58,7 @@ export async function previewExpiry(
       .from(layers)
       .where(sql`${layers.id} not in (
       with recursive reached(id) as (
-        select layer_id from images where not ${isOneOf(images.id, expiredImageIds)}
+        select layer_id from images where account_id <> ${REMOVED} and not ${isOneOf(images.id, expiredImageIds)}
         union
         select value from json_each(${JSON.stringify(held)})
         union

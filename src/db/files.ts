@@ -2,7 +2,7 @@ import { and, asc, desc, eq, gte, lt, lte, notExists, sql } from "drizzle-orm";
 import type { AccountId, FileId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
+import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { files, operationFiles } from "./schema.ts";
 
 export type FileRow = typeof files.$inferSelect;

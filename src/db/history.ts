@@ -1,8 +1,8 @@
 import { and, asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { isShown } from "./images.ts";
-import { type Asker, LARGE_OFFSET_MIN } from "./scans.ts";
+import { imagesBeingRemoved, isShown } from "./images.ts";
+import { type Asker, LARGE_OFFSET_MIN } from "./scans/scans.ts";
 import { history, images, tags } from "./schema.ts";
 
 /** Longest command that is stored, all arguments together, in `bytes`. */
@@ -84,8 +84,7 @@ export interface Page {
 }
 
 export function getHistory(db: Database, id: ImageId): HistoryRow | null {
-  const row = selectSteps(db.orm).where(eq(history.imageId, id)).get();
-  return row ?? null;
+  return stepsOf(db, [id])[0] ?? null;
 }
 
 function selectSteps(orm: Orm) {
@@ -155,29 +154,49 @@ async function idsOf(db: Database, query: IdQuery, asker: Asker | null): Promise
 /** The steps of a page, in the order of `ids`. Steps that were deleted meanwhile are left out. */
 function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
   const rows = selectSteps(db.orm).where(isOneOf(history.imageId, ids)).all();
-  const byId = new Map(rows.map((row) => [row.imageId, row]));
+  const removing = imagesBeingRemoved(db);
+  const byId = new Map(rows.map((row) => [row.imageId, { ...row, exists: row.exists && !removing.has(row.imageId) }]));
   return ids.flatMap((id) => byId.get(id) ?? []);
 }
 
+/** No image and no other step needs this one. */
+const isNeedless = (child: SQL) => sql`
+  not exists (select 1 from images where id = history.image_id)
+  and not exists (select 1 from history made where made.parent_id = history.image_id and made.image_id <> ${child})`;
+
 /**
- * Deletes the step of a deleted image if no existing step was made from it, and then its ancestors under the same
- * condition.
+ * Deletes the nearest ancestors of a deleted image, at most `limit` of them, that only its lineage needs. The lineage then
+ * goes on above them. Returns their number; less than `limit`: the next ancestor is needed, or there is none.
  */
-export function pruneHistory(tx: Orm, deleted: ImageId): void {
-  tx.run(sql`
-    delete from history where image_id in (
-      with recursive gone(id, parent_id) as (
-        select image_id, parent_id from history
-          where image_id = ${deleted}
-          and not exists (select 1 from images where id = history.image_id)
-          and not exists (select 1 from history made where made.parent_id = history.image_id)
-        union all
-        select history.image_id, history.parent_id from gone join history on history.image_id = gone.parent_id
-          where not exists (select 1 from images where id = history.image_id)
-          and not exists (
-            select 1 from history made where made.parent_id = history.image_id and made.image_id <> gone.id
-          )
-      )
-      select id from gone
-    )`);
+export function pruneAncestors(tx: Orm, deleted: ImageId, limit: number): number {
+  if (hasSteps(tx, deleted)) return 0;
+  const rows = tx.all<object>(sql`
+    with recursive gone(id, parent_id) as (
+      select history.image_id, history.parent_id
+        from history step join history on history.image_id = step.parent_id
+        where step.image_id = ${deleted} and ${isNeedless(sql`step.image_id`)}
+      union all
+      select history.image_id, history.parent_id from gone join history on history.image_id = gone.parent_id
+        where ${isNeedless(sql`gone.id`)}
+    )
+    select id, parent_id from gone limit ${limit}`);
+  const gone = rows.map((row) => Object.values(row) as [ImageId, ImageId | null]);
+  const last = gone.at(-1);
+  if (last === undefined) return 0;
+  const [, parentId] = last;
+  tx.update(history).set({ parentId }).where(eq(history.imageId, deleted)).run();
+  const ids = gone.map(([id]) => id);
+  tx.delete(history).where(isOneOf(history.imageId, ids)).run();
+  return gone.length;
+}
+
+/** Deletes the step of a deleted image if no step was made from it. */
+export function deleteStep(tx: Orm, deleted: ImageId): void {
+  if (!hasSteps(tx, deleted)) tx.delete(history).where(eq(history.imageId, deleted)).run();
+}
+
+/** True when a step was made from the image. */
+function hasSteps(tx: Orm, id: ImageId): boolean {
+  const { imageId, parentId } = history;
+  return tx.select({ imageId }).from(history).where(eq(parentId, id)).limit(1).get() !== undefined;
 }

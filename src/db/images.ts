@@ -3,7 +3,7 @@ import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { ImageDefaults } from "../domain/image-defaults.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
+import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { images, tags } from "./schema.ts";
 
 /** An image, without what it brings along for commands, and the tag that it shows: the one that was set last. */
@@ -23,6 +23,20 @@ export const imageColumns = { ...ownColumns, tag: tags.name };
 export const isShown = sql`${tags.shown} = 1`;
 /** Joins an image with the tag that it shows. */
 export const hasShownTag = and(eq(tags.imageId, images.id), isShown);
+
+/**
+ * The account to which an image belongs from its deletion until the last row that names it has changed. No caller has this
+ * account, so that nobody finds the image any more.
+ */
+export const REMOVED = "" as AccountId;
+
+/** Deleted images whose rows are still there, so that other rows may name them. The set is shared. */
+export function imagesBeingRemoved(db: Database): ReadonlySet<ImageId> {
+  return db.cached("images being removed", () => {
+    const rows = db.orm.select({ id: images.id }).from(images).where(eq(images.accountId, REMOVED)).all();
+    return new Set(rows.map(({ id }) => id));
+  });
+}
 
 function selectImages(orm: Orm) {
   return orm.select(imageColumns).from(images).leftJoin(tags, hasShownTag);

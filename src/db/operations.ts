@@ -27,8 +27,9 @@ import {
 } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
+import { imagesBeingRemoved } from "./images.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
-import { LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
+import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { images, operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
@@ -108,7 +109,8 @@ export function insertOperation(db: Database, operation: NewOperation): Operatio
   const { id, accountId, kind, request, hadCredentials, imageId, now } = operation;
   return db.transaction((tx) => {
     ensureAccount(tx, accountId, now);
-    if (imageId !== undefined && !hasImage(tx, imageId)) throw new ApiError("not_found", "the image is gone");
+    if (imageId !== undefined && !hasImage(tx, accountId, imageId))
+      throw new ApiError("not_found", "the image is gone");
     const row = tx
       .insert(operations)
       .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId: imageId ?? null })
@@ -119,8 +121,9 @@ export function insertOperation(db: Database, operation: NewOperation): Operatio
   });
 }
 
-function hasImage(tx: Orm, id: ImageId): boolean {
-  return tx.select({ id: images.id }).from(images).where(eq(images.id, id)).get() !== undefined;
+function hasImage(tx: Orm, accountId: AccountId, id: ImageId): boolean {
+  const isOfAccount = and(eq(images.id, id), eq(images.accountId, accountId));
+  return tx.select({ id: images.id }).from(images).where(isOfAccount).get() !== undefined;
 }
 
 export function getOperation(db: Database, accountId: AccountId, id: OperationId): OperationRow | null {
@@ -132,8 +135,16 @@ export function getOperation(db: Database, accountId: AccountId, id: OperationId
       .prepare(),
   );
   // Clients poll an operation many times between two changes.
-  const row = db.cached(`operation ${id}`, () => statement.get({ id }) ?? null);
+  const row = db.cached(`operation ${id}`, () => {
+    const read = statement.get({ id });
+    return read === undefined ? null : withExistingImage(db, read);
+  });
   return row?.accountId === accountId ? row : null;
+}
+
+/** The row without an image that is being removed. */
+export function withExistingImage<Row extends Pick<OperationRow, "imageId">>(db: Database, row: Row): Row {
+  return row.imageId !== null && imagesBeingRemoved(db).has(row.imageId) ? { ...row, imageId: null } : row;
 }
 
 /** All columns but the audit of the network, which can be long. */
@@ -149,7 +160,8 @@ export function listOperationsSync(db: Database, accountId: AccountId, filter: O
     .from(page)
     .innerJoin(operations, eq(operations.id, page.id))
     .orderBy(desc(operations.createdAt), desc(operations.id))
-    .all();
+    .all()
+    .map((row) => withExistingImage(db, row));
 }
 
 /** Newest first, then by id; a page past the end is empty. Skips a large offset in the scan thread. */
@@ -168,7 +180,8 @@ export async function listOperations(
     .from(operations)
     .where(isOneOf(operations.id, ids))
     .orderBy(desc(operations.createdAt), desc(operations.id))
-    .all();
+    .all()
+    .map((row) => withExistingImage(db, row));
 }
 
 /** Reads only a covering index, so that a large offset does not read the skipped rows. */

@@ -1,16 +1,26 @@
-import { and, eq, gte, isNull, lt, notExists, or, sql } from "drizzle-orm";
+import { and, eq, gte, isNull, lt, ne, notExists, type SQL, sql } from "drizzle-orm";
 import { alias } from "drizzle-orm/sqlite-core";
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
+import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
-import { pruneHistory } from "./history.ts";
+import { deleteStep, pruneAncestors } from "./history.ts";
+import { imagesBeingRemoved, REMOVED } from "./images.ts";
 import { deleteMergedLayersOf } from "./merged-layers.ts";
-import { images, layers, operations } from "./schema.ts";
+import { images, layers, operations, tags } from "./schema.ts";
+
+/**
+ * Rows that the removal of images changes or deletes in one transaction, which must not block the event loop; the tags of an
+ * image, which go with it at once, are not counted.
+ */
+export const REMOVED_ROWS_MAX = 200;
+/** Layers that one transaction deletes. */
+export const REMOVED_LAYERS_MAX = 100;
 
 export type DeleteOutcome = { readonly deleted: LayerId } | "in_use" | "not_found";
 
 /**
- * Deletes an image and its tag, unless a live operation uses it. Returns its top layer: that layer and those below it may
- * be unreferenced now.
+ * Deletes an image and its tag, unless a live operation uses it. Returns its top layer: when `removeMore` is done, that
+ * layer and those below it may be unreferenced.
  */
 export function deleteImage(db: Database, accountId: AccountId, id: ImageId): DeleteOutcome {
   return db.transaction((tx) => {
@@ -32,15 +42,56 @@ export function deleteImage(db: Database, accountId: AccountId, id: ImageId): De
   });
 }
 
+/** Removes images; those that too many rows name are only hidden from everybody, and `removeMore` must follow. */
 function removeImages(tx: Orm, ids: readonly ImageId[]): void {
-  tx.delete(images).where(isOneOf(images.id, ids)).run();
-  for (const id of ids) pruneHistory(tx, id);
+  const budget = { rows: REMOVED_ROWS_MAX };
+  for (const id of ids) if (!removePart(tx, id, budget)) hide(tx, id);
 }
 
-/** An image whose row was deleted, with its top layer. */
+function hide(tx: Orm, id: ImageId): void {
+  ensureAccount(tx, REMOVED, 0);
+  tx.delete(tags).where(eq(tags.imageId, id)).run();
+  tx.update(images).set({ accountId: REMOVED, tagged: false }).where(eq(images.id, id)).run();
+}
+
+/**
+ * Changes rows that name an image, and deletes its row when no more of them are left. Returns false when `budget` is used up
+ * before that.
+ */
+function removePart(tx: Orm, id: ImageId, budget: { rows: number }): boolean {
+  for (const change of [forgetInOperations, forgetInImages, pruneAncestors]) {
+    budget.rows -= budget.rows > 0 ? change(tx, id, budget.rows) : 0;
+    if (budget.rows <= 0) return false;
+  }
+  tx.delete(images).where(eq(images.id, id)).run();
+  deleteStep(tx, id);
+  budget.rows -= 1;
+  return true;
+}
+
+/** Returns the number of rows that were changed. */
+function forgetInOperations(tx: Orm, id: ImageId, limit: number): number {
+  const some = tx.select({ id: operations.id }).from(operations).where(eq(operations.imageId, id)).limit(limit);
+  return tx.update(operations).set({ imageId: null }).where(sql`${operations.id} in ${some}`).run().changes;
+}
+
+/** Returns the number of rows that were changed. */
+function forgetInImages(tx: Orm, id: ImageId, limit: number): number {
+  const some = tx.select({ id: images.id }).from(images).where(eq(images.parentId, id)).limit(limit);
+  return tx.update(images).set({ parentId: null }).where(sql`${images.id} in ${some}`).run().changes;
+}
+
+/** Removes a part of what is left of a deleted image. Returns false when there is more. */
+export function removeMore(db: Database, id: ImageId): boolean {
+  if (!imagesBeingRemoved(db).has(id)) return true;
+  // After a power failure, the image is there as before, and hidden.
+  return db.withoutSync(() => db.transaction((tx) => removePart(tx, id, { rows: REMOVED_ROWS_MAX })));
+}
+
+/** An image that was deleted, with its top layer. */
 export type RemovedImage = Pick<typeof images.$inferSelect, "id" | "accountId" | "layerId">;
 
-/** Deletes those of `ids` that are still expired. */
+/** Deletes those of `ids` that are still expired. `removeMore` must follow. */
 export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: number): readonly RemovedImage[] {
   // Tag and age are checked here: in the query, they would make SQLite read all expired images by their index.
   const rows = tx
@@ -54,7 +105,7 @@ export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: 
     .from(images)
     .where(and(isOneOf(images.id, ids), isUnused(tx, beforeMs)))
     .all()
-    .filter(({ tagged, createdAt }) => !tagged && createdAt < beforeMs);
+    .filter(({ accountId, tagged, createdAt }) => accountId !== REMOVED && !tagged && createdAt < beforeMs);
   removeImages(
     tx,
     rows.map((row) => row.id),
@@ -64,18 +115,20 @@ export function deleteExpiredImages(tx: Orm, ids: readonly ImageId[], beforeMs: 
 
 /** The image has no tag, was made before `beforeMs`, and is unused. */
 export function isExpired(orm: Orm, beforeMs: number) {
-  return and(eq(images.tagged, false), lt(images.createdAt, beforeMs), isUnused(orm, beforeMs));
+  const isOld = and(eq(images.tagged, false), lt(images.createdAt, beforeMs), ne(images.accountId, REMOVED));
+  return and(isOld, isUnused(orm, beforeMs));
 }
 
 /** No live operation uses the image, and none was created with it since `beforeMs`. */
 function isUnused(orm: Orm, beforeMs: number) {
-  const use = orm
-    .select({ id: operations.id })
-    .from(operations)
-    .where(
-      and(eq(operations.imageId, images.id), or(isNull(operations.finishedAt), gte(operations.createdAt, beforeMs))),
-    );
-  return notExists(use);
+  const use = (isUse: SQL | undefined) =>
+    orm
+      .select({ id: operations.id })
+      .from(operations)
+      .where(and(eq(operations.imageId, images.id), isUse));
+  // An operation ends after its creation. Both conditions are ranges of an index: an image may have many old operations.
+  const isRecent = and(gte(operations.finishedAt, beforeMs), gte(operations.createdAt, beforeMs));
+  return and(notExists(use(isNull(operations.finishedAt))), notExists(use(isRecent)));
 }
 
 const child = alias(layers, "child");
@@ -88,29 +141,41 @@ export function isUnreferenced(orm: Orm) {
   );
 }
 
+/** Deleted layers, whose files the caller removes, and candidates that remain for the next transaction. */
+export interface LayerRemoval {
+  readonly layers: readonly LayerId[];
+  readonly left: readonly LayerId[];
+}
+
 /**
  * Deletes the rows of unreferenced `candidates`, then of layers below them that become unreferenced, down to the first that
- * `isHeld`. Merged layers that refer to them are deleted as well. Returns all ids; the caller removes the files.
+ * `isHeld`, and at most REMOVED_LAYERS_MAX of them. Merged layers that refer to them are deleted as well.
  */
 export function deleteUnreferencedLayers(
   tx: Orm,
   candidates: readonly LayerId[],
   isHeld: (id: LayerId) => boolean,
-): LayerId[] {
-  return candidates.flatMap((candidate) => {
-    const chain = unreferencedChain(tx, candidate);
-    const held = chain.findIndex(isHeld);
-    const removed = held === -1 ? chain : chain.slice(0, held);
-    if (removed.length === 0) return [];
-    const mergedIds = deleteMergedLayersOf(tx, removed);
-    tx.delete(layers).where(isOneOf(layers.id, removed)).run();
-    return [...mergedIds, ...removed];
-  });
+): LayerRemoval {
+  const removed: LayerId[] = [];
+  const left: LayerId[] = [];
+  for (const candidate of candidates) {
+    const limit = REMOVED_LAYERS_MAX - removed.length;
+    const chain = limit > 0 ? unreferencedChain(tx, candidate, limit) : [];
+    const held = chain.findIndex(({ id }) => isHeld(id));
+    const ids = (held === -1 ? chain : chain.slice(0, held)).map(({ id }) => id);
+    if (ids.length > 0) {
+      removed.push(...deleteMergedLayersOf(tx, ids), ...ids);
+      tx.delete(layers).where(isOneOf(layers.id, ids)).run();
+    }
+    const next = limit > 0 ? chain.at(-1)?.parentId : candidate;
+    if (held === -1 && ids.length >= limit && next != null) left.push(next);
+  }
+  return { layers: removed, left };
 }
 
-/** The layer, if it is unreferenced, followed by the layers below it that only this chain refers to. */
-function unreferencedChain(tx: Orm, top: LayerId): LayerId[] {
-  const rows = tx.all<{ id: LayerId }>(sql`
+/** The layer, if it is unreferenced, followed by layers below it that only this chain refers to; at most `limit`. */
+function unreferencedChain(tx: Orm, top: LayerId, limit: number): { id: LayerId; parentId: LayerId | null }[] {
+  const rows = tx.all<object>(sql`
     with recursive gone(id, parent_id) as (
       select id, parent_id from layers
         where id = ${top}
@@ -121,6 +186,9 @@ function unreferencedChain(tx: Orm, top: LayerId): LayerId[] {
         where not exists (select 1 from images where layer_id = layers.id)
         and not exists (select 1 from layers other where other.parent_id = layers.id and other.id <> gone.id)
     )
-    select id from gone`);
-  return rows.map((row) => Object.values(row)[0] as LayerId);
+    select id, parent_id from gone limit ${limit}`);
+  return rows.map((row) => {
+    const [id, parentId] = Object.values(row) as [LayerId, LayerId | null];
+    return { id, parentId };
+  });
 }

@@ -254,7 +254,7 @@ export const operations = sqliteTable(
     index("operations_by_status_kind").on(table.accountId, table.status, table.kind, table.createdAt, table.id),
     index("operations_live").on(table.status, table.createdAt, table.id).where(sql`${table.finishedAt} is null`),
     index("operations_finished").on(table.finishedAt).where(sql`${table.finishedAt} is not null`),
-    index("operations_image").on(table.imageId),
+    index("operations_image").on(table.imageId, table.finishedAt, table.createdAt),
     check(
       "operations_finished_when_terminal",
       sql`(${table.finishedAt} is null) = (${table.status} in ('PENDING', 'EXECUTING'))`,

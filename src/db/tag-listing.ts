@@ -2,7 +2,7 @@ import { and, desc, eq, gt, isNotNull, isNull, ne, type SQL, sql } from "drizzle
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "./database.ts";
 import { beginsWith, hasManyTags, type ImageRow, imageColumns, timeBounds } from "./images.ts";
-import { type Asker, LARGE_OFFSET_MIN, type ListWindow } from "./scans.ts";
+import { type Asker, LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { images, tags } from "./schema.ts";
 
 /** How an image was made: by an import, or by a run or a checkpoint of one. */

@@ -71,7 +71,7 @@ const ACCOUNT_SPACES = `
       select account_id, 0, 0, 0, count(*), sum(size_bytes) from files group by account_id
     )
   select account_id, sum(images), sum(layer_bytes), sum(merged_bytes), sum(files), sum(file_bytes)
-  from sums group by account_id
+  from sums where account_id <> '' group by account_id
   order by sum(layer_bytes) + sum(merged_bytes) + sum(file_bytes) desc, account_id limit ?
 `;
 
@@ -98,7 +98,7 @@ export interface ImageSpace {
 const LARGEST_IMAGES = `
   select images.id, images.account_id, tags.name, images.size_bytes, images.created_at
   from images left join tags on tags.image_id = images.id and tags.shown = 1
-  where images.id in (select id from images order by size_bytes desc, id limit ?)
+  where images.id in (select id from images order by size_bytes desc, id limit ?) and images.account_id <> ''
   order by images.size_bytes desc, images.id
 `;
 

@@ -15,7 +15,7 @@ import type { LayerChain } from "../storage/layers/layer-store.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";
 import { type DiffPage, diffPage } from "../storage/tree/image-diff.ts";
 import type { Credentials, ImportSource } from "../supervisor/operations/ports.ts";
-import { releaseLayers } from "../supervisor/reclaim.ts";
+import { releaseImage } from "../supervisor/reclaim.ts";
 import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import type { WalkLimiter } from "./walk-limiter.ts";
@@ -157,7 +157,7 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
         throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
       }
       changes.tell(accountId, { type: "deleted", id });
-      await releaseLayers(parts, outcome.deleted);
+      await releaseImage(parts, { id, layerId: outcome.deleted }, accountId);
     },
     setTag: (principal, id, name) => tagged(principal, id, name, "replaced"),
     addTag: (principal, id, name) => tagged(principal, id, name, "added"),

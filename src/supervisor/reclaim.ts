@@ -1,15 +1,17 @@
 import type { Database, Orm } from "../db/database.ts";
 import { type ExpiryBounds, expiredImages, previewExpiry, unreferencedLayers } from "../db/expiry.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
+import { imagesBeingRemoved } from "../db/images.ts";
 import { existingLayers } from "../db/layers.ts";
 import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/merged-layers.ts";
-import { deleteExpiredImages, deleteUnreferencedLayers, type RemovedImage } from "../db/removal.ts";
-import type { LayerId } from "../domain/ids.ts";
+import { deleteExpiredImages, deleteUnreferencedLayers, type RemovedImage, removeMore } from "../db/removal.ts";
+import type { ImageId, LayerId } from "../domain/ids.ts";
 import type { Reclaimed } from "../domain/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
+import { ownTurn } from "../system/turns.ts";
 import type { AccountChanges } from "./account-changes.ts";
 
 /** Merged layers that were not used for this long are removed; they are made again when they are needed. */
@@ -38,6 +40,8 @@ export interface ReclaimOptions {
 interface DeletedRows {
   readonly images?: readonly RemovedImage[];
   readonly layers?: readonly LayerId[];
+  /** layers that another transaction is to delete, if nothing refers to them */
+  readonly left?: readonly LayerId[];
   readonly files?: readonly FileRow[];
 }
 
@@ -83,13 +87,15 @@ class Reclaiming {
     const { db, layers } = this.#options;
     const isHeld = (id: LayerId) => layers.deferIfHeld(id);
     const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
+    // A process that was killed may have left some.
+    await finishRemovals(db, this.#signal);
     if (imagesBeforeMs !== null) {
       await this.#removeFound(
         (limit) => expiredImages(db, imagesBeforeMs, limit),
         (tx, ids) => {
           const images = deleteExpiredImages(tx, ids, imagesBeforeMs);
           const tops = images.map(({ layerId }) => layerId);
-          return { images, layers: deleteUnreferencedLayers(tx, tops, isHeld) };
+          return { images, ...deleteUnreferencedLayers(tx, tops, isHeld) };
         },
       );
     }
@@ -98,7 +104,7 @@ class Reclaiming {
     }));
     await this.#removeFound(
       (limit) => unreferencedLayers(db, limit),
-      (tx, ids) => ({ layers: deleteUnreferencedLayers(tx, ids, isHeld) }),
+      (tx, ids) => deleteUnreferencedLayers(tx, ids, isHeld),
     );
     if (filesBeforeMs !== null) {
       await this.#removeBatches((tx) => ({ files: deleteFilesUnusedSince(tx, filesBeforeMs, BATCH_COUNT) }));
@@ -126,14 +132,17 @@ class Reclaiming {
     for (let count = 1; count > 0 && !this.#signal.aborted; ) count = await this.#remove(deleteRows);
   }
 
-  /** Deletes rows in one transaction, removes the files that have no row any more, and returns the number of rows. */
+  /** Deletes rows, removes the files that have no row any more, and returns the number of rows. */
   async #remove(deleteRows: (tx: Orm) => DeletedRows): Promise<number> {
     const { db, changes } = this.#options;
-    const { images = [], layers = [], files = [] } = db.transaction(deleteRows);
+    const { images = [], layers = [], left = [], files = [] } = db.transaction(deleteRows);
     for (const { accountId, id } of images) changes?.tell(accountId, { type: "deleted", id });
+    await finishRemovals(db, this.#signal);
     this.#total.images += images.length;
-    this.#total.layers += layers.length;
-    this.#total.layerBytes += await removeLayers(this.#options, layers);
+    const removed = await removeLayers(this.#options, layers);
+    const below = await releaseAll(this.#options, left, this.#signal);
+    this.#total.layers += removed.count + below.count;
+    this.#total.layerBytes += removed.bytes + below.bytes;
     this.#total.files += files.length;
     for (const sha256 of new Set(files.map((file) => file.sha256))) {
       if (!isBlobReferenced(db.orm, sha256)) this.#total.fileBytes += await releaseBlob(this.#options, sha256, false);
@@ -176,7 +185,7 @@ export async function reclaimOrphans(
     const known = existingLayers(db, ids);
     const unknown = ids.filter((id) => !known.has(id) && !orphans.has(id));
     for (const id of unknown) orphans.add(id);
-    layerBytes += dryRun ? await sizeOf({ layers }, unknown) : await removeLayers({ layers }, unknown);
+    layerBytes += dryRun ? await sizeOf({ layers }, unknown) : (await removeLayers({ layers }, unknown)).bytes;
   }
   let files = 0;
   let fileBytes = 0;
@@ -191,27 +200,57 @@ export async function reclaimOrphans(
 }
 
 /**
- * Removes the layers of a deleted image that nothing else refers to. It is safe beside running instances, captures and
- * readers. It never throws, because the image is deleted already: when a layer cannot be removed, on a full disk for
- * example, the next pass removes it.
+ * Removes what is left of a deleted image: rows, and layers that nothing else refers to. It is safe beside running
+ * instances, captures and readers. It never throws, because the image is deleted already: when something cannot be removed,
+ * on a full disk for example, the next pass removes it.
+ * @param owner owners take turns
  */
-export async function releaseLayers(
+export async function releaseImage(
   options: Pick<ReclaimOptions, "db" | "layers" | "log">,
-  top: LayerId,
+  image: Pick<RemovedImage, "id" | "layerId">,
+  owner?: unknown,
 ): Promise<void> {
   try {
-    await releaseAll(options, [top]);
+    await finishRemoval(options.db, image.id, owner);
+    await releaseAll(options, [image.layerId]);
   } catch (error) {
     options.log.warn("cannot remove the layers of a deleted image yet: the next pass tries again", { error });
   }
 }
 
-/** Removes the layers of several deleted images. */
-async function releaseAll(options: Pick<ReclaimOptions, "db" | "layers">, tops: readonly LayerId[]): Promise<void> {
-  const ids = options.db.transaction((tx) =>
-    deleteUnreferencedLayers(tx, tops, (id) => options.layers.deferIfHeld(id)),
-  );
-  await removeLayers(options, ids);
+/**
+ * Removes the rows that are left of a deleted image, in turns of the event loop of its own.
+ * @param owner owners take turns
+ * @throws the reason of `signal`; what was removed until then stays removed
+ */
+async function finishRemoval(db: Database, id: ImageId, owner?: unknown, signal: AbortSignal = NEVER): Promise<void> {
+  while (!removeMore(db, id)) {
+    await db.checkpointed;
+    await ownTurn(owner);
+    signal.throwIfAborted();
+  }
+}
+
+/** Removes the rows that are left of all deleted images. @throws the reason of `signal` */
+export async function finishRemovals(db: Database, signal: AbortSignal = NEVER): Promise<void> {
+  for (const id of imagesBeingRemoved(db)) await finishRemoval(db, id, undefined, signal);
+}
+
+/** Removes the layers of several deleted images, until `signal` aborts. Returns what was removed. */
+async function releaseAll(
+  { db, layers }: Pick<ReclaimOptions, "db" | "layers">,
+  tops: readonly LayerId[],
+  signal: AbortSignal = NEVER,
+): Promise<RemovedLayers> {
+  const total = { count: 0, bytes: 0 };
+  for (let left = tops; left.length > 0 && !signal.aborted; ) {
+    const part = db.transaction((tx) => deleteUnreferencedLayers(tx, left, (id) => layers.deferIfHeld(id)));
+    const { count, bytes } = await removeLayers({ layers }, part.layers);
+    total.count += count;
+    total.bytes += bytes;
+    left = part.left;
+  }
+  return total;
 }
 
 /**
@@ -222,7 +261,7 @@ export function releaseWhenRead(options: Pick<ReclaimOptions, "db" | "layers" | 
   let work: Promise<void> = Promise.resolve();
   const listening = options.layers.onFreed((ids) => {
     work = work
-      .then(() => releaseAll(options, ids))
+      .then(async () => void (await releaseAll(options, ids)))
       .catch((error: unknown) => options.log.warn("cannot remove layers after their last read", { error }));
   });
   return {
@@ -239,10 +278,16 @@ async function sizeOf({ layers }: Pick<ReclaimOptions, "layers">, ids: readonly 
   return bytes;
 }
 
-async function removeLayers(options: Pick<ReclaimOptions, "layers">, ids: readonly LayerId[]): Promise<number> {
+/** The number of layers that were removed, and their size. */
+interface RemovedLayers {
+  readonly count: number;
+  readonly bytes: number;
+}
+
+async function removeLayers(options: Pick<ReclaimOptions, "layers">, ids: readonly LayerId[]): Promise<RemovedLayers> {
   const bytes = await sizeOf(options, ids);
   for (const id of ids) await options.layers.remove(id);
-  return bytes;
+  return { count: ids.length, bytes };
 }
 
 async function releaseBlob(

@@ -66,8 +66,8 @@ async function build(revision: string, outfile: string): Promise<void> {
   await mkdir(join(outfile, ".."), { recursive: true });
   const result = await Bun.build({
     // Workers are found by the names of their entry points.
-    entrypoints: ["main.ts", "storage/tree/grep-worker.ts", "db/scan-worker.ts", "cli/bench/worker.ts"].map((name) =>
-      join(root, "src", name),
+    entrypoints: ["main.ts", "storage/tree/grep-worker.ts", "db/scans/scan-worker.ts", "cli/bench/worker.ts"].map(
+      (name) => join(root, "src", name),
     ),
     plugins: [staticLibsql],
     target: "bun",

@@ -21,6 +21,8 @@ test("a row that was read before a resync does not come after it", async () => {
       if (readsCount === 2) for (let n = 0; n < 2000; n++) changes.tell(alice, { type: "deleted", id: someId() });
       return db.orm;
     },
+    // No image is being removed.
+    cached: () => new Set(),
   } as unknown as Database;
   const feeds = new ChangeFeeds({ db: watched, changes, log: silentLog });
   const left = new AbortController();

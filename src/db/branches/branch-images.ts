@@ -1,7 +1,7 @@
 import { and, asc, desc, eq, lt, or, type SQL, sql } from "drizzle-orm";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import { type Database, isOneOf, type Orm } from "../database.ts";
-import { hasShownTag } from "../images.ts";
+import { hasShownTag, imagesBeingRemoved, REMOVED } from "../images.ts";
 import { history, images, tags } from "../schema.ts";
 import { aboutCommand, aboutText, leadingTexts } from "./about.ts";
 
@@ -59,10 +59,16 @@ function select(orm: Orm) {
 
 type Row = ReturnType<ReturnType<typeof select>["all"]>[number];
 
-function branchImage({ existingParentId, command, source, ...row }: Row): BranchImage {
+function branchImages(db: Database, rows: readonly Row[]): BranchImage[] {
+  const removing = imagesBeingRemoved(db);
+  return rows.map((row) => branchImage(row, removing));
+}
+
+function branchImage({ existingParentId, command, source, ...row }: Row, removing: ReadonlySet<ImageId>): BranchImage {
   const about = command !== null ? aboutCommand(leadingTexts(command)) : source === null ? null : aboutText(source);
   const isImport = command === null && row.madeFromId === null;
-  return { ...row, hasParent: existingParentId !== null, about: about === "" ? null : about, isImport };
+  const hasParent = existingParentId !== null && !removing.has(existingParentId);
+  return { ...row, hasParent, about: about === "" ? null : about, isImport };
 }
 
 /** The place of an image; null when the account has no such image. */
@@ -123,7 +129,7 @@ export function branchImagesFrom(
   );
   const end = before ?? END;
   const bounds = { fromAt: from.createdAt, fromId: from.id, endAt: end.createdAt, endId: end.id };
-  return statement.all({ accountId, ...bounds, limit }).map(branchImage);
+  return branchImages(db, statement.all({ accountId, ...bounds, limit }));
 }
 
 /** The place right behind an image: no id lies between. */
@@ -137,7 +143,7 @@ export function branchImagesOf(db: Database, accountId: AccountId, ids: readonly
     .where(and(isOneOf(images.id, ids), eq(images.accountId, accountId)))
     .all();
   rows.sort((a, b) => a.createdAt - b.createdAt || (a.id < b.id ? -1 : 1));
-  return rows.map(branchImage);
+  return branchImages(db, rows);
 }
 
 function isBefore({ createdAt, id }: ImagePlace): SQL | undefined {
@@ -160,15 +166,16 @@ export interface WalkedUp {
 
 /** Walks from an image towards its import until an image exists, at most `stepsMax` steps. Null when there is no such step. */
 export function walkUp(db: Database, id: ImageId, stepsMax: number): WalkedUp | null {
+  const isThere = sql`exists (select 1 from images where images.id = up.id and images.account_id <> ${REMOVED})`;
   const rows = db.orm.all<[ImageId, number, ImageId | null, number]>(sql`
     with recursive up(id, steps) as (
       select ${id}, 0
       union all
       select h.parent_id, up.steps + 1 from up join history h on h.image_id = up.id
         where h.parent_id is not null and up.steps < ${stepsMax}
-        and not exists (select 1 from images where images.id = up.id)
+        and not ${isThere}
     )
-    select up.id, up.steps, h.parent_id, exists (select 1 from images where images.id = up.id)
+    select up.id, up.steps, h.parent_id, ${isThere}
       from up join history h on h.image_id = up.id order by up.steps desc limit 1`);
   const [row] = rows;
   if (row === undefined) return null;

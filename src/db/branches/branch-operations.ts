@@ -2,6 +2,7 @@ import { and, asc, eq, gt, or, sql } from "drizzle-orm";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { OperationKind, OperationStatus } from "../../domain/operation.ts";
 import { type Database, isOneOf } from "../database.ts";
+import { withExistingImage } from "../operations.ts";
 import { operations } from "../schema.ts";
 
 /** An operation beside the branches that it makes grow. Times are `milliseconds` since the epoch. */
@@ -58,5 +59,6 @@ export function branchOperationsOf(db: Database, accountId: AccountId, ids: read
     .from(operations)
     .where(and(isOneOf(operations.id, ids), eq(operations.accountId, accountId)))
     .all()
+    .map((row) => withExistingImage(db, row))
     .sort((a, b) => a.createdAt - b.createdAt || (a.id < b.id ? -1 : 1));
 }

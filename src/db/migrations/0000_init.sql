@@ -148,7 +148,7 @@ CREATE INDEX `operations_by_kind` ON `operations` (`account_id`,`kind`,`created_
 CREATE INDEX `operations_by_status_kind` ON `operations` (`account_id`,`status`,`kind`,`created_at`,`id`);--> statement-breakpoint
 CREATE INDEX `operations_live` ON `operations` (`status`,`created_at`,`id`) WHERE "operations"."finished_at" is null;--> statement-breakpoint
 CREATE INDEX `operations_finished` ON `operations` (`finished_at`) WHERE "operations"."finished_at" is not null;--> statement-breakpoint
-CREATE INDEX `operations_image` ON `operations` (`image_id`);--> statement-breakpoint
+CREATE INDEX `operations_image` ON `operations` (`image_id`,`finished_at`,`created_at`);--> statement-breakpoint
 CREATE TABLE `tags` (
 	`account_id` text NOT NULL,
 	`name` text NOT NULL,

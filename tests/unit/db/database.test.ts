@@ -94,12 +94,12 @@ describe("the database", () => {
     const pages = (suffix: string) => Math.floor(statSync(opened.path + suffix).size / 4096);
     const before = pages("");
     const { scans } = db;
-    const all = scans.all;
-    scans.all = () => new Promise(() => undefined);
+    const upkeep = scans.upkeep;
+    scans.upkeep = () => new Promise(() => undefined);
     // The log grows beyond the thousand pages at which a commit checkpoints by default.
     while (pages("-wal") < 1500) addOperation(db);
     expect(pages("")).toBe(before);
-    scans.all = all;
+    scans.upkeep = upkeep;
     for (let count = 0; count < 100; count++) addOperation(db);
     await until("the log is written back", () => pages("") > before);
     // Later commits start at its beginning again.

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { listFiles, upsertFile } from "../../../src/db/files.ts";
-import { LARGE_OFFSET_MIN } from "../../../src/db/scans.ts";
+import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
 import { files } from "../../../src/db/schema.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
 import { alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";

@@ -12,6 +12,7 @@ import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images, layers } from "../../../src/db/schema.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
+import { finishRemovals } from "../../../src/supervisor/reclaim.ts";
 import {
   addExecuting,
   alice,
@@ -85,9 +86,15 @@ describe("a chain of 1000 runs", () => {
     expect((await lineage(db, top, ALL, BY)).filter((row) => row.exists)).toHaveLength(1);
     expect(await unreferencedLayers(db, 10)).toEqual([]);
     deleteImage(db, alice, top);
+    await finishRemovals(db);
     expect(getHistory(db, base)).toBeNull();
-    const layer = chain.at(-1)?.layerId as LayerId;
-    expect(db.transaction((tx) => deleteUnreferencedLayers(tx, [layer], () => false))).toHaveLength(DEPTH_COUNT + 1);
+    const removed: LayerId[] = [];
+    for (let left: readonly LayerId[] = [chain.at(-1)?.layerId as LayerId]; left.length > 0; ) {
+      const part = db.transaction((tx) => deleteUnreferencedLayers(tx, left, () => false));
+      removed.push(...part.layers);
+      left = part.left;
+    }
+    expect(removed).toEqual(chain.map(({ layerId }) => layerId).toReversed());
   }, 30_000);
 });
 
@@ -98,7 +105,7 @@ test("a held layer keeps the layers below it", async () => {
   for (const { id } of [base, middle, top]) deleteImage(db, alice, id);
   const removed = async (held: LayerId) => {
     const found = await unreferencedLayers(db, 10);
-    return db.transaction((tx) => deleteUnreferencedLayers(tx, found, (id) => id === held));
+    return db.transaction((tx) => deleteUnreferencedLayers(tx, found, (id) => id === held).layers);
   };
   expect(await removed(middle.layerId)).toEqual([top.layerId]);
   expect(await removed(top.layerId)).toEqual([middle.layerId, base.layerId]);

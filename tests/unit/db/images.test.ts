@@ -87,7 +87,7 @@ describe("publishing", () => {
     deleteImage(db, alice, first);
     expect(findProvenBase(db, alice, "key")?.id).toBe(base.id);
     for (const id of [second, third]) deleteImage(db, bob, id);
-    expect(deleteUnreferencedLayers(db.orm, [base.id], () => false)).toEqual([base.id]);
+    expect(deleteUnreferencedLayers(db.orm, [base.id], () => false).layers).toEqual([base.id]);
     publishing(bob);
     expect(findProvenBase(db, alice, "key")).toBeNull();
     expect(findProvenBase(db, bob, "key")).not.toBeNull();
@@ -227,7 +227,9 @@ describe("layers", () => {
     expect(chain(right.layer)).toEqual([base.layer, right.layer]);
     expect(chain(right.layer)).toEqual([base.layer, right.layer]);
     deleteImage(db, alice, further.image);
-    expect(db.transaction((tx) => deleteUnreferencedLayers(tx, [further.layer], () => false))).toEqual([further.layer]);
+    expect(db.transaction((tx) => deleteUnreferencedLayers(tx, [further.layer], () => false).layers)).toEqual([
+      further.layer,
+    ]);
     expect(chain(further.layer)).toEqual([]);
     expect(chain(left.layer)).toEqual([base.layer, left.layer]);
   });

@@ -74,7 +74,7 @@ describe("merged layers", () => {
     const high = merge(test.db, layers[2], layers[4]) as LayerId;
     const remove = (at: number) => {
       deleteImage(test.db, alice, images[at] as ImageId);
-      return test.db.transaction((tx) => deleteUnreferencedLayers(tx, [layers[at] as LayerId], () => false));
+      return test.db.transaction((tx) => deleteUnreferencedLayers(tx, [layers[at] as LayerId], () => false).layers);
     };
     expect(remove(2)).toEqual([]);
     expect(new Set(remove(4))).toEqual(new Set([high, layers[4] as LayerId]));

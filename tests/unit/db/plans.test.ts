@@ -17,7 +17,7 @@ import {
   pendingOperations,
 } from "../../../src/db/operations.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
-import { LARGE_OFFSET_MIN } from "../../../src/db/scans.ts";
+import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
 import { listImagesPerTag } from "../../../src/db/tag-listing.ts";
 import { countTokens, forgetEndedTokens, getToken } from "../../../src/db/tokens.ts";
 import { liveWork } from "../../../src/db/totals.ts";
@@ -186,6 +186,13 @@ describe("a page is found in a covering index", () => {
 test("images to be deleted are found by their ids, not by a scan of old ones", async () => {
   const plan = await plansOf(() => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0));
   expect(plan.filter((line) => line.includes("images_untagged"))).toEqual([]);
+});
+
+test("whether an image is in use is known without a look at all its operations", async () => {
+  const plan = await plansOf(() => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0));
+  const uses = plan.filter((line) => line.includes("operations"));
+  expect(uses).toHaveLength(2);
+  for (const use of uses) expect(use).toMatch(/operations_image \(image_id=\? AND finished_at/);
 });
 
 describe("queries that grow with the store run in the thread", () => {

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, spyOn, test } from "bun:test";
-import { ScanThread } from "../../../src/db/scan-thread.ts";
-import { WAITING_COUNT_MAX, WAITING_TOTAL_MAX } from "../../../src/db/scans.ts";
+import { ScanThread } from "../../../src/db/scans/scan-thread.ts";
+import { WAITING_COUNT_MAX, WAITING_TOTAL_MAX } from "../../../src/db/scans/scans.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { alice, bob, type TestDatabase, testDatabase } from "../../support/database.ts";

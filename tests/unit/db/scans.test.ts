@@ -4,7 +4,7 @@ import Libsql from "libsql";
 import { descendants, lineage } from "../../../src/db/history.ts";
 import { listImages, listImagesSync } from "../../../src/db/images.ts";
 import { listOperations, listOperationsSync } from "../../../src/db/operations.ts";
-import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans.ts";
+import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";

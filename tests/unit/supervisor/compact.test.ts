@@ -332,7 +332,7 @@ describe("merges without a result", () => {
     const [image] = merging.db.orm.select({ id: images.id }).from(images).all();
     if (image === undefined) throw new Error("no image");
     expect(deleteImage(merging.db, alice, image.id)).toEqual({ deleted: top });
-    merging.db.transaction((tx) => deleteUnreferencedLayers(tx, [top], () => false));
+    merging.db.transaction((tx) => deleteUnreferencedLayers(tx, [top], () => false).layers);
     merge.finish();
     await until("it is given up", () => merge.isDiscarded);
     expect(merging.rows()).toEqual([]);

@@ -8,12 +8,12 @@ import { collectGarbage } from "../../../src/cli/gc/collect.ts";
 import { loadConfig } from "../../../src/config/config.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
-import { getImage } from "../../../src/db/images.ts";
+import { getImage, imagesBeingRemoved } from "../../../src/db/images.ts";
 import { layerIds } from "../../../src/db/layers.ts";
 import { allMergedLayers, insertMergedLayer } from "../../../src/db/merged-layers.ts";
-import { failOperation, startOperation } from "../../../src/db/operations.ts";
+import { failOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
-import { deleteImage } from "../../../src/db/removal.ts";
+import { deleteImage, REMOVED_ROWS_MAX } from "../../../src/db/removal.ts";
 import { setTag } from "../../../src/db/tags.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
@@ -29,7 +29,7 @@ import { OrphanSweep, startJanitor, sweep } from "../../../src/supervisor/janito
 import {
   type ReclaimOptions,
   reclaim,
-  releaseLayers,
+  releaseImage,
   releaseWhenRead,
   removeBrokenMergedLayers,
 } from "../../../src/supervisor/reclaim.ts";
@@ -253,7 +253,7 @@ test("layers that were spared for a reader are removed when the last one is done
   const [baseLayer, topLayer] = [layerOf(base), layerOf(top)];
   const readers = [layers.hold([baseLayer, topLayer]), layers.hold([baseLayer, topLayer])];
   deleteImage(db, alice, top);
-  await releaseLayers(options(), topLayer);
+  await releaseImage(options(), { id: top, layerId: topLayer });
   readers[0]?.[Symbol.dispose]();
   await pause("a removal would be done by then", 50);
   expect((await listLayers(layout)).size).toBe(2);
@@ -326,6 +326,19 @@ test("images of a deleted operation stay, and so do operations of a deleted imag
   expect(getImage(db, alice, child)?.parentId).toBeNull();
 });
 
+test("what a process left of an image that many operations name goes with the next pass, and its layer with it", async () => {
+  const image = await addImage(null, NOW);
+  const layer = layerOf(image);
+  for (let use = 0; use < 2 * REMOVED_ROWS_MAX; use++) {
+    const id = addOperation(db, { imageId: image, now: NOW });
+    expect(requestCancel(db, alice, id, NOW)).toBe("cancelled");
+  }
+  expect(deleteImage(db, alice, image)).toEqual({ deleted: layer });
+  expect(imagesBeingRemoved(db).size).toBe(1);
+  expect((await reclaim(options(), real)).layers).toBe(1);
+  expect([imagesBeingRemoved(db).size, (await listLayers(layout)).size]).toEqual([0, 0]);
+});
+
 test("layers that a full disk keeps go with the next pass, and the deletion of their image stands", async () => {
   const image = await addImage(null, 100);
   const layer = layerOf(image);
@@ -339,7 +352,7 @@ test("layers that a full disk keeps go with the next pass, and the deletion of t
       },
     } as unknown as Database,
   };
-  await releaseLayers(onFullDisk, layer);
+  await releaseImage(onFullDisk, { id: image, layerId: layer });
   expect((await listLayers(layout)).has(layer)).toBe(true);
   expect((await reclaim(options(), real)).layers).toBe(1);
   expect((await listLayers(layout)).has(layer)).toBe(false);

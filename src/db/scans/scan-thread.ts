@@ -1,7 +1,7 @@
 import type { CloseReply, CloseRequest, ScanReply, ScanRequest } from "./scan-worker.ts";
 
 /** In the executable, all source is one module, and workers lie below it at their paths in the source. */
-const WORKER = new URL(Bun.isStandaloneExecutable ? "./db/scan-worker.js" : "./scan-worker.ts", import.meta.url);
+const WORKER = new URL(Bun.isStandaloneExecutable ? "./db/scans/scan-worker.js" : "./scan-worker.ts", import.meta.url);
 
 /** Time without a query after which the thread and its connection are closed, in `milliseconds`. */
 const IDLE_MS = 30_000;

@@ -1,6 +1,6 @@
-import { ApiError } from "../domain/errors.ts";
-import type { AccountId } from "../domain/ids.ts";
-import { RoundRobin } from "../system/round-robin.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { AccountId } from "../../domain/ids.ts";
+import { RoundRobin } from "../../system/round-robin.ts";
 import { ClosedError, type Rows, type ScanQuery, ScanThread } from "./scan-thread.ts";
 
 /** Offset from which a query runs in the thread. Skipping fewer rows takes less than a millisecond. */
