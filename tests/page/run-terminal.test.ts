@@ -110,6 +110,18 @@ test("a hostile program writes no clipboard, no title and no link, and its colou
   );
 });
 
+test("marks without number stay few at each character, so that the screen is drawn", async () => {
+  await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
+  const { page } = tab;
+  await openShell(page);
+  const marks = (between: string) =>
+    `awk 'BEGIN { printf "a"; while (n++ < 20000) printf "\\314\\201${between}"; print "b" }'`;
+  await typeUntil(page, `clear; ${marks("")}; echo done`, () => isShown(page, "done"));
+  expect(await rows(page)).toContain(`a${"\u0301".repeat(16)}b`);
+  // A sequence between two marks makes xterm.js give each a cell of its own.
+  await typeUntil(page, `clear; ${marks("\\033[m")}; echo; echo all done`, () => isShown(page, "all done"));
+});
+
 test("text of several lines is pasted after a question, without what could type", async () => {
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;

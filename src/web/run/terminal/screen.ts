@@ -1,6 +1,7 @@
 import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
+import { BoundedMarks } from "./bounded-marks.ts";
 import { pastedText } from "./paste.ts";
 
 /** Colours of the theme, as xterm.js takes them. */
@@ -52,6 +53,7 @@ export class Screen implements Disposable {
   readonly #fit = new FitAddon();
   readonly #observer: ResizeObserver;
   readonly #encoder = new TextEncoder();
+  readonly #marks = new BoundedMarks();
   #waitingBytes = 0;
   #drained: (() => void) | null = null;
 
@@ -102,7 +104,7 @@ export class Screen implements Disposable {
 
   #writePiece(bytes: Uint8Array): void {
     this.#waitingBytes += bytes.byteLength;
-    this.#terminal.write(bytes, () => {
+    this.#terminal.write(this.#marks.text(bytes), () => {
       this.#waitingBytes -= bytes.byteLength;
       if (this.#waitingBytes <= WAITING_BYTES_MAX / 2) this.#drained?.();
     });
