@@ -6,7 +6,7 @@ import { authenticate } from "./auth.ts";
 import { BodyRooms } from "./body/room.ts";
 import { CONTREE_ERRORS } from "./contree/errors.ts";
 import { contreePlugin } from "./contree/plugin.ts";
-import { elysiaPathOf, pathOf, RouteTable, unknownRoute } from "./elysia-gaps.ts";
+import { elysiaPathOf, pathOf, RouteTable, unknownRoute, unread } from "./elysia-gaps.ts";
 import { type ErrorForm, SPECIFIED_ERRORS } from "./errors.ts";
 import { MCP_ERRORS } from "./mcp/errors.ts";
 import { mcpPlugin } from "./mcp/plugin.ts";
@@ -75,6 +75,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
   // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
+  let serverOf = (): Handshake["server"] => null;
   /** Bun hands over all requests that have arrived, which may be hundreds, in one turn of the event loop. */
   const arrivals = new YieldingTurns();
   const app = new Elysia({
@@ -86,26 +87,26 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
     websocket: SOCKET_SETTINGS,
     serve: { reusePort: false, idleTimeout: IDLE_TIMEOUT_SECONDS, maxRequestBodySize: Number.MAX_SAFE_INTEGER },
   })
-    .onRequest(async (context) => {
-      const { request } = context;
-      const state = requests.of(request);
-      const turn = arrivals.take(null);
-      if (turn !== undefined) await turn;
-      const isOfPage = door !== null && isBelow(WEB_API_PREFIX, state.path);
-      const path = isOfPage ? await door.admit(request, state) : state.path;
-      if (!isOfPage && GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
-        Object.assign(state, await authenticate(request, verifyToken));
-      }
-      const isReadRight = !isOfPage && request.method !== "HEAD" && elysiaPathOf(request.url) === path;
-      if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
-      const found = table.find(request.method, path);
-      if (found === null) throw unknownRoute(table, path);
-      // Elysia reads this hook's source: another name for the context keeps it from preparing all parts of it.
-      const whole = context;
-      const isEventSocket = isOfPage && wantsEventSocket(request);
-      const answer = await found.route.compile()(Object.assign(whole, { params: found.params }));
-      return isEventSocket ? eventSocket(answer, { request, server: whole.server }, upgraded) : answer;
-    })
+    .onRequest(
+      unread(async (context: { readonly request: Request }) => {
+        const { request } = context;
+        const state = requests.of(request);
+        const turn = arrivals.take(null);
+        if (turn !== undefined) await turn;
+        const isOfPage = door !== null && isBelow(WEB_API_PREFIX, state.path);
+        const path = isOfPage ? await door.admit(request, state) : state.path;
+        if (!isOfPage && GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
+          Object.assign(state, await authenticate(request, verifyToken));
+        }
+        const isReadRight = !isOfPage && request.method !== "HEAD" && elysiaPathOf(request.url) === path;
+        if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
+        const found = table.find(request.method, path);
+        if (found === null) throw unknownRoute(table, path);
+        const isEventSocket = isOfPage && wantsEventSocket(request);
+        const answer = await found.route.compile()(Object.assign(context, { params: found.params }));
+        return isEventSocket ? eventSocket(answer, { request, server: serverOf() }, upgraded) : answer;
+      }),
+    )
     .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), errorFormOf))
     .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))
     .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
@@ -115,6 +116,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
     .use(openApiPlugin({ version: service.status.version, publicUrl, errorForm: errorFormOf }, () => describe(served)));
   served = app.routes as unknown as readonly RunnableRoute[];
   table = new RouteTable(served);
+  serverOf = () => app.server;
   return app;
 }
 

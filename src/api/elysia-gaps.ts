@@ -8,6 +8,8 @@
  *   does not have. `isShadowed` detects that.
  * - Paths as bytes: Elysia decodes queries as UTF-8. `query.ts` reads them instead.
  * - Repeated parameters of a query: Elysia splits each value at its commas. `repeated` marks their schemas as converted.
+ * - Parts of the context: Elysia reads the source of a hook to find which parts it needs, and prepares all of them when the
+ *   hook passes its context on. `unread` keeps the source from it.
  * - Authorization before reading: Elysia reads a body before every hook but `onRequest` and `parse`, so `app.ts` and
  *   `access.ts` check the caller in these.
  */
@@ -70,6 +72,19 @@ export class RouteTable<Route extends RoutePattern> {
     }
     return null;
   }
+}
+
+/** Source of a hook that uses no part of the context but the request, and may answer it. */
+const HARMLESS_SOURCE = "async ({ request }) => { return request }";
+
+/**
+ * An asynchronous hook whose source Elysia cannot read. It may pass its context on, in which it finds what every context
+ * has. With its source, Elysia would copy the cookies and headers of every request, and make every response twice.
+ */
+export function unread<Context, Result>(
+  hook: (context: Context) => Promise<Result>,
+): (context: Context) => Promise<Result> {
+  return Object.assign(hook, { toString: () => HARMLESS_SOURCE });
 }
 
 /** The error for a path that no route matches, or none with this method. */

@@ -55,6 +55,13 @@ describe("Elysia without our workarounds", () => {
     expect(await (await fetch(`${url}/query?path=%ff`)).text()).not.toBe("ff");
   });
 
+  test("makes a response again when a hook passes its context on", async () => {
+    const made = new Response("answer");
+    const see = (context: unknown) => expect(context).toBeDefined();
+    const passing = new Elysia().onRequest((context) => see(context)).get("/own", () => made);
+    expect(await passing.handle(new Request("http://localhost/own"))).not.toBe(made);
+  });
+
   test("reads the body before it refuses a caller", async () => {
     const init = { method: "POST", body: "{bad", headers: { "content-type": "application/json" } };
     expect((await fetch(`${url}/body`, init)).status).toBe(400);
