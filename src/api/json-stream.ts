@@ -3,6 +3,9 @@ import { ESCAPED_BYTES_MAX, escapeAscii } from "./json-escape.ts";
 /** A part of a JSON text: a string, or its bytes, which are valid until the next part is requested. */
 export type JsonPart = string | Uint8Array;
 
+/** Items of an array make one piece until it has this length, in `characters`: most items take less time than a piece. */
+const PIECE_CHARACTERS_MIN = 16_384;
+
 /** Bytes that are too long to be encoded as one JSON string. */
 export class LongText {
   /** can be read once; each is valid until the next one is requested */
@@ -51,13 +54,16 @@ async function* textPieces({ pieces, encoding }: LongText): AsyncGenerator<JsonP
 }
 
 async function* arrayPieces(items: AsyncIterable<unknown>): AsyncGenerator<string, void, undefined> {
-  yield "[";
+  let piece = "[";
   let separator = "";
   for await (const item of items) {
-    yield separator + JSON.stringify(item);
+    piece += separator + JSON.stringify(item);
     separator = ",";
+    if (piece.length < PIECE_CHARACTERS_MIN) continue;
+    yield piece;
+    piece = "";
   }
-  yield "]";
+  yield `${piece}]`;
 }
 
 async function* objectPieces(members: Record<string, unknown>): AsyncGenerator<JsonPart, void, undefined> {

@@ -184,6 +184,8 @@ export function pullStream(
 
 /** Text is collected to chunks of this size, in `bytes`. */
 const CHUNK_BYTES = 65_536;
+/** Most texts fit into the first buffer, in `bytes`. */
+const FIRST_BYTES = 16_384;
 
 /**
  * A reply of text that may be too long to be in memory at once. A short text is sent in one piece. `held` is disposed when
@@ -199,7 +201,7 @@ export async function streamed(
   const headers = { "content-type": contentType, "cache-control": "no-store" };
   const chunks = new TextChunks(parts);
   const first = await chunks.next();
-  if (chunks.isOver) return { status: 200, headers, body: Buffer.from(first).toString("utf8") };
+  if (chunks.isOver) return { status: 200, headers, body: first };
   undo.move();
   return { status: 200, headers, body: directStream(chunks.all(first), held) };
 }
@@ -207,7 +209,8 @@ export async function streamed(
 /** Collects parts of a text to chunks, each of which is valid until the next one is requested. */
 class TextChunks {
   readonly #parts: AsyncGenerator<string | Uint8Array>;
-  #bytes = Buffer.allocUnsafeSlow(2 * CHUNK_BYTES);
+  /** grows to the size of a chunk and its last part */
+  #bytes = Buffer.allocUnsafeSlow(FIRST_BYTES);
   #used = 0;
   isOver = false;
 

@@ -51,8 +51,16 @@ export function findImage(orm: Orm, accountId: AccountId, id: ImageId): ImageRow
   );
 }
 
+/** The image, if the account has it. The row is shared, so callers must not change it. */
 export function getImage(db: Database, accountId: AccountId, id: ImageId): ImageRow | null {
-  return findImage(db.orm, accountId, id);
+  const statement = db.prepared("images.get", (orm) =>
+    selectImages(orm)
+      .where(eq(images.id, sql.placeholder("id")))
+      .prepare(),
+  );
+  // One request reads it several times, and a client sends many for one image.
+  const row = db.cached(`image ${id}`, () => statement.get({ id }) ?? null);
+  return row?.accountId === accountId ? row : null;
 }
 
 /** Sizes of those of the images that the account has, in `bytes`. */

@@ -36,6 +36,14 @@ export function getToken(db: Database, jti: string): TokenRow | null {
   return statement.get({ jti }) ?? null;
 }
 
+/**
+ * The same for every request: what another process writes is seen by the next turn of the event loop. The row is shared, so
+ * callers must not change it.
+ */
+export function getTokenCached(db: Database, jti: string): TokenRow | null {
+  return db.cached(`token ${jti}`, () => getToken(db, jti));
+}
+
 /** The state of a token whose key is known. */
 export function tokenState({ revokedAt, expiresAt }: TokenRow, now: number): TokenState {
   if (revokedAt !== null) return "revoked";

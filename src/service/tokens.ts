@@ -1,7 +1,7 @@
 import { jwt } from "@elysiajs/jwt";
 import { decodeProtectedHeader } from "jose";
 import type { Database } from "../db/database.ts";
-import { getToken, insertToken, type TokenRow } from "../db/tokens.ts";
+import { getTokenCached, insertToken, type TokenRow } from "../db/tokens.ts";
 import { ApiError } from "../domain/errors.ts";
 import { ACCOUNT_PATTERN, type AccountId } from "../domain/ids.ts";
 import { type Grant, isGrant } from "../domain/scope.ts";
@@ -110,7 +110,7 @@ async function isGood(known: VerifiedToken, db: Database, keys: TokenKeys, now: 
   // Without tolerance: the same clock issued the token, and `token list` calls it expired from here on.
   if (now / 1000 >= known.expiresSeconds) return false;
   if ((await keys.find(known.keyId)) === null) return false;
-  const row = getToken(db, known.principal.tokenId);
+  const row = getTokenCached(db, known.principal.tokenId);
   return row !== null && row.revokedAt === null && row.accountId === known.principal.accountId;
 }
 

@@ -3,6 +3,7 @@ import { statSync } from "node:fs";
 import { mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { writeFileAtomic } from "../system/scratch.ts";
+import { sharedTurnSince } from "../system/turns.ts";
 
 const KEY_BYTES = 32;
 const KEY_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
@@ -30,6 +31,8 @@ export class TokenKeys {
   readonly #clock: () => number;
   #keys = new Map<string, TokenKey>();
   #version: string | null = null;
+  /** the latest turn of the event loop in which the directory was found unchanged */
+  #checkedIn: number | null = null;
 
   private constructor(directory: string, clock: () => number) {
     this.#directory = directory;
@@ -101,11 +104,15 @@ export class TokenKeys {
 
   /**
    * Reads the keys again when the directory has changed: the command line rotates keys while the service runs, and a token
-   * of a new key must be valid at once. The check takes microseconds, less than a call to a thread.
+   * of a new key must be valid at once. The check takes microseconds, less than a call to a thread; all requests of one turn
+   * of the event loop share it.
    */
   async #refresh(): Promise<void> {
+    const turn = sharedTurnSince();
+    if (turn === this.#checkedIn) return;
     const version = this.#directoryVersion();
-    if (version === null || version !== this.#version) await this.#reload();
+    if (version !== null && version === this.#version) this.#checkedIn = turn;
+    else await this.#reload();
   }
 
   /** A string that identifies the state of the directory; null when it changed too recently to be identified. */

@@ -163,14 +163,24 @@ export class MergedNames {
     this.#after = after;
   }
 
-  /** The next name and the layers that have it; null at the end. */
-  async next(): Promise<Candidate | null> {
+  /** The next name and the layers that have it; null at the end. It is a promise only when it must yield. */
+  next(): Candidate | null | Promise<Candidate | null> {
     const { pacer } = this.#tools;
     const queue = this.#queue ?? this.#begin();
-    for (const reader of this.#pendingReaders) {
-      if (pacer.shouldYield()) await pacer.yield();
+    for (let reader = this.#pendingReaders.at(-1); reader !== undefined; reader = this.#pendingReaders.at(-1)) {
+      if (pacer.shouldYield()) return this.#nextPaced();
       queue.add(reader);
+      this.#pendingReaders.pop();
     }
+    return this.#first(queue);
+  }
+
+  async #nextPaced(): Promise<Candidate | null> {
+    await this.#tools.pacer.yield();
+    return await this.next();
+  }
+
+  #first(queue: ReaderQueue): Candidate | null {
     this.#pendingReaders = queue.takeFirst();
     const name = this.#pendingReaders[0]?.peek()?.name;
     if (name === undefined) return null;
