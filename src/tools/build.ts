@@ -73,6 +73,8 @@ async function build(revision: string, outfile: string): Promise<void> {
     target: "bun",
     format: "esm",
     bytecode: true,
+    // What a command does not import is neither read nor decoded: the daemon starts without the MCP library, and so on.
+    splitting: true,
     sourcemap: "linked",
     // Elysia reads the source text of handlers: more minification would change its behaviour.
     minify: { syntax: true },
