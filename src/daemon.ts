@@ -64,9 +64,6 @@ const VCPUS_PER_CPU = 2;
 /** Grace period for requests when the daemon stops, in `milliseconds`. */
 const STOP_GRACE_MS = 2000;
 
-/** Time from listening until what only the start needed is given back, in `milliseconds`: before the functions of spawns run. */
-const START_MEMORY_KEPT_MS = 300;
-
 /** A running appliance. Disposal stops it and leaves no processes or temporary files behind. */
 export interface Daemon extends AsyncDisposable {
   readonly url: string;
@@ -149,8 +146,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(changes);
   orphans.begin();
   void orphans.ended.then(() => indexUpgrade.begin());
-  const startMemory = setTimeout(giveBackUnused, START_MEMORY_KEPT_MS).unref();
-  stack.defer(() => clearTimeout(startMemory));
+  void listener.composed.then(giveBackUnused);
   const isNew = () => countTokens(db, { now: clock() }) === 0;
   const owned = stack.move();
   const dispose = { [Symbol.asyncDispose]: () => owned.disposeAsync() };

@@ -1,4 +1,4 @@
-import { Elysia, ParseError, ValidationError } from "elysia";
+import { Elysia, ElysiaCustomStatusResponse, ParseError, ValidationError } from "elysia";
 import { type ErrorForm, errorReply } from "./errors.ts";
 import { json, respond } from "./reply.ts";
 import type { RequestTracker } from "./request-tracker.ts";
@@ -18,8 +18,8 @@ export function answersPlugin(
   return new Elysia({ name: "answers" })
     .mapResponse({ as: "global" }, ({ request, responseValue, set, route }) => {
       if (requests.of(request).isAnswered) return undefined;
-      const status = typeof set.status === "number" ? set.status : 200;
-      if (isStream(responseValue)) {
+      const [status, value] = statusAndValue(responseValue, set.status);
+      if (isStream(value)) {
         // Elysia sends the stream with these header fields.
         const begun = requests.answer(request, new Response(null, { status }), { route });
         Object.assign(set.headers, Object.fromEntries(begun.headers));
@@ -27,8 +27,7 @@ export function answersPlugin(
       }
       // With another status here, Elysia would copy the response to set it.
       set.status = 200;
-      const response =
-        responseValue instanceof Response ? responseValue : respond(json(status, responseValue), request);
+      const response = value instanceof Response ? value : respond(json(status, value), request);
       return requests.answer(request, response, { route });
     })
     .onError({ as: "global" }, ({ error, code, request, set, route }) => {
@@ -38,6 +37,12 @@ export function answersPlugin(
       const reply = errorReply(cause, errorForm(requests.of(request).path));
       return requests.answer(request, respond(reply, request), { route, cause }) as never;
     });
+}
+
+/** Elysia takes the result of `status(...)` apart only for a route that it validates the responses of. */
+function statusAndValue(result: unknown, status: number | string | undefined): readonly [number, unknown] {
+  if (result instanceof ElysiaCustomStatusResponse) return [Number(result.code), result.response];
+  return [typeof status === "number" ? status : 200, result];
 }
 
 function isStream(value: unknown): boolean {

@@ -14,6 +14,8 @@ export interface Listener extends AsyncDisposable {
   readonly host: string;
   readonly port: number;
   readonly url: string;
+  /** settles when the handlers of all routes are there, or the listener stops; never rejects */
+  readonly composed: Promise<void>;
   /** Accepts no more connections, lets requests finish for `graceMs`, and then closes the remaining connections. */
   stop(graceMs: number): Promise<void>;
 }
@@ -38,7 +40,7 @@ export function listen(options: ListenOptions): Listener {
   const shownHost = host.includes(":") ? `[${host}]` : host;
 
   const stopping = new AbortController();
-  void composeRoutes(app, stopping.signal);
+  const composed = composeRoutes(app, stopping.signal);
   const stop = async (graceMs: number): Promise<void> => {
     stopping.abort();
     const graceful = server.stop(false);
@@ -52,6 +54,7 @@ export function listen(options: ListenOptions): Listener {
   return {
     host,
     port,
+    composed,
     url: `${tls === undefined ? "http" : "https"}://${shownHost}:${port}`,
     stop,
     [Symbol.asyncDispose]: () => stop(GRACE_MS_DEFAULT),

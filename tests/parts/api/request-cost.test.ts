@@ -7,8 +7,8 @@ import type { Service } from "../../../src/service/service.ts";
 const copies = spyOn(Headers.prototype, "toJSON");
 afterAll(() => copies.mockRestore());
 
-test("the headers of a request are not copied, and the response of a handler is not made again", async () => {
-  const app = createApp({
+function appWith() {
+  return createApp({
     service: { status: { version: "" } } as Service,
     verifyToken: () => Promise.resolve(null),
     web: null,
@@ -16,6 +16,10 @@ test("the headers of a request are not copied, and the response of a handler is 
     metrics: createMetrics(),
     log: silentLog,
   });
+}
+
+test("the headers of a request are not copied, and the response of a handler is not made again", async () => {
+  const app = appWith();
   const made: Response[] = [];
   app.get("/own", () => {
     const response = new Response("answer");
@@ -26,4 +30,10 @@ test("the headers of a request are not copied, and the response of a handler is 
   expect(await answer.text()).toBe("answer");
   expect(made[0]).toBe(answer);
   expect(copies).not.toHaveBeenCalled();
+});
+
+test("Elysia gets no schemas of responses, of which it would make validators", () => {
+  const served = appWith().routes as unknown as readonly { readonly hooks: { readonly response?: unknown } }[];
+  expect(served.length).toBeGreaterThan(50);
+  expect(served.filter(({ hooks }) => hooks.response !== undefined)).toEqual([]);
 });
