@@ -150,23 +150,20 @@ function retryAfter({ status }: StoredOperation): Record<string, string> {
   return isTerminal(status) ? {} : { "retry-after": String(POLL_SECONDS) };
 }
 
-/** The wire form of an operation. `result` and the audit of the network have that form already; a result takes the audit. */
-function operationOf(
-  { createdAt, startedAt, finishedAt, network = null, ...operation }: StoredOperation,
-  result: Record<string, unknown> | null,
-) {
-  const audit = network === null ? {} : { network };
-  return {
-    id: operation.id,
-    status: operation.status,
-    kind: operation.kind,
-    created_at: isoTime(createdAt),
-    ...(startedAt === null ? {} : { started_at: isoTime(startedAt) }),
-    ...(finishedAt === null ? {} : { finished_at: isoTime(finishedAt) }),
-    ...(startedAt === null || finishedAt === null ? {} : { duration_ms: Math.max(0, finishedAt - startedAt) }),
-    ...(result === null ? audit : { result: { ...result, ...audit } }),
-    ...(operation.error === null ? {} : { error: operation.error }),
-  };
+/**
+ * The wire form of an operation. `result` and the audit of the network have that form already; a result takes the audit. A
+ * listing makes many, so that the fields are set one by one: objects that are spread take twice the time.
+ */
+function operationOf(operation: StoredOperation, result: Record<string, unknown> | null): Record<string, unknown> {
+  const { id, status, kind, createdAt, startedAt, finishedAt, error, network = null } = operation;
+  const wire: Record<string, unknown> = { id, status, kind, created_at: isoTime(createdAt) };
+  if (startedAt !== null) wire["started_at"] = isoTime(startedAt);
+  if (finishedAt !== null) wire["finished_at"] = isoTime(finishedAt);
+  if (startedAt !== null && finishedAt !== null) wire["duration_ms"] = Math.max(0, finishedAt - startedAt);
+  if (result !== null) wire["result"] = network === null ? result : { ...result, network };
+  else if (network !== null) wire["network"] = network;
+  if (error !== null) wire["error"] = error;
+  return wire;
 }
 
 /** What a listing tells of the request. An import has no image that it starts from. */
