@@ -11,7 +11,7 @@ import { unpacked } from "../storage/tree/found-lines.ts";
 import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
 import { grepThreads } from "../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
-import { type FindRequest, type Found, findNames } from "./find.ts";
+import type { FindRequest, Found } from "./find.ts";
 import type { Image } from "./images.ts";
 import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
@@ -146,6 +146,8 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
       return { name, chunks, held };
     },
     async find(principal, request) {
+      // The library of expressions is as large as the database's: the daemon starts without it.
+      const { findNames } = await import("./find.ts");
       const { tree, held } = await walkOf(principal, request);
       using _held = held;
       return await findNames(tree, request);

@@ -1,5 +1,6 @@
 import { afterAll, expect, spyOn, test } from "bun:test";
 import { createApp } from "../../../src/api/app.ts";
+import { COMPOSED_EARLY } from "../../../src/api/server.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { Service } from "../../../src/service/service.ts";
@@ -36,4 +37,9 @@ test("Elysia gets no schemas of responses, of which it would make validators", (
   const served = appWith().routes as unknown as readonly { readonly hooks: { readonly response?: unknown } }[];
   expect(served.length).toBeGreaterThan(50);
   expect(served.filter(({ hooks }) => hooks.response !== undefined)).toEqual([]);
+});
+
+test("what is composed after the start are routes", () => {
+  const names = appWith().routes.map(({ method, path }) => `${method} ${path}`);
+  expect(COMPOSED_EARLY.filter((name) => !names.includes(name))).toEqual([]);
 });
