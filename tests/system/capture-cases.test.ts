@@ -1,6 +1,8 @@
 /** Cases that random operations reach too rarely or on too small a scale, compared with the same views. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { stat } from "node:fs/promises";
+import { readdir, stat } from "node:fs/promises";
+import { join } from "node:path";
+import { allocatedBytes } from "../../src/system/sparse.ts";
 import type { Appliance } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { Inspector } from "../support/capture/inspect.ts";
@@ -11,6 +13,7 @@ import { differences, type View } from "../support/capture/view.ts";
 import { awkwardImage, pushImage } from "../support/images.ts";
 import type { Registry } from "../support/registry.ts";
 
+const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 /** Largest file of ext4 with blocks of 4 KiB. */
 const FILE_BYTES_MAX = 2 ** 44 - 4096;
@@ -75,6 +78,23 @@ describe("an image", () => {
       expect(root).toMatchObject({ mode: 0o1711, uid: 4_294_967_294, gid: 12, mtime: -5_000_000_000n + 123_456_789n });
       expect(root?.xattrs.get("user.of.the.root")).toBe("\x00\xff");
     }
+  }, 60_000);
+
+  test("gives back what its run deleted, wherever on the disk it was", async () => {
+    const layers = join(appliance.dataDir, "layers");
+    const before = new Set(await readdir(layers));
+    // Each of the large files takes more than one group of blocks of the disk.
+    const file = (name: string, mib: number) => `dd if=/dev/zero of=/${name} bs=1048576 count=${mib}`;
+    const { status } = await appliance.run(
+      first.id,
+      `${file("a", 200)} && ${file("kept", 8)} && ${file("b", 200)} && sync && rm /a /b`,
+    );
+    expect(status).toBe("SUCCESS");
+    const added = (await readdir(layers)).filter((name) => !before.has(name));
+    const bytes = await Promise.all(added.map((name) => allocatedBytes(join(layers, name))));
+    const sum = bytes.reduce((a, b) => a + b, 0);
+    expect(sum).toBeGreaterThan(8 * MIB);
+    expect(sum).toBeLessThan(16 * MIB);
   }, 60_000);
 
   test.each([

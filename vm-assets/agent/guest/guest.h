@@ -35,6 +35,9 @@ bool disks_find(const char *serial, uint64_t deadline_ns, char *device, size_t s
 /* Removes all identified disks from the kernel, so that new disks can have the same serials. */
 bool disks_forget(struct problem *problem);
 
+/* Releases the free space of the scratch, which is mounted, to the host. */
+bool trim_scratch(const char *device, uint64_t *trimmed_bytes, struct problem *problem);
+
 /* Makes the cgroup of all commands, with its limits. */
 void cgroup_open(void);
 

@@ -1,11 +1,10 @@
 /* Mounts layers, the scratch and their overlay, and unmounts them. */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
+#include <linux/limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -224,20 +223,6 @@ bool platform_flush(struct problem *problem)
 	return result == 0 ? true : problem_set(problem, error, "writing out the scratch");
 }
 
-static bool trim(uint64_t *trimmed_bytes, struct problem *problem)
-{
-	struct fstrim_range range = {.len = UINT64_MAX};
-	int fd = open("/s", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int result = fd < 0 ? -1 : ioctl(fd, (int)FITRIM, &range);
-	int error = errno;
-	close(fd);
-	/* A disk that cannot release space stays larger, which is not an error. */
-	if (result != 0 && error != EOPNOTSUPP)
-		return problem_set(problem, error, "trim of the scratch");
-	*trimmed_bytes = result == 0 ? range.len : 0;
-	return true;
-}
-
 bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
 {
 	write_file(CGROUP_ROOT "/cmd/cgroup.kill", "1");
@@ -247,7 +232,9 @@ bool platform_freeze(uint64_t *trimmed_bytes, struct problem *problem)
 		return problem_set(problem, errno, "unmount of the root");
 	if (!platform_flush(problem))
 		return false;
-	if (!trim(trimmed_bytes, problem) || !disks_find("S", 0, scratch_device, sizeof scratch_device, problem))
+	if (!disks_find("S", 0, scratch_device, sizeof scratch_device, problem))
+		return false;
+	if (!trim_scratch(scratch_device, trimmed_bytes, problem))
 		return false;
 	if (!settles(unmount_scratch))
 		return problem_set(problem, errno, "unmount of the scratch");
