@@ -177,7 +177,7 @@ test-debian: build test-deps ## test install, upgrade and reboot on Debian in an
 	@bun tests/support/run-rings.ts debian
 
 .PHONY: bench
-bench: build test-deps ## measure the build and check it against its bars; BENCH="--quick", "--json", "--only spawn,rates"
+bench: build test-deps ## measure the build and check it against its bars; BENCH="--quick", "--only spawn,rates", "--record NAME"
 # perf is optional: without it, one row says that it is missing.
 	@$(MAKE) -s needs-bench || true
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/bench.ts $(BENCH)

@@ -1,22 +1,26 @@
+import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { checkpointPart, execPart } from "../../src/cli/bench/beside.ts";
 import { followersPart } from "../../src/cli/bench/chatty.ts";
 import { Ledger } from "../../src/cli/bench/ledger.ts";
-import { linesPart } from "../../src/cli/bench/lines.ts";
-import { ratesPart } from "../../src/cli/bench/requests.ts";
 import type { Finding } from "../../src/cli/bench/row.ts";
-import { chainPart, spawnPart } from "../../src/cli/bench/spawns.ts";
-import { downloadRow, makeLarge, uploadPart } from "../../src/cli/bench/transfers.ts";
+import { chainPart } from "../../src/cli/bench/spawns.ts";
 import { deadline, pause } from "../support/waiting.ts";
 import { captureRows } from "./capture.ts";
 import { densityRemarks } from "./density.ts";
+import { FIGURES, machineText, readFigures, regressions, releaseOf, withRun } from "./figures.ts";
 import { BenchHost } from "./host.ts";
 import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { inspectRows } from "./inspect.ts";
+import { instructionRows } from "./instructions/rows.ts";
+import { lineRows } from "./lines.ts";
 import { networkRows } from "./network.ts";
 import { pageRows } from "./page.ts";
+import { rateRows } from "./rates.ts";
 import { scaleRows } from "./scale.ts";
+import { spawnRows } from "./spawn.ts";
+import { downloadRows, uploadRows } from "./transfers.ts";
 import { turnRows } from "./turns.ts";
 
 const { values: options } = parseArgs({
@@ -24,6 +28,8 @@ const { values: options } = parseArgs({
     json: { type: "boolean", default: false },
     quick: { type: "boolean", default: false },
     only: { type: "string" },
+    against: { type: "string" },
+    record: { type: "string" },
   },
 });
 
@@ -34,37 +40,35 @@ interface Part {
   readonly secondsMax: number;
 }
 
-/** In this order: parts that need an empty store come first, those that fill it last. */
+const figures = readFigures();
+/** What this run is compared with. */
+const release = releaseOf(figures, { named: options.against, recorded: options.record });
+
+/**
+ * In this order: parts that start daemons of their own come first, up to the upload; then one daemon goes through all that
+ * follows, up to the followers, whose memory is a row; parts that fill the store come last.
+ */
 const PARTS: Readonly<Record<string, Part>> = {
-  idle: { measure: idleRows, secondsMax: 180 },
-  spawn: { measure: ({ target }) => spawnPart(target), secondsMax: 420 },
-  turns: { measure: turnRows, secondsMax: 180 },
-  rates: { measure: ({ target }) => ratesPart(target), secondsMax: 240 },
-  lines: { measure: ({ target }) => linesPart(target), secondsMax: 240 },
+  idle: { measure: idleRows, secondsMax: 240 },
+  turns: { measure: turnRows, secondsMax: 240 },
+  instructions: { measure: (host) => instructionRows(host, release), secondsMax: 420 },
+  network: { measure: networkRows, secondsMax: 420 },
+  upload: { measure: uploadRows, secondsMax: 600 },
+  spawn: { measure: spawnRows, secondsMax: 420 },
+  rates: { measure: rateRows, secondsMax: 240 },
+  lines: { measure: lineRows, secondsMax: 240 },
   exec: { measure: ({ target }) => execPart(target), secondsMax: 240 },
   checkpoint: { measure: ({ target }) => checkpointPart(target), secondsMax: 420 },
-  network: { measure: networkRows, secondsMax: 420 },
-  followers: { measure: ({ target }) => followersPart(target), secondsMax: 300 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },
   import: { measure: importRows, secondsMax: 300 },
   download: { measure: downloadRows, secondsMax: 300 },
-  upload: { measure: uploadRows, secondsMax: 600 },
   density: { measure: densityRemarks, secondsMax: 900 },
   chain: { measure: ({ target }) => chainPart(target), secondsMax: 900 },
+  followers: { measure: ({ target, history }) => followersPart(target, history), secondsMax: 300 },
   page: { measure: pageRows, secondsMax: 300 },
-  scale: { measure: scaleRows, secondsMax: 420 },
+  scale: { measure: scaleRows, secondsMax: 600 },
 };
-
-async function* downloadRows({ target }: BenchHost): AsyncGenerator<Finding> {
-  yield await downloadRow(target, await makeLarge(target));
-  await target.deleteMade();
-}
-
-/** Every content is another one, which the appliance does not have yet. */
-function uploadRows({ target, quick }: BenchHost): AsyncGenerator<Finding> {
-  return uploadPart(target, { sizeMib: quick ? 512 : 2048, head: () => crypto.randomUUID() });
-}
 
 /** A hanging machine must not prevent the table. */
 const DISPOSAL_MS_MAX = 60_000;
@@ -88,12 +92,16 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
 const ledger = new Ledger((line) => process.stderr.write(`${line}\n`));
 const startedAt = performance.now();
 let host: BenchHost | null = null;
+/** null until an appliance has run a guest */
+let machine: string | null = null;
 for (const [name, part] of Object.entries(PARTS)) {
   if (!wanted.includes(name) || stopping) continue;
   const partStartedAt = performance.now();
   try {
     host ??= await Promise.race([BenchHost.start(options.quick), interrupted.promise]);
+    machine ??= machineText(await host.isolation());
     await measure(part, host);
+    host.passed(name);
   } catch (error) {
     ledger.fail(name, error);
     // The next part must not measure the state that this one has left.
@@ -103,10 +111,26 @@ for (const [name, part] of Object.entries(PARTS)) {
   ledger.end(name, performance.now() - partStartedAt);
 }
 await dispose(host);
-const minutes = ((performance.now() - startedAt) / 60_000).toFixed(1);
-process.stdout.write(options.json ? `${ledger.json()}\n` : `${ledger.text()}measured in ${minutes} minutes\n`);
+report();
 // A part that was given up may still be at it.
 process.exit(ledger.isComplete && !stopping ? 0 : 1);
+
+/** Prints what was measured, and records it if that was asked for. */
+function report(): void {
+  const { rows } = ledger.findings;
+  const worse = release === null || machine === null ? [] : regressions(rows, release, machine);
+  if (options.json) process.stdout.write(`${JSON.stringify({ ...ledger.findings, machine, worse }, null, 2)}\n`);
+  else {
+    const minutes = ((performance.now() - startedAt) / 60_000).toFixed(1);
+    const lines = worse.map(({ name, text }) => `WORSE  ${name}: ${text}\n`);
+    const summary =
+      release === null ? "" : `${worse.length} rows are worse by more than a tenth than ${release.name}\n`;
+    process.stdout.write(`${ledger.text()}${lines.join("")}${summary}measured in ${minutes} minutes\n`);
+  }
+  if (options.record === undefined || machine === null) return;
+  const recorded = withRun(figures, { name: options.record, machine, rows });
+  writeFileSync(FIGURES, `${JSON.stringify(recorded, null, 2)}\n`);
+}
 
 /** @throws Error of the part, or when it takes too long */
 async function measure({ measure: findings, secondsMax }: Part, on: BenchHost): Promise<void> {

@@ -1,8 +1,9 @@
 import { join } from "node:path";
-import * as local from "../../src/cli/bench/host.ts";
+import { timed } from "../../src/cli/bench/measure.ts";
 import { BenchTarget } from "../../src/cli/bench/target.ts";
 import { openClient } from "../../src/cli/client.ts";
 import { configOf } from "../../src/cli/config-options.ts";
+import type { Config } from "../../src/config/config.ts";
 import type { Appliance, ApplianceOptions } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
 import { type ImageSpec, pushImage } from "../support/images.ts";
@@ -26,6 +27,7 @@ export class BenchHost implements AsyncDisposable {
   readonly base: string;
   readonly quick: boolean;
   readonly #owned: AsyncDisposableStack;
+  readonly #through: string[] = [];
   #target: { readonly url: string; readonly target: BenchTarget } | null = null;
 
   private constructor(parts: {
@@ -55,21 +57,57 @@ export class BenchHost implements AsyncDisposable {
 
   /** The appliance as `coppice bench` measures it; another one after a restart, which changes its address. */
   get target(): BenchTarget {
-    const { url, token, configFile } = this.appliance;
+    const { url, token } = this.appliance;
     if (this.#target?.url !== url) {
       const target = new BenchTarget({
         client: openClient({ COPPICE_URL: url, COPPICE_TOKEN: token }, undefined),
         image: this.base,
         quick: this.quick,
         rounds: undefined,
-        config: configOf({ config: configFile }, {}),
-        local,
         poolMsMax: POOL_MS_MAX,
         signal: new AbortController().signal,
       });
       this.#target = { url, target };
     }
     return this.#target.target;
+  }
+
+  /** Of the appliance, for what looks into its data directory. */
+  get config(): Config {
+    return configOf({ config: this.appliance.configFile }, {});
+  }
+
+  /** How strongly the appliance isolates its guests here. */
+  async isolation(): Promise<string> {
+    return (await this.target.run(this.base, "true", { disposable: true })).isolation;
+  }
+
+  /** Ends the daemon and starts it again: from the program's start until it listens, in `milliseconds`. */
+  async restart(): Promise<number> {
+    const { appliance } = this;
+    await appliance.down();
+    const durationMs = await timed(() => appliance.up());
+    // Told by the daemon itself once it listens; that it is true is seen here.
+    if ((await fetch(`${appliance.url}/healthz`)).status !== 200) throw new Error("the daemon is not healthy");
+    this.#through.length = 0;
+    return durationMs;
+  }
+
+  /** Restarts the daemon and waits until it has nothing to do: what it does later is not what a start left. */
+  async restartFresh(): Promise<void> {
+    await this.restart();
+    await this.target.poolFull();
+  }
+
+  /** Notes a part that the daemon has been through. */
+  passed(part: string): void {
+    this.#through.push(part);
+  }
+
+  /** What the daemon has been through since its start, for rows of its memory. */
+  get history(): string {
+    const parts = this.#through;
+    return `${parts.length === 0 ? "a fresh daemon" : `a daemon after ${parts.join(", ")}`}, with the unit's environment`;
   }
 
   async importImage(name: string, image: ImageSpec): Promise<string> {

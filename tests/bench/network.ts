@@ -68,7 +68,7 @@ opens_per_second = 10000`;
     values: rates.down,
     unit: "MB/s",
     against,
-    atLeast: 0.9,
+    atLeast: 1.5,
   });
   yield rowOf({ ...ENDS, name: `guest sends ${size}`, values: rates.up, unit: "MB/s", against, atLeast: 0.4 });
 

@@ -9,6 +9,7 @@ import { findProgram } from "../../src/system/exec.ts";
 import { webDirectory } from "../../src/tools/web.ts";
 import { fillStore } from "./fill.ts";
 import type { BenchHost } from "./host.ts";
+import { startStaticPage } from "./peers/static-page.ts";
 
 const ACCOUNT = "page";
 const IMAGES_COUNT = 10_000;
@@ -67,13 +68,17 @@ export async function* pageRows(host: BenchHost): AsyncGenerator<Finding> {
   // A browser that writes down its tasks is slower.
   const tasks: Tasks[] = [];
   for (let round = 0; round < host.target.rounds(3, 2); round++) tasks.push(await openTraced(browser, session));
+  await using plain = await startStaticPage(await bundleBytes());
+  const paints: number[] = [];
+  for (let round = 0; round < host.target.rounds(9, 3); round++) paints.push(await firstPaint(browser, plain.url));
   yield rowOf({
     ...{
       name: `${name}, in a tree that can be used`,
       from: "a browser that has nothing of it asks for it",
       to: "all drawn",
     },
-    ...{ values: opened.map(({ usableMs }) => usableMs), unit: "ms", atMost: 500 },
+    ...{ values: opened.map(({ usableMs }) => usableMs), unit: "ms", atMost: 3 },
+    against: { name: "first paint of a static page with as many bytes of files", values: paints },
     note: `first paint ${medianOf(opened, "paintMs")} ms, first images ${medianOf(opened, "firstMs")} ms`,
   });
   const task = { from: "begin of the longest task, time of the processor", to: "its end", unit: "ms", atMost: 50 };
@@ -87,6 +92,18 @@ export async function* pageRows(host: BenchHost): AsyncGenerator<Finding> {
     ...{ name: "files of the page, compressed", from: "a browser that has nothing of it", to: "every view shown" },
     ...{ values: [(await bundleBytes()) / 1024], unit: "KiB", atMost: 300 },
   });
+}
+
+/** From the request to the first paint, in a browser that has nothing of the page; in `milliseconds`. */
+async function firstPaint(browser: Browser, url: string): Promise<number> {
+  const context = await browser.newContext({ viewport: VIEW });
+  await using _context = { [Symbol.asyncDispose]: () => context.close() };
+  const page = await context.newPage();
+  page.setDefaultTimeout(STEP_MS_MAX);
+  await page.goto(url);
+  const paint = `performance.getEntriesByName("first-contentful-paint")[0]?.startTime`;
+  await page.waitForFunction(`${paint} !== undefined`);
+  return (await page.evaluate(paint)) as number;
 }
 
 function medianOf(opened: readonly Opened[], name: keyof Opened): string {

@@ -3,7 +3,6 @@ import { type Finding, type Row, rowOf } from "../../src/cli/bench/row.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { fillStore } from "./fill.ts";
 import type { BenchHost } from "./host.ts";
-import { restart } from "./idle.ts";
 
 const REQUESTS_COUNT = 20;
 const SMALL_COUNT = 1000;
@@ -17,7 +16,7 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   const images = host.quick ? 20_000 : 100_000;
   const [small, large] = [await appliance.createToken("small"), await appliance.createToken("large")];
   const before: number[] = [];
-  for (let round = 0; round < host.target.rounds(7, 3); round++) before.push(await restart(host));
+  for (let round = 0; round < host.target.rounds(7, 3); round++) before.push(await host.restart());
   await appliance.down();
   fillStore(dataLayout(appliance.dataDir), [
     { account: "small", operations: SMALL_COUNT, images: SMALL_COUNT },
@@ -25,7 +24,7 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   ]);
   await appliance.up();
   const after: number[] = [];
-  for (let round = 0; round < host.target.rounds(7, 3); round++) after.push(await restart(host));
+  for (let round = 0; round < host.target.rounds(7, 3); round++) after.push(await host.restart());
   const store = `${operations} operations and ${images} images`;
   yield rowOf({
     name: `start of the daemon on ${store}`,
@@ -39,18 +38,36 @@ export async function* scaleRows(host: BenchHost): AsyncGenerator<Finding> {
   // A daemon that has just started boots a template, and its code is not warm yet.
   await host.target.poolFull();
   const looks: Looks = { host, rounds: host.target.rounds(15, 5), tokens: { large, small } };
-  const list = "/operations?limit=100";
-  yield await lookRow(looks, `list 100 of ${operations} operations, plain`, list);
-  yield await lookRow(looks, `list 100 of ${operations} operations, status`, `${list}&status=FAILED`);
-  yield await lookRow(looks, `list 100 of ${operations} operations, deep`, `${list}&offset=900`);
-  yield await lookRow(looks, `list 100 of ${images} images, plain`, "/images?limit=100");
-  yield await lookRow(
-    looks,
-    `list 100 of ${images} images, by a prefix that half of them have`,
-    "/images?limit=100&tag=tag-",
-  );
+  for (const [what, query] of OPERATION_LOOKS) {
+    yield await lookRow(looks, `list 100 of ${operations} operations, ${what}`, `/operations?limit=100${query}`);
+  }
+  for (const [what, query] of IMAGE_LOOKS) {
+    yield await lookRow(looks, `list 100 of ${images} images, ${what}`, `/images?limit=100${query}`);
+  }
   yield await farRow(host, operations, large);
 }
+
+/** Every filter of the operations, which all but the first find as many as a page has in either account. */
+const OPERATION_LOOKS: readonly (readonly [string, string])[] = [
+  ["plain", ""],
+  ["status", "&status=FAILED"],
+  ["kind", "&kind=instance"],
+  ["since", "&since=365d"],
+  ["until", "&until=1s"],
+  ["status and kind", "&status=FAILED&kind=instance"],
+  ["about", "&about=true"],
+  ["deep", "&offset=900"],
+];
+
+/** Every filter of the images. */
+const IMAGE_LOOKS: readonly (readonly [string, string])[] = [
+  ["plain", ""],
+  ["tagged", "&tagged=true"],
+  ["untagged", "&tagged=false"],
+  ["by a prefix that half of them have", "&tag=tag-"],
+  ["since", "&since=365d"],
+  ["until", "&until=1s"],
+];
 
 interface Looks {
   readonly host: BenchHost;

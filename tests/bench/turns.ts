@@ -1,10 +1,12 @@
 import { join } from "node:path";
-import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
+import { type Finding, missing, rowOf } from "../../src/cli/bench/row.ts";
 import { CommandError, findProgram, run, start } from "../../src/system/exec.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
+import { executableUnderTest } from "../support/executable.ts";
 import { pause } from "../support/waiting.ts";
 import type { BenchHost } from "./host.ts";
-import { restart } from "./idle.ts";
+import { buildBareProgram } from "./peers/bare-program.ts";
+import { startServer } from "./peers/peer.ts";
 
 const PERF_START_MS = 2500;
 const TRIAL_MS_MAX = 30_000;
@@ -14,32 +16,55 @@ const SCRIPT_BYTES_MAX = 268_435_456;
 const WAITS = [441, 281, 232];
 const LINE = /^\s*(\d+)\s+(\d+\.\d+):\s+\S*(sched_switch|sys_enter|sys_exit):\s+(.*)$/;
 
+/** Requests that one captured run takes. */
+const REQUESTS_PER_RUN = 2;
+
 /** The turns of the event loop while instances are captured, by the time that each took of a processor. */
 export async function* turnRows(host: BenchHost): AsyncGenerator<Finding> {
   const name = "longest turn of the event loop, while spawns are captured, the first of a process included";
   await using directory = await scratchDirectory("/tmp", "coppice-turns-");
   const problem = await perfProblem(join(directory.path, "trial.data"), host.appliance.pid);
   if (problem !== null) {
-    yield { name, text: `not measured: ${problem}` };
+    yield missing(name, problem);
     return;
   }
   const count = host.target.rounds(30, 8);
   // A process that has listed nothing yet: its code is not warm.
-  await restart(host);
-  await host.target.poolFull();
-  const { pid } = host.appliance;
-  const recording = await record(join(directory.path, "perf.data"), pid);
-  for (let n = 0; n < count; n++) await host.target.run(host.base, "echo changed > /root/file");
-  const turns = turnsOf(await recording.end(), pid);
-  yield rowOf({
-    name,
-    from: "return from epoll_wait",
-    to: "the next epoll_wait, what other threads had of the processor left out",
-    values: [Math.max(...turns)],
-    unit: "ms",
-    atMost: 5,
-    note: `${turns.length} turns in ${count} spawns, ${(turns.reduce((a, b) => a + b, 0) / count).toFixed(1)} ms a spawn`,
+  await host.restartFresh();
+  const recorded = join(directory.path, "perf.data");
+  const turns = await turnsDuring(recorded, host.appliance.pid, async () => {
+    for (let n = 0; n < count; n++) await host.target.run(host.base, "echo changed > /root/file");
   });
+  const bare = await bareTurns(directory.path, count * REQUESTS_PER_RUN);
+  const row = {
+    ...{ from: "return from epoll_wait", to: "the next epoll_wait, what other threads had of the processor left out" },
+    ...{ values: [Math.max(...turns)], unit: "ms" },
+    note: `${turns.length} turns in ${count} spawns, ${(turns.reduce((a, b) => a + b, 0) / count).toFixed(1)} ms a spawn`,
+  };
+  yield rowOf({ ...row, name, atMost: 5 });
+  const against = { name: "a bare Elysia server that answers as many requests", values: [Math.max(...bare)] };
+  yield rowOf({ ...row, name: "the same turn, against a bare server's", against, atMost: 3 });
+  await host.target.deleteMade();
+}
+
+/** Turns of a bare server that answers so many requests, the first of its process included. */
+async function bareTurns(directory: string, count: number): Promise<number[]> {
+  await using server = await startServer([await buildBareProgram(directory, executableUnderTest()), "elysia"]);
+  const post = { method: "POST", headers: { "content-type": "application/json" }, body: '{"image":"x"}' };
+  return await turnsDuring(join(directory, "bare.data"), server.pid, async () => {
+    for (let n = 0; n < count; n++) {
+      const isStart = n % REQUESTS_PER_RUN === 0;
+      const path = isStart ? "/v1/instances" : "/v1/operations/x";
+      const response = await fetch(server.url + path, isStart ? post : {});
+      if (response.status !== 200) throw new Error(`the bare server answered ${response.status}`);
+    }
+  });
+}
+
+async function turnsDuring(path: string, pid: number, work: () => Promise<void>): Promise<number[]> {
+  const recording = await record(path, pid);
+  await work();
+  return turnsOf(await recording.end(), pid);
 }
 
 /** Why nothing can be recorded here, or null: many hosts have no perf, and many kernels do not let it. */

@@ -5,6 +5,11 @@ import { join, resolve } from "node:path";
 /** Longest that a command of a test may take, in `milliseconds`. */
 const COMMAND_MS_MAX = 30_000;
 
+/** Path of the executable that the tests are of. */
+export function executableUnderTest(): string {
+  return resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
+}
+
 /** The built executable in a directory without the repository, but with files that it must not read. */
 export class Executable implements AsyncDisposable {
   readonly directory: string;
@@ -16,7 +21,7 @@ export class Executable implements AsyncDisposable {
   }
 
   static async place(): Promise<Executable> {
-    const built = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
+    const built = executableUnderTest();
     const executable = new Executable(await mkdtemp(join(tmpdir(), "coppice-empty-")));
     await link(built, executable.path).catch(async (error: NodeJS.ErrnoException) => {
       if (error.code !== "EXDEV") throw error;

@@ -26,8 +26,8 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
     ...["config", "system/exec.ts", "version.ts"],
     ...["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   ],
-  // What the appliance is compared with stands beside the comparison.
-  "cli/bench": ["api", "client", "config", "db", "domain", "oci", "service", "storage", "supervisor", "system", "vm"],
+  // It makes a file to upload.
+  "cli/bench": ["client", "domain", "system"],
   // The page talks to the appliance through the client; the rules of the domain are pure.
   web: ["client", "domain"],
   // A part of pages, which knows the types of the server and nothing else of it.
@@ -85,5 +85,4 @@ export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   service: ["@elysiajs/jwt", "jose"],
   "cli/mcp": ["eventsource-parser"],
   web: ["preact", "uplot", "@xterm/xterm", "@xterm/addon-fit", "lowlight", "highlight.js", "diff"],
-  "cli/bench": ["elysia", "@sinclair/typebox", "drizzle-orm"],
 };

@@ -34,7 +34,7 @@ export async function* execPart(target: BenchTarget): AsyncGenerator<Finding> {
     values: values.ours,
     unit: "ms",
     against: { name: "a warm disposable spawn of true", values: values.theirs },
-    atMost: 0.25,
+    atMost: 0.15,
   });
 }
 
@@ -67,7 +67,7 @@ export async function* checkpointPart(target: BenchTarget): AsyncGenerator<Findi
     values: values.ours,
     unit: "ms",
     against: { name: "a captured run that writes 1 MiB", values: values.theirs },
-    atMost: 1.2,
+    atMost: 0.8,
   });
   yield remarkOf("time without writes of these checkpoints", figureOf(pauses, "ms"), "as their results have it");
   await target.deleteMade();

@@ -3,7 +3,6 @@ import type { LoadTarget } from "./load.ts";
 
 /** Followers of the events of one instance. */
 export interface Crowd {
-  readonly kind: "crowd";
   readonly target: LoadTarget;
   readonly count: number;
 }

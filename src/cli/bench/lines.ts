@@ -1,74 +1,80 @@
 import { MessageSocket } from "../../client/socket.ts";
-import type { ImageId } from "../../domain/ids.ts";
 import { follow } from "./follow.ts";
 import { figureOf, interleaved } from "./measure.ts";
 import { remarkOf } from "./report.ts";
-import { type Finding, missing, rowOf } from "./row.ts";
+import { type Finding, missing } from "./row.ts";
 import type { BenchTarget } from "./target.ts";
 
 const STDIN = 0;
 const STDOUT = 1;
 const PROTOCOL = "v5.channel.k8s.io";
 /** Between two lines: each is to find everybody asleep. */
-const PAUSE_MS = 5;
+export const PAUSE_MS = 5;
 const INSTANCE_SECONDS = 1800;
 
-/**
- * How long a line takes from the guest to a follower, against bare QEMU's virtio-serial. The clocks of host and guest differ
- * by more than that, so a line is sent there and comes back by the same way, which takes twice as long as the one way: by
- * an attachment that the process waits for, and by the bare port. The follower gets the line as well, a little before the
- * attachment or after.
- */
+export const LINE_NAME = "line of a process to a follower of its events";
+export const LINE_ENDS = { from: "written in the guest", to: "read by a client on the host" } as const;
+
+/** How long a line takes from the guest to a follower. */
 export async function* linesPart(target: BenchTarget): AsyncGenerator<Finding> {
-  const { client, image, options } = target;
-  const name = "line of a process to a follower of its events";
-  if (!client.target("").url.startsWith("http://")) {
-    return void (yield missing(name, "a follower is measured over plain HTTP only"));
+  if (!target.client.target("").url.startsWith("http://")) {
+    return void (yield missing(LINE_NAME, "a follower is measured over plain HTTP only"));
   }
-  const { isolation } = await target.run(image, "true", { disposable: true });
-  const acceleration = isolation === "vm" ? "kvm" : "tcg";
-  await using bare = await target.comparison((local) =>
-    local.openBareEcho(options.config, image as ImageId, acceleration),
-  );
-  const id = await target.start(image, "exec cat", {
-    stdin_open: true,
-    disposable: true,
-    timeout: INSTANCE_SECONDS,
-  });
-  const attachment: number[] = [];
-  {
-    using echo = await Echo.open(target, id);
-    await echo.send(lineOf(0));
-    await target.poolFull();
-    let count = 0;
-    const ours = async (): Promise<number> => {
-      const { followerMs, attachmentMs } = await echo.send(lineOf(++count));
-      await Bun.sleep(PAUSE_MS);
-      attachment.push(attachmentMs / 2);
-      return attachmentMs / 2 + (followerMs - attachmentMs);
-    };
-    const rounds = target.rounds(400, 100);
-    const ends = { from: "written in the guest", to: "read by a client on the host" };
-    if ("problem" in bare) {
-      const values = await interleaved(rounds, { ours });
-      yield remarkOf(name, figureOf(values.ours, "ms"), `from ${ends.from} to ${ends.to}`);
-      yield missing(`${name}, against bare QEMU's virtio-serial`, bare.problem);
-    } else {
-      const theirs = async (): Promise<number> => {
-        const durationMs = (await bare.roundTrip(lineOf(count))) / 2;
-        await Bun.sleep(PAUSE_MS);
-        return durationMs;
-      };
-      const values = await interleaved(rounds, { ours, theirs });
-      const against = { name: "the same line by virtio-serial of bare QEMU", values: values.theirs };
-      yield rowOf({ ...ends, name, values: values.ours, unit: "ms", against, atMost: 3 });
-    }
-    yield remarkOf("the same line to an attachment", figureOf(attachment, "ms"), "half of the way there and back");
-  }
-  await target.stop(id);
+  await using lines = await Lines.start(target);
+  const values = await interleaved(target.rounds(400, 100), { ours: () => lines.measure() });
+  yield remarkOf(LINE_NAME, figureOf(values.ours, "ms"), `from ${LINE_ENDS.from} to ${LINE_ENDS.to}`);
+  yield lines.attachment;
 }
 
-function lineOf(count: number): string {
+/**
+ * Lines that a process of a guest sends back. The clocks of host and guest differ by more than a line takes, so it is sent
+ * there and comes back by the same way, an attachment that the process waits for, which takes twice as long as the one way.
+ * The follower gets the line as well, a little before the attachment or after.
+ */
+export class Lines implements AsyncDisposable {
+  readonly #target: BenchTarget;
+  readonly #id: string;
+  readonly #echo: Echo;
+  readonly #attachmentMs: number[] = [];
+  #count = 0;
+
+  private constructor(target: BenchTarget, id: string, echo: Echo) {
+    this.#target = target;
+    this.#id = id;
+    this.#echo = echo;
+  }
+
+  static async start(target: BenchTarget): Promise<Lines> {
+    const more = { stdin_open: true, disposable: true, timeout: INSTANCE_SECONDS };
+    const id = await target.start(target.image, "exec cat", more);
+    const echo = await Echo.open(target, id);
+    await echo.send(lineOf(0));
+    await target.poolFull();
+    return new Lines(target, id, echo);
+  }
+
+  /** Time of the next line from the guest to the follower, in `milliseconds`. */
+  async measure(): Promise<number> {
+    const { followerMs, attachmentMs } = await this.#echo.send(lineOf(++this.#count));
+    await Bun.sleep(PAUSE_MS);
+    this.#attachmentMs.push(attachmentMs / 2);
+    return attachmentMs / 2 + (followerMs - attachmentMs);
+  }
+
+  /** The same lines to the attachment. */
+  get attachment(): Finding {
+    const name = "the same line to an attachment";
+    return remarkOf(name, figureOf(this.#attachmentMs, "ms"), "half of the way there and back");
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#echo[Symbol.dispose]();
+    await this.#target.stop(this.#id);
+  }
+}
+
+/** A line like no other, for its number. */
+export function lineOf(count: number): string {
   return `line ${String(count).padStart(8, "0")}\n`;
 }
 

@@ -1,30 +1,37 @@
 import type { Socket } from "bun";
 
-/** A GET that is sent again and again over connections that stay open, by a client that costs next to nothing. */
+/** A GET, or a HEAD, that is sent again and again over connections that stay open, by a client that costs next to nothing. */
 export interface LoadTarget {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
+  /** default: GET */
+  readonly method?: "GET" | "HEAD";
 }
 
 const HEAD_END = Buffer.from("\r\n\r\n");
 const LENGTH = /content-length: *(\d+)/i;
+const CHUNKED = /transfer-encoding: *chunked/i;
+const LAST_CHUNK = Buffer.from("\r\n0\r\n\r\n");
 
-/** Reads answers with a Content-Length from one connection, of which one at a time is under way. */
-class Connection {
+/** A connection that stays open, with one request at a time. */
+export class Connection {
   readonly #request: Buffer;
+  readonly #hasBody: boolean;
   #socket: Socket | null = null;
   #rest = Buffer.alloc(0);
   #answered: ((status: number) => void) | null = null;
   #failed: ((error: Error) => void) | null = null;
 
-  private constructor(request: Buffer) {
+  private constructor(request: Buffer, hasBody: boolean) {
     this.#request = request;
+    this.#hasBody = hasBody;
   }
 
-  static async open({ url, headers }: LoadTarget): Promise<Connection> {
+  static async open({ url, headers, method = "GET" }: LoadTarget): Promise<Connection> {
     const { hostname, port, pathname, search, host } = new URL(url);
     const lines = Object.entries({ host, ...headers }).map(([name, value]) => `${name}: ${value}\r\n`);
-    const connection = new Connection(Buffer.from(`GET ${pathname}${search} HTTP/1.1\r\n${lines.join("")}\r\n`));
+    const head = `${method} ${pathname}${search} HTTP/1.1\r\n${lines.join("")}\r\n`;
+    const connection = new Connection(Buffer.from(head), method !== "HEAD");
     connection.#socket = await Bun.connect({
       hostname,
       port: Number(port),
@@ -36,6 +43,7 @@ class Connection {
     return connection;
   }
 
+  /** Sends the request, and resolves with the status when all of the answer has come. @throws Error when the server closes */
   get(): Promise<number> {
     return new Promise((resolve, reject) => {
       this.#answered = resolve;
@@ -54,10 +62,19 @@ class Connection {
     const end = this.#rest.indexOf(HEAD_END);
     if (end < 0) return;
     const head = this.#rest.toString("latin1", 0, end);
-    const total = end + HEAD_END.length + Number(LENGTH.exec(head)?.[1] ?? 0);
-    if (this.#rest.length < total) return;
-    this.#rest = this.#rest.subarray(total);
+    const bodyEnd = this.#bodyEnd(head, end + HEAD_END.length);
+    if (bodyEnd === null || this.#rest.length < bodyEnd) return;
+    this.#rest = this.#rest.subarray(bodyEnd);
     this.#answered?.(Number(head.slice(9, 12)));
+  }
+
+  /** Where the body ends that begins at `start`; null while that is not known. */
+  #bodyEnd(head: string, start: number): number | null {
+    if (!this.#hasBody) return start;
+    if (!CHUNKED.test(head)) return start + Number(LENGTH.exec(head)?.[1] ?? 0);
+    // The chunks before have text or files of a benchmark, which do not contain this.
+    const last = this.#rest.indexOf(LAST_CHUNK, start);
+    return last < 0 ? null : last + LAST_CHUNK.length;
   }
 }
 
@@ -65,7 +82,8 @@ async function connections(target: LoadTarget, count: number): Promise<Connectio
   return await Promise.all(Array.from({ length: count }, () => Connection.open(target)));
 }
 
-function check(status: number): void {
+/** @throws Error for anything but 200 */
+export function check(status: number): void {
   if (status !== 200) throw new Error(`the answer was ${status}`);
 }
 

@@ -7,7 +7,8 @@ function figureText({ median, low, high, unit }: Figure): string {
 
 export function shortNumber(value: number): string {
   if (Math.abs(value) >= 100) return value.toFixed(0);
-  return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
+  if (Math.abs(value) >= 10) return value.toFixed(1);
+  return value.toFixed(Math.abs(value) >= 0.1 || value === 0 ? 2 : 3);
 }
 
 /** A finding as lines for a person, the end points of a row in the last one. */

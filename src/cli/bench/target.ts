@@ -2,10 +2,8 @@ import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
 import { commandStart } from "../../client/operation-events.ts";
 import type { InstanceResult, Operation, SpawnRequest } from "../../client/types.ts";
-import type { Config } from "../../config/config.ts";
 import { isTerminal } from "../../domain/operation.ts";
 import { CliError } from "../command.ts";
-import type * as Local from "./host.ts";
 import { timed } from "./measure.ts";
 import { sampleOf } from "./report.ts";
 
@@ -22,17 +20,9 @@ export interface TargetOptions {
   readonly quick: boolean;
   /** how often each is measured, where the user said so */
   readonly rounds: number | undefined;
-  /** of the appliance, if it runs here */
-  readonly config: Config;
-  /** what only the machine itself can measure */
-  readonly local: typeof Local;
   /** for so long a spawn is put off until the pool is full, in `milliseconds`; default 30,000 */
   readonly poolMsMax?: number;
   readonly signal: AbortSignal;
-}
-
-export interface NoComparison extends Disposable, AsyncDisposable {
-  readonly problem: string;
 }
 
 /** The appliance that is measured. Disposal takes back what was made in it. */
@@ -145,21 +135,6 @@ export class BenchTarget implements AsyncDisposable {
   async cpuTimeUs(): Promise<number | null> {
     const seconds = sampleOf(await this.client.metrics(), "process_cpu_seconds_total");
     return seconds === null ? null : seconds * 1e6;
-  }
-
-  /**
-   * Something of this machine to compare with, or why there is none.
-   * @param open may throw a NoComparisonError
-   */
-  async comparison<T>(open: (local: typeof Local) => Promise<T>): Promise<T | NoComparison> {
-    const { local } = this.options;
-    try {
-      return await open(local);
-    } catch (error) {
-      if (!(error instanceof local.NoComparisonError)) throw error;
-      const dispose = () => undefined;
-      return { problem: error.message, [Symbol.dispose]: dispose, [Symbol.asyncDispose]: async () => dispose() };
-    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,18 +1,26 @@
-import { interleaved } from "./measure.ts";
-import { type Finding, missing, type Row, rowOf } from "./row.ts";
+import { join } from "node:path";
+import { run } from "../../system/exec.ts";
+import { scratchDirectory } from "../../system/scratch.ts";
+import { figureOf, interleaved } from "./measure.ts";
+import { remarkOf } from "./report.ts";
+import { type Finding, missing, rowOf } from "./row.ts";
 import { captureRow } from "./spawns.ts";
 import type { BenchTarget } from "./target.ts";
 
 const MIB = 1_048_576;
 const LARGE_PATH = "/root/coppice-bench.large";
 const RESIDENT_POLL_MS = 50;
+const UPLOAD_MIB = 256;
+const TOOL_MS = 600_000;
 
 /** What an image costs that is large: a capture above it, and reading it. */
 export async function* largePart(target: BenchTarget): AsyncGenerator<Finding> {
   const large = await makeLarge(target);
   const small = { name: "the image itself", image: target.image };
   yield await captureRow(target, { name: `capture above ${large.sizeMib} MiB more`, large: large.image, small });
-  yield await downloadRow(target, large);
+  const { name, from, to } = downloadNames(large);
+  const values = await interleaved(target.rounds(9, 3), { ours: () => downloadRate(target, large) });
+  yield remarkOf(name, figureOf(values.ours, "MiB/s"), `from ${from} to ${to}`);
   await target.deleteMade();
 }
 
@@ -30,29 +38,18 @@ export async function makeLarge(target: BenchTarget): Promise<LargeImage> {
   return { image, sizeMib };
 }
 
-/** A download of the large file, against a plain server. */
-export async function downloadRow(target: BenchTarget, { image, sizeMib }: LargeImage): Promise<Row> {
-  const { client, options } = target;
-  await using files = await options.local.openLocalFiles();
-  using peer = await options.local.startFilePeer(await files.make("plain", sizeMib, ""));
-  const download = { query: { path: LARGE_PATH }, deadline: false, signal: options.signal };
-  const values = await interleaved(target.rounds(9, 3), {
-    ours: () => rateOfBody(sizeMib, () => client.call("GET", `/inspect/${image}/download`, download)),
-    theirs: () => rateOfBody(sizeMib, () => fetch(peer.url)),
-  });
-  return rowOf({
-    name: `download ${sizeMib} MiB from an image`,
-    from: "request sent",
-    to: "last byte read",
-    values: values.ours,
-    unit: "MiB/s",
-    against: { name: "Bun.file of a bare Bun server on this machine", values: values.theirs },
-    atLeast: 0.9,
-  });
+export function downloadNames({ sizeMib }: LargeImage) {
+  return { name: `download ${sizeMib} MiB from an image`, from: "request sent", to: "last byte read" };
 }
 
-/** In `MiB` a second. */
-async function rateOfBody(sizeMib: number, request: () => Promise<Response>): Promise<number> {
+/** Downloads the large file, in `MiB` a second. */
+export async function downloadRate({ client, options }: BenchTarget, { image, sizeMib }: LargeImage): Promise<number> {
+  const download = { query: { path: LARGE_PATH }, deadline: false, signal: options.signal };
+  return await rateOfBody(sizeMib, () => client.call("GET", `/inspect/${image}/download`, download));
+}
+
+/** Reads an answer of that size, in `MiB` a second. */
+export async function rateOfBody(sizeMib: number, request: () => Promise<Response>): Promise<number> {
   return await rateOf(sizeMib, async () => {
     const response = await request();
     let bytes = 0;
@@ -62,49 +59,69 @@ async function rateOfBody(sizeMib: number, request: () => Promise<Response>): Pr
 }
 
 /** What `work` moves, in `MiB` a second. */
-async function rateOf(sizeMib: number, work: () => Promise<unknown>): Promise<number> {
+export async function rateOf(sizeMib: number, work: () => Promise<unknown>): Promise<number> {
   const startedAt = performance.now();
   await work();
   return sizeMib / ((performance.now() - startedAt) / 1000);
 }
 
-export interface UploadOptions {
-  readonly sizeMib: number;
-  /** the first bytes of each round's content; a content that the appliance has already is stored only once */
-  readonly head: () => string;
+/** An upload that ends with a synced content. */
+export function uploadNames(sizeMib: number) {
+  return { name: `upload ${sizeMib} MiB`, from: "request sent", to: "201 read, content synced" };
 }
 
-/** Uploads of a file, against hashing and writing it. */
-export async function* uploadPart(target: BenchTarget, { sizeMib, head }: UploadOptions): AsyncGenerator<Finding> {
-  const { client, options } = target;
-  await using files = await options.local.openLocalFiles();
-  let source = "";
-  let bodyMib = 0;
-  const resident: number[] = [];
-  const upload = async (body: Blob | ReadableStream<Uint8Array>): Promise<void> => {
-    await client.call("POST", "/files", { body, deadline: false, signal: options.signal });
-  };
-  const values = await interleaved(target.rounds(5, 3), {
-    ours: async () => {
-      source = await files.make("source", sizeMib, head());
-      bodyMib = Bun.file(source).size / MIB;
-      return await rateOf(bodyMib, () => watched(target, resident, () => upload(Bun.file(source))));
-    },
-    theirs: () => rateOf(bodyMib, () => files.hashAndCopy(source)),
-  });
-  const ends = { from: "request sent", to: "201 read, content synced" };
-  const against = { name: "sha256sum of the file, then a plain synced write, on this machine", values: values.theirs };
-  const name = `upload ${sizeMib} MiB`;
-  yield rowOf({ ...ends, name, values: values.ours, unit: "MiB/s", against, atLeast: 1 });
-  const chunked: number[] = [];
-  await watched(target, chunked, () => upload(Bun.file(source).stream().pipeThrough(new TransformStream())));
-  if (resident.length === 0 || chunked.length === 0) {
-    return void (yield missing("daemon's memory while uploading", "the appliance does not show /metrics"));
+/** Uploads of one content, which an appliance keeps once however often it comes. */
+export async function* uploadPart(target: BenchTarget): AsyncGenerator<Finding> {
+  await using directory = await scratchDirectory("/tmp", "coppice-bench-");
+  const uploads = new Uploads(target, join(directory.path, "source"), UPLOAD_MIB);
+  const values = await interleaved(target.rounds(5, 3), { ours: () => uploads.measure("coppice bench") });
+  const { name, from, to } = uploadNames(UPLOAD_MIB);
+  yield remarkOf(name, figureOf(values.ours, "MiB/s"), `from ${from} to ${to}`);
+  yield* uploads.memory("as the appliance was before");
+}
+
+/** Uploads of a file of zeros, and what memory the daemon has meanwhile. */
+export class Uploads {
+  readonly #target: BenchTarget;
+  readonly #path: string;
+  readonly #sizeMib: number;
+  readonly #resident: number[] = [];
+
+  /** @param path of the file, which each upload writes again */
+  constructor(target: BenchTarget, path: string, sizeMib: number) {
+    this.#target = target;
+    this.#path = path;
+    this.#sizeMib = sizeMib;
   }
-  const memory = { ...ends, unit: "MiB RSS", note: "the most that /metrics showed" };
-  const most = Math.max(...resident);
-  yield rowOf({ ...memory, name: "daemon's memory while uploading", values: [most], atMost: 110 });
-  yield rowOf({ ...memory, name: "the same, chunked", values: [Math.max(...chunked)], atMost: 150 });
+
+  /** In `MiB` a second. @param head first bytes of the content; an appliance that has the same content stores nothing */
+  async measure(head: string): Promise<number> {
+    await Bun.write(this.#path, head);
+    const zeros = ["dd", "if=/dev/zero", `of=${this.#path}`, "bs=1M", `count=${this.#sizeMib}`, "oflag=append"];
+    await run({ argv: [...zeros, "conv=notrunc,fsync"], timeoutMs: TOOL_MS });
+    const upload = () => watched(this.#target, this.#resident, () => this.#upload(Bun.file(this.#path)));
+    return await rateOf(this.#sizeMib, upload);
+  }
+
+  /** Memory during the uploads so far, and during one in chunks. @param history what the daemon has been through */
+  async *memory(history: string): AsyncGenerator<Finding> {
+    const chunked: number[] = [];
+    const stream = Bun.file(this.#path).stream().pipeThrough(new TransformStream());
+    await watched(this.#target, chunked, () => this.#upload(stream));
+    if (this.#resident.length === 0 || chunked.length === 0) {
+      return void (yield missing("daemon's memory while uploading", "the appliance does not show /metrics"));
+    }
+    const { from, to } = uploadNames(this.#sizeMib);
+    const row = { from, to, unit: "MiB RSS", note: `the most that /metrics showed; ${history}` };
+    const most = Math.max(...this.#resident);
+    yield rowOf({ ...row, name: "daemon's memory while uploading", values: [most], atMost: 110 });
+    yield rowOf({ ...row, name: "the same, chunked", values: [Math.max(...chunked)], atMost: 150 });
+  }
+
+  async #upload(body: Blob | ReadableStream<Uint8Array>): Promise<void> {
+    const { client, options } = this.#target;
+    await client.call("POST", "/files", { body, deadline: false, signal: options.signal });
+  }
 }
 
 /** Does the work, and looks at the daemon's memory meanwhile. */

@@ -1,24 +1,18 @@
 import { type Crowd, followTogether } from "./crowd.ts";
-import { type Peer, servePeer } from "./peer.ts";
 
-/** What this thread is asked for. */
-export type ThreadRequest = Peer | Crowd;
-
-/** Where a peer serves, what a crowd has received, or why there is neither. */
-export type ThreadReply =
-  | { readonly url: string }
+/** That all followers have seen the start, what each has received in the end, or why there is neither. */
+export type CrowdReply =
   | { readonly isFollowing: true }
   | { readonly receivedBytes: readonly number[] }
   | { readonly problem: string };
 
-// A thread of `coppice bench` that does what the measuring one must not be kept by.
+// A thread of `coppice bench` for followers, so that they do not delay the thread that measures.
 declare const self: Worker;
 
-self.onmessage = async ({ data }: MessageEvent<ThreadRequest>) => {
-  const reply = (message: ThreadReply) => self.postMessage(message);
+self.onmessage = async ({ data }: MessageEvent<Crowd>) => {
+  const reply = (message: CrowdReply) => self.postMessage(message);
   try {
-    if (data.kind === "crowd") reply({ receivedBytes: await followTogether(data, () => reply({ isFollowing: true })) });
-    else reply({ url: await servePeer(data) });
+    reply({ receivedBytes: await followTogether(data, () => reply({ isFollowing: true })) });
   } catch (error) {
     reply({ problem: (error as Error).message });
   }

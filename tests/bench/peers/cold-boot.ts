@@ -1,11 +1,11 @@
 import { join } from "node:path";
-import { createScratch } from "../../oci/scratch-disk.ts";
-import { DIE_WITH_PARENT, start } from "../../system/exec.ts";
-import { scratchDirectory } from "../../system/scratch.ts";
-import { Agent, type ExecHandle } from "../../vm/agent/agent.ts";
-import { SocketChannel } from "../../vm/agent/channel.ts";
-import { SYNC_ENTROPY_BYTES } from "../../vm/agent/protocol.ts";
-import type { Acceleration } from "../../vm/vmm.ts";
+import { createScratch } from "../../../src/oci/scratch-disk.ts";
+import { DIE_WITH_PARENT, start } from "../../../src/system/exec.ts";
+import { scratchDirectory } from "../../../src/system/scratch.ts";
+import { Agent, type ExecHandle } from "../../../src/vm/agent/agent.ts";
+import { SocketChannel } from "../../../src/vm/agent/channel.ts";
+import { SYNC_ENTROPY_BYTES } from "../../../src/vm/agent/protocol.ts";
+import type { Acceleration } from "../../../src/vm/vmm.ts";
 
 export interface BareMachine {
   readonly kernel: string;

@@ -28,7 +28,7 @@ export async function startBareEcho(machine: BareMachine): Promise<BareEcho & { 
     if (received === wanted) arrived.resolve(performance.now());
   });
   const ended = bare.handle.exit.then(({ exitCode }) => exitCode);
-  // Nobody waits for it when the machine is ended.
+  // No caller waits for it when the machine is ended.
   ended.catch(() => undefined);
   const isReady = Promise.race([arrived.promise.then(() => true), ended.then(() => false)]);
   const roundTrip = async (line: string): Promise<number> => {
