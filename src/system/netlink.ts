@@ -16,7 +16,8 @@ const { symbols: libc } = dlopen("libc.so.6", {
 const AF_NETLINK = 16;
 const SOCK_RAW_CLOEXEC = 3 | 0o2000000;
 const SOL_NETLINK = 270;
-const NETLINK_GET_STRICT_CHK = 12;
+/** NETLINK_GET_STRICT_CHK */
+const STRICT_CHECK_FLAG = 12;
 const MSG_DONTWAIT = 0x40;
 /** More than the kernel puts into one datagram of a dump. */
 const DATAGRAM_BYTES_MAX = 65_536;
@@ -47,7 +48,7 @@ export function localAddresses(): AddressRange[] {
   const fd = checked("socket", libc.socket(AF_NETLINK, SOCK_RAW_CLOEXEC, 0));
   using _fd = { [Symbol.dispose]: () => closeSync(fd) };
   // Then only the routes that are asked for are sent. Kernels before 4.20 send all.
-  libc.setsockopt(fd, SOL_NETLINK, NETLINK_GET_STRICT_CHK, ptr(Uint32Array.of(1)), 4);
+  libc.setsockopt(fd, SOL_NETLINK, STRICT_CHECK_FLAG, ptr(Uint32Array.of(1)), 4);
   const route = new Uint8Array(ROUTE.bytes);
   route[4] = ROUTE.tableLocal;
   route[7] = ROUTE.typeLocal;

@@ -65,8 +65,9 @@ export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
 
 export const NetworkVerdict = oneOf(NETWORK_VERDICTS, {
   description:
-    "allowed: connected, or given up by the sandbox meanwhile; denied: by the rules; denied_private: the address is not public; denied_sni: no TLS, or TLS with " +
-    "another name; no_such_name; refused, unreachable, timed_out: by the host; limited: by a limit of the operator",
+    "allowed: connected, or given up by the sandbox meanwhile; denied: by the rules; denied_private: the address is not " +
+    "public; denied_sni: no TLS, or TLS with another name; no_such_name; refused, unreachable, timed_out: by the host; " +
+    "limited: by a limit of the operator",
 });
 const NetworkPort = Type.Union([Type.Integer(), Type.Null()], { description: "null: a question for the name" });
 const NetworkHost = Type.String({ description: "the name or address that was asked for" });
