@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 	frame_open(&transport);
 	loop_open(&transport);
 	if (!rings_prepare())
-		log_line("rings: %s", strerror(errno));
+		log_fatal("rings: %s", strerror(errno));
 	/* Before the first request is read: an answered SYNC means that the machine is complete. */
 	platform_ready();
 	network_open();

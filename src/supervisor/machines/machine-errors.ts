@@ -2,8 +2,8 @@ import { ApiError } from "../../domain/errors.ts";
 import { LayerIndexError } from "../../storage/index/layer-index-format.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "../../vm/agent/agent.ts";
-import { machineExitOf, VmmError } from "../../vm/machine-end.ts";
-import type { Machine, MachineExit } from "../../vm/vmm.ts";
+import { machineExitOf, signalKindOf, VmmError } from "../../vm/machine-end.ts";
+import type { Machine, MachineExit, MachineShape } from "../../vm/vmm.ts";
 import { agentFailure } from "./guest-errors.ts";
 
 /** Bounds the wait for the exit of a VMM whose agent has closed its connection; it usually exits at once. */
@@ -53,14 +53,23 @@ function monitorOf({ monitor }: MachineExit): string {
   return monitor === undefined ? "" : ` (${monitor})`;
 }
 
-/** The error for callers when no machine could be started. Other messages are left out: they may name host paths. */
-export function startFailure(error: unknown): ApiError {
+/**
+ * The error for callers when no machine could be started. Other messages are left out: they may name host paths.
+ * @param shape the shape, when only machines of this shape cannot be started
+ */
+export function startFailure(error: unknown, shape: MachineShape | null = null): ApiError {
   if (error instanceof ApiError) return error;
   const exit = machineExitOf(error);
   const detail = error instanceof VmmError ? error.message : "";
   const why = exit === null ? detail : endedBefore("the virtual machine ran", exit);
-  const message = `virtual machines cannot be started${why === "" ? "" : `: ${why}`}`;
+  const which = shape === null ? "" : ` with vcpus ${shape.vcpus} and memory_bytes ${shape.memoryBytes}`;
+  const message = `virtual machines${which} cannot be started${why === "" ? "" : `: ${why}`}`;
   return new ApiError("unavailable", message, exit === null ? {} : { reason: exit.reason }, { cause: error });
+}
+
+/** True for a failure of a machine or its VMM that no other process caused: another start would likely fail as well. */
+export function isOwnFailure(error: unknown): boolean {
+  return error instanceof VmmError && signalKindOf(error) !== "signal";
 }
 
 /**

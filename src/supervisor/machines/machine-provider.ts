@@ -3,8 +3,9 @@ import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import { retryPauseMs, sleepUnlessAborted } from "../../system/waiting.ts";
 import type { Pool, PooledMachine } from "../../vm/pool.ts";
+import { templateShape } from "../../vm/templates.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
-import { startFailure } from "./machine-errors.ts";
+import { isOwnFailure, startFailure } from "./machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "./machine-source.ts";
 import { Outage } from "./outage.ts";
 
@@ -44,6 +45,8 @@ const NOT_YET = "waits for acceleration";
 const UNKNOWN = "looking for a way to run virtual machines";
 /** Longest pause before the next attempt to take one machine, when other machines can be started. */
 const TAKE_PAUSE_MS_MAX = 15_000;
+/** Attempts to start a machine of a shape that fails although other machines can be started. */
+const SHAPE_ATTEMPTS_COUNT = 3;
 
 /**
  * Gives machines to the rest of the service. The daemon answers requests before it knows whether machines can run, so
@@ -83,11 +86,11 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
   }
 
   take(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
-    return this.#take((pool) => pool.take(shape, signal), signal);
+    return this.#take(shape, (pool) => pool.take(shape, signal), signal);
   }
 
   takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
-    return this.#take((pool) => pool.takeUnpooled(shape, signal), signal);
+    return this.#take(shape, (pool) => pool.takeUnpooled(shape, signal), signal);
   }
 
   async launcher(signal: AbortSignal): Promise<string> {
@@ -122,9 +125,15 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
 
   /**
    * Retries until it has a machine. After a second failure it tests whether any machine can be started: if none can, that
-   * is an outage, and all callers wait for its end; otherwise only this caller waits and retries.
+   * is an outage, and all callers wait for its end; otherwise only this caller waits and retries, and gives up early when
+   * the shape seems to be the reason.
    */
-  async #take(take: (pool: Pool) => Promise<PooledMachine>, signal: AbortSignal): Promise<ReadyMachine> {
+  async #take(
+    shape: MachineShape,
+    take: (pool: Pool) => Promise<PooledMachine>,
+    signal: AbortSignal,
+  ): Promise<ReadyMachine> {
+    const untested = this.#isTested(shape) ? null : shape;
     let failingSinceMs = Number.POSITIVE_INFINITY;
     for (let failures = 1; ; failures++) {
       const { pool } = await this.#open(signal);
@@ -136,15 +145,24 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
         this.#stopped.signal.throwIfAborted();
         if (error instanceof ApiError || storageFull(error) !== null) throw error;
         failingSinceMs = Math.min(failingSinceMs, startedAtMs);
-        if (performance.now() - failingSinceMs >= this.#options.giveUpMs) throw startFailure(error);
+        if (performance.now() - failingSinceMs >= this.#options.giveUpMs) throw startFailure(error, untested);
         const pauseMs = retryPauseMs(failures, TAKE_PAUSE_MS_MAX);
         this.#options.log.warn("cannot start a machine", { error, retry_ms: pauseMs });
         if (failures === 1) continue;
         this.#outage ??= this.#begin((stop) => this.#startOne(stop));
         await this.#outage.over(signal);
+        // Another machine could be started.
+        const isHopeless = untested !== null && failures >= SHAPE_ATTEMPTS_COUNT && isOwnFailure(error);
+        if (isHopeless) throw startFailure(error, untested);
         await sleepUnlessAborted(pauseMs, signal);
       }
     }
+  }
+
+  /** True for the shape of the machine that `#startOne` starts. */
+  #isTested(shape: MachineShape): boolean {
+    const { vcpus, memoryBytes } = templateShape(shape);
+    return vcpus === this.#options.shape.vcpus && memoryBytes === this.#options.shape.memoryBytes;
   }
 
   /** Starts a machine and ends it. @throws the reason why no machine can be started */

@@ -8,7 +8,7 @@ import {
 } from "../../../src/supervisor/machines/machine-provider.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
-import { throwing } from "../../support/failures.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { FakeVmm } from "../../support/fake-vmm.ts";
 import { pause, until } from "../../support/waiting.ts";
 
@@ -27,9 +27,9 @@ function platform(onDispose: () => void = () => undefined): MachinePlatform {
 }
 
 /** Machines of a VMM of scripts, without any that wait. */
-function fakeProvider(vmm: FakeVmm, giveUpMs = LONG_MS): MachineProvider {
-  const templates = new TemplateStore({ vmm, log: silentLog });
-  const pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog });
+function fakeProvider(vmm: FakeVmm, giveUpMs = LONG_MS, greeting: { helloTimeoutMs?: number } = {}): MachineProvider {
+  const templates = new TemplateStore({ vmm, log: silentLog, ...greeting });
+  const pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog, ...greeting });
   return providerOf(async () => ({ ...platform(), pool }), giveUpMs);
 }
 
@@ -182,6 +182,51 @@ describe("a machine that cannot be had", () => {
     await using _second = await machines.take(SHAPE, never);
     enough.abort(new Error("cancelled"));
     expect(await large).toMatchObject({ message: "cancelled" });
+  });
+
+  const SMALL = { vcpus: 1, memoryBytes: 1 };
+  const OF_SMALL = "virtual machines with vcpus 1 and memory_bytes 1 cannot be started: ";
+  test.each([
+    ["whose machine never greets", { mute: true }, [], "the guest did not greet: its console ends: a console"],
+    [
+      "whose machine ends before it greets",
+      {},
+      ["hello" as const],
+      "the virtual machine monitor ended before the virtual machine ran (QEMU, exit code 1)",
+    ],
+  ])("is refused after a few attempts for a shape %s, while others run", async (_, script, killedAt, reason) => {
+    const vmm = new FakeVmm();
+    vmm.exitCode = 1;
+    await using machines = fakeProvider(vmm, LONG_MS, { helloTimeoutMs: 1 });
+    await using _first = await machines.take(SHAPE, never);
+    const { boot, bootForTemplate } = vmm;
+    let bootsCount = 0;
+    const scripted = (start: FakeVmm["boot"]) => (shape: typeof SHAPE) => {
+      const isSmall = shape.memoryBytes < SHAPE.memoryBytes;
+      if (isSmall) bootsCount += 1;
+      vmm.script = isSmall ? script : {};
+      vmm.killedAt.splice(0, 1, ...(isSmall ? killedAt : []));
+      return start.call(vmm, shape);
+    };
+    Object.assign(vmm, { boot: scripted(boot), bootForTemplate: scripted(bootForTemplate) });
+    expect(await failureOf(machines.take(SMALL, never))).toMatchObject({
+      code: "unavailable",
+      message: OF_SMALL + reason,
+    });
+    // Each attempt boots a machine for the template, and one from cold; a failed template is not built again at once.
+    expect(bootsCount).toBeLessThanOrEqual(6);
+    expect(machines.state().acceleration).toBe("");
+    await using _second = await machines.take(SHAPE, never);
+  });
+
+  test("is requested again when something ended its monitor, whatever its shape", async () => {
+    const vmm = new FakeVmm();
+    await using machines = fakeProvider(vmm);
+    await using _first = await machines.take(SHAPE, never);
+    vmm.killedAt.push("start", "start", "start", "start", "start", "start", "start", "start");
+    await using taken = await machines.take(SMALL, never);
+    expect(vmm.live.has(taken.machine)).toBe(true);
+    expect(vmm.killedAt).toEqual([]);
   });
 
   test("is refused at once when the disk is full", async () => {
