@@ -59,6 +59,8 @@ export interface SpawnInput extends CommandInput {
   readonly image: string;
   /** input files by path in the sandbox */
   readonly files?: Readonly<Record<string, FileInput>> | undefined;
+  /** where the time limit counts from; default is the start of the command */
+  readonly timeoutFrom?: "start" | "request" | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
   /** true: the new image has the variables of its parent, with `env` over them and without those of `unset` */

@@ -24,7 +24,7 @@ export type Attached =
   | { readonly kind: "output"; readonly stream: OutputStream; readonly bytes: Uint8Array }
   /** all output up to the event `id` was delivered */
   | { readonly kind: "position"; readonly id: number }
-  /** number of bytes of the stream that were not logged */
+  /** number of bytes of the stream that were not logged, or for which a lossless client was too slow */
   | { readonly kind: "dropped"; readonly stream: OutputStream; readonly bytes: number }
   /** null: the process never ran, or the machine or the host failed before the end of the process was known */
   | { readonly kind: "end"; readonly exit: ProcessEnd | null };
@@ -218,6 +218,10 @@ async function* fromTap({ process: tapped, tap }: Tapped): AsyncGenerator<Attach
   }
   for await (const chunk of tap.chunks()) yield { kind: "output", ...chunk };
   if (tap.hasLeft) return true;
+  for (const stream of OUTPUT_STREAMS) {
+    const bytes = tap.missed[stream];
+    if (bytes > 0) yield { kind: "dropped", stream, bytes };
+  }
   try {
     const { exitCode, signal, timedOut } = await tapped.exit;
     yield { kind: "end", exit: { exit_code: exitCode, signal, timed_out: timedOut } };

@@ -86,6 +86,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
         imageId,
         files: files.map((file) => resolveFile(parts, principal, file)),
         network: network === "ceiling" ? ceilingOf(principal, limits.network) : networkOf(network, limits.network),
+        requestedAt: request.timeoutFrom === "request" ? Date.now() : null,
       });
       return id;
     },

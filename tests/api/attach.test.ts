@@ -15,6 +15,7 @@ import { AttachedClient } from "../support/api/attached.ts";
 import { heldTest } from "../support/api/program.ts";
 import { queuedInstance, type RunningOptions, runningInstance } from "../support/api/running.ts";
 import { refusedHandshake, socketClient } from "../support/api/socket.ts";
+import { stalledReader } from "../support/api/stalled-reader.ts";
 import { CuttingRelay } from "../support/cutting-relay.ts";
 import { type NativeInstance, nativeInstance, shellSpec } from "../support/native-instance.ts";
 import { pause, until } from "../support/waiting.ts";
@@ -206,27 +207,30 @@ describe("a lossless attachment", () => {
     const script = "for i in 1 2 3 4 5 6 7 8; do head -c 4000000 /dev/zero; echo $i >&2; done";
     await using running = await runningInstance(api, `read line; ${script}`, OPEN);
     using follower = await open(running.path);
-    const { hostname, port } = new URL(api.url);
-    const stopped = await Bun.connect({
-      hostname,
-      port: Number(port),
-      socket: { data: (socket) => void socket.pause() },
-    });
-    const lines = [
-      `GET ${running.path}/processes/1/attach?lossless=true HTTP/1.1`,
-      ...[`Host: ${hostname}:${port}`, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"],
-      ...["Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", `Authorization: Bearer ${api.token}`],
-    ];
-    stopped.write(`${lines.join("\r\n")}\r\n\r\n`);
+    const stopped = await stalledReader(api, running.path);
     await until("the reader holds the process back", () => api.parts.instances.clients().tapsCount === 1);
     follower.type("\n");
     await follower.until("\0");
     await pause("for a process that is not to come further", 500);
     expect(follower.of(2).toString()).not.toContain("8");
-    stopped.terminate();
+    stopped[Symbol.dispose]();
     expect(await follower.socket.closed).toMatchObject({ code: 1000 });
     expect(follower.of(2).toString()).toEndWith("8\n");
     expect(api.parts.instances.clients().tapsCount).toBe(0);
+  });
+
+  heldTest("is told what it missed of a process that did not wait for it, and the end", async () => {
+    await using running = await runningInstance(api, "read line; echo late; exit 3", OPEN);
+    using client = await open(running.path, "?lossless=true");
+    await until("it is attached", () => running.command.taps.count === 1);
+    running.command.taps.letGo();
+    client.type("\n");
+    expect(await client.socket.closed).toMatchObject({ code: 1000 });
+    expect(client.of(1).byteLength).toBe(0);
+    expect(client.statuses).toEqual([
+      { dropped: { stream: "stdout", bytes: 5 } },
+      { exit_code: 3, signal: null, timed_out: false },
+    ]);
   });
 
   heldTest("goes over to the machine that takes the place of one that was lost", async () => {

@@ -55,6 +55,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
       disposable: false,
       resources: { vcpus: 1, memoryBytes: 268_435_456, diskBytes: 1_073_741_824 },
       network: null,
+      requestedAt: null,
     });
   });
 
@@ -121,6 +122,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
       disposable: true,
       resources: { vcpus: 2, memoryBytes: 536_870_912, diskBytes: 2_147_483_648 },
       network: { allow: [{ host: "a.example.org", ports: [80, 443] }], tls: "any", record: false },
+      requestedAt: null,
     });
   });
 

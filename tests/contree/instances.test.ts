@@ -121,6 +121,20 @@ describe("POST /instances", () => {
     expect(operation.metadata.resources_limits.max_layer_bytes).toBeLessThan(1e15);
   });
 
+  test("the time limit counts from the request, and the result is there before it", async () => {
+    const timeout = 20;
+    const { operation, out } = await shell("echo begun; sleep 1000", { timeout, disposable: false });
+    expect(out).toBe("begun\n");
+    expect(operation.metadata).toMatchObject({ timeout, result: { state: { timed_out: true, signal: 9 } } });
+    expect(operation.result.image).toBe(contree.image);
+    const { created_at, finished_at } = (await (
+      await contree.appliance.fetch(`/operations/${operation.uuid}`)
+    ).json()) as { created_at: string; finished_at: string };
+    expect(Date.parse(finished_at) - Date.parse(created_at)).toBeLessThan(timeout * 1000);
+    const events = await contreeEvents(contree, operation.uuid);
+    expect(events.find(({ type }) => type === "spawn")?.data).toMatchObject({ timeout });
+  });
+
   test("a network that nobody allows is none, and no error", async () => {
     for (const networking of [{}, { enabled: true }, { enabled: false }, { enabled: null }]) {
       expect(await shell("ls /sys/class/net", { networking })).toMatchObject({ out: "lo\n", code: 0 });

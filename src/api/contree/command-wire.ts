@@ -26,6 +26,7 @@ export function spawnOf(
     ...commandOf(body, preserve_env ?? false),
     image,
     timeoutSeconds: Math.min(timeout ?? timeoutSecondsMax, timeoutSecondsMax),
+    timeoutFrom: "request",
     hostname: hostname || HOSTNAME_DEFAULT,
     disposable: disposable ?? false,
     preserveEnv: preserve_env ?? false,

@@ -57,10 +57,17 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     },
     leave: () => stop.abort(),
   });
+  let isWhole = true;
   const session =
     streams === null
       ? null
-      : await openSession(options, streams, { stop: stop.signal, onShown: () => progress.hide() });
+      : await openSession(options, streams, {
+          stop: stop.signal,
+          onShown: () => progress.hide(),
+          onDropped: () => {
+            isWhole = false;
+          },
+        });
   let lost: Timer | undefined;
   using _lost = { [Symbol.dispose]: () => clearTimeout(lost) };
   const passed = session?.run().then((end) => {
@@ -92,17 +99,21 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     const isWanted = operation.status === "CANCELLED" && signals.interrupted;
     throw new CliError(new OperationError(operation).message, isWanted ? EXIT_INTERRUPTED : EXIT_NOT_RUN);
   }
-  return { written, isComplete: end === "complete", operation };
+  return { written, isComplete: end === "complete" && isWhole, operation };
 }
 
 /** A session that may have no connection: what is missing is in the result of the operation then. */
 async function openSession(
   { client, io, id, onStarted }: WatchOptions,
   { input, hasTerminal }: Streams,
-  { stop, onShown }: { readonly stop: AbortSignal; readonly onShown: () => void },
+  {
+    stop,
+    onShown,
+    onDropped,
+  }: { readonly stop: AbortSignal; readonly onShown: () => void; readonly onDropped: () => void },
 ): Promise<Session> {
   const process = { instance: id, spid: COMMAND_SPID };
-  const attachment = await Attachment.open(client, process, { lossless: true, signal: stop }).catch(
+  const attachment = await Attachment.open(client, process, { lossless: true, onDropped, signal: stop }).catch(
     async (error: Error) => {
       const isLost = error instanceof UnreachableError || error instanceof ResponseError || stop.aborted;
       if (isLost && input !== "keys") return null;

@@ -31,6 +31,8 @@ import { TimeLimit } from "./time-limit.ts";
 
 /** The agent enforces the time limit; the host waits this much longer for the agent's report. */
 const EXIT_GRACE_MS = 5000;
+/** The part of it in which slow readers can still take the rest of the output. */
+const READERS_MS_MAX = 2000;
 const SIGKILL_EXIT_CODE = 137;
 /** Connections whose programs have ended get this time to pass on what was sent. */
 const DRAIN_MS_MAX = 1000;
@@ -83,7 +85,7 @@ export interface InstanceTools extends CaptureTools {
  */
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
-  const limit = new TimeLimit(job.submission.timeoutSeconds * 1000);
+  const limit = limitOf(job);
   using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events: tools.events });
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
@@ -266,7 +268,8 @@ async function runCommand(
   const time = new GuestTime({ allowedMs: prepareMs });
   const steps = prepare(instance, tools, { ...context, time });
   const spec = specOf(job, limit);
-  const command = instance.start(spec, commandLog.sink(spec));
+  // The log has the limit that was requested.
+  const command = instance.start(spec, commandLog.sink({ ...spec, timeoutMs: limit.ms }));
   for (const [index, { phase, name, done }] of steps.entries()) {
     await time.wait(name, done);
     // All files together are one step.
@@ -274,19 +277,28 @@ async function runCommand(
   }
   await time.wait("starting the command", command.started);
   const startedAt = performance.now();
-  // The report may never come: the command may have starved the agent.
-  const exit = await limit.within(command.exit, EXIT_GRACE_MS);
+  const exit = (await limit.within(command.exit, READERS_MS_MAX)) ?? (await lateExit(instance, command.exit));
   const ranMs = performance.now() - startedAt;
   laps.lap("exec");
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
   if (exit !== null) {
     commandLog.exited(exit);
     // The other processes died with the command: log their ends before the log is closed.
-    await withinTime(instance.settled(), EXIT_GRACE_MS, () => null);
+    const settled = instance.settled();
+    await withinTime(settled, READERS_MS_MAX, () => lateExit(instance, settled));
     await tools.network?.drain(DRAIN_MS_MAX);
   } else commandLog.cutOff({ ...end, ranMs });
   progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };
   return { figures: progress.ended, ranMs, agentAnswers: exit !== null };
+}
+
+/**
+ * Waits for an exit that is due. The agent reports it after the last byte of the output, which readers may be too slow to
+ * take, so they no longer count. Null when the report does not come: the command may have starved the agent.
+ */
+async function lateExit<T>(instance: RunningInstance, exit: Promise<T>): Promise<T | null> {
+  instance.letReadersGo();
+  return await withinTime(exit, EXIT_GRACE_MS - READERS_MS_MAX, () => null);
 }
 
 type CommandEnd = Omit<RunFigures, "stdout" | "stderr">;
@@ -305,7 +317,13 @@ function specOf(job: LoggedJob, limit: TimeLimit): AgentExecSpec {
   const { stdin, ...command } = job.submission;
   const counted = stdin === null ? null : job.commandLog.counting(stdin());
   const { defaults } = job;
-  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.ms, defaults, stdin: counted });
+  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.begin(), defaults, stdin: counted });
+}
+
+function limitOf({ submission: { timeoutSeconds, requestedAt } }: InstanceJob): TimeLimit {
+  // The clock may have been set back.
+  const waitedMs = requestedAt === null ? null : Math.max(0, Date.now() - requestedAt);
+  return new TimeLimit(timeoutSeconds * 1000, waitedMs);
 }
 
 function hostnameOf({ operationId, submission }: InstanceJob): string {

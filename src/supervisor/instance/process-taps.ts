@@ -21,6 +21,8 @@ interface TapOptions {
 export class Tap implements Disposable {
   /** sizes of the logged and of the dropped output of each stream before the first chunk */
   readonly before: Readonly<Record<OutputStream, StreamBytes>>;
+  /** output of each stream after the last chunk, in `bytes`: the process did not wait for the reader any more */
+  readonly missed: Record<OutputStream, number> = { stdout: 0, stderr: 0 };
   readonly #options: TapOptions;
   /** null after disposal */
   #reader: OutputReader | null;
@@ -90,6 +92,8 @@ export class Tap implements Disposable {
 export class ProcessTaps {
   readonly #bytes: (stream: OutputStream) => StreamBytes;
   readonly #taps = new Set<Tap>();
+  /** false: the process waits for no reader */
+  #holds = true;
   /** null while there is no tap */
   #blocks: OutputBlocks | null = null;
   /** of the log, while it can take no more */
@@ -133,11 +137,21 @@ export class ProcessTaps {
    */
   push(stream: OutputStream, chunk: Uint8Array, logged: Promise<void> | undefined): Promise<void> | undefined {
     if (this.#blocks === null) return logged;
+    if (!this.#holds) {
+      for (const { missed } of this.#taps) missed[stream] += chunk.byteLength;
+      return logged;
+    }
     this.#blocks.push(stream, chunk);
     for (const tap of this.#taps) tap.notify();
     if (logged !== undefined && logged !== this.#logged) this.#await(logged);
     this.#taken ??= Promise.withResolvers();
     return this.#taken.promise;
+  }
+
+  /** From now on the process waits for no reader. They still get the output that waits, but none that comes later. */
+  letGo(): void {
+    this.#holds = false;
+    this.#settle();
   }
 
   /** To be called when the process has ended or is lost. */
@@ -154,7 +168,8 @@ export class ProcessTaps {
   }
 
   #settle(): void {
-    if (this.#logged !== null || [...this.#taps].some(({ isBehind }) => isBehind)) return;
+    const isHeld = this.#holds && [...this.#taps].some(({ isBehind }) => isBehind);
+    if (this.#logged !== null || isHeld) return;
     this.#taken?.resolve();
     this.#taken = null;
   }

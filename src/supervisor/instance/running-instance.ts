@@ -210,6 +210,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return isTaken && this.#command !== null;
   }
 
+  /** Lets all processes end that wait for slow readers of their output. */
+  letReadersGo(): void {
+    for (const { taps } of this.processes) taps.letGo();
+  }
+
   /** Waits for the ends of all processes beside the command, which die with it. */
   async settled(): Promise<void> {
     const beside = this.processes.filter(({ spid }) => spid !== Spid.command);

@@ -1,21 +1,53 @@
 import { withinTime } from "../../system/waiting.ts";
 
-/** The time limit of a command, in `milliseconds` from its start; it can only grow. */
+/**
+ * Part of a limit that counts from the request which is left for the way to the command, the end of its machine, and the
+ * capture: a share of the limit within bounds, in `milliseconds`.
+ */
+const REST_RATIO = 1 / 5;
+const REST_MS_MIN = 1000;
+const REST_MS_MAX = 5000;
+/** With less than this left, a command would only be killed. */
+const LEFT_MS_MIN = 1000;
+
+/** The time limit of a command, in `milliseconds`; it can only grow. */
 export class TimeLimit {
   #ms: number;
+  /** time on the monotonic clock at which the command has to end; null: the limit counts from its start */
+  #endAtMs: number | null = null;
+  /** the limit of a command that begins, from its start */
+  #fromStartMs: number;
 
-  constructor(ms: number) {
+  /** @param waitedMs time since the request, when the limit counts from there; null: it counts from the command's start */
+  constructor(ms: number, waitedMs: number | null = null) {
     this.#ms = ms;
+    this.#fromStartMs = ms;
+    if (waitedMs === null) return;
+    const restMs = Math.min(REST_MS_MAX, Math.max(REST_MS_MIN, ms * REST_RATIO));
+    this.#endAtMs = performance.now() + ms - waitedMs - restMs;
   }
 
+  /** The limit as it was requested. */
   get ms(): number {
     return this.#ms;
   }
 
-  /** Extends the limit. Returns false and changes nothing when it is already longer than `ms`. */
+  /**
+   * Gives the limit of a command that begins now, from its start. A command that begins too late to end in time gets the
+   * whole limit: clients that count from the request have given up by then, and others wait for its result.
+   */
+  begin(): number {
+    const leftMs = this.#endAtMs === null ? this.#ms : Math.floor(this.#endAtMs - performance.now());
+    this.#fromStartMs = leftMs < LEFT_MS_MIN ? this.#ms : Math.min(leftMs, this.#ms);
+    return this.#fromStartMs;
+  }
+
+  /** Extends the limit, to `ms` from the start. Returns false and changes nothing when it is already longer than that. */
   extend(ms: number): boolean {
     if (ms < this.#ms) return false;
     this.#ms = ms;
+    this.#fromStartMs = ms;
+    this.#endAtMs = null;
     return true;
   }
 
@@ -27,7 +59,7 @@ export class TimeLimit {
     const startedAt = performance.now();
     const done = work.then((value) => ({ value }));
     for (;;) {
-      const leftMs = this.#ms + graceMs - (performance.now() - startedAt);
+      const leftMs = this.#fromStartMs + graceMs - (performance.now() - startedAt);
       if (leftMs <= 0) return null;
       const settled = await withinTime(done, leftMs, () => null);
       if (settled !== null) return settled.value;

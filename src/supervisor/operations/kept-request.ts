@@ -137,7 +137,7 @@ function jsonCharacters(texts: readonly string[]): number {
 
 /** What an instance was asked to do, from its stored body with all defaults filled in. */
 export function keptInstance(body: InstanceBody, resources: RequestedResources | null): KeptInstance {
-  const { argv, shell, files, envNames = null, stdinBytes = null, isCut = false, ...fields } = body;
+  const { argv, shell, files, envNames = null, stdinBytes = null, isCut = false, requestedAt: _at, ...fields } = body;
   // A shell's arguments are its own name, an option, the expression, its name again, and those of the request.
   const [command = "", ...args] = shell ? [argv[2] ?? "", ...argv.slice(4)] : argv;
   const placed = files.map(({ path, fileId, mode, uid, gid }) => ({ path, fileId, mode, uid, gid }));

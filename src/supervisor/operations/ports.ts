@@ -41,6 +41,8 @@ export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"
   readonly files: readonly SubmittedFile[];
   /** null: none */
   readonly network: NetworkRequest | null;
+  /** time from which the time limit counts, in `milliseconds` since the epoch; null: it counts from the command's start */
+  readonly requestedAt: number | null;
 }
 
 /** An instance that the scheduler has admitted. */

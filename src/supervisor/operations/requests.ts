@@ -35,7 +35,7 @@ interface InstanceSecrets {
 const OWNER_DEFAULT = { uid: 0, gid: 0 };
 const INSTANCE_DEFAULT = {
   ...OWNER_DEFAULT,
-  ...{ stdinOpen: false, terminal: null, network: null },
+  ...{ stdinOpen: false, terminal: null, network: null, requestedAt: null },
   ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
 };
 const IMPORT_DEFAULT = { reuse: false, keepTags: false };

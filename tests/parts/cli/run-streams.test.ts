@@ -117,6 +117,16 @@ test("what a broken connection loses comes from the result", async () => {
   expect([code, stdout.toString()]).toEqual([0, "all that was kept"]);
 });
 
+test("what the appliance did not wait for comes from the result", async () => {
+  appliance.onSocket = (socket) => {
+    send(socket, Channel.stdout, "all that");
+    send(socket, Channel.status, JSON.stringify({ dropped: { stream: "stdout", bytes: 9 } }));
+    finish(socket, 0);
+  };
+  const { code, stdout } = await coppice();
+  expect([code, stdout.toString()]).toEqual([0, "all that was kept"]);
+});
+
 test("an appliance that stays away leaves the run, whose id is told", async () => {
   const { now } = performance;
   let skippedMs = 0;

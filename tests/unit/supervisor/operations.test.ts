@@ -35,6 +35,7 @@ const SUBMISSION: InstanceSubmission = {
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
   network: null,
+  requestedAt: null,
 };
 
 let store: OperationsStore;

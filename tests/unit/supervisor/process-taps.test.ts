@@ -107,3 +107,23 @@ test("single bytes of alternating streams cost a reader that stalls about their 
   for await (const { bytes } of chunks) count += bytes.byteLength;
   expect(count).toBe(2 * COUNT);
 });
+
+test("a process that is let go does not wait; its reader gets what waited, and the size of the rest", async () => {
+  const taps = makeTaps();
+  using tap = taps.open();
+  const wait = taps.push("stdout", text("taken late"), undefined);
+  let isOver = false;
+  const released = wait?.then(() => {
+    isOver = true;
+  });
+  await turns(2);
+  expect(isOver).toBe(false);
+  taps.letGo();
+  await released;
+  using late = taps.open();
+  expect(taps.push("stdout", text("too late"), undefined)).toBeUndefined();
+  taps.end();
+  expect(await readAll(tap)).toEqual([["stdout", "taken late"]]);
+  expect(await readAll(late)).toEqual([]);
+  for (const { missed } of [tap, late]) expect(missed).toEqual({ stdout: 8, stderr: 0 });
+});

@@ -39,6 +39,7 @@ const submission: InstanceSubmission = {
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
   network: NETWORK,
+  requestedAt: 7,
 };
 
 let directory: string;
@@ -109,7 +110,8 @@ test("a request that an older version stored has no terminal, no network, and ro
   const before = waiting();
   const { id } = await before.submitInstance(alice, { ...submission, files: [] });
   await before[Symbol.asyncDispose]();
-  const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, network: _network, ...old } = submission;
+  const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, network: _network, ...newer } = submission;
+  const { requestedAt: _requestedAt, ...old } = newer;
   const file = { path: "/f", fileId: "f", sha256: "s", sizeBytes: 1, mode: 0o644 };
   const { shell: _shell, unset: _unset, inherit: _inherit, isCwdGiven: _given, ...older } = old;
   const { preserveEnv: _preserveEnv, preserveCwd: _preserveCwd, ...oldest } = older;
@@ -127,6 +129,7 @@ test("a request that an older version stored has no terminal, no network, and ro
     stdinOpen: false,
     terminal: null,
     network: null,
+    requestedAt: null,
     files,
   } as never);
   const row = rowOf(id);
