@@ -8,7 +8,7 @@ import { FILE_MAGIC, HEADER_BYTES, PAYLOAD_BYTES_MAX, readRecord } from "./recor
  */
 const GRID_BYTES = 65_536;
 /** It also ends before an event whose id is a multiple of this: readers block the event loop for each piece. */
-const GRID_EVENTS_COUNT = 1024;
+const GRID_EVENTS_COUNT = 2048;
 /** Distance of two entries of an index, in `bytes`. */
 const INDEX_STEP_BYTES = 65_536;
 
@@ -68,8 +68,8 @@ export class EventReader {
   }
 
   /**
-   * The next events, at most 96 KiB and 1024 of them; empty when no whole record lies before `endBytes`. A damaged record ends the log. The
-   * payloads stay valid, unless the buffer is reused.
+   * The next events, at most 96 KiB and 2048 of them; empty when no whole record lies before `endBytes`. A damaged record
+   * ends the log. The payloads stay valid, unless the buffer is reused.
    */
   async next(endBytes: number): Promise<LogEvent[]> {
     const buffer = this.#buffer(endBytes);
