@@ -65,7 +65,7 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
   const submission = {
     ...{ imageId: "i", argv: ["true"], env: {}, cwd: "/", timeoutSeconds: 60, files: [], truncateOutputAtBytes: 1 },
     ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, stdin: null, hostname: null, disposable: true },
-    resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+    ...{ resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 }, requestedAt: null },
   } as unknown as Parameters<typeof execute>[1]["submission"];
   const tools = {
     ...{ layout, layers, log, events, network, laps: new Laps(), instances: new LiveInstances() },

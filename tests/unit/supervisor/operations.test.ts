@@ -28,14 +28,13 @@ const SUBMISSION: InstanceSubmission = {
   timeoutSeconds: 1,
   files: [],
   truncateOutputAtBytes: 1,
-  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null },
+  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, requestedAt: null },
   ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
   stdin: null,
   hostname: null,
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
   network: null,
-  requestedAt: null,
 };
 
 let store: OperationsStore;

@@ -13,7 +13,7 @@ describe("a request for an instance", () => {
       ...{ image: "tag:x", command: "true", args: [], shell: false, inherit: true, env: {}, unset: [] },
       ...{ cwd: undefined, uid: 0, gid: 0, hostname: "linuxkit", disposable: false, files: {} },
       ...{ preserveEnv: false, preserveCwd: false, stdin: undefined, stdinOpen: false, timeoutSeconds: 3600 },
-      ...{ truncateOutputAtBytes: undefined, resources: undefined, network: "ceiling" },
+      ...{ truncateOutputAtBytes: undefined, resources: undefined, network: "ceiling", timeoutFrom: "request" },
     });
   });
 
