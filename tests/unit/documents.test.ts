@@ -6,6 +6,10 @@ import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
 import { COMMANDS } from "../../src/cli/command-line.ts";
 import { keyNames } from "../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../src/config/keys.ts";
+import {
+  WAITING_COUNT_MAX as QUERIES_COUNT_MAX,
+  WAITING_TOTAL_MAX as QUERIES_TOTAL_MAX,
+} from "../../src/db/scans/scans.ts";
 import { ERROR_CODES } from "../../src/domain/errors.ts";
 import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/guest-path.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX, TAGS_COUNT_MAX } from "../../src/domain/image.ts";
@@ -56,6 +60,7 @@ test("the limits are the limits of the code", () => {
   const configured = "`limits.image_bytes_max` and `limits.image_entries_max`";
   const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, if one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
   const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
+  const queries = `${QUERIES_COUNT_MAX}, and ${QUERIES_TOTAL_MAX} of all accounts, which take turns; more are refused with 429`;
   const overhead = `a 32nd of that, ${size(OVERHEAD_BYTES)}, and ${size(PROCESSOR_BYTES)}`;
   const walks = `${WALK_LIMITS.countMax}; more wait for up to ${WALK_LIMITS.waitMsMax / 1000} s, and are then refused with 429`;
   const json = `${JSON_VALUES_COUNT_MAX}, of which ${JSON_NAMES_COUNT_MAX} have names; nested ${JSON_DEPTH_MAX} deep`;
@@ -72,6 +77,7 @@ test("the limits are the limits of the code", () => {
     `| concurrent readers of events | ${READERS_COUNT_MAX} of one operation, ${ACCOUNT_READERS_COUNT_MAX} of one account; more are refused with 429 |`,
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,
     `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
+    `| waiting queries of an account that skip or search thousands of rows | ${queries} |`,
     `| concurrent listings, archives and comparisons of an account | ${walks} |`,
     `| concurrent replies of an account with long outputs, arrays of events, or large files in several pieces | ${walks} |`,
     `| rules of the network of a run | ${NETWORK_RULES_COUNT_MAX}, each with up to ${NETWORK_PORTS_COUNT_MAX} ports |`,

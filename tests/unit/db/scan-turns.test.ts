@@ -1,9 +1,15 @@
 import { afterEach, beforeEach, expect, spyOn, test } from "bun:test";
+import { previewDeletion } from "../../../src/db/branches/deletion.ts";
+import { listFiles } from "../../../src/db/files.ts";
+import { descendants, lineage } from "../../../src/db/history.ts";
+import { listImages } from "../../../src/db/images.ts";
+import { listOperations } from "../../../src/db/operations.ts";
 import { ScanThread } from "../../../src/db/scans/scan-thread.ts";
-import { WAITING_COUNT_MAX, WAITING_TOTAL_MAX } from "../../../src/db/scans/scans.ts";
+import { LARGE_OFFSET_MIN, WAITING_COUNT_MAX, WAITING_TOTAL_MAX } from "../../../src/db/scans/scans.ts";
+import { listImagesPerTag } from "../../../src/db/tag-listing.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
-import type { AccountId } from "../../../src/domain/ids.ts";
-import { alice, bob, type TestDatabase, testDatabase } from "../../support/database.ts";
+import type { AccountId, LayerId } from "../../../src/domain/ids.ts";
+import { alice, bob, importImage, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
 const QUERY = { sql: "SELECT 1", params: [] };
 /** A query of about a tenth of a second. */
@@ -83,6 +89,25 @@ test("a query whose client has left is dropped", async () => {
   expect(await Promise.all(dropped)).toEqual(["left", "left"]);
   expect([await running, await last]).toEqual([null, null]);
   expect(posted).toHaveBeenCalledTimes(2);
+});
+
+test("a listing whose client has left is dropped", async () => {
+  const { db } = store;
+  const signal = AbortSignal.abort("left");
+  const far = { limit: 1, offset: LARGE_OFFSET_MIN, signal };
+  const by = { accountId: alice, signal };
+  const id = importImage(db);
+  const listings = [
+    listOperations(db, alice, far),
+    listImages(db, alice, far),
+    listImagesPerTag(db, alice, far),
+    listFiles(db, alice, far),
+    lineage(db, id, far, by),
+    descendants(db, id, { ...far, recursive: true }, by),
+    previewDeletion(db, { id, accountId: alice, layerId: newId<LayerId>() }, signal),
+  ];
+  for (const listing of listings) expect(await ask("listing", listing)).toBe("left");
+  expect(posted).not.toHaveBeenCalled();
 });
 
 test("the service's own queries do not wait for those of callers, nor these for them", async () => {
