@@ -91,7 +91,8 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
       unread(async (context: { readonly request: Request }) => {
         const { request } = context;
         const state = requests.of(request);
-        const turn = arrivals.take(null);
+        // The account is not known yet: tokens and sessions take turns, so that the requests of one hold up no other.
+        const turn = arrivals.take(request.headers.get("authorization") ?? request.headers.get("cookie"));
         if (turn !== undefined) await turn;
         const isOfPage = door !== null && isBelow(WEB_API_PREFIX, state.path);
         const path = isOfPage ? await door.admit(request, state) : state.path;
