@@ -24,6 +24,7 @@ import { until } from "../../support/waiting.ts";
 const NETWORK = { allow: [{ host: "a.example", ports: [443] }], tls: "sni", record: false } as const;
 const STDIN = Buffer.from(seededRandom(7).bytes(200_000));
 const image = newId<ImageId>();
+const imageOfBob = newId<ImageId>();
 const submission: InstanceSubmission = {
   imageId: image,
   argv: ["cat"],
@@ -53,7 +54,9 @@ beforeEach(async () => {
   const layer = { ...someLayer(), createdAt: 1 };
   for (const id of [alice, bob]) db.orm.insert(accounts).values({ id, createdAt: 1 }).run();
   db.orm.insert(layers).values(layer).run();
-  db.orm.insert(images).values({ id: image, accountId: alice, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
+  const common = { layerId: layer.id, sizeBytes: 1, createdAt: 1 };
+  db.orm.insert(images).values({ id: image, accountId: alice, ...common }).run();
+  db.orm.insert(images).values({ id: imageOfBob, accountId: bob, ...common }).run();
 });
 afterEach(async () => {
   db[Symbol.dispose]();
@@ -271,7 +274,7 @@ test("the waiting bytes of an account are limited, also while they are being sto
   const refusal = { code: "too_many_requests", details: { limit_bytes: room.bytesMax } };
   expect(await failureOf(before.submitInstance(alice, submission))).toMatchObject(refusal);
   expect(await kept()).toHaveLength(2);
-  expect(await before.submitInstance(bob, submission)).toBeDefined();
+  expect(await before.submitInstance(bob, { ...submission, imageId: imageOfBob })).toBeDefined();
   const small = await before.submitInstance(alice, { ...submission, stdin: null });
   before.cancel(alice, small.id);
   await before[Symbol.asyncDispose]();
