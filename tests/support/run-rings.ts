@@ -1,8 +1,8 @@
 /**
  * Runs rings of tests and prints at the end, alone on a line, `N passed, N failed`.
  * Usage: bun tests/support/run-rings.ts [RING…]   (no ring: all of them but those that take long)
- * Rings that are named run one after the other, and their output passes through. All of them run two at a time, as much of
- * their time is waiting; the output of each is printed as a whole when it ends.
+ * Rings that are named run one after the other, and their output passes through. Of all rings, COPPICE_TEST_LANES (default 1)
+ * run at a time, as much of their time is waiting; the output of each is printed as a whole when it ends.
  */
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -14,7 +14,8 @@ import { deadline } from "./waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const EXECUTABLE = "dist/coppice";
-const LANES_COUNT = 2;
+/** Rings that run at the same time. */
+const LANES_COUNT = Number(process.env["COPPICE_TEST_LANES"] ?? 1);
 /** Tests compare the mounts before and after: they see those of their own ring. */
 const OWN_MOUNTS = ["unshare", "--mount", "--"];
 /** Of a test that sets none: a loaded machine must not fail one that takes a second elsewhere. */
