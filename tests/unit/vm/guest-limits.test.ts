@@ -90,7 +90,7 @@ describe("limits of what a guest asks for", () => {
     await until("all beyond the connections are refused", () => answered() === WISHES_COUNT_MAX);
     for (let index = 1000; index < 1000 + WAITING_COUNT_MAX; index++) open(index);
     const frozen = failure(agent.freeze());
-    // They come faster than they are answered, a turn of the event loop at a time.
+    // They are handled in several turns of the event loop, between which some intervals may begin.
     for (let index = 3000; index < 3000 + 8 * WAITING_COUNT_MAX; index++) open(index);
     expect((await frozen).message).toContain("more requests");
     expect(await frozen).toBeInstanceOf(AgentProtocolError);
