@@ -55,8 +55,11 @@ beforeEach(async () => {
   for (const id of [alice, bob]) db.orm.insert(accounts).values({ id, createdAt: 1 }).run();
   db.orm.insert(layers).values(layer).run();
   const common = { layerId: layer.id, sizeBytes: 1, createdAt: 1 };
-  db.orm.insert(images).values({ id: image, accountId: alice, ...common }).run();
-  db.orm.insert(images).values({ id: imageOfBob, accountId: bob, ...common }).run();
+  const rows = [
+    { id: image, accountId: alice, ...common },
+    { id: imageOfBob, accountId: bob, ...common },
+  ];
+  db.orm.insert(images).values(rows).run();
 });
 afterEach(async () => {
   db[Symbol.dispose]();
