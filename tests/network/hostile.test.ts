@@ -160,6 +160,33 @@ print("done")`;
   expect(await eager.output(`python3 -c '${script}'`)).toBe("done");
 });
 
+test("connections that are reset at once, and names that nothing connects to, are all in the audit", async () => {
+  const { peers, names } = ring().site;
+  for (const name of ["data-1.test", "data-2.test"]) names.set(name, ADDRESSES.peers);
+  const before = peers.accepted["echo"] ?? 0;
+  const script = `
+import socket, struct, time
+for n in range(150):
+  s = socket.socket()
+  s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+  s.setblocking(False)
+  s.connect_ex(("${ADDRESSES.peers}", ${PEER_PORTS.echo}))
+  time.sleep(n % 5 / 1000)
+  s.close()
+for n in (1, 2): socket.gethostbyname("data-%d.test" % n)
+print("done")`;
+  await using hasty = await Guest.start();
+  expect(await hasty.output(`python3 -c '${script}'`)).toBe("done");
+  const { audit } = await hasty.end();
+  const reached = audit.entries.filter(({ host, verdict }) => host === ADDRESSES.peers && verdict === "allowed");
+  const told = reached.reduce((sum, { connections }) => sum + Number(connections), 0);
+  expect((peers.accepted["echo"] ?? 0) - before).toBeGreaterThan(0);
+  expect(told).toBeGreaterThanOrEqual((peers.accepted["echo"] ?? 0) - before);
+  for (const host of ["data-1.test", "data-2.test"]) {
+    expect(audit.entries).toContainEqual(expect.objectContaining({ host, port: null, verdict: "allowed" }));
+  }
+});
+
 test("names by the thousand are judged, counted and forgotten", async () => {
   const { nameServer } = ring().site;
   const before = await residentBytes();

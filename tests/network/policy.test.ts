@@ -191,7 +191,8 @@ test("what a request does not permit is denied, though the operator permits it",
   expect(web.seen.length).toBe(seen);
   const { audit } = await narrow.end();
   expect(verdicts(audit, "deb.test")).toEqual([expect.stringMatching(/^null denied \d+$/)]);
-  expect(verdicts(audit, "www.test")).toEqual(["8080 denied 1"]);
+  // The rules have the name, so it was asked for.
+  expect(verdicts(audit, "www.test")).toEqual(["8080 denied 1", expect.stringMatching(/^null allowed \d+$/)]);
   expect(verdicts(audit, ADDRESSES.web)).toEqual(["80 denied 1"]);
 });
 
