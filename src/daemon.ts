@@ -149,8 +149,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   void listener.composed.then(giveBackUnused);
   const isNew = () => countTokens(db, { now: clock() }) === 0;
   const owned = stack.move();
-  const dispose = { [Symbol.asyncDispose]: () => owned.disposeAsync() };
-  return { url: listener.url, isNew, isAlive: () => answers(db, log), ...dispose };
+  const isAlive = () => answers(db, log);
+  return { url: listener.url, isNew, isAlive, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
 /**

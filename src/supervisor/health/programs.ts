@@ -32,14 +32,13 @@ export const TOOLS: readonly Program[] = [
 ];
 
 /** The Debian packages of all programs, in alphabetical order. */
-export const DEBIAN_PACKAGES: readonly string[] = [...new Set([QEMU, ...TOOLS].map(packageOf))].sort();
+export const DEBIAN_PACKAGES: readonly string[] = packagesOf([QEMU, ...TOOLS]);
 
 /** The Debian packages of the programs that this host lacks, in alphabetical order. */
 export function missingPackages(find: (name: string) => string | null = findProgram): string[] {
-  const missing = [QEMU, ...TOOLS].filter(({ name }) => find(name) === null);
-  return [...new Set(missing.map(packageOf))].sort();
+  return packagesOf([QEMU, ...TOOLS].filter(({ name }) => find(name) === null));
 }
 
-function packageOf({ name, package: debianPackage = name }: Program): string {
-  return debianPackage;
+function packagesOf(programs: readonly Program[]): string[] {
+  return [...new Set(programs.map(({ name, package: debianPackage = name }) => debianPackage))].sort();
 }
