@@ -120,8 +120,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   );
   const sources = { ...shared, operations, eventLogs, instances, compactor, gate, poolSize: config.pool.size };
   stack.use(registerGauges(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
-  stack.use(changes.follow(operations.events));
-  stack.use(operationLog.follow(operations.events));
+  stack.use(changes.follow(operations.changes));
+  stack.use(operationLog.follow(operations.changes));
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);

@@ -1,5 +1,5 @@
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
-import type { OperationEvents } from "./operations/events.ts";
+import type { OperationChanges } from "./operations/changes.ts";
 
 /** What has changed: its row is to be read, and may be gone already. An image that changed was made, or its tags were changed. */
 export type AccountChange =
@@ -23,13 +23,13 @@ export class AccountChanges implements Disposable {
     for (const listener of this.#listeners.get(accountId) ?? []) listener.changed(change);
   }
 
-  /** Tells of the operations of `events`, until disposal. */
-  follow(events: OperationEvents): Disposable {
-    return events.subscribe((event) => {
-      const { accountId, id } = event.operation;
+  /** Tells of the operations in `changes`, until disposal. */
+  follow(changes: OperationChanges): Disposable {
+    return changes.subscribe((change) => {
+      const { accountId, id } = change.operation;
       this.tell(accountId, { type: "operation", id });
-      if (event.type === "ended" && event.untagged !== undefined)
-        this.tell(accountId, { type: "image", id: event.untagged });
+      if (change.type === "ended" && change.untagged !== undefined)
+        this.tell(accountId, { type: "image", id: change.untagged });
     });
   }
 

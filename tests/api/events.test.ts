@@ -4,8 +4,8 @@ import { connect } from "node:net";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import type { LogEventType } from "../../src/domain/log-event.ts";
 import { silentLog } from "../../src/log.ts";
+import { endReaders, OperationChanges } from "../../src/supervisor/operations/changes.ts";
 import type { EventLog } from "../../src/supervisor/operations/event-logs.ts";
-import { OperationEvents } from "../../src/supervisor/operations/events.ts";
 import { Api, type CallOptions, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
@@ -27,13 +27,13 @@ interface Event {
 }
 
 let api: Api;
-let notices: OperationEvents;
+let notices: OperationChanges;
 beforeAll(async () => {
   api = await Api.start();
 });
 beforeEach(() => {
-  notices = new OperationEvents(silentLog);
-  api.parts.eventLogs.listen(notices);
+  notices = new OperationChanges(silentLog);
+  endReaders(notices, api.parts.eventLogs);
 });
 afterAll(() => api[Symbol.asyncDispose]());
 

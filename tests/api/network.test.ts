@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { NETWORK_VERDICTS, type NetworkAudit } from "../../src/domain/network.ts";
 import { silentLog } from "../../src/log.ts";
-import { OperationEvents } from "../../src/supervisor/operations/events.ts";
+import { endReaders, OperationChanges } from "../../src/supervisor/operations/changes.ts";
 import { Api, errorOf, LIMITS } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 
@@ -203,8 +203,8 @@ describe("what an instance did with its network", () => {
   });
 
   test("is an event for each outcome, as it happens", async () => {
-    const notices = new OperationEvents(silentLog);
-    using _listening = api.parts.eventLogs.listen(notices);
+    const notices = new OperationChanges(silentLog);
+    using _listening = endReaders(notices, api.parts.eventLogs);
     const id = begin();
     const log = api.parts.eventLogs.open(id);
     log.append(0, "network", { host: "a.example.org", port: 443, verdict: "allowed" });

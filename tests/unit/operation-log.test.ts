@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { createLog } from "../../src/log.ts";
-import { OperationEvents } from "../../src/supervisor/operations/events.ts";
+import { OperationChanges } from "../../src/supervisor/operations/changes.ts";
 import { OperationLog } from "../../src/supervisor/operations/operation-log.ts";
 
 describe("the log of operations", () => {
@@ -37,7 +37,7 @@ describe("the log of operations", () => {
   test("keeps the entries of an operation that runs, and forgets it like others when it has ended", () => {
     const kept = new OperationLog(() => 0);
     const log = kept.listenTo(createLog({ level: "error", format: "json", write: () => undefined }));
-    const events = new OperationEvents(log);
+    const events = new OperationChanges(log);
     using _followed = kept.follow(events);
     const operation = { id: "run" as OperationId, accountId: "alice" as AccountId, kind: "instance" } as const;
     const others = (name: string) => {

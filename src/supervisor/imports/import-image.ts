@@ -35,7 +35,7 @@ import type { DiskGuard, DiskUse } from "../disk-guard.ts";
 import { listBaseMs } from "../instance/guest-budgets.ts";
 import { listLayer } from "../instance/list-layer.ts";
 import type { MachineSource } from "../machines/machine-source.ts";
-import type { OperationRef } from "../operations/events.ts";
+import type { OperationRef } from "../operations/changes.ts";
 import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";

@@ -24,7 +24,7 @@ import type { DiskGuard } from "../disk-guard.ts";
 import { MachineLostError } from "../machines/machine-errors.ts";
 import type { MachineSource } from "../machines/machine-source.ts";
 import type { ReservedPlace } from "../machines/reserved-place.ts";
-import type { OperationRef } from "../operations/events.ts";
+import type { OperationRef } from "../operations/changes.ts";
 import type { CheckpointSubmission } from "../operations/ports.ts";
 import type { Requests } from "../operations/requests.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";

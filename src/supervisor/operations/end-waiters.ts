@@ -1,6 +1,6 @@
 import type { OperationId } from "../../domain/ids.ts";
 import { startTimer } from "../../system/waiting.ts";
-import type { OperationEvents } from "./events.ts";
+import type { OperationChanges } from "./changes.ts";
 
 /**
  * Callbacks that run when an operation ends or is postponed to the next start of the service. A waiter that leaves early
@@ -10,8 +10,8 @@ export class EndWaiters implements Disposable {
   readonly #waiters = new Map<OperationId, Set<() => void>>();
   readonly #subscription: Disposable;
 
-  constructor(events: OperationEvents) {
-    this.#subscription = events.subscribe(({ type, operation }) => {
+  constructor(changes: OperationChanges) {
+    this.#subscription = changes.subscribe(({ type, operation }) => {
       if (type === "ended" || type === "postponed") this.#wake(operation.id);
     });
   }

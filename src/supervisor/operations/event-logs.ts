@@ -6,7 +6,6 @@ import { type OutputVisitor, type ScannedEvent, scanEvents } from "../../storage
 import { EventWriter, type EventWriterOptions } from "../../storage/events/writer.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { YieldingTurns } from "../../system/yielding-turns.ts";
-import type { OperationEvents } from "./events.ts";
 import { type Feed, LogReader, SharedPieces, wake } from "./log-reader.ts";
 
 /** Largest number of concurrent readers of one log, and of all logs of one account. */
@@ -61,14 +60,12 @@ export class EventLogs implements Disposable {
     this.#now = now;
   }
 
-  /** Tells readers when their operation ends, until disposal. */
-  listen(events: OperationEvents): Disposable {
-    return events.subscribe(({ type, operation }) => {
-      const feed = this.#feeds.get(operation.id);
-      if (feed === undefined || type === "accepted" || type === "started") return;
-      feed.isOver = true;
-      wake(feed);
-    });
+  /** Ends the readers of an operation's log where the log ends: nothing is added to it any more. */
+  endReaders(id: OperationId): void {
+    const feed = this.#feeds.get(id);
+    if (feed === undefined) return;
+    feed.isOver = true;
+    wake(feed);
   }
 
   /** Number of logs in use, and of their readers. */

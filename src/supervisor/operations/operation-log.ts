@@ -1,5 +1,5 @@
 import type { Log, LogFields, LogLevel } from "../../log.ts";
-import type { OperationEvents } from "./events.ts";
+import type { OperationChanges } from "./changes.ts";
 
 /**
  * The log lines of this many operations that do not run are kept, the newest; lines of older ones are in the system's journal
@@ -40,8 +40,8 @@ export class OperationLog {
   }
 
   /** Learns which operations run, until disposal. */
-  follow(events: OperationEvents): Disposable {
-    return events.subscribe(({ type, operation: { id } }) => {
+  follow(changes: OperationChanges): Disposable {
+    return changes.subscribe(({ type, operation: { id } }) => {
       if (type === "started") {
         this.#running.set(id, this.#linesOf(id) ?? []);
         this.#lines.delete(id);

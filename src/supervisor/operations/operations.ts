@@ -20,9 +20,9 @@ import { Laps } from "../../metrics.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted } from "../../system/waiting.ts";
 import type { LiveInstances } from "../instance/live-instances.ts";
+import { countChanges, endReaders, logChanges, OperationChanges, type OperationRef } from "./changes.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import type { EventLog, EventLogs } from "./event-logs.ts";
-import { countEvents, logEvents, OperationEvents, type OperationRef } from "./events.ts";
 import { CANCELLED, CREDENTIALS_GONE, failureOf, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
 import type {
   CancelOutcome,
@@ -71,7 +71,7 @@ export interface OperationsOptions {
   readonly requests: Requests;
   readonly log: Log;
   readonly clock: () => number;
-  readonly metrics: Parameters<typeof countEvents>[1];
+  readonly metrics: Parameters<typeof countChanges>[1];
   readonly scheduler: Scheduler;
   readonly workers: Workers;
   readonly eventLogs: EventLogs;
@@ -92,7 +92,7 @@ export interface OperationsOptions {
  * worker prepares a publication; only this class publishes it or ends the operation in another way, and emits one event.
  */
 export class Operations implements OperationsPort, AsyncDisposable {
-  readonly events: OperationEvents;
+  readonly changes: OperationChanges;
   readonly #options: OperationsOptions;
   readonly #live = new Map<OperationId, LiveOperation>();
   readonly #room: WaitingRoom;
@@ -104,13 +104,13 @@ export class Operations implements OperationsPort, AsyncDisposable {
   constructor(options: OperationsOptions) {
     this.#options = options;
     this.#room = new WaitingRoom(options.waiting);
-    this.events = new OperationEvents(options.log);
-    this.#waiters = this.#subscriptions.use(new EndWaiters(this.events));
-    this.#subscriptions.use(countEvents(this.events, options.metrics));
-    this.#subscriptions.use(logEvents(this.events, options.log));
-    this.#subscriptions.use(options.eventLogs.listen(this.events));
+    this.changes = new OperationChanges(options.log);
+    this.#waiters = this.#subscriptions.use(new EndWaiters(this.changes));
+    this.#subscriptions.use(countChanges(this.changes, options.metrics));
+    this.#subscriptions.use(logChanges(this.changes, options.log));
+    this.#subscriptions.use(endReaders(this.changes, options.eventLogs));
     // Its request may have had secrets.
-    this.#subscriptions.use(this.events.subscribe(({ type }) => type === "ended" && options.db.eraseSoon()));
+    this.#subscriptions.use(this.changes.subscribe(({ type }) => type === "ended" && options.db.eraseSoon()));
   }
 
   /** Ends the operations that a former process left EXECUTING, and queues those that it left PENDING. */
@@ -122,7 +122,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       now: clock(),
     });
     for (const { status, error, ...operation } of ended) {
-      this.events.emit({ type: "ended", operation, status, error, phases: [] });
+      this.changes.emit({ type: "ended", operation, status, error, phases: [] });
     }
     for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
       const place = this.#room.add(operation.accountId, sizeBytes);
@@ -241,7 +241,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     insertOperation(db, { ...operation, request: request.row, hadCredentials, ...uses, now: clock() });
     staged.keep();
     stack.move();
-    this.events.emit({ type: "accepted", operation });
+    this.changes.emit({ type: "accepted", operation });
     this.#enqueue(operation, { resources, credentials, place, claim });
     return { id: operation.id };
   }
@@ -263,7 +263,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       this.#live.delete(id);
       this.#runs.delete(run);
       live.place[Symbol.dispose]();
-      if (!live.ended) this.events.emit({ type: "postponed", operation: refOf(live) });
+      if (!live.ended) this.changes.emit({ type: "postponed", operation: refOf(live) });
     });
     this.#runs.add(run);
   }
@@ -300,7 +300,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     live.started = true;
     live.place[Symbol.dispose]();
     live.laps.lap("queue");
-    this.events.emit({ type: "started", operation: refOf(live) });
+    this.changes.emit({ type: "started", operation: refOf(live) });
     live.log = this.#options.eventLogs.open(live.id);
     const auditNetwork = (audit: () => NetworkAudit): void => {
       live.networkAudit = audit;
@@ -336,7 +336,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
   #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null, untagged?: ImageId): void {
     live.ended = true;
     live.claim?.[Symbol.dispose]();
-    this.events.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended, untagged });
+    this.changes.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended, untagged });
   }
 
   #cost({ kind, resources }: LiveOperation): Cost | null {

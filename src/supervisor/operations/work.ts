@@ -3,8 +3,8 @@ import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
 import type { Laps } from "../../metrics.ts";
+import type { OperationRef } from "./changes.ts";
 import type { EventLog } from "./event-logs.ts";
-import type { OperationRef } from "./events.ts";
 import type { Cost } from "./scheduler.ts";
 
 export interface WorkContext {

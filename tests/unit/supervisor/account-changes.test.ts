@@ -4,7 +4,7 @@ import { setTag } from "../../../src/db/tags.ts";
 import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { type AccountChange, AccountChanges } from "../../../src/supervisor/account-changes.ts";
-import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
+import { OperationChanges } from "../../../src/supervisor/operations/changes.ts";
 import { addExecuting, alice, bob, importImage, someImage, someLayer, testDatabase } from "../../support/database.ts";
 
 /** What a listener hears, until it is disposed of. */
@@ -37,7 +37,7 @@ test("a stop is told to those who listen, and to those who come later", () => {
 
 test("every event of an operation is a change, and so is the tag that its result took from another image", () => {
   const changes = new AccountChanges();
-  const events = new OperationEvents(silentLog);
+  const events = new OperationChanges(silentLog);
   const following = changes.follow(events);
   const { heard } = heardBy(changes);
   const operation = { id: "o" as OperationId, accountId: alice, kind: "instance" } as const;

@@ -57,7 +57,7 @@ test("a checkpoint waits for no place, and is the only one of its instance until
   const second = operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
   expect(await failureOf(second)).toMatchObject({ code: "conflict" });
   const next = Promise.withResolvers<{ readonly id: OperationId }>();
-  using subscription = operations.events.subscribe(({ type }) => {
+  using subscription = operations.changes.subscribe(({ type }) => {
     if (type !== "ended") return;
     subscription[Symbol.dispose]();
     operations.submitCheckpoint(ACCOUNT, CHECKPOINT).then(next.resolve, next.reject);

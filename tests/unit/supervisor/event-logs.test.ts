@@ -5,12 +5,12 @@ import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import type { LogEvent } from "../../../src/domain/log-event.ts";
 import { silentLog } from "../../../src/log.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import { endReaders, OperationChanges } from "../../../src/supervisor/operations/changes.ts";
 import {
   ACCOUNT_READERS_COUNT_MAX,
   EventLogs,
   READERS_COUNT_MAX,
 } from "../../../src/supervisor/operations/event-logs.ts";
-import { OperationEvents } from "../../../src/supervisor/operations/events.ts";
 import type { LogReader } from "../../../src/supervisor/operations/log-reader.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { throwing } from "../../support/failures.ts";
@@ -23,14 +23,14 @@ const never = new AbortController().signal;
 
 let layout: DataLayout;
 let logs: EventLogs;
-let events: OperationEvents;
+let events: OperationChanges;
 let listening: Disposable;
 beforeEach(async () => {
   layout = dataLayout(testDirectory("event-logs"));
   await layout.ensure();
   logs = new EventLogs(layout, wallClock());
-  events = new OperationEvents(silentLog);
-  listening = logs.listen(events);
+  events = new OperationChanges(silentLog);
+  listening = endReaders(events, logs);
 });
 afterEach(async () => {
   listening[Symbol.dispose]();

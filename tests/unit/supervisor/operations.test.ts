@@ -7,7 +7,7 @@ import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts
 import type { NetworkEntry } from "../../../src/domain/network.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";
-import type { OperationEvent } from "../../../src/supervisor/operations/events.ts";
+import type { OperationChange } from "../../../src/supervisor/operations/changes.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
@@ -230,9 +230,9 @@ describe("operations on a host without machines", () => {
 
 describe("events of operations", () => {
   const operation = (id: OperationId) => ({ id, accountId: ACCOUNT, kind: "instance" });
-  function heard(operations: Operations): OperationEvent[] {
-    const events: OperationEvent[] = [];
-    operations.events.subscribe((event) => events.push(event));
+  function heard(operations: Operations): OperationChange[] {
+    const events: OperationChange[] = [];
+    operations.changes.subscribe((event) => events.push(event));
     return events;
   }
 
@@ -242,7 +242,7 @@ describe("events of operations", () => {
     const operations = operationsOf(() => async () => done(() => tidied.promise), { metrics });
     const events = heard(operations);
     const statuses: unknown[] = [];
-    operations.events.subscribe(({ operation }) => statuses.push(statusOf(operation.id)));
+    operations.changes.subscribe(({ operation }) => statuses.push(statusOf(operation.id)));
     const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     tidied.resolve();
@@ -251,7 +251,7 @@ describe("events of operations", () => {
       { type: "accepted", operation: operation(id) },
       { type: "started", operation: operation(id) },
       { type: "ended", operation: operation(id), status: "SUCCESS", error: null, phases: expect.any(Array) },
-    ] as OperationEvent[]);
+    ] as OperationChange[]);
     expect(statuses).toEqual(["PENDING", "EXECUTING", "SUCCESS"]);
     const text = await metrics.registry.render();
     expect(text).toContain('coppice_operations_ended_total{kind="instance",state="success"} 1\n');
@@ -277,7 +277,7 @@ describe("events of operations", () => {
 
   test("change nothing when a subscriber fails on them", async () => {
     const operations = operationsOf(succeed);
-    operations.events.subscribe(() => {
+    operations.changes.subscribe(() => {
       throw new Error("not taken");
     });
     const events = heard(operations);

@@ -3,8 +3,9 @@ import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { EndStatus, OperationKind } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics, Phase } from "../../metrics.ts";
+import type { EventLogs } from "./event-logs.ts";
 
-/** The operation that an event is about. */
+/** The operation that changed. */
 export interface OperationRef {
   readonly id: OperationId;
   readonly accountId: AccountId;
@@ -12,7 +13,7 @@ export interface OperationRef {
 }
 
 /** A change of an operation's state. It is emitted after the row has been updated. */
-export type OperationEvent =
+export type OperationChange =
   | { readonly type: "accepted"; readonly operation: OperationRef }
   | { readonly type: "started"; readonly operation: OperationRef }
   /** the service stops; the operation stays PENDING and runs after the next start */
@@ -29,10 +30,10 @@ export type OperationEvent =
       readonly untagged?: ImageId | undefined;
     };
 
-type Listener = (event: OperationEvent) => void;
+type Listener = (change: OperationChange) => void;
 
-/** Emits operation events to subscribers, in the order in which they subscribed. */
-export class OperationEvents {
+/** Emits changes of operations to subscribers, in the order in which they subscribed. */
+export class OperationChanges {
   readonly #listeners = new Set<Listener>();
   readonly #log: Log;
 
@@ -47,24 +48,34 @@ export class OperationEvents {
   }
 
   /** Never throws: an error of one subscriber is logged and affects neither the others nor the operation. */
-  emit(event: OperationEvent): void {
+  emit(change: OperationChange): void {
     for (const listener of this.#listeners) {
       try {
-        listener(event);
+        listener(change);
       } catch (error) {
-        this.#log.error("a subscriber failed to handle an operation event", { operation: event.operation.id, error });
+        this.#log.error("a subscriber failed to handle a change of an operation", {
+          operation: change.operation.id,
+          error,
+        });
       }
     }
   }
 }
 
+/** Ends the readers of an operation's log when no more events follow. */
+export function endReaders(changes: OperationChanges, eventLogs: Pick<EventLogs, "endReaders">): Disposable {
+  return changes.subscribe(({ type, operation }) => {
+    if (type === "ended" || type === "postponed") eventLogs.endReaders(operation.id);
+  });
+}
+
 /** Logs the start and the end of each operation. */
-export function logEvents(events: OperationEvents, log: Log): Disposable {
-  return events.subscribe((event) => {
-    const { id, kind } = event.operation;
-    if (event.type === "started") log.info("operation started", { operation: id, kind });
-    if (event.type !== "ended") return;
-    const { status, error, phases } = event;
+export function logChanges(changes: OperationChanges, log: Log): Disposable {
+  return changes.subscribe((change) => {
+    const { id, kind } = change.operation;
+    if (change.type === "started") log.info("operation started", { operation: id, kind });
+    if (change.type !== "ended") return;
+    const { status, error, phases } = change;
     const why = error === null ? {} : { error: error.error, reason: error.message };
     const shown = Object.fromEntries(phases.map(([phase, ms]) => [`${phase}_ms`, Math.round(ms)]));
     log.info("operation ended", { operation: id, status, ...why, phases: shown });
@@ -72,13 +83,13 @@ export function logEvents(events: OperationEvents, log: Log): Disposable {
 }
 
 /** Counts the operations that end, and records the duration of their steps. */
-export function countEvents(
-  events: OperationEvents,
+export function countChanges(
+  changes: OperationChanges,
   metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds" | "checkpointPhaseSeconds">,
 ): Disposable {
-  return events.subscribe((event) => {
-    if (event.type !== "ended") return;
-    const { operation, status, phases } = event;
+  return changes.subscribe((change) => {
+    if (change.type !== "ended") return;
+    const { operation, status, phases } = change;
     metrics.operationsEnded.add({ kind: operation.kind, state: status.toLowerCase() });
     const histogram = {
       image_import: metrics.importPhaseSeconds,
