@@ -58,10 +58,11 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     client.send(4, Buffer.from(JSON.stringify({ Width: 132, Height: 50 })));
     client.type("stty size\r");
     await client.until("50 132");
-    client.type("echo ready-$((1+1)); sleep 1000\r");
+    // It is a program that says it is ready: bash itself would take the key as long as the program is not in the foreground.
+    client.type("sh -c 'echo ready-$((1+1)); exec sleep 1000'\r");
     await client.until("ready-2");
     client.type("\x03");
-    await client.until("^C");
+    await client.until("^C\r\nbash-");
     client.type("echo done-$((1+1)); exit 7\r");
     await client.socket.closed;
     expect(client.of(1).toString()).toContain("done-2");
