@@ -75,7 +75,7 @@ export async function attach(
     items: () => (lossless ? withTap(log, starts) : fromLog(log)),
     write: async (bytes, signal) => await (await starts.latest()).input.write(bytes, signal),
     closeInput: async (signal) => await (await starts.latest()).input.close(signal),
-    resize: async (size) => await resizeTerminal(await starts.latest(), size),
+    resize: async (size) => resizeTerminal(await starts.latest(), size),
     [Symbol.dispose]: () => held.dispose(),
   };
 }

@@ -110,7 +110,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
     async extend(principal, id, timeoutSeconds) {
       const { status } = requireInstance(parts, principal, id);
       checkTimeout(timeoutSeconds, limits);
-      if (!(await parts.instances.extend(id, timeoutSeconds * 1000))) throw notRunning(status);
+      if (!parts.instances.extend(id, timeoutSeconds * 1000)) throw notRunning(status);
     },
     async dial(principal, id, port) {
       const { status } = requireInstance(parts, principal, id);

@@ -87,7 +87,7 @@ export interface ProcessUseCases {
   /** Attaches a client to a process, as `attach` does. */
   attach(principal: Principal, request: AttachRequest): Promise<Attachment>;
   /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
-  resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<void>;
+  resize(principal: Principal, name: ProcessName, size: TerminalSize): void;
 }
 
 export function processUseCases(parts: ServiceParts, replies: WalkLimiter): ProcessUseCases {
@@ -162,8 +162,8 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
       requireProcess(parts, principal, name).signal(signal, { group: true });
     },
     attach: (principal, request) => attach(parts, principal, request),
-    async resize(principal, name, size) {
-      await resizeTerminal(requireProcess(parts, principal, name), size);
+    resize(principal, name, size) {
+      resizeTerminal(requireProcess(parts, principal, name), size);
     },
   };
 }

@@ -29,9 +29,9 @@ export function notRunning(status: string): ApiError {
 }
 
 /** @throws ApiError `conflict` when the process has no terminal */
-export async function resizeTerminal(process: InstanceProcess, size: TerminalSize): Promise<void> {
+export function resizeTerminal(process: InstanceProcess, size: TerminalSize): void {
   if (!process.hasTerminal) throw new ApiError("conflict", "the process has no terminal");
-  await process.resize(size);
+  process.resize(size);
 }
 
 export function noSuchProcess(spid: number): ApiError {

@@ -154,7 +154,7 @@ describe("a command", () => {
     expect(beside.output()).not.toContain("job control turned off");
     await beside.run.end();
     await beside.run.exit;
-    await main.run.resize({ rows: 50, columns: 132 });
+    main.run.resize({ rows: 50, columns: 132 });
     await main.run.write(Buffer.from("\n"));
     expect((await main.run.exit).exitCode).toBe(3);
     expect(main.output().replaceAll("\r", "")).toBe("/dev/pts/0\n24 80\nup\n\n50 132\n");

@@ -164,8 +164,8 @@ export function processRoutes(surface: Surface) {
     )
     .patch(
       "/:spid/pty",
-      async ({ request, principal, params, body }) => {
-        await processes.resize(principal, nameOf(params), terminalOf(body));
+      ({ request, principal, params, body }) => {
+        processes.resize(principal, nameOf(params), terminalOf(body));
         return respond(empty(204), request);
       },
       { takes: { scope: SCOPE }, ...RESIZE },

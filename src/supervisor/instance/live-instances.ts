@@ -92,7 +92,7 @@ export class LiveInstances {
    * operation has no run or its command has ended.
    * @throws ApiError `conflict` when the limit is already longer
    */
-  async extend(id: OperationId, ms: number): Promise<boolean> {
+  extend(id: OperationId, ms: number): boolean {
     const run = this.#runs.get(id);
     if (run === undefined || run.current?.hasEnded === true) return false;
     const { limit } = run.parts;
@@ -100,7 +100,7 @@ export class LiveInstances {
       const details = { timeout: limit.ms / 1000 };
       throw new ApiError("conflict", "the time limit of the instance is already longer", details);
     }
-    await run.current?.process(Spid.command)?.limit(ms);
+    run.current?.process(Spid.command)?.limit(ms);
     return true;
   }
 

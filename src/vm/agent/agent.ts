@@ -18,7 +18,7 @@ import {
 } from "./process.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
-import { IndexSession, OutboundStream, QuiesceSession, ReceiveWindow, ReplySession } from "./sessions.ts";
+import { IndexSession, LatestValue, OutboundStream, QuiesceSession, ReceiveWindow, ReplySession } from "./sessions.ts";
 
 export {
   AgentClosedError,
@@ -45,13 +45,16 @@ export interface ExecHandle {
   write(bytes: Uint8Array): Promise<boolean>;
   /** Ends standard input after everything written so far. */
   end(): Promise<void>;
-  /** Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. */
-  resize(size: TerminalSize): Promise<void>;
+  /**
+   * Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. Like
+   * `limit`, it does not wait for the guest: while that takes nothing, only the latest value is kept.
+   */
+  resize(size: TerminalSize): void;
   /**
    * Sets a new time limit in milliseconds, at least 1, counted from the command's start. Does nothing after the command has
    * ended.
    */
-  limit(timeoutMs: number): Promise<void>;
+  limit(timeoutMs: number): void;
 }
 
 /** A scratch that nobody can write to. Disposal thaws it. */
@@ -192,6 +195,14 @@ export class Agent {
         const running = await idOfRunning();
         if (running !== null) await this.#link.send(HostFrame.stdin, running);
       });
+    const size = new LatestValue<TerminalSize>(async ({ rows, columns }) => {
+      const running = await idOfRunning();
+      if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
+    });
+    const limit = new LatestValue<number>(async (timeoutMs) => {
+      const running = await idOfRunning();
+      if (running !== null) await this.#link.send(HostFrame.limit, running, packIntegers([64, timeoutMs]));
+    });
     const grant = (stream: number, bytes: number) => this.#grant(id, stream, bytes);
     const session = new ExecSession(grant, stdin, onOutput, options.onStart ?? (() => undefined));
     const handle: ExecHandle = {
@@ -209,14 +220,10 @@ export class Agent {
         await first;
         await end();
       },
-      resize: async ({ rows, columns }) => {
-        const running = hasTerminal ? await idOfRunning() : null;
-        if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
+      resize: (wanted) => {
+        if (hasTerminal) size.set(wanted);
       },
-      limit: async (timeoutMs) => {
-        const running = await idOfRunning();
-        if (running !== null) await this.#link.send(HostFrame.limit, running, packIntegers([64, timeoutMs]));
-      },
+      limit: (timeoutMs) => limit.set(timeoutMs),
     };
     // Later writes wait for the first input. They need no error from it: its failure ends the session.
     const first = sendFirstInput(spec.stdin, stdin, end).catch((error: Error) => session.fail(error));

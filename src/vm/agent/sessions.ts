@@ -288,6 +288,32 @@ export class OutboundStream {
   }
 }
 
+/** Sends values of which only the latest counts. While one is being sent, a later one replaces the one that waits. */
+export class LatestValue<Value> {
+  readonly #send: (value: Value) => Promise<void>;
+  #waiting: { readonly value: Value } | null = null;
+  #isSending = false;
+
+  /** @param send when it rejects, the value is dropped */
+  constructor(send: (value: Value) => Promise<void>) {
+    this.#send = send;
+  }
+
+  set(value: Value): void {
+    this.#waiting = { value };
+    if (!this.#isSending) void this.#sendAll();
+  }
+
+  async #sendAll(): Promise<void> {
+    this.#isSending = true;
+    for (let next = this.#waiting; next !== null; next = this.#waiting) {
+      this.#waiting = null;
+      await this.#send(next.value).catch(() => undefined);
+    }
+    this.#isSending = false;
+  }
+}
+
 /** The session of a disk's listing. The window bounds the bytes that wait for the reader. */
 export class IndexSession implements Session {
   readonly class = "task";

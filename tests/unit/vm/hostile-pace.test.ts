@@ -120,6 +120,30 @@ describe("a guest that reads nothing", () => {
     expect((await failure(first.exit)).name).toBe("AgentProtocolError");
   });
 
+  test("is owed one size and one time limit, the latest ones", async () => {
+    const { guest, agent } = openAgent();
+    const run = agent.exec({ ...SPEC, terminal: { rows: 1, columns: 1 } }, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    guest.send(AgentFrame.started, session, packIntegers([32, 1]));
+    await run.started;
+    const taken: { frame: Uint8Array; take: () => void }[] = [];
+    guest.channel.write = (frame) => new Promise((take) => taken.push({ frame: frame.slice(), take }));
+    for (let count = 1; count <= 1000; count++) {
+      run.resize({ rows: count, columns: 80 });
+      run.limit(count);
+    }
+    await turns();
+    expect(taken).toHaveLength(2);
+    for (const { take } of taken) take();
+    await turns();
+    const latest = [
+      encodeFrame(HostFrame.resize, session, packIntegers([16, 1000], [16, 80])),
+      encodeFrame(HostFrame.limit, session, packIntegers([64, 1000])),
+    ];
+    expect(taken.slice(2).map(({ frame }) => Buffer.from(frame))).toEqual(latest.map((frame) => Buffer.from(frame)));
+    run.exit.catch(() => undefined);
+  });
+
   test("fails the starts that wait when its stream ends", async () => {
     const { guest, start } = await deaf();
     const runs = [start(), start(), start()];
