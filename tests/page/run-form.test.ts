@@ -131,7 +131,7 @@ describe("the list of runs", () => {
       .getByRole("row", { name: /Import/ })
       .first()
       .waitFor();
-    await page.locator(".run-list-what").first().click();
+    await page.getByRole("table").getByRole("link").first().click();
     await page.locator(".run-steps").waitFor();
     expect(await viewProblems(tab, "run-import")).toEqual([]);
     await page.goto("/runs?status=EXECUTING");
@@ -139,7 +139,7 @@ describe("the list of runs", () => {
     await run.cancel();
     await page.getByRole("link", { name: "sleep 3600" }).waitFor({ state: "detached" });
     await page.goto("/runs?status=FAILED");
-    await page.getByText("No matching runs").waitFor();
+    await page.getByText("No matching operations").waitFor();
     expect(await viewProblems(tab, "runs-none")).toEqual([]);
   });
 

@@ -37,7 +37,7 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
             </dt>
             <dd>
               <Bytes value={bytes} />
-              {note === undefined ? null : <span class="muted appliance-small appliance-line">{note}</span>}
+              {note === undefined ? null : <span class="muted small block">{note}</span>}
             </dd>
           </div>
         ))}

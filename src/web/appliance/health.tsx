@@ -89,7 +89,7 @@ function FindingItem({ name, state, summary, meaning, fix, word }: Finding & { r
         <p>
           <GuestText text={summary.replaceAll(/\s*\n\s*/g, " ")} isLong />
         </p>
-        <p class="muted appliance-small">{meaning}</p>
+        <p class="muted small">{meaning}</p>
         {fix === undefined ? null : <CommandLine text={fix} />}
       </div>
     </li>

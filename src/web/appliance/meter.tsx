@@ -34,7 +34,7 @@ export function Meter({ label, used, total, text, note }: MeterProps) {
           <span class="appliance-bar-part appliance-bar-used" style={{ width: `${share * 100}%` }} />
         )}
       </div>
-      {note === undefined ? null : <p class="muted appliance-small">{note}</p>}
+      {note === undefined ? null : <p class="muted small">{note}</p>}
     </div>
   );
 }

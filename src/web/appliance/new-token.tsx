@@ -137,7 +137,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
             ))}
           </fieldset>
         ) : (
-          <p class="muted appliance-small">{scopes.join(", ")}</p>
+          <p class="muted small">{scopes.join(", ")}</p>
         )}
         {scopes.includes("operator") ? (
           <p class="appliance-warning">

@@ -4,6 +4,7 @@ import { api } from "../data/api.ts";
 import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
+import { OperationTable } from "../operations/table.tsx";
 import { ButtonLink } from "../parts/button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
@@ -13,7 +14,6 @@ import { Skeleton } from "../parts/skeleton.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { useEvery } from "./every.ts";
 import { Meter } from "./meter.tsx";
-import { OperationRows } from "./operation-rows.tsx";
 import { OperatorNote } from "./operator-note.tsx";
 import { Section } from "./section.tsx";
 
@@ -58,7 +58,7 @@ function LoadSection() {
             <dt class="muted">Virtual machines</dt>
             <dd>
               <strong class="number">{countText(machines.in_use)}</strong> in use
-              <span class="muted appliance-small appliance-line">{pool}</span>
+              <span class="muted small block">{pool}</span>
             </dd>
           </dl>
         </div>
@@ -127,7 +127,7 @@ function OwnSection() {
         />
       ) : null}
       {own.value === undefined || own.value.length === 0 ? null : (
-        <OperationRows label="Your operations in progress" rows={own.value} />
+        <OperationTable label="Your operations in progress" rows={own.value} />
       )}
     </Section>
   );

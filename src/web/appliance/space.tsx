@@ -122,10 +122,10 @@ function ImageName({ uuid, tag, about, isLink }: NamedImage & { readonly isLink:
     </>
   );
   return (
-    <div class="appliance-what" title={uuid}>
+    <div class="ellipsis" title={uuid}>
       {isLink ? <Link href={`/images/${uuid}`}>{name}</Link> : name}
       {about === undefined ? null : (
-        <div class="muted appliance-small">
+        <div class="muted small">
           <GuestText text={about} isMono hasTitle />
         </div>
       )}
@@ -187,7 +187,7 @@ function NoImages() {
     <Empty
       title="No images yet"
       text="Images are imported from a registry or made by runs."
-      command="coppice image import REGISTRY/NAME:VERSION --tag NAME"
+      command="coppice image import docker.io/library/python:3.12-slim --tag python"
     />
   );
 }

@@ -13,6 +13,7 @@ import { type Choice, Field, Select, useTyped } from "../parts/field.tsx";
 import { Age } from "../parts/figure.tsx";
 import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
+import { offsetOf, PAGE_ROWS, Pages } from "../parts/pages.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge } from "../parts/status-mark.tsx";
@@ -20,7 +21,6 @@ import { type Column, Table } from "../parts/table.tsx";
 import { useToast } from "../parts/toast.tsx";
 import { NewToken } from "./new-token.tsx";
 import { OperatorNote } from "./operator-note.tsx";
-import { offsetOf, PAGE_ROWS, Pages } from "./pages.tsx";
 
 /** Tokens of all accounts, for operators. */
 export function TokensPart() {
@@ -64,7 +64,7 @@ function Tokens() {
   const rows = value?.slice(0, PAGE_ROWS);
   return (
     <>
-      <div class="appliance-filters">
+      <div class="filters">
         <Select
           label="Status"
           value={state}
@@ -72,7 +72,7 @@ function Tokens() {
           onValue={(next) => filter({ state: next === "valid" ? "" : next })}
         />
         <Field label="Account" value={owner} type="search" onValue={setOwner} />
-        <div class="appliance-filters-end">
+        <div class="filters-end">
           <Button tone="primary" icon="plus" onClick={() => setMaking(true)}>
             New token
           </Button>

@@ -1,12 +1,13 @@
 import type { ComponentType } from "preact";
 import { useRoute } from "../app/router.ts";
 import { useSession } from "../data/session.ts";
+import { OperationList } from "../operations/list.tsx";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
+import { Empty } from "../parts/empty.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { HealthPart } from "./health.tsx";
 import "./appliance.css";
 import { NowPart } from "./now.tsx";
-import { OperationsPart } from "./operations.tsx";
 import { SpacePart } from "./space.tsx";
 import { TokensPart } from "./tokens.tsx";
 
@@ -25,6 +26,20 @@ const PARTS: readonly Part[] = [
   { id: "tokens", label: "Tokens", isForOperators: true, Part: TokensPart },
   { id: "health", label: "Health", isForOperators: true, Part: HealthPart },
 ];
+
+function OperationsPart() {
+  return (
+    <OperationList
+      none={
+        <Empty
+          title="No operations yet"
+          text="Imports, runs and checkpoints are operations. Begin with an image:"
+          command="coppice image import docker.io/library/python:3.12-slim --tag python"
+        />
+      }
+    />
+  );
+}
 
 /** The appliance as a whole: what runs and waits, what takes space, what was done, who may do it, and how it is. */
 export function View() {

@@ -8,12 +8,12 @@ import { queryOf } from "../app/links.ts";
 import { navigate } from "../app/router.ts";
 import { api } from "../data/api.ts";
 import { useSession } from "../data/session.ts";
+import { resultImage } from "../operations/outcome.ts";
 import { Button, ButtonLink } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { Field } from "../parts/field.tsx";
 import { Menu, type MenuItem } from "../parts/menu.tsx";
 import { useToast } from "../parts/toast.tsx";
-import { resultImage } from "./words.ts";
 
 interface ActionsProps {
   readonly operation: Operation;

@@ -1,5 +1,7 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
+import { ImageLink } from "../operations/image-link.tsx";
+import { resultImage, tookMs } from "../operations/outcome.ts";
 import { Button } from "../parts/button.tsx";
 import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
@@ -10,10 +12,8 @@ import { ProblemNote } from "../parts/problem-note.tsx";
 import { KIND_LABELS } from "../parts/status-mark.tsx";
 import { problemOfOperation } from "./failure.ts";
 import type { Feed } from "./feed-reader.ts";
-import { ImageLink } from "./list.tsx";
 import type { UsageSeries } from "./usage/use-usage.ts";
 import type { TagWish } from "./use-tag.ts";
-import { resultImage, tookMs } from "./words.ts";
 
 interface FactsProps {
   readonly operation: Operation;

@@ -9,6 +9,7 @@ import { api } from "../data/api.ts";
 import type { Problem } from "../data/problem.ts";
 import { useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
+import { endOf } from "../operations/outcome.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { ButtonLink } from "../parts/button.tsx";
 import { Identifier } from "../parts/copy-button.tsx";
@@ -33,7 +34,7 @@ import { TerminalPanel } from "./terminal/terminal-panel.tsx";
 import { UsageCharts } from "./usage/usage.tsx";
 import { useUsage } from "./usage/use-usage.ts";
 import { useTagOfResult } from "./use-tag.ts";
-import { askedText, endOf } from "./words.ts";
+import { askedText } from "./words.ts";
 
 type ViewName = "output" | "terminal" | "processes" | "usage" | "network" | "events";
 

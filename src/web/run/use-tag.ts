@@ -3,8 +3,8 @@ import { answerOf } from "../../client/client.ts";
 import type { Operation } from "../../client/types.ts";
 import { api } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
+import { resultImage } from "../operations/outcome.ts";
 import { forgetWish, isWished, wishTag } from "./tag-wishes.ts";
-import { resultImage } from "./words.ts";
 
 /** The tag that somebody wants for the image of a run. */
 export interface TagWish {

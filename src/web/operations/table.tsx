@@ -7,7 +7,8 @@ import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { endOf, tookMs } from "../run/words.ts";
+import { ImageLink } from "./image-link.tsx";
+import { endOf, resultImage, tookMs } from "./outcome.ts";
 
 const columnsAt = (now: number): readonly Column<Operation>[] => [
   {
@@ -16,10 +17,15 @@ const columnsAt = (now: number): readonly Column<Operation>[] => [
     cell: (operation) => <StatusMark status={operation.status} {...endOf(operation)} />,
   },
   {
-    ...{ id: "command", label: "Command", isHeading: true, isWide: true },
+    id: "command",
+    label: "Command",
+    isHeading: true,
+    isWide: true,
     cell: (operation) => <Command {...operation} />,
   },
   { id: "kind", label: "Kind", cell: ({ kind }) => KIND_LABELS[kind] },
+  { id: "from", label: "From", cell: ({ image }) => imageCell(image) },
+  { id: "result", label: "Result", cell: (operation) => imageCell(resultImage(operation)) },
   {
     id: "duration",
     label: "Duration",
@@ -30,19 +36,21 @@ const columnsAt = (now: number): readonly Column<Operation>[] => [
 ];
 
 /** Operations as a table. */
-export function OperationRows({ label, rows }: { readonly label: string; readonly rows: readonly Operation[] }) {
+export function OperationTable({ label, rows }: { readonly label: string; readonly rows: readonly Operation[] }) {
   const now = useSeconds(rows.some((operation) => !hasEnded(operation)));
   return <Table label={label} columns={columnsAt(now)} rows={rows} rowKey={({ id }) => id} />;
 }
 
+const imageCell = (id: string | undefined) => (id === undefined ? "–" : <ImageLink id={id} />);
+
 function Command({ id, kind, about, status, error }: Operation) {
   return (
-    <div class="appliance-what">
+    <div class="ellipsis">
       <Link href={`/runs/${id}`}>
         <GuestText text={about ?? `${KIND_LABELS[kind]} ${shortId(id)}`} isMono hasTitle />
       </Link>
       {status !== "FAILED" || error === undefined ? null : (
-        <div class="muted appliance-small">
+        <div class="muted small">
           <GuestText text={error.message} hasTitle />
         </div>
       )}

@@ -1,5 +1,5 @@
-import { ButtonLink } from "../parts/button.tsx";
-import { countText } from "../parts/format.ts";
+import { ButtonLink } from "./button.tsx";
+import { countText } from "./format.ts";
 
 /** Rows of a page. One more is read, to know whether there are more. */
 export const PAGE_ROWS = 50;
@@ -23,7 +23,7 @@ export function Pages({ offset, count, link }: PagesProps) {
   if (offset === 0 && count <= PAGE_ROWS) return null;
   const shown = Math.min(count, PAGE_ROWS);
   return (
-    <nav class="appliance-pages" aria-label="Pages">
+    <nav class="pages" aria-label="Pages">
       {offset === 0 ? null : (
         <ButtonLink icon="left" href={link(Math.max(0, offset - PAGE_ROWS))}>
           Newer
