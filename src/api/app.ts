@@ -17,9 +17,9 @@ import { RequestTracker } from "./request-tracker.ts";
 import { describe, type ServedRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
-import { Door } from "./web/door.ts";
 import { eventSocket, wantsEventSocket } from "./web/event-socket.ts";
 import { webPlugin } from "./web/plugin.ts";
+import { SessionGate } from "./web/session-gate.ts";
 
 /** Prefix of the specified API. */
 const V1_PREFIX = "/v1";
@@ -68,10 +68,10 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
     return upgrade(handshake, { requestId: requests.of(request).id, protocol, socket, isAllowed });
   };
   const prefixes = { page: WEB_API_PREFIX, api: V1_PREFIX };
-  const door = web === null ? null : new Door({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });
+  const gate = web === null ? null : new SessionGate({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });
   const webOptions = { prefix: WEB_PREFIX, version: service.status.version, publicUrl, log };
   const webRoutes =
-    web === null || door === null ? new Elysia() : webPlugin({ ...webOptions, door, sessions: web.sessions });
+    web === null || gate === null ? new Elysia() : webPlugin({ ...webOptions, gate, sessions: web.sessions });
   // Set below, before the application serves its first request.
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
@@ -94,8 +94,8 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
         // The account is not known yet: tokens and sessions take turns, so that the requests of one hold up no other.
         const turn = arrivals.take(request.headers.get("authorization") ?? request.headers.get("cookie"));
         if (turn !== undefined) await turn;
-        const isOfPage = door !== null && isBelow(WEB_API_PREFIX, state.path);
-        const path = isOfPage ? await door.admit(request, state) : state.path;
+        const isOfPage = gate !== null && isBelow(WEB_API_PREFIX, state.path);
+        const path = isOfPage ? await gate.admit(request, state) : state.path;
         if (!isOfPage && GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
           Object.assign(state, await authenticate(request, verifyToken));
         }

@@ -16,7 +16,7 @@ export interface WebOptions extends SignInOptions {
 
 /** The page for people: its files, and signing in and out. Nothing of it is in the description of the API. */
 export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
-  const { door, sessions } = options;
+  const { gate, sessions } = options;
   const signIn = new SignIn(options);
   const sessionPath = `${prefix}/session`;
   const told = ({ principal, tokenExpiresAt }: Session, { pageKey }: SessionProof) => ({
@@ -38,18 +38,18 @@ export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
       sessionPath,
       async ({ request, server }) => {
         const session = await signIn.run(request, server);
-        const cookie = { "set-cookie": door.cookie.set(request, session.secret) };
+        const cookie = { "set-cookie": gate.cookie.set(request, session.secret) };
         return respond(json(201, told(session, session), cookie), request);
       },
       { parse: "none" },
     )
     .get(sessionPath, async ({ request }) => {
-      const { session, proof } = await door.signedIn(request);
+      const { session, proof } = await gate.signedIn(request);
       return respond(json(200, told(session, proof)), request);
     })
     .delete(sessionPath, async ({ request }) => {
-      const { proof } = await door.signedIn(request);
+      const { proof } = await gate.signedIn(request);
       await sessions.end(proof);
-      return respond(empty(204, { "set-cookie": door.cookie.clear(request) }), request);
+      return respond(empty(204, { "set-cookie": gate.cookie.clear(request) }), request);
     }) as unknown as Elysia;
 }

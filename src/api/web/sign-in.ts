@@ -6,8 +6,8 @@ import type { Session, SessionProof, SessionUseCases } from "../../service/sessi
 import { Shares } from "../../system/shares.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { readJson } from "../body/body.ts";
-import type { Door } from "./door.ts";
 import { FailedSignIns, networkOf } from "./failed-sign-ins.ts";
+import type { SessionGate } from "./session-gate.ts";
 
 /** Longest request to sign in, in `bytes`: a token of 4 KiB, with room. */
 const SIGN_IN_BYTES_MAX = 8192;
@@ -17,7 +17,7 @@ const SIGN_IN_MS_MAX = 10_000;
 const SIGN_INS_COUNT_MAX = 1024;
 
 export interface SignInOptions {
-  readonly door: Door;
+  readonly gate: SessionGate;
   readonly sessions: SessionUseCases;
   /** base of the addresses behind a reverse proxy; null: there is none */
   readonly publicUrl: string | null;
@@ -36,15 +36,15 @@ export class SignIn {
 
   /** @throws ApiError `forbidden`, `too_many_requests`, `unauthorized`, `validation_error`, `payload_too_large` */
   async run(request: Request, server: Server<unknown> | null): Promise<Session & SessionProof> {
-    const { door, sessions, log } = this.#options;
-    door.requireOwnPage(request);
-    door.requireCookie(request);
+    const { gate, sessions, log } = this.#options;
+    gate.requireOwnPage(request);
+    gate.requireCookie(request);
     const address = this.#addressOf(request, server);
     const succeeded = this.#failures.begin(address);
     const token = await this.#readToken(request, address);
     // Otherwise all that arrive together would write in one turn of the event loop.
     await ownTurn();
-    const session = await sessions.begin(token, door.proofsOf(request)).catch((error: unknown) => {
+    const session = await sessions.begin(token, gate.proofsOf(request)).catch((error: unknown) => {
       if (error instanceof ApiError) log.info("a sign-in on the page failed", { address });
       throw error;
     });

@@ -1,3 +1,6 @@
+import { startKeys } from "../browser/keys.ts";
+import { useRoute } from "../browser/router.ts";
+import { startTheme } from "../browser/theme.ts";
 import { listenEarly } from "../data/changes.ts";
 import { connection } from "../data/connection.ts";
 import { loadSession, sessionState } from "../data/session.ts";
@@ -7,11 +10,8 @@ import { ButtonLink } from "../parts/button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { Toasts } from "../parts/toast.tsx";
 import { Frame } from "./frame.tsx";
-import { startKeys } from "./keys.ts";
-import { useRoute } from "./router.ts";
 import { placeOf } from "./routes.tsx";
 import { SignIn } from "./sign-in.tsx";
-import { startTheme } from "./theme.ts";
 import { preload, ViewSlot } from "./view-slot.tsx";
 
 /**

@@ -1,5 +1,8 @@
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useShortcut } from "../browser/keys.ts";
+import { Link, navigate, useRoute } from "../browser/router.ts";
+import { chooseTheme, type ThemeChoice, themeChoice } from "../browser/theme.ts";
 import { useChanges } from "../data/changes.ts";
 import { connection } from "../data/connection.ts";
 import { problemOf } from "../data/problem.ts";
@@ -8,14 +11,11 @@ import { useStore } from "../data/store.ts";
 import { IconButton } from "../parts/button.tsx";
 import { Icon } from "../parts/icon.tsx";
 import { Menu, type MenuItem } from "../parts/menu.tsx";
-import { printable } from "../parts/printable.ts";
 import { useToast } from "../parts/toast.tsx";
+import { printable } from "../text/printable.ts";
 import { Help } from "./help.tsx";
-import { useShortcut } from "./keys.ts";
 import { Mark } from "./mark.tsx";
-import { Link, navigate, useRoute } from "./router.ts";
 import { DESTINATIONS, type Destination, placeOf } from "./routes.tsx";
-import { chooseTheme, type ThemeChoice, themeChoice } from "./theme.ts";
 import { preload } from "./view-slot.tsx";
 
 const ignore = () => undefined;

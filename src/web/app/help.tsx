@@ -1,8 +1,8 @@
+import { areKeysOn, shortcuts, turnKeys } from "../browser/keys.ts";
 import { useSession } from "../data/session.ts";
 import { useStore } from "../data/store.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Checkbox } from "../parts/field.tsx";
-import { areKeysOn, shortcuts, turnKeys } from "./keys.ts";
 
 /** Keys that lists, trees and menus share, and which are no shortcuts of the page. */
 const IN_LISTS = [

@@ -1,4 +1,5 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useTitle } from "../browser/router.ts";
 import { Problem, problemOf } from "../data/problem.ts";
 import { signIn } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
@@ -6,7 +7,6 @@ import { CommandLine } from "../parts/empty.tsx";
 import { Field } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Mark } from "./mark.tsx";
-import { useTitle } from "./router.ts";
 
 /** Asks for a token, in place of whatever the link shows; then the link is shown. */
 export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {

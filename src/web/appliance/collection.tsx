@@ -4,10 +4,10 @@ import { request } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
 import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
-import { bytesText, countOf, durationText } from "../parts/format.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { useToast } from "../parts/toast.tsx";
+import { bytesText, countOf, durationText } from "../text/format.ts";
 import { Section } from "./section.tsx";
 
 const PATH = "/v1/operator/collection";

@@ -1,7 +1,7 @@
 import type { Space } from "../../client/types.ts";
 import { Bytes } from "../parts/figure.tsx";
-import { bytesText, countOf } from "../parts/format.ts";
 import { Icon } from "../parts/icon.tsx";
+import { bytesText, countOf } from "../text/format.ts";
 
 interface Piece {
   readonly id: string;

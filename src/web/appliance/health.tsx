@@ -6,11 +6,11 @@ import { useSession } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
 import { CommandLine } from "../parts/empty.tsx";
 import { Age } from "../parts/figure.tsx";
-import { countOf } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { Icon } from "../parts/icon.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
+import { countOf } from "../text/format.ts";
 import { OperatorNote } from "./operator-note.tsx";
 import { Section } from "./section.tsx";
 

@@ -9,8 +9,8 @@ import { Button } from "../parts/button.tsx";
 import { CopyButton } from "../parts/copy-button.tsx";
 import { Dialog } from "../parts/dialog.tsx";
 import { Checkbox, type Choice, Field, Select } from "../parts/field.tsx";
-import { timeText } from "../parts/format.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
+import { timeText } from "../text/format.ts";
 
 const DAY_SECONDS = 86_400;
 

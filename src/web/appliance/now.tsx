@@ -1,5 +1,6 @@
 import { answerOf } from "../../client/client.ts";
 import type { Load } from "../../client/types.ts";
+import { useInterval } from "../browser/use-interval.ts";
 import { api } from "../data/api.ts";
 import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
@@ -8,11 +9,10 @@ import { OperationTable } from "../operations/table.tsx";
 import { ButtonLink } from "../parts/button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
-import { bytesText, countOf, countText } from "../parts/format.ts";
+import { type Column, Table } from "../parts/lists/table.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { type Column, Table } from "../parts/table.tsx";
-import { useEvery } from "./every.ts";
+import { bytesText, countOf, countText } from "../text/format.ts";
 import { Meter } from "./meter.tsx";
 import { OperatorNote } from "./operator-note.tsx";
 import { Section } from "./section.tsx";
@@ -40,7 +40,7 @@ export function NowPart() {
 
 function LoadSection() {
   const load = useResource("appliance-load", (signal) => answerOf(api.v1.operator.load.get({ fetch: { signal } })));
-  useEvery(LOAD_MS, load.reload);
+  useInterval(LOAD_MS, load.reload);
   if (load.value === undefined) {
     if (load.problem === undefined) return <Skeleton lines={5} label="Loading" />;
     return <ProblemNote title="The load could not be read" problem={load.problem} onRetry={load.reload} />;

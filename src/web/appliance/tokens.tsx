@@ -1,8 +1,8 @@
 import { useState } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import type { Token } from "../../client/types.ts";
-import { queryOf } from "../app/links.ts";
-import { Link, navigate, useRoute } from "../app/router.ts";
+import { queryOf } from "../browser/links.ts";
+import { Link, navigate, useRoute } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
 import { loadSession, useSession } from "../data/session.ts";
@@ -11,14 +11,14 @@ import { Confirm } from "../parts/dialog.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { type Choice, Field, Select, useTyped } from "../parts/field.tsx";
 import { Age } from "../parts/figure.tsx";
-import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
-import { offsetOf, PAGE_ROWS, Pages } from "../parts/pages.tsx";
+import { offsetOf, PAGE_ROWS, Pages } from "../parts/lists/pages.tsx";
+import { type Column, Table } from "../parts/lists/table.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge } from "../parts/status-mark.tsx";
-import { type Column, Table } from "../parts/table.tsx";
 import { useToast } from "../parts/toast.tsx";
+import { shortId } from "../text/format.ts";
 import { NewToken } from "./new-token.tsx";
 import { OperatorNote } from "./operator-note.tsx";
 

@@ -1,6 +1,6 @@
 import type { MenuItem } from "../parts/menu.tsx";
+import type { Item } from "./model/folds.ts";
 import type { ImageNode } from "./model/forest.ts";
-import type { Item } from "./model/shown.ts";
 
 export function linkToImage(id: string): string {
   return `/images/${id}`;
@@ -16,7 +16,7 @@ export function linkToRunHere(id: string): string {
 }
 
 /** What can be done with an item. */
-export interface Deeds {
+export interface ItemActions {
   may(scope: string): boolean;
   /** image whose branch alone is shown */
   readonly focusId: string | null;
@@ -32,50 +32,50 @@ export interface Deeds {
 }
 
 /** The menu of an item. */
-export function menuOf(item: Item, deeds: Deeds): MenuItem[] {
+export function menuOf(item: Item, actions: ItemActions): MenuItem[] {
   if (item.kind === "run") {
     return [
       { label: "Open the run", icon: "run", href: `/runs/${item.run.id}`, keys: "Enter" },
-      { label: "Copy the id", icon: "copy", onSelect: () => deeds.onCopy(item.run.id) },
+      { label: "Copy the id", icon: "copy", onSelect: () => actions.onCopy(item.run.id) },
     ];
   }
   if (item.kind !== "image") {
-    return [{ label: "Show them", icon: "plus", onSelect: () => deeds.onToggle(item), keys: "Space" }];
+    return [{ label: "Show them", icon: "plus", onSelect: () => actions.onToggle(item), keys: "Space" }];
   }
   const { image } = item;
-  const isFocus = deeds.focusId === image.id;
-  const fold = { icon: "branch", keys: "Space", onSelect: () => deeds.onToggle(item) } as const;
+  const isFocus = actions.focusId === image.id;
+  const fold = { icon: "branch", keys: "Space", onSelect: () => actions.onToggle(item) } as const;
   return [
     { label: "Open", icon: "image", href: linkToImage(image.id), keys: "Enter" },
-    ...(deeds.may("instances:spawn")
+    ...(actions.may("instances:spawn")
       ? [{ label: "Run here", icon: "run", href: linkToRunHere(image.id) } as const]
       : []),
-    ...(deeds.may("images:tag")
+    ...(actions.may("images:tag")
       ? [
           {
             label: image.tag === null ? "Tag" : "Change the tag",
             icon: "tag",
-            onSelect: () => deeds.onTag(image),
+            onSelect: () => actions.onTag(image),
           } as const,
         ]
       : []),
-    { label: "Compare with another", icon: "compare", onSelect: () => deeds.onCompare(image) },
-    { label: "Copy the id", icon: "copy", onSelect: () => deeds.onCopy(image.id), isApart: true },
+    { label: "Compare with another", icon: "compare", onSelect: () => actions.onCompare(image) },
+    { label: "Copy the id", icon: "copy", onSelect: () => actions.onCopy(image.id), isApart: true },
     isFocus
-      ? { label: "Show all branches", icon: "filter", onSelect: () => deeds.onFocus(null) }
-      : { label: "Show only this branch", icon: "filter", onSelect: () => deeds.onFocus(image) },
+      ? { label: "Show all branches", icon: "filter", onSelect: () => actions.onFocus(null) }
+      : { label: "Show only this branch", icon: "filter", onSelect: () => actions.onFocus(image) },
     ...(image.children.length === 0 ? [] : [{ ...fold, label: item.isClosed ? "Unfold" : "Fold" }]),
-    ...(deeds.isUnfolded(image)
-      ? [{ label: "Fold this chain", icon: "branch", onSelect: () => deeds.onFoldChain(image) } as const]
+    ...(actions.isUnfolded(image)
+      ? [{ label: "Fold this chain", icon: "branch", onSelect: () => actions.onFoldChain(image) } as const]
       : []),
-    ...(deeds.may("images:delete")
+    ...(actions.may("images:delete")
       ? [
           {
             label: "Delete",
             icon: "trash",
             isDangerous: true,
             isApart: true,
-            onSelect: () => deeds.onDelete(image),
+            onSelect: () => actions.onDelete(image),
           } as const,
         ]
       : []),

@@ -1,17 +1,17 @@
+import { useSeconds } from "../browser/clock.ts";
 import { classes } from "../parts/classes.ts";
-import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes } from "../parts/figure.tsx";
-import { bytesText, countText, durationText } from "../parts/format.ts";
 import { Icon } from "../parts/icon.tsx";
-import { printable } from "../parts/printable.ts";
+import { bytesText, countText, durationText } from "../text/format.ts";
+import { printable } from "../text/printable.ts";
 import { memo } from "./memo.ts";
+import type { Item } from "./model/folds.ts";
 import type { ImageNode, RunRow } from "./model/forest.ts";
 import { partsOf, type Search } from "./model/search.ts";
-import type { Item } from "./model/shown.ts";
 import { clockText, failureOf, hiddenBy, nameOf, runName, sumOf, titleOf, unseenOf } from "./model/text.ts";
 
 /** Text of a guest on one line, with what the search found marked. */
-export function Found({
+export function Highlighted({
   text,
   search,
   isMono,
@@ -57,7 +57,7 @@ function ImageContent({ image, search }: { readonly image: ImageNode; readonly s
     <>
       <span class={classes("branches-name", image.tag !== null && "branches-tag")}>
         {image.tag === null ? null : <Icon name="tag" />}
-        <Found text={nameOf(image)} search={search} isMono={image.tag === null} />
+        <Highlighted text={nameOf(image)} search={search} isMono={image.tag === null} />
       </span>
       <Age class="branches-age" at={image.createdAt} />
       <span class="branches-command">
@@ -65,7 +65,7 @@ function ImageContent({ image, search }: { readonly image: ImageNode; readonly s
         {image.command === null ? (
           <span class="branches-about">{image.origin === "checkpoint" ? "Checkpoint" : "Import"}</span>
         ) : (
-          <Found text={image.command} search={search} isMono />
+          <Highlighted text={image.command} search={search} isMono />
         )}
       </span>
       <span class="branches-added">
@@ -85,7 +85,7 @@ function RunContent({ run, search }: { readonly run: RunRow; readonly search: Se
       </span>
       {isLive ? <Clock since={run.since} isGrowing={run.state === "running"} /> : null}
       <span class="branches-command">
-        {run.command === null ? null : <Found text={run.command} search={search} isMono />}
+        {run.command === null ? null : <Highlighted text={run.command} search={search} isMono />}
       </span>
     </>
   );

@@ -1,27 +1,27 @@
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
-import { Link } from "../app/router.ts";
+import { Link } from "../browser/router.ts";
 import { useSession } from "../data/session.ts";
 import { Button, ButtonLink } from "../parts/button.tsx";
 import { Identifier } from "../parts/copy-button.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
-import { countOf, countText, shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
-import { type Deeds, linkToImage, linkToRunHere } from "./actions.ts";
-import { type ImageNode, lineOf } from "./model/forest.ts";
-import type { Item } from "./model/shown.ts";
+import { countOf, countText, shortId } from "../text/format.ts";
+import { type ItemActions, linkToImage, linkToRunHere } from "./actions.ts";
+import type { Item } from "./model/folds.ts";
+import { type ImageNode, lineageOf } from "./model/forest.ts";
 import { runName, sumOf, titleOf } from "./model/text.ts";
 
 interface DetailsProps {
   readonly item: Item;
-  readonly deeds: Deeds;
+  readonly actions: ItemActions;
   readonly onReveal: (id: string) => void;
 }
 
 /** The item that has the focus: all that is known of it, and what can be done with it. */
-export function Details({ item, deeds, onReveal }: DetailsProps) {
-  if (item.kind === "image") return <ImageDetails image={item.image} deeds={deeds} onReveal={onReveal} />;
+export function Details({ item, actions, onReveal }: DetailsProps) {
+  if (item.kind === "image") return <ImageDetails image={item.image} actions={actions} onReveal={onReveal} />;
   if (item.kind === "run") {
     return (
       <>
@@ -49,7 +49,7 @@ export function Details({ item, deeds, onReveal }: DetailsProps) {
         </Fact>
       </dl>
       <div class="branches-deeds">
-        <Button icon="plus" onClick={() => deeds.onToggle(item)}>
+        <Button icon="plus" onClick={() => actions.onToggle(item)}>
           Show them
         </Button>
       </div>
@@ -74,7 +74,7 @@ function Command({ text }: { readonly text: string }) {
   );
 }
 
-function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
+function ImageDetails({ image, actions, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
   return (
     <>
       <h2 class="branches-details-name">
@@ -102,7 +102,7 @@ function ImageDetails({ image, deeds, onReveal }: Omit<DetailsProps, "item"> & {
         <Fact name="Made from it">{image.below === 0 ? "nothing" : countOf(image.below, "image")}</Fact>
       </dl>
       <Way image={image} onReveal={onReveal} />
-      <ImageActions image={image} deeds={deeds} />
+      <ImageActions image={image} actions={actions} />
     </>
   );
 }
@@ -132,14 +132,14 @@ function Way({ image, onReveal }: { readonly image: ImageNode; readonly onReveal
 const NAMES_MAX = 5;
 
 function namedAbove(image: ImageNode): { readonly ancestor: ImageNode; readonly steps: number }[] {
-  const above = [...lineOf(image.parent)].map((ancestor, index) => ({ ancestor, steps: index + 1 }));
+  const above = [...lineageOf(image.parent)].map((ancestor, index) => ({ ancestor, steps: index + 1 }));
   return above
     .filter(({ ancestor, steps }) => steps === 1 || ancestor.tag !== null || ancestor.parent === null)
     .slice(0, NAMES_MAX);
 }
 
 /** The actions of the image, as buttons. */
-function ImageActions({ image, deeds }: { readonly image: ImageNode; readonly deeds: Deeds }) {
+function ImageActions({ image, actions }: { readonly image: ImageNode; readonly actions: ItemActions }) {
   const { may } = useSession();
   return (
     <div class="branches-deeds">
@@ -152,18 +152,18 @@ function ImageActions({ image, deeds }: { readonly image: ImageNode; readonly de
         </ButtonLink>
       ) : null}
       {may("images:tag") ? (
-        <Button icon="tag" onClick={() => deeds.onTag(image)}>
+        <Button icon="tag" onClick={() => actions.onTag(image)}>
           Tag
         </Button>
       ) : null}
-      <Button icon="compare" onClick={() => deeds.onCompare(image)}>
+      <Button icon="compare" onClick={() => actions.onCompare(image)}>
         Compare
       </Button>
-      <Button icon="filter" onClick={() => deeds.onFocus(deeds.focusId === image.id ? null : image)}>
-        {deeds.focusId === image.id ? "Show all" : "This branch alone"}
+      <Button icon="filter" onClick={() => actions.onFocus(actions.focusId === image.id ? null : image)}>
+        {actions.focusId === image.id ? "Show all" : "This branch alone"}
       </Button>
       {may("images:delete") ? (
-        <Button icon="trash" tone="quiet" onClick={() => deeds.onDelete(image)}>
+        <Button icon="trash" tone="quiet" onClick={() => actions.onDelete(image)}>
           Delete
         </Button>
       ) : null}

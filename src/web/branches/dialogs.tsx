@@ -7,11 +7,11 @@ import { useResource } from "../data/resource.ts";
 import { Confirm } from "../parts/dialog.tsx";
 import { Field } from "../parts/field.tsx";
 import { Bytes } from "../parts/figure.tsx";
-import { countOf } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { useToast } from "../parts/toast.tsx";
+import { countOf } from "../text/format.ts";
 import type { Forest, ImageNode } from "./model/forest.ts";
 import { nameOf } from "./model/text.ts";
 

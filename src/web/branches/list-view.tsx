@@ -2,8 +2,8 @@ import type { RefObject } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { classes } from "../parts/classes.ts";
 import { Content, countShown, FoldMark, Unseen, versionOf } from "./card.tsx";
-import type { Item } from "./model/shown.ts";
-import { type FormProps, idOf, stateClasses, treeItem } from "./tree-view.tsx";
+import type { Item } from "./model/folds.ts";
+import { type FormProps, idOf, stateClasses, treeItem } from "./tree/tree-view.tsx";
 
 /** Rows above and below those that are seen. */
 const AROUND = 12;

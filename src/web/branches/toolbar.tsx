@@ -1,16 +1,16 @@
 import { useRef } from "preact/hooks";
-import { useShortcut } from "../app/keys.ts";
+import { useShortcut } from "../browser/keys.ts";
 import { Button, IconButton } from "../parts/button.tsx";
 import { classes } from "../parts/classes.ts";
-import { countOf, countText, shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { Icon } from "../parts/icon.tsx";
 import { Segments } from "../parts/segments.tsx";
+import { countOf, countText, shortId } from "../text/format.ts";
 import type { Drawing } from "./model/branches.ts";
+import { HITS_OUT_MAX, NO_FOLDS } from "./model/folds.ts";
 import type { ImageNode } from "./model/forest.ts";
-import { HITS_OUT_MAX, NO_FOLDS } from "./model/shown.ts";
-import type { Loaded } from "./use-branches.ts";
-import type { LookState } from "./use-look.ts";
+import type { LoadedBranches } from "./use-branches.ts";
+import type { ViewState } from "./use-view-state.ts";
 
 /** How many images there are, and what runs. */
 export function Summary({ drawing, onOlder }: { readonly drawing: Drawing; readonly onOlder: () => void }) {
@@ -41,8 +41,8 @@ const FORMS = [
 ] as const;
 
 interface ToolbarProps {
-  readonly look: LookState;
-  readonly loaded: Loaded;
+  readonly view: ViewState;
+  readonly loaded: LoadedBranches;
   readonly onHit: (isBack: boolean) => void;
   readonly onNewest: () => void;
   readonly onZoom: (isIn: boolean) => void;
@@ -50,17 +50,17 @@ interface ToolbarProps {
 }
 
 /** Search, form, folds and zoom. */
-export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: ToolbarProps) {
+export function Toolbar({ view, loaded, onHit, onNewest, onZoom, onFit }: ToolbarProps) {
   const { branches } = loaded;
   const { isWhole } = branches.folds;
   return (
     <div class="branches-toolbar" role="group" aria-label="Look of the branches">
-      <Search look={look} drawing={loaded.drawing} onHit={onHit} />
+      <Search view={view} drawing={loaded.drawing} onHit={onHit} />
       <Segments
         label="Show as"
-        value={look.isList ? "list" : "tree"}
+        value={view.isList ? "list" : "tree"}
         choices={FORMS}
-        onValue={(form) => look.chooseForm(form === "list")}
+        onValue={(form) => view.chooseForm(form === "list")}
       />
       <Button tone="quiet" onClick={onNewest}>
         Newest
@@ -74,7 +74,7 @@ export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: Toolba
       >
         {isWhole ? "Fold" : "Unfold all"}
       </Button>
-      {look.isList ? null : (
+      {view.isList ? null : (
         <span class="branches-zoom">
           <IconButton icon="minus" label="Zoom out" onClick={() => onZoom(false)} />
           <IconButton icon="plus" label="Zoom in" onClick={() => onZoom(true)} />
@@ -86,12 +86,12 @@ export function Toolbar({ look, loaded, onHit, onNewest, onZoom, onFit }: Toolba
 }
 
 interface SearchProps {
-  readonly look: LookState;
+  readonly view: ViewState;
   readonly drawing: Drawing;
   readonly onHit: (isBack: boolean) => void;
 }
 
-function Search({ look, drawing, onHit }: SearchProps) {
+function Search({ view, drawing, onHit }: SearchProps) {
   const input = useRef<HTMLInputElement>(null);
   useShortcut({ keys: "/", text: "Search the branches", group: "Branches" }, () => {
     input.current?.focus();
@@ -99,7 +99,7 @@ function Search({ look, drawing, onHit }: SearchProps) {
   });
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "Enter") onHit(event.shiftKey);
-    else if (event.key === "Escape" && look.query !== "") look.search("");
+    else if (event.key === "Escape" && view.query !== "") view.search("");
     else if (event.key === "Escape") document.querySelector<HTMLElement>("[role=tree]")?.focus();
     else return;
     event.preventDefault();
@@ -116,8 +116,8 @@ function Search({ look, drawing, onHit }: SearchProps) {
         autocomplete="off"
         spellcheck={false}
         maxLength={200}
-        value={look.query}
-        onInput={(event) => look.search(event.currentTarget.value)}
+        value={view.query}
+        onInput={(event) => view.search(event.currentTarget.value)}
         onKeyDown={onKeyDown}
       />
       <span class={classes("branches-found number", drawing.search === null && "visually-hidden")} role="status">

@@ -4,7 +4,7 @@ import type { Problem } from "../data/problem.ts";
 import { openBranches } from "./live-branches.ts";
 import type { Branches, Drawing } from "./model/branches.ts";
 
-export interface Loaded {
+export interface LoadedBranches {
   readonly branches: Branches;
   readonly drawing: Drawing;
   readonly problem: Problem | undefined;
@@ -14,7 +14,7 @@ export interface Loaded {
 }
 
 /** The images of the account, as they are and as they change, while the component is shown. */
-export function useBranches(): Loaded {
+export function useBranches(): LoadedBranches {
   const [, redraw] = useState(0);
   const [live] = useState(openBranches);
   const { branches, problem, reload, loadOlder } = live;

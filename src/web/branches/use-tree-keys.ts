@@ -1,8 +1,8 @@
 import { useRef } from "preact/hooks";
-import { printable } from "../parts/printable.ts";
+import { printable } from "../text/printable.ts";
 import type { Drawing } from "./model/branches.ts";
+import type { Item } from "./model/folds.ts";
 import { type Step, stepFrom, typedAhead } from "./model/navigation.ts";
-import type { Item } from "./model/shown.ts";
 import { titleOf } from "./model/text.ts";
 
 /** Longest pause between letters of one word, in `milliseconds`. */

@@ -13,11 +13,11 @@ import { ImportDialog, NoImages } from "./import-dialog.tsx";
 import { ListView } from "./list-view.tsx";
 import { openEarly } from "./live-branches.ts";
 import { CompareNote, FocusNote, MissingNote, Summary, Toolbar } from "./toolbar.tsx";
-import { type StageControl, TreeView } from "./tree-view.tsx";
+import { type StageControl, TreeView } from "./tree/tree-view.tsx";
 import { useBranches } from "./use-branches.ts";
-import { useHandling } from "./use-handling.ts";
-import { useLook } from "./use-look.ts";
+import { useItemActions } from "./use-item-actions.ts";
 import { KEY_ZOOM, useTreeKeys } from "./use-tree-keys.ts";
+import { useViewState } from "./use-view-state.ts";
 
 /** Begins to load the images before the view is shown. */
 export const prepare = openEarly;
@@ -25,11 +25,11 @@ export const prepare = openEarly;
 /** The forest of images: what was made from what, and what runs now. */
 export function View() {
   const loaded = useBranches();
-  const look = useLook(loaded);
+  const view = useViewState(loaded);
   const [isImporting, setImporting] = useState(false);
   const { may } = useSession();
   const { drawing, problem, reload } = loaded;
-  const isEmpty = drawing.isComplete && drawing.layout.items.length === 0 && look.focusId === null;
+  const isEmpty = drawing.isComplete && drawing.layout.items.length === 0 && view.focusId === null;
   const isRefused = problem !== undefined && !drawing.isThere;
   const importing = may("images:import") ? (
     <Button icon="download" onClick={() => setImporting(true)}>
@@ -49,11 +49,11 @@ export function View() {
         )}
         {isEmpty ? (
           <>
-            <MissingNote drawing={drawing} id={look.namedId} onEnd={() => look.select(null, false)} />
+            <MissingNote drawing={drawing} id={view.namedId} onEnd={() => view.select(null, false)} />
             <NoImages onImport={() => setImporting(true)} />
           </>
         ) : null}
-        {isEmpty || isRefused ? null : <Forest loaded={loaded} look={look} />}
+        {isEmpty || isRefused ? null : <Forest loaded={loaded} view={view} />}
       </div>
       {isImporting ? <ImportDialog onClose={() => setImporting(false)} /> : null}
     </>
@@ -62,20 +62,20 @@ export function View() {
 
 interface ForestProps {
   readonly loaded: ReturnType<typeof useBranches>;
-  readonly look: ReturnType<typeof useLook>;
+  readonly view: ReturnType<typeof useViewState>;
 }
 
-function Forest({ loaded, look }: ForestProps) {
+function Forest({ loaded, view }: ForestProps) {
   const { drawing } = loaded;
   const control = useRef<StageControl>(null);
-  const handling = useHandling(loaded, look);
-  const { active, deeds, compared } = handling;
+  const items = useItemActions(loaded, view);
+  const { active, actions, compared } = items;
   const onKeyDown = useTreeKeys({
     drawing,
     active,
-    isList: look.isList,
-    ...handling.hands,
-    onMenu: (item) => handling.openMenu(item, null),
+    isList: view.isList,
+    ...items.handlers,
+    onMenu: (item) => items.openMenu(item, null),
     onZoom: (factor) => control.current?.zoom(factor),
     onFit: () => control.current?.fit(),
   });
@@ -83,50 +83,50 @@ function Forest({ loaded, look }: ForestProps) {
     drawing,
     activeKey: active?.key ?? null,
     comparedKey: compared?.id ?? null,
-    shown: look.shown,
-    ...handling.hands,
-    onMenu: handling.openMenu,
+    shown: view.shown,
+    ...items.handlers,
+    onMenu: items.openMenu,
     onKeyDown,
   };
   return (
     <>
       <Toolbar
-        look={look}
+        view={view}
         loaded={loaded}
-        onHit={handling.goToHit}
-        onNewest={handling.goToNewest}
+        onHit={items.goToHit}
+        onNewest={items.goToNewest}
         onZoom={(isIn) => control.current?.zoom(isIn ? KEY_ZOOM : 1 / KEY_ZOOM)}
         onFit={() => control.current?.fit()}
       />
-      {compared === null ? null : <CompareNote image={compared} onCancel={() => deeds.onCompare(compared)} />}
-      <FocusNote drawing={drawing} focusId={look.focusId} onEnd={() => deeds.onFocus(null)} />
-      {active === undefined ? <MissingNote drawing={drawing} id={look.namedId} onEnd={handling.deselect} /> : null}
+      {compared === null ? null : <CompareNote image={compared} onCancel={() => actions.onCompare(compared)} />}
+      <FocusNote drawing={drawing} focusId={view.focusId} onEnd={() => actions.onFocus(null)} />
+      {active === undefined ? <MissingNote drawing={drawing} id={view.namedId} onEnd={items.deselect} /> : null}
       <div class="branches-body">
         <div class="branches-panes">
           {drawing.isThere ? null : <Skeleton class="branches-skeleton" lines={9} label="Loading the branches" />}
-          {look.isList ? <ListView {...form} /> : <TreeView {...form} control={control} />}
+          {view.isList ? <ListView {...form} /> : <TreeView {...form} control={control} />}
           {active === undefined ? null : (
             <aside class="branches-details" aria-label="Selected">
               <span class="branches-details-close">
-                <IconButton icon="close" label="Close the details" onClick={handling.deselect} />
+                <IconButton icon="close" label="Close the details" onClick={items.deselect} />
               </span>
-              <Details item={active} deeds={deeds} onReveal={look.reveal} />
+              <Details item={active} actions={actions} onReveal={view.reveal} />
             </aside>
           )}
         </div>
       </div>
-      {handling.menu === null ? null : (
+      {items.menu === null ? null : (
         <MenuList
           label="Actions"
-          items={menuOf(handling.menu.item, deeds)}
-          at={handling.menu.at}
-          onClose={handling.closeMenu}
+          items={menuOf(items.menu.item, actions)}
+          at={items.menu.at}
+          onClose={items.closeMenu}
         />
       )}
-      {handling.tagging === null ? null : (
-        <TagDialog image={handling.tagging} forest={drawing.forest} onClose={handling.closeDialogs} />
+      {items.tagging === null ? null : (
+        <TagDialog image={items.tagging} forest={drawing.forest} onClose={items.closeDialogs} />
       )}
-      {handling.deleting === null ? null : <DeleteDialog image={handling.deleting} onClose={handling.closeDialogs} />}
+      {items.deleting === null ? null : <DeleteDialog image={items.deleting} onClose={items.closeDialogs} />}
     </>
   );
 }

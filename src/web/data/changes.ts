@@ -4,8 +4,8 @@ import type { Change } from "../../client/types.ts";
 import { api } from "./api.ts";
 import { connection, untilReturn } from "./connection.ts";
 import { problemOf } from "./problem.ts";
-import { isSeen } from "./seen.ts";
 import { csrf, onSessionChange } from "./session.ts";
+import { isPageVisible } from "./visibility.ts";
 
 /** How long a stream is kept for a view that is still to come, in `milliseconds`. */
 const EARLY_MS = 5_000;
@@ -66,14 +66,14 @@ export function useOperationChanges(again: () => void): void {
  * nobody does.
  */
 export function listenEarly(): void {
-  if (csrf() === "" || !isSeen.get() || stream !== null) return;
+  if (csrf() === "" || !isPageVisible.get() || stream !== null) return;
   void listen();
   setTimeout(keepListening, EARLY_MS);
 }
 
 /** Opens the stream if somebody listens and the page is seen, and closes it otherwise. */
 function keepListening(): void {
-  if (handlers.size === 0 || !isSeen.get()) stop();
+  if (handlers.size === 0 || !isPageVisible.get()) stop();
   else if (stream === null) void listen();
 }
 
@@ -83,7 +83,7 @@ function stop(): void {
   hasBegun = false;
 }
 
-isSeen.subscribe(keepListening);
+isPageVisible.subscribe(keepListening);
 onSessionChange(stop);
 
 function tell(change: Change): void {

@@ -3,24 +3,24 @@ import { onReturn } from "./connection.ts";
 import { isAbort, type Problem, problemOf } from "./problem.ts";
 import { onSessionChange } from "./session.ts";
 
-/** Values that are kept, so that going back shows at once what there was. */
-const KEPT_MAX = 40;
-const kept = new Map<string, unknown>();
-onSessionChange(() => kept.clear());
+/** Cached values: a view that is opened again shows them at once. */
+const CACHED_MAX = 40;
+const cached = new Map<string, unknown>();
+onSessionChange(() => cached.clear());
 
-function keep(key: string, value: unknown): void {
-  kept.delete(key);
-  kept.set(key, value);
-  const oldest = kept.keys().next().value;
-  if (kept.size > KEPT_MAX && oldest !== undefined) kept.delete(oldest);
+function cache(key: string, value: unknown): void {
+  cached.delete(key);
+  cached.set(key, value);
+  const oldest = cached.keys().next().value;
+  if (cached.size > CACHED_MAX && oldest !== undefined) cached.delete(oldest);
 }
 
 export interface Resource<T> {
-  /** the newest one of this key, also while it is loaded anew and after that failed */
+  /** the latest value of the key, also while it is reloaded and after the reload failed */
   readonly value: T | undefined;
   readonly problem: Problem | undefined;
   readonly isLoading: boolean;
-  /** Loads it anew, after the loading that goes on; the value stays until the new one is there. */
+  /** Loads it again when the present load ends; the value stays until then. */
   reload(): void;
 }
 
@@ -31,20 +31,33 @@ interface Loaded<T> {
   readonly isLoading: boolean;
 }
 
+export interface ResourceOptions {
+  /** false: nothing is kept for the next time, such as contents of files, which are large */
+  readonly isCached?: boolean;
+}
+
+/** Loads a value. @param tell shows a part of the value, or its progress */
+type Load<T> = (signal: AbortSignal, tell: (value: T) => void) => Promise<T>;
+
 /**
- * What `load` gives for a key. It is loaded when the key changes, by `reload`, and again when the appliance comes back after
- * it did not answer. A value that was loaded for the same key before is there at once, and loaded anew.
- * @param key names all that `load` depends on; null: there is nothing to load
+ * The value that `load` gives for a key. It is loaded when the key changes, on `reload`, and when the appliance answers
+ * again after it did not. A cached value of the key is there at once, and is reloaded.
+ * @param key names everything that `load` depends on; null: there is nothing to load
  */
-export function useResource<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>): Resource<T> {
+export function useResource<T>(
+  key: string | null,
+  load: Load<T>,
+  { isCached = true }: ResourceOptions = {},
+): Resource<T> {
+  const before = () => unloaded<T>(key, isCached);
   const [turn, setTurn] = useState(0);
-  const [loaded, setLoaded] = useState<Loaded<T>>(() => before(key));
+  const [loaded, setLoaded] = useState<Loaded<T>>(before);
   const latest = useRef(load);
   latest.current = load;
   const isUnderWay = useRef(false);
   const isDue = useRef(false);
   const reload = useCallback(() => {
-    // Where changes come quicker than answers, none would ever arrive if each change gave up the one before.
+    // If each change aborted the load before it, frequent changes would let none of them finish.
     if (isUnderWay.current) isDue.current = true;
     else setTurn((count) => count + 1);
   }, []);
@@ -54,16 +67,19 @@ export function useResource<T>(key: string | null, load: (signal: AbortSignal) =
     const leaving = new AbortController();
     isUnderWay.current = true;
     isDue.current = false;
-    const end = (told: (last: Loaded<T>) => Loaded<T>) => {
+    const end = (next: (last: Loaded<T>) => Loaded<T>) => {
       if (leaving.signal.aborted) return;
       isUnderWay.current = false;
-      setLoaded(told);
+      setLoaded(next);
       if (isDue.current) reload();
     };
-    setLoaded((last) => ({ ...(last.key === key ? last : before<T>(key)), isLoading: true }));
-    latest.current(leaving.signal).then(
+    setLoaded((last) => ({ ...(last.key === key ? last : before()), isLoading: true }));
+    const tell = (value: T) => {
+      if (!leaving.signal.aborted) setLoaded({ key, value, problem: undefined, isLoading: true });
+    };
+    latest.current(leaving.signal, tell).then(
       (value) => {
-        if (!leaving.signal.aborted) keep(key, value);
+        if (isCached && !leaving.signal.aborted) cache(key, value);
         end(() => ({ key, value, problem: undefined, isLoading: false }));
       },
       (error: unknown) => {
@@ -79,13 +95,18 @@ export function useResource<T>(key: string | null, load: (signal: AbortSignal) =
   const isPassing = loaded.problem?.isPassing === true;
   useEffect(() => (isPassing ? onReturn(reload) : undefined), [isPassing, reload]);
 
-  // Between a new key and its effect, the value of the old one must not be shown.
-  const current = loaded.key === key ? loaded : before<T>(key);
+  // Until the effect of a new key has run, `loaded` is that of the old key.
+  const current = loaded.key === key ? loaded : before();
   const { value, problem, isLoading } = current;
   return { value, problem, isLoading, reload };
 }
 
-function before<T>(key: string | null): Loaded<T> {
-  const value = key === null ? undefined : (kept.get(key) as T | undefined);
+/** @see useResource, without the cache */
+export function useLoaded<T>(key: string | null, load: Load<T>): Resource<T> {
+  return useResource(key, load, { isCached: false });
+}
+
+function unloaded<T>(key: string | null, isCached: boolean): Loaded<T> {
+  const value = key === null || !isCached ? undefined : (cached.get(key) as T | undefined);
   return { key, value, problem: undefined, isLoading: key !== null };
 }

@@ -2,16 +2,16 @@ import { useState } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import type { ImageStep } from "../../client/types.ts";
 import { shellWord } from "../../domain/text/shell-word.ts";
-import { Link } from "../app/router.ts";
+import { Link } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import { useResource } from "../data/resource.ts";
 import { Button } from "../parts/button.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
-import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge, KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
+import { shortId } from "../text/format.ts";
 import { linkTo } from "./link.ts";
 
 /** Steps that are read at once. */

@@ -1,5 +1,5 @@
 import { fromBase64 } from "../../client/base64.ts";
-import { printable } from "../parts/printable.ts";
+import { printable } from "../text/printable.ts";
 
 declare const brand: unique symbol;
 

@@ -1,6 +1,6 @@
-import { Link } from "../app/router.ts";
-import { shortId } from "../parts/format.ts";
+import { Link } from "../browser/router.ts";
 import { GuestText } from "../parts/guest-text.tsx";
+import { shortId } from "../text/format.ts";
 
 /** A link to an image: its tag, or the end of its id. */
 export function ImageLink({ id, tag }: { readonly id: string; readonly tag?: string | undefined }) {

@@ -2,22 +2,22 @@ import type { ComponentChildren } from "preact";
 import { answerOf } from "../../client/client.ts";
 import { given } from "../../client/given.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
-import { queryOf } from "../app/links.ts";
-import { Link, navigate, useRoute } from "../app/router.ts";
+import { queryOf } from "../browser/links.ts";
+import { Link, navigate, useRoute } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
 import { Empty } from "../parts/empty.tsx";
 import { type Choice, Select } from "../parts/field.tsx";
-import { offsetOf, PAGE_ROWS, Pages } from "../parts/pages.tsx";
+import { offsetOf, PAGE_ROWS, Pages } from "../parts/lists/pages.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { KIND_LABELS, shownOf } from "../parts/status-mark.tsx";
+import { KIND_LABELS, statusLabel } from "../parts/status-mark.tsx";
 import { OperationTable } from "./table.tsx";
 
 const STATUSES = [
   { value: "", label: "Any" },
-  ...OPERATION_STATUSES.map((status) => ({ value: status, label: shownOf({ status }).text })),
+  ...OPERATION_STATUSES.map((status) => ({ value: status, label: statusLabel({ status }).text })),
 ] as const;
 
 const KINDS = [

@@ -1,12 +1,12 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { Operation } from "../../client/types.ts";
-import { Link } from "../app/router.ts";
-import { useSeconds } from "../parts/clock.ts";
+import { useSeconds } from "../browser/clock.ts";
+import { Link } from "../browser/router.ts";
 import { Age, Duration } from "../parts/figure.tsx";
-import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
+import { type Column, Table } from "../parts/lists/table.tsx";
 import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
-import { type Column, Table } from "../parts/table.tsx";
+import { shortId } from "../text/format.ts";
 import { ImageLink } from "./image-link.tsx";
 import { endOf, resultImage, tookMs } from "./outcome.ts";
 

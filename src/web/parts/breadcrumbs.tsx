@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { Link, useTitle } from "../app/router.ts";
+import { Link, useTitle } from "../browser/router.ts";
 
 export interface Crumb {
   readonly label: ComponentChildren;

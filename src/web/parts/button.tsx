@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { Link } from "../app/router.ts";
+import { Link } from "../browser/router.ts";
 import { classes } from "./classes.ts";
 import { Icon, type IconName } from "./icon.tsx";
 

@@ -1,7 +1,7 @@
 import type { ComponentChildren } from "preact";
+import { createClock } from "../browser/clock.ts";
+import { ageText, bytesText, countText, durationText, timeText } from "../text/format.ts";
 import { classes } from "./classes.ts";
-import { createClock } from "./clock.ts";
-import { ageText, bytesText, countText, durationText, timeText } from "./format.ts";
 
 export interface FigureProps {
   readonly label: ComponentChildren;

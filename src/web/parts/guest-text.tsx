@@ -1,5 +1,5 @@
+import { escaped, isBlank, partsOf } from "../text/printable.ts";
 import { classes } from "./classes.ts";
-import { escaped, isBlank, partsOf } from "./printable.ts";
 
 /** Characters of a name that are shown; what follows is cut with a mark. */
 const NAME_MAX = 512;

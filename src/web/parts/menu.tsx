@@ -1,6 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { navigate } from "../app/router.ts";
+import { navigate } from "../browser/router.ts";
 import { classes } from "./classes.ts";
 import { Icon, type IconName } from "./icon.tsx";
 

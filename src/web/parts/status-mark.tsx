@@ -31,7 +31,7 @@ export interface StatusProps {
   readonly isBrief?: boolean;
 }
 
-interface Shown {
+interface StatusLabel {
   readonly mark: "waiting" | "running" | "done" | "failed" | "cancelled";
   readonly tone: BadgeTone;
   readonly text: string;
@@ -39,7 +39,7 @@ interface Shown {
 
 /** How an operation stands: a mark, whose shape says it as its colour does, and a word. */
 export function StatusMark({ isBrief, ...props }: StatusProps) {
-  const { mark, tone, text } = shownOf(props);
+  const { mark, tone, text } = statusLabel(props);
   return (
     <span class={classes("status", `status-${tone}`)} title={isBrief === true ? text : undefined}>
       <svg class="status-mark" viewBox="0 0 12 12" aria-hidden="true">
@@ -50,7 +50,7 @@ export function StatusMark({ isBrief, ...props }: StatusProps) {
   );
 }
 
-const MARKS: Readonly<Record<Shown["mark"], string>> = {
+const MARKS: Readonly<Record<StatusLabel["mark"], string>> = {
   waiting: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9Z",
   running: "M6 11a5 5 0 1 0 0-10 5 5 0 0 0 0 10Z",
   done: "m1.8 6.4 2.8 2.8 5.6-6",
@@ -59,7 +59,7 @@ const MARKS: Readonly<Record<Shown["mark"], string>> = {
 };
 
 /** The words for how an operation stands, which are those of all views. */
-export function shownOf({ status, exitCode, isTimedOut }: Omit<StatusProps, "isBrief">): Shown {
+export function statusLabel({ status, exitCode, isTimedOut }: Omit<StatusProps, "isBrief">): StatusLabel {
   switch (status) {
     case "PENDING":
       return { mark: "waiting", tone: "neutral", text: "Waiting" };

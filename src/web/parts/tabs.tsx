@@ -1,6 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { Link } from "../app/router.ts";
+import { Link } from "../browser/router.ts";
 
 export interface Tab {
   readonly id: string;

@@ -1,8 +1,8 @@
 import type { OperationEvent } from "../../client/types.ts";
 import { Empty } from "../parts/empty.tsx";
-import { countOf } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
-import { type Column, Table } from "../parts/table.tsx";
+import { type Column, Table } from "../parts/lists/table.tsx";
+import { countOf } from "../text/format.ts";
 import type { Feed } from "./feed-reader.ts";
 
 /** Events that a table shows; the newest are of most interest. */

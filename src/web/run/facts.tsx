@@ -1,15 +1,15 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
+import { useSeconds } from "../browser/clock.ts";
 import { ImageLink } from "../operations/image-link.tsx";
 import { resultImage, tookMs } from "../operations/outcome.ts";
 import { Button } from "../parts/button.tsx";
-import { useSeconds } from "../parts/clock.ts";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
-import { bytesText } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
-import { printable } from "../parts/printable.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { KIND_LABELS } from "../parts/status-mark.tsx";
+import { bytesText } from "../text/format.ts";
+import { printable } from "../text/printable.ts";
 import { problemOfOperation } from "./failure.ts";
 import type { Feed } from "./feed-reader.ts";
 import type { UsageSeries } from "./usage/use-usage.ts";

@@ -4,8 +4,8 @@ import { COMMAND_SPID } from "../../client/processes.ts";
 import { api } from "../data/api.ts";
 import { untilReturn } from "../data/connection.ts";
 import { isAbort, problemOf } from "../data/problem.ts";
-import { isSeen } from "../data/seen.ts";
 import { useStore } from "../data/store.ts";
+import { isPageVisible } from "../data/visibility.ts";
 import { emptyFeed, type Feed, FeedReader } from "./feed-reader.ts";
 
 export interface FeedOptions {
@@ -22,7 +22,7 @@ export interface FeedOptions {
 export function useFeed(id: string, { spid = COMMAND_SPID, isKept = false }: FeedOptions = {}): Feed {
   const [feed, setFeed] = useState<Feed>(emptyFeed);
   const reader = useMemo(() => new FeedReader(setFeed), [id, spid]);
-  const isFollowed = useStore(isSeen) || isKept;
+  const isFollowed = useStore(isPageVisible) || isKept;
   useEffect(() => {
     setFeed(emptyFeed());
     return () => reader.leave();

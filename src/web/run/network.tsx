@@ -3,8 +3,8 @@ import { CopyButton } from "../parts/copy-button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { Bytes } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
+import { type Column, Table } from "../parts/lists/table.tsx";
 import { Badge } from "../parts/status-mark.tsx";
-import { type Column, Table } from "../parts/table.tsx";
 import type { Feed } from "./feed-reader.ts";
 import { ruleText } from "./form/network-rules.ts";
 

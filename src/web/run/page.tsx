@@ -3,8 +3,8 @@ import { answerOf } from "../../client/client.ts";
 import { hasEnded } from "../../client/operations.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
-import { queryOf } from "../app/links.ts";
-import { navigate, useRoute } from "../app/router.ts";
+import { queryOf } from "../browser/links.ts";
+import { navigate, useRoute } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import type { Problem } from "../data/problem.ts";
 import { useResource } from "../data/resource.ts";
@@ -14,12 +14,12 @@ import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { ButtonLink } from "../parts/button.tsx";
 import { Identifier } from "../parts/copy-button.tsx";
 import { Empty } from "../parts/empty.tsx";
-import { shortId } from "../parts/format.ts";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
 import { Tabs } from "../parts/tabs.tsx";
+import { shortId } from "../text/format.ts";
 import { RunActions } from "./actions.tsx";
 import { EventList } from "./events.tsx";
 import { Facts } from "./facts.tsx";
@@ -29,12 +29,12 @@ import { NetworkPanel } from "./network.tsx";
 import { Output } from "./output/output.tsx";
 import { ProcessPanel } from "./processes.tsx";
 import { ProgressPanel } from "./progress.tsx";
+import { requestText } from "./request-text.ts";
 import { StandardInput } from "./standard-input.tsx";
 import { TerminalPanel } from "./terminal/terminal-panel.tsx";
 import { UsageCharts } from "./usage/usage.tsx";
 import { useUsage } from "./usage/use-usage.ts";
 import { useTagOfResult } from "./use-tag.ts";
-import { askedText } from "./words.ts";
 
 type ViewName = "output" | "terminal" | "processes" | "usage" | "network" | "events";
 
@@ -52,7 +52,7 @@ export function RunPage({ id }: { readonly id: string }) {
   }, [turns]);
   const { value } = operation;
   const heading =
-    asked.value === undefined ? `${KIND_LABELS[value?.kind ?? "instance"]} ${shortId(id)}` : askedText(asked.value);
+    asked.value === undefined ? `${KIND_LABELS[value?.kind ?? "instance"]} ${shortId(id)}` : requestText(asked.value);
   if (value === undefined && operation.problem !== undefined) {
     return <Missing id={id} problem={operation.problem} onRetry={operation.reload} />;
   }

@@ -11,13 +11,13 @@ import { Empty } from "../parts/empty.tsx";
 import { Checkbox, Field } from "../parts/field.tsx";
 import { Age, Bytes, Duration } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
+import { type Column, Table } from "../parts/lists/table.tsx";
 import { Menu, type MenuItem } from "../parts/menu.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge } from "../parts/status-mark.tsx";
-import { type Column, Table } from "../parts/table.tsx";
 import { useToast } from "../parts/toast.tsx";
-import { lineOf } from "./form/words.ts";
+import { shellLine } from "./form/shell-words.ts";
 
 /** Processes that are listed. */
 const LIMIT = 200;
@@ -72,7 +72,7 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
     { id: "spid", label: "Number", isFigure: true, cell: ({ spid }) => spid },
     {
       ...{ id: "command", label: "Command", isHeading: true, isWide: true },
-      cell: ({ command, args }) => <GuestText text={lineOf([command, ...args])} isMono hasTitle />,
+      cell: ({ command, args }) => <GuestText text={shellLine([command, ...args])} isMono hasTitle />,
     },
     { id: "state", label: "Status", cell: (process) => <StateOf {...process} /> },
     { id: "cpu", label: "CPU time", isFigure: true, cell: ({ cpu_time_ms: time }) => <Duration value={time} /> },

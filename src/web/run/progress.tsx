@@ -1,6 +1,6 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { Operation } from "../../client/types.ts";
-import { bytesText } from "../parts/format.ts";
+import { bytesText } from "../text/format.ts";
 import type { Feed } from "./feed-reader.ts";
 
 interface Step {

@@ -1,5 +1,5 @@
 import "./run.css";
-import { useRoute } from "../app/router.ts";
+import { useRoute } from "../browser/router.ts";
 import { useSession } from "../data/session.ts";
 import { OperationList } from "../operations/list.tsx";
 import { PageHeader } from "../parts/breadcrumbs.tsx";

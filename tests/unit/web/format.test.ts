@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { ageText, bytesText, countOf, durationText, shortId, timeText } from "../../../src/web/parts/format.ts";
+import { ageText, bytesText, countOf, durationText, shortId, timeText } from "../../../src/web/text/format.ts";
 
 describe("figures", () => {
   test("of bytes have one decimal below 100, and never 1024 of a unit", () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { queryOf, routeOf } from "../../../src/web/app/links.ts";
+import { queryOf, routeOf } from "../../../src/web/browser/links.ts";
 
 describe("links of the page", () => {
   test("are taken apart", () => {

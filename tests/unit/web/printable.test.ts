@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { escaped, hasHidden, isBlank, PARTS_MAX, partsOf, printable } from "../../../src/web/parts/printable.ts";
+import { escaped, hasHidden, isBlank, PARTS_MAX, partsOf, printable } from "../../../src/web/text/printable.ts";
 
 describe("text of a guest", () => {
   test("is left alone where all of it is seen", () => {

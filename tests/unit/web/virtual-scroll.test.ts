@@ -8,7 +8,7 @@ import {
   type Scroll,
   scrolled,
   scrollTo,
-} from "../../../src/web/parts/virtual-scroll.ts";
+} from "../../../src/web/parts/lists/virtual-scroll.ts";
 
 const few: Extent = { rowCount: 1_000, rowHeight: 32, viewHeight: 320 };
 const many: Extent = { rowCount: 1_000_000, rowHeight: 32, viewHeight: 320 };

@@ -1,9 +1,9 @@
-import { Forest, type ImageNode, lineOf } from "./forest.ts";
+import { Slicer } from "../../data/slicer.ts";
+import { type Folds, type Item, NO_FOLDS, visibleItems } from "./folds.ts";
+import { Forest, type ImageNode, lineageOf } from "./forest.ts";
 import { type Layout, layOut } from "./layout.ts";
-import { Pieces } from "./pieces.ts";
 import type { Row } from "./rows.ts";
 import { type Search, searchOf } from "./search.ts";
-import { type Folds, type Item, NO_FOLDS, shownItems } from "./shown.ts";
 
 /** How long a run that left no image is still shown, in `milliseconds`. */
 const FADING_MS = 8_000;
@@ -12,8 +12,8 @@ const EARLY_MS = 150;
 /** Rows that are taken before there is a pause. */
 const PIECE = 256;
 
-/** What a person looks at. */
-export interface Look {
+/** The part of the forest to draw. */
+export interface ForestFilter {
   readonly query: string;
   /** image whose ancestors and descendants alone are shown */
   readonly focusId: string | null;
@@ -43,7 +43,7 @@ const NOTHING: Layout = { items: [], byKey: new Map(), columns: 0, rows: 0 };
  */
 export class Branches {
   #forest = new Forest();
-  #look: Look = { query: "", focusId: null, folds: NO_FOLDS };
+  #filter: ForestFilter = { query: "", focusId: null, folds: NO_FOLDS };
   #selectedId: string | null = null;
   /** images that were asked for, and stay visible */
   readonly #revealed = new Set<string>();
@@ -56,7 +56,7 @@ export class Branches {
   #ended = new Set<string>();
   #hasOlder = false;
   #isWorking = false;
-  readonly #pieces = new Pieces();
+  readonly #slicer = new Slicer();
   #drawnEarlyAt = Number.NEGATIVE_INFINITY;
   #isStale = false;
   /** what is drawn stays until all rows are there */
@@ -70,21 +70,21 @@ export class Branches {
     this.drawing = this.#drawn(NOTHING, null, 0);
   }
 
-  get look(): Look {
-    return this.#look;
+  get filter(): ForestFilter {
+    return this.#filter;
   }
 
-  set look(look: Look) {
-    this.#look = look;
+  set filter(filter: ForestFilter) {
+    this.#filter = filter;
     this.#redraw();
   }
 
   get folds(): Folds {
-    return this.#look.folds;
+    return this.#filter.folds;
   }
 
   set folds(folds: Folds) {
-    this.look = { ...this.#look, folds };
+    this.filter = { ...this.#filter, folds };
   }
 
   /** Keeps an image visible, from the next drawing on. */
@@ -97,7 +97,8 @@ export class Branches {
     this.#revealed.add(id);
     const image = this.#forest.images.get(id);
     const open = new Map(this.folds.open);
-    for (const ancestor of lineOf(image?.parent ?? null)) if (open.get(ancestor.id) === false) open.delete(ancestor.id);
+    for (const ancestor of lineageOf(image?.parent ?? null))
+      if (open.get(ancestor.id) === false) open.delete(ancestor.id);
     this.folds = { ...this.folds, open };
   }
 
@@ -125,15 +126,15 @@ export class Branches {
   async #work(): Promise<void> {
     this.#isWorking = true;
     while (this.#isStale) {
-      await this.#pieces.begin();
+      await this.#slicer.begin();
       this.#isStale = false;
       const forest = this.#forest;
-      await this.#pieces.run(this.#taking(), () => true);
+      await this.#slicer.run(this.#taking(), () => true);
       if (!this.#isComplete && !this.#isDueEarly()) continue;
       this.#isReplacing = false;
-      const drawing = await this.#pieces.run(
+      const drawing = await this.#slicer.run(
         this.#drawing(forest),
-        () => forest === this.#forest && !this.#isLookStale(),
+        () => forest === this.#forest && !this.#isFilterStale(),
       );
       if (drawing === null) {
         this.#isStale = true;
@@ -151,10 +152,10 @@ export class Branches {
     return !this.#isReplacing && performance.now() - this.#drawnEarlyAt >= EARLY_MS;
   }
 
-  /** A new look makes the drawing that is being made useless; new rows do not: they are in the next one. */
-  #drawnLook: Look | null = null;
-  #isLookStale(): boolean {
-    return this.#drawnLook !== this.#look;
+  /** A changed filter makes the drawing in progress useless. New rows do not: the next drawing has them. */
+  #drawnFilter: ForestFilter | null = null;
+  #isFilterStale(): boolean {
+    return this.#drawnFilter !== this.#filter;
   }
 
   *#taking(): Generator<void, void> {
@@ -165,15 +166,15 @@ export class Branches {
   }
 
   *#drawing(forest: Forest): Generator<void, Drawing> {
-    this.#drawnLook = this.#look;
-    const { query, folds, focusId } = this.#look;
+    this.#drawnFilter = this.#filter;
+    const { query, folds, focusId } = this.#filter;
     const search = searchOf(query);
     yield* forest.measure(search === null ? null : (image) => search.finds(image));
     if (!this.#isRanked) this.#rank(forest);
     const focus = focusId === null ? null : (forest.images.get(focusId) ?? null);
     const pins = new Set(this.#revealed);
     if (this.#selectedId !== null) pins.add(this.#selectedId);
-    const items = yield* shownItems(forest, {
+    const items = yield* visibleItems(forest, {
       folds,
       pins,
       focus,

@@ -237,7 +237,7 @@ const PIECE = 512;
 const UNMEASURED = { below: 0, hitsBelow: 0, latest: 0, isHit: false };
 
 /** The image and its ancestors, the image itself first. */
-export function* lineOf(image: ImageNode | null): Generator<ImageNode> {
+export function* lineageOf(image: ImageNode | null): Generator<ImageNode> {
   for (let node = image; node !== null; node = node.parent) yield node;
 }
 

@@ -1,4 +1,4 @@
-import type { Item } from "./shown.ts";
+import type { Item } from "./folds.ts";
 
 /** Distance of columns and rows, and size of a card, in `px` at scale 1. */
 export const COLUMN_PX = 288;

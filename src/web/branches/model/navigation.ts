@@ -1,5 +1,5 @@
+import type { Item } from "./folds.ts";
 import { itemAt, type Layout } from "./layout.ts";
-import type { Item } from "./shown.ts";
 
 /** Where a key leads. */
 export type Step = "up" | "down" | "parent" | "child" | "first" | "last" | "previous" | "next";

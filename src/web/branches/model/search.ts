@@ -1,4 +1,4 @@
-import { shortId } from "../../parts/format.ts";
+import { shortId } from "../../text/format.ts";
 import type { ImageNode, RunRow } from "./forest.ts";
 
 /** What a search finds: text in tags and commands, in any case, and beginnings of ids, whole or short. */

@@ -1,8 +1,8 @@
-import { countOf, countText, shortId } from "../../parts/format.ts";
-import { printable } from "../../parts/printable.ts";
+import { countOf, countText, shortId } from "../../text/format.ts";
+import { printable } from "../../text/printable.ts";
+import type { Item } from "./folds.ts";
 import type { ImageNode, Origin, RunRow, RunState } from "./forest.ts";
 import type { Search } from "./search.ts";
-import type { Item } from "./shown.ts";
 
 export function nameOf({ id, tag }: Pick<ImageNode, "id" | "tag">): string {
   return printable(tag ?? shortId(id));

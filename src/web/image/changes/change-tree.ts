@@ -1,5 +1,5 @@
 import type { DiffItem } from "../../../client/types.ts";
-import type { Breather } from "../breather.ts";
+import type { Slicer } from "../../data/slicer.ts";
 import { type EncodedPath, pathFrom, ROOT, stepsTo } from "../paths.ts";
 
 export interface ChangeCounts {
@@ -22,11 +22,11 @@ export interface ChangeNode {
 const STEP_COUNT = 512;
 
 /** Differences as a tree of directories. @param items in the order of the API: directories before their entries */
-export async function changeTree(items: readonly DiffItem[], breathe: Breather): Promise<ChangeNode> {
+export async function changeTree(items: readonly DiffItem[], slicer: Slicer): Promise<ChangeNode> {
   const root: ChangeNode = nodeAt(ROOT);
   const nodes = new Map<EncodedPath, ChangeNode>([[ROOT, root]]);
   for (const [index, item] of items.entries()) {
-    if (index % STEP_COUNT === 0) await breathe();
+    if (index % STEP_COUNT === 0) await slicer.rest();
     const path = pathFrom(item);
     let above = root;
     for (const step of stepsTo(path)) {

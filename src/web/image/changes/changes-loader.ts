@@ -1,7 +1,7 @@
 import { answerOf } from "../../../client/client.ts";
 import type { DiffItem } from "../../../client/types.ts";
 import { api } from "../../data/api.ts";
-import { breather } from "../breather.ts";
+import { Slicer } from "../../data/slicer.ts";
 import { type ChangeNode, changeTree } from "./change-tree.ts";
 
 /** Differences of a page of the API, and of those that are read unless a person wants more. */
@@ -29,7 +29,7 @@ export async function readChanges(
   tell: (changes: Changes) => void,
 ): Promise<Changes> {
   const items: DiffItem[] = [];
-  const breathe = breather(signal);
+  const slicer = new Slicer({ signal });
   let cursor: string | undefined;
   let told = performance.now();
   for (;;) {
@@ -47,7 +47,7 @@ export async function readChanges(
     // A tree of half of the differences is made again: not for each page.
     if (!isComplete && performance.now() - told < 500) continue;
     const changes = {
-      root: await changeTree(items, breathe),
+      root: await changeTree(items, slicer),
       count: items.length,
       against: page.against,
       hasMore,

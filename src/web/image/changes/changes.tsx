@@ -1,21 +1,21 @@
 import { useLayoutEffect, useMemo, useState } from "preact/hooks";
-import { Link, navigate } from "../../app/router.ts";
+import { Link, navigate } from "../../browser/router.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { Button } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Bytes } from "../../parts/figure.tsx";
-import { countText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { Icon } from "../../parts/icon.tsx";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { Splitter } from "../../parts/splitter.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { countText } from "../../text/format.ts";
 import { useFocusKept } from "../files/focus.ts";
 import { type ImageLink, linkTo } from "../link.ts";
 import { type EncodedPath, parentOf, ROOT, shownName, stepsTo } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { useRowPixels } from "../use-pixels.ts";
-import { Against } from "./against.tsx";
+import { BasePicker } from "./base-picker.tsx";
 import { type ChangeNode, type ChangeRow, firstOpen, rowsOf } from "./change-tree.ts";
 import { type Changes, ITEMS_STEP, readChanges } from "./changes-loader.ts";
 import { Compare } from "./compare.tsx";
@@ -36,7 +36,7 @@ export function ChangesView({ link }: { readonly link: ImageLink }) {
   const section = useFocusKept(link.path, value !== undefined);
   return (
     <section ref={section} class="image-changes" aria-label="Changes">
-      <Against link={link} />
+      <BasePicker link={link} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="The images cannot be compared" onRetry={reload} />
       )}

@@ -1,11 +1,11 @@
 import { useMemo, useRef, useState } from "preact/hooks";
-import { countOf } from "../../parts/format.ts";
 import { Icon } from "../../parts/icon.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
+import { countOf } from "../../text/format.ts";
 import type { DiffReply, TextLines } from "../../worker/messages.ts";
 import { lineEnd } from "../../worker/text-lines.ts";
-import { Pieces } from "../files/pieces.tsx";
 import { LINE_REM, longestLine, rowOfLine, shownEnd, type TextRows, textRows } from "../files/text-rows.ts";
+import { TokenText } from "../files/token-text.tsx";
 import { Measure, useColumns } from "../files/use-columns.tsx";
 import { usePixels } from "../use-pixels.ts";
 import { type CompareRow, changedRange, compareRows } from "./compare-rows.ts";
@@ -164,7 +164,7 @@ function Line({ lines, rows, index, part, sign, range }: LineProps) {
   const markFrom = range === null ? to : Math.min(to, Math.max(from, start + range.head));
   const markTo = range === null ? to : Math.max(markFrom, Math.min(to, last - range.tail));
   const hidden = lineEnd(lines.text, lines.starts, index) - last;
-  const piece = (a: number, b: number) => <Pieces pieces={[{ text: lines.text.slice(a, b), kind: 0 }]} />;
+  const piece = (a: number, b: number) => <TokenText pieces={[{ text: lines.text.slice(a, b), kind: 0 }]} />;
   return (
     <code class="image-code">
       <span class="image-sign">{part === 0 ? sign : " "}</span>

@@ -1,5 +1,5 @@
 import { classes } from "../../parts/classes.ts";
-import { countOf, countText } from "../../parts/format.ts";
+import { countOf, countText } from "../../text/format.ts";
 import type { ChangeCounts } from "./change-tree.ts";
 
 const CHANGE_MARKS = { added: "+", changed: "~", removed: "−" } as const;

@@ -1,17 +1,17 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ListingItem } from "../../../client/types.ts";
-import { useShortcut } from "../../app/keys.ts";
-import { Link, navigate } from "../../app/router.ts";
+import { useShortcut } from "../../browser/keys.ts";
+import { Link, navigate } from "../../browser/router.ts";
 import { addressOf } from "../../data/api.ts";
+import { Slicer } from "../../data/slicer.ts";
 import { ButtonLink, IconButton } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Field, Select, useTyped } from "../../parts/field.tsx";
 import { Age, Bytes } from "../../parts/figure.tsx";
-import { countOf, countText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { Icon, type IconName } from "../../parts/icon.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
-import { breather } from "../breather.ts";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
+import { countOf, countText } from "../../text/format.ts";
 import { type ImageLink, linkTo, linkWith } from "../link.ts";
 import { childOf, type EncodedPath, parentOf, savedName, shownName, shownText } from "../paths.ts";
 import { useRowPixels } from "../use-pixels.ts";
@@ -137,7 +137,7 @@ function useOrder(listing: Listing, key: SortKey, isDescending: boolean, filter:
   useEffect(() => {
     if (!isComplete) return;
     const leaving = new AbortController();
-    orderOf(items, { key, isDescending }, filter, breather(leaving.signal)).then(
+    orderOf(items, { key, isDescending }, filter, new Slicer({ signal: leaving.signal })).then(
       (order) => {
         if (!leaving.signal.aborted) setShown({ items, order });
       },

@@ -1,7 +1,8 @@
 import type { ComponentChildren } from "preact";
 import type { ListingItem } from "../../../client/types.ts";
-import { navigate } from "../../app/router.ts";
+import { navigate } from "../../browser/router.ts";
 import { addressOf } from "../../data/api.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { ButtonLink } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Age, Bytes } from "../../parts/figure.tsx";
@@ -11,7 +12,6 @@ import { Segments } from "../../parts/segments.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkWith, numberIn } from "../link.ts";
 import { parentOf, savedName, shownText } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { contentPath, type FilePart, isText, readPart, TEXT_BYTES_MAX } from "./content.ts";
 import { HexView } from "./hex.tsx";
 import { keptItem, readListing } from "./listing-loader.ts";

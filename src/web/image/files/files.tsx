@@ -1,12 +1,12 @@
 import { useRef } from "preact/hooks";
-import { isWriting } from "../../app/keys.ts";
-import { Link, navigate } from "../../app/router.ts";
+import { isWriting } from "../../browser/keys.ts";
+import { Link, navigate } from "../../browser/router.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkTo } from "../link.ts";
 import { type EncodedPath, parentOf, ROOT, shownName, stepsTo } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { Directory } from "./directory.tsx";
 import { FileView } from "./file.tsx";
 import { useFocusKept } from "./focus.ts";

@@ -1,10 +1,10 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { navigate } from "../../app/router.ts";
+import { navigate } from "../../browser/router.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
 import { Field } from "../../parts/field.tsx";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
 import { type ImageLink, linkWith, numberIn } from "../link.ts";
 import { usePixels } from "../use-pixels.ts";
 import { readPart } from "./content.ts";

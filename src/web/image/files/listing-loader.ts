@@ -3,7 +3,7 @@ import type { ListingItem } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
 import { Problem, problemOf } from "../../data/problem.ts";
 import { onSessionChange } from "../../data/session.ts";
-import { type Breather, breather } from "../breather.ts";
+import { Slicer } from "../../data/slicer.ts";
 import { JsonItems } from "../json-items.ts";
 import { childOf, type EncodedPath, parentOf, shownName } from "../paths.ts";
 import { contentPath } from "./content.ts";
@@ -75,8 +75,8 @@ export async function readListing(
   }
   const items: ListingItem[] = [];
   const reader = new JsonItems<ListingItem>();
-  const breathe = breather(signal);
-  for await (const piece of piecesOf(response, breathe, () => tell({ items, isComplete: false, isCut: false }))) {
+  const slicer = new Slicer({ signal });
+  for await (const piece of piecesOf(response, slicer, () => tell({ items, isComplete: false, isCut: false }))) {
     for (const item of reader.read(piece)) items.push(item);
     if (items.length > ENTRIES_MAX) break;
   }
@@ -106,14 +106,14 @@ function isNoDirectory({ code, message }: Problem): boolean {
 /** The body of an answer in small pieces, with breaks. */
 async function* piecesOf(
   response: Response,
-  breathe: Breather,
+  slicer: Slicer,
   drawn: () => void,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   let last = performance.now();
   for await (const chunk of response.body === null ? [] : chunksOf(response.body)) {
     for (let at = 0; at < chunk.byteLength; at += PIECE_BYTES) {
       yield chunk.subarray(at, at + PIECE_BYTES);
-      await breathe();
+      await slicer.rest();
     }
     // What is drawn for each piece would take longer than what is read.
     if (performance.now() - last < 100) continue;

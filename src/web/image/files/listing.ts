@@ -1,5 +1,5 @@
 import type { ListingItem } from "../../../client/types.ts";
-import type { Breather } from "../breather.ts";
+import type { Slicer } from "../../data/slicer.ts";
 
 export const SORT_KEYS = ["name", "size", "modified", "mode", "owner"] as const;
 export type SortKey = (typeof SORT_KEYS)[number];
@@ -21,13 +21,13 @@ export async function orderOf(
   items: readonly ListingItem[],
   { key, isDescending }: Order,
   filter: string,
-  breathe: Breather,
+  slicer: Slicer,
 ): Promise<Uint32Array> {
   const wanted = filter.trim().toLowerCase();
   const keys = new Float64Array(items.length);
   const shown: number[] = [];
   for (let index = 0; index < items.length; index += 1) {
-    if (index % STEP_COUNT === 0) await breathe();
+    if (index % STEP_COUNT === 0) await slicer.rest();
     const item = items[index];
     if (item === undefined || (wanted !== "" && !item.name.toLowerCase().includes(wanted))) continue;
     keys[index] = keyOf(item, key);
@@ -37,7 +37,7 @@ export async function orderOf(
   const rank = (index: number) => (items[index]?.is_dir === true ? 0 : 1);
   const compare = (a: number, b: number): number =>
     rank(a) - rank(b) || sign * ((keys[a] ?? 0) - (keys[b] ?? 0) || (key === "name" ? a - b : 0)) || a - b;
-  return await sorted(Uint32Array.from(shown), compare, breathe);
+  return await sorted(Uint32Array.from(shown), compare, slicer);
 }
 
 function keyOf(item: ListingItem, key: SortKey): number {
@@ -53,17 +53,17 @@ function keyOf(item: ListingItem, key: SortKey): number {
 async function sorted(
   values: Uint32Array,
   compare: (a: number, b: number) => number,
-  breathe: Breather,
+  slicer: Slicer,
 ): Promise<Uint32Array> {
   let from: Uint32Array = values;
   for (let start = 0; start < from.length; start += STEP_COUNT) {
-    await breathe();
+    await slicer.rest();
     from.subarray(start, start + STEP_COUNT).sort(compare);
   }
   let into: Uint32Array = new Uint32Array(values.length);
   for (let width = STEP_COUNT; width < from.length; width *= 2) {
     for (let start = 0; start < from.length; start += 2 * width) {
-      await merge(from, into, { start, middle: Math.min(start + width, from.length), width }, { compare, breathe });
+      await merge(from, into, { start, middle: Math.min(start + width, from.length), width }, { compare, slicer });
     }
     [from, into] = [into, from];
   }
@@ -80,13 +80,13 @@ async function merge(
   from: Uint32Array,
   into: Uint32Array,
   { start, middle, width }: Runs,
-  { compare, breathe }: { readonly compare: (a: number, b: number) => number; readonly breathe: Breather },
+  { compare, slicer }: { readonly compare: (a: number, b: number) => number; readonly slicer: Slicer },
 ): Promise<void> {
   const end = Math.min(middle + width, from.length);
   let left = start;
   let right = middle;
   for (let at = start; at < end; at += 1) {
-    if ((at - start) % STEP_COUNT === 0) await breathe();
+    if ((at - start) % STEP_COUNT === 0) await slicer.rest();
     const isLeft = left < middle && (right >= end || compare(from[left] ?? 0, from[right] ?? 0) <= 0);
     into[at] = (isLeft ? from[left] : from[right]) ?? 0;
     if (isLeft) left += 1;

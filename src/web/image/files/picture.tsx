@@ -1,13 +1,13 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "../../data/problem.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { Checkbox } from "../../parts/field.tsx";
-import { bytesText, countText } from "../../parts/format.ts";
-import { printable } from "../../parts/printable.ts";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
+import { bytesText, countText } from "../../text/format.ts";
+import { printable } from "../../text/printable.ts";
 import type { ImageLink } from "../link.ts";
 import { shownName } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { readWhole } from "./content.ts";
 import type { PictureHeader } from "./picture-header.ts";
 

@@ -6,19 +6,19 @@ export const LINE_REM = 1.25;
 /** Columns between two stops of the tab key. */
 const TAB_COLUMNS = 8;
 
-/** Pieces of one row: each is an element, and a line may have thousands of tokens. What follows is one plain piece. */
+/** TokenText of one row: each is an element, and a line may have thousands of tokens. What follows is one plain piece. */
 const PIECES_MAX = 256;
 
 /** A piece of a line with one look. */
-export interface LinePiece {
+export interface TokenSpan {
   readonly text: string;
   /** index into `TOKEN_KINDS` */
   readonly kind: number;
 }
 
 /** The pieces of a part of a line, from one position of the text to another. */
-export function piecesOf(text: string, tokens: Tokens | null, line: number, start: number, end: number): LinePiece[] {
-  const pieces: LinePiece[] = [];
+export function tokenSpans(text: string, tokens: Tokens | null, line: number, start: number, end: number): TokenSpan[] {
+  const pieces: TokenSpan[] = [];
   let at = start;
   const put = (until: number, kind: number) => {
     if (until > at) pieces.push({ text: text.slice(at, until), kind });

@@ -1,23 +1,23 @@
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Link, navigate } from "../../app/router.ts";
+import { Link, navigate } from "../../browser/router.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { createStore, useStore } from "../../data/store.ts";
 import { Checkbox } from "../../parts/field.tsx";
-import { bytesText, countText } from "../../parts/format.ts";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { bytesText, countText } from "../../text/format.ts";
 import { ask } from "../../worker/client.ts";
 import { LINE_CHARACTERS_MAX, type TextEncoding, type TextReply, type Tokens } from "../../worker/messages.ts";
 import { lineEnd, lineOf } from "../../worker/text-lines.ts";
 import { type ImageLink, linkWith, numberIn } from "../link.ts";
 import { shownName } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { usePixels } from "../use-pixels.ts";
 import { type FilePart, TEXT_BYTES_MAX } from "./content.ts";
 import { useFocusTaken } from "./focus.ts";
 import { languageOf } from "./language.ts";
-import { Pieces } from "./pieces.tsx";
-import { LINE_REM, longestLine, piecesOf, rowAt, shownEnd, type TextRows, textRows } from "./text-rows.ts";
+import { LINE_REM, longestLine, rowAt, shownEnd, type TextRows, textRows, tokenSpans } from "./text-rows.ts";
+import { TokenText } from "./token-text.tsx";
 import { Measure, useColumns } from "./use-columns.tsx";
 
 /** Longest time for a job of the worker, in `milliseconds`: some texts would keep a highlighter busy for hours. */
@@ -188,7 +188,7 @@ function lineCells({ lines, tokens, rows, row, base, linkToLine }: LineCell) {
       ""
     ),
     <code key="line" class="image-code">
-      <Pieces pieces={piecesOf(lines.text, tokens, line, start, isLast ? end : (rows.starts[row + 1] ?? end))} />
+      <TokenText pieces={tokenSpans(lines.text, tokens, line, start, isLast ? end : (rows.starts[row + 1] ?? end))} />
       {isLast && hidden > 0 ? (
         <span class="escape">
           {" "}

@@ -2,7 +2,7 @@ import { fromBase64 } from "../../../client/base64.ts";
 import type { GrepMatch } from "../../../client/types.ts";
 
 /** A piece of a matching line. */
-export interface MarkedPiece {
+export interface MarkedSpan {
   readonly text: string;
   readonly isMatch: boolean;
 }
@@ -13,7 +13,7 @@ const BEFORE_BYTES_MAX = 48;
 
 /** A line around its first match, with its matches marked. */
 export interface MarkedLine {
-  readonly pieces: readonly MarkedPiece[];
+  readonly pieces: readonly MarkedSpan[];
   readonly isCutBefore: boolean;
   readonly isCutAfter: boolean;
 }
@@ -25,7 +25,7 @@ export function markedLine(match: Pick<GrepMatch, "text" | "text_base64" | "text
   const first = ranges[0]?.start ?? 0;
   const from = first > BEFORE_BYTES_MAX ? characterStart(bytes, first - BEFORE_BYTES_MAX) : 0;
   const to = characterStart(bytes, Math.min(bytes.byteLength, from + SHOWN_BYTES_MAX));
-  const pieces: MarkedPiece[] = [];
+  const pieces: MarkedSpan[] = [];
   let at = from;
   const put = (until: number, isMatch: boolean) => {
     const end = Math.min(until, to);

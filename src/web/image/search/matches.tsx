@@ -1,17 +1,17 @@
 import { useMemo, useState } from "preact/hooks";
 import type { GrepMatch } from "../../../client/types.ts";
-import { Link, navigate } from "../../app/router.ts";
+import { Link, navigate } from "../../browser/router.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { Button } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
-import { bytesText, countOf, countText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { bytesText, countOf, countText } from "../../text/format.ts";
 import { TEXT_BYTES_MAX } from "../files/content.ts";
-import { Pieces } from "../files/pieces.tsx";
+import { TokenText } from "../files/token-text.tsx";
 import { type ImageLink, linkTo } from "../link.ts";
 import { type EncodedPath, pathFrom, shownPath } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { markedLine } from "./marked-line.ts";
 import { MATCHES_MAX, type SearchState, searchText } from "./search-run.ts";
@@ -111,7 +111,7 @@ function matchCells(image: string, row: MatchRow | undefined) {
     <code key="text" class="image-code">
       {isCutBefore ? <span class="escape">… </span> : null}
       {pieces.map(({ text, isMatch }, index) => {
-        const shown = <Pieces key={index} pieces={[{ text, kind: 0 }]} />;
+        const shown = <TokenText key={index} pieces={[{ text, kind: 0 }]} />;
         return isMatch ? <mark key={index}>{shown}</mark> : shown;
       })}
       {isCutAfter ? <span class="escape"> …</span> : null}

@@ -1,15 +1,15 @@
 import type { FoundEntries } from "../../../client/types.ts";
-import { Link, navigate } from "../../app/router.ts";
+import { Link, navigate } from "../../browser/router.ts";
+import { useLoaded } from "../../data/resource.ts";
 import { Empty } from "../../parts/empty.tsx";
 import { Bytes } from "../../parts/figure.tsx";
-import { countOf, countText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { Icon } from "../../parts/icon.tsx";
+import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
-import { VirtualRows } from "../../parts/virtual-rows.tsx";
+import { countOf, countText } from "../../text/format.ts";
 import { type ImageLink, linkTo } from "../link.ts";
 import { pathFrom, shownPath } from "../paths.ts";
-import { useLoaded } from "../use-loaded.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { NAMES_MAX, searchNames } from "./search-run.ts";
 

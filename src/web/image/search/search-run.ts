@@ -1,7 +1,7 @@
 import { chunksOf } from "../../../client/chunks.ts";
 import type { FoundEntries, GrepMatch } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
-import { breather } from "../breather.ts";
+import { Slicer } from "../../data/slicer.ts";
 import { readListing } from "../files/listing-loader.ts";
 import { JsonItems } from "../json-items.ts";
 import type { EncodedPath } from "../paths.ts";
@@ -68,11 +68,11 @@ async function searchedStep(
   const query = grepQuery(search, paths, MATCHES_MAX - state.matches.length);
   const response = await request(`/v1/inspect/${encodeURIComponent(search.image)}/grep?${query}`, { signal });
   const reader = new JsonItems<GrepMatch>();
-  const breathe = breather(signal);
+  const slicer = new Slicer({ signal });
   const found: GrepMatch[] = [];
   for await (const piece of response.body === null ? [] : chunksOf(response.body)) {
     for (const match of reader.read(piece)) found.push(match);
-    await breathe();
+    await slicer.rest();
   }
   const { truncated_by: bounds = [], files_searched: files = 0, bytes_searched: bytes = 0 } = reader.end() as GrepEnd;
   return {

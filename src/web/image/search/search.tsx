@@ -1,11 +1,11 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { useShortcut } from "../../app/keys.ts";
-import { navigate } from "../../app/router.ts";
+import { useShortcut } from "../../browser/keys.ts";
+import { navigate } from "../../browser/router.ts";
 import { Button } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Checkbox, Field } from "../../parts/field.tsx";
-import { printable } from "../../parts/printable.ts";
 import { Segments } from "../../parts/segments.tsx";
+import { printable } from "../../text/printable.ts";
 import { type ImageLink, linkTo } from "../link.ts";
 import { pathFromText, shownPath } from "../paths.ts";
 import { Matches } from "./matches.tsx";

@@ -4,7 +4,7 @@ import { useResource } from "../../data/resource.ts";
 import { Field, Select } from "../../parts/field.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import type { FieldProblems, RunForm } from "./run-form.ts";
-import { lineOf, wordsOf } from "./words.ts";
+import { shellLine, shellWords } from "./shell-words.ts";
 
 export interface FieldsProps {
   readonly form: RunForm;
@@ -20,11 +20,11 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
     answerOf(api.v1.images.get({ query: { tagged: true, limit: TAGS_COUNT }, fetch: { signal } })),
   );
   const { isShell, line } = form;
-  const words = isShell ? null : wordsOf(line);
+  const words = isShell ? null : shellWords(line);
   const switchTo = (shell: boolean) => {
-    const found = wordsOf(line);
+    const found = shellWords(line);
     // A line of words alone means the same to a shell.
-    set({ isShell: shell, line: shell && !("problem" in found) ? lineOf(found.words) : line });
+    set({ isShell: shell, line: shell && !("problem" in found) ? shellLine(found.words) : line });
   };
   return (
     <>

@@ -1,7 +1,7 @@
 import type { SpawnRequest } from "../../../client/types.ts";
 import { sizeText } from "../../../domain/text/quantities.ts";
 import { ruleText } from "./network-rules.ts";
-import { lineOf, quoted } from "./words.ts";
+import { quoted, shellLine } from "./shell-words.ts";
 
 /** What a command in a terminal needs beside the request. */
 export interface Told {
@@ -46,8 +46,8 @@ export function coppiceRun({ request, tag, names }: Told): {
   else if (request.stdin_open === true) options.push(["-i"]);
   if (shell === true) options.push(["--shell"]);
   const words = ["coppice", "run"];
-  const last = lineOf(["--", command, ...args]);
-  const text = joined([lineOf(words), ...options.map(lineOf), last]);
+  const last = shellLine(["--", command, ...args]);
+  const text = joined([shellLine(words), ...options.map(shellLine), last]);
   const unsaid = [
     ...(Object.values(files).some((file) => (file.mode ?? "0644") !== "0644") ? ["modes: files keep theirs"] : []),
     ...(Object.keys(files).some((path) => names[path] === undefined)
@@ -60,7 +60,7 @@ export function coppiceRun({ request, tag, names }: Told): {
 /** What writes a standard input that a request has as text. */
 function producer(stdin: string): string {
   const encoded = stdin.startsWith("base64:");
-  return encoded ? `${lineOf(["printf", "%s", stdin.slice(7)])} | base64 -d` : lineOf(["printf", "%s", stdin]);
+  return encoded ? `${shellLine(["printf", "%s", stdin.slice(7)])} | base64 -d` : shellLine(["printf", "%s", stdin]);
 }
 
 /** The same run by curl. @param url of the appliance, without a path */

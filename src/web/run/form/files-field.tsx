@@ -2,8 +2,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { isAbort, problemOf } from "../../data/problem.ts";
 import { Button, IconButton } from "../../parts/button.tsx";
 import { Field } from "../../parts/field.tsx";
-import { bytesText } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
+import { bytesText } from "../../text/format.ts";
 import type { PlacedFile } from "./run-form.ts";
 import { uploadWithProgress } from "./upload.ts";
 

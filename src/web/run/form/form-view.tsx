@@ -1,8 +1,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
-import { isFocusFree } from "../../app/focus.ts";
-import { queryOf } from "../../app/links.ts";
-import { navigate, useRoute } from "../../app/router.ts";
+import { isFocusFree } from "../../browser/focus.ts";
+import { queryOf } from "../../browser/links.ts";
+import { navigate, useRoute } from "../../browser/router.ts";
 import { api } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { useResource } from "../../data/resource.ts";

@@ -2,7 +2,7 @@ import { toBase64 } from "../../../client/base64.ts";
 import type { AskedInstance, SpawnRequest } from "../../../client/types.ts";
 import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../domain/text/quantities.ts";
 import { type Rule, rulesOf, ruleText } from "./network-rules.ts";
-import { lineOf, wordsOf } from "./words.ts";
+import { shellLine, shellWords } from "./shell-words.ts";
 
 /** A file that goes into the sandbox. */
 export interface PlacedFile {
@@ -112,7 +112,7 @@ function defined<T extends object>(values: T): Partial<T> {
 
 function commandOf({ isShell, line }: RunForm, problems: Record<string, string>): object {
   if (isShell) return { command: line, shell: true };
-  const found = wordsOf(line);
+  const found = shellWords(line);
   if ("problem" in found) {
     problems["command"] = found.problem;
     return {};
@@ -165,7 +165,7 @@ export function formOf(asked: AskedInstance): RunForm {
     ...EMPTY_FORM,
     image: asked.image,
     isShell: asked.shell === true && asked.args.length === 0,
-    line: asked.shell === true && asked.args.length === 0 ? asked.command : lineOf(wordsFor(asked)),
+    line: asked.shell === true && asked.args.length === 0 ? asked.command : shellLine(wordsFor(asked)),
     cwd: asked.cwd ?? "",
     uid: asked.uid === 0 ? "" : String(asked.uid),
     gid: asked.gid === 0 ? "" : String(asked.gid),

@@ -4,7 +4,7 @@ import type { OutputLine } from "./output-buffer.ts";
 const PLACES_MAX = 128;
 
 /** A place in a line, in `characters`. */
-export interface Found {
+export interface Match {
   readonly from: number;
   readonly to: number;
 }
@@ -15,12 +15,12 @@ function isExact(words: string): boolean {
 }
 
 /** The first places of `words` in a text; case counts only for words that have an upper-case letter. */
-export function placesOf(text: string, words: string): Found[] {
+export function placesOf(text: string, words: string): Match[] {
   if (words === "") return [];
   const searched = isExact(words) ? text : text.toLowerCase();
   // A letter whose lower case is longer would shift the places.
   if (searched.length !== text.length) return [];
-  const places: Found[] = [];
+  const places: Match[] = [];
   for (
     let at = searched.indexOf(words);
     at >= 0 && places.length < PLACES_MAX;

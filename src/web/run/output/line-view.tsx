@@ -57,8 +57,8 @@ export function LineView(props: LineViewProps) {
   }, [isFollowing, lines, rowHeight, height]);
   useLayoutEffect(() => {
     const index = current === undefined ? -1 : lines.findIndex(({ number }) => number === current);
-    const isSeen = index * rowHeight >= top && (index + 1) * rowHeight <= top + height;
-    if (index >= 0 && !isFollowing && !isSeen) scrollTo(Math.max(0, index * rowHeight - height / 2));
+    const isPageVisible = index * rowHeight >= top && (index + 1) * rowHeight <= top + height;
+    if (index >= 0 && !isFollowing && !isPageVisible) scrollTo(Math.max(0, index * rowHeight - height / 2));
   }, [current, isFollowing]);
 
   const onScroll = () => {

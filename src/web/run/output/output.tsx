@@ -1,12 +1,12 @@
 import type { Ref } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { useShortcut } from "../../app/keys.ts";
+import { useShortcut } from "../../browser/keys.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
-import { countOf, countText, shortId } from "../../parts/format.ts";
 import { Menu } from "../../parts/menu.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { useToast } from "../../parts/toast.tsx";
+import { countOf, countText, shortId } from "../../text/format.ts";
 import type { Feed } from "../feed-reader.ts";
 import { eventsPerPage, type Page, pageBefore, saveAs, wholeStream } from "./earlier.ts";
 import { linesWith } from "./find.ts";

@@ -1,7 +1,7 @@
-import { hasHidden, PARTS_MAX, partsOf } from "../../parts/printable.ts";
-import { type Found, placesOf } from "./find.ts";
+import { hasHidden, PARTS_MAX, partsOf } from "../../text/printable.ts";
+import { type Match, placesOf } from "./find.ts";
+import { lineSpans } from "./line-spans.ts";
 import type { OutputLine } from "./output-buffer.ts";
-import { piecesOf } from "./pieces.ts";
 import { classesOf, PLAIN_STYLE } from "./sgr.ts";
 
 export interface RowProps {
@@ -20,7 +20,7 @@ export interface RowProps {
 export function Row({ line, hasTime, hasStream, words, isCurrent, top }: RowProps) {
   const { stream, text, cutCharacters, time } = line;
   const name = `run-line run-line-${stream}${isCurrent ? " run-line-current" : ""}`;
-  const pieces = piecesOf(text, line.spans, words === "" ? NOTHING_FOUND : placesOf(text, words));
+  const pieces = lineSpans(text, line.spans, words === "" ? NOTHING_FOUND : placesOf(text, words));
   const partsMax = Math.ceil(PARTS_MAX / Math.max(1, pieces.length));
   return (
     <div class={name} style={{ top: `${top}px` }}>
@@ -36,7 +36,7 @@ export function Row({ line, hasTime, hasStream, words, isCurrent, top }: RowProp
   );
 }
 
-const NOTHING_FOUND: readonly Found[] = [];
+const NOTHING_FOUND: readonly Match[] = [];
 
 function PieceText({
   text,

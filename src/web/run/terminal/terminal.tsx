@@ -3,15 +3,15 @@ import { answerOf } from "../../../client/client.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
 import type { ProcessName } from "../../../client/processes.ts";
 import { SteadyAttachment } from "../../../client/steady-attachment.ts";
-import { isFocusFree } from "../../app/focus.ts";
-import { useColors, useTheme } from "../../app/theme.ts";
+import { isFocusFree } from "../../browser/focus.ts";
+import { useColors, useTheme } from "../../browser/theme.ts";
 import { api } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
 import { Confirm } from "../../parts/dialog.tsx";
-import { countOf } from "../../parts/format.ts";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
+import { countOf } from "../../text/format.ts";
 import { firstLines } from "./paste.ts";
 import type { Screen } from "./screen.ts";
 

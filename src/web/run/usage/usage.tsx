@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { useColors, useTheme } from "../../app/theme.ts";
-import { bytesText, durationText } from "../../parts/format.ts";
+import { useColors, useTheme } from "../../browser/theme.ts";
+import { bytesText, durationText } from "../../text/format.ts";
 import type { Chart } from "./chart.ts";
 import type { UsageSeries } from "./use-usage.ts";
 

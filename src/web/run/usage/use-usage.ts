@@ -4,8 +4,8 @@ import { pause } from "../../../client/pause.ts";
 import type { Usage } from "../../../client/types.ts";
 import { api } from "../../data/api.ts";
 import { problemOf } from "../../data/problem.ts";
-import { isSeen } from "../../data/seen.ts";
 import { useStore } from "../../data/store.ts";
+import { isPageVisible } from "../../data/visibility.ts";
 import { Samples, sinceLast } from "./samples.ts";
 
 /** Pause between two samples, in `milliseconds`. */
@@ -25,7 +25,7 @@ export interface UsageSeries {
 export function useUsage(id: string, isRunning: boolean): UsageSeries {
   const samples = useMemo(() => new Samples(), [id]);
   const [version, setVersion] = useState(0);
-  const isFollowed = useStore(isSeen) && isRunning;
+  const isFollowed = useStore(isPageVisible) && isRunning;
   useEffect(() => {
     if (!isFollowed) return;
     const leaving = new AbortController();

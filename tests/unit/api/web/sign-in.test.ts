@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { Server } from "bun";
-import type { Door } from "../../../../src/api/web/door.ts";
+import type { SessionGate } from "../../../../src/api/web/session-gate.ts";
 import { SignIn } from "../../../../src/api/web/sign-in.ts";
 import { silentLog } from "../../../../src/log.ts";
 import type { SessionUseCases } from "../../../../src/service/sessions.ts";
@@ -19,9 +19,9 @@ async function isRefused(signIn: SignIn, address: string): Promise<boolean> {
 }
 
 test("clients that never send their token leave places to those that come later", async () => {
-  const door = { requireOwnPage: () => undefined, requireCookie: () => undefined } as unknown as Door;
+  const gate = { requireOwnPage: () => undefined, requireCookie: () => undefined } as unknown as SessionGate;
   const sessions = {} as SessionUseCases;
-  const signIn = new SignIn({ door, sessions, publicUrl: null, log: silentLog });
+  const signIn = new SignIn({ gate, sessions, publicUrl: null, log: silentLog });
   let refusedCount = 0;
   for (let network = 0; network < 103; network++) {
     for (let n = 0; n < 10; n++) if (await isRefused(signIn, `10.0.0.${network}`)) refusedCount += 1;

@@ -1,0 +1,256 @@
+import { type Forest, type ImageNode, lineageOf, newestOf, type RunRow } from "./forest.ts";
+
+/** Shorter chains are shown step by step. */
+const STEPS_MIN = 3;
+/** Siblings that are shown, those of the latest work, before the others fold into one node. */
+const SIBLINGS_SHOWN = 8;
+const ROOTS_SHOWN = 24;
+/** A forest of at most that many images is open from the start; of a larger one, the lines of the newest are. */
+const OPEN_AT_ONCE_MAX = 300;
+const NEWEST_OPEN = 300;
+/** Images that the search brings out of folds; those beyond it are counted at the folds. */
+export const HITS_OUT_MAX = 200;
+
+/** Items that are made before there is a pause. */
+const PIECE = 256;
+
+interface Placed {
+  readonly key: string;
+  readonly parent: Item | null;
+  /** depth among what is shown, from 0 */
+  readonly column: number;
+  /** how far a list moves it in: steps of one line stand below each other */
+  readonly indent: number;
+  /** place among its siblings, from 1 */
+  readonly place: number;
+  readonly siblings: number;
+  /** line of the drawing, from 0; set by the layout */
+  row: number;
+  /** row of the last child, or its own; set by the layout */
+  lastRow: number;
+}
+
+/** One node of the drawing. */
+export type Item = Placed &
+  (
+    | {
+        readonly kind: "image";
+        readonly image: ImageNode;
+        /** what was made from it is not shown */
+        readonly isClosed: boolean;
+      }
+    | { readonly kind: "run"; readonly run: RunRow }
+    /** a chain, folded */
+    | { readonly kind: "steps"; readonly images: readonly ImageNode[] }
+    /** siblings that are not shown, the newest first */
+    | { readonly kind: "more"; readonly images: readonly ImageNode[]; readonly parentId: string | null }
+  );
+
+/** What a person opened and folded. */
+export interface Folds {
+  /** by image: opened or closed by hand */
+  readonly open: ReadonlyMap<string, boolean>;
+  /** images of chains that were unfolded */
+  readonly unfolded: ReadonlySet<string>;
+  /** by parent, "" for roots: how many siblings are shown */
+  readonly shown: ReadonlyMap<string, number>;
+  /** everything is unfolded that was not closed by hand */
+  readonly isWhole: boolean;
+}
+
+export const NO_FOLDS: Folds = { open: new Map(), unfolded: new Set(), shown: new Map(), isWhole: false };
+
+export interface VisibleOptions {
+  readonly folds: Folds;
+  /** images that must be visible, such as the selected one */
+  readonly pins: ReadonlySet<string>;
+  /** the only image whose ancestors and descendants are shown */
+  readonly focus: ImageNode | null;
+  readonly isSearching: boolean;
+  /** all images have come: what runs on no known image runs on a deleted one */
+  readonly isComplete: boolean;
+}
+
+type Entry =
+  | { readonly kind: "image"; readonly image: ImageNode }
+  | { readonly kind: "run"; readonly run: RunRow }
+  | { readonly kind: "steps"; readonly images: readonly ImageNode[] }
+  | { readonly kind: "more"; readonly images: readonly ImageNode[]; readonly parentId: string | null };
+
+interface Waiting {
+  readonly entry: Entry;
+  readonly parent: Item | null;
+  readonly place: number;
+  readonly siblings: number;
+}
+
+/**
+ * What is drawn of a forest, each item before its children; in pieces. The forest has been measured. Nothing here calls itself: a
+ * chain may be as long as the forest.
+ */
+export function* visibleItems(forest: Forest, options: VisibleOptions): Generator<void, Item[]> {
+  const folding = new Folding(forest, options);
+  const items: Item[] = [];
+  const waiting: Waiting[] = [];
+  const push = (entries: readonly Entry[], parent: Item | null): void => {
+    for (let index = entries.length - 1; index >= 0; index--) {
+      waiting.push({ entry: entries[index] as Entry, parent, place: index + 1, siblings: entries.length });
+    }
+  };
+  push(folding.roots(), null);
+  for (let next = waiting.pop(); next !== undefined; next = waiting.pop()) {
+    const item = itemOf(next, folding);
+    items.push(item);
+    push(folding.below(item), item);
+    if (items.length % PIECE === 0) yield;
+  }
+  return items;
+}
+
+function itemOf({ entry, parent, place, siblings }: Waiting, folding: Folding): Item {
+  const column = parent === null ? 0 : parent.column + 1;
+  const indent = parent === null ? 0 : parent.indent + (siblings > 1 ? 1 : 0);
+  const placed = { parent, column, indent, place, siblings, row: 0, lastRow: 0 };
+  switch (entry.kind) {
+    case "image":
+      return { ...placed, ...entry, key: entry.image.id, isClosed: folding.isClosed(entry.image) };
+    case "run":
+      return { ...placed, ...entry, key: entry.run.id };
+    case "steps":
+      return { ...placed, ...entry, key: `steps-${entry.images[0]?.id ?? ""}` };
+    case "more":
+      return { ...placed, ...entry, key: `more-${entry.parentId ?? "roots"}` };
+  }
+}
+
+function runsOf(oldestFirst: readonly RunRow[]): Entry[] {
+  return [...oldestFirst].reverse().map((run) => ({ kind: "run", run }));
+}
+
+/** Adds an image and its ancestors to a set that has the ancestors of each of its images. */
+function addLine(line: Set<ImageNode>, image: ImageNode | null): void {
+  for (const ancestor of lineageOf(image)) {
+    if (line.has(ancestor)) return;
+    line.add(ancestor);
+  }
+}
+
+class Folding {
+  readonly #forest: Forest;
+  readonly #options: VisibleOptions;
+  /** images whose lines are open without anybody's choice */
+  readonly #open = new Set<ImageNode>();
+  /** images that are shown in spite of any fold */
+  readonly #pinned = new Set<ImageNode>();
+  /** ancestors of these */
+  readonly #abovePinned = new Set<ImageNode>();
+  /** the focused image and its ancestors */
+  readonly #line: ReadonlySet<ImageNode>;
+
+  constructor(forest: Forest, options: VisibleOptions) {
+    this.#forest = forest;
+    this.#options = options;
+    this.#line = new Set(lineageOf(options.focus));
+    for (const id of options.pins) this.#pin(forest.images.get(id) ?? null);
+    this.#pin(options.focus);
+    for (const { imageId } of forest.runs.values())
+      this.#pin(imageId === null ? null : (forest.images.get(imageId) ?? null));
+    if (options.isSearching) this.#pinHits();
+    if (forest.images.size > OPEN_AT_ONCE_MAX && !options.folds.isWhole) {
+      for (const image of newestOf(forest.images.values(), NEWEST_OPEN)) addLine(this.#open, image.parent);
+    }
+  }
+
+  #pinHits(): void {
+    const hits = [...this.#forest.images.values()].filter(({ isHit }) => isHit);
+    for (const image of newestOf(hits, HITS_OUT_MAX)) this.#pin(image);
+  }
+
+  #pin(image: ImageNode | null): void {
+    if (image === null) return;
+    this.#pinned.add(image);
+    addLine(this.#abovePinned, image.parent);
+  }
+
+  isClosed(image: ImageNode): boolean {
+    if (image.children.length === 0) return false;
+    const chosen = this.#options.folds.open.get(image.id);
+    // A choice stands until something in it must be seen.
+    if (chosen !== undefined) return !chosen && !this.#mustOpen(image);
+    if (this.#options.folds.isWhole || this.#forest.images.size <= OPEN_AT_ONCE_MAX) return false;
+    return !this.#open.has(image) && !this.#abovePinned.has(image) && image !== this.#options.focus;
+  }
+
+  #mustOpen(image: ImageNode): boolean {
+    return (
+      (this.#options.isSearching && image.hitsBelow > 0) || (this.#line.has(image) && image !== this.#options.focus)
+    );
+  }
+
+  roots(): Entry[] {
+    const { focus } = this.#options;
+    if (focus === null) {
+      const { roots, rootRuns } = this.#forest;
+      const runs = rootRuns.filter(({ imageId }) => imageId === null || this.#options.isComplete);
+      const byRank = [...roots].sort((one, other) => one.rank - other.rank);
+      return [...runsOf(runs), ...this.#siblings(byRank, null, ROOTS_SHOWN)];
+    }
+    const root = [...this.#line].at(-1) ?? focus;
+    return [{ kind: "image", image: root }];
+  }
+
+  below(item: Item): Entry[] {
+    if (item.kind === "run" || item.kind === "more") return [];
+    const image = item.kind === "image" ? item.image : item.images.at(-1);
+    if (image === undefined) return [];
+    const runs = runsOf(image.runs);
+    if (item.kind === "image" && item.isClosed) return runs;
+    const next = this.#onLine(image);
+    if (next !== null) return [this.#entryOf(next)];
+    return [...runs, ...this.#siblings(image.children, image.id, SIBLINGS_SHOWN)];
+  }
+
+  /** The child that leads to the focused image; null when the image is not above it. */
+  #onLine(image: ImageNode): ImageNode | null {
+    if (!this.#line.has(image) || image === this.#options.focus) return null;
+    return image.children.find((child) => this.#line.has(child)) ?? null;
+  }
+
+  #siblings(oldestFirst: readonly ImageNode[], parentId: string | null, shownAtFirst: number): Entry[] {
+    const { folds } = this.#options;
+    const room = folds.isWhole ? oldestFirst.length : (folds.shown.get(parentId ?? "") ?? shownAtFirst);
+    const newestFirst = [...oldestFirst].reverse();
+    const byWork =
+      newestFirst.length > room ? [...newestFirst].sort((one, other) => other.latest - one.latest) : newestFirst;
+    const mayFold = (image: ImageNode): boolean => !this.#isPinned(image) && !this.#abovePinned.has(image);
+    const rest = new Set(byWork.slice(room).filter(mayFold));
+    // A node that stands for few others takes as much room as they do.
+    if (rest.size < STEPS_MIN) return newestFirst.map((image) => this.#entryOf(image));
+    const shown = newestFirst.filter((image) => !rest.has(image)).map((image) => this.#entryOf(image));
+    const images = newestFirst.filter((image) => rest.has(image));
+    return [...shown, { kind: "more", images, parentId }];
+  }
+
+  /** An image, or the chain that begins with it. */
+  #entryOf(image: ImageNode): Entry {
+    const images: ImageNode[] = [];
+    for (let node: ImageNode | null = image; node !== null && this.#isStep(node); node = this.#nextStep(node))
+      images.push(node);
+    return images.length < STEPS_MIN ? { kind: "image", image } : { kind: "steps", images };
+  }
+
+  #nextStep(image: ImageNode): ImageNode | null {
+    return this.#onLine(image) ?? image.children[0] ?? null;
+  }
+
+  #isStep(image: ImageNode): boolean {
+    const { folds } = this.#options;
+    if (image.parent === null || this.#isPinned(image) || folds.isWhole || folds.unfolded.has(image.id)) return false;
+    if (this.#onLine(image) !== null) return true;
+    return image.children.length === 1 && image.runs.length === 0 && !this.isClosed(image);
+  }
+
+  #isPinned(image: ImageNode): boolean {
+    return this.#pinned.has(image) || image.tag !== null;
+  }
+}

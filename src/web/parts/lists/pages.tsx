@@ -1,0 +1,42 @@
+import { countText } from "../../text/format.ts";
+import { ButtonLink } from "../button.tsx";
+
+/** Rows of a page. One more is read, to know whether there are more. */
+export const PAGE_ROWS = 50;
+
+/** The offset that a link names; 0 where it names none. */
+export function offsetOf(parameters: URLSearchParams): number {
+  const offset = Math.trunc(Number(parameters.get("from") ?? 0));
+  return Number.isSafeInteger(offset) && offset > 0 ? offset : 0;
+}
+
+export interface PagesProps {
+  readonly offset: number;
+  /** rows that were read, `PAGE_ROWS + 1` at most */
+  readonly count: number;
+  /** the link to the page that begins at an offset */
+  readonly link: (offset: number) => string;
+}
+
+/** The way to newer and older rows; nothing where all are on one page. */
+export function Pages({ offset, count, link }: PagesProps) {
+  if (offset === 0 && count <= PAGE_ROWS) return null;
+  const shown = Math.min(count, PAGE_ROWS);
+  return (
+    <nav class="pages" aria-label="Pages">
+      {offset === 0 ? null : (
+        <ButtonLink icon="left" href={link(Math.max(0, offset - PAGE_ROWS))}>
+          Newer
+        </ButtonLink>
+      )}
+      <span class="muted number">
+        {shown === 0 ? "None" : `${countText(offset + 1)} to ${countText(offset + shown)}`}
+      </span>
+      {count > PAGE_ROWS ? (
+        <ButtonLink icon="right" href={link(offset + PAGE_ROWS)}>
+          Older
+        </ButtonLink>
+      ) : null}
+    </nav>
+  );
+}

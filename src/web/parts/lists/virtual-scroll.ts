@@ -1,0 +1,82 @@
+/** Where rows are that exist only while they are seen. All lengths are in `CSS pixels`. */
+
+/** Tallest element that is made: browsers limit them, to 17,800,000 and more. */
+export const ELEMENT_PIXELS_MAX = 8_000_000;
+/** A scroll of fewer heights of the view than this moves rows by just as much, however many rows there are. */
+const NEAR_VIEWS = 2;
+
+export interface Extent {
+  readonly rowCount: number;
+  readonly rowHeight: number;
+  /** of the view */
+  readonly viewHeight: number;
+}
+
+/** Where the view is: `top` is where the element is scrolled to, `offset` the distance of the view from the first row. */
+export interface Scroll {
+  readonly top: number;
+  readonly offset: number;
+}
+
+/** Height of the element that is scrolled. */
+export function elementHeight({ rowCount, rowHeight }: Extent): number {
+  return Math.min(rowCount * rowHeight, ELEMENT_PIXELS_MAX);
+}
+
+function limitsOf(extent: Extent): { readonly topMax: number; readonly offsetMax: number } {
+  const { rowCount, rowHeight, viewHeight } = extent;
+  return {
+    topMax: Math.max(0, elementHeight(extent) - viewHeight),
+    offsetMax: Math.max(0, rowCount * rowHeight - viewHeight),
+  };
+}
+
+const within = (value: number, max: number): number => Math.min(Math.max(value, 0), max);
+
+/** The scroll that shows `offset`, with the bar where it belongs. */
+export function scrollTo(offset: number, extent: Extent): Scroll {
+  const { topMax, offsetMax } = limitsOf(extent);
+  const shown = within(offset, offsetMax);
+  return { top: offsetMax === 0 ? 0 : Math.round((shown / offsetMax) * topMax), offset: shown };
+}
+
+/**
+ * The scroll after the element was scrolled to `top`. Where rows are higher than an element can be, short ways are taken as
+ * they are, and long ones, which come of the bar, in proportion.
+ * @returns its `top` differs from the argument when the element is to be scrolled there
+ */
+export function scrolled(before: Scroll, top: number, extent: Extent): Scroll {
+  const { topMax, offsetMax } = limitsOf(extent);
+  if (topMax === offsetMax) return { top, offset: within(top, offsetMax) };
+  const way = top - before.top;
+  if (Math.abs(way) > extent.viewHeight * NEAR_VIEWS)
+    return { top, offset: within((top / topMax) * offsetMax, offsetMax) };
+  const offset = within(before.offset + way, offsetMax);
+  const isAtEnd = top <= 0 || top >= topMax;
+  const isLast = offset === 0 || offset === offsetMax;
+  if (isAtEnd === isLast) return { top, offset };
+  // The bar has reached an end before the rows have, or the other way round.
+  const settled = scrollTo(offset, extent);
+  if (settled.top === 0 && top <= 0) return { top: 0, offset: 0 };
+  return settled.top === topMax && top >= topMax ? { top: topMax, offset: offsetMax } : settled;
+}
+
+/** The rows to be made: those that are seen, and some around them. */
+export function rowsAt(offset: number, extent: Extent, around = 8): { readonly first: number; readonly end: number } {
+  const { rowCount, rowHeight, viewHeight } = extent;
+  const first = Math.max(0, Math.floor(offset / rowHeight) - around);
+  const end = Math.min(rowCount, Math.ceil((offset + viewHeight) / rowHeight) + around);
+  return { first: Math.min(first, Math.max(0, end)), end };
+}
+
+/**
+ * The offset that brings a row into view by the shortest way.
+ * @param isCentred true: a row that is not seen comes into the middle
+ */
+export function offsetFor(row: number, offset: number, extent: Extent, isCentred = false): number {
+  const { rowHeight, viewHeight } = extent;
+  const isPageVisible = row * rowHeight >= offset && (row + 1) * rowHeight <= offset + viewHeight;
+  if (isCentred && !isPageVisible) return Math.max(0, (row + 0.5) * rowHeight - viewHeight / 2);
+  if (row * rowHeight < offset) return row * rowHeight;
+  return Math.max(offset, (row + 1) * rowHeight - viewHeight);
+}

@@ -1,0 +1,62 @@
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import type { OperationEvent } from "../../../../src/client/types.ts";
+import {
+  countOfTypes,
+  emptyFeed,
+  type Feed,
+  FeedReader,
+  KEPT_EVENTS_MAX,
+} from "../../../../src/web/run/feed-reader.ts";
+
+let frames: FrameRequestCallback[] = [];
+const before = globalThis.requestAnimationFrame;
+beforeEach(() => {
+  frames = [];
+  globalThis.requestAnimationFrame = (draw) => frames.push(draw);
+});
+afterEach(() => {
+  globalThis.requestAnimationFrame = before;
+});
+
+const event = (id: number, type: string, data: object = {}) =>
+  ({ id, type, time: "2026-11-20T10:30:00Z", spid: 1, data }) as unknown as OperationEvent;
+
+test("a feed knows of events that it does not keep any more", () => {
+  let feed: Feed = emptyFeed();
+  const reader = new FeedReader((next) => {
+    feed = next;
+  });
+  const show = (next: OperationEvent): void => {
+    reader.take(next, 1);
+    for (const draw of frames.splice(0)) draw(0);
+  };
+  show(event(0, "init", { vcpus: 2 }));
+  show(event(1, "spawn"));
+  expect(feed.events).toHaveLength(2);
+  for (let id = 2; id < 2 * KEPT_EVENTS_MAX; id += 1) show(event(id, id % 2 === 0 ? "spawn" : "exit"));
+  expect(feed.events).toHaveLength(KEPT_EVENTS_MAX);
+  expect(feed.events[0]?.id).toBe(KEPT_EVENTS_MAX);
+  expect(feed.droppedEventsCount).toBe(KEPT_EVENTS_MAX);
+  expect(feed.machine?.data).toEqual({ vcpus: 2 } as never);
+  const turns = countOfTypes(feed, ["spawn", "exit", "completion"]);
+  expect(turns).toBe(2 * KEPT_EVENTS_MAX - 1);
+  // Whoever reads the operation anew at each of these does so at the last one, too.
+  show(event(2 * KEPT_EVENTS_MAX, "completion"));
+  expect(countOfTypes(feed, ["spawn", "exit", "completion"])).toBe(turns + 1);
+  expect(feed.isOver).toBe(true);
+});
+
+test("a feed is shown once per frame, and not after it was left", () => {
+  const shown: Feed[] = [];
+  const reader = new FeedReader((feed) => shown.push(feed));
+  for (let id = 0; id < 10; id += 1) reader.take(event(id, "stdout", { content: "x\n", encoding: "ascii" }), 1);
+  expect([frames.length, shown.length]).toEqual([1, 0]);
+  frames.shift()?.(0);
+  expect(shown.map(({ read }) => read)).toEqual([{ events: 10, characters: 20 }]);
+  expect(shown[0]?.output.lines()).toHaveLength(10);
+  expect(shown[0]?.counts).toEqual({ stdout: 10 });
+  reader.take(event(10, "exit"), 1);
+  reader.leave();
+  frames.shift()?.(0);
+  expect(shown).toHaveLength(1);
+});

@@ -1,0 +1,302 @@
+import { describe, expect, test } from "bun:test";
+import type { AskedInstance, SpawnRequest } from "../../../../src/client/types.ts";
+import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../../src/domain/text/quantities.ts";
+import { coppiceRun, curlRun } from "../../../../src/web/run/form/commands.ts";
+import { rulesOf, ruleText } from "../../../../src/web/run/form/network-rules.ts";
+import { EMPTY_FORM, fieldOf, formOf, type RunForm, requestOf } from "../../../../src/web/run/form/run-form.ts";
+import { quoted, shellLine, shellWords } from "../../../../src/web/run/form/shell-words.ts";
+
+/** Words that a shell would cut, expand or swallow. */
+const HOSTILE = [
+  "",
+  "a b",
+  "it's",
+  '"$(reboot)"',
+  "`id`",
+  "$HOME",
+  "*",
+  "a\\",
+  "a\nb",
+  "\ttab",
+  "\u001b[31mred\u0007",
+  "\u001b1",
+  "-rf",
+  "ümläut €",
+  "!history",
+  "'''",
+  "\u0085'\\",
+  "a#b",
+  "~root",
+];
+
+describe("words", () => {
+  test("are read as they were quoted", () => {
+    expect(shellWords(shellLine(HOSTILE))).toEqual({ words: HOSTILE });
+    for (const word of HOSTILE) expect(shellWords(quoted(word))).toEqual({ words: [word] });
+  });
+
+  test("that are plain stay as they are", () => {
+    expect(shellLine(["ls", "-l", "/tmp/a_b.c", "x=1,2:3@4%5+6"])).toBe("ls -l /tmp/a_b.c x=1,2:3@4%5+6");
+  });
+
+  test("are quoted so that nothing but a quote can end them", () => {
+    expect(quoted("it's; reboot")).toBe("'it'\\''s; reboot'");
+    expect(quoted("a\u0007'b")).toBe("$'a\\007\\'b'");
+  });
+
+  const lines: [string, string[]][] = [
+    ["", []],
+    ["  echo  a\tb\n", ["echo", "a", "b"]],
+    ["echo 'a b' \"c d\" e\\ f", ["echo", "a b", "c d", "e f"]],
+    ["a'b'\"c\"d", ["abcd"]],
+    ['"a\\"b\\\\c\\d"', ['a"b\\c\\d']],
+    ["'' \"\"", ["", ""]],
+    ["$HOME * | ;", ["$HOME", "*", "|", ";"]],
+    ["$'a\\tb\\x41\\101\\u20ac'", ["a\tbAA€"]],
+    ["a\\\nb", ["ab"]],
+  ];
+  for (const [line, words] of lines) {
+    test(`of ${JSON.stringify(line)}`, () => expect(shellWords(line)).toEqual({ words }));
+  }
+
+  test("of a line that is not finished are none, and why is told", () => {
+    expect(shellWords("echo 'a")).toEqual({ problem: "a quote ' is not closed" });
+    expect(shellWords('echo "a')).toEqual({ problem: 'a quote " is not closed' });
+    expect(shellWords("echo $'a")).toEqual({ problem: "a quote $' is not closed" });
+    expect(shellWords("echo \\")).toEqual({ problem: "nothing follows the backslash at the end" });
+  });
+});
+
+describe("quantities", () => {
+  test("are read with their units", () => {
+    expect(["512", "512M", "1.5 GiB", "2g", "1KB", "-1", "M", "1e3", ""].map(bytesOfSize)).toEqual([
+      ...[512, 536_870_912, 1_610_612_736, 2_147_483_648, 1024, null, null, null, null],
+    ]);
+    expect(["90", "90s", "15m", "2h", "1d", "1w", "soon"].map(secondsOfDuration)).toEqual([
+      ...[90, 90, 900, 7200, 86_400, null, null],
+    ]);
+  });
+
+  test("are written so that they are read as the same", () => {
+    for (const bytes of [1, 512, 1000, 1024, 268_435_456, 1_610_612_736])
+      expect(bytesOfSize(sizeText(bytes))).toBe(bytes);
+    for (const seconds of [1, 90, 300, 3600, 90_000]) expect(secondsOfDuration(durationText(seconds))).toBe(seconds);
+    expect([sizeText(536_870_912), durationText(300), durationText(90)]).toEqual(["512M", "5m", "90s"]);
+  });
+});
+
+describe("rules of the network", () => {
+  test("are read line by line", () => {
+    const text =
+      "*.example.org\n\n# of the database\n10.0.7.5:5432\n[2001:db8::1]:443+8443\n2001:db8::2\nx.org:*\ny.org:80, 443";
+    expect(rulesOf(text)).toEqual({
+      rules: [
+        { host: "*.example.org" },
+        { host: "10.0.7.5", ports: [5432] },
+        { host: "2001:db8::1", ports: [443, 8443] },
+        { host: "2001:db8::2" },
+        { host: "x.org", ports: "*" },
+        { host: "y.org", ports: [80, 443] },
+      ],
+    });
+  });
+
+  test("that are none are told by their line", () => {
+    expect(rulesOf("a.org\na.org:0")).toEqual({ problem: "line 2: a port is a number from 1 to 65535" });
+    expect(rulesOf("a.org:80+")).toEqual({ problem: "line 1: a port is a number from 1 to 65535" });
+    expect(rulesOf("a b")).toEqual({ problem: "line 1 is no rule: HOST, or HOST:PORT+PORT" });
+  });
+
+  test("are written so that they are read as the same", () => {
+    const rules = [{ host: "a.org" }, { host: "::1", ports: [1, 2] }, { host: "b.org", ports: "*" as const }];
+    expect(rulesOf(rules.map(ruleText).join("\n"))).toEqual({ rules });
+  });
+});
+
+const FORM: RunForm = { ...EMPTY_FORM, image: "tag:busybox", line: "echo $A" };
+const requested = (form: Partial<RunForm>): SpawnRequest => {
+  const made = requestOf({ ...FORM, ...form });
+  if ("problems" in made) throw new Error(JSON.stringify(made.problems));
+  return made.request;
+};
+const problems = (form: Partial<RunForm>) => {
+  const made = requestOf({ ...FORM, ...form });
+  return "problems" in made ? made.problems : {};
+};
+
+describe("the form", () => {
+  test("says no more than what was filled in", () => {
+    expect(requested({})).toEqual({ image: "tag:busybox", command: "echo $A", shell: true });
+    expect(requested({ isShell: false, line: "ls 'a b'" })).toEqual({
+      image: "tag:busybox",
+      command: "ls",
+      args: ["a b"],
+    });
+  });
+
+  test("says all that was filled in", () => {
+    const file = { key: 1, name: "in.txt", path: "/in", mode: "0755", uuid: "u" };
+    expect(
+      requested({
+        ...{
+          cwd: " /work ",
+          uid: "7",
+          gid: "8",
+          hostname: "box",
+          variables: [{ name: "A", value: "1" }],
+          files: [file],
+        },
+        ...{ stdin: "ü", isStdinOpen: true, hasTerminal: true, vcpus: "2", memory: "1G", disk: "2G", timeout: "5m" },
+        ...{ output: "1M", network: "allow", rules: "a.org:443", isTlsAny: true, isDisposable: true },
+      }),
+    ).toEqual({
+      ...{ image: "tag:busybox", command: "echo $A", shell: true, cwd: "/work", uid: 7, gid: 8, hostname: "box" },
+      ...{
+        env: { TERM: "xterm-256color", A: "1" },
+        files: { "/in": { uuid: "u", mode: "0755" } },
+        stdin: "base64:w7w=",
+      },
+      ...{
+        stdin_open: true,
+        pty: { rows: 24, cols: 80 },
+        timeout: 300,
+        truncate_output_at: 1_048_576,
+        disposable: true,
+      },
+      resources: { vcpus: 2, memory_bytes: 1_073_741_824, disk_bytes: 2_147_483_648 },
+      network: { allow: [{ host: "a.org", ports: [443] }], tls: "any" },
+    });
+  });
+
+  test("tells at the field what no request can say", () => {
+    const twice = [
+      { name: "A", value: "1" },
+      { name: "A", value: "2" },
+    ];
+    expect(problems({ memory: "much", vcpus: "two", timeout: "soon", variables: twice })).toEqual({
+      "resources.memory_bytes": "resources.memory_bytes must be a size such as 512M or 2G",
+      "resources.vcpus": "resources.vcpus must be a number",
+      timeout: "timeout must be a time such as 90s, 15m or 2h",
+      env: "env must name each variable once",
+    });
+    expect(problems({ isShell: false, line: "echo '" })).toEqual({ command: "a quote ' is not closed" });
+    expect(Object.keys(problems({ network: "allow", rules: "" }))).toEqual(["network"]);
+  });
+
+  test("knows the fields that the appliance names", () => {
+    expect(["args.3", "network.allow.0.host", "resources.vcpus", "env", undefined].map(fieldOf)).toEqual([
+      ...["command", "network", "resources.vcpus", "env", ""],
+    ]);
+  });
+
+  test("of a run that is run again asks for the same", () => {
+    const asked: AskedInstance = {
+      ...{
+        kind: "instance",
+        image: "i",
+        command: "cat",
+        args: ["a b", "$x"],
+        shell: false,
+        cwd: "/work",
+        uid: 7,
+        gid: 0,
+      },
+      ...{ env_names: ["KEY"], stdin_bytes: 3, stdin_open: true, timeout: 300, disposable: true },
+      ...{ truncate_output_at: 1_048_576, files: { "/in": { uuid: "u", mode: "0755", uid: 0, gid: 0 } } },
+      resources: { vcpus: 2, memory_bytes: 268_435_456, disk_bytes: 1_073_741_824 },
+      network: { allow: [{ host: "a.org", ports: [80, 443] }], tls: "sni" },
+    };
+    const made = requestOf(formOf(asked));
+    expect(made).toEqual({
+      request: {
+        ...{
+          image: "i",
+          command: "cat",
+          args: ["a b", "$x"],
+          cwd: "/work",
+          uid: 7,
+          env: { KEY: "" },
+          stdin_open: true,
+        },
+        ...{ timeout: 300, disposable: true, truncate_output_at: 1_048_576, resources: asked.resources },
+        files: { "/in": { uuid: "u", mode: "0755" } },
+        network: { allow: [{ host: "a.org", ports: [80, 443] }] },
+      },
+    } as never);
+    const shell = formOf({ ...asked, command: "echo $1 | wc", args: [], shell: true });
+    expect([shell.isShell, shell.line]).toEqual([true, "echo $1 | wc"]);
+    const withArguments = requestOf(formOf({ ...asked, command: "echo $1", args: ["x"], shell: true }));
+    expect(withArguments).toMatchObject({ request: { command: "/bin/sh", args: ["-c", "echo $1", "/bin/sh", "x"] } });
+  });
+});
+
+describe("the same run in a terminal", () => {
+  const told = (request: Partial<SpawnRequest>, tag = "") => ({
+    request: { image: "tag:busybox", command: "true", ...request } as SpawnRequest,
+    tag,
+    names: { "/root/in.txt": "in.txt" },
+  });
+
+  test("by coppice run", () => {
+    expect(coppiceRun(told({ command: "echo $A", shell: true })).text).toBe(
+      "coppice run --image tag:busybox --shell -- 'echo $A'",
+    );
+    const { text, unsaid } = coppiceRun(
+      told(
+        {
+          ...{ args: ["it's"], env: { A: "b c" }, files: { "/root/in.txt": { uuid: "u", mode: "0644" } }, uid: 7 },
+          ...{
+            network: { allow: [{ host: "a.org", ports: [80, 443] }, { host: "b.org" }], tls: "any" },
+            disposable: true,
+          },
+          resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 1_500_000_000 },
+          truncate_output_at: 0,
+        },
+        "after",
+      ),
+    );
+    expect(text).toBe(
+      [
+        "coppice run",
+        "--image tag:busybox",
+        "--uid 7",
+        "--cpus 2",
+        "--memory 512M",
+        "--disk 1500000000",
+        "--output-limit 0",
+        "--env 'A=b c'",
+        "--file in.txt:/root/in.txt",
+        "--network allow=a.org:80+443,b.org",
+        "--network-tls any",
+        "--disposable",
+        "--tag after",
+        "-- true 'it'\\''s'",
+      ].join(" \\\n  "),
+    );
+    expect(unsaid).toEqual([]);
+    const more = coppiceRun(told({ files: { "/root/in.txt": { uuid: "u", mode: "0755" }, "/x": { uuid: "v" } } }));
+    expect(more.unsaid).toEqual(["modes: files keep theirs", "files that were uploaded for another run"]);
+  });
+
+  test("with its standard input, and its terminal", () => {
+    expect(coppiceRun(told({ stdin: "a b" })).text).toBe("printf %s 'a b' | coppice run --image tag:busybox -- true");
+    expect(coppiceRun(told({ stdin: "base64:AA==" })).text).toStartWith("printf %s AA== | base64 -d | coppice run");
+    const pty = { rows: 24, cols: 80 };
+    expect(coppiceRun(told({ pty, stdin_open: true, env: { TERM: "xterm" } })).text).toBe(
+      "coppice run --image tag:busybox -it -- true",
+    );
+  });
+
+  test("by curl, whatever the request has", () => {
+    const request = told({ args: HOSTILE }).request;
+    const line = curlRun({ request }, "http://127.0.0.1:8642");
+    const made = shellWords(line);
+    if ("problem" in made) throw new Error(made.problem);
+    expect(made.words.slice(0, 6)).toEqual([
+      ...["curl", "-sS", "--fail-with-body", "-H", "Authorization: Bearer $COPPICE_TOKEN"],
+      "http://127.0.0.1:8642/v1/instances",
+    ]);
+    expect(made.words[6]).toBe("--json");
+    expect(JSON.parse(made.words[7] ?? "")).toEqual(request);
+  });
+});
