@@ -1,8 +1,8 @@
 import { answerOf } from "../client/client.ts";
 import { ResponseError } from "../client/errors.ts";
-import { given } from "../client/given.ts";
 import { imageIdOf } from "../client/transfers.ts";
 import type { DiffItem, ImageStep } from "../client/types.ts";
+import { given } from "../domain/given.ts";
 import { shellWord } from "../domain/text/shell-word.ts";
 import { shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, exitCodeOf, openClient } from "./client.ts";

@@ -1,9 +1,9 @@
 import { open, rename, rm } from "node:fs/promises";
 import { ReadableStream as WebStream } from "node:stream/web";
 import { answerOf, type Client } from "../client/client.ts";
-import { given } from "../client/given.ts";
 import { downloadImage, imageIdOf, uploadFile } from "../client/transfers.ts";
 import type { ImportResult } from "../client/types.ts";
+import { given } from "../domain/given.ts";
 import { shownDuration, shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {

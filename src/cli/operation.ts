@@ -1,7 +1,7 @@
 import { answerOf } from "../client/client.ts";
 import { ResponseError } from "../client/errors.ts";
-import { given } from "../client/given.ts";
 import type { LogLine, Operation, OperationsQuery } from "../client/types.ts";
+import { given } from "../domain/given.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../domain/operation.ts";
 import { shownDuration, shownSize } from "../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";

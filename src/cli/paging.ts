@@ -1,4 +1,4 @@
-import { given } from "../client/given.ts";
+import { given } from "../domain/given.ts";
 import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
 import { integerOption, UsageError } from "./command.ts";
 import type { Io } from "./io.ts";

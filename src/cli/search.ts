@@ -1,7 +1,7 @@
 import { answerOf } from "../client/client.ts";
-import { given } from "../client/given.ts";
 import { downloadArchive, imageIdOf } from "../client/transfers.ts";
 import type { GrepMatch } from "../client/types.ts";
+import { given } from "../domain/given.ts";
 import { LIMIT_MAX } from "../domain/listing.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {

@@ -1,7 +1,7 @@
 import { type FileRow, getFile, listFiles, upsertFile } from "../db/files.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { FileId } from "../domain/ids.ts";
-import { timeBounds } from "../domain/time-bound.ts";
+import { timeBounds } from "../domain/text/time-bound.ts";
 import { receiveBlob } from "../storage/blobs.ts";
 import { withSpaceChecks } from "../storage/free-space.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";

@@ -9,7 +9,7 @@ import type { GuestPath } from "../domain/guest-path.ts";
 import { type FileId, type ImageId, isoTime, type LayerId, type OperationId } from "../domain/ids.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../domain/image.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
-import { timeBounds } from "../domain/time-bound.ts";
+import { timeBounds } from "../domain/text/time-bound.ts";
 import { ociArchiveChunks } from "../storage/archive/oci-archive.ts";
 import type { LayerChain } from "../storage/layers/layer-store.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";

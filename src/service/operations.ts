@@ -10,7 +10,7 @@ import {
   type StoredInstanceResult,
   type StoredOutput,
 } from "../domain/operation.ts";
-import { timeBounds } from "../domain/time-bound.ts";
+import { timeBounds } from "../domain/text/time-bound.ts";
 import { openOutput } from "../storage/outputs.ts";
 import type { KeptInstance, KeptRequest } from "../supervisor/operations/kept-request.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";

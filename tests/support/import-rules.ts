@@ -31,7 +31,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // The page talks to the appliance through the client; the rules of the domain are pure.
   web: ["client", "domain"],
   // A part of pages, which knows the types of the server and nothing else of it.
-  client: ["api/app.ts"],
+  client: ["api/app.ts", "domain/given.ts"],
   // A surface says how a use case looks on the wire; it sees nothing below the use cases.
   api: ["domain", "service", "metrics.ts"],
   "api/access.ts": ["domain", "system/turns.ts"],

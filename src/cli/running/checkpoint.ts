@@ -1,6 +1,6 @@
-import { given } from "../../client/given.ts";
 import { startCheckpoint } from "../../client/imports.ts";
 import type { CheckpointResult } from "../../client/types.ts";
+import { given } from "../../domain/given.ts";
 import { shownDuration, shownSize } from "../../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";

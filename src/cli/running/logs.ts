@@ -1,7 +1,7 @@
-import { given } from "../../client/given.ts";
 import { operationEvents, outputOf } from "../../client/operation-events.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { OperationEvent } from "../../client/types.ts";
+import { given } from "../../domain/given.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { CliError, command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
 import type { Io } from "../io.ts";

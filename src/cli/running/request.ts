@@ -1,10 +1,10 @@
 import { stat } from "node:fs/promises";
 import type { Client } from "../../client/client.ts";
-import { given } from "../../client/given.ts";
 import { inputText } from "../../client/runs.ts";
 import { uploadContent } from "../../client/transfers.ts";
 import type { SpawnRequest } from "../../client/types.ts";
 import type { Environment } from "../../config/config.ts";
+import { given } from "../../domain/given.ts";
 import { isTag } from "../../domain/image.ts";
 import { STDIN_BYTES_MAX } from "../../domain/instance.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "../../../src/domain/errors.ts";
-import { parseTimeBound } from "../../../src/domain/time-bound.ts";
+import { parseTimeBound } from "../../../src/domain/text/time-bound.ts";
 
 const NOW_MS = Date.UTC(2026, 10, 20, 12, 0, 0);
 const parse = (text: string, field: "since" | "until" = "since") => parseTimeBound(text, field, NOW_MS);

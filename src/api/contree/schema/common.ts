@@ -1,6 +1,6 @@
 import { type SchemaOptions, type TSchema, Type } from "@sinclair/typebox";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
-import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
+import { TIME_BOUND_FORMS } from "../../../domain/text/time-bound.ts";
 import { FLAG_KEYWORD } from "../../query.ts";
 import { Limit, Offset } from "../../wire-fields.ts";
 

@@ -11,7 +11,7 @@ import {
 import type { ByteString } from "../../../domain/guest-path.ts";
 import { UUID_PATTERN } from "../../../domain/ids.ts";
 import { BRANCHES_COUNT_MAX } from "../../../domain/listing.ts";
-import { TIME_BOUND_FORMS } from "../../../domain/time-bound.ts";
+import { TIME_BOUND_FORMS } from "../../../domain/text/time-bound.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
 import { Limit, Offset, OfProcess, oneOf, SinceEvent } from "../../wire-fields.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";

@@ -1,4 +1,4 @@
-import { ApiError } from "./errors.ts";
+import { ApiError } from "../errors.ts";
 
 /** The end of a time range. Both ends are inclusive, so fractions of a millisecond round inwards. */
 export type TimeBoundField = "since" | "until";
