@@ -1,5 +1,6 @@
 import { type Static, type TObject, type TSchema, type TUnsafe, Type } from "@sinclair/typebox";
 import type { ErrorCode } from "../domain/errors.ts";
+import { given } from "../domain/given.ts";
 import type { Scope } from "../domain/scope.ts";
 
 /** One response of a route, for the API description, against which tests check every response. */
@@ -164,7 +165,7 @@ export function jsonSpec<Schema extends TSchema>(
 ): ResponseSpec<{ readonly "application/json": Schema }> & {
   readonly content: { readonly "application/json": Schema };
 } {
-  return { description, content: { "application/json": schema }, ...(headers === undefined ? {} : { headers }) };
+  return { description, content: { "application/json": schema }, ...given({ headers }) };
 }
 
 export const OPERATION_LOCATION = { Location: "address of the operation that does the work" };

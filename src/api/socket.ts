@@ -1,5 +1,6 @@
 import type { Server, ServerWebSocket } from "bun";
 import { ApiError } from "../domain/errors.ts";
+import { given } from "../domain/given.ts";
 
 /** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
@@ -225,7 +226,7 @@ export interface Upgrade {
 export function upgrade({ request, server }: Handshake, { requestId, protocol, socket, isAllowed }: Upgrade): Response {
   const headers = {
     "x-request-id": requestId,
-    ...(protocol === null ? {} : { "sec-websocket-protocol": protocol }),
+    ...given({ "sec-websocket-protocol": protocol }),
   };
   if (server?.upgrade(request, { headers, data: socket.handlers(isAllowed) }) !== true) {
     throw new ApiError("validation_error", "this path is a WebSocket: the request must ask for an upgrade", {

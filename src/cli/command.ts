@@ -1,5 +1,6 @@
 import { type ParseArgsOptionsConfig, parseArgs } from "node:util";
 import type { Environment } from "../config/config.ts";
+import { given } from "../domain/given.ts";
 import type { Io } from "./io.ts";
 
 /** Exit codes of coppice itself; after a run, the exit code is that of the command in the sandbox. */
@@ -114,7 +115,7 @@ function parse(argv: readonly string[], options: OptionSpecs, takesCommand: bool
   const config = Object.fromEntries(
     Object.entries(options).map(([name, { type, multiple, short }]) => [
       name,
-      { type, multiple: multiple ?? false, ...(short === undefined ? {} : { short }) },
+      { type, multiple: multiple ?? false, ...given({ short }) },
     ]),
   );
   try {

@@ -1,5 +1,6 @@
 import { type Config, type ConfigSources, type Environment, flagOf, keyNames, loadConfig } from "../config/config.ts";
 import { KEYS } from "../config/keys.ts";
+import { given } from "../domain/given.ts";
 import type { OptionSpec } from "./command.ts";
 
 /** `--config`, and one flag for each setting. */
@@ -17,7 +18,7 @@ export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
 function shownValueOf(form: string): Pick<OptionSpec, "value" | "choices"> {
   if (form === "a path") return { value: "FILE" };
   const words = /^one of (.+)$/.exec(form)?.[1]?.split(", ") ?? (form === "true or false" ? ["true", "false"] : null);
-  return { value: "VALUE", ...(words === null ? {} : { choices: words }) };
+  return { value: "VALUE", ...given({ choices: words }) };
 }
 
 /** Flags by which commands beside `serve` find the data directory. */

@@ -2,6 +2,7 @@ import type { Client } from "../client/client.ts";
 import { UnreachableError } from "../client/errors.ts";
 import { cancelOperation, reportProgress, type Progress as Step, succeeded, waitForEnd } from "../client/operations.ts";
 import type { Operation, OperationStatus } from "../client/types.ts";
+import { given } from "../domain/given.ts";
 import { shownDuration } from "../domain/text/shown.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import { INTERRUPTS, type Io } from "./io.ts";
@@ -87,7 +88,7 @@ export interface EndOptions {
  */
 export async function endOf(client: Client, id: string, { signal, onStatus }: EndOptions): Promise<Operation | null> {
   try {
-    return await waitForEnd(client, id, { signal, ...(onStatus === null ? {} : { onStatus }) });
+    return await waitForEnd(client, id, { signal, ...given({ onStatus }) });
   } catch (error) {
     if (signal.aborted) return null;
     if (!(error instanceof UnreachableError)) throw error;

@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import type { Client } from "./client.ts";
 import { UnreachableError } from "./errors.ts";
 import { type ProcessName, pathOf } from "./processes.ts";
@@ -63,7 +64,7 @@ export class Attachment implements Disposable {
     const socket = await MessageSocket.open(client, `${pathOf(process)}/attach`, {
       protocols: [PROTOCOL],
       query: { lossless, since, positions: on.onPosition === undefined ? undefined : true },
-      ...(signal === undefined ? {} : { signal }),
+      ...given({ signal }),
     });
     return new Attachment(socket, on);
   }

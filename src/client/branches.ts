@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import { chunksOf } from "./chunks.ts";
 import type { CallOptions, Client } from "./client.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
@@ -21,7 +22,7 @@ export async function* readBranches(
   client: Client,
   { limit, before, signal }: BranchesOptions = {},
 ): AsyncGenerator<readonly BranchRow[], void, undefined> {
-  const options: CallOptions = { query: { limit, before }, ...(signal === undefined ? {} : { signal }) };
+  const options: CallOptions = { query: { limit, before }, ...given({ signal }) };
   const { body } = await client.call("GET", "/branches", options);
   if (body === null) throw new AnswerError("the branches have no rows");
   const failure = (error: Error): unknown =>
@@ -49,6 +50,6 @@ export async function* readChanges(
   client: Client,
   { signal }: { readonly signal?: AbortSignal } = {},
 ): AsyncGenerator<Change, void, undefined> {
-  const options = signal === undefined ? {} : { signal };
+  const options = given({ signal });
   for await (const { data } of readEvents(client, "/changes", options)) yield JSON.parse(data) as Change;
 }

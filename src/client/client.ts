@@ -1,5 +1,6 @@
 import { treaty } from "@elysiajs/eden";
 import type { App } from "../api/app.ts";
+import { given } from "../domain/given.ts";
 import { AnswerError, ResponseError, UnreachableError } from "./errors.ts";
 import type { V1 } from "./types.ts";
 
@@ -128,7 +129,7 @@ export class Client {
 
   /** What a WebSocket is refused with. @throws ResponseError for any other reason than the connection; UnreachableError */
   async #refusal(path: string, query: CallOptions["query"]): Promise<{ readonly status: number }> {
-    const options = query === undefined ? {} : { query };
+    const options = given({ query });
     const headers = { upgrade: "websocket", connection: "upgrade" };
     try {
       return await this.call("GET", path, { ...options, headers }).catch((error: unknown) => {

@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import { answerOf, type Client } from "./client.ts";
 import { onceStarted } from "./operation-events.ts";
 import { type CompleteOptions, complete } from "./operations.ts";
@@ -44,6 +45,6 @@ export async function checkpoint(
   { tag, timeout, ...options }: CheckpointRequest & CompleteOptions = {},
 ): Promise<CheckpointResult> {
   options.signal?.throwIfAborted();
-  const request = { ...(tag === undefined ? {} : { tag }), ...(timeout === undefined ? {} : { timeout }) };
+  const request = given({ tag, timeout });
   return (await complete(client, await startCheckpoint(client, instance, request), options)).result as CheckpointResult;
 }

@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import { fromBase64 } from "./base64.ts";
 import type { Client } from "./client.ts";
 import { ResponseError, UnreachableError } from "./errors.ts";
@@ -31,11 +32,11 @@ export async function* operationEvents(
   { follow, spid, after, signal }: OperationEventsOptions,
 ): AsyncGenerator<OperationEvent, void, undefined> {
   const path = `/operations/${encodeURIComponent(id)}/events`;
-  const options = { query: { follow, spid }, ...(signal === undefined ? {} : { signal }) };
+  const options = { query: { follow, spid }, ...given({ signal }) };
   let lastEventId = after === undefined ? undefined : String(after);
   for (let unreachableSince: number | null = null; ; ) {
     try {
-      const resume = lastEventId === undefined ? {} : { lastEventId };
+      const resume = given({ lastEventId });
       for await (const { data, id: eventId } of readEvents(client, path, { ...options, ...resume })) {
         const event = JSON.parse(data) as OperationEvent;
         yield event;
@@ -59,7 +60,7 @@ export async function* operationEvents(
  * @throws as `operationEvents`
  */
 export async function commandStart(client: Client, id: string, signal?: AbortSignal): Promise<number | null> {
-  const options = { follow: true, spid: COMMAND_SPID, ...(signal === undefined ? {} : { signal }) };
+  const options = { follow: true, spid: COMMAND_SPID, ...given({ signal }) };
   for await (const { type, time } of operationEvents(client, id, options)) {
     if (type === "spawn") return Date.parse(time);
   }

@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import { answerOf, type Client } from "./client.ts";
 import { OperationError, ResponseError, UnreachableError } from "./errors.ts";
 import { operationEvents, RETRY_MS, UNREACHABLE_MS_MAX } from "./operation-events.ts";
@@ -88,7 +89,7 @@ export async function* operationProgress(
   id: string,
   { signal }: Pick<WaitOptions, "signal"> = {},
 ): AsyncGenerator<Progress, void, undefined> {
-  const options = { follow: true, ...(signal === undefined ? {} : { signal }) };
+  const options = { follow: true, ...given({ signal }) };
   for await (const { type, data } of operationEvents(client, id, options)) {
     if (type !== "progress") continue;
     const { step = "", pulled_bytes: pulledBytes = null, size_bytes: sizeBytes = null } = data as ProgressData;

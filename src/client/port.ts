@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import { ByteCredit } from "./byte-credit.ts";
 import type { Client } from "./client.ts";
 import { UnreachableError } from "./errors.ts";
@@ -36,7 +37,7 @@ export class PortConnection implements Disposable {
     const ended = Promise.withResolvers<void>();
     const socket = await MessageSocket.open(client, `/instances/${encodeURIComponent(instance)}/ports/${port}`, {
       protocols: [PROTOCOL],
-      ...(signal === undefined ? {} : { signal }),
+      ...given({ signal }),
       onText(text) {
         const { window, taken, end } = JSON.parse(text) as PortMessage;
         if (window !== undefined) credit.open(window);

@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import type { AttachedOutput } from "./attachment.ts";
 import { toBase64 } from "./base64.ts";
 import { answerOf, type Client } from "./client.ts";
@@ -50,7 +51,7 @@ export class Run {
   /** A run that goes on, or has ended. `signal` ends what is asked for here, and leaves the run as it is. */
   constructor(client: Client, id: string, { signal }: Pick<RunOptions, "signal"> = {}) {
     this.#client = client;
-    this.#until = signal === undefined ? {} : { signal };
+    this.#until = given({ signal });
     this.id = id;
   }
 
@@ -174,7 +175,7 @@ export async function runCommand(
 ): Promise<InstanceResult> {
   const { timeoutMs, ...start } = options;
   const run = await Run.start(client, request, start);
-  return await run.result(timeoutMs === undefined ? {} : { timeoutMs });
+  return await run.result(given({ timeoutMs }));
 }
 
 /** The text of a captured output; bytes that are no UTF-8 are replaced. */

@@ -101,7 +101,8 @@ export class SteadyAttachment implements AttachedStreams {
     const isBack = this.#attachment === null && this.#size !== null;
     this.#at = { ...this.#atPosition };
     const attachment = await Attachment.open(this.#client, this.#process, {
-      ...{ lossless, signal: this.#left.signal },
+      lossless,
+      signal: this.#left.signal,
       ...(this.#position < 0 ? {} : { since: this.#position }),
       onDropped: (stream, bytes) => this.#drop(stream, bytes),
       ...(lossless ? {} : { onPosition: (id: number) => this.#reach(id) }),

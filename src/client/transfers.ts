@@ -1,5 +1,6 @@
 import { sha256 } from "@noble/hashes/sha2.js";
 import { bytesToHex } from "@noble/hashes/utils.js";
+import { given } from "../domain/given.ts";
 import { answerOf, type CallOptions, type Client } from "./client.ts";
 import { AnswerError, ResponseError } from "./errors.ts";
 import type { DirectoryListing, Image, UploadedFile } from "./types.ts";
@@ -71,7 +72,7 @@ export async function uploadContent(
   { signal, sha256: known }: ContentOptions = {},
 ): Promise<string> {
   const body = content instanceof Blob ? content : new Blob([content]);
-  const options = signal === undefined ? {} : { signal };
+  const options = given({ signal });
   const query = { sha256: known ?? (await hashOf(body, signal)) };
   try {
     return (await answerOf(client.v1.files.get({ query, fetch: options }))).uuid;
@@ -137,7 +138,7 @@ function inspect(
   const encoded = Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
   return client.call("GET", `/inspect/${encodeURIComponent(image)}/${view}`, {
     ...options,
-    ...(signal === undefined ? {} : { signal }),
+    ...given({ signal }),
     rawQuery: `path=${encoded}`,
     deadline: false,
   });

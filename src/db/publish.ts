@@ -1,4 +1,5 @@
 import { eq } from "drizzle-orm";
+import { given } from "../domain/given.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
 import type { ImageDefaults } from "../domain/image-defaults.ts";
 import type { NetworkAudit } from "../domain/network.ts";
@@ -93,7 +94,7 @@ function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication
   if (provesBase) tx.insert(baseProofs).values({ layerId, accountId, createdAt: now }).onConflictDoNothing().run();
   if (tag === undefined) return { hasOwnLayer };
   const untagged = moveTag(tx, accountId, reused ?? image.id, { name: tag, change: tagChange, now });
-  return { hasOwnLayer, ...(untagged === null ? {} : { untagged }) };
+  return { hasOwnLayer, ...given({ untagged }) };
 }
 
 /** The image that an import of the same base has made for the account; null when there is none. */

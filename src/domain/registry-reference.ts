@@ -1,4 +1,5 @@
 import { ApiError } from "./errors.ts";
+import { given } from "./given.ts";
 
 /** Reference to an image in a registry, by tag or by digest. */
 export interface RegistryReference {
@@ -63,8 +64,7 @@ export function parseRegistryReference(text: string, options: RegistryReferenceO
   return {
     host,
     repository,
-    ...(effectiveTag === undefined ? {} : { tag: effectiveTag }),
-    ...(digest === undefined ? {} : { digest }),
+    ...given({ tag: effectiveTag, digest }),
     canonical: `${host}/${repository}${effectiveTag ? `:${effectiveTag}` : ""}${digest ? `@${digest}` : ""}`,
   };
 }

@@ -1,3 +1,4 @@
+import { given } from "../domain/given.ts";
 import type { Capability } from "../system/confine.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 
@@ -23,7 +24,7 @@ export async function diskUsage(flags: readonly string[], options: DiskUsageOpti
   const { directory, changing = false, stdoutBytesMax, ...bounds } = options;
   const argv = [...(changing ? TOLERANT_DU : ["du"]), ...flags, "--", directory];
   const confinement = { readable: [directory], writable: [], network: null, capabilities: CAPABILITIES };
-  const command = { argv, confinement, ...(stdoutBytesMax === undefined ? {} : { stdoutBytesMax }) };
+  const command = { argv, confinement, ...given({ stdoutBytesMax }) };
   return Buffer.from(await runTool(command, bounds)).toString("latin1");
 }
 

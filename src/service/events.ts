@@ -1,4 +1,5 @@
 import { getOperation, type OperationRow } from "../db/operations.ts";
+import { given } from "../domain/given.ts";
 import type { OperationId } from "../domain/ids.ts";
 import { type CompletionData, type LogEvent, nsOf } from "../domain/log-event.ts";
 import { type EndStatus, isTerminal, type StoredInstanceResult } from "../domain/operation.ts";
@@ -124,7 +125,6 @@ function completionOf({ status, error, result, startedAt, finishedAt }: Operatio
   return {
     status: status as EndStatus,
     duration_ms: startedAt === null || finishedAt === null ? 0 : Math.max(0, finishedAt - startedAt),
-    ...(image === undefined ? {} : { image }),
-    ...(error === null ? {} : { error }),
+    ...given({ image, error }),
   };
 }

@@ -1,4 +1,5 @@
 import { ApiError } from "../domain/errors.ts";
+import { given } from "../domain/given.ts";
 import {
   NETWORK_RULES_COUNT_MAX,
   type NetworkInput,
@@ -60,5 +61,5 @@ function fieldOf(index: number): string {
 }
 
 function first([rule]: readonly NetworkRule[]): { readonly rule?: NetworkRule } {
-  return rule === undefined ? {} : { rule };
+  return given({ rule });
 }

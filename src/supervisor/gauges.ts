@@ -19,8 +19,13 @@ const TOTALS_AGE_MS_MAX = 15_000;
 const LAG_INTERVAL_MS = 250;
 
 const NO_TOTALS: StoreTotals = {
-  ...{ imageCount: 0, layerCount: 0, layerBytes: 0, mergedLayerCount: 0, mergedLayerBytes: 0 },
-  ...{ fileCount: 0, fileBytes: 0 },
+  imageCount: 0,
+  layerCount: 0,
+  layerBytes: 0,
+  mergedLayerCount: 0,
+  mergedLayerBytes: 0,
+  fileCount: 0,
+  fileBytes: 0,
 };
 
 export interface GaugeSources {

@@ -12,11 +12,25 @@ const UNKNOWN_IMAGE = "00000000-0000-0000-0000-000000000000";
 
 /** What an older version did not keep, and a checkpoint does not have. */
 const DEFAULTS: Omit<KeptInstance, "kind" | "imageId" | "inherit" | "terminal" | "isCut" | "stdinBytes"> = {
-  ...{ command: "", args: [], shell: false, envNames: null, unset: [], preserveEnv: false, preserveCwd: false },
-  ...{ cwd: "/", isCwdGiven: false, uid: 0, gid: 0, hostname: null, disposable: false, stdinOpen: false },
+  command: "",
+  args: [],
+  shell: false,
+  envNames: null,
+  unset: [],
+  preserveEnv: false,
+  preserveCwd: false,
+  cwd: "/",
+  isCwdGiven: false,
+  uid: 0,
+  gid: 0,
+  hostname: null,
+  disposable: false,
+  stdinOpen: false,
   timeoutSeconds: TIMEOUT_SECONDS_DEFAULT,
   truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT,
-  ...{ files: [], resources: null, network: null },
+  files: [],
+  resources: null,
+  network: null,
 };
 
 /** The request of an instance as it was understood, without what may be secret: values of variables and standard input. */

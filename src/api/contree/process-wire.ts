@@ -89,7 +89,15 @@ export function usageOf(exit: ExitData | null) {
 export function exitOfResult(result: StoredInstanceResult, durationMs: number): ExitData {
   const { exit_code, timed_out, oom_killed = false, cpu_time_ms, memory_bytes } = result;
   return {
-    ...{ pid: 0, exit_code, signal: null, timed_out, oom_killed, core_dump: false },
-    ...{ duration_ms: durationMs, cpu_time_ms, memory_bytes, resources: null },
+    pid: 0,
+    exit_code,
+    signal: null,
+    timed_out,
+    oom_killed,
+    core_dump: false,
+    duration_ms: durationMs,
+    cpu_time_ms,
+    memory_bytes,
+    resources: null,
   };
 }

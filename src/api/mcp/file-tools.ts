@@ -109,8 +109,17 @@ export const FILE_TOOLS: readonly Tool[] = [
       if (pattern !== undefined) {
         const globs = glob === undefined ? [] : [glob];
         const { found, bounds } = await service.inspect.grep(principal, {
-          ...{ id, signal, limit, globs, paths: [below], patterns: [pattern], matchCase: "sensitive" },
-          ...{ fileLimit: null, before: context, after: context, ranges: false },
+          id,
+          signal,
+          limit,
+          globs,
+          paths: [below],
+          patterns: [pattern],
+          matchCase: "sensitive",
+          fileLimit: null,
+          before: context,
+          after: context,
+          ranges: false,
         });
         const lines: string[] = [];
         for await (const line of found) lines.push(foundText(line));

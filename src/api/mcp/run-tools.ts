@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { NetworkInput } from "../../domain/network.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
@@ -71,7 +72,7 @@ async function inputFiles(call: ToolCall, files: readonly RunFile[]): Promise<Re
     }
     if (path in found) throw new ApiError("validation_error", `files: ${shownName(path)} is there twice`);
     const fileId = file ?? (await stored(call, Buffer.from(content ?? "", "utf8"))).id;
-    found[path] = { fileId, ...(mode === undefined ? {} : { mode }) };
+    found[path] = { fileId, ...given({ mode }) };
   }
   return found;
 }

@@ -5,7 +5,14 @@ import type { CommandFields } from "./schema/instances.ts";
 export function commandOf(request: CommandFields): CommandInput {
   const { command, args, shell, env, cwd, uid, gid, truncate_output_at, stdin, stdin_open, pty } = request;
   return {
-    ...{ command, args, shell, env, cwd, uid, gid, stdin },
+    command,
+    args,
+    shell,
+    env,
+    cwd,
+    uid,
+    gid,
+    stdin,
     truncateOutputAtBytes: truncate_output_at,
     stdinOpen: stdin_open,
     terminal: pty === undefined ? undefined : terminalOf(pty),

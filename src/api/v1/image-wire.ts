@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/guest-path.ts";
 import { isoTime } from "../../domain/ids.ts";
 import type { Image as StoredImage } from "../../service/images.ts";
@@ -5,7 +6,7 @@ import type { Image } from "./schema/images.ts";
 
 /** The wire form of an image. */
 export function imageOf({ id, tag, createdAt }: StoredImage): Image {
-  return { uuid: id, ...(tag === null ? {} : { tag }), created_at: isoTime(createdAt) };
+  return { uuid: id, ...given({ tag }), created_at: isoTime(createdAt) };
 }
 
 /** The wire form of a path. One that is not UTF-8 has its bytes, too. */

@@ -1,5 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
+import { given } from "../../domain/given.ts";
 import { byteStringToBytes, type GuestPath } from "../../domain/guest-path.ts";
 import { type ImageId, isoTime } from "../../domain/ids.ts";
 import { type Entry, LIMIT_DEFAULT } from "../../domain/listing.ts";
@@ -135,7 +136,7 @@ export function imageRoutes(surface: Surface) {
         });
         return {
           uuid: id,
-          ...(against === null ? {} : { against }),
+          ...given({ against }),
           items: found.map(query.about === true ? diffItemAbout : diffItem),
           ...(next === null ? {} : { next: byteStringToBytes(next).toString("base64url") }),
         };
@@ -191,9 +192,9 @@ function detailsOf(image: StoredDetails): ImageDetails {
   const { parentId, sizeBytes, digest } = image;
   return {
     ...imageOf(image),
-    ...(parentId === null ? {} : { parent: parentId }),
+    ...given({ parent: parentId }),
     size_bytes: sizeBytes,
-    ...(digest === null ? {} : { digest }),
+    ...given({ digest }),
   };
 }
 
@@ -203,18 +204,18 @@ function stepOf(row: StoredStep): ImageStep {
   const kind = !isRun ? "image_import" : row.exitCode === null && !row.timedOut ? "checkpoint" : "instance";
   return {
     uuid: row.imageId,
-    ...(row.tag === null ? {} : { tag: row.tag }),
+    ...given({ tag: row.tag }),
     created_at: isoTime(row.createdAt),
-    ...(row.parentId === null ? {} : { parent: row.parentId }),
+    ...given({ parent: row.parentId }),
     size_bytes: row.sizeBytes,
-    ...(row.digest === null ? {} : { digest: row.digest }),
+    ...given({ digest: row.digest }),
     deleted: !row.exists,
     operation: row.operationId,
     kind,
-    ...(row.source === null ? {} : { source: row.source }),
+    ...given({ source: row.source }),
     ...(row.command === null ? {} : { command: [...row.command] }),
     ...(row.commandCut ? { command_truncated: true } : {}),
-    ...(row.exitCode === null ? {} : { exit_code: row.exitCode }),
+    ...given({ exit_code: row.exitCode }),
     ...(kind === "instance" ? { timed_out: row.timedOut } : {}),
     ...(row.network ? { network: true } : {}),
     ...(row.startedAt === null ? {} : { started_at: isoTime(row.startedAt) }),

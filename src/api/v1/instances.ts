@@ -102,7 +102,10 @@ function spawnOf(request: SpawnRequest): SpawnInput {
   const { image, hostname, disposable, network, timeout, files, resources } = request;
   return {
     ...commandOf(request),
-    ...{ image, hostname, disposable, network },
+    image,
+    hostname,
+    disposable,
+    network,
     timeoutSeconds: timeout,
     files:
       files === undefined

@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import type { KeptInstance, KeptRequest } from "../../service/operations.ts";
 import type { AskedInstance, AskedOperation } from "./schema/operation-requests.ts";
 
@@ -5,7 +6,7 @@ import type { AskedInstance, AskedOperation } from "./schema/operation-requests.
 export function askedOf(request: KeptRequest): AskedOperation {
   if (request.kind === "instance") return instanceOf(request);
   const { tag, timeoutSeconds: timeout } = request;
-  const common = { ...(tag === null ? {} : { tag }), timeout };
+  const common = { ...given({ tag }), timeout };
   if (request.kind === "checkpoint") return { kind: request.kind, instance: request.instanceId, ...common };
   const { source } = request;
   const from = source.kind === "registry" ? { registry: source.reference } : { file: source.fileId };
@@ -16,12 +17,20 @@ export function askedOf(request: KeptRequest): AskedOperation {
 function instanceOf(request: KeptInstance): AskedInstance {
   const { kind, imageId, command, args, shell, envNames, uid, gid, hostname, terminal, resources, network } = request;
   return {
-    ...{ kind, image: imageId, command, args: [...args], shell, uid, gid },
+    kind,
+    image: imageId,
+    command,
+    args: [...args],
+    shell,
+    uid,
+    gid,
     ...(request.isCwdGiven ? { cwd: request.cwd } : {}),
-    ...(hostname === null ? {} : { hostname }),
+    ...given({ hostname }),
     ...(envNames === null ? {} : { env_names: [...envNames] }),
-    ...(request.stdinBytes === null ? {} : { stdin_bytes: request.stdinBytes }),
-    ...{ stdin_open: request.stdinOpen, timeout: request.timeoutSeconds, disposable: request.disposable },
+    ...given({ stdin_bytes: request.stdinBytes }),
+    stdin_open: request.stdinOpen,
+    timeout: request.timeoutSeconds,
+    disposable: request.disposable,
     truncate_output_at: request.truncateOutputAtBytes,
     ...(terminal === null ? {} : { pty: { rows: terminal.rows, cols: terminal.columns } }),
     files: filesOf(request),
@@ -29,7 +38,9 @@ function instanceOf(request: KeptInstance): AskedInstance {
       ? {}
       : {
           resources: {
-            ...{ vcpus: resources.vcpus, memory_bytes: resources.memoryBytes, disk_bytes: resources.diskBytes },
+            vcpus: resources.vcpus,
+            memory_bytes: resources.memoryBytes,
+            disk_bytes: resources.diskBytes,
           },
         }),
     network: networkOf(network),

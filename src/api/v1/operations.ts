@@ -1,6 +1,7 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { isTerminal, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
@@ -127,7 +128,7 @@ export function operationRoutes(surface: Surface) {
           level,
           message,
           ...fields,
-          ...(phases === undefined ? {} : { phases }),
+          ...given({ phases }),
         }));
       },
       { reads: "operations:read", ...LOG },
@@ -169,7 +170,7 @@ function operationOf(operation: StoredOperation, result: Record<string, unknown>
 /** What a listing tells of the request. An import has no image that it starts from. */
 function aboutOf({ kind, imageId }: StoredOperation, line: string | undefined): Pick<Operation, "about" | "image"> {
   return {
-    ...(line === undefined ? {} : { about: line }),
+    ...given({ about: line }),
     ...(kind === "image_import" || imageId === null ? {} : { image: imageId }),
   };
 }

@@ -1,6 +1,7 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { decodeContent } from "../../domain/content.ts";
+import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import type { Process as StoredProcess } from "../../service/processes.ts";
@@ -179,10 +180,15 @@ function nameOf({ uuid, spid }: { readonly uuid: string; readonly spid: string }
 function processOf({ spid, state, startedNs, endedNs, spawn, exit }: StoredProcess): Process {
   const { command, args, args_truncated, cwd, uid, gid, pty } = spawn;
   return {
-    ...{ spid, state, command, args: [...args] },
-    ...(args_truncated === undefined ? {} : { args_truncated }),
-    ...{ cwd, uid, gid },
-    ...(pty === undefined ? {} : { pty }),
+    spid,
+    state,
+    command,
+    args: [...args],
+    ...given({ args_truncated }),
+    cwd,
+    uid,
+    gid,
+    ...given({ pty }),
     started_at: isoTime(Number(startedNs / NS_PER_MS)),
     ...(endedNs === null ? {} : { ended_at: isoTime(Number(endedNs / NS_PER_MS)) }),
     exit_code: exit?.exit_code ?? null,

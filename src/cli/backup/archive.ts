@@ -10,6 +10,7 @@ import {
 } from "../../db/backup.ts";
 import { openDatabase } from "../../db/database.ts";
 import { storageFull } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import { OUTPUT_STREAMS } from "../../domain/output.ts";
 import { blobPath } from "../../storage/blobs.ts";
 import { eventLogPath } from "../../storage/events/event-file.ts";
@@ -308,7 +309,7 @@ async function createPrivate(path: string): Promise<void> {
 
 async function tar(args: readonly string[], signal: AbortSignal | undefined): Promise<void> {
   try {
-    await run({ argv: ["tar", ...args], timeoutMs: ARCHIVE_MS_MAX, ...(signal === undefined ? {} : { signal }) });
+    await run({ argv: ["tar", ...args], timeoutMs: ARCHIVE_MS_MAX, ...given({ signal }) });
   } catch (error) {
     if (!(error instanceof CommandError)) throw error;
     throw new BackupError(error.stderrTail || error.message, { cause: error });

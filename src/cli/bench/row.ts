@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import { type Figure, figureOf } from "./measure.ts";
 
 export interface Row {
@@ -39,7 +40,7 @@ export function rowOf(options: RowOptions): Row {
       ? ({ compare: ">=", limit: atLeast ?? 0 } as const)
       : ({ compare: "<=", limit: atMost } as const);
   const holds = bar.compare === "<=" ? value <= bar.limit : value >= bar.limit;
-  return { name, from, to, figure, against: base, value, bar, holds, ...(note === undefined ? {} : { note }) };
+  return { name, from, to, figure, against: base, value, bar, holds, ...given({ note }) };
 }
 
 /** A line without a bar: a breakdown, a rate. */

@@ -1,4 +1,5 @@
 import type { Config, Environment } from "../../config/config.ts";
+import { given } from "../../domain/given.ts";
 import { hostFindings, isHealthy, type Trial } from "../../supervisor/health/checks.ts";
 import type { Finding, FindingState } from "../../supervisor/health/finding.ts";
 import { command, EXIT_FAILED, expectPositionals, JSON_OPTION, LINE_WIDTH_MAX, wrap } from "../command.ts";
@@ -23,7 +24,7 @@ export const doctorCommand = command({
     ...JSON_OPTION,
     install: { type: "boolean", doc: "first install the missing Debian packages, as root" },
     "no-boot": { type: "boolean", doc: "boot no VM; use the findings of the appliance's last start" },
-    ...(emulation === undefined ? {} : { "vm-emulation": emulation }),
+    ...given({ "vm-emulation": emulation }),
     ...DATA_OPTIONS,
   },
   async run({ options, positionals, io, environment }) {

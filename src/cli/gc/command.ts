@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import { shownSize } from "../../domain/text/shown.ts";
 import { silentLog } from "../../log.ts";
 import { CliError, command, expectPositionals, JSON_OPTION } from "../command.ts";
@@ -18,10 +19,7 @@ export const gcCommand = command({
   options: {
     "dry-run": { type: "boolean", doc: "only print how much could be freed" },
     ...JSON_OPTION,
-    ...(config === undefined ? {} : { config }),
-    ...(dataDir === undefined ? {} : { "data-dir": dataDir }),
-    ...(untaggedTtl === undefined ? {} : { "images-untagged-ttl": untaggedTtl }),
-    ...(filesTtl === undefined ? {} : { "files-ttl": filesTtl }),
+    ...given({ config, "data-dir": dataDir, "images-untagged-ttl": untaggedTtl, "files-ttl": filesTtl }),
   },
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);

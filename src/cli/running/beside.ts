@@ -139,7 +139,13 @@ async function join({
   });
   const replay = new ReplayFilter(replayBytes);
   const session = new Session({
-    ...{ client, io, process, attachment, input, hasTerminal, started: Promise.resolve() },
+    client,
+    io,
+    process,
+    attachment,
+    input,
+    hasTerminal,
+    started: Promise.resolve(),
     shown: (bytes) => replay.take(bytes),
   });
   using signals = passSignals({

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import type { SpawnRequest } from "../../client/types.ts";
+import { given } from "../../domain/given.ts";
 import { NETWORK_TLS } from "../../domain/network.ts";
 import { parseRuleText } from "../../network/rules.ts";
 import { CliError, type OptionValues, UsageError } from "../command.ts";
@@ -37,7 +38,7 @@ export function networkField(options: OptionValues<typeof NETWORK_OPTIONS>): Pic
   }
   const parts = alone === "record" ? [{ record: true }] : values.map(partOf);
   const allow = parts.flatMap((part: Network) => part.allow ?? []);
-  const network = Object.assign({}, ...parts, allow.length === 0 ? {} : { allow }, tls === undefined ? {} : { tls });
+  const network = Object.assign({}, ...parts, allow.length === 0 ? {} : { allow }, given({ tls }));
   return { network };
 }
 

@@ -1,4 +1,5 @@
 import type { Environment } from "../../config/config.ts";
+import { given } from "../../domain/given.ts";
 import { UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import type { InputSource } from "./session.ts";
@@ -47,6 +48,6 @@ export function withTerm(
   { hasTerminal }: Streams,
   environment: Environment,
 ): { readonly env?: Readonly<Record<string, string>> } {
-  if (!hasTerminal) return env === undefined ? {} : { env };
+  if (!hasTerminal) return given({ env });
   return { env: { TERM: environment["TERM"] || TERM_DEFAULT, ...env } };
 }

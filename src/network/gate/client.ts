@@ -88,7 +88,10 @@ export class GateClient implements Gate {
     try {
       const message: Request = {
         op: "connect",
-        ...{ destination, reach, serverName, idleMs },
+        destination,
+        reach,
+        serverName,
+        idleMs,
         lookup: this.#lookupOf(destination.host, reach.anyAddress),
         own: this.#host.own,
         ownPort: this.#ownPort,

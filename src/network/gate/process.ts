@@ -80,7 +80,11 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   // After this function only the process has the socket, so connections end with it.
   using _listener = { [Symbol.dispose]: () => closeSync(listener) };
   const argv = gateArgs({
-    ...{ launcher: host.launcher, uid: host.uid, root, readable, program },
+    launcher: host.launcher,
+    uid: host.uid,
+    root,
+    readable,
+    program,
     cgroups: cgroup.directories,
     executable,
   });
@@ -89,7 +93,10 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   const owned = stack.move();
   return {
     residentBytes: () => residentBytes(child.pid),
-    ...{ pid: child.pid, path, exited: child.exited, stderrTail: child.stderrTail },
+    pid: child.pid,
+    path,
+    exited: child.exited,
+    stderrTail: child.stderrTail,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }

@@ -5,6 +5,7 @@ import type { Database } from "../../db/database.ts";
 import { findImport, imageDefaults } from "../../db/images.ts";
 import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts";
 import type { NewLayer, Publication } from "../../db/publish.ts";
+import { given } from "../../domain/given.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
@@ -240,7 +241,7 @@ function publicationOf(
   const image = Bun.randomUUIDv7() as ImageId;
   const { tag, reuse, keepTags } = submission;
   const { digest } = base;
-  const result: StoredImportResult = { image, ...(tag === null ? {} : { tag }), digest, size_bytes: sizeBytes };
+  const result: StoredImportResult = { image, ...given({ tag }), digest, size_bytes: sizeBytes };
   const origin = { source: sourceText(submission.source) };
   return {
     result,

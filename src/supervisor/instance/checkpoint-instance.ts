@@ -5,6 +5,7 @@ import type { ImageOrigin } from "../../db/history.ts";
 import { getImage, type ImageRow, imageDefaults } from "../../db/images.ts";
 import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
@@ -156,7 +157,7 @@ function publicationOf({
   const sizeBytes = layer?.sizeBytes ?? 0;
   const result: StoredCheckpointResult = {
     image: id,
-    ...(tag === null ? {} : { tag }),
+    ...given({ tag }),
     size_bytes: sizeBytes,
     pause_ms: pauseMs,
   };

@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import { type ImageDefaults, inheritedVariables } from "../../domain/image-defaults.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
 import type { AgentExecSpec } from "../../vm/agent/agent.ts";
@@ -30,7 +31,7 @@ export function execSpec(
     hostname,
     timeoutMs,
     user: { uid, gid },
-    ...(terminal === null ? {} : { terminal }),
+    ...given({ terminal }),
     ...(stdin !== null ? { stdin: stdinOpen ? { first: stdin } : stdin } : stdinOpen ? { stdin: "open" } : {}),
   };
 }

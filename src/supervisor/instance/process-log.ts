@@ -71,7 +71,8 @@ export class ProcessLog {
     return {
       ...shownCommand(spec.argv),
       cwd: spec.cwd,
-      ...{ uid, gid },
+      uid,
+      gid,
       timeout: timeoutMs === 0 ? null : timeoutMs / 1000,
       truncate_output_at: this.#process.truncateOutputAtBytes,
       ...(terminal === undefined ? {} : { pty: { rows: terminal.rows, cols: terminal.columns } }),

@@ -2,6 +2,7 @@ import type { Database } from "../../db/database.ts";
 import { getImage, type ImageRow, imageDefaults } from "../../db/images.ts";
 import type { Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { haveSameDefaults, type ImageDefaults, resultDefaults } from "../../domain/image-defaults.ts";
 import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
@@ -90,7 +91,7 @@ function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredIn
     memory_bytes: outcome.memoryBytes,
     timed_out: outcome.timedOut,
     ...(outcome.oomKilled ? { oom_killed: true } : {}),
-    ...(image === null ? {} : { image }),
+    ...given({ image }),
     isolation: outcome.isolation,
   };
 }

@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { DataLayout } from "../../storage/layout.ts";
@@ -98,7 +99,7 @@ export async function openPlatform(options: PlatformOptions, signal: AbortSignal
   stack.move();
   // An operator who allows long trials has a host that boots slowly.
   const helloTimeoutMs = Math.max(HELLO_TIMEOUT_MS, options.probeTimeoutMs);
-  const first = template === null ? {} : { first: template };
+  const first = given({ first: template });
   const templates = new TemplateStore({
     vmm,
     log,

@@ -67,8 +67,15 @@ export class AuditRecorder {
     const now = this.#clock();
     const known = this.#entries.get(id);
     const entry = known ?? {
-      ...{ host, port, verdict, connections: 0, sentBytes: 0, receivedBytes: 0 },
-      ...{ firstAt: now, lastAt: now, addresses: new Set<string>() },
+      host,
+      port,
+      verdict,
+      connections: 0,
+      sentBytes: 0,
+      receivedBytes: 0,
+      firstAt: now,
+      lastAt: now,
+      addresses: new Set<string>(),
     };
     entry.connections += 1;
     entry.lastAt = now;

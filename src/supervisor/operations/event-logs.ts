@@ -149,7 +149,12 @@ export class EventLogs implements Disposable {
   #use(id: OperationId): Feed {
     const known = this.#feeds.get(id);
     const feed = known ?? {
-      ...{ id, writer: null, file: null, isOver: this.#isStopped, usersCount: 0, readersCount: 0 },
+      id,
+      writer: null,
+      file: null,
+      isOver: this.#isStopped,
+      usersCount: 0,
+      readersCount: 0,
       changesCount: 0,
       waiting: new Set<() => void>(),
     };

@@ -35,8 +35,16 @@ interface InstanceSecrets {
 const OWNER_DEFAULT = { uid: 0, gid: 0 };
 const INSTANCE_DEFAULT = {
   ...OWNER_DEFAULT,
-  ...{ stdinOpen: false, terminal: null, network: null, requestedAt: null },
-  ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
+  stdinOpen: false,
+  terminal: null,
+  network: null,
+  requestedAt: null,
+  shell: false,
+  unset: [],
+  inherit: false,
+  isCwdGiven: true,
+  preserveEnv: false,
+  preserveCwd: false,
 };
 const IMPORT_DEFAULT = { reuse: false, keepTags: false };
 
@@ -60,7 +68,9 @@ export function instanceToStore({ env, stdin, resources, ...submission }: Instan
   const body = bodyToKeep(whole);
   const fileBytes = isFile ? (bytes?.byteLength ?? 0) : null;
   const secrets: InstanceSecrets = {
-    ...{ env, stdin: isFile ? null : stdin, stdinFileBytes: fileBytes },
+    env,
+    stdin: isFile ? null : stdin,
+    stdinFileBytes: fileBytes,
     ...(body === whole ? {} : { body: whole }),
   };
   const fileIds = whole.files.map(({ fileId }) => fileId);

@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import { sendWithDescriptor } from "../../system/unix-sockets.ts";
 import { VmmError } from "../machine-end.ts";
 import type { ByteChannel } from "../vmm.ts";
@@ -87,7 +88,7 @@ export class Qmp {
     if (this.#closed !== null) return Promise.reject(this.#closed);
     if (this.#pending.size >= COMMANDS_COUNT_MAX) return Promise.reject(new QmpError("too many commands under way"));
     const id = this.#nextId++;
-    const text = JSON.stringify({ execute: command, id, ...(args === undefined ? {} : { arguments: args }) });
+    const text = JSON.stringify({ execute: command, id, ...given({ arguments: args }) });
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => this.#fail(`no answer to ${command} in time`), COMMAND_TIMEOUT_MS);
       this.#pending.set(id, { command, resolve, reject, timer });

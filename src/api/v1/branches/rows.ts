@@ -1,3 +1,4 @@
+import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
 import type {
   BranchImage as StoredImage,
@@ -14,13 +15,12 @@ export function imageRow(row: StoredImage): BranchImage {
   return {
     type: "image",
     ...imageOf(row),
-    ...(parentId === null ? {} : { parent: parentId }),
+    ...given({ parent: parentId }),
     ...(skippedCount === 0 ? {} : { skipped: skippedCount }),
     size_bytes: row.sizeBytes,
     kind,
     operation: row.operationId,
-    ...(row.about === null ? {} : { about: row.about }),
-    ...(exitCode === null ? {} : { exit_code: exitCode }),
+    ...given({ about: row.about, exit_code: exitCode }),
     ...(row.timedOut ? { timed_out: true } : {}),
     ...(row.network ? { network: true } : {}),
   };
@@ -30,12 +30,14 @@ export function imageRow(row: StoredImage): BranchImage {
 export function operationRow(row: StoredOperation): BranchOperation {
   const { id, kind, status, imageId, startedAt, finishedAt, resultId } = row;
   return {
-    ...{ type: "operation", uuid: id, kind, status },
-    ...(imageId === null ? {} : { image: imageId }),
-    ...(row.about === null ? {} : { about: row.about }),
+    type: "operation",
+    uuid: id,
+    kind,
+    status,
+    ...given({ image: imageId, about: row.about }),
     created_at: isoTime(row.createdAt),
     ...(startedAt === null ? {} : { started_at: isoTime(startedAt) }),
     ...(finishedAt === null ? {} : { finished_at: isoTime(finishedAt) }),
-    ...(resultId === null ? {} : { result: resultId }),
+    ...given({ result: resultId }),
   };
 }

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../../domain/listing.ts";
 import type * as appliance from "../../../service/operator/appliance.ts";
@@ -114,7 +115,7 @@ function spaceOf({ disk, totals, accounts, images }: appliance.Space): Space {
       total_bytes: disk.totalBytes,
       free_bytes: disk.freeBytes,
       reserve_bytes: disk.reserveBytes,
-      ...(disk.files === null ? {} : { files: disk.files }),
+      ...given({ files: disk.files }),
     },
     stored: {
       images: totals.imageCount,
@@ -136,7 +137,7 @@ function spaceOf({ disk, totals, accounts, images }: appliance.Space): Space {
     images: images.map(({ id, accountId, tag, sizeBytes, createdAt }) => ({
       uuid: id,
       account: accountId,
-      ...(tag === null ? {} : { tag }),
+      ...given({ tag }),
       size_bytes: sizeBytes,
       created_at: isoTime(createdAt),
     })),
@@ -147,7 +148,12 @@ function collectionOf({ reclaimed, retention }: appliance.Collection): Collectio
   const { images, layers, layerBytes, files, fileBytes } = reclaimed;
   const { untaggedTtlMs, filesTtlMs } = retention;
   return {
-    ...{ images, layers, layer_bytes: layerBytes, files, file_bytes: fileBytes, bytes: layerBytes + fileBytes },
+    images,
+    layers,
+    layer_bytes: layerBytes,
+    files,
+    file_bytes: fileBytes,
+    bytes: layerBytes + fileBytes,
     ...(untaggedTtlMs === null ? {} : { images_untagged_ttl: untaggedTtlMs / 1000 }),
     ...(filesTtlMs === null ? {} : { files_ttl: filesTtlMs / 1000 }),
   };
@@ -157,6 +163,6 @@ function healthOf({ healthy, checkedAt, findings }: appliance.Health): HealthRep
   return {
     healthy,
     checked_at: isoTime(checkedAt),
-    findings: findings.map(({ fix, ...finding }) => ({ ...finding, ...(fix === null ? {} : { fix }) })),
+    findings: findings.map(({ fix, ...finding }) => ({ ...finding, ...given({ fix }) })),
   };
 }
