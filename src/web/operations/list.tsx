@@ -1,6 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { answerOf } from "../../client/client.ts";
-import { given } from "../../client/given.ts";
+import { given } from "../../domain/given.ts";
 import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
 import { queryOf } from "../browser/links.ts";
 import { Link, navigate, useRoute } from "../browser/router.ts";
