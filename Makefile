@@ -133,8 +133,9 @@ test-parts: test-deps ## test the parts that start programs or use sockets, with
 	@bun tests/support/run-rings.ts parts
 
 .PHONY: test-table
-test-table: test-deps ## write the table of tests/README.md: which tests cover which row of the specification
+test-table: test-deps ## write build/specification.md, which tests cover which row, and the source tree of docs/architecture.md
 	@bun tests/support/specification-table.ts
+	@bun tests/support/source-tree.ts
 
 .PHONY: test-agent
 test-agent: test-deps ## test the guest agent under sanitizers

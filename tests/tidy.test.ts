@@ -2,8 +2,9 @@ import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
 import { inCircles } from "./support/circles.ts";
-import { MAY_IMPORT, MAY_USE, TYPES_ONLY } from "./support/import-rules.ts";
+import { FLOORS, MAY_IMPORT, MAY_USE, TYPES_ONLY } from "./support/import-rules.ts";
 import { everything, except, filesBelow, isTypeScript, places, source, written } from "./support/source-files.ts";
+import { architecturePage } from "./support/source-tree.ts";
 
 const ROOT = resolve(import.meta.dir, "..");
 const FILE_LINES_MAX = 400;
@@ -89,6 +90,22 @@ describe("imports", () => {
     ]);
     const names = [...Object.keys(MAY_IMPORT), ...Object.values(MAY_IMPORT).flat()];
     expect(names.filter((name) => !known.has(name) && !known.has(`${name}.ts`))).toEqual([]);
+  });
+
+  test("the table of the source tree follows from the rules, and the page shows it: make test-table", () => {
+    const floorOf = (name: string): number =>
+      FLOORS.findIndex(({ names }) => names.some((room) => name === room || name.startsWith(`${room}/`)));
+    const upwards = Object.entries(MAY_IMPORT).flatMap(([name, targets]) =>
+      targets
+        .filter((target) => target !== "*" && !/^(systemd|package\.json)/.test(target))
+        .map((target) => (FLOORS.some(({ names }) => names.includes(`${target}.ts`)) ? `${target}.ts` : target))
+        .filter((target) => floorOf(target) < floorOf(name))
+        .map((target) => `${name} imports ${target}`),
+    );
+    expect(upwards).toEqual([]);
+    expect(Object.keys(MAY_IMPORT).filter((name) => floorOf(name) < 0)).toEqual([]);
+    const { is, shouldBe } = architecturePage();
+    expect(is).toBe(shouldBe);
   });
 
   test("the check sees every kind of import", () => {

@@ -1,4 +1,4 @@
-import type { ByteRange } from "../domain/byte-range.ts";
+import type { ByteRange } from "../domain/bytes/byte-range.ts";
 
 const SINGLE_RANGE = /^bytes=(\d*)-(\d*)$/i;
 

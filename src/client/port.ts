@@ -1,5 +1,5 @@
+import { ByteCredit } from "../domain/bytes/byte-credit.ts";
 import { given } from "../domain/given.ts";
-import { ByteCredit } from "./byte-credit.ts";
 import type { Client } from "./client.ts";
 import { UnreachableError } from "./errors.ts";
 import { MessageSocket } from "./socket.ts";

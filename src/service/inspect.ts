@@ -1,5 +1,5 @@
 import { resolveImage } from "../db/images.ts";
-import type { ByteRange } from "../domain/byte-range.ts";
+import type { ByteRange } from "../domain/bytes/byte-range.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { FoundLine } from "../domain/grep.ts";
 import { type ByteString, displayName, type GuestPath } from "../domain/guest-path.ts";

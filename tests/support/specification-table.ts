@@ -1,15 +1,13 @@
 /**
- * Writes the table from the rows of the specification to the tests that cover them into tests/README.md.
+ * Writes the tables from the rows of the specification to the tests that cover them: build/specification.md.
  * Usage: bun tests/support/specification-table.ts
  */
-import { readFileSync, writeFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join, resolve } from "node:path";
 import { SPECIFICATION, type SpecificationSection } from "./specification.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
-const PAGE = "tests/README.md";
-const BEGIN = "<!-- made by make test-table -->\n";
-const END = "<!-- end of what make test-table makes -->\n";
+const PAGE = join(ROOT, "build/specification.md");
 
 /** A test, and the rows that the comment above it names. */
 export interface CoveringTest {
@@ -71,8 +69,7 @@ function tableOf(rows: Readonly<Record<string, string>>, tests: readonly Coverin
 }
 
 function linkOf({ path, title }: CoveringTest): string {
-  const file = path.replace(/^tests\//, "");
-  return `[${file.replace(/\.test\.ts$/, "")}](${file}): ${shown(title ?? "")}`;
+  return `[${path.replace(/^tests\/|\.test\.ts$/g, "")}](../${path}): ${shown(title ?? "")}`;
 }
 
 /** Text that means itself in a cell of a table. */
@@ -80,17 +77,10 @@ function shown(text: string): string {
   return text.replaceAll(/[\\|*_[\]<>`]/g, (character) => `\\${character}`);
 }
 
-/** The page with tables that are made anew. @throws Error when it has no place for them */
-export function pageWith(page: string, tables: string): string {
-  const [before, after] = [page.indexOf(BEGIN), page.indexOf(END)];
-  if (before < 0 || after < before) throw new Error(`${PAGE} has no place for the tables`);
-  return `${page.slice(0, before + BEGIN.length)}\n${tables}\n${page.slice(after)}`;
+if (import.meta.main) {
+  mkdirSync(dirname(PAGE), { recursive: true });
+  writeFileSync(
+    PAGE,
+    `# The specification, and its tests\n\n${specificationTables(SPECIFICATION, allCoveringTests())}`,
+  );
 }
-
-/** The page as it is, and as it has to be. */
-export function specificationPage(): { readonly is: string; readonly shouldBe: string } {
-  const is = readFileSync(join(ROOT, PAGE), "utf8");
-  return { is, shouldBe: pageWith(is, specificationTables(SPECIFICATION, allCoveringTests())) };
-}
-
-if (import.meta.main) writeFileSync(join(ROOT, PAGE), specificationPage().shouldBe);

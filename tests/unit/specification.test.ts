@@ -1,12 +1,6 @@
 import { expect, test } from "bun:test";
 import { SPECIFICATION } from "../support/specification.ts";
-import {
-  allCoveringTests,
-  coveringTests,
-  pageWith,
-  specificationPage,
-  specificationTables,
-} from "../support/specification-table.ts";
+import { allCoveringTests, coveringTests, specificationTables } from "../support/specification-table.ts";
 
 const ids = SPECIFICATION.flatMap(({ rows }) => Object.keys(rows));
 const tests = allCoveringTests();
@@ -25,11 +19,6 @@ test("every row that a test names exists, and every such comment is above a test
   );
   expect(unknown).toEqual([]);
   expect(places.filter(({ title }) => title === null)).toEqual([]);
-});
-
-test("the table of tests/README.md is the present one: make test-table", () => {
-  const { is, shouldBe } = specificationPage();
-  expect(is).toBe(shouldBe);
 });
 
 /** In pieces, so that this file names no rows itself. */
@@ -62,16 +51,10 @@ test("titles are found in every form of a test", () => {
   ]);
 });
 
-test("the tables replace only their part of the page", () => {
+test("a table has a row for each row of the specification, with links to its tests", () => {
   const covering = [{ path: "tests/api/x.test.ts", line: 1, title: "a | b", rows: ["a"] }];
-  const tables = specificationTables([{ title: "Things", rows: { a: "an `a`", b: "none" } }], covering);
-  expect(tables).toBe(
+  expect(specificationTables([{ title: "Things", rows: { a: "an `a`", b: "none" } }], covering)).toBe(
     "### Things\n\n| row | specification | tests |\n|---|---|---|\n" +
-      "| `a` | an \\`a\\` | [api/x](api/x.test.ts): a \\| b |\n| `b` | none |  |\n",
+      "| `a` | an \\`a\\` | [api/x](../tests/api/x.test.ts): a \\| b |\n| `b` | none |  |\n",
   );
-  const { is } = specificationPage();
-  const once = pageWith(is, tables);
-  expect(once).toContain(tables);
-  expect(pageWith(once, tables)).toBe(once);
-  expect(() => pageWith("no place", tables)).toThrow("no place for the tables");
 });

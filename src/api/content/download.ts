@@ -1,5 +1,5 @@
 import { Type } from "@sinclair/typebox";
-import type { ByteRange } from "../../domain/byte-range.ts";
+import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { displayName, type GuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";

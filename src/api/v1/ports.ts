@@ -1,5 +1,5 @@
 import { Elysia } from "elysia";
-import { ByteCredit } from "../../client/byte-credit.ts";
+import { ByteCredit } from "../../domain/bytes/byte-credit.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { GuestConnection } from "../../service/instances.ts";
 import { withinTime } from "../../system/waiting.ts";

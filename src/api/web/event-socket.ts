@@ -1,4 +1,4 @@
-import { ByteCredit } from "../../client/byte-credit.ts";
+import { ByteCredit } from "../../domain/bytes/byte-credit.ts";
 import { LAST_EVENT_ID } from "../output/event-stream.ts";
 import { CloseCode, chosenProtocol, type Handshake, SENT_BYTES_MAX, SOCKET_WINDOW_BYTES, Socket } from "../socket.ts";
 

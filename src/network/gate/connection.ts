@@ -1,4 +1,4 @@
-import { ByteBlocks } from "../../domain/byte-blocks.ts";
+import { ByteBlocks } from "../../domain/bytes/byte-blocks.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { type GateConnection, type GateEnd, GateError } from "../gate.ts";
 import { DataReceiver, DataSender } from "./flow.ts";

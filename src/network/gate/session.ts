@@ -1,5 +1,5 @@
 import { isIP, type Socket } from "node:net";
-import { ByteBlocks } from "../../domain/byte-blocks.ts";
+import { ByteBlocks } from "../../domain/bytes/byte-blocks.ts";
 import { numericAddress } from "../addresses.ts";
 import { GateError } from "../gate.ts";
 import { HelloReader } from "./client-hello.ts";

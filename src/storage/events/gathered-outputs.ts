@@ -1,4 +1,4 @@
-import { ByteBlocks } from "../../domain/byte-blocks.ts";
+import { ByteBlocks } from "../../domain/bytes/byte-blocks.ts";
 import type { OutputEventType } from "../../domain/log-event.ts";
 
 /** A stream of a process. */

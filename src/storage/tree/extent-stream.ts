@@ -1,6 +1,6 @@
 import { read } from "node:fs";
 import { promisify } from "node:util";
-import type { ByteRange } from "../../domain/byte-range.ts";
+import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import type { Extent, LayerEntry } from "../index/layer-index.ts";
 import { LayerIndexError } from "../index/layer-index-format.ts";
 import type { LayerLease } from "../layers/open-layers.ts";

@@ -1,4 +1,4 @@
-import type { ByteRange } from "../../domain/byte-range.ts";
+import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { type ByteString, displayName, type GuestPath } from "../../domain/guest-path.ts";
 import type { Entry } from "../../domain/listing.ts";

@@ -1,4 +1,4 @@
-import { ByteBlocks } from "../../domain/byte-blocks.ts";
+import { ByteBlocks } from "../../domain/bytes/byte-blocks.ts";
 import { AgentError, AgentProtocolError } from "./errors.ts";
 import { type Frame, viewOf } from "./frames.ts";
 import { AgentFrame, INPUT_WINDOW_BYTES_INITIAL, INPUT_WINDOW_BYTES_MAX, Stream } from "./protocol.ts";
