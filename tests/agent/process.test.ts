@@ -58,6 +58,16 @@ describe("the end of a process", () => {
     expect([late.status, late.exitCode, late.flags]).toEqual([9, 137, ExitFlag.timedOut]);
   });
 
+  test("by a signal that its group gets with its start comes after its start", async () => {
+    await using agent = await NativeAgent.mounted();
+    for (let session = 1; session <= 200; session++) {
+      const signal = signalFrame(session, 15, SignalFlag.group);
+      agent.send(Buffer.concat([execFrames(session, { argv: ["sleep", "60"] }), signal]));
+      expect((await agent.next()).type).toBe(AgentFrame.started);
+      expect((await collect(agent, session)).status).toBe(15);
+    }
+  });
+
   test("counts its own memory, and not the data that the agent buffers for others", async () => {
     await using agent = await NativeAgent.mounted();
     const [, , before = 0] = (await execute(agent, { argv: ["true"] })).usage;

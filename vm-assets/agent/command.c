@@ -80,7 +80,7 @@ _Noreturn void command_run(const struct spec *spec, const struct identity *ident
 	platform_become_ordinary();
 	setrlimit(RLIMIT_NOFILE, &files);
 	umask(022);
-	/* The reaper blocks SIGCHLD, and the command inherits the mask. */
+	/* The reaper blocks signals, and the command inherits the mask. */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	int error;

@@ -89,8 +89,10 @@ static _Noreturn void watch(pid_t command, int signals)
 		struct reaper_signal order;
 		/* The pid is valid, because only this process reaps. */
 		if ((fds[1].revents & POLLIN) != 0 && recv(CONTROL_FD, &order, sizeof order, MSG_DONTWAIT) == sizeof order &&
-		    waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0)
-			kill((order.flags & SIGNAL_FLAG_GROUP) != 0 ? -command : command, (int)order.number);
+		    waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+		    /* A command that has just been forked has no group yet. */
+		    ((order.flags & SIGNAL_FLAG_GROUP) == 0 || kill(-command, (int)order.number) != 0))
+			kill(command, (int)order.number);
 		/* A reaper that is PID 1 takes its namespace with it; any other must kill the command. */
 		if ((fds[1].revents & (POLLHUP | POLLERR)) != 0) {
 			kill(-command, SIGKILL);
@@ -123,11 +125,14 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 	if (reaper->join >= 0)
 		close(JOIN_FD);
 	enter_directory(spec->cwd);
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (signals < 0 || sigprocmask(SIG_SETMASK, &set, NULL) != 0) {
+	sigset_t child;
+	sigset_t all;
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	sigfillset(&all);
+	int signals = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+	/* The command inherits the mask, so that no signal ends it before it has reported its start. */
+	if (signals < 0 || sigprocmask(SIG_SETMASK, &all, NULL) != 0) {
 		problem_set(&problem, errno, "signals of the reaper");
 		fail(&problem);
 	}
