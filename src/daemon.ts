@@ -83,11 +83,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const clock = Date.now;
   const operationLog = new OperationLog(clock);
   const log = operationLog.listenTo(processLog);
-  const layout = dataLayout(config.dataDir);
-  await layout.ensure();
-  const lock = await lockData(layout);
-  if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
-  stack.use(lock);
+  const layout = await openData(config.dataDir, stack);
   const db = stack.use(openDatabase(layout.database));
   const cgroups = stack.use(await openCgroups(layout.root, log));
   const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
@@ -98,12 +94,13 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
   const indexUpgrade = stack.use(new IndexUpgrade({ db, layout, layers, log }));
-  stack.use(startJanitor(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const { diskReserveBytes } = config.limits;
   const diskGuard = stack.use(new DiskGuard({ directory: layout.root, reserveBytes: diskReserveBytes, log }));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
-  const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }));
+  // What can wait for it does, so that clients are answered sooner.
+  const listening = Promise.withResolvers<void>();
+  const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }, listening.promise));
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock);
   const indexMemory = new IndexMemory();
@@ -141,6 +138,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPort(listener.port);
+  listening.resolve();
+  stack.use(startJanitor(janitorOptions));
   // These end clients that follow events and changes, which would otherwise delay the stop.
   stack.use(eventLogs);
   stack.use(changes);
@@ -151,6 +150,16 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const owned = stack.move();
   const isAlive = () => answers(db, log);
   return { url: listener.url, isNew, isAlive, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+/** Makes the data directory and locks it. @throws Error when it is in use */
+async function openData(directory: string, stack: AsyncDisposableStack): Promise<DataLayout> {
+  const layout = dataLayout(directory);
+  await layout.ensure();
+  const lock = await lockData(layout);
+  if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
+  stack.use(lock);
+  return layout;
 }
 
 /**
@@ -211,9 +220,11 @@ export function cgroupNamespace(dataDirectory: string): string {
   return `coppice-${createHash("sha256").update(dataDirectory).digest("hex").slice(0, 12)}`;
 }
 
+/** @param due the search for a way to run machines begins after it */
 function openMachines(
   config: Config,
   parts: Pick<PlatformOptions, "layout" | "cgroups" | "scratchDisks" | "log">,
+  due: Promise<void>,
 ): MachineProvider {
   const { vm, pool } = config;
   const options = {
@@ -228,7 +239,10 @@ function openMachines(
     diskBytesMax: scratchBytes(vm.maxima.diskBytes),
   };
   return new MachineProvider({
-    open: (signal) => openPlatform(options, signal),
+    open: async (signal) => {
+      await untilAborted(due, signal);
+      return await openPlatform(options, signal);
+    },
     shape: options.shape,
     giveUpMs: vm.probeGiveUpMs,
     log: parts.log,

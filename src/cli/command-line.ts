@@ -2,57 +2,10 @@ import { URL_DEFAULT } from "../config/client.ts";
 import { ConfigError, type Environment } from "../config/config.ts";
 import { DataAccessError } from "../storage/layout.ts";
 import { VERSION } from "../version.ts";
-import { backupCommands } from "./backup/command.ts";
-import { benchCommand } from "./bench/command.ts";
 import { exitCodeOf } from "./client.ts";
 import { type Command, columns, EXIT_FAILED, EXIT_USAGE, UsageError } from "./command.ts";
-import { configCommands } from "./config.ts";
-import { doctorCommand } from "./doctor/command.ts";
-import { gcCommand } from "./gc/command.ts";
-import { historyCommands } from "./history.ts";
-import { imageCommands } from "./image.ts";
-import { inspectCommands } from "./inspect.ts";
-import { installCommands } from "./install/command.ts";
 import type { Io } from "./io.ts";
-import { mcpCommand } from "./mcp/command.ts";
-import { operationCommands } from "./operation.ts";
-import { besideCommands } from "./running/beside.ts";
-import { checkpointCommand } from "./running/checkpoint.ts";
-import { forwardCommand } from "./running/forward.ts";
-import { logsCommand } from "./running/logs.ts";
-import { runCommand } from "./running/run.ts";
-import { shellCommand } from "./running/shell.ts";
-import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
-import { tokenCommands } from "./token.ts";
-import { versionCommand } from "./version.ts";
-import { watchCommands } from "./watch.ts";
-
-/** All commands, in the order of the help, in which a new user needs them. */
-export const COMMANDS: readonly Command[] = [
-  doctorCommand,
-  ...installCommands(() => COMMANDS),
-  serveCommand,
-  gcCommand,
-  ...configCommands,
-  ...backupCommands,
-  ...tokenCommands,
-  ...imageCommands,
-  ...historyCommands,
-  runCommand,
-  shellCommand,
-  ...besideCommands,
-  logsCommand,
-  checkpointCommand,
-  forwardCommand,
-  ...inspectCommands,
-  ...searchCommands,
-  ...operationCommands,
-  ...watchCommands,
-  mcpCommand,
-  benchCommand,
-  versionCommand,
-];
 
 const GROUPS: Readonly<Record<string, string>> = {
   config: "check and show the settings",
@@ -63,20 +16,22 @@ const GROUPS: Readonly<Record<string, string>> = {
 
 /** Runs one command line, given without the program's name, and returns the exit code. Never throws. */
 export async function runCommandLine(argv: readonly string[], io: Io, environment: Environment): Promise<number> {
-  const found = COMMANDS.find(({ name }) => argv.slice(0, name.split(" ").length).join(" ") === name);
+  // The appliance starts without the other commands: to load them takes a tenth of its start.
+  const commands = argv[0] === serveCommand.name ? [serveCommand] : (await import("./commands.ts")).COMMANDS;
+  const found = commands.find(({ name }) => argv.slice(0, name.split(" ").length).join(" ") === name);
   try {
-    if (found === undefined) return await withoutCommand(argv, io);
+    if (found === undefined) return await withoutCommand(commands, argv, io);
     return await found.run(argv.slice(found.name.split(" ").length), io, environment);
   } catch (error) {
     return report(error, found?.name, io);
   }
 }
 
-async function withoutCommand(argv: readonly string[], io: Io): Promise<number> {
+async function withoutCommand(commands: readonly Command[], argv: readonly string[], io: Io): Promise<number> {
   const [first, second] = argv;
   const isGroup = first !== undefined && Object.hasOwn(GROUPS, first);
   if (isHelp(first) || first === "help") {
-    await io.stdout(helpAbout(argv.slice(1)));
+    await io.stdout(helpAbout(commands, argv.slice(1)));
     return 0;
   }
   if (first === "--version") {
@@ -84,12 +39,12 @@ async function withoutCommand(argv: readonly string[], io: Io): Promise<number> 
     return 0;
   }
   if (isGroup && isHelp(second)) {
-    await io.stdout(groupHelp(first));
+    await io.stdout(groupHelp(commands, first));
     return 0;
   }
   if (isGroup && second !== undefined) throw new UsageError(`${first} has no command ${second}`);
   if (first === undefined || isGroup) {
-    io.stderr(isGroup ? groupHelp(first) : overview());
+    io.stderr(isGroup ? groupHelp(commands, first) : overview(commands));
     return EXIT_USAGE;
   }
   throw new UsageError(first.startsWith("-") ? `unknown option ${first}` : `there is no command ${first}`);
@@ -97,17 +52,17 @@ async function withoutCommand(argv: readonly string[], io: Io): Promise<number> 
 
 const isHelp = (word: string | undefined): boolean => word === "--help" || word === "-h";
 
-function helpAbout(words: readonly string[]): string {
+function helpAbout(commands: readonly Command[], words: readonly string[]): string {
   const [first = ""] = words;
-  if (words.length === 0) return overview();
-  if (words.length === 1 && Object.hasOwn(GROUPS, first)) return groupHelp(first);
-  const about = COMMANDS.find(({ name }) => name === words.join(" "));
+  if (words.length === 0) return overview(commands);
+  if (words.length === 1 && Object.hasOwn(GROUPS, first)) return groupHelp(commands, first);
+  const about = commands.find(({ name }) => name === words.join(" "));
   if (about === undefined) throw new UsageError(`there is no command ${words.join(" ")}`);
   return about.help();
 }
 
-function overview(): string {
-  const rows = COMMANDS.map(({ name, summary }) => [name, summary] as const);
+function overview(commands: readonly Command[]): string {
+  const rows = commands.map(({ name, summary }) => [name, summary] as const);
   return `Coppice ${VERSION}: code in VM-isolated sandboxes whose file systems branch like Git.
 
 Usage: coppice COMMAND [OPTIONS]
@@ -123,10 +78,10 @@ from COPPICE_CA_FILE; or from the files url, token and ca.pem in ~/.config/coppi
 `;
 }
 
-function groupHelp(group: string): string {
-  const rows = COMMANDS.filter(({ name }) => name.startsWith(`${group} `)).map(
-    ({ name, summary }) => [name, summary] as const,
-  );
+function groupHelp(commands: readonly Command[], group: string): string {
+  const rows = commands
+    .filter(({ name }) => name.startsWith(`${group} `))
+    .map(({ name, summary }) => [name, summary] as const);
   return `Usage: coppice ${group} COMMAND [OPTIONS]\n\n${GROUPS[group]}\n\nCommands:\n${columns(rows)}\n`;
 }
 

@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { JSON_DEPTH_MAX, JSON_NAMES_COUNT_MAX, JSON_VALUES_COUNT_MAX } from "../../src/api/body/json-structure.ts";
 import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
-import { COMMANDS } from "../../src/cli/command-line.ts";
+import { COMMANDS } from "../../src/cli/commands.ts";
 import { keyNames } from "../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../src/config/keys.ts";
 import {

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { COMMANDS } from "../../../src/cli/command-line.ts";
+import { COMMANDS } from "../../../src/cli/commands.ts";
 import { configTemplate } from "../../../src/cli/config-template.ts";
 import { loadConfig } from "../../../src/config/config.ts";
 import { OPERATION_KINDS } from "../../../src/domain/operation.ts";

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { COMMANDS } from "../../../src/cli/command-line.ts";
+import { COMMANDS } from "../../../src/cli/commands.ts";
 import { looksOf } from "../../../src/cli/io.ts";
 import { printable, table } from "../../../src/cli/table.ts";
 import { flagOf, keyNames } from "../../../src/config/config.ts";

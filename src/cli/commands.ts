@@ -1,0 +1,49 @@
+import { backupCommands } from "./backup/command.ts";
+import { benchCommand } from "./bench/command.ts";
+import type { Command } from "./command.ts";
+import { configCommands } from "./config.ts";
+import { doctorCommand } from "./doctor/command.ts";
+import { gcCommand } from "./gc/command.ts";
+import { historyCommands } from "./history.ts";
+import { imageCommands } from "./image.ts";
+import { inspectCommands } from "./inspect.ts";
+import { installCommands } from "./install/command.ts";
+import { mcpCommand } from "./mcp/command.ts";
+import { operationCommands } from "./operation.ts";
+import { besideCommands } from "./running/beside.ts";
+import { checkpointCommand } from "./running/checkpoint.ts";
+import { forwardCommand } from "./running/forward.ts";
+import { logsCommand } from "./running/logs.ts";
+import { runCommand } from "./running/run.ts";
+import { shellCommand } from "./running/shell.ts";
+import { searchCommands } from "./search.ts";
+import { serveCommand } from "./serve.ts";
+import { tokenCommands } from "./token.ts";
+import { versionCommand } from "./version.ts";
+import { watchCommands } from "./watch.ts";
+
+/** All commands, in the order of the help, in which a new user needs them. */
+export const COMMANDS: readonly Command[] = [
+  doctorCommand,
+  ...installCommands(() => COMMANDS),
+  serveCommand,
+  gcCommand,
+  ...configCommands,
+  ...backupCommands,
+  ...tokenCommands,
+  ...imageCommands,
+  ...historyCommands,
+  runCommand,
+  shellCommand,
+  ...besideCommands,
+  logsCommand,
+  checkpointCommand,
+  forwardCommand,
+  ...inspectCommands,
+  ...searchCommands,
+  ...operationCommands,
+  ...watchCommands,
+  mcpCommand,
+  benchCommand,
+  versionCommand,
+];
