@@ -34,6 +34,8 @@ export function listen(options: ListenOptions): Listener {
     port: options.port,
     ...(tls === undefined ? {} : { tls: { cert: Bun.file(tls.cert), key: Bun.file(tls.key) } }),
   });
+  // Elysia composes the application once more, for plugins that load later. There are none.
+  Object.assign(app, { compile: () => app });
   const server = app.server;
   const port = server?.port;
   if (!server || port === undefined) throw new Error(`cannot listen on ${host} port ${options.port}`);

@@ -1,5 +1,5 @@
 import { ReadableStream as WebStream } from "node:stream/web";
-import { createGzip } from "node:zlib";
+import type { Gzip } from "node:zlib";
 import type { Reply } from "./reply.ts";
 
 type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
@@ -266,6 +266,8 @@ const GZIP_LEVEL = 4;
 
 /** Compresses chunks. It reads ahead of its reader by zlib's buffers only. */
 export async function* gzipChunks(chunks: Chunks): Chunks {
+  // Loaded only here: few daemons are asked for it.
+  const { createGzip } = await import("node:zlib");
   const gzip = createGzip({ level: GZIP_LEVEL });
   const fed = feed(chunks, gzip);
   // The failure is thrown by the loop below; this keeps it from counting as an unhandled rejection.
@@ -274,7 +276,7 @@ export async function* gzipChunks(chunks: Chunks): Chunks {
   await fed;
 }
 
-async function feed(chunks: Chunks, gzip: ReturnType<typeof createGzip>): Promise<void> {
+async function feed(chunks: Chunks, gzip: Gzip): Promise<void> {
   for await (const chunk of chunks) {
     if (gzip.destroyed) return;
     // The callback is called when zlib has taken the bytes: the buffer may be reused then.

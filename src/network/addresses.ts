@@ -104,9 +104,19 @@ export interface Range {
   readonly bits: number;
 }
 
-const v4Rows = V4.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
-const v6Rows = V6.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
-const wrappers = WRAPPERS.map(({ prefix, ...wrapper }) => ({ range: parseRange(prefix), ...wrapper }));
+/** The same with their ranges parsed. */
+class Tables {
+  static #tables: Tables | null = null;
+  readonly v4 = V4.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
+  readonly v6 = V6.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
+  readonly wrappers = WRAPPERS.map(({ prefix, ...wrapper }) => ({ range: parseRange(prefix), ...wrapper }));
+
+  /** Made by the first call: no program has to start with two milliseconds of it. */
+  static get(): Tables {
+    Tables.#tables ??= new Tables();
+    return Tables.#tables;
+  }
+}
 
 /**
  * Classifies an address in any spelling. An IPv6 address that contains an IPv4 address, or leads to one, has the worst kind
@@ -116,20 +126,20 @@ const wrappers = WRAPPERS.map(({ prefix, ...wrapper }) => ({ range: parseRange(p
 export function addressKind(address: string): AddressKind {
   const bytes = addressBytes(address);
   if (bytes.length === 4) return kindV4(bytes);
-  const own = v6Rows.find(({ range }) => isWithin(bytes, range));
+  const own = Tables.get().v6.find(({ range }) => isWithin(bytes, range));
   const kinds = [...(own === undefined ? [] : [own.kind]), ...wrappedV4(bytes).map(kindV4)];
   return WORST_FIRST.find((kind) => kinds.includes(kind)) ?? "public";
 }
 
 function kindV4(bytes: readonly number[]): AddressKind {
-  return v4Rows.find(({ range }) => isWithin(bytes, range))?.kind ?? "public";
+  return Tables.get().v4.find(({ range }) => isWithin(bytes, range))?.kind ?? "public";
 }
 
 /** The IPv4 addresses, as bytes, that an IPv6 address may lead to. */
 function wrappedV4(bytes: readonly number[]): number[][] {
   const at = (positions: readonly number[]): number[] => positions.map((index) => bytes[index] ?? 0);
-  const found = wrappers
-    .filter(({ range }) => isWithin(bytes, range))
+  const found = Tables.get()
+    .wrappers.filter(({ range }) => isWithin(bytes, range))
     .flatMap(({ positions, inverted }) => [
       ...positions.map(at),
       ...(inverted === undefined ? [] : [at(inverted).map((byte) => byte ^ 0xff)]),
@@ -185,8 +195,8 @@ function meanings(address: string): number[][] {
   return [bytes, ...wrappedV4(bytes).filter((each) => kindV4(each) !== "unspecified")];
 }
 
-/** IPv4 addresses that are mapped into IPv6. */
-const MAPPED = parseRange("::ffff:0:0/96");
+/** IPv4 addresses that are mapped into IPv6, `::ffff:0:0/96`. */
+const MAPPED: Range = { bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0], bits: 96 };
 
 /** The 4 or 16 bytes of an address; 4 for an IPv4 address that is mapped into IPv6. @throws as `addressBytes` */
 export function unmappedBytes(address: string): number[] {

@@ -4,7 +4,6 @@ import { chmod, mkdir, readdir, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { Readable, Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
-import { createZstdDecompress } from "node:zlib";
 import { pageOutFile } from "../system/memory.ts";
 import { scratchDirectory, syncPath } from "../system/scratch.ts";
 
@@ -134,6 +133,8 @@ async function decompress(from: string, to: string): Promise<string> {
       done(null, chunk);
     },
   });
+  // Loaded only here: few starts unpack the assets.
+  const { createZstdDecompress } = await import("node:zlib");
   const source = Readable.fromWeb(Bun.file(from).stream() as unknown as Parameters<typeof Readable.fromWeb>[0]);
   await pipeline(source, createZstdDecompress(), hashing, createWriteStream(to, { mode: 0o600 }));
   return hash.digest("hex");

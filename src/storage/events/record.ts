@@ -1,4 +1,3 @@
-import { crc32 } from "node:zlib";
 import type { LogEvent, LogEventType } from "../../domain/log-event.ts";
 import type { OutputStream } from "../../domain/output.ts";
 
@@ -52,7 +51,7 @@ export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHea
   record.writeUInt32LE(spid ?? NO_SPID, 12);
   record.writeBigUInt64LE(timeNs, 16);
   record.writeUInt32LE(TYPE_CODES[type], 24);
-  record.writeUInt32LE(crc32(record.subarray(4)), 0);
+  record.writeUInt32LE(Bun.hash.crc32(record.subarray(4)), 0);
 }
 
 /** Size of the payload of the record at `offset`; null when there is no record. */
@@ -84,7 +83,7 @@ export function readRecord(bytes: Buffer, offset: number, id: number): LogEvent 
   if (payloadBytes === null || type === undefined) return "damaged";
   const end = offset + HEADER_BYTES + payloadBytes;
   if (bytes.byteLength < end) return "partial";
-  if (crc32(bytes.subarray(offset + 4, end)) !== bytes.readUInt32LE(offset)) return "damaged";
+  if (Bun.hash.crc32(bytes.subarray(offset + 4, end)) !== bytes.readUInt32LE(offset)) return "damaged";
   const timeNs = bytes.readBigUInt64LE(offset + 16);
   return { id, timeNs, spid: readSpid(bytes, offset), type, payload: bytes.subarray(offset + HEADER_BYTES, end) };
 }

@@ -1,5 +1,4 @@
 import { chmod, chown, type FileHandle, open, rename, rm, stat } from "node:fs/promises";
-import { crc32 } from "node:zlib";
 import { syncPath } from "../../system/scratch.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
 import { decodeHeader, encodeHeader, FORMAT_VERSION, HEADER_BYTES, type IndexHeader } from "./layer-index-format.ts";
@@ -17,7 +16,7 @@ export async function isIndexIntact(path: string, cancellation: Cancellation | n
   if (bodyChecksum === null) return true;
   const pacer = new Pacer(cancellation);
   let checksum = 0;
-  for await (const piece of bodyOf(file, pacer)) checksum = crc32(piece, checksum);
+  for await (const piece of bodyOf(file, pacer)) checksum = Bun.hash.crc32(piece, checksum);
   return checksum === bodyChecksum;
 }
 
@@ -43,7 +42,7 @@ export async function upgradeIndex(
     let position = HEADER_BYTES;
     let bodyChecksum = 0;
     for await (const piece of bodyOf(source, pacer)) {
-      bodyChecksum = crc32(piece, bodyChecksum);
+      bodyChecksum = Bun.hash.crc32(piece, bodyChecksum);
       await target.write(piece, 0, piece.length, position);
       position += piece.length;
     }

@@ -1,5 +1,4 @@
 import { type FileHandle, open } from "node:fs/promises";
-import { crc32 } from "node:zlib";
 import { DISK_BYTES_MAX, INDEX_LIMITS, type IndexLimits } from "../limits.ts";
 import { Pacer, STEP_COUNT, sortPaced } from "../pacer.ts";
 import { Column } from "./columns.ts";
@@ -218,7 +217,7 @@ class IndexOutput {
 
   async flush(): Promise<void> {
     const bytes = this.#buffer.subarray(0, this.#used);
-    this.#checksum = crc32(bytes, this.#checksum);
+    this.#checksum = Bun.hash.crc32(bytes, this.#checksum);
     await writeAt(this.#file, bytes, this.#flushedBytes);
     this.#flushedBytes += this.#used;
     this.#used = 0;
