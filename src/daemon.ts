@@ -29,12 +29,10 @@ import { AccountChanges } from "./supervisor/account-changes.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
 import { importCost } from "./supervisor/imports/import-bounds.ts";
-import { importWorker } from "./supervisor/imports/import-image.ts";
 import { IndexUpgrade } from "./supervisor/index-upgrade.ts";
-import { checkpointWorker } from "./supervisor/instance/checkpoint-instance.ts";
 import { LiveInstances } from "./supervisor/instance/live-instances.ts";
-import { instanceWorker } from "./supervisor/instance/run-instance.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
+import { kindsAtWork } from "./supervisor/kinds/kinds.ts";
 import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
 import { openPlatform, type PlatformOptions } from "./supervisor/machines/open-platform.ts";
 import { ReservedPlace } from "./supervisor/machines/reserved-place.ts";
@@ -369,12 +367,18 @@ function openOperations(
     metrics,
     scheduler,
     requests: parts.requests,
-    workers: {
-      imports: importWorker({ ...parts, registries, shape, memoryBudgetBytes, limits }),
-      instances: instanceWorker({ ...parts, networks }),
-      checkpoints: checkpointWorker({ ...parts, ...config.checkpoint, shape, diskReserveBytes, place }),
-    },
-    instances: parts.instances,
+    kinds: kindsAtWork({
+      ...parts,
+      ...config.checkpoint,
+      registries,
+      shape,
+      memoryBudgetBytes,
+      limits,
+      networks,
+      diskReserveBytes,
+      place,
+    }),
+    samplesOf: (id, signal) => parts.instances.stats(id, signal),
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
     spaceSettled: (signal) => parts.diskGuard.settled(signal),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),

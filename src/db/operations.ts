@@ -40,7 +40,8 @@ export interface NewOperation {
   readonly kind: OperationKind;
   readonly request: NewRequest | null;
   readonly hadCredentials: boolean;
-  readonly imageId?: ImageId;
+  /** the image that the operation uses; null: none */
+  readonly imageId?: ImageId | null;
   readonly now: number;
 }
 
@@ -106,14 +107,13 @@ export function succeedOperation(
  * @throws ApiError `not_found` when the image or a file does not exist any more
  */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
-  const { id, accountId, kind, request, hadCredentials, imageId, now } = operation;
+  const { id, accountId, kind, request, hadCredentials, imageId = null, now } = operation;
   return db.transaction((tx) => {
     ensureAccount(tx, accountId, now);
-    if (imageId !== undefined && !hasImage(tx, accountId, imageId))
-      throw new ApiError("not_found", "the image is gone");
+    if (imageId !== null && !hasImage(tx, accountId, imageId)) throw new ApiError("not_found", "the image is gone");
     const row = tx
       .insert(operations)
-      .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId: imageId ?? null })
+      .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId })
       .returning()
       .get();
     if (request !== null) insertRequest(tx, id, request, now);

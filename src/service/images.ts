@@ -14,7 +14,9 @@ import { ociArchiveChunks } from "../storage/archive/oci-archive.ts";
 import type { LayerChain } from "../storage/layers/layer-store.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";
 import { type DiffPage, diffPage } from "../storage/tree/image-diff.ts";
-import type { Credentials, ImportSource } from "../supervisor/operations/ports.ts";
+import { importKind } from "../supervisor/kinds/image-import.ts";
+import type { Credentials } from "../supervisor/operations/kind.ts";
+import type { ImportSource } from "../supervisor/operations/ports.ts";
 import { releaseImage } from "../supervisor/reclaim.ts";
 import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
@@ -84,7 +86,7 @@ export interface ImageUseCases {
    * @throws ApiError `validation_error` when a time bound is malformed; as `Scans.all` does
    */
   list(principal: Principal, request: ListImages | ListTags): Promise<readonly Image[]>;
-  /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file; as `submitImport` does */
+  /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file; as `OperationsPort.submit` does */
   import(principal: Principal, request: ImportImage): Promise<OperationId>;
   get(principal: Principal, id: ImageId): ImageDetails;
   /** Deletes the image and its tags; its children stay. @throws ApiError `conflict` while an instance uses it */
@@ -136,7 +138,7 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       return await (perTag ? listImagesPerTag : listImages)(db, accountId, window);
     },
     async import(principal, { source, credentials = null, tag = null, timeoutSeconds, reuse, keepTags }) {
-      const { id } = await operations.submitImport(principal.accountId, {
+      const { id } = await operations.submit(principal.accountId, importKind, {
         source: resolveSource(parts, principal, source),
         credentials,
         tag,

@@ -8,6 +8,8 @@ import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domai
 import { isTerminal } from "../domain/operation.ts";
 import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput, type SpawnLimits } from "../domain/spawn.ts";
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
+import { checkpointKind } from "../supervisor/kinds/checkpoint.ts";
+import { instanceKind } from "../supervisor/kinds/instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
@@ -38,7 +40,7 @@ export interface InstanceUseCases {
    * Queues a run of a command. The image and the files are resolved now: the instance keeps its image when a tag moves
    * before it starts.
    * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file; `forbidden` for a network that
-   *   the operator does not allow; as `submitInstance` does
+   *   the operator does not allow; as `OperationsPort.submit` does
    */
   spawn(principal: Principal, request: SpawnInput): Promise<OperationId>;
   /**
@@ -48,7 +50,7 @@ export interface InstanceUseCases {
   stats(principal: Principal, request: StatsRequest): AsyncIterable<InstanceStats>;
   /**
    * Queues a checkpoint of a running instance. An instance has one at a time: another one is refused until it has ended.
-   * @throws ApiError `not_found`; `conflict` when the instance is not running or has a checkpoint; as `submitImport` does
+   * @throws ApiError `not_found`; `conflict` when the instance is not running or has a checkpoint; as `OperationsPort.submit` does
    */
   checkpoint(principal: Principal, request: CheckpointInput): Promise<OperationId>;
   /** Takes one sample. @throws as `stats` does */
@@ -81,7 +83,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       const { image, files, ...spawn } = checkSpawn(request, limits);
       const imageId = resolve(parts, principal, image);
       const { network } = request;
-      const { id } = await operations.submitInstance(principal.accountId, {
+      const { id } = await operations.submit(principal.accountId, instanceKind, {
         ...onParent(parts, imageId, spawn),
         imageId,
         files: files.map((file) => resolveFile(parts, principal, file)),
@@ -94,7 +96,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       const { imageId, status } = requireInstance(parts, principal, instanceId);
       if (imageId === null || isTerminal(status)) throw notRunning(status);
       const submission = { instanceId, imageId, tag, timeoutSeconds };
-      return (await operations.submitCheckpoint(principal.accountId, submission)).id;
+      return (await operations.submit(principal.accountId, checkpointKind, submission)).id;
     },
     stats: (principal, request) => running(principal, request).samples,
     async statsOnce(principal, request) {

@@ -12,7 +12,8 @@ import {
 } from "../domain/operation.ts";
 import { timeBounds } from "../domain/text/time-bound.ts";
 import { openOutput } from "../storage/outputs.ts";
-import type { KeptInstance, KeptRequest } from "../supervisor/operations/kept-request.ts";
+import type { KeptInstance } from "../supervisor/kinds/instance.ts";
+import { type KeptRequest, KINDS } from "../supervisor/kinds/kinds.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
@@ -62,8 +63,7 @@ export interface OperationUseCases {
   /** Asks the operation to end, and returns it. @throws ApiError `not_found`, or `conflict` when it has ended */
   cancel(principal: Principal, id: OperationId): Operation;
   /**
-   * What the operation was asked to do: no values of variables, no standard input, no password. Null for what an older
-   * version did not keep.
+   * What the operation was asked to do: no values of variables, no standard input, no password. Null when that was not kept.
    * @throws ApiError `not_found`
    */
   request(principal: Principal, id: OperationId): KeptRequest | null;
@@ -115,7 +115,7 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
       }
       return row;
     },
-    request: (principal, id) => keptRequest(db, get(principal, id)),
+    request: (principal, id) => keptRequest(KINDS, db, get(principal, id)),
     log(principal, id) {
       get(principal, id);
       return operationLog.lines(id);

@@ -7,11 +7,14 @@ import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { LiveInstances } from "../../src/supervisor/instance/live-instances.ts";
+import { checkpointKind } from "../../src/supervisor/kinds/checkpoint.ts";
+import { KINDS } from "../../src/supervisor/kinds/kinds.ts";
 import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
+import { atWork, type Kind, type KindAtWork } from "../../src/supervisor/operations/kind.ts";
 import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
 import { Scheduler } from "../../src/supervisor/operations/scheduler.ts";
-import type { Prepared, WorkContext } from "../../src/supervisor/operations/work.ts";
+import type { Prepared, WorkContext, Worker } from "../../src/supervisor/operations/work.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
 import { someLayer } from "./database.ts";
@@ -47,17 +50,33 @@ export const PLACE = { memoryBytes: 1, vcpus: 1 };
 /** The work of an operation of whichever kind, as a test does it. */
 export type Preparation = (context: WorkContext, request: object) => Promise<Prepared>;
 
+/** Options of operations, and the running instances. */
+export type TestOptions = Partial<OperationsOptions> & {
+  readonly instances?: Pick<LiveInstances, "stats" | "claimCheckpoint">;
+};
+
+/** The kinds of the product, whose work is what `preparationOf` gives. A checkpoint needs no place, as in the product. */
+export function testKinds(
+  preparationOf: (id: OperationId) => Preparation,
+  instances: TestOptions["instances"] = new LiveInstances(),
+): KindAtWork[] {
+  return Object.values(KINDS).map((kind: Kind<never, object, object, never>) => {
+    const { cost, reserve } = kind.worker({ instances } as never);
+    const worker: Worker<never, object> = {
+      cost: kind === checkpointKind ? cost : () => PLACE,
+      prepare: ({ id }, request, context) => preparationOf(id)(context, request),
+      ...(reserve === undefined ? {} : { reserve }),
+    };
+    return atWork({ ...kind, worker: () => worker }, undefined as never);
+  });
+}
+
 /** Operations whose work is what `preparationOf` gives for them, on one place; three of an account may wait. */
 export function testOperations(
   { db, layout }: { readonly db: Database; readonly layout: DataLayout },
   preparationOf: (id: OperationId) => Preparation,
-  more: Partial<OperationsOptions> = {},
+  { instances = new LiveInstances(), ...more }: TestOptions = {},
 ): Operations {
-  const worker = {
-    cost: () => PLACE,
-    prepare: ({ id }: { readonly id: OperationId }, request: object, context: WorkContext) =>
-      preparationOf(id)(context, request),
-  };
   return new Operations({
     db,
     requests: new Requests(db, layout),
@@ -65,9 +84,9 @@ export function testOperations(
     clock: Date.now,
     metrics: createMetrics(),
     scheduler: new Scheduler(PLACE, Date.now),
-    workers: { instances: worker, imports: worker, checkpoints: { ...worker, cost: () => null } },
+    kinds: testKinds(preparationOf, instances),
     eventLogs: new EventLogs(layout, wallClock()),
-    instances: new LiveInstances(),
+    samplesOf: (id, signal) => instances.stats(id, signal),
     requireSpace: () => undefined,
     spaceSettled: () => Promise.resolve(),
     readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),

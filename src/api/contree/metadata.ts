@@ -10,12 +10,12 @@ const MASKED = "<MASKED>";
 /** The image of an operation whose request was not kept, and whose image is deleted. */
 const UNKNOWN_IMAGE = "00000000-0000-0000-0000-000000000000";
 
-/** What an older version did not keep, and a checkpoint does not have. */
+/** For an operation without the request of an instance, such as a checkpoint. */
 const DEFAULTS: Omit<KeptInstance, "kind" | "imageId" | "inherit" | "terminal" | "isCut" | "stdinBytes"> = {
   command: "",
   args: [],
   shell: false,
-  envNames: null,
+  envNames: [],
   unset: [],
   preserveEnv: false,
   preserveCwd: false,
@@ -37,7 +37,7 @@ const DEFAULTS: Omit<KeptInstance, "kind" | "imageId" | "inherit" | "terminal" |
 export function instanceFields({ imageId }: Pick<Operation, "imageId">, request: KeptRequest | null) {
   const kept = request?.kind === "instance" ? request : { ...DEFAULTS, imageId };
   const { resources } = kept;
-  const set = (kept.envNames ?? []).map((name) => [name, MASKED]);
+  const set = kept.envNames.map((name) => [name, MASKED]);
   const files = kept.files.map(({ path, fileId, mode, uid, gid }) => {
     return [path, { uuid: fileId, mode: mode.toString(8).padStart(FILE_MODE_DEFAULT.length, "0"), uid, gid }];
   });

@@ -74,7 +74,7 @@ interface Base {
 }
 
 /** Does the work of imports: pulls and verifies an image, unpacks it, builds the base disk and lists it in a machine. */
-export function importWorker(context: ImportContext): Worker<ImportSubmission> {
+export function importWorker(context: ImportContext): Worker<ImportSubmission, ImportSubmission> {
   const { shape, memoryBudgetBytes } = context;
   return {
     cost: () => importCost(shape, memoryBudgetBytes),

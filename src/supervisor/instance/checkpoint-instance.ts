@@ -6,7 +6,7 @@ import { getImage, type ImageRow, imageDefaults } from "../../db/images.ts";
 import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
-import type { ImageId } from "../../domain/ids.ts";
+import type { ImageId, OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { StoredCheckpointResult } from "../../domain/operation.ts";
@@ -27,7 +27,6 @@ import type { MachineSource } from "../machines/machine-source.ts";
 import type { ReservedPlace } from "../machines/reserved-place.ts";
 import type { OperationRef } from "../operations/changes.ts";
 import type { CheckpointSubmission } from "../operations/ports.ts";
-import type { Requests } from "../operations/requests.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { listCopyMs } from "./guest-budgets.ts";
 import { listLayer } from "./list-layer.ts";
@@ -41,7 +40,8 @@ export interface CheckpointContext {
   readonly machines: Pick<MachineSource, "take">;
   readonly log: Log;
   readonly instances: LiveInstances;
-  readonly requests: Pick<Requests, "originOf">;
+  /** How images of an instance are made. @throws ApiError `unavailable` when its request is gone */
+  readonly originOf: (instanceId: OperationId) => ImageOrigin;
   readonly diskGuard: Pick<DiskGuard, "watch">;
   /** disk space that a checkpoint must leave free */
   readonly diskReserveBytes: number;
@@ -55,10 +55,11 @@ export interface CheckpointContext {
 }
 
 /** Makes an image of the files of an instance while its command goes on. */
-export function checkpointWorker(context: CheckpointContext): Worker<CheckpointSubmission> {
+export function checkpointWorker(context: CheckpointContext): Worker<CheckpointSubmission, CheckpointSubmission> {
   return {
     // It must not wait for the budget: that may have room only after the end of the instance itself.
     cost: () => null,
+    reserve: ({ instanceId }) => context.instances.claimCheckpoint(instanceId),
     prepare: async (operation, submission, work) => {
       using diskUse = context.diskGuard.watch({ name: `checkpoint ${operation.id}` });
       diskUse.add(work.events.path);
@@ -82,7 +83,7 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   if (parentFiles === undefined) throw new Error("an image without a layer");
   const instance = tools.instances.find(submission.instanceId);
   if (instance === null) throw notRunning();
-  const origin = tools.requests.originOf(submission.instanceId);
+  const origin = tools.originOf(submission.instanceId);
   const directory = stack.use(await scratchDirectory(layout.tmp, "checkpoint-"));
   const files = { diskPath: join(directory.path, "disk"), indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.onFile(path);

@@ -10,7 +10,7 @@ import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
 import type { InstanceNetworks } from "../network/instance-networks.ts";
-import type { InstanceRequest } from "../operations/ports.ts";
+import type { InstanceRequest, InstanceSubmission } from "../operations/ports.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
@@ -23,7 +23,7 @@ export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" 
 }
 
 /** Does the work of instances: runs the command, and captures its changes as the image to publish. */
-export function instanceWorker(context: InstanceContext): Worker<InstanceRequest> {
+export function instanceWorker(context: InstanceContext): Worker<InstanceSubmission, InstanceRequest> {
   return {
     cost: (resources) => {
       if (resources === null) throw new Error("an instance without resources");

@@ -13,30 +13,22 @@ import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
-import { type EndStatus, OPERATION_KINDS, type OperationKind } from "../../domain/operation.ts";
+import type { EndStatus, OperationKind } from "../../domain/operation.ts";
 import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
 import { Laps } from "../../metrics.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted } from "../../system/waiting.ts";
-import type { LiveInstances } from "../instance/live-instances.ts";
 import { countChanges, endReaders, logChanges, OperationChanges, type OperationRef } from "./changes.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import type { EventLog, EventLogs } from "./event-logs.ts";
 import { CANCELLED, CREDENTIALS_GONE, failureOf, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
-import type {
-  CancelOutcome,
-  CheckpointSubmission,
-  Credentials,
-  ImportSubmission,
-  InstanceRequest,
-  InstanceSubmission,
-  OperationsPort,
-} from "./ports.ts";
-import { checkpointToStore, importToStore, instanceToStore, type Requests, type WaitingRequest } from "./requests.ts";
-import type { Cost, Scheduler } from "./scheduler.ts";
+import type { Credentials, Kind, KindAtWork } from "./kind.ts";
+import type { CancelOutcome, OperationsPort } from "./ports.ts";
+import type { Requests } from "./requests.ts";
+import type { Scheduler } from "./scheduler.ts";
 import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
-import type { Prepared, WorkContext, Worker } from "./work.ts";
+import type { Prepared, WorkContext } from "./work.ts";
 
 /** Delay before the next attempt to record the end of an operation when the database could not be written. */
 const RECORD_RETRY_MS = 1000;
@@ -47,8 +39,8 @@ interface LiveOperation extends OperationRef {
   credentials: Credentials | null;
   /** its place in the waiting room; disposed when it starts, or ends without having started */
   readonly place: Disposable;
-  /** its reservation of an instance for a checkpoint; disposed when it ends */
-  readonly claim: Disposable | null;
+  /** what its worker reserved at its submission; disposed when it ends */
+  readonly reserved: Disposable | null;
   readonly abort: AbortController;
   readonly laps: Laps;
   /** null before the start */
@@ -60,12 +52,6 @@ interface LiveOperation extends OperationRef {
   ended: boolean;
 }
 
-export interface Workers {
-  readonly imports: Worker<ImportSubmission>;
-  readonly instances: Worker<InstanceRequest>;
-  readonly checkpoints: Worker<CheckpointSubmission>;
-}
-
 export interface OperationsOptions {
   readonly db: Database;
   readonly requests: Requests;
@@ -73,10 +59,11 @@ export interface OperationsOptions {
   readonly clock: () => number;
   readonly metrics: Parameters<typeof countChanges>[1];
   readonly scheduler: Scheduler;
-  readonly workers: Workers;
+  /** the table of kinds */
+  readonly kinds: readonly KindAtWork[];
   readonly eventLogs: EventLogs;
-  /** the running instances, which the worker of instances registers */
-  readonly instances: Pick<LiveInstances, "stats" | "claimCheckpoint">;
+  /** Samples a running operation until `signal` fires; null when there is nothing to sample. */
+  readonly samplesOf: (id: OperationId, signal: AbortSignal) => AsyncIterable<InstanceStats> | null;
   /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
   readonly requireSpace: () => void;
   /** Resolves when no run is being ended to free disk space. */
@@ -94,6 +81,7 @@ export interface OperationsOptions {
 export class Operations implements OperationsPort, AsyncDisposable {
   readonly changes: OperationChanges;
   readonly #options: OperationsOptions;
+  readonly #kinds: ReadonlyMap<OperationKind, KindAtWork>;
   readonly #live = new Map<OperationId, LiveOperation>();
   readonly #room: WaitingRoom;
   readonly #runs = new Set<Promise<void>>();
@@ -103,6 +91,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   constructor(options: OperationsOptions) {
     this.#options = options;
+    this.#kinds = new Map(options.kinds.map((kind) => [kind.name, kind]));
     this.#room = new WaitingRoom(options.waiting);
     this.changes = new OperationChanges(options.log);
     this.#waiters = this.#subscriptions.use(new EndWaiters(this.changes));
@@ -126,25 +115,33 @@ export class Operations implements OperationsPort, AsyncDisposable {
     }
     for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
       const place = this.#room.add(operation.accountId, sizeBytes);
-      this.#enqueue(operation, { resources, credentials: null, place, claim: null });
+      this.#enqueue(operation, { resources, credentials: null, place, reserved: null });
     }
   }
 
-  submitImport(accountId: AccountId, submission: ImportSubmission): Promise<{ readonly id: OperationId }> {
-    return this.#submit(accountId, "image_import", importToStore(submission), { credentials: submission.credentials });
-  }
-
-  submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }> {
-    return this.#submit(accountId, "instance", instanceToStore(submission), { imageId: submission.imageId });
-  }
-
-  async submitCheckpoint(
+  async submit<Submission>(
     accountId: AccountId,
-    submission: CheckpointSubmission,
+    kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
+    submission: NoInfer<Submission>,
   ): Promise<{ readonly id: OperationId }> {
-    const { imageId, instanceId } = submission;
-    const claim = this.#options.instances.claimCheckpoint(instanceId);
-    return await this.#submit(accountId, "checkpoint", checkpointToStore(submission), { imageId, claim });
+    const { db, clock, requests, requireSpace } = this.#options;
+    using stack = new DisposableStack();
+    const reserved = stack.use(this.#kindOf(kind.name).reserve?.(submission) ?? null);
+    if (this.#stopped.signal.aborted) throw STOPPING;
+    requireSpace();
+    const request = kind.store(submission);
+    const { row, credentials, imageId } = request;
+    // The place is taken before the request is stored, so that concurrent submissions cannot exceed the limits.
+    const place = stack.use(this.#room.take(accountId, row.sizeBytes));
+    const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind: kind.name };
+    await using staged = await requests.stage(operation.id, request);
+    if (this.#stopped.signal.aborted) throw STOPPING;
+    insertOperation(db, { ...operation, request: row, hadCredentials: credentials !== null, imageId, now: clock() });
+    staged.keep();
+    stack.move();
+    this.changes.emit({ type: "accepted", operation });
+    this.#enqueue(operation, { resources: row.resources ?? null, credentials, place, reserved });
+    return { id: operation.id };
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
@@ -166,7 +163,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const live = this.#live.get(id);
     if (live === undefined || live.ended) return null;
     const over = new AbortController();
-    const samples = this.#options.instances.stats(id, over.signal);
+    const samples = this.#options.samplesOf(id, over.signal);
     return samples === null ? null : this.#untilEnd(live, samples, over, signal);
   }
 
@@ -192,7 +189,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
   /** Number of operations of this process that have not ended, by kind and state. */
   counts(): { readonly kind: OperationKind; readonly state: "pending" | "executing"; readonly count: number }[] {
     const live = [...this.#live.values()];
-    return OPERATION_KINDS.flatMap((kind) =>
+    return [...this.#kinds.keys()].flatMap((kind) =>
       (["pending", "executing"] as const).map((state) => ({
         kind,
         state,
@@ -219,34 +216,10 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.dispose();
   }
 
-  async #submit(
-    accountId: AccountId,
-    kind: OperationKind,
-    request: WaitingRequest,
-    more: { readonly credentials?: Credentials | null; readonly imageId?: ImageId; readonly claim?: Disposable },
-  ): Promise<{ readonly id: OperationId }> {
-    const { db, clock, requests, requireSpace } = this.#options;
-    const { resources = null, sizeBytes } = request.row;
-    const { credentials = null, claim = null, ...uses } = more;
-    using stack = new DisposableStack();
-    stack.use(claim);
-    if (this.#stopped.signal.aborted) throw STOPPING;
-    requireSpace();
-    // The place is taken before the request is stored, so that concurrent submissions cannot exceed the limits.
-    const place = stack.use(this.#room.take(accountId, sizeBytes));
-    const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind };
-    await using staged = await requests.stage(operation.id, request);
-    if (this.#stopped.signal.aborted) throw STOPPING;
-    const hadCredentials = credentials !== null;
-    insertOperation(db, { ...operation, request: request.row, hadCredentials, ...uses, now: clock() });
-    staged.keep();
-    stack.move();
-    this.changes.emit({ type: "accepted", operation });
-    this.#enqueue(operation, { resources, credentials, place, claim });
-    return { id: operation.id };
-  }
-
-  #enqueue(operation: OperationRef, more: Pick<LiveOperation, "resources" | "credentials" | "place" | "claim">): void {
+  #enqueue(
+    operation: OperationRef,
+    more: Pick<LiveOperation, "resources" | "credentials" | "place" | "reserved">,
+  ): void {
     const { id } = operation;
     const live: LiveOperation = {
       ...operation,
@@ -286,7 +259,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const { scheduler, db, clock } = this.#options;
     const { signal } = live.abort;
     await this.#options.machinesKnown(signal);
-    const cost = this.#cost(live);
+    const cost = this.#kindOf(live.kind).cost(live.resources);
     if (cost !== null && !scheduler.fitsEver(cost)) throw TOO_LARGE;
     using _ticket = cost === null ? null : await scheduler.admit(live.accountId, cost, signal);
     // During a long wait, machines may have become unusable.
@@ -335,29 +308,21 @@ export class Operations implements OperationsPort, AsyncDisposable {
   /** Announces the end, which the row records already. */
   #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null, untagged?: ImageId): void {
     live.ended = true;
-    live.claim?.[Symbol.dispose]();
+    live.reserved?.[Symbol.dispose]();
     this.changes.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended, untagged });
   }
 
-  #cost({ kind, resources }: LiveOperation): Cost | null {
-    const { imports, instances, checkpoints } = this.#options.workers;
-    return { image_import: imports, instance: instances, checkpoint: checkpoints }[kind].cost(resources);
+  #kindOf(name: OperationKind): KindAtWork {
+    const kind = this.#kinds.get(name);
+    if (kind === undefined) throw new Error(`there is no kind of operation named ${name}`);
+    return kind;
   }
 
   /** Reads the request and does the work. */
   async #prepare(live: LiveOperation, context: WorkContext): Promise<Prepared> {
-    const { requests, workers } = this.#options;
-    switch (live.kind) {
-      case "image_import": {
-        const request = requests.readImport(live.id, live.credentials);
-        live.credentials = null;
-        return await workers.imports.prepare(refOf(live), request, context);
-      }
-      case "instance":
-        return await workers.instances.prepare(refOf(live), await requests.readInstance(live.id), context);
-      case "checkpoint":
-        return await workers.checkpoints.prepare(refOf(live), requests.readCheckpoint(live.id), context);
-    }
+    const request = this.#options.requests.readable(live.id, live.credentials);
+    live.credentials = null;
+    return await this.#kindOf(live.kind).prepare(refOf(live), request, context);
   }
 
   /** Removes the request's files. When that fails, the next start removes them. */

@@ -3,6 +3,7 @@ import type { InstanceStats } from "../../domain/instance.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import type { Readiness } from "../../domain/readiness.ts";
 import type { CheckedFile, CheckedSpawn } from "../../domain/spawn.ts";
+import type { Credentials, Kind } from "./kind.ts";
 
 /** Where the image of an import comes from. */
 export type ImportSource =
@@ -10,12 +11,6 @@ export type ImportSource =
   | { readonly kind: "registry"; readonly reference: string }
   /** an uploaded file */
   | { readonly kind: "archive"; readonly fileId: FileId; readonly sha256: string };
-
-/** Credentials for a registry. They are held in memory only, and no longer than the import. */
-export interface Credentials {
-  readonly username: string;
-  readonly password: string;
-}
 
 /** A validated import that may be queued. */
 export interface ImportSubmission {
@@ -65,17 +60,18 @@ export interface CheckpointSubmission {
  */
 export type CancelOutcome = "accepted" | "terminal" | "not_found";
 
-/** Long-running work, as the use cases see it. The row of an operation exists before `submitImport` or `submitInstance` returns. */
+/** Long-running work, as the use cases see it. The row of an operation exists before `submit` returns. */
 export interface OperationsPort {
   /**
+   * Queues an operation of the kind.
    * @throws ApiError `unavailable`, `too_many_requests`, `insufficient_storage`, or `not_found` when the image or a file
-   *   was removed meanwhile
+   *   was removed meanwhile; as the `reserve` of the kind's worker does
    */
-  submitImport(accountId: AccountId, submission: ImportSubmission): Promise<{ readonly id: OperationId }>;
-  /** @throws as `submitImport` does */
-  submitInstance(accountId: AccountId, submission: InstanceSubmission): Promise<{ readonly id: OperationId }>;
-  /** @throws as `submitImport` does, and ApiError `conflict` when the instance is not running or another checkpoint of it is under way */
-  submitCheckpoint(accountId: AccountId, submission: CheckpointSubmission): Promise<{ readonly id: OperationId }>;
+  submit<Submission>(
+    accountId: AccountId,
+    kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
+    submission: NoInfer<Submission>,
+  ): Promise<{ readonly id: OperationId }>;
   /** Asks a PENDING or EXECUTING operation to end. A second request is accepted, too. */
   cancel(accountId: AccountId, id: OperationId): CancelOutcome;
   /** Resolves when the operation has ended, `timeoutMs` passes, or `signal` fires; never throws. */

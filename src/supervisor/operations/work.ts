@@ -28,12 +28,14 @@ export interface Prepared extends AsyncDisposable {
 }
 
 /** Does the work of one kind of operation. */
-export interface Worker<Request> {
+export interface Worker<Submission, Request> {
   /**
    * The share of the host's budget that an operation holds while it runs; called before its request is read. Null: the
    * operation holds no share and starts at once.
    */
   cost(resources: RequestedResources | null): Cost | null;
+  /** Reserves what an operation must have from its submission to its end, until disposal. @throws ApiError when it cannot */
+  reserve?(submission: Submission): Disposable | null;
   /** Does everything except the publication, which the caller does. @throws the cause of the failure */
   prepare(operation: OperationRef, request: Request, context: WorkContext): Promise<Prepared>;
 }

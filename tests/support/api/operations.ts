@@ -17,6 +17,7 @@ import type { NetworkAudit } from "../../../src/domain/network.ts";
 import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts";
 import type { Readiness } from "../../../src/domain/readiness.ts";
 import type { AccountChanges } from "../../../src/supervisor/account-changes.ts";
+import type { Kind } from "../../../src/supervisor/operations/kind.ts";
 import type {
   CancelOutcome,
   CheckpointSubmission,
@@ -24,7 +25,6 @@ import type {
   InstanceSubmission,
   OperationsPort,
 } from "../../../src/supervisor/operations/ports.ts";
-import { checkpointToStore, importToStore, instanceToStore } from "../../../src/supervisor/operations/requests.ts";
 import { pause } from "../waiting.ts";
 
 const POLL_MS = 5;
@@ -45,6 +45,11 @@ export class HeldOperations implements OperationsPort {
   readonly #db: Database;
   readonly #clock: () => number;
   readonly #changes: AccountChanges;
+  readonly #submitted: Readonly<Record<OperationKind, unknown[]>> = {
+    image_import: this.imports,
+    instance: this.instances,
+    checkpoint: this.checkpoints,
+  };
 
   constructor(db: Database, clock: () => number, changes: AccountChanges) {
     this.#changes = changes;
@@ -52,22 +57,15 @@ export class HeldOperations implements OperationsPort {
     this.#clock = clock;
   }
 
-  async submitImport(accountId: AccountId, submission: ImportSubmission) {
+  async submit<Submission>(
+    accountId: AccountId,
+    kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
+    submission: NoInfer<Submission>,
+  ) {
     if (this.refusal !== null) throw this.refusal;
-    this.imports.push(submission);
-    return this.insert(accountId, "image_import", importToStore(submission).row, submission.credentials !== null);
-  }
-
-  async submitInstance(accountId: AccountId, submission: InstanceSubmission) {
-    if (this.refusal !== null) throw this.refusal;
-    this.instances.push(submission);
-    return this.insert(accountId, "instance", instanceToStore(submission).row, false, submission.imageId);
-  }
-
-  async submitCheckpoint(accountId: AccountId, submission: CheckpointSubmission) {
-    if (this.refusal !== null) throw this.refusal;
-    this.checkpoints.push(submission);
-    return this.insert(accountId, "checkpoint", checkpointToStore(submission).row, false, submission.imageId);
+    this.#submitted[kind.name].push(submission);
+    const { row, credentials, imageId } = kind.store(submission);
+    return this.insert(accountId, kind.name, row, credentials !== null, imageId);
   }
 
   insert(
@@ -75,17 +73,16 @@ export class HeldOperations implements OperationsPort {
     kind: OperationKind,
     request: NewRequest | null = null,
     hadCredentials = false,
-    imageId?: ImageId,
+    imageId: ImageId | null = null,
   ) {
     const id = Bun.randomUUIDv7() as OperationId;
-    const uses = imageId === undefined ? {} : { imageId };
     const row = insertOperation(this.#db, {
       id,
       accountId,
       kind,
       request,
       hadCredentials,
-      ...uses,
+      imageId,
       now: this.#clock(),
     });
     this.#changes.tell(accountId, { type: "operation", id });

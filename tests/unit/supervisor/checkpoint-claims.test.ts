@@ -7,13 +7,19 @@ import type { DataLayout } from "../../../src/storage/layout.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
+import { checkpointKind } from "../../../src/supervisor/kinds/checkpoint.ts";
 import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
-import type { OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { failureOf } from "../../support/failures.ts";
-import { type OperationsStore, operationsStore, type Preparation, testOperations } from "../../support/operations.ts";
+import {
+  type OperationsStore,
+  operationsStore,
+  type Preparation,
+  type TestOptions,
+  testOperations,
+} from "../../support/operations.ts";
 import { until } from "../../support/waiting.ts";
 
 const ACCOUNT = "alice" as AccountId;
@@ -31,8 +37,7 @@ afterEach(async () => {
   await store[Symbol.asyncDispose]();
 });
 
-const operationsOf = (run: () => Preparation, more: Partial<OperationsOptions> = {}) =>
-  testOperations({ db, layout }, run, more);
+const operationsOf = (run: () => Preparation, more: TestOptions = {}) => testOperations({ db, layout }, run, more);
 const done = (): Prepared => prepared(new AsyncDisposableStack(), { result: {} }, () => undefined);
 const succeed = (): Preparation => async () => done();
 const statusOf = (id: OperationId) => getOperation(db, ACCOUNT, id)?.status;
@@ -52,15 +57,15 @@ test("a checkpoint waits for no place, and is the only one of its instance until
   const gate = Promise.withResolvers<Prepared>();
   const scheduler = new Scheduler({ memoryBytes: 0, vcpus: 0 }, Date.now);
   await using operations = operationsOf(() => () => gate.promise, { instances: live(), scheduler });
-  const { id } = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
+  const { id } = await operations.submit(ACCOUNT, checkpointKind, CHECKPOINT);
   await until("it executes", () => statusOf(id) === "EXECUTING");
-  const second = operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
+  const second = operations.submit(ACCOUNT, checkpointKind, CHECKPOINT);
   expect(await failureOf(second)).toMatchObject({ code: "conflict" });
   const next = Promise.withResolvers<{ readonly id: OperationId }>();
   using subscription = operations.changes.subscribe(({ type }) => {
     if (type !== "ended") return;
     subscription[Symbol.dispose]();
-    operations.submitCheckpoint(ACCOUNT, CHECKPOINT).then(next.resolve, next.reject);
+    operations.submit(ACCOUNT, checkpointKind, CHECKPOINT).then(next.resolve, next.reject);
   });
   gate.resolve(done());
   expect((await next.promise).id).not.toBe(id);
@@ -71,14 +76,14 @@ test("a checkpoint that was not accepted keeps no other from it", async () => {
   const instances = live();
   await using operations = operationsOf(succeed, { instances });
   const gone = { ...CHECKPOINT, imageId: crypto.randomUUID() as ImageId };
-  expect(await failureOf(operations.submitCheckpoint(ACCOUNT, gone))).toMatchObject({ code: "not_found" });
-  const { id } = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT);
+  expect(await failureOf(operations.submit(ACCOUNT, checkpointKind, gone))).toMatchObject({ code: "not_found" });
+  const { id } = await operations.submit(ACCOUNT, checkpointKind, CHECKPOINT);
   await operations.idle();
   expect(statusOf(id)).toBe("SUCCESS");
 });
 
 test("a checkpoint of what does not run is refused", async () => {
   await using operations = operationsOf(succeed);
-  const error = await operations.submitCheckpoint(ACCOUNT, CHECKPOINT).catch((reason: unknown) => reason);
+  const error = await operations.submit(ACCOUNT, checkpointKind, CHECKPOINT).catch((reason: unknown) => reason);
   expect((error as ApiError).code).toBe("conflict");
 });

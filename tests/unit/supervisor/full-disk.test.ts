@@ -10,6 +10,7 @@ import { ApiError, storageFull } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { requireSpace, withSpaceChecks } from "../../../src/storage/free-space.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import { importKind } from "../../../src/supervisor/kinds/image-import.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 import { Merging } from "../../support/merging.ts";
@@ -67,7 +68,7 @@ test.each([
 
 test("an operation that runs out of disk space ends FAILED with insufficient_storage", async () => {
   const operations = operationsOf(() => Promise.reject(noSpace()));
-  const { id } = await operations.submitImport(ACCOUNT, IMPORT);
+  const { id } = await operations.submit(ACCOUNT, importKind, IMPORT);
   expect(await ended(operations, id)).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
 });
 
@@ -84,11 +85,11 @@ test("below the reserve no operation is accepted, and one that waited fails befo
     throw new Error("over");
   };
   const operations = operationsOf(run, { requireSpace: requireRoom });
-  const first = await operations.submitImport(ACCOUNT, IMPORT);
-  const second = await operations.submitImport(ACCOUNT, IMPORT);
+  const first = await operations.submit(ACCOUNT, importKind, IMPORT);
+  const second = await operations.submit(ACCOUNT, importKind, IMPORT);
   await until("the first has begun", () => begun === 1);
   isLow = true;
-  expect(await throwing(operations.submitImport(ACCOUNT, IMPORT))).toThrow("nearly full");
+  expect(await throwing(operations.submit(ACCOUNT, importKind, IMPORT))).toThrow("nearly full");
   expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(2);
   gate.resolve();
   await ended(operations, first.id);
@@ -106,7 +107,7 @@ test("an end that the database cannot record is recorded later", async () => {
     ending.resolve();
     throw noSpace();
   });
-  const { id } = await operations.submitImport(ACCOUNT, IMPORT);
+  const { id } = await operations.submit(ACCOUNT, importKind, IMPORT);
   await ending.promise;
   await turns();
   expect(getOperation(db, ACCOUNT, id)?.status).toBe("EXECUTING");

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { KEPT_CHARACTERS_MAX } from "../../../src/db/requests.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
-import { bodyToKeep, type InstanceBody, keptInstance } from "../../../src/supervisor/operations/kept-request.ts";
+import { bodyToKeep, type InstanceBody, keptInstance } from "../../../src/supervisor/kinds/instance.ts";
 import { newId } from "../../support/database.ts";
 
 const body: InstanceBody = {

@@ -7,8 +7,9 @@ import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts
 import type { NetworkEntry } from "../../../src/domain/network.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";
+import { KINDS } from "../../../src/supervisor/kinds/kinds.ts";
 import type { OperationChange } from "../../../src/supervisor/operations/changes.ts";
-import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
+import type { Operations } from "../../../src/supervisor/operations/operations.ts";
 import type { InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
@@ -28,10 +29,9 @@ const SUBMISSION: InstanceSubmission = {
   timeoutSeconds: 1,
   files: [],
   truncateOutputAtBytes: 1,
-  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, requestedAt: null },
+  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, requestedAt: null, hostname: null },
   ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
   stdin: null,
-  hostname: null,
   disposable: true,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
   network: null,
@@ -49,7 +49,8 @@ afterEach(async () => {
   await store[Symbol.asyncDispose]();
 });
 
-const operationsOf = (run: (id: OperationId) => Preparation, more: Partial<OperationsOptions> = {}) =>
+const spawn = (operations: Operations) => operations.submit(ACCOUNT, KINDS.instance, SUBMISSION);
+const operationsOf = (run: (id: OperationId) => Preparation, more: Parameters<typeof testOperations>[2] = {}) =>
   testOperations({ db, layout }, run, more);
 const RESULT = { exit_code: 0 };
 /** Work that is done at once, and whose disposal is `tidy`. */
@@ -72,7 +73,7 @@ async function executing(id: OperationId): Promise<void> {
 describe("operations", () => {
   test("run to SUCCESS, which a waiting caller sees", async () => {
     const operations = operationsOf(succeed);
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     expect(statusOf(id)).toBe("PENDING");
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "SUCCESS", result: { exit_code: 0 } });
@@ -81,7 +82,7 @@ describe("operations", () => {
   test("end for waiting callers before their resources are disposed of", async () => {
     const tidied = Promise.withResolvers<void>();
     const operations = operationsOf(() => async () => done(() => tidied.promise));
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     expect(statusOf(id)).toBe("SUCCESS");
     expect(operations.counts().some(({ count }) => count > 0)).toBe(true);
@@ -94,8 +95,8 @@ describe("operations", () => {
     const operations = operationsOf(() => async () => {
       throw errors.shift();
     });
-    const told = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    const hidden = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const told = await spawn(operations);
+    const hidden = await spawn(operations);
     await operations.idle();
     expect(getOperation(db, ACCOUNT, told.id)?.error).toMatchObject({ error: "unavailable", message: "the VM died" });
     const body = JSON.stringify(getOperation(db, ACCOUNT, hidden.id)?.error);
@@ -129,7 +130,7 @@ describe("operations", () => {
     const operations = operationsOf(() => (context, request) => preparations.shift()?.(context, request) ?? never());
     const ids: OperationId[] = [];
     for (const _each of preparations.slice()) {
-      const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+      const { id } = await spawn(operations);
       ids.push(id);
       if (ids.length === 3) {
         await executing(id);
@@ -149,8 +150,8 @@ describe("operations", () => {
 
   test("can be cancelled while they wait and while they run, not after their end", async () => {
     const operations = operationsOf(() => untilAborted);
-    const first = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    const second = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const first = await spawn(operations);
+    const second = await spawn(operations);
     await executing(first.id);
     expect(operations.cancel(ACCOUNT, second.id)).toBe("accepted");
     expect(statusOf(second.id)).toBe("CANCELLED");
@@ -170,7 +171,7 @@ describe("operations", () => {
       await finish.promise;
       return done(tidy, () => seen.push("kept"));
     });
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await executing(id);
     operations.cancel(ACCOUNT, id);
     finish.resolve();
@@ -181,22 +182,22 @@ describe("operations", () => {
 
   test("of one account wait in a queue of limited length", async () => {
     await using operations = operationsOf(() => untilAborted);
-    const running = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const running = await spawn(operations);
     await executing(running.id);
-    for (let index = 0; index < 3; index++) await operations.submitInstance(ACCOUNT, SUBMISSION);
-    expect(await throwing(operations.submitInstance(ACCOUNT, SUBMISSION))).toThrow("waiting already");
+    for (let index = 0; index < 3; index++) await spawn(operations);
+    expect(await throwing(spawn(operations))).toThrow("waiting already");
     expect(listOperationsSync(db, ACCOUNT, { limit: 10, offset: 0 })).toHaveLength(4);
   });
 
   test("end FAILED when they are too large for the host, or when it has no machines", async () => {
     const tooLarge = operationsOf(succeed, { scheduler: new Scheduler({ memoryBytes: 0, vcpus: 0 }, Date.now) });
-    const large = await tooLarge.submitInstance(ACCOUNT, SUBMISSION);
+    const large = await spawn(tooLarge);
     await tooLarge.idle();
     expect(getOperation(db, ACCOUNT, large.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     const noMachines = operationsOf(succeed, {
       machinesKnown: () => Promise.reject(new ApiError("unavailable", "no VMM may be used")),
     });
-    const { id } = await noMachines.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(noMachines);
     await noMachines.idle();
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", startedAt: null });
   });
@@ -208,7 +209,7 @@ describe("operations on a host without machines", () => {
     let asked = 0;
     const machinesKnown = () => (++asked === 1 ? Promise.resolve() : back.promise);
     await using operations = operationsOf(succeed, { machinesKnown });
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await until("machines are asked for again", () => asked === 2);
     expect(statusOf(id)).toBe("PENDING");
     back.resolve();
@@ -219,8 +220,8 @@ describe("operations on a host without machines", () => {
   test("can be cancelled while they wait, and stay PENDING over a stop", async () => {
     const machinesKnown = (signal: AbortSignal) => whenAborted(new Promise<void>(() => undefined), signal);
     const operations = operationsOf(succeed, { machinesKnown });
-    const { id: first } = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    const { id: second } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id: first } = await spawn(operations);
+    const { id: second } = await spawn(operations);
     expect(operations.cancel(ACCOUNT, first)).toBe("accepted");
     await operations.waitForEnd(first, 5000, new AbortController().signal);
     await operations[Symbol.asyncDispose]();
@@ -243,7 +244,7 @@ describe("events of operations", () => {
     const events = heard(operations);
     const statuses: unknown[] = [];
     operations.changes.subscribe(({ operation }) => statuses.push(statusOf(operation.id)));
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await operations.waitForEnd(id, 5000, new AbortController().signal);
     tidied.resolve();
     await operations.idle();
@@ -260,9 +261,9 @@ describe("events of operations", () => {
   test("report failures, cancels, and operations that a stop leaves to the next start", async () => {
     const operations = operationsOf(() => untilAborted);
     const events = heard(operations);
-    const ran = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    const cancelled = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    const waited = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const ran = await spawn(operations);
+    const cancelled = await spawn(operations);
+    const waited = await spawn(operations);
     await executing(ran.id);
     operations.cancel(ACCOUNT, cancelled.id);
     await operations[Symbol.asyncDispose]();
@@ -281,7 +282,7 @@ describe("events of operations", () => {
       throw new Error("not taken");
     });
     const events = heard(operations);
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await operations.idle();
     expect(statusOf(id)).toBe("SUCCESS");
     expect(events.map(({ type }) => type)).toEqual(["accepted", "started", "ended"]);
@@ -291,7 +292,7 @@ describe("events of operations", () => {
 describe("a failure around an operation", () => {
   test("of the disposal leaves the operation SUCCESS", async () => {
     const operations = operationsOf(() => async () => done(() => Promise.reject(new Error("busy"))));
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await operations.idle();
     expect(statusOf(id)).toBe("SUCCESS");
   });
@@ -307,7 +308,7 @@ describe("a failure around an operation", () => {
         () => seen.push("kept"),
       );
     });
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await operations.idle();
     expect(getOperation(db, ACCOUNT, id)).toMatchObject({ status: "FAILED", error: { error: "internal_error" } });
     expect(seen).toEqual(["tidied"]);
@@ -318,8 +319,8 @@ describe("a failure around an operation", () => {
       db[Symbol.dispose]();
       throw new Error("gone");
     });
-    await operations.submitInstance(ACCOUNT, SUBMISSION);
-    await operations.submitInstance(ACCOUNT, SUBMISSION);
+    await spawn(operations);
+    await spawn(operations);
     while (operations.counts().every(({ state, count }) => state !== "executing" || count === 0)) await ownTurn();
     await operations[Symbol.asyncDispose]();
     expect(operations.counts().every(({ count }) => count === 0)).toBe(true);
@@ -335,7 +336,7 @@ describe("a failure around an operation", () => {
       stats: (_id: OperationId, signal: AbortSignal) => samples(source, 1000, signal),
     };
     const operations = operationsOf(() => untilAborted, { instances });
-    const { id } = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const { id } = await spawn(operations);
     await executing(id);
     const left = new AbortController();
     const polls = Array.from({ length: 100 }, () => operations.waitForEnd(id, 60_000, left.signal));
@@ -362,14 +363,14 @@ describe("a failure around an operation", () => {
 describe("a stop and a restart", () => {
   test("end running operations as FAILED, keep waiting ones, and run them", async () => {
     const operations = operationsOf(() => untilAborted);
-    const ran = await operations.submitInstance(ACCOUNT, SUBMISSION);
-    const waited = await operations.submitInstance(ACCOUNT, SUBMISSION);
+    const ran = await spawn(operations);
+    const waited = await spawn(operations);
     await executing(ran.id);
     await operations[Symbol.asyncDispose]();
     expect(getOperation(db, ACCOUNT, ran.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(statusOf(waited.id)).toBe("PENDING");
     using erased = spyOn(db, "eraseSoon");
-    expect(await throwing(operations.submitInstance(ACCOUNT, SUBMISSION))).toThrow("stopping");
+    expect(await throwing(spawn(operations))).toThrow("stopping");
     const after = operationsOf(succeed);
     after.recover();
     await after.idle();
@@ -379,13 +380,12 @@ describe("a stop and a restart", () => {
 
   test("after a crash: running operations are FAILED, or CANCELLED where that was accepted; those without their credentials are FAILED", async () => {
     const before = operationsOf(() => untilAborted, { machinesKnown: () => new Promise(() => undefined) });
-    const ran = await before.submitInstance(ACCOUNT, SUBMISSION);
-    const cancelled = await before.submitInstance(ACCOUNT, SUBMISSION);
-    const secret = await before.submitImport(ACCOUNT, {
+    const ran = await spawn(before);
+    const cancelled = await spawn(before);
+    const secret = await before.submit(ACCOUNT, KINDS.image_import, {
       source: { kind: "registry", reference: "registry.example.net/a:1" },
       credentials: { username: "u", password: "canary-password" },
-      tag: null,
-      ...{ timeoutSeconds: 1, reuse: false, keepTags: false },
+      ...{ tag: null, timeoutSeconds: 1, reuse: false, keepTags: false },
     });
     for (const { id } of [ran, cancelled]) startOperation(db, id, Date.now());
     before.cancel(ACCOUNT, cancelled.id);

@@ -9,7 +9,9 @@ import { operationRequest } from "../../../src/db/requests.ts";
 import { accounts, images, layers } from "../../../src/db/schema.ts";
 import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
-import type { KeptInstance } from "../../../src/supervisor/operations/kept-request.ts";
+import { importKind } from "../../../src/supervisor/kinds/image-import.ts";
+import { instanceKind, instanceOrigin, type KeptInstance } from "../../../src/supervisor/kinds/instance.ts";
+import { KINDS } from "../../../src/supervisor/kinds/kinds.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import type { InstanceRequest, InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
 import { keptRequest, Requests } from "../../../src/supervisor/operations/requests.ts";
@@ -94,7 +96,7 @@ function reading(more: Partial<OperationsOptions> = {}): {
 
 test("a request waits on the disk, is read in its turn, and its secrets are removed with the operation's end", async () => {
   const before = waiting();
-  const { id } = await before.submitInstance(alice, submission);
+  const { id } = await before.submit(alice, instanceKind, submission);
   expect(await kept()).toEqual([id]);
   expect(JSON.stringify(operationRequest(db, id))).not.toContain(STDIN.toString("base64").slice(0, 100));
   await before[Symbol.asyncDispose]();
@@ -112,47 +114,16 @@ test("a request waits on the disk, is read in its turn, and its secrets are remo
   expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary-value");
 });
 
-test("a request that an older version stored has no terminal, no network, and root for its user", async () => {
-  const before = waiting();
-  const { id } = await before.submitInstance(alice, { ...submission, files: [] });
-  await before[Symbol.asyncDispose]();
-  const { uid: _uid, gid: _gid, stdinOpen: _open, terminal: _terminal, network: _network, ...newer } = submission;
-  const { requestedAt: _requestedAt, ...old } = newer;
-  const file = { path: "/f", fileId: "f", sha256: "s", sizeBytes: 1, mode: 0o644 };
-  const { shell: _shell, unset: _unset, inherit: _inherit, isCwdGiven: _given, ...older } = old;
-  const { preserveEnv: _preserveEnv, preserveCwd: _preserveCwd, ...oldest } = older;
-  const { env: _env, stdin: _stdin, resources: _resources, ...body } = { ...oldest, files: [file] };
-  db.orm.run(sql`update operation_requests set body = ${JSON.stringify(body)} where operation_id = ${id}`);
-  const { operations, seen } = reading();
-  operations.recover();
-  await operations.idle();
-  const files = [{ ...file, uid: 0, gid: 0 }];
-  const none = { shell: false, inherit: false, unset: [], preserveEnv: false, preserveCwd: false };
-  expect(seen[0]).toMatchObject({
-    ...none,
-    uid: 0,
-    gid: 0,
-    stdinOpen: false,
-    terminal: null,
-    network: null,
-    requestedAt: null,
-    files,
-  } as never);
-  const row = rowOf(id);
-  const kept = row === null ? null : keptRequest(db, row);
-  expect(kept).toMatchObject({ ...none, command: "cat", args: [], envNames: null, stdinBytes: null, isCut: false });
-});
-
 test("a request that is too long to be kept is read whole in its turn, and its beginning stays", async () => {
   const argv = ["/bin/sh", "-c", `echo canary-command; ${"x".repeat(120_000)} canary-end`];
   const long = { ...submission, argv, shell: true, stdin: "canary-input", env: { KEY: "canary-value", B: "" } };
   const before = waiting();
-  const { id } = await before.submitInstance(alice, long);
+  const { id } = await before.submit(alice, instanceKind, long);
   await before[Symbol.asyncDispose]();
-  expect(new Requests(db, layout).originOf(id)).toEqual({ command: argv, network: true });
+  expect(instanceOrigin(new Requests(db, layout).stored(id))).toEqual({ command: argv, network: true });
   const request = () => {
     const row = rowOf(id);
-    return row === null ? null : (keptRequest(db, row) as KeptInstance);
+    return row === null ? null : (keptRequest(KINDS, db, row) as KeptInstance);
   };
   const known = { kind: "instance", shell: true, envNames: ["KEY", "B"], stdinBytes: 12, isCut: true, args: [] };
   expect(request()).toMatchObject(known);
@@ -179,10 +150,10 @@ test("the request of an import tells that it had credentials, and nothing of the
   const source = { kind: "registry", reference: "registry.example.net/a:1" } as const;
   const more = { tag: "t", timeoutSeconds: 9, reuse: true, keepTags: true };
   const credentials = { username: "canary-user", password: "canary-password" };
-  const { id } = await operations.submitImport(alice, { source, credentials, ...more });
+  const { id } = await operations.submit(alice, importKind, { source, credentials, ...more });
   const row = rowOf(id);
   if (row === null) throw new Error("no row");
-  expect(keptRequest(db, row)).toEqual({
+  expect(keptRequest(KINDS, db, row)).toEqual({
     kind: "image_import",
     source,
     tag: "t",
@@ -190,10 +161,8 @@ test("the request of an import tells that it had credentials, and nothing of the
     hadCredentials: true,
   });
   expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary");
-  db.orm.run(sql`update operation_requests set body = ${JSON.stringify({ source, tag: null, timeoutSeconds: 9 })}`);
-  expect(keptRequest(db, row)).toMatchObject({ tag: null, timeoutSeconds: 9 });
   db.orm.run(sql`delete from operation_requests`);
-  expect(keptRequest(db, row)).toBeNull();
+  expect(keptRequest(KINDS, db, row)).toBeNull();
   await operations[Symbol.asyncDispose]();
 });
 
@@ -204,7 +173,7 @@ test.each([
   ["one in base64", "base64:AP8=", "\x00\xff"],
 ])("standard input: %s needs no file", async (_name, stdin, read) => {
   const { operations, seen } = reading();
-  const submitted = operations.submitInstance(alice, { ...submission, stdin });
+  const submitted = operations.submit(alice, instanceKind, { ...submission, stdin });
   expect(await kept()).toEqual([]);
   await submitted;
   await operations.idle();
@@ -213,7 +182,7 @@ test.each([
 
 test("a restart reads each request only in its turn", async () => {
   const before = waiting();
-  const { id } = await before.submitInstance(alice, submission);
+  const { id } = await before.submit(alice, instanceKind, submission);
   await before[Symbol.asyncDispose]();
   db.orm.run(sql`update operation_requests set body = 'no JSON'`);
   const after = waiting();
@@ -229,11 +198,11 @@ test("a restart reads each request only in its turn", async () => {
 
 test("an operation that is cancelled or fails before its turn leaves no standard input behind", async () => {
   const operations = waiting();
-  const cancelled = await operations.submitInstance(alice, submission);
+  const cancelled = await operations.submit(alice, instanceKind, submission);
   operations.cancel(alice, cancelled.id);
   await operations.idle();
   const failing = waiting({ machinesKnown: () => Promise.reject(new Error("no machines")) });
-  const failed = await failing.submitInstance(alice, submission);
+  const failed = await failing.submit(alice, instanceKind, submission);
   await failing.idle();
   expect([cancelled, failed].map(({ id }) => rowOf(id)?.status)).toEqual(["CANCELLED", "FAILED"]);
   expect(await kept()).toEqual([]);
@@ -241,11 +210,11 @@ test("an operation that is cancelled or fails before its turn leaves no standard
 
 test("a refused submission leaves no standard input behind", async () => {
   const operations = waiting();
-  const gone = operations.submitInstance(alice, { ...submission, imageId: newId<ImageId>() });
+  const gone = operations.submit(alice, instanceKind, { ...submission, imageId: newId<ImageId>() });
   expect(await failureOf(gone)).toMatchObject({ code: "not_found" });
   expect(await kept()).toEqual([]);
   expect(await readdir(layout.tmp)).toEqual([]);
-  const late = operations.submitInstance(alice, submission);
+  const late = operations.submit(alice, instanceKind, submission);
   await operations[Symbol.asyncDispose]();
   expect(await failureOf(late)).toMatchObject({ code: "unavailable" });
   expect(await kept()).toEqual([]);
@@ -254,8 +223,8 @@ test("a refused submission leaves no standard input behind", async () => {
 test("after a crash leftovers are removed, waiting requests are kept, and a missing one is reported", async () => {
   const requests = new Requests(db, layout);
   const before = waiting();
-  const { id } = await before.submitInstance(alice, submission);
-  const lost = await before.submitInstance(alice, submission);
+  const { id } = await before.submit(alice, instanceKind, submission);
+  const lost = await before.submit(alice, instanceKind, submission);
   await before[Symbol.asyncDispose]();
   for (const name of [newId(), "no-operation"]) await Bun.write(join(layout.requests, name), "left");
   await requests.sweep();
@@ -272,23 +241,25 @@ test("after a crash leftovers are removed, waiting requests are kept, and a miss
 test("the waiting bytes of an account are limited, also while they are being stored and after a restart", async () => {
   const room = { countMax: 100, bytesMax: 2.5 * STDIN.byteLength };
   const before = waiting({ waiting: room });
-  const submitted = await Promise.allSettled(Array.from({ length: 5 }, () => before.submitInstance(alice, submission)));
+  const submitted = await Promise.allSettled(
+    Array.from({ length: 5 }, () => before.submit(alice, instanceKind, submission)),
+  );
   expect(submitted.filter(({ status }) => status === "fulfilled")).toHaveLength(2);
   const refusal = { code: "too_many_requests", details: { limit_bytes: room.bytesMax } };
-  expect(await failureOf(before.submitInstance(alice, submission))).toMatchObject(refusal);
+  expect(await failureOf(before.submit(alice, instanceKind, submission))).toMatchObject(refusal);
   expect(await kept()).toHaveLength(2);
-  expect(await before.submitInstance(bob, { ...submission, imageId: imageOfBob })).toBeDefined();
-  const small = await before.submitInstance(alice, { ...submission, stdin: null });
+  expect(await before.submit(bob, instanceKind, { ...submission, imageId: imageOfBob })).toBeDefined();
+  const small = await before.submit(alice, instanceKind, { ...submission, stdin: null });
   before.cancel(alice, small.id);
   await before[Symbol.asyncDispose]();
 
   const after = waiting({ waiting: room });
   after.recover();
-  expect(await failureOf(after.submitInstance(alice, submission))).toMatchObject(refusal);
+  expect(await failureOf(after.submit(alice, instanceKind, submission))).toMatchObject(refusal);
   const [first] = submitted.flatMap((result) => (result.status === "fulfilled" ? [result.value.id] : []));
   after.cancel(alice, first as OperationId);
   const submits = () =>
-    after.submitInstance(alice, submission).then(
+    after.submit(alice, instanceKind, submission).then(
       () => true,
       () => false,
     );
@@ -298,7 +269,9 @@ test("the waiting bytes of an account are limited, also while they are being sto
 
 test("a single request may be larger than the limit for all waiting ones", async () => {
   const operations = waiting({ waiting: { countMax: 3, bytesMax: 1 } });
-  await operations.submitInstance(alice, submission);
-  expect(await failureOf(operations.submitInstance(alice, submission))).toMatchObject({ code: "too_many_requests" });
+  await operations.submit(alice, instanceKind, submission);
+  expect(await failureOf(operations.submit(alice, instanceKind, submission))).toMatchObject({
+    code: "too_many_requests",
+  });
   await operations[Symbol.asyncDispose]();
 });

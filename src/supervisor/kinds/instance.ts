@@ -1,0 +1,182 @@
+import type { ImageOrigin } from "../../db/history.ts";
+import { KEPT_CHARACTERS_MAX, type StoredRequest } from "../../db/requests.ts";
+import type { RequestedResources } from "../../db/schema.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { FileId, ImageId } from "../../domain/ids.ts";
+import type { NetworkRequest, NetworkRule } from "../../domain/network.ts";
+import { type CheckedFile, decodedStdin, decodeStdin, type TerminalSize } from "../../domain/spawn.ts";
+import { type InstanceContext, instanceWorker } from "../instance/run-instance.ts";
+import type { Kind } from "../operations/kind.ts";
+import type { InstanceRequest, InstanceSubmission, SubmittedFile } from "../operations/ports.ts";
+import { jsonBytes, requestGone } from "../operations/requests.ts";
+
+/** A standard input of at most this many `bytes` is stored in the request's row; a larger one is stored as a file. */
+const STDIN_IN_ROW_BYTES_MAX = 65_536;
+
+/** The part of an instance's request that is deleted when the instance ends. */
+interface InstanceSecrets {
+  readonly env: Readonly<Record<string, string>>;
+  /** as the request spelled it; null when there is none, or when a file holds it */
+  readonly stdin: string | null;
+  /** size of the file that holds standard input, in `bytes`; null when there is no such file */
+  readonly stdinFileBytes: number | null;
+  /** the whole body, when the one that is kept is only its beginning */
+  readonly body?: InstanceBody;
+}
+
+/** What an instance was asked to do. The values of `env` and standard input are not kept. */
+export interface KeptInstance {
+  readonly kind: "instance";
+  readonly imageId: ImageId;
+  /** with a shell its expression, otherwise the program */
+  readonly command: string;
+  readonly args: readonly string[];
+  readonly shell: boolean;
+  readonly envNames: readonly string[];
+  readonly unset: readonly string[];
+  readonly inherit: boolean;
+  readonly preserveEnv: boolean;
+  readonly preserveCwd: boolean;
+  /** where the command ran */
+  readonly cwd: string;
+  /** false: `cwd` is a default */
+  readonly isCwdGiven: boolean;
+  readonly uid: number;
+  readonly gid: number;
+  readonly hostname: string | null;
+  readonly timeoutSeconds: number;
+  readonly truncateOutputAtBytes: number;
+  readonly disposable: boolean;
+  readonly stdinBytes: number;
+  readonly stdinOpen: boolean;
+  readonly terminal: TerminalSize | null;
+  readonly files: readonly (Pick<CheckedFile, "path" | "mode" | "uid" | "gid"> & { readonly fileId: FileId })[];
+  readonly resources: RequestedResources | null;
+  /** null: none */
+  readonly network: NetworkRequest | null;
+  /** true: texts and lists have only their beginnings, because the request is long */
+  readonly isCut: boolean;
+}
+
+/** The part of an instance's request that is stored as long as the operation. */
+export type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources"> & {
+  readonly envNames: readonly string[];
+  readonly stdinBytes: number;
+  /** true: the beginning of the request; the whole one is among its secrets until the operation ends */
+  readonly isCut?: boolean;
+};
+
+export const instanceKind: Kind<InstanceSubmission, InstanceRequest, KeptInstance, InstanceContext> = {
+  name: "instance",
+  store({ env, stdin, resources, ...submission }) {
+    const isFile = stdin !== null && stdin.length > STDIN_IN_ROW_BYTES_MAX;
+    const bytes = stdin === null ? null : decodeStdin(stdin);
+    const whole: InstanceBody = { ...submission, envNames: Object.keys(env), stdinBytes: bytes?.byteLength ?? 0 };
+    const body = bodyToKeep(whole);
+    const fileBytes = isFile ? (bytes?.byteLength ?? 0) : null;
+    const secrets: InstanceSecrets = {
+      env,
+      stdin: isFile ? null : stdin,
+      stdinFileBytes: fileBytes,
+      ...(body === whole ? {} : { body: whole }),
+    };
+    const fileIds = whole.files.map(({ fileId }) => fileId);
+    const sizeBytes = jsonBytes(body) + jsonBytes(secrets) + (fileBytes ?? 0);
+    const row = { body, secrets, resources, sizeBytes, fileIds };
+    return { row, stdin: isFile ? bytes : null, credentials: null, imageId: submission.imageId };
+  },
+  async read({ stdin: file, ...stored }) {
+    const { secrets, resources } = stored;
+    if (secrets === null || resources === null) throw requestGone();
+    const { env, stdin, stdinFileBytes } = secrets as InstanceSecrets;
+    if (stdinFileBytes !== null && (await file.size()) !== stdinFileBytes) {
+      throw new ApiError("unavailable", "the standard input of the operation is gone: backups do not contain it");
+    }
+    const open = stdinFileBytes !== null ? () => file.read() : stdin === null ? null : () => decodedStdin(stdin);
+    const { envNames: _names, stdinBytes: _bytes, ...command } = wholeBody(stored);
+    return { ...command, env, resources, stdin: open };
+  },
+  kept: ({ body, resources }) => keptInstance(body as InstanceBody, resources),
+  worker: instanceWorker,
+};
+
+/** How images of an instance that has not ended are made. */
+export function instanceOrigin(stored: StoredRequest): ImageOrigin {
+  const { argv, network } = wholeBody(stored);
+  return { command: argv, network: network !== null };
+}
+
+/** The body as it was submitted. */
+function wholeBody({ body, secrets }: Pick<StoredRequest, "body" | "secrets">): InstanceBody {
+  return (secrets as InstanceSecrets | null)?.body ?? (body as InstanceBody);
+}
+
+/** What an instance was asked to do, from its stored body. */
+export function keptInstance(body: InstanceBody, resources: RequestedResources | null): KeptInstance {
+  const { argv, shell, files, isCut = false, requestedAt: _at, ...fields } = body;
+  // A shell's arguments are its own name, an option, the expression, its name again, and those of the request.
+  const [command = "", ...args] = shell ? [argv[2] ?? "", ...argv.slice(4)] : argv;
+  const placed = files.map(({ path, fileId, mode, uid, gid }) => ({ path, fileId, mode, uid, gid }));
+  return { ...fields, kind: "instance", command, args, shell, files: placed, resources, isCut };
+}
+
+/**
+ * Largest parts of a body that is too long to be kept whole, as `characters` of JSON. What has no part of its own takes
+ * less than the rest of KEPT_CHARACTERS_MAX.
+ */
+const PART_CHARACTERS_MAX = { argv: 24_576, files: 16_384, names: 6144, network: 4096, path: 4096 } as const;
+/** Characters of JSON for one character of text, at most: a control character is written as an escape. */
+const ESCAPE_CHARACTERS = 6;
+
+/** Places in argv of the name of a shell. */
+const SHELL_NAMES_AT: ReadonlySet<number> = new Set([0, 3]);
+const SHELL_CHARACTERS_MAX = 1024;
+
+/** The body as it is stored: as it is, or its beginning when it is too long to be kept. */
+export function bodyToKeep(body: InstanceBody): InstanceBody {
+  if (JSON.stringify(body).length <= KEPT_CHARACTERS_MAX) return body;
+  const { argv, shell, files, unset, envNames, network, cwd, hostname } = body;
+  // A shell is named before the expression, so a long name of it would take all room.
+  const shown = argv.map((text, at) => (shell && SHELL_NAMES_AT.has(at) ? cutText(text, SHELL_CHARACTERS_MAX) : text));
+  return {
+    ...body,
+    argv: cutTexts(shown, PART_CHARACTERS_MAX.argv),
+    files: cutList(files, PART_CHARACTERS_MAX.files),
+    unset: cutTexts(unset, PART_CHARACTERS_MAX.names),
+    envNames: cutTexts(envNames, PART_CHARACTERS_MAX.names),
+    network: network === null ? null : { ...network, allow: cutList(network.allow, PART_CHARACTERS_MAX.network) },
+    cwd: cutText(cwd, PART_CHARACTERS_MAX.path),
+    hostname: hostname === null ? null : cutText(hostname, PART_CHARACTERS_MAX.path),
+    isCut: true,
+  };
+}
+
+/** The first texts that fit; the last one of them may be cut. */
+function cutTexts(texts: readonly string[], charactersMax: number): string[] {
+  const whole = cutList(texts, charactersMax);
+  const next = texts[whole.length];
+  const left = charactersMax - jsonCharacters(whole);
+  return next === undefined || left <= ESCAPE_CHARACTERS ? whole : [...whole, cutText(next, left)];
+}
+
+function cutText(text: string, charactersMax: number): string {
+  if (JSON.stringify(text).length <= charactersMax) return text;
+  return text.slice(0, Math.floor(charactersMax / ESCAPE_CHARACTERS)).toWellFormed();
+}
+
+/** The first items that fit. */
+function cutList<Item extends string | SubmittedFile | NetworkRule>(
+  items: readonly Item[],
+  charactersMax: number,
+): Item[] {
+  let left = charactersMax;
+  const end = items.findIndex((item) => {
+    left -= JSON.stringify(item).length + 1;
+    return left < 0;
+  });
+  return end === -1 ? [...items] : items.slice(0, end);
+}
+
+function jsonCharacters(texts: readonly string[]): number {
+  return texts.reduce((sum, text) => sum + JSON.stringify(text).length + 1, 0);
+}
