@@ -1,3 +1,5 @@
+import { KIND_FACTS, type KindFacts, type OperationKind, type Phase } from "./domain/operation.ts";
+
 /** Largest number of series of a metric; further label values are counted as `other`, so that clients cannot add more. */
 const SERIES_COUNT_MAX = 1000;
 const OTHER = "other";
@@ -142,23 +144,6 @@ function shown(value: number): string {
   return Number.isNaN(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
 }
 
-/** Steps of imports and instances, in their order. */
-export type Phase =
-  | "queue"
-  | "resolve"
-  | "pull"
-  | "unpack"
-  | "build"
-  | "clone"
-  | "attach"
-  | "mount"
-  | "files"
-  | "exec"
-  | "copy"
-  | "freeze"
-  | "index"
-  | "publish";
-
 /** A stopwatch for the steps of one operation: their times add up to the time since its construction. */
 export class Laps {
   readonly #laps: [Phase, number][] = [];
@@ -183,9 +168,8 @@ export interface Metrics {
   readonly requests: Counter<"method" | "route" | "status">;
   readonly requestSeconds: Histogram<"method" | "route">;
   readonly operationsEnded: Counter<"kind" | "state">;
-  readonly spawnPhaseSeconds: Histogram<"phase">;
-  readonly importPhaseSeconds: Histogram<"phase">;
-  readonly checkpointPhaseSeconds: Histogram<"phase">;
+  /** the steps of each kind of operation */
+  readonly phaseSeconds: Readonly<Record<OperationKind, Histogram<"phase">>>;
   readonly mergesEnded: Counter<"urgency" | "outcome">;
   readonly mergeSeconds: Histogram<"urgency">;
   readonly eventLoopLagSeconds: Histogram<never>;
@@ -193,7 +177,9 @@ export interface Metrics {
   readonly egressBytes: Counter<"direction">;
 }
 
-export function createMetrics(): Metrics {
+export function createMetrics(
+  kinds: Readonly<Record<string, Pick<KindFacts, "metric" | "noun">>> = KIND_FACTS,
+): Metrics {
   const registry = new MetricRegistry();
   return {
     registry,
@@ -211,17 +197,12 @@ export function createMetrics(): Metrics {
       "kind",
       "state",
     ]),
-    spawnPhaseSeconds: registry.histogram("coppice_spawn_phase_seconds", "Time of each step of an instance.", [
-      "phase",
-    ]),
-    importPhaseSeconds: registry.histogram("coppice_import_phase_seconds", "Time of each step of an import.", [
-      "phase",
-    ]),
-    checkpointPhaseSeconds: registry.histogram(
-      "coppice_checkpoint_phase_seconds",
-      "Time of each step of a checkpoint.",
-      ["phase"],
-    ),
+    phaseSeconds: Object.fromEntries(
+      Object.entries(kinds).map(([kind, { metric, noun }]) => [
+        kind,
+        registry.histogram(`coppice_${metric}_phase_seconds`, `Time of each step of ${noun}.`, ["phase"]),
+      ]),
+    ) as Metrics["phaseSeconds"],
     mergesEnded: registry.counter(
       "coppice_layer_merges_total",
       "Ended merges of layers. Idle ones make way for other work, urgent ones do not, and a run waits for a forced one.",

@@ -34,7 +34,7 @@ export const operationCommands: readonly Command[] = [
         choices: OPERATION_STATUSES,
         doc: "PENDING, EXECUTING, SUCCESS, FAILED or CANCELLED",
       },
-      kind: { type: "string", value: "KIND", choices: OPERATION_KINDS, doc: "image_import, instance or checkpoint" },
+      kind: { type: "string", value: "KIND", choices: OPERATION_KINDS, doc: OPERATION_KINDS.join(", ") },
       ...PAGING_OPTIONS,
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,

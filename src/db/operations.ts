@@ -19,7 +19,6 @@ import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { NetworkAudit } from "../domain/network.ts";
 import {
   nextStatus,
-  OPERATION_KINDS,
   type OperationKind,
   type OperationStatus,
   type OperationTransition,
@@ -48,8 +47,8 @@ export interface NewOperation {
 export interface OperationFilter extends ListWindow {
   readonly status?: OperationStatus | undefined;
   readonly kind?: OperationKind | undefined;
-  /** leaves out the operations of this kind, unless `kind` is given */
-  readonly exceptKind?: OperationKind | undefined;
+  /** only operations of these kinds, two at least, unless `kind` is given */
+  readonly kinds?: readonly OperationKind[] | undefined;
 }
 
 /** The status that `change` leads to. @throws Error when there is not exactly one */
@@ -185,19 +184,17 @@ export async function listOperations(
 }
 
 /** Reads only a covering index, so that a large offset does not read the skipped rows. */
-function operationPage(orm: Orm, accountId: AccountId, { exceptKind, ...filter }: OperationFilter) {
+function operationPage(orm: Orm, accountId: AccountId, { kinds, ...filter }: OperationFilter) {
   const newestFirst = [desc(operations.createdAt), desc(operations.id)] as const;
   const page = { limit: filter.limit, offset: filter.offset };
-  if (exceptKind === undefined || filter.kind !== undefined) {
+  if (kinds === undefined || filter.kind !== undefined) {
     return matchingOperations(orm, accountId, filter)
       .orderBy(...newestFirst)
       .limit(page.limit)
       .offset(page.offset);
   }
-  // Each kind is read in the order of its index, and SQLite merges them: none of the kind that is left out is read.
-  const [first, second, ...rest] = OPERATION_KINDS.filter((kind) => kind !== exceptKind).map((kind) =>
-    matchingOperations(orm, accountId, { ...filter, kind }),
-  );
+  // Each kind is read in the order of its index, and SQLite merges them: none of other kinds is read.
+  const [first, second, ...rest] = kinds.map((kind) => matchingOperations(orm, accountId, { ...filter, kind }));
   if (first === undefined || second === undefined) throw new Error("too few kinds of operations");
   return unionAll(first, second, ...rest)
     .orderBy(...newestFirst)
@@ -205,7 +202,7 @@ function operationPage(orm: Orm, accountId: AccountId, { exceptKind, ...filter }
     .offset(page.offset);
 }
 
-function matchingOperations(orm: Orm, accountId: AccountId, filter: Omit<OperationFilter, "exceptKind">) {
+function matchingOperations(orm: Orm, accountId: AccountId, filter: Omit<OperationFilter, "kinds">) {
   const { status, kind, sinceMs, untilMs } = filter;
   return orm
     .select({ id: operations.id, createdAt: operations.createdAt })

@@ -1,8 +1,57 @@
+import type { Scope } from "./scope.ts";
+
 export const OPERATION_STATUSES = ["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
 export type OperationStatus = (typeof OPERATION_STATUSES)[number];
 
-export const OPERATION_KINDS = ["image_import", "instance", "checkpoint"] as const;
-export type OperationKind = (typeof OPERATION_KINDS)[number];
+/** What clients see of a kind of operation. */
+export interface KindFacts {
+  /** name of an operation of the kind, in all views */
+  readonly label: string;
+  /** the same within a sentence, with its article */
+  readonly noun: string;
+  /** part of the name of the metric of its phases */
+  readonly metric: string;
+  /** scope that a request for one needs; all kinds are read with `operations:read` */
+  readonly scope: Scope;
+  /** true: it works on an image that exists before it */
+  readonly hasInputImage: boolean;
+  /** its steps in their order, each with a duration in the metrics and in the log */
+  readonly phases: readonly string[];
+}
+
+/** All kinds of operations, by their names on the wire. Their work is defined in `supervisor/kinds`. */
+export const KIND_FACTS = {
+  image_import: {
+    label: "Import",
+    noun: "an import",
+    metric: "import",
+    scope: "images:import",
+    hasInputImage: false,
+    phases: ["queue", "resolve", "pull", "unpack", "build", "clone", "mount", "index", "publish"],
+  },
+  instance: {
+    label: "Run",
+    noun: "an instance",
+    metric: "spawn",
+    scope: "instances:spawn",
+    hasInputImage: true,
+    phases: ["queue", "clone", "attach", "mount", "files", "exec", "freeze", "index", "publish"],
+  },
+  checkpoint: {
+    label: "Checkpoint",
+    noun: "a checkpoint",
+    metric: "checkpoint",
+    scope: "instances:exec",
+    hasInputImage: true,
+    phases: ["queue", "copy", "clone", "mount", "index", "publish"],
+  },
+} as const satisfies Readonly<Record<string, KindFacts>>;
+
+export type OperationKind = keyof typeof KIND_FACTS;
+export const OPERATION_KINDS = Object.keys(KIND_FACTS) as [OperationKind, ...OperationKind[]];
+
+/** A step of an operation of any kind. */
+export type Phase = (typeof KIND_FACTS)[OperationKind]["phases"][number];
 
 export const OPERATION_TRANSITIONS = ["start", "succeed", "fail", "cancel"] as const;
 export type OperationTransition = (typeof OPERATION_TRANSITIONS)[number];

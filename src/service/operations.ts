@@ -36,8 +36,8 @@ export type Operation = Pick<
 export interface ListOperations extends ListRequest {
   readonly status?: OperationStatus | undefined;
   readonly kind?: OperationKind | undefined;
-  /** leaves out the operations of this kind, unless `kind` is given */
-  readonly exceptKind?: OperationKind | undefined;
+  /** only operations of these kinds, two at least, unless `kind` is given */
+  readonly kinds?: readonly OperationKind[] | undefined;
 }
 
 export interface OperationUseCases {

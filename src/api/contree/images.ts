@@ -1,6 +1,7 @@
 import { Elysia } from "elysia";
 import type { ImageId } from "../../domain/ids.ts";
 import { IMPORT_TIMEOUT_SECONDS_MAX } from "../../domain/image.ts";
+import { KIND_FACTS } from "../../domain/operation.ts";
 import type { ImportImage } from "../../service/images.ts";
 import { mapped } from "../json-stream.ts";
 import { json, respond } from "../reply.ts";
@@ -89,7 +90,7 @@ export function imageRoutes(surface: ContreeSurface) {
         const id = await images.import(principal, importOf(body));
         return respond(json(201, { uuid: id }, operationLocation(surface, id)), request) as never;
       },
-      { takes: { scope: "images:import" }, ...IMPORT },
+      { takes: { scope: KIND_FACTS.image_import.scope }, ...IMPORT },
     )
     .patch(
       "/:uuid/tag",

@@ -1,4 +1,5 @@
 import { Elysia } from "elysia";
+import { KIND_FACTS } from "../../domain/operation.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
@@ -33,6 +34,6 @@ export function instanceRoutes(surface: ContreeSurface) {
       using outputs = new SentOutputs();
       return respond(await outputs.reply(spawned, 201, operationLocation(surface, id)), request) as never;
     },
-    { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
+    { takes: { scope: KIND_FACTS.instance.scope, bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
   );
 }

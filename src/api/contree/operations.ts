@@ -14,6 +14,7 @@ import { importFields, instanceFields } from "./metadata.ts";
 import { resultImage, resultOf, type SummaryParts, summaryOf } from "./operation-wire.ts";
 import { pageOf, pageReply } from "./page.ts";
 import {
+  KINDS,
   kindOf,
   OperationDetails,
   OperationQuery,
@@ -64,7 +65,7 @@ export function operationRoutes(surface: ContreeSurface) {
       async ({ request, principal, query }) => {
         const status = statusOf(query.status);
         const { signal } = request;
-        const filter = { ...pageOf(query), kind: kindOf(query.kind), exceptKind: "checkpoint", signal } as const;
+        const filter = { ...pageOf(query), kind: kindOf(query.kind), kinds: KINDS, signal } as const;
         const found = status === "ASSIGNED" ? [] : await operations.list(principal, { ...filter, status });
         const parts = summaryParts(surface, principal, found);
         return respond(await pageReply(mapped(found, (operation) => summaryOf(operation, parts))), request) as never;

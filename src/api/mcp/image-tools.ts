@@ -2,6 +2,7 @@ import { Type } from "@sinclair/typebox";
 import { ApiError } from "../../domain/errors.ts";
 import { isoTime } from "../../domain/ids.ts";
 import { isTag, TAG_RULE } from "../../domain/image.ts";
+import { KIND_FACTS } from "../../domain/operation.ts";
 import type { ImageStep } from "../../service/images.ts";
 import { answer, facts } from "./answer.ts";
 import { endIfLeft } from "./ending.ts";
@@ -60,7 +61,7 @@ export const IMAGE_TOOLS: readonly Tool[] = [
       wait_seconds: optional(WAIT_SECONDS),
     }),
     annotations: { destructiveHint: false, openWorldHint: true },
-    scope: "images:import",
+    scope: KIND_FACTS.image_import.scope,
     async run({ reference, tag, wait_seconds: wait = WAIT_SECONDS_DEFAULT }, call) {
       requireTag(tag);
       const source = { kind: "registry", reference } as const;

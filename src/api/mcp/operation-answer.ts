@@ -76,7 +76,7 @@ function endLines(operation: Operation): string[] {
   if (kind === "instance") return runLines(operation);
   const { image, tag, ...figures } = operation.result as StoredImportResult;
   const tagged = tag === undefined ? "" : `, tag ${tag}`;
-  const digest = kind === "image_import" ? `, digest ${figures.digest}` : "";
+  const digest = figures.digest === undefined ? "" : `, digest ${figures.digest}`;
   return [`image ${image}${tagged}: ${shownBytes(figures.size_bytes)}${digest}`, "run starts commands from it"];
 }
 

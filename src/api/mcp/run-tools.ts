@@ -3,7 +3,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { NetworkInput } from "../../domain/network.ts";
-import { OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
+import { KIND_FACTS, OPERATION_KINDS, OPERATION_STATUSES } from "../../domain/operation.ts";
 import type { FileInput } from "../../domain/spawn.ts";
 import { parseRuleText } from "../../network/rules.ts";
 import { answer, facts, text } from "./answer.ts";
@@ -136,7 +136,7 @@ export const RUN_TOOLS: readonly Tool[] = [
       "fails). Returns exit code, new image and output. If it still runs after wait_seconds, the run goes on: use follow.",
     input: RUN_INPUT,
     annotations: { destructiveHint: false, openWorldHint: true },
-    scope: "instances:spawn",
+    scope: KIND_FACTS.instance.scope,
     run(input, call) {
       const { detach, wait_seconds, output_bytes } = input;
       return spawned(input, call).then((id) => settled(call, id, { detach, wait_seconds, output_bytes }));
@@ -186,7 +186,7 @@ export const RUN_TOOLS: readonly Tool[] = [
       wait_seconds: optional(WAIT_SECONDS),
     }),
     annotations: ADDS,
-    scope: "instances:exec",
+    scope: KIND_FACTS.checkpoint.scope,
     async run({ operation, tag, wait_seconds: wait = WAIT_SECONDS_DEFAULT }, call) {
       requireTag(tag);
       const id = await call.service.instances.checkpoint(call.principal, { id: operationId(operation), tag });

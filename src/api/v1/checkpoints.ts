@@ -1,5 +1,6 @@
 import { Elysia } from "elysia";
 import type { OperationId } from "../../domain/ids.ts";
+import { KIND_FACTS } from "../../domain/operation.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { CheckpointRequest } from "./schema/instances.ts";
 import { AcceptedOperation } from "./schema/operations.ts";
@@ -23,6 +24,6 @@ export function checkpointRoutes(surface: Surface) {
       const wanted = { id: params.uuid as OperationId, tag, timeoutSeconds: timeout };
       return accepted(surface, request, 202, await surface.service.instances.checkpoint(principal, wanted));
     },
-    { takes: { scope: "instances:exec" }, ...CHECKPOINT },
+    { takes: { scope: KIND_FACTS.checkpoint.scope }, ...CHECKPOINT },
   );
 }

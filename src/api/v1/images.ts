@@ -2,6 +2,7 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { FileId, ImageId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
+import { KIND_FACTS } from "../../domain/operation.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { imageOf } from "./image-wire.ts";
 import { Image, ImportRequest, LoadRequest, SetTagRequest } from "./schema/images.ts";
@@ -82,7 +83,7 @@ export function imagesRoutes(surface: Surface) {
         const wanted = { source, credentials, tag, timeoutSeconds: timeout };
         return accepted(surface, request, 202, await surface.service.images.import(principal, wanted));
       },
-      { takes: { scope: "images:import" }, ...IMPORT },
+      { takes: { scope: KIND_FACTS.image_import.scope }, ...IMPORT },
     )
     .post(
       "/load",
@@ -95,7 +96,7 @@ export function imagesRoutes(surface: Surface) {
           await surface.service.images.import(principal, { source, tag, timeoutSeconds: timeout }),
         );
       },
-      { takes: { scope: "images:import" }, ...LOAD },
+      { takes: { scope: KIND_FACTS.image_import.scope }, ...LOAD },
     )
     .patch(
       "/:uuid/tag",

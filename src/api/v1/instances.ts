@@ -2,6 +2,7 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
+import { KIND_FACTS } from "../../domain/operation.ts";
 import type { SpawnInput } from "../../domain/spawn.ts";
 import { authorize } from "../auth.ts";
 import { watchCredential } from "../output/credential-watch.ts";
@@ -70,7 +71,7 @@ export function instanceRoutes(surface: Surface) {
         if (typeof body.network === "object") authorize(principal, "instances:network");
         return accepted(surface, request, 201, await surface.service.instances.spawn(principal, spawnOf(body)));
       },
-      { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
+      { takes: { scope: KIND_FACTS.instance.scope, bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
     )
     .patch(
       "/:uuid",

@@ -4,7 +4,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import { isTerminal, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
+import { isTerminal, KIND_FACTS, type StoredInstanceResult, type StoredOutput } from "../../domain/operation.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import type { Operation as StoredOperation } from "../../service/operations.ts";
 import type { Principal } from "../../service/parts.ts";
@@ -171,7 +171,7 @@ function operationOf(operation: StoredOperation, result: Record<string, unknown>
 function aboutOf({ kind, imageId }: StoredOperation, line: string | undefined): Pick<Operation, "about" | "image"> {
   return {
     ...given({ about: line }),
-    ...(kind === "image_import" || imageId === null ? {} : { image: imageId }),
+    ...(KIND_FACTS[kind].hasInputImage ? given({ image: imageId }) : {}),
   };
 }
 

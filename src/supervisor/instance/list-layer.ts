@@ -1,6 +1,6 @@
 import { rm } from "node:fs/promises";
+import type { Phase } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
-import type { Phase } from "../../metrics.ts";
 import { type Indexing, indexDisk, type LayerParts, type ListedDisk } from "../../storage/layers/staged-layer.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";

@@ -1,8 +1,8 @@
 import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
-import type { EndStatus, OperationKind } from "../../domain/operation.ts";
+import type { EndStatus, OperationKind, Phase } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
-import type { Metrics, Phase } from "../../metrics.ts";
+import type { Metrics } from "../../metrics.ts";
 import type { EventLogs } from "./event-logs.ts";
 
 /** The operation that changed. */
@@ -85,17 +85,13 @@ export function logChanges(changes: OperationChanges, log: Log): Disposable {
 /** Counts the operations that end, and records the duration of their steps. */
 export function countChanges(
   changes: OperationChanges,
-  metrics: Pick<Metrics, "operationsEnded" | "spawnPhaseSeconds" | "importPhaseSeconds" | "checkpointPhaseSeconds">,
+  metrics: Pick<Metrics, "operationsEnded" | "phaseSeconds">,
 ): Disposable {
   return changes.subscribe((change) => {
     if (change.type !== "ended") return;
     const { operation, status, phases } = change;
     metrics.operationsEnded.add({ kind: operation.kind, state: status.toLowerCase() });
-    const histogram = {
-      image_import: metrics.importPhaseSeconds,
-      instance: metrics.spawnPhaseSeconds,
-      checkpoint: metrics.checkpointPhaseSeconds,
-    }[operation.kind];
+    const histogram = metrics.phaseSeconds[operation.kind];
     for (const [phase, ms] of phases) histogram.observe({ phase }, ms / 1000);
   });
 }

@@ -2,6 +2,7 @@ import { useSeconds } from "../browser/clock.ts";
 import { classes } from "../parts/classes.ts";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { Icon } from "../parts/icon.tsx";
+import { kindLabel } from "../parts/status-mark.tsx";
 import { bytesText, countText, durationText } from "../text/format.ts";
 import { printable } from "../text/printable.ts";
 import { memo } from "./memo.ts";
@@ -63,7 +64,7 @@ function ImageContent({ image, search }: { readonly image: ImageNode; readonly s
       <span class="branches-command">
         {failure === null ? null : <span class="branches-failure">{failure}</span>}
         {image.command === null ? (
-          <span class="branches-about">{image.origin === "checkpoint" ? "Checkpoint" : "Import"}</span>
+          <span class="branches-about">{kindLabel(image.origin)}</span>
         ) : (
           <Highlighted text={image.command} search={search} isMono />
         )}

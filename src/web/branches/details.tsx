@@ -6,7 +6,7 @@ import { Button, ButtonLink } from "../parts/button.tsx";
 import { Identifier } from "../parts/copy-button.tsx";
 import { Age, Bytes } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
-import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
+import { kindLabel, StatusMark } from "../parts/status-mark.tsx";
 import { countOf, countText, shortId } from "../text/format.ts";
 import { type ItemActions, linkToImage, linkToRunHere } from "./actions.ts";
 import type { Item } from "./model/folds.ts";
@@ -94,7 +94,7 @@ function ImageDetails({ image, actions, onReveal }: Omit<DetailsProps, "item"> &
           </Fact>
         ) : null}
         <Fact name="Operation">
-          <Link href={`/runs/${image.operation}`}>{KIND_LABELS[image.origin]}</Link>
+          <Link href={`/runs/${image.operation}`}>{kindLabel(image.origin)}</Link>
         </Fact>
         <Fact name="Size added">
           <Bytes value={image.addedBytes} isSigned />

@@ -10,7 +10,7 @@ import { Age, Bytes } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { Badge, KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
+import { Badge, kindLabel, StatusMark } from "../parts/status-mark.tsx";
 import { shortId } from "../text/format.ts";
 import { linkTo } from "./link.ts";
 
@@ -86,7 +86,7 @@ function Step({ step, isShown }: { readonly step: ImageStep; readonly isShown: b
           </Badge>
         )}
         {deleted || parent === undefined ? null : <Link href={linkTo(uuid, "changes")}>Changes</Link>}
-        <Link href={`/runs/${operation}`}>{KIND_LABELS[step.kind]}</Link>
+        <Link href={`/runs/${operation}`}>{kindLabel(step.kind)}</Link>
       </p>
     </li>
   );

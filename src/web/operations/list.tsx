@@ -12,7 +12,7 @@ import { type Choice, Select } from "../parts/field.tsx";
 import { offsetOf, PAGE_ROWS, Pages } from "../parts/lists/pages.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { KIND_LABELS, statusLabel } from "../parts/status-mark.tsx";
+import { kindLabel, statusLabel } from "../parts/status-mark.tsx";
 import { OperationTable } from "./table.tsx";
 
 const STATUSES = [
@@ -22,7 +22,7 @@ const STATUSES = [
 
 const KINDS = [
   { value: "", label: "Any" },
-  ...OPERATION_KINDS.map((kind) => ({ value: kind, label: KIND_LABELS[kind] })),
+  ...OPERATION_KINDS.map((kind) => ({ value: kind, label: kindLabel(kind) })),
 ] as const;
 
 const TIMES = [

@@ -5,7 +5,7 @@ import { Link } from "../browser/router.ts";
 import { Age, Duration } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { type Column, Table } from "../parts/lists/table.tsx";
-import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
+import { kindLabel, StatusMark } from "../parts/status-mark.tsx";
 import { shortId } from "../text/format.ts";
 import { ImageLink } from "./image-link.tsx";
 import { endOf, resultImage, tookMs } from "./outcome.ts";
@@ -23,7 +23,7 @@ const columnsAt = (now: number): readonly Column<Operation>[] => [
     isWide: true,
     cell: (operation) => <Command {...operation} />,
   },
-  { id: "kind", label: "Kind", cell: ({ kind }) => KIND_LABELS[kind] },
+  { id: "kind", label: "Kind", cell: ({ kind }) => kindLabel(kind) },
   { id: "from", label: "From", cell: ({ image }) => imageCell(image) },
   { id: "result", label: "Result", cell: (operation) => imageCell(resultImage(operation)) },
   {
@@ -47,7 +47,7 @@ function Command({ id, kind, about, status, error }: Operation) {
   return (
     <div class="ellipsis">
       <Link href={`/runs/${id}`}>
-        <GuestText text={about ?? `${KIND_LABELS[kind]} ${shortId(id)}`} isMono hasTitle />
+        <GuestText text={about ?? `${kindLabel(kind)} ${shortId(id)}`} isMono hasTitle />
       </Link>
       {status !== "FAILED" || error === undefined ? null : (
         <div class="muted small">

@@ -1,13 +1,10 @@
 import type { ComponentChildren } from "preact";
-import type { Operation, OperationStatus } from "../../client/types.ts";
+import type { OperationStatus } from "../../client/types.ts";
+import { KIND_FACTS, type OperationKind } from "../../domain/operation.ts";
 import { classes } from "./classes.ts";
 
 /** What an operation of each kind is called, in all views. */
-export const KIND_LABELS: Readonly<Record<Operation["kind"], string>> = {
-  instance: "Run",
-  image_import: "Import",
-  checkpoint: "Checkpoint",
-};
+export const kindLabel = (kind: OperationKind): string => KIND_FACTS[kind].label;
 
 export type BadgeTone = "neutral" | "accent" | "warning" | "danger";
 

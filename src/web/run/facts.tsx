@@ -7,7 +7,7 @@ import { Button } from "../parts/button.tsx";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
-import { KIND_LABELS } from "../parts/status-mark.tsx";
+import { kindLabel } from "../parts/status-mark.tsx";
 import { bytesText } from "../text/format.ts";
 import { printable } from "../text/printable.ts";
 import { problemOfOperation } from "./failure.ts";
@@ -37,7 +37,7 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
   const failure = problemOfOperation(operation);
   return (
     <>
-      {failure === null ? null : <ProblemNote problem={failure} title={`${KIND_LABELS[operation.kind]} failed`} />}
+      {failure === null ? null : <ProblemNote problem={failure} title={`${kindLabel(operation.kind)} failed`} />}
       {command?.oom_killed === true ? <p class="run-note">The sandbox ran out of memory.</p> : null}
       {command?.timed_out === true ? <p class="run-note">The time limit ended the command.</p> : null}
       <dl class="figures run-figures">

@@ -17,7 +17,7 @@ import { Empty } from "../parts/empty.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
-import { KIND_LABELS, StatusMark } from "../parts/status-mark.tsx";
+import { kindLabel, StatusMark } from "../parts/status-mark.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { shortId } from "../text/format.ts";
 import { RunActions } from "./actions.tsx";
@@ -52,7 +52,7 @@ export function RunPage({ id }: { readonly id: string }) {
   }, [turns]);
   const { value } = operation;
   const heading =
-    asked.value === undefined ? `${KIND_LABELS[value?.kind ?? "instance"]} ${shortId(id)}` : requestText(asked.value);
+    asked.value === undefined ? `${kindLabel(value?.kind ?? "instance")} ${shortId(id)}` : requestText(asked.value);
   if (value === undefined && operation.problem !== undefined) {
     return <Missing id={id} problem={operation.problem} onRetry={operation.reload} />;
   }

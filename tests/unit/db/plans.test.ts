@@ -148,7 +148,7 @@ test("branches are read in the order of their index", async () => {
 
 describe("a page is found in a covering index", () => {
   const bounds = { since: [{ sinceMs: 10 }], until: [{ untilMs: 1_000_000 }] };
-  const kinds = [{ kind: "instance" }, { exceptKind: "checkpoint" }];
+  const kinds = [{ kind: "instance" }, { kinds: ["instance", "image_import"] }];
   const operations = combinations({ status: [{ status: "FAILED" }], kind: kinds, ...bounds });
   const images = combinations({
     tagged: [{ tagged: true }, { tagged: false }],

@@ -4,7 +4,8 @@ import { flag, orNull, Page, Timestamp, Uuid } from "./common.ts";
 
 /** States of this dialect; no operation is ever ASSIGNED. */
 const STATUSES = ["PENDING", "ASSIGNED", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
-const KINDS = ["instance", "image_import"] as const;
+/** Kinds of operations of this dialect; operations of other kinds are in no list. */
+export const KINDS = ["instance", "image_import"] as const;
 
 /** A value in a query, or the member of a Python enumeration that some clients send for it, such as `OperationKind.INSTANCE`. */
 const valueOrMember = (name: string, enumeration: string, values: readonly string[]) => {

@@ -1,5 +1,4 @@
-/** How an image came to be. */
-export type Origin = "image_import" | "instance" | "checkpoint";
+import type { OperationKind } from "../../../domain/operation.ts";
 
 /** What the appliance tells of an image in the forest. */
 export interface ImageRow {
@@ -11,7 +10,7 @@ export interface ImageRow {
   readonly tag: string | null;
   /** `milliseconds` since 1970 */
   readonly createdAt: number;
-  readonly origin: Origin;
+  readonly origin: OperationKind;
   /** begin of the command, or of the reference that was imported; null when none is known */
   readonly command: string | null;
   /** null for an import, and for a checkpoint */
@@ -31,7 +30,7 @@ export interface RunRow {
   readonly id: string;
   /** what it runs on; null for an import */
   readonly imageId: string | null;
-  readonly origin: Origin;
+  readonly origin: OperationKind;
   readonly state: RunState;
   /** begin of the command, or of the reference that is imported; null when none is known */
   readonly command: string | null;

@@ -1,7 +1,8 @@
+import { KIND_FACTS } from "../../../domain/operation.ts";
 import { countOf, countText, shortId } from "../../text/format.ts";
 import { printable } from "../../text/printable.ts";
 import type { Item } from "./folds.ts";
-import type { ImageNode, Origin, RunRow, RunState } from "./forest.ts";
+import type { ImageNode, RunRow, RunState } from "./forest.ts";
 import type { Search } from "./search.ts";
 
 export function nameOf({ id, tag }: Pick<ImageNode, "id" | "tag">): string {
@@ -27,14 +28,8 @@ const STATES: Readonly<Record<RunState, string>> = {
   cancelled: "Cancelled",
 };
 
-const RUN_NAMES: Readonly<Record<Origin, string>> = {
-  image_import: "Import · ",
-  instance: "",
-  checkpoint: "Checkpoint · ",
-};
-
 export function runName({ origin, state }: Pick<RunRow, "origin" | "state">): string {
-  return `${RUN_NAMES[origin]}${STATES[state]}`;
+  return origin === "instance" ? STATES[state] : `${KIND_FACTS[origin].label} · ${STATES[state]}`;
 }
 
 /** What went wrong with the command of an image; null when nothing did. */
