@@ -1,6 +1,7 @@
 import { type ParseArgsOptionsConfig, parseArgs } from "node:util";
 import type { Environment } from "../config/config.ts";
 import { given } from "../domain/given.ts";
+import { bytesOfSize, DURATION_FORM, SIZE_FORM, secondsOfDuration } from "../domain/text/quantities.ts";
 import type { Io } from "./io.ts";
 
 /** Exit codes of coppice itself; after a run, the exit code is that of the command in the sandbox. */
@@ -187,6 +188,26 @@ export function expectPositionals(positionals: readonly string[], ...names: stri
   if (missing !== undefined) throw new UsageError(`${missing} is missing`);
   if (positionals.length > names.length) throw new UsageError(`unexpected argument ${positionals[names.length]}`);
   return [...positionals];
+}
+
+/** Reads an option that is a size of at least `min`, in `bytes`. @throws UsageError */
+export function sizeOption(name: string, value: string | undefined, min: number): number | undefined {
+  if (value === undefined) return undefined;
+  const bytes = bytesOfSize(value);
+  if (bytes === null || bytes < min) throw new UsageError(`--${name} must be ${SIZE_FORM}`);
+  return bytes;
+}
+
+/** Reads an option that is a duration of a second or more, in `seconds`. @throws UsageError */
+export function secondsOption(name: string, value: string | undefined): number | undefined {
+  return value === undefined ? undefined : secondsOf(`--${name}`, value);
+}
+
+/** Reads a duration of a second or more, in `seconds`. @throws UsageError which begins with `name` */
+export function secondsOf(name: string, value: string): number {
+  const seconds = secondsOfDuration(value);
+  if (seconds === null || seconds < 1) throw new UsageError(`${name} must be ${DURATION_FORM}`);
+  return seconds;
 }
 
 /** Reads an option that must be an integer of at least `min`. @throws UsageError */

@@ -11,8 +11,8 @@ import {
   type Command,
   command,
   expectPositionals,
-  integerOption,
   JSON_OPTION,
+  secondsOption,
   UsageError,
 } from "./command.ts";
 import type { Io } from "./io.ts";
@@ -31,7 +31,7 @@ export const imageCommands: readonly Command[] = [
     examples: ["coppice image import registry.example.net/library/busybox:1.36 --tag busybox"],
     options: {
       tag: { type: "string", value: "NAME", doc: "tag the image" },
-      timeout: { type: "string", value: "SECONDS", doc: "time limit of the import" },
+      timeout: { type: "string", value: "DURATION", doc: "time limit of the import, such as 90s or 30m" },
       username: {
         type: "string",
         value: "NAME",
@@ -43,7 +43,7 @@ export const imageCommands: readonly Command[] = [
     async run({ options, positionals, io, environment }) {
       const [registry = ""] = expectPositionals(positionals, "REFERENCE");
       const { tag, username } = options;
-      const timeout = integerOption("timeout", options.timeout, 1);
+      const timeout = secondsOption("timeout", options.timeout);
       const client = openClient(environment, options.url);
       const request = {
         registry,
@@ -68,14 +68,14 @@ export const imageCommands: readonly Command[] = [
     examples: ["coppice image load busybox.tar --tag busybox", "docker save busybox | coppice image load -"],
     options: {
       tag: { type: "string", value: "NAME", doc: "tag the image" },
-      timeout: { type: "string", value: "SECONDS", doc: "time limit of the import" },
+      timeout: { type: "string", value: "DURATION", doc: "time limit of the import, such as 90s or 30m" },
       ...JSON_OPTION,
       ...CLIENT_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       const [path = ""] = expectPositionals(positionals, "FILE");
       const { tag } = options;
-      const timeout = integerOption("timeout", options.timeout, 1);
+      const timeout = secondsOption("timeout", options.timeout);
       const client = openClient(environment, options.url);
       const body = await archiveBody(path, io);
       const file = await uploadArchive(client, body, io);

@@ -14,7 +14,7 @@ import {
   EXIT_USAGE,
   expectPositionals,
   JSON_OPTION,
-  UsageError,
+  secondsOf,
 } from "./command.ts";
 import { auditOf, networkCommand, refusalsOf } from "./network.ts";
 import { listed, PAGING_OPTIONS } from "./paging.ts";
@@ -117,13 +117,13 @@ export const operationCommands: readonly Command[] = [
     summary: "give a running instance more time",
     synopsis: "ID DURATION",
     description:
-      "Lets the command of an instance run for DURATION from now on, such as 90s, 15m or 2h. The time can only\n" +
-      "grow, up to the longest that the appliance allows.",
+      "Lets the command of an instance run for DURATION from now on: 60 (seconds), 90s, 30m, 2h, 7d. The time\n" +
+      "can only grow, up to the longest that the appliance allows.",
     examples: ["coppice op extend 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 30m"],
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = "", duration = ""] = expectPositionals(positionals, "ID", "DURATION");
-      const seconds = secondsOf(duration);
+      const seconds = secondsOf("DURATION", duration);
       const client = openClient(environment, options.url);
       const uuid = encodeURIComponent(id);
       const operation = await answerOf(client.v1.operations({ id: uuid }).get());
@@ -155,15 +155,6 @@ export const operationCommands: readonly Command[] = [
     },
   }),
 ];
-
-const SECONDS_OF_UNIT: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };
-
-/** A duration such as `90s`, `15m`, `2h`, `1d`; a number alone is seconds. @throws UsageError */
-export function secondsOf(text: string): number {
-  const [, number, unit = "s"] = /^([1-9]\d{0,8})([smhd])?$/.exec(text) ?? [];
-  if (number === undefined) throw new UsageError(`${text} must be a duration such as 90s, 15m or 2h`);
-  return Number(number) * (SECONDS_OF_UNIT[unit] ?? 1);
-}
 
 /** Says what is allowed from now on, where the appliance says it from the start on; null for any other error. */
 function tooLong(error: unknown, ranSeconds: number): CliError | null {

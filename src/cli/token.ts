@@ -3,11 +3,11 @@ import { chmod, mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
 import { tokenFileOf } from "../config/client.ts";
 import type { Environment } from "../config/config.ts";
-import { parseDuration } from "../config/keys.ts";
 import type { Database } from "../db/database.ts";
 import { ApiError } from "../domain/errors.ts";
 import { type AccountId, isoTime } from "../domain/ids.ts";
 import { SCOPES } from "../domain/scope.ts";
+import { DURATION_FORM, msOfDuration } from "../domain/text/quantities.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import type { TokenKeys } from "../storage/token-keys.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
@@ -39,7 +39,7 @@ export const tokenCommands: readonly Command[] = [
         choices: SCOPES,
         doc: "permission, * for all but operator (default: *)",
       },
-      ttl: { type: "string", value: "TIME", doc: `validity, such as 12h or 90d (default: ${TTL_DEFAULT})` },
+      ttl: { type: "string", value: "DURATION", doc: `validity, such as 12h or 90d (default: ${TTL_DEFAULT})` },
       save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },
       ...JSON_OPTION,
       ...DATA_OPTIONS,
@@ -117,7 +117,7 @@ export const tokenCommands: readonly Command[] = [
     options: {
       grace: {
         type: "string",
-        value: "TIME",
+        value: "DURATION",
         doc: "validity of older tokens from now on, 0 to end them (default: 7d)",
       },
       ...JSON_OPTION,
@@ -197,8 +197,8 @@ async function usage<T>(work: () => Promise<T>): Promise<T> {
 }
 
 function durationOption(name: string, text: string): number {
-  const ms = parseDuration(text);
-  if (ms === undefined) throw new UsageError(`--${name} must be a duration such as 90s, 15m, 12h or 90d`);
+  const ms = msOfDuration(text);
+  if (ms === null || ms === 0) throw new UsageError(`--${name} must be ${DURATION_FORM}`);
   return ms;
 }
 

@@ -1,3 +1,11 @@
+import {
+  bytesOfSize,
+  DURATION_FORM,
+  durationText,
+  msOfDuration,
+  SIZE_FORM,
+  sizeText,
+} from "../domain/text/quantities.ts";
 import { LOG_LEVELS } from "../log.ts";
 import { readHosts, readProxy, readRules, readServers } from "./network.ts";
 
@@ -15,8 +23,7 @@ export interface ConfigKey<T> {
   parse(raw: unknown): T;
 }
 
-const DURATION_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 } as const;
-const SIZE_BYTES = { "": 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 } as const;
+const DURATION_MS = { s: 1000, m: 60_000, d: 86_400_000 } as const;
 
 type Doc<T> = { readonly default: T; readonly doc: string };
 
@@ -76,24 +83,13 @@ function choice<const T extends readonly string[]>(values: T, doc: Doc<T[number]
   return key(`one of ${values.join(", ")}`, (raw) => values.find((value) => value === raw), doc);
 }
 
-function scaled(raw: unknown, units: Readonly<Record<string, number>>): number | undefined {
-  const match = /^(\d+)\s*([A-Za-z]*)$/.exec(String(raw));
-  const unit = units[match?.[2] ?? "?"];
-  if (match === null || unit === undefined) return undefined;
-  const value = Number(match[1]) * unit;
-  return Number.isSafeInteger(value) && value > 0 ? value : undefined;
-}
+const positive = (value: number | null): number | undefined => (value === null || value === 0 ? undefined : value);
 
-const size = (doc: Doc<number>): ConfigKey<number> =>
-  key("bytes, or a size such as 512MiB or 5GiB", (raw) => scaled(raw, SIZE_BYTES), doc);
+const size = (doc: Doc<number>): ConfigKey<number> => key(SIZE_FORM, (raw) => positive(bytesOfSize(String(raw))), doc);
 
-/** `milliseconds` of a duration such as 90s, 15m, 12h or 90d; undefined when `raw` is not a duration. */
-export function parseDuration(raw: unknown): number | undefined {
-  return scaled(raw, DURATION_MS);
-}
-
+/** In `milliseconds`. */
 const duration = (doc: Doc<number>): ConfigKey<number> =>
-  key("a duration such as 90s, 15m, 12h or 90d", parseDuration, doc);
+  key(DURATION_FORM, (raw) => positive(msOfDuration(String(raw))), doc);
 
 /** A list: an array in the file, and a text with blanks between the entries elsewhere. */
 function list(
@@ -277,13 +273,7 @@ export function shownDefault(name: KeyName): string {
   const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
   if (value === null) return "unset";
   if (Array.isArray(value)) return value.join(" ") || "none";
-  if (form.startsWith("bytes")) return shownScaled(value as number, SIZE_BYTES);
-  if (form.startsWith("a duration"))
-    return shownScaled(value as number, { s: DURATION_MS.s, h: DURATION_MS.h, d: DURATION_MS.d });
+  if (form === SIZE_FORM) return sizeText(value as number);
+  if (form === DURATION_FORM) return durationText((value as number) / 1000);
   return String(value);
-}
-
-function shownScaled(value: number, units: Readonly<Record<string, number>>): string {
-  const [unit, scale] = Object.entries(units).findLast(([, candidate]) => value % candidate === 0) ?? ["", 1];
-  return `${value / scale}${unit}`;
 }

@@ -67,7 +67,9 @@ describe("the form of a run", () => {
     await page.getByText("Limits", { exact: true }).click();
     await page.getByLabel("Memory").fill("much");
     await page.getByRole("button", { name: "Run", exact: true }).click();
-    await page.getByText("resources.memory_bytes must be a size such as 512M or 2G").waitFor();
+    await page
+      .getByText("resources.memory_bytes must be a size such as 512M, 512MiB or 2G, or a number of bytes")
+      .waitFor();
     await page.getByLabel("Memory").fill("900G");
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByText(/resources\.memory_bytes must be an integer from 1 to/).waitFor();

@@ -110,7 +110,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   network: ["domain", "system", "cgroup"],
   vm: ["domain", "system", "cgroup"],
   cgroup: ["domain", "system"],
-  config: ["domain/network.ts", "log.ts"],
+  config: ["domain/network.ts", "domain/text/quantities.ts", "log.ts"],
   "config/network.ts": ["domain", "network/rules.ts"],
   system: [],
   domain: [],

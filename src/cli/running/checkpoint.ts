@@ -3,7 +3,7 @@ import type { CheckpointResult } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
 import { shownDuration, shownSize } from "../../domain/text/shown.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
-import { command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
+import { command, expectPositionals, JSON_OPTION, secondsOption } from "../command.ts";
 import { successOf } from "../wait.ts";
 
 export const checkpointCommand = command({
@@ -16,13 +16,13 @@ export const checkpointCommand = command({
   examples: ["coppice checkpoint 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 --tag before-upgrade"],
   options: {
     tag: { type: "string", value: "NAME", doc: "tag the image" },
-    timeout: { type: "string", value: "SECONDS", doc: "time limit of the checkpoint" },
+    timeout: { type: "string", value: "DURATION", doc: "time limit of the checkpoint, such as 90s or 30m" },
     ...JSON_OPTION,
     ...CLIENT_OPTIONS,
   },
   async run({ options, positionals, io, environment }) {
     const [id = ""] = expectPositionals(positionals, "ID");
-    const request = given({ tag: options.tag, timeout: integerOption("timeout", options.timeout, 1) });
+    const request = given({ tag: options.tag, timeout: secondsOption("timeout", options.timeout) });
     const client = openClient(environment, options.url);
     const uuid = await startCheckpoint(client, id, request);
     const operation = await successOf(client, { io, id: uuid, label: "making a checkpoint" });

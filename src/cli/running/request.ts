@@ -8,8 +8,7 @@ import { given } from "../../domain/given.ts";
 import { isTag } from "../../domain/image.ts";
 import { STDIN_BYTES_MAX } from "../../domain/instance.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
-import { bytesOfSize } from "../../domain/text/quantities.ts";
-import { CliError, integerOption, type OptionValues, UsageError } from "../command.ts";
+import { CliError, integerOption, type OptionValues, secondsOption, sizeOption, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { showProgress } from "../wait.ts";
 import { NETWORK_OPTIONS, networkField } from "./network.ts";
@@ -25,7 +24,7 @@ export const PROCESS_OPTIONS = {
   cwd: { type: "string", value: "DIR", doc: "working directory (default: /root)" },
   uid: { type: "string", value: "NUMBER", doc: "user id of the process (default: 0)" },
   gid: { type: "string", value: "NUMBER", doc: "group id of the process (default: 0)" },
-  timeout: { type: "string", value: "SECONDS", doc: "time limit of the process" },
+  timeout: { type: "string", value: "DURATION", doc: "time limit of the process: 60 (seconds), 90s, 30m, 2h, 7d" },
 } as const;
 
 /** Options of every command that starts an instance. */
@@ -39,7 +38,7 @@ export const INSTANCE_OPTIONS = {
   },
   hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
   cpus: { type: "string", value: "NUMBER", doc: "virtual CPUs of the sandbox" },
-  memory: { type: "string", value: "SIZE", doc: "memory of the sandbox, rounded up; a SIZE is bytes, or 512M, 2G" },
+  memory: { type: "string", value: "SIZE", doc: "memory of the sandbox, rounded up: 512M, 512MiB, 2G, or bytes" },
   disk: { type: "string", value: "SIZE", doc: "what the sandbox can write to its file system, rounded up" },
   "output-limit": {
     type: "string",
@@ -65,7 +64,7 @@ export function processFields(options: OptionValues<typeof PROCESS_OPTIONS>, env
     cwd: options.cwd,
     uid: integerOption("uid", options.uid, 0),
     gid: integerOption("gid", options.gid, 0),
-    timeout: integerOption("timeout", options.timeout, 1),
+    timeout: secondsOption("timeout", options.timeout),
   });
 }
 
@@ -97,14 +96,6 @@ function resourcesOf({ cpus, memory, disk }: InstanceValues): SpawnRequest["reso
     memory_bytes: sizeOption("memory", memory, 1),
     disk_bytes: sizeOption("disk", disk, 1),
   });
-}
-
-/** Reads an option that is a size of at least `min`, in `bytes`. @throws UsageError */
-function sizeOption(name: string, value: string | undefined, min: number): number | undefined {
-  if (value === undefined) return undefined;
-  const bytes = bytesOfSize(value);
-  if (bytes === null || bytes < min) throw new UsageError(`--${name} must be a size such as 512M or 2G`);
-  return bytes;
 }
 
 function variable(entry: string, environment: Environment): [string, string] {

@@ -1,5 +1,9 @@
-/* Quantities as people write them: `512M`, `1.5G`, `15m`. */
+/*
+ * Sizes and durations as people write them, in settings, on the command line and on the page: a number that may have a
+ * fraction, and a unit in upper or lower case.
+ */
 
+/** Powers of 1024, also where the unit is written as `M`, `MB` or `MiB`. */
 const BYTES_OF_UNIT: Readonly<Record<string, number>> = {
   "": 1,
   k: 1024,
@@ -7,16 +11,35 @@ const BYTES_OF_UNIT: Readonly<Record<string, number>> = {
   g: 1_073_741_824,
   t: 1_099_511_627_776,
 };
-const SECONDS_OF_UNIT: Readonly<Record<string, number>> = { "": 1, s: 1, m: 60, h: 3600, d: 86_400 };
+const MS_OF_UNIT: Readonly<Record<string, number>> = {
+  "": 1000,
+  ms: 1,
+  s: 1000,
+  m: 60_000,
+  h: 3_600_000,
+  d: 86_400_000,
+  w: 604_800_000,
+};
 
-/** Bytes of a size such as `512M` or `2 GiB`: powers of 1024; a number alone is bytes. Null for any other text. */
+/** Completes "KEY must be …". */
+export const SIZE_FORM = "a size such as 512M, 512MiB or 2G, or a number of bytes";
+/** Completes "KEY must be …". */
+export const DURATION_FORM = "a duration such as 90s, 30m, 2h or 7d, or a number of seconds";
+
+/** `bytes` of a size such as `512M`, `512MiB` or `1.5 G`; a number alone is bytes. Null for any other text. */
 export function bytesOfSize(text: string): number | null {
   return quantity(text, /^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i, BYTES_OF_UNIT);
 }
 
-/** Seconds of a duration such as `90`, `15m` or `2h`. Null for any other text. */
+/** `milliseconds` of a duration such as `60`, `90s` or `7d`; a number alone is seconds. Null for any other text. */
+export function msOfDuration(text: string): number | null {
+  return quantity(text, /^(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)$/i, MS_OF_UNIT);
+}
+
+/** The `seconds` of {@link msOfDuration}, rounded. */
 export function secondsOfDuration(text: string): number | null {
-  return quantity(text, /^(\d+(?:\.\d+)?)\s*([smhd]?)$/i, SECONDS_OF_UNIT);
+  const ms = msOfDuration(text);
+  return ms === null ? null : Math.round(ms / 1000);
 }
 
 function quantity(text: string, form: RegExp, units: Readonly<Record<string, number>>): number | null {
@@ -33,7 +56,7 @@ export function sizeText(bytes: number): string {
 
 /** The shortest exact text for a duration in `seconds`, which {@link secondsOfDuration} reads. */
 export function durationText(seconds: number): string {
-  return shortest(seconds, SECONDS_OF_UNIT);
+  return shortest(seconds, { "": 1, s: 1, m: 60, h: 3600, d: 86_400 });
 }
 
 function shortest(value: number, units: Readonly<Record<string, number>>): string {

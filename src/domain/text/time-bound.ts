@@ -1,19 +1,14 @@
 import { ApiError } from "../errors.ts";
+import { msOfDuration } from "./quantities.ts";
 
 /** The end of a time range. Both ends are inclusive, so fractions of a millisecond round inwards. */
 export type TimeBoundField = "since" | "until";
 
-const UNIT_MS: Readonly<Record<string, number>> = {
-  s: 1000,
-  m: 60_000,
-  h: 3_600_000,
-  d: 86_400_000,
-  w: 604_800_000,
-};
 /** Largest time that a Date can hold, in `milliseconds` on either side of the epoch. */
 const TIME_MS_MAX = 8_640_000_000_000_000;
 
-const RELATIVE = /^(\d{1,12})([smhdw])$/;
+/** A duration with a unit: a number alone could as well be a time. */
+const RELATIVE = /^\d{1,12}[smhdw]$/;
 /** A date, or date and time. A space before the offset is a "+" that was decoded as part of a query. */
 const ABSOLUTE =
   /^(\d{4})-(\d{2})-(\d{2})(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,18}))?)?(?:([Zz])|([+\- ])(\d{2})(?::?(\d{2}))?)?)?$/;
@@ -46,9 +41,8 @@ export function timeBounds(
 }
 
 function relativeTime(text: string, nowMs: number): number | null {
-  const match = RELATIVE.exec(text);
-  const unitMs = UNIT_MS[match?.[2] ?? ""];
-  return match === null || unitMs === undefined ? null : nowMs - Number(match[1]) * unitMs;
+  const ms = RELATIVE.test(text) ? msOfDuration(text) : null;
+  return ms === null ? null : nowMs - ms;
 }
 
 function absoluteTime(text: string, field: TimeBoundField): number | null {

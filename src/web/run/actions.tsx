@@ -3,7 +3,7 @@ import { answerOf } from "../../client/client.ts";
 import { startCheckpoint } from "../../client/imports.ts";
 import { cancelOperation, hasEnded } from "../../client/operations.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
-import { secondsOfDuration } from "../../domain/text/quantities.ts";
+import { DURATION_FORM, secondsOfDuration } from "../../domain/text/quantities.ts";
 import { queryOf } from "../browser/links.ts";
 import { navigate } from "../browser/router.ts";
 import { api } from "../data/api.ts";
@@ -141,10 +141,10 @@ function ExtendQuestion({ operation, onClose }: { readonly operation: Operation;
     >
       <Field
         label="From now"
-        hint="Such as 90s, 15m or 2h. The time limit can only grow."
+        hint="Such as 90s, 30m or 2h. The time limit can only grow."
         value={time}
         onValue={setTime}
-        problem={seconds === null ? "timeout must be a time such as 90s, 15m or 2h" : undefined}
+        problem={seconds === null ? `timeout must be ${DURATION_FORM}` : undefined}
       />
     </Confirm>
   );

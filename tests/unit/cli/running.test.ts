@@ -2,7 +2,20 @@ import { describe, expect, test } from "bun:test";
 import type { Io } from "../../../src/cli/io.ts";
 import { DetachKeys } from "../../../src/cli/running/detach-keys.ts";
 import { ReplayFilter } from "../../../src/cli/running/replay-filter.ts";
+import { processFields } from "../../../src/cli/running/request.ts";
 import { streamsOf, withTerm } from "../../../src/cli/running/streams.ts";
+
+test.each([
+  ["60", 60],
+  ["90s", 90],
+  ["30m", 1800],
+  ["2h", 7200],
+  ["7d", 604_800],
+])("--timeout %s", (timeout, seconds) => expect(processFields({ timeout }, {})).toEqual({ timeout: seconds }));
+
+test.each(["0", "0.2s", "soon", "-1"])("--timeout %s is refused", (timeout) => {
+  expect(() => processFields({ timeout }, {})).toThrow("--timeout must be a duration such as 90s, 30m, 2h or 7d");
+});
 
 describe("Ctrl-P Ctrl-Q", () => {
   /** What a process gets of keys that come in these pieces, and whether it was left. */

@@ -110,11 +110,16 @@ describe("values", () => {
     ["limits.file_bytes_max = 1048576", 1_048_576],
     ["limits.file_bytes_max = '5GiB'", 5 * 1024 ** 3],
     ["limits.file_bytes_max = '512 MiB'", 512 * 1024 ** 2],
+    ["limits.file_bytes_max = '512M'", 512 * 1024 ** 2],
+    ["limits.file_bytes_max = '1.5g'", 1.5 * 1024 ** 3],
   ])("size: %s", (text, bytes) => expect(load({ file: file(text) }).limits.fileBytesMax).toBe(bytes));
 
   test.each([
     ["operations.retention = '90s'", 90_000],
     ["operations.retention = '2w'", 1_209_600_000],
+    ["operations.retention = '250ms'", 250],
+    ["operations.retention = '60'", 60_000],
+    ["operations.retention = 60", 60_000],
   ])("duration: %s", (text, ms) => expect(load({ file: file(text) }).operations.retentionMs).toBe(ms));
 
   test.each([
@@ -124,9 +129,9 @@ describe("values", () => {
     ["COPPICE_LISTEN_PORT", ""],
     ["COPPICE_VM_EMULATION", "yes"],
     ["COPPICE_LISTEN_INSECURE", "1"],
-    ["COPPICE_OPERATIONS_RETENTION", "90"],
+    ["COPPICE_OPERATIONS_RETENTION", "90 days"],
     ["COPPICE_OPERATIONS_RETENTION", "0d"],
-    ["COPPICE_LIMITS_FILE_BYTES_MAX", "5GB"],
+    ["COPPICE_LIMITS_FILE_BYTES_MAX", "5GO"],
     ["COPPICE_LIMITS_FILE_BYTES_MAX", "99999999TiB"],
     ["COPPICE_PUBLIC_URL", "https://example.net/"],
     ["COPPICE_DATA_DIR", ""],

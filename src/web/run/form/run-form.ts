@@ -1,6 +1,13 @@
 import { toBase64 } from "../../../client/base64.ts";
 import type { AskedInstance, SpawnRequest } from "../../../client/types.ts";
-import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../domain/text/quantities.ts";
+import {
+  bytesOfSize,
+  DURATION_FORM,
+  durationText,
+  SIZE_FORM,
+  secondsOfDuration,
+  sizeText,
+} from "../../../domain/text/quantities.ts";
 import { type Rule, rulesOf, ruleText } from "./network-rules.ts";
 import { shellLine, shellWords } from "./shell-words.ts";
 
@@ -76,11 +83,10 @@ export function requestOf(form: RunForm): { readonly request: SpawnRequest } | {
     return found ?? undefined;
   };
   const whole = (value: string) => (/^\d+$/.test(value.trim()) ? Number(value) : null);
-  const size = "a size such as 512M or 2G";
   const resources = {
     vcpus: number("resources.vcpus", form.vcpus, whole, "a number"),
-    memory_bytes: number("resources.memory_bytes", form.memory, bytesOfSize, size),
-    disk_bytes: number("resources.disk_bytes", form.disk, bytesOfSize, size),
+    memory_bytes: number("resources.memory_bytes", form.memory, bytesOfSize, SIZE_FORM),
+    disk_bytes: number("resources.disk_bytes", form.disk, bytesOfSize, SIZE_FORM),
   };
   const env = variablesOf(form, problems);
   const request = {
@@ -92,8 +98,8 @@ export function requestOf(form: RunForm): { readonly request: SpawnRequest } | {
       uid: number("uid", form.uid, whole, "a number"),
       gid: number("gid", form.gid, whole, "a number"),
       hostname: text(form.hostname),
-      timeout: number("timeout", form.timeout, secondsOfDuration, "a time such as 90s, 15m or 2h"),
-      truncate_output_at: number("truncate_output_at", form.output, bytesOfSize, size),
+      timeout: number("timeout", form.timeout, secondsOfDuration, DURATION_FORM),
+      truncate_output_at: number("truncate_output_at", form.output, bytesOfSize, SIZE_FORM),
       stdin: form.stdin === "" ? undefined : stdinText(form.stdin),
       resources: Object.values(resources).some((value) => value !== undefined) ? defined(resources) : undefined,
     }),

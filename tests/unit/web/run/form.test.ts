@@ -72,8 +72,8 @@ describe("quantities", () => {
     expect(["512", "512M", "1.5 GiB", "2g", "1KB", "-1", "M", "1e3", ""].map(bytesOfSize)).toEqual([
       ...[512, 536_870_912, 1_610_612_736, 2_147_483_648, 1024, null, null, null, null],
     ]);
-    expect(["90", "90s", "15m", "2h", "1d", "1w", "soon"].map(secondsOfDuration)).toEqual([
-      ...[90, 90, 900, 7200, 86_400, null, null],
+    expect(["90", "90s", "15m", "2h", "1d", "1w", "1500ms", "soon"].map(secondsOfDuration)).toEqual([
+      ...[90, 90, 900, 7200, 86_400, 604_800, 2, null],
     ]);
   });
 
@@ -174,9 +174,10 @@ describe("the form", () => {
       { name: "A", value: "2" },
     ];
     expect(problems({ memory: "much", vcpus: "two", timeout: "soon", variables: twice })).toEqual({
-      "resources.memory_bytes": "resources.memory_bytes must be a size such as 512M or 2G",
+      "resources.memory_bytes":
+        "resources.memory_bytes must be a size such as 512M, 512MiB or 2G, or a number of bytes",
       "resources.vcpus": "resources.vcpus must be a number",
-      timeout: "timeout must be a time such as 90s, 15m or 2h",
+      timeout: "timeout must be a duration such as 90s, 30m, 2h or 7d, or a number of seconds",
       env: "env must name each variable once",
     });
     expect(problems({ isShell: false, line: "echo '" })).toEqual({ command: "a quote ' is not closed" });
