@@ -29,7 +29,6 @@ import { AccountChanges } from "./supervisor/account-changes.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
 import { importCost } from "./supervisor/imports/import-bounds.ts";
-import { IndexUpgrade } from "./supervisor/index-upgrade.ts";
 import { LiveInstances } from "./supervisor/instance/live-instances.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { kindsAtWork } from "./supervisor/kinds/kinds.ts";
@@ -91,7 +90,6 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const requests = new Requests(db, layout);
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
-  const indexUpgrade = stack.use(new IndexUpgrade({ db, layout, layers, log }));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
   const { diskReserveBytes } = config.limits;
   const diskGuard = stack.use(new DiskGuard({ directory: layout.root, reserveBytes: diskReserveBytes, log }));
@@ -142,7 +140,6 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(eventLogs);
   stack.use(changes);
   orphans.begin();
-  void orphans.ended.then(() => indexUpgrade.begin());
   void listener.composed.then(giveBackUnused);
   const isNew = () => countTokens(db, { now: clock() }) === 0;
   const owned = stack.move();

@@ -73,7 +73,7 @@ export async function instanceResult(
   return { ...(await streams(outputs, opened, (stream) => stored[stream].truncated)), ...ended };
 }
 
-/** The command of an instance, as its log tells; null when it has not started, or an older version kept no log. */
+/** The command of an instance, as its log tells; null when it has not started. */
 async function commandOf(
   processes: ProcessUseCases,
   principal: Principal,

@@ -14,7 +14,7 @@ import { given } from "../../domain/given.ts";
 import { OUTPUT_STREAMS } from "../../domain/output.ts";
 import { blobPath } from "../../storage/blobs.ts";
 import { eventLogPath } from "../../storage/events/event-file.ts";
-import { isIndexIntact } from "../../storage/index/index-upgrade.ts";
+import { isIndexIntact } from "../../storage/index/index-check.ts";
 import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
 import { outputPath } from "../../storage/outputs.ts";
@@ -26,8 +26,6 @@ import { VERSION } from "../../version.ts";
 
 /** Raised with every change that keeps older programs from reading a backup. */
 const FORMAT_VERSION = 2;
-/** The format of backups without event logs. */
-const FORMAT_WITHOUT_EVENTS_VERSION = 1;
 /** The appliance may remove a file that the snapshot names before the backup links it; a newer snapshot then works. */
 const ATTEMPTS_COUNT_MAX = 5;
 /** The archive takes as long as it takes; the bound of a day ends a tar that hangs. */
@@ -235,12 +233,9 @@ async function readManifest(directory: string): Promise<Manifest> {
   const file = Bun.file(join(directory, MANIFEST_NAME));
   if (!(await file.exists())) throw new BackupError("this is no backup of an appliance");
   const manifest = (await file.json()) as Manifest;
-  if (manifest.format !== FORMAT_VERSION && manifest.format !== FORMAT_WITHOUT_EVENTS_VERSION) {
-    const readable = `${FORMAT_WITHOUT_EVENTS_VERSION} and ${FORMAT_VERSION}`;
-    throw new BackupError(`the backup has format ${manifest.format}; this program reads ${readable}`);
+  if (manifest.format !== FORMAT_VERSION) {
+    throw new BackupError(`the backup has format ${manifest.format}; this program reads ${FORMAT_VERSION}`);
   }
-  // The archive holds what its format has; the rest is put in place as of any other.
-  if (manifest.format === FORMAT_WITHOUT_EVENTS_VERSION) await mkdir(join(directory, "events"), { recursive: true });
   return manifest;
 }
 

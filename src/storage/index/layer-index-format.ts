@@ -23,18 +23,14 @@ export const EXTENT_BYTES = 24;
 export const XATTR_HEADER_BYTES = 8;
 
 const MAGIC = "coppidx\0";
-/** Version of new indexes. Raise it for every change that readers of the previous version would misread. */
-export const FORMAT_VERSION = 2;
-/** Oldest readable version, which has no checksum of the body: an upgrade must not make stored layers unreadable. */
-const FORMAT_VERSION_MIN = 1;
-/** Offset in a header of version 2 of the checksum of everything after the header. */
+/** The only readable version. Raise it for every change that readers of the previous version would misread. */
+const FORMAT_VERSION = 2;
+/** Offset in a header of the checksum of everything after the header. */
 const BODY_CHECKSUM_OFFSET_BYTES = 40;
 
 export interface IndexHeader {
-  /** FORMAT_VERSION, or an older version */
-  readonly version: number;
-  /** CRC-32 of everything after the header; null in version 1 */
-  readonly bodyChecksum: number | null;
+  /** CRC-32 of everything after the header */
+  readonly bodyChecksum: number;
   /** number of entries in the table, including the root */
   readonly tableCount: number;
   readonly tableOffset: number;
@@ -54,8 +50,7 @@ export function writeSafeU64(buffer: Buffer, value: number, offset: number): voi
   buffer.writeUInt32LE(Math.floor(value / 0x1_0000_0000), offset + 4);
 }
 
-/** Encodes a header of the current version. */
-export function encodeHeader(header: Omit<IndexHeader, "version"> & { readonly bodyChecksum: number }): Buffer {
+export function encodeHeader(header: IndexHeader): Buffer {
   const bytes = Buffer.alloc(HEADER_BYTES);
   bytes.write(MAGIC, 0, "latin1");
   bytes.writeUInt32LE(FORMAT_VERSION, 8);
@@ -74,14 +69,11 @@ export function decodeHeader(bytes: Buffer, fileBytes: number): IndexHeader {
     throw new LayerIndexError("not a layer index");
   }
   const version = bytes.readUInt32LE(8);
-  if (version < FORMAT_VERSION_MIN || version > FORMAT_VERSION) {
-    throw new LayerIndexError(`layer index of version ${version} is not supported`);
-  }
+  if (version !== FORMAT_VERSION) throw new LayerIndexError(`layer index of version ${version} is not supported`);
   if (bytes.readUInt32LE(HEADER_BYTES - 4) !== checksum(bytes))
     throw new LayerIndexError("layer index header is damaged");
   const header = {
-    version,
-    bodyChecksum: version === 1 ? null : bytes.readUInt32LE(BODY_CHECKSUM_OFFSET_BYTES),
+    bodyChecksum: bytes.readUInt32LE(BODY_CHECKSUM_OFFSET_BYTES),
     tableCount: bytes.readUInt32LE(12),
     tableOffset: readSafeU64(bytes, 16) ?? Number.NaN,
     diskBytes: readSafeU64(bytes, 24) ?? Number.NaN,

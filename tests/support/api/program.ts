@@ -5,9 +5,11 @@ import { join, resolve } from "node:path";
 import { eq } from "drizzle-orm";
 import type { Database } from "../../../src/db/database.ts";
 import { layers } from "../../../src/db/schema.ts";
-import type { LayerId } from "../../../src/domain/ids.ts";
+import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
 import { ruleText } from "../../../src/network/rules.ts";
 import type { ServiceLimits } from "../../../src/service/parts.ts";
+import { eventLogPath } from "../../../src/storage/events/event-file.ts";
+import { dataLayout } from "../../../src/storage/layout.ts";
 import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
 import { deadline, until } from "../waiting.ts";
 
@@ -68,6 +70,8 @@ export async function startProgram(dataDirectory: string, db: Database, limits: 
   ];
   await writeFile(configFile, toml.join("\n"));
   const unreferenced = addUnreferencedLayer(db);
+  const unreferencedLog = eventLogPath(dataLayout(dataDirectory), Bun.randomUUIDv7() as OperationId);
+  await writeFile(unreferencedLog, "");
   const argv = [...DIE_WITH_PARENT, resolve(EXECUTABLE ?? ""), "serve", "--config", configFile, "--log-format", "json"];
   const child = Bun.spawn(argv, {
     cwd: dataDirectory,
@@ -86,9 +90,9 @@ export async function startProgram(dataDirectory: string, db: Database, limits: 
   void readLog(child.stderr, listens).then((log) => reject(new Error(`the program ended:\n${log.slice(-4000)}`)));
   try {
     const url = await listening;
-    // These go on after the program listens. The upgrade of indexes follows the sweep of the directory, and ends with this
-    // file; layers without an image are the last thing that the removal of expired objects looks for.
-    await until("indexes are upgraded", async () => await Bun.file(join(dataDirectory, "index-format")).exists());
+    // These continue after the program listens. Event logs are the last files that the sweep of the directory looks for, and
+    // layers without an image the last thing that the removal of expired objects looks for.
+    await until("the directory is swept", async () => !(await Bun.file(unreferencedLog).exists()));
     await until("expired objects are removed", () => !hasLayer(db, unreferenced));
     return { pid: child.pid, url, [Symbol.asyncDispose]: stop };
   } catch (error) {
