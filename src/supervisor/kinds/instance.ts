@@ -3,11 +3,11 @@ import { KEPT_CHARACTERS_MAX, type StoredRequest } from "../../db/requests.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { FileId, ImageId } from "../../domain/ids.ts";
-import type { NetworkRequest, NetworkRule } from "../../domain/network.ts";
+import type { NetworkRequest } from "../../domain/network.ts";
 import { type CheckedFile, decodedStdin, decodeStdin, type TerminalSize } from "../../domain/spawn.ts";
 import { type InstanceContext, instanceWorker } from "../instance/run-instance.ts";
 import type { Kind } from "../operations/kind.ts";
-import type { InstanceRequest, InstanceSubmission, SubmittedFile } from "../operations/ports.ts";
+import type { InstanceRequest, InstanceSubmission } from "../operations/ports.ts";
 import { jsonBytes, requestGone } from "../operations/requests.ts";
 
 /** A standard input of at most this many `bytes` is stored in the request's row; a larger one is stored as a file. */
@@ -127,6 +127,8 @@ export function keptInstance(body: InstanceBody, resources: RequestedResources |
 const PART_CHARACTERS_MAX = { argv: 24_576, files: 16_384, names: 6144, network: 4096, path: 4096 } as const;
 /** Characters of JSON for one character of text, at most: a control character is written as an escape. */
 const ESCAPE_CHARACTERS = 6;
+/** Quotes and a comma. */
+const QUOTES_CHARACTERS = 3;
 
 /** Places in argv of the name of a shell. */
 const SHELL_NAMES_AT: ReadonlySet<number> = new Set([0, 3]);
@@ -140,43 +142,35 @@ export function bodyToKeep(body: InstanceBody): InstanceBody {
   const shown = argv.map((text, at) => (shell && SHELL_NAMES_AT.has(at) ? cutText(text, SHELL_CHARACTERS_MAX) : text));
   return {
     ...body,
-    argv: cutTexts(shown, PART_CHARACTERS_MAX.argv),
-    files: cutList(files, PART_CHARACTERS_MAX.files),
-    unset: cutTexts(unset, PART_CHARACTERS_MAX.names),
-    envNames: cutTexts(envNames, PART_CHARACTERS_MAX.names),
-    network: network === null ? null : { ...network, allow: cutList(network.allow, PART_CHARACTERS_MAX.network) },
+    argv: beginning(shown, PART_CHARACTERS_MAX.argv),
+    files: beginning(files, PART_CHARACTERS_MAX.files),
+    unset: beginning(unset, PART_CHARACTERS_MAX.names),
+    envNames: beginning(envNames, PART_CHARACTERS_MAX.names),
+    network: network === null ? null : { ...network, allow: beginning(network.allow, PART_CHARACTERS_MAX.network) },
     cwd: cutText(cwd, PART_CHARACTERS_MAX.path),
     hostname: hostname === null ? null : cutText(hostname, PART_CHARACTERS_MAX.path),
     isCut: true,
   };
 }
 
-/** The first texts that fit; the last one of them may be cut. */
-function cutTexts(texts: readonly string[], charactersMax: number): string[] {
-  const whole = cutList(texts, charactersMax);
-  const next = texts[whole.length];
-  const left = charactersMax - jsonCharacters(whole);
-  return next === undefined || left <= ESCAPE_CHARACTERS ? whole : [...whole, cutText(next, left)];
-}
-
-function cutText(text: string, charactersMax: number): string {
-  if (JSON.stringify(text).length <= charactersMax) return text;
-  return text.slice(0, Math.floor(charactersMax / ESCAPE_CHARACTERS)).toWellFormed();
-}
-
-/** The first items that fit. */
-function cutList<Item extends string | SubmittedFile | NetworkRule>(
-  items: readonly Item[],
-  charactersMax: number,
-): Item[] {
+/** The first items that fit, of which the last may be the beginning of a text. */
+function beginning<Item extends string | object>(items: readonly Item[], charactersMax: number): Item[] {
+  const kept: Item[] = [];
   let left = charactersMax;
-  const end = items.findIndex((item) => {
-    left -= JSON.stringify(item).length + 1;
-    return left < 0;
-  });
-  return end === -1 ? [...items] : items.slice(0, end);
+  for (const item of items) {
+    const fitting = typeof item === "string" ? (cutText(item, left) as Item) : item;
+    left -= JSON.stringify(fitting).length + 1;
+    const isCut = fitting !== item;
+    if (left < 0 || (isCut && fitting === "")) break;
+    kept.push(fitting);
+    if (isCut) break;
+  }
+  return kept;
 }
 
-function jsonCharacters(texts: readonly string[]): number {
-  return texts.reduce((sum, text) => sum + JSON.stringify(text).length + 1, 0);
+/** The text, or as much of its beginning as fits whatever its characters are. */
+function cutText(text: string, charactersMax: number): string {
+  if (JSON.stringify(text).length < charactersMax) return text;
+  const quoted = Math.max(0, charactersMax - QUOTES_CHARACTERS);
+  return text.slice(0, Math.floor(quoted / ESCAPE_CHARACTERS)).toWellFormed();
 }
