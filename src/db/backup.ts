@@ -1,5 +1,5 @@
 import { sql } from "drizzle-orm";
-import type { LayerId, OperationId } from "../domain/ids.ts";
+import { type LayerId, type OperationId, parseUuid } from "../domain/ids.ts";
 import type { Database } from "./database.ts";
 import { files, images, layers, operations } from "./schema.ts";
 
@@ -29,6 +29,17 @@ export function backupContents(db: Database): BackupContents {
       .all()
       .map(({ id }) => id),
   };
+}
+
+/**
+ * The first id of a layer or operation that is no UUID; null when there is none. They name files, so an id of another form
+ * could be the path of any file of the host.
+ */
+export function foreignId({ orm }: Database): string | null {
+  for (const table of [layers, operations]) {
+    for (const { id } of orm.select({ id: table.id }).from(table).all()) if (parseUuid(id) !== id) return id;
+  }
+  return null;
 }
 
 /** Writes a consistent copy of the database to a new file. Other connections can go on meanwhile. */

@@ -1,4 +1,5 @@
 /** Archives that somebody else made, for `coppice restore`. */
+import { Database } from "bun:sqlite";
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
@@ -163,6 +164,20 @@ describe("a restore refuses an archive with", () => {
   test("a rollback journal, in which SQLite would follow names", async () => {
     const outcome = await restored(() => ({ last: [{ path: "coppice.db-journal", content: "x" }] }));
     await expectRefused(outcome, /no backup of an appliance: it has "coppice.db-journal"/);
+  });
+
+  test.each(["operations", "layers"])("an id of %s that is the path of a file of the host", async (table) => {
+    const database = join(directory, `${table}.db`);
+    await writeFile(database, members.get("coppice.db") ?? "");
+    {
+      using db = new Database(database, { create: false });
+      db.run("pragma foreign_keys = off");
+      db.run(`update ${table} set id = '../../host/secret' where id = (select id from ${table} limit 1)`);
+      db.run("pragma journal_mode = delete");
+    }
+    const content = await readFile(database);
+    const outcome = await restored(() => ({ leaveOut: "coppice.db", last: [{ path: "coppice.db", content }] }));
+    await expectRefused(outcome, /has a wrong id: "..\/..\/host\/secret"$/);
   });
 
   test("a file behind a link", async () => {

@@ -5,6 +5,7 @@ import {
   type BackupContents,
   backupContents,
   checkDatabase,
+  foreignId,
   forgetWhatPasses,
   snapshotDatabase,
 } from "../../db/backup.ts";
@@ -248,6 +249,8 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
   using db = openDatabase(staged.database);
   const problem = checkDatabase(db);
   if (problem !== null) throw new BackupError(`the database of the backup is damaged: ${problem}`);
+  const foreign = foreignId(db);
+  if (foreign !== null) throw new BackupError(`the database of the backup has a wrong id: ${JSON.stringify(foreign)}`);
   // Backups of other versions may have rows of merged layers, without their files.
   forgetWhatPasses(db);
   const contents = backupContents(db);
