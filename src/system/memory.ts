@@ -1,16 +1,16 @@
-import { readFileSync } from "node:fs";
+import { closeSync, openSync, readFileSync, readSync } from "node:fs";
 import { dropPages, LibcError, pageOut } from "./libc.ts";
 
 /** Start, end, permissions and path in a line of /proc/self/maps. */
 const MAPPING = /^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+\s+(\/.*)$/;
 
-/** The mappings of a file in this process. */
-function* mappingsOf(path: string, maps: string) {
+/** The mappings of files in this process. */
+function* mappings(maps: string) {
   for (const line of maps.split("\n")) {
-    const [, start, end, permissions, mapped] = MAPPING.exec(line) ?? [];
-    if (mapped !== path) continue;
+    const [, start, end, permissions = "", mapped] = MAPPING.exec(line) ?? [];
+    if (mapped === undefined) continue;
     const from = BigInt(`0x${start}`);
-    yield { from, length: BigInt(`0x${end}`) - from, permissions };
+    yield { from, length: BigInt(`0x${end}`) - from, permissions, mapped };
   }
 }
 
@@ -19,7 +19,8 @@ function* mappingsOf(path: string, maps: string) {
  * start needs.
  */
 export function pageOutFile(path: string, maps = readFileSync("/proc/self/maps", "utf8")): void {
-  for (const { from, length } of mappingsOf(path, maps)) {
+  for (const { from, length, mapped } of mappings(maps)) {
+    if (mapped !== path) continue;
     try {
       pageOut(from, length);
     } catch (error) {
@@ -30,15 +31,48 @@ export function pageOutFile(path: string, maps = readFileSync("/proc/self/maps",
   }
 }
 
+/** So much of a mapping is unmapped or kept as a whole, in `bytes`. */
+const BLOCK_BYTES = 1_048_576;
+const PAGE_BYTES = 4096;
+const ENTRY_BYTES = 8;
+/** Bits of the upper half of an entry of /proc/self/pagemap: the page is in memory or in the swap; it is the file's. */
+const HELD = 0b11 << 30;
+const OF_FILE = 1 << 29;
+
 /**
- * Unmaps a program's code from this process, but not from the page cache, so that code that runs again is back at once.
- * Unlike `pageOutFile`, it also works while other processes run the same program, whose pages the kernel does not page out.
+ * Unmaps the parts of files that this process has not written to, but not from the page cache, so that what is used again
+ * is back at once. Unlike `pageOutFile`, it also works while other processes run the same program, whose pages the kernel
+ * does not page out.
+ * @param isChosen tells which files; they must stay mapped during the call
  */
-export function dropCode(path: string, maps = readFileSync("/proc/self/maps", "utf8")): void {
-  for (const { from, length, permissions } of mappingsOf(path, maps)) {
-    // Read-only pages may have been written before they were protected, and dropping them would lose that. Code was not.
-    if (permissions === "r-xp") dropPages(from, length);
+export function dropUnwritten(
+  isChosen: (path: string) => boolean,
+  maps = readFileSync("/proc/self/maps", "utf8"),
+): void {
+  const pagemap = openSync("/proc/self/pagemap", "r");
+  using _pagemap = { [Symbol.dispose]: () => closeSync(pagemap) };
+  for (const { from, length, permissions, mapped } of mappings(maps)) {
+    if (!isChosen(mapped) || !permissions.endsWith("p")) continue;
+    for (let offset = 0; offset < length; offset += BLOCK_BYTES) {
+      const start = from + BigInt(offset);
+      const bytes = Math.min(Number(length) - offset, BLOCK_BYTES);
+      if (!isWritten(pagemap, start, bytes)) dropPages(start, BigInt(bytes));
+    }
   }
+}
+
+/**
+ * Whether a block has a page of this process alone. The variables of a program lie together, and some were written when it
+ * started: no block that is about to be written is without such a page.
+ */
+function isWritten(pagemap: number, from: bigint, bytes: number): boolean {
+  const halves = new Uint32Array((bytes / PAGE_BYTES) * (ENTRY_BYTES / Uint32Array.BYTES_PER_ELEMENT));
+  readSync(pagemap, halves, 0, halves.byteLength, (Number(from) / PAGE_BYTES) * ENTRY_BYTES);
+  for (let index = 1; index < halves.length; index += 2) {
+    const upper = halves[index] ?? 0;
+    if ((upper & HELD) !== 0 && (upper & OF_FILE) === 0) return true;
+  }
+  return false;
 }
 
 /** Memory is short when less than this fraction of the host's memory is available. */

@@ -5,7 +5,7 @@ import { given } from "../../domain/given.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { DataLayout } from "../../storage/layout.ts";
-import { dropCode, isShortOfMemory } from "../../system/memory.ts";
+import { dropUnwritten, isShortOfMemory } from "../../system/memory.ts";
 import { resolveAssets } from "../../vm/assets.ts";
 import { explainChoice } from "../../vm/choice.ts";
 import { openCloudHypervisor } from "../../vm/cloud-hypervisor/cloud-hypervisor.ts";
@@ -118,8 +118,8 @@ export async function openPlatform(options: PlatformOptions, signal: AbortSignal
     ...(vmm.acceleration === "tcg" ? await openRehearsal(options, assets) : {}),
   });
   pool.start();
-  // Much code of the start never runs again: give its memory back.
-  void pool.idle().then(() => dropCode(process.execPath));
+  // Much of what the start read of the program and its library is never needed again: give its memory back.
+  void pool.idle().then(() => dropUnwritten((path) => path === process.execPath || path.endsWith(".node")));
   const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_NAME), log });
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
   return {
