@@ -109,10 +109,3 @@ export interface NetworkAudit {
   /** of a recorded run: the rules that allow what was connected to, sorted */
   readonly policy?: readonly NetworkRule[];
 }
-
-/** The text of an IPv6 address of 16 `bytes`, as RFC 5952 writes it. */
-export function ipv6Text(bytes: ArrayLike<number>): string {
-  const groups = Array.from({ length: 8 }, (_, index) => ((bytes[2 * index] ?? 0) << 8) | (bytes[2 * index + 1] ?? 0));
-  // URL gives the canonical text, in brackets. It gets groups alone: Bun's refuses some addresses that end in the form of IPv4.
-  return new URL(`http://[${groups.map((group) => group.toString(16)).join(":")}]`).hostname.slice(1, -1);
-}

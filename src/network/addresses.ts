@@ -1,4 +1,5 @@
-import { isIPv4, isIPv6 } from "node:net";
+import { isIP, isIPv4 } from "node:net";
+import ipaddr from "ipaddr.js";
 
 /**
  * Classifies an address for a machine that connects to it on behalf of somebody else. Only `public` addresses are reached by
@@ -96,10 +97,10 @@ const WRAPPERS: readonly Wrapper[] = [
 /** Interface identifiers before the IPv4 address in ISATAP, after any prefix (RFC 5214); the second for unique addresses. */
 const ISATAP_IDS = ["0,0,94,254", "2,0,94,254"];
 
-/** A range of addresses in a form for fast comparison. */
+export type Address = ipaddr.IPv4 | ipaddr.IPv6;
+
 export interface Range {
-  /** 4 or 16 */
-  readonly bytes: readonly number[];
+  readonly address: Address;
   /** number of leading bits that all addresses of the range share */
   readonly bits: number;
 }
@@ -124,41 +125,41 @@ class Tables {
  * @throws TypeError when the text is not an address: the caller must refuse it
  */
 export function addressKind(address: string): AddressKind {
-  const bytes = addressBytes(address);
-  if (bytes.length === 4) return kindV4(bytes);
-  const own = Tables.get().v6.find(({ range }) => isWithin(bytes, range));
-  const kinds = [...(own === undefined ? [] : [own.kind]), ...wrappedV4(bytes).map(kindV4)];
+  const parsed = parseAddress(address);
+  if (parsed instanceof ipaddr.IPv4) return kindV4(parsed);
+  const own = Tables.get().v6.find(({ range }) => isWithin(parsed, range));
+  const kinds = [...(own === undefined ? [] : [own.kind]), ...wrappedV4(parsed).map(kindV4)];
   return WORST_FIRST.find((kind) => kinds.includes(kind)) ?? "public";
 }
 
-function kindV4(bytes: readonly number[]): AddressKind {
-  return Tables.get().v4.find(({ range }) => isWithin(bytes, range))?.kind ?? "public";
+function kindV4(address: ipaddr.IPv4): AddressKind {
+  return Tables.get().v4.find(({ range }) => isWithin(address, range))?.kind ?? "public";
 }
 
-/** The IPv4 addresses, as bytes, that an IPv6 address may lead to. */
-function wrappedV4(bytes: readonly number[]): number[][] {
-  const at = (positions: readonly number[]): number[] => positions.map((index) => bytes[index] ?? 0);
-  const found = Tables.get()
-    .wrappers.filter(({ range }) => isWithin(bytes, range))
+/** The IPv4 addresses that an IPv6 address may lead to. */
+function wrappedV4(address: ipaddr.IPv6): ipaddr.IPv4[] {
+  const bytes = address.toByteArray();
+  const at = (positions: readonly number[], mask = 0): ipaddr.IPv4 =>
+    new ipaddr.IPv4(positions.map((index) => (bytes[index] ?? 0) ^ mask));
+  const wrapped = Tables.get()
+    .wrappers.filter(({ range }) => isWithin(address, range))
     .flatMap(({ positions, inverted }) => [
-      ...positions.map(at),
-      ...(inverted === undefined ? [] : [at(inverted).map((byte) => byte ^ 0xff)]),
+      ...positions.map((each) => at(each)),
+      ...(inverted === undefined ? [] : [at(inverted, 0xff)]),
     ]);
-  return ISATAP_IDS.includes(bytes.slice(8, 12).join()) ? [...found, at(LAST)] : found;
+  return ISATAP_IDS.includes(bytes.slice(8, 12).join()) ? [...wrapped, at(LAST)] : wrapped;
 }
 
 /** Whether an address lies in a range of the same family. */
-export function isWithin(bytes: readonly number[], range: Range): boolean {
-  return range.bytes.every((byte, index) => {
-    const bits = Math.min(8, Math.max(0, range.bits - 8 * index));
-    return ((byte ^ (bytes[index] ?? 0)) & (0xff00 >> bits) & 0xff) === 0;
-  });
+export function isWithin(address: Address, range: Range): boolean {
+  return address.kind() === range.address.kind() && address.match(range.address, range.bits);
 }
 
-/** @throws TypeError when the part before `/` is not an address */
-export function parseRange(prefix: string): Range {
-  const [address = "", bits] = prefix.split("/");
-  return { bytes: addressBytes(address), bits: Number(bits) };
+/** Parses a CIDR, or an address as the range of that address alone. @throws TypeError when it has no address */
+export function parseRange(text: string): Range {
+  const [prefix = "", bits] = text.split("/");
+  const address = parseAddress(prefix);
+  return { address, bits: bits === undefined ? 8 * address.toByteArray().length : Number(bits) };
 }
 
 /**
@@ -167,9 +168,8 @@ export function parseRange(prefix: string): Range {
  * @throws TypeError when either is not what it should be
  */
 export function isInRange(address: string, range: string): boolean {
-  const { bytes, bits } = parseRange(range.includes("/") ? range : `${range}/${8 * unmappedBytes(range).length}`);
-  const given = unmappedBytes(address);
-  return given.length === bytes.length && isWithin(given, { bytes, bits });
+  const parsed = range.includes("/") ? parseRange(range) : parseRange(unmapped(parseAddress(range)).toString());
+  return isWithin(unmapped(parseAddress(address)), parsed);
 }
 
 /**
@@ -178,47 +178,46 @@ export function isInRange(address: string, range: string): boolean {
  */
 export function leadsToAny(address: string, targets: readonly string[]): boolean {
   const given = meanings(address);
-  const texts = new Set(given.map((bytes) => bytes.join(".")));
+  const texts = new Set(given.map(String));
   return targets.some((target) => {
     // A host may have thousands of IPv4 addresses, whose text has one form only.
     if (isIPv4(target)) return texts.has(target);
-    if (!target.includes("/")) return meanings(target).some((bytes) => texts.has(bytes.join(".")));
+    if (!target.includes("/")) return meanings(target).some((each) => texts.has(String(each)));
     const range = parseRange(target);
-    return given.some((bytes) => bytes.length === range.bytes.length && isWithin(bytes, range));
+    return given.some((each) => isWithin(each, range));
   });
 }
 
-/** An address as bytes, and the IPv4 addresses that it may lead to, but for those that mean nothing. */
-function meanings(address: string): number[][] {
-  const bytes = addressBytes(address);
-  if (bytes.length === 4) return [bytes];
-  return [bytes, ...wrappedV4(bytes).filter((each) => kindV4(each) !== "unspecified")];
+/** An address, and the IPv4 addresses that it may lead to, but for those that mean nothing. */
+function meanings(text: string): Address[] {
+  const address = parseAddress(text);
+  if (address instanceof ipaddr.IPv4) return [address];
+  return [address, ...wrappedV4(address).filter((each) => kindV4(each) !== "unspecified")];
 }
 
-/** IPv4 addresses that are mapped into IPv6, `::ffff:0:0/96`. */
-const MAPPED: Range = { bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0], bits: 96 };
-
-/** The 4 or 16 bytes of an address; 4 for an IPv4 address that is mapped into IPv6. @throws as `addressBytes` */
-export function unmappedBytes(address: string): number[] {
-  const bytes = addressBytes(address);
-  return bytes.length === 16 && isWithin(bytes, MAPPED) ? bytes.slice(12) : bytes;
+/** An IPv4 address that is mapped into IPv6 as IPv4, and any other address as it is. */
+export function unmapped(address: Address): Address {
+  return address instanceof ipaddr.IPv6 && address.isIPv4MappedAddress() ? address.toIPv4Address() : address;
 }
 
-/** The 4 or 16 bytes of an address. @throws TypeError when the text is not an address */
-export function addressBytes(address: string): number[] {
-  if (isIPv4(address)) return address.split(".").map(Number);
-  if (!isIPv6(address)) throw new TypeError(`${JSON.stringify(address)} is not an address`);
-  const text = (address.split("%")[0] ?? "").replace(/(\d+)\.(\d+)\.(\d+)\.(\d+)$/, (_match, ...groups) => {
-    const [a = 0, b = 0, c = 0, d = 0] = groups.slice(0, 4).map(Number);
-    return `${((a << 8) | b).toString(16)}:${((c << 8) | d).toString(16)}`;
-  });
-  const [head = "", tail] = text.split("::");
-  const groups = (part: string): number[] =>
-    part === "" ? [] : part.split(":").map((group) => Number.parseInt(group, 16));
-  const before = groups(head);
-  const after = tail === undefined ? [] : groups(tail);
-  const zeros: number[] = Array(Math.max(0, 8 - before.length - after.length)).fill(0);
-  return [...before, ...zeros, ...after].flatMap((group) => [group >> 8, group & 0xff]);
+/**
+ * Parses an address in any spelling, without its zone (`%eth0`).
+ * @throws TypeError when the text is not an address: four decimal numbers without leading zeros, or IPv6
+ */
+export function parseAddress(text: string): Address {
+  // The library also reads `127.1`, `0x7f000001` and octal numbers; and `::1.2.3.4` as if it were `::ffff:1.2.3.4`.
+  if (isIP(text) === 0) throw new TypeError(`${JSON.stringify(text)} is not an address`);
+  return ipaddr.parse((text.split("%")[0] ?? "").replace(/^::(?=\d+\.)/, "::0:"));
+}
+
+/** The 4 or 16 bytes of an address. @throws TypeError as `parseAddress` */
+export function addressBytes(text: string): number[] {
+  return parseAddress(text).toByteArray();
+}
+
+/** The text of an address of 4 or 16 `bytes`; of IPv6 as RFC 5952 writes it. */
+export function addressText(bytes: Iterable<number>): string {
+  return ipaddr.fromByteArray([...bytes]).toString();
 }
 
 /**

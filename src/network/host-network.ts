@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
-import { ipv6Text } from "../domain/network.ts";
 import { type AddressRange, localAddresses } from "../system/netlink.ts";
+import { addressText } from "./addresses.ts";
 
 /** Files are read again after this time, in `milliseconds`. */
 const FILES_KEEP_MS = 5000;
@@ -65,7 +65,7 @@ interface Present {
 }
 
 function rangeText({ bytes, bits }: AddressRange): string {
-  const text = bytes.length === 4 ? bytes.join(".") : ipv6Text(bytes);
+  const text = addressText(bytes);
   return bits === 8 * bytes.length ? text : `${text}/${bits}`;
 }
 

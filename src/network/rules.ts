@@ -1,13 +1,8 @@
-import { isIPv4, isIPv6 } from "node:net";
+import { isIP, isIPv4 } from "node:net";
+import ipaddr from "ipaddr.js";
 import { ApiError } from "../domain/errors.ts";
-import {
-  type Destination,
-  ipv6Text,
-  NETWORK_PORTS_COUNT_MAX,
-  type NetworkPorts,
-  type NetworkRule,
-} from "../domain/network.ts";
-import { addressBytes, isWithin, parseRange, type Range, unmappedBytes } from "./addresses.ts";
+import { type Destination, NETWORK_PORTS_COUNT_MAX, type NetworkPorts, type NetworkRule } from "../domain/network.ts";
+import { isWithin, parseAddress, parseRange, type Range, unmapped } from "./addresses.ts";
 
 const ANY_NAME = "*";
 const WILDCARD = "*.";
@@ -91,7 +86,7 @@ export function ruleText({ host, ports }: NetworkRule): string {
 
 /** Whether a rule is about an address or a range of addresses, and not about names. */
 export function isAddressRule({ host }: NetworkRule): boolean {
-  return host.includes("/") || isIPv4(host) || isIPv6(host);
+  return host.includes("/") || isIP(host) !== 0;
 }
 
 /**
@@ -112,7 +107,7 @@ export function allowsDestination(rules: readonly NetworkRule[], { kind, host, p
   const fitting = rules.filter((rule) => hasPort(rule, port));
   if (kind === "name") return allowsName(fitting, host);
   if (canonicalAddress(host) !== host) return false;
-  const wanted = rangeOfText(host);
+  const wanted = parseRange(host);
   return fitting.some((rule) => hostCovers(comparable(rule), wanted));
 }
 
@@ -136,10 +131,7 @@ export function isHostName(text: string): boolean {
  * the text is not an address, or has a zone, or is a form that only some programs take for an address.
  */
 export function canonicalAddress(text: string): string | null {
-  if (isIPv4(text)) return text;
-  if (!isIPv6(text) || text.includes("%")) return null;
-  const bytes = unmappedBytes(text);
-  return bytes.length === 4 ? bytes.join(".") : ipv6Text(bytes);
+  return isIP(text) === 0 || text.includes("%") ? null : unmapped(parseAddress(text)).toString();
 }
 
 function hostOf(text: string): string {
@@ -171,19 +163,20 @@ function hostOf(text: string): string {
 function rangeOf(host: string): string {
   const wrong = (reason: string): RuleError => new RuleError("host", reason);
   const [, text = "", length = ""] = rangeExpression.exec(host) ?? [];
-  if (!isIPv4(text) && (!isIPv6(text) || text.includes("%"))) {
+  const address = canonicalAddress(text);
+  if (address === null) {
     throw wrong("must be a range of addresses such as 10.0.0.0/8 or 2001:db8::/32");
   }
-  const bytes = addressBytes(text);
+  const parsed = parseAddress(text);
+  const { IPv4, IPv6 } = ipaddr;
+  const [family, bitsMax] = parsed instanceof IPv4 ? [IPv4, 32] : [IPv6, 128];
   const bits = Number(length);
-  if (bits > 8 * bytes.length) throw wrong(`must have at most ${8 * bytes.length} bits after the slash`);
-  const isExact = bytes.every((byte, index) => (byte & (0xff >> Math.min(8, Math.max(0, bits - 8 * index)))) === 0);
+  if (bits > bitsMax) throw wrong(`must have at most ${bitsMax} bits after the slash`);
+  const isExact = String(family.networkAddressFromCIDR(`${parsed}/${bits}`)) === String(parsed);
   if (!isExact) throw wrong(`must have only zeros after the first ${bits} bits`);
-  const address = canonicalAddress(text) ?? text;
-  const own = unmappedBytes(text);
   // A range of IPv4 addresses in IPv6 form has at least 96 bits, because the last of these is set.
-  const ownBits = bits - 8 * (bytes.length - own.length);
-  return ownBits === 8 * own.length ? address : `${address}/${ownBits}`;
+  const [ownBits, ownBitsMax] = isIPv4(address) ? [bits - bitsMax + 32, 32] : [bits, bitsMax];
+  return ownBits === ownBitsMax ? address : `${address}/${ownBits}`;
 }
 
 function portsOfText(text: string | undefined): NetworkPorts {
@@ -216,22 +209,15 @@ const compared = new WeakMap<NetworkRule, Comparable>();
 function comparable(rule: NetworkRule): Comparable {
   const known = compared.get(rule);
   if (known !== undefined) return known;
-  const host = isAddressRule(rule) ? rangeOfText(rule.host) : rule.host;
+  const host = isAddressRule(rule) ? parseRange(rule.host) : rule.host;
   compared.set(rule, host);
   return host;
-}
-
-/** The range of a text with a slash, or the one address of a text without. */
-function rangeOfText(text: string): Range {
-  const { bytes, bits } = parseRange(text);
-  return { bytes, bits: text.includes("/") ? bits : 8 * bytes.length };
 }
 
 /** Whether a host covers another one. A name never covers an address, and no address a name. */
 function hostCovers(ceiling: Comparable, host: Comparable): boolean {
   if (typeof ceiling === "string") return typeof host === "string" && nameCovers(ceiling, host);
-  if (typeof host === "string" || ceiling.bytes.length !== host.bytes.length) return false;
-  return ceiling.bits <= host.bits && isWithin(host.bytes, ceiling);
+  return typeof host !== "string" && ceiling.bits <= host.bits && isWithin(host.address, ceiling);
 }
 
 /** Whether a host of a rule about names covers a name, or another such host. */

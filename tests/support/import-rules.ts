@@ -124,7 +124,9 @@ export const TYPES_ONLY: Readonly<Record<string, readonly string[]>> = { client:
 export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   db: ["drizzle-orm", "libsql", "drizzle-kit"],
   oci: ["@sinclair/typebox"],
+  network: ["ipaddr.js"],
   storage: ["re2js"],
+  "vm/agent": ["ipaddr.js"],
   client: ["@elysiajs/eden", "@noble/hashes", "eventsource-parser"],
   // In the text of the module that the build rewrites.
   "tools/build.ts": ["@libsql/linux-x64-gnu"],

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { type AddressKind, addressKind } from "../../src/network/addresses.ts";
+import { type AddressKind, addressBytes, addressKind, addressText, isInRange } from "../../src/network/addresses.ts";
 
 type Bytes = readonly [number, number, number, number];
 const bytesOf = (address: string): Bytes => address.split(".").map(Number) as unknown as Bytes;
@@ -193,4 +193,30 @@ test("other texts have no kind", () => {
   ]) {
     expect(() => addressKind(text)).toThrow(TypeError);
   }
+});
+
+describe("the text of an address", () => {
+  test.each([
+    "127.1",
+    "2130706433",
+    "0x7f000001",
+    "0177.0.0.1",
+    "1.2.3.04",
+    "1.2.3.4.",
+    "::1.2.3",
+    "::ffff:127.1",
+    "[::1]",
+  ])("%s is refused", (text) => expect(() => addressBytes(text)).toThrow(TypeError));
+
+  test("keeps the forms with four decimal numbers apart", () => {
+    const forms = ["::1.2.3.4", "::0:1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::1.2.3.4"];
+    expect(forms.map((form) => addressText(addressBytes(form)))).toEqual([
+      ...["::102:304", "::102:304", "::ffff:102:304", "64:ff9b::102:304"],
+    ]);
+  });
+
+  test("names a range of one address: that of IPv4 also in the form of IPv6", () => {
+    const targets = ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "::1"];
+    expect(targets.map((address) => isInRange(address, "::ffff:a00:1"))).toEqual([true, true, false, false]);
+  });
 });

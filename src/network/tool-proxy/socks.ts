@@ -1,6 +1,6 @@
 import type { Socket } from "bun";
-import { ipv6Text } from "../../domain/network.ts";
 import type { ToolNetwork } from "../../system/tool-network.ts";
+import { addressText } from "../addresses.ts";
 import { type GateConnection, GateError } from "../gate.ts";
 import { listenToRelay } from "./listener.ts";
 import { type End, join } from "./relay.ts";
@@ -122,8 +122,7 @@ function readRequest(bytes: Uint8Array): { readonly host: string } | null | "mal
 
 function hostText(type: number | undefined, bytes: Buffer): string {
   if (type === ADDRESS_TYPE.name) return bytes.toString("latin1");
-  if (type === ADDRESS_TYPE.ipv4) return bytes.join(".");
-  return `[${ipv6Text(bytes)}]`;
+  return type === ADDRESS_TYPE.ipv4 ? addressText(bytes) : `[${addressText(bytes)}]`;
 }
 
 function replyTo(error: unknown): number {

@@ -1,4 +1,5 @@
-import { type Destination, ipv6Text } from "../../domain/network.ts";
+import ipaddr from "ipaddr.js";
+import type { Destination } from "../../domain/network.ts";
 import { type ConnectionLink, type GuestConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentProtocolError } from "./errors.ts";
 import { type Frame, packIntegers, viewOf } from "./frames.ts";
@@ -173,7 +174,7 @@ function parseDestination(frame: Frame): Destination {
       return { kind: "address", host: host.join("."), port };
     case AddressKind.ipv6:
       if (host.byteLength !== 16) throw unexpected(frame);
-      return { kind: "address", host: ipv6Text(host), port };
+      return { kind: "address", host: ipaddr.fromByteArray([...host]).toString(), port };
     default:
       throw unexpected(frame);
   }
