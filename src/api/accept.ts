@@ -20,6 +20,13 @@ export function prefersJson(header: string | null): boolean {
   return json > 0 && json > (qualities.get("text/event-stream") ?? 0);
 }
 
+/** True when an Accept header names lines of JSON (NDJSON), and does not prefer JSON. */
+export function prefersLines(header: string | null): boolean {
+  const qualities = qualitiesOf(header);
+  const lines = qualities.get("application/x-ndjson") ?? 0;
+  return lines > 0 && lines >= (qualities.get("application/json") ?? 0);
+}
+
 /** The names in an Accept or Accept-Encoding header, in lower case, with their qualities, which are 1 by default. */
 function qualitiesOf(header: string | null): ReadonlyMap<string, number> {
   const qualities = new Map<string, number>();

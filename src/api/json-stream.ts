@@ -30,6 +30,28 @@ export async function* jsonPieces(value: unknown): AsyncGenerator<JsonPart, void
   else yield JSON.stringify(value);
 }
 
+/**
+ * Encodes an object as lines: one for each item of the member that is an async iterable, then one with the type `end` for
+ * the other members.
+ */
+export async function* linePieces(value: Readonly<Record<string, unknown>>): AsyncGenerator<string, void, undefined> {
+  const end: Record<string, unknown> = { type: "end" };
+  let piece = "";
+  for (const [name, member] of Object.entries(value)) {
+    if (!isAsyncIterable(member)) {
+      end[name] = member;
+      continue;
+    }
+    for await (const item of member) {
+      piece += `${JSON.stringify(item)}\n`;
+      if (piece.length < PIECE_CHARACTERS_MIN) continue;
+      yield piece;
+      piece = "";
+    }
+  }
+  yield `${piece}${JSON.stringify(end)}\n`;
+}
+
 /** Maps each item of an iterable. */
 export async function* mapped<T, U>(
   items: AsyncIterable<T> | Iterable<T>,

@@ -8,6 +8,8 @@ export interface Reply {
 }
 
 export const JSON_TYPE = "application/json; charset=utf-8";
+/** An object of JSON in each line. */
+export const NDJSON_TYPE = "application/x-ndjson";
 export const TEXT_TYPE = "text/plain; charset=utf-8";
 
 /** Replies change from one request to the next and belong to one account, so no cache may store them. */

@@ -161,6 +161,19 @@ describe('"GET /inspect/{uuid}/grep"', () => {
     }
   });
 
+  test("returns an object in each line when the request prefers lines, and at the end the bounds", async () => {
+    const query = "pattern=needle&path=/log/deep&limit=1";
+    const { matches, ...rest } = (await api.call("GET", `/v1/inspect/${image}/grep?${query}`)).json;
+    const headers = { accept: "application/x-ndjson" };
+    const { text } = await api.call("GET", `/v1/inspect/${image}/grep?${query}`, { headers });
+    const rows = text
+      .trimEnd()
+      .split("\n")
+      .map((line) => JSON.parse(line));
+    expect(rows).toEqual([...matches, { type: "end", ...rest }]);
+    expect(rest).toMatchObject({ truncated: true });
+  });
+
   test("returns lines that are not UTF-8 as bytes", async () => {
     const { json } = await grep({ pattern: "^caf. is", glob: "latin" });
     expect(json.matches).toEqual([

@@ -192,6 +192,24 @@ describe('"GET /inspect/{imageUUID}/list"', () => {
     errorOf(await list("/", "&text=1"), "validation_error");
   });
 
+  test("an object in each line when the request prefers lines, and an end that says there are no more", async () => {
+    const lines = async (accept: string) => {
+      const path = `/v1/inspect/${image}/list?path=/docs`;
+      const { headers, text } = await api.call("GET", path, { headers: { accept } });
+      if (headers.get("content-type") !== "application/x-ndjson") return null;
+      return text
+        .trimEnd()
+        .split("\n")
+        .map((line) => JSON.parse(line));
+    };
+    const { items } = (await list("/docs")).json;
+    expect(await lines("application/x-ndjson")).toEqual([...items, { type: "end", path: "/docs" }]);
+    expect(await lines("application/json;q=0.5, application/x-ndjson")).toHaveLength(items.length + 1);
+    for (const accept of ["*/*", "application/json", "application/x-ndjson;q=0.5, application/json"]) {
+      expect(await lines(accept)).toBeNull();
+    }
+  });
+
   test("20,000 entries are streamed completely", async () => {
     const many = Array.from(
       { length: 20_000 },

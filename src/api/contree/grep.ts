@@ -1,12 +1,9 @@
 import { Elysia } from "elysia";
 import { type FoundLine, GREP_TEXT_BYTES_MAX } from "../../domain/grep.ts";
-import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
-import type { ImageId } from "../../domain/ids.ts";
-import type { Search } from "../../service/inspect.ts";
-import { jsonPieces, mapped } from "../json-stream.ts";
-import { JSON_TYPE, respond } from "../reply.ts";
+import { type ByteString, displayName } from "../../domain/guest-path.ts";
+import { matches } from "../content/inspection.ts";
+import { mapped } from "../json-stream.ts";
 import { about, checked, jsonSpec } from "../route.ts";
-import { streamed } from "../stream.ts";
 import { type GrepMatch, GrepQuery, GrepResult, TOTAL_DEFAULT } from "./schema/grep.ts";
 import type { ContreeSurface } from "./surface.ts";
 
@@ -24,29 +21,14 @@ const GREP = {
 export function grepRoutes({ service, access }: ContreeSurface) {
   return new Elysia({ prefix: "/inspect/:uuid" }).use(access).get(
     "/grep",
-    async ({ request, principal, params, query }) => {
-      const { path: paths = ["/" as ByteString], pattern: patterns, before = 0, after = 0 } = query;
-      const search: Search = {
-        id: params.uuid as ImageId,
-        paths: paths.map(parseGuestPath),
-        patterns,
-        matchCase: query.case ?? "sensitive",
-        globs: query.glob ?? [],
-        limit: query.max_total ?? TOTAL_DEFAULT,
-        fileLimit: query.max_count ?? null,
-        before,
-        after,
-        ranges: true,
-        signal: request.signal,
-      };
-      const { found, bounds } = await service.inspect.grep(principal, search);
-      const result = {
-        path: displayName(paths[0] ?? ("/" as ByteString)),
+    (asked) => {
+      const { path = [], pattern: patterns, max_total: limit = TOTAL_DEFAULT } = asked.query;
+      return matches(service.inspect, asked, { limit, ranges: true }, ({ found, bounds }) => ({
+        path: displayName(path[0] ?? ("/" as ByteString)),
         patterns,
         truncated: bounds.length > 0,
         matches: mapped(found, matchOf),
-      };
-      return respond(await streamed(JSON_TYPE, jsonPieces(result)), request);
+      }));
     },
     { reads: "images:read", ...GREP },
   );

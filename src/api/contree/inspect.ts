@@ -1,9 +1,9 @@
 import { Elysia } from "elysia";
-import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { Principal } from "../../service/parts.ts";
-import { ARCHIVE_CONTENT, archiveReply } from "../content/archive.ts";
-import { downloadReply, FILE_CONTENT } from "../content/download.ts";
+import { ARCHIVE_CONTENT } from "../content/archive.ts";
+import { FILE_CONTENT } from "../content/download.ts";
+import { archive, download } from "../content/inspection.ts";
 import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec, unlisted } from "../route.ts";
 import { imageOf } from "./image-wire.ts";
@@ -91,24 +91,10 @@ export function inspectRoutes(surface: ContreeSurface) {
       reads: "images:read",
       ...unlisted(METADATA),
     })
-    .get(
-      "/:uuid/download",
-      async ({ request, principal, params, query }) => {
-        const path = parseGuestPath(query.path);
-        const file = await inspect.open(principal, { id: params.uuid as ImageId, path, signal: request.signal });
-        const reply = await downloadReply(file, path, { asked: request.headers, text: query.text === true });
-        return respond(reply, request);
-      },
-      { reads: "images:read", ...DOWNLOAD },
-    )
+    .get("/:uuid/download", (asked) => download(inspect, asked), { reads: "images:read", ...DOWNLOAD })
     .get(
       "/:uuid/archive",
-      async ({ request, principal, params, query }) => {
-        const path = parseGuestPath(query.path);
-        const wanted = { id: params.uuid as ImageId, path, signal: request.signal, contentOnly: true };
-        const archive = await inspect.archive(principal, wanted);
-        return respond(archiveReply(archive, displayName(path).slice(1), request.headers), request);
-      },
+      (asked) => archive(inspect, asked, { contentOnly: true, nameOf: (_archive, path) => path.slice(1) }),
       { reads: "images:read", ...ARCHIVE },
     )
     .use(listDirectoryRoutes(surface));

@@ -1,13 +1,10 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
-import type { ImageId } from "../../domain/ids.ts";
+import { displayName } from "../../domain/guest-path.ts";
 import type { Entry, EntryType } from "../../domain/listing.ts";
-import { listingLine } from "../content/listing-line.ts";
-import { jsonPieces, mapped } from "../json-stream.ts";
-import { JSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
+import { listing } from "../content/inspection.ts";
+import { mapped } from "../json-stream.ts";
 import { about, checked } from "../route.ts";
-import { streamed } from "../stream.ts";
 import { DirectoryList, type FileItem, ListQuery } from "./schema/inspection.ts";
 import type { ContreeSurface } from "./surface.ts";
 
@@ -28,18 +25,13 @@ const LIST_DIRECTORY = {
 };
 
 export function listDirectoryRoutes({ service, access }: ContreeSurface) {
-  return new Elysia({ prefix: "/:uuid" }).use(access).get(
-    "/list",
-    async ({ request, principal, params, query: { path, text } }) => {
-      const wanted = { id: params.uuid as ImageId, path: parseGuestPath(path), signal: request.signal };
-      const { entries, held } = await service.inspect.list(principal, wanted);
-      const reply = await (text === true
-        ? streamed(TEXT_TYPE, mapped(entries, listingLine), held)
-        : streamed(JSON_TYPE, jsonPieces({ path: displayName(path), files: mapped(entries, fileItem) }), held));
-      return respond(reply, request);
-    },
-    { reads: "images:read", ...LIST_DIRECTORY },
-  );
+  return new Elysia({ prefix: "/:uuid" })
+    .use(access)
+    .get(
+      "/list",
+      (asked) => listing(service.inspect, asked, (path, entries) => ({ path, files: mapped(entries, fileItem) })),
+      { reads: "images:read", ...LIST_DIRECTORY },
+    );
 }
 
 /** Bits of `st_mode` that tell the type of an entry. */

@@ -1,8 +1,7 @@
 import { Elysia } from "elysia";
-import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
-import type { ImageId } from "../../domain/ids.ts";
-import { ARCHIVE_CONTENT, archiveReply } from "../content/archive.ts";
-import { respond } from "../reply.ts";
+import { displayName } from "../../domain/guest-path.ts";
+import { ARCHIVE_CONTENT } from "../content/archive.ts";
+import { archive } from "../content/inspection.ts";
 import { about, checked } from "../route.ts";
 import { ArchiveQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
@@ -29,13 +28,12 @@ const ARCHIVE = {
 };
 
 export function archiveRoutes(surface: Surface) {
-  return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
-    "/archive",
-    async ({ request, principal, params, query }) => {
-      const wanted = { id: params.uuid as ImageId, path: parseGuestPath(query.path), signal: request.signal };
-      const archive = await surface.service.inspect.archive(principal, wanted);
-      return respond(archiveReply(archive, displayName(archive.name), request.headers), request);
-    },
-    { reads: "images:read", ...ARCHIVE },
-  );
+  return new Elysia({ prefix: "/:uuid" })
+    .use(surface.access)
+    .get(
+      "/archive",
+      (asked) =>
+        archive(surface.service.inspect, asked, { contentOnly: false, nameOf: ({ name }) => displayName(name) }),
+      { reads: "images:read", ...ARCHIVE },
+    );
 }

@@ -1,8 +1,6 @@
 import { Elysia } from "elysia";
-import { parseGuestPath } from "../../domain/guest-path.ts";
-import type { ImageId } from "../../domain/ids.ts";
-import { downloadReply, FILE_CONTENT } from "../content/download.ts";
-import { respond } from "../reply.ts";
+import { FILE_CONTENT } from "../content/download.ts";
+import { download } from "../content/inspection.ts";
 import { about, checked } from "../route.ts";
 import { DownloadQuery } from "./schema/query.ts";
 import type { Surface } from "./surface.ts";
@@ -33,15 +31,7 @@ const DOWNLOAD = {
 };
 
 export function downloadRoutes(surface: Surface) {
-  return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
-    "/download",
-    async ({ request, principal, params, query }) => {
-      const path = parseGuestPath(query.path);
-      const wanted = { id: params.uuid as ImageId, path, signal: request.signal };
-      const file = await surface.service.inspect.open(principal, wanted);
-      const reply = await downloadReply(file, path, { asked: request.headers, text: query.text === true });
-      return respond(reply, request);
-    },
-    { reads: "images:read", ...DOWNLOAD },
-  );
+  return new Elysia({ prefix: "/:uuid" })
+    .use(surface.access)
+    .get("/download", (asked) => download(surface.service.inspect, asked), { reads: "images:read", ...DOWNLOAD });
 }

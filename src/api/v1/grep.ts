@@ -1,14 +1,12 @@
 import { isUtf8 } from "node:buffer";
+import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { FoundLine } from "../../domain/grep.ts";
-import { type ByteString, parseGuestPath } from "../../domain/guest-path.ts";
-import type { ImageId } from "../../domain/ids.ts";
 import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import type { Search } from "../../service/inspect.ts";
-import { jsonPieces, mapped } from "../json-stream.ts";
-import { JSON_TYPE, respond } from "../reply.ts";
-import { about, checked, jsonSpec } from "../route.ts";
-import { streamed } from "../stream.ts";
+import { matches } from "../content/inspection.ts";
+import { mapped } from "../json-stream.ts";
+import { NDJSON_TYPE } from "../reply.ts";
+import { about, checked } from "../route.ts";
 import { pathFields } from "./image-wire.ts";
 import { type GrepMatch, GrepResult } from "./schema/inspection.ts";
 import { GrepQuery } from "./schema/query.ts";
@@ -20,7 +18,14 @@ const GREP = {
     id: "grepTree",
     tag: "Inspection",
     summary: "Search the lines of the files in a directory, or of one file; binary files are skipped",
-    responses: { 200: jsonSpec("the matching lines, and whether the search was complete", GrepResult) },
+    responses: {
+      200: {
+        description:
+          "the matching lines, and whether the search was complete; with Accept: application/x-ndjson an object in each " +
+          "line, the last one of type `end`",
+        content: { "application/json": GrepResult, [NDJSON_TYPE]: Type.String() },
+      },
+    },
     errors: ["not_found", "invalid_path", "too_many_requests", "unavailable"],
   }),
 };
@@ -28,30 +33,17 @@ const GREP = {
 export function grepRoutes(surface: Surface) {
   return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
     "/grep",
-    async ({ request, principal, params, query }) => {
-      const hasDetails = query.details === true || (query.before ?? 0) > 0 || (query.after ?? 0) > 0;
-      const search: Search = {
-        id: params.uuid as ImageId,
-        paths: (query.path ?? ["/" as ByteString]).map(parseGuestPath),
-        patterns: query.pattern,
-        matchCase: query.case ?? "sensitive",
-        globs: query.glob ?? [],
-        limit: query.limit ?? LIMIT_DEFAULT,
-        fileLimit: query.max_count ?? null,
-        before: query.before ?? 0,
-        after: query.after ?? 0,
-        ranges: hasDetails,
-        signal: request.signal,
-      };
-      const { found, bounds, fileCount, bytes } = await surface.service.inspect.grep(principal, search);
-      const pieces = jsonPieces({
-        matches: mapped(found, hasDetails ? detailedMatchOf : matchOf),
+    (asked) => {
+      const { query } = asked;
+      const ranges = query.details === true || (query.before ?? 0) > 0 || (query.after ?? 0) > 0;
+      const limits = { limit: query.limit ?? LIMIT_DEFAULT, ranges };
+      return matches(surface.service.inspect, asked, limits, ({ found, bounds, fileCount, bytes }) => ({
+        matches: mapped(found, ranges ? detailedMatchOf : matchOf),
         truncated: bounds.length > 0,
         truncated_by: bounds,
         files_searched: fileCount,
         bytes_searched: bytes,
-      });
-      return respond(await streamed(JSON_TYPE, pieces), request);
+      }));
     },
     { reads: "images:read", ...GREP },
   );

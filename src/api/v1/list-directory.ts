@@ -1,12 +1,9 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { displayName, parseGuestPath } from "../../domain/guest-path.ts";
-import type { ImageId } from "../../domain/ids.ts";
-import { listingLine } from "../content/listing-line.ts";
-import { jsonPieces, mapped } from "../json-stream.ts";
-import { JSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
+import { listing } from "../content/inspection.ts";
+import { mapped } from "../json-stream.ts";
+import { NDJSON_TYPE } from "../reply.ts";
 import { about, checked } from "../route.ts";
-import { streamed } from "../stream.ts";
 import { listingItem } from "./listing-format.ts";
 import { DirectoryListing } from "./schema/inspection.ts";
 import { ListQuery } from "./schema/query.ts";
@@ -20,8 +17,14 @@ const LIST_DIRECTORY = {
     summary: "List a directory of an image",
     responses: {
       200: {
-        description: "the entries; with text=true a line for each: mode, links, uid, gid, size, time, name",
-        content: { "application/json": DirectoryListing, "text/plain": Type.String() },
+        description:
+          "the entries; with text=true a line for each: mode, links, uid, gid, size, time, name; " +
+          "with Accept: application/x-ndjson an object in each line, the last one of type `end`",
+        content: {
+          "application/json": DirectoryListing,
+          "text/plain": Type.String(),
+          [NDJSON_TYPE]: Type.String(),
+        },
       },
     },
     errors: ["not_found", "invalid_path", "too_many_requests"],
@@ -29,17 +32,12 @@ const LIST_DIRECTORY = {
 };
 
 export function listDirectoryRoutes(surface: Surface) {
-  return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
-    "/list",
-    async ({ request, principal, params, query }) => {
-      const path = parseGuestPath(query.path);
-      const wanted = { id: params.uuid as ImageId, path, signal: request.signal };
-      const { entries, held } = await surface.service.inspect.list(principal, wanted);
-      const reply = await (query.text === true
-        ? streamed(TEXT_TYPE, mapped(entries, listingLine), held)
-        : streamed(JSON_TYPE, jsonPieces({ path: displayName(path), items: mapped(entries, listingItem) }), held));
-      return respond(reply, request);
-    },
-    { reads: "images:read", ...LIST_DIRECTORY },
-  );
+  return new Elysia({ prefix: "/:uuid" })
+    .use(surface.access)
+    .get(
+      "/list",
+      (asked) =>
+        listing(surface.service.inspect, asked, (path, entries) => ({ path, items: mapped(entries, listingItem) })),
+      { reads: "images:read", ...LIST_DIRECTORY },
+    );
 }

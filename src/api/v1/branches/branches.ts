@@ -5,15 +5,13 @@ import { BRANCHES_COUNT_MAX } from "../../../domain/listing.ts";
 import { allows } from "../../../domain/scope.ts";
 import type { BranchParts } from "../../../service/branches/branches.ts";
 import { prefersJson } from "../../accept.ts";
-import { JSON_TYPE, respond } from "../../reply.ts";
+import { JSON_TYPE, NDJSON_TYPE, respond } from "../../reply.ts";
 import { about, checked } from "../../route.ts";
 import { streamed } from "../../stream.ts";
 import { BranchRow } from "../schema/branches.ts";
 import { BranchesQuery } from "../schema/query.ts";
 import type { Surface } from "../surface.ts";
 import { imageRow, operationRow } from "./rows.ts";
-
-const NDJSON_TYPE = "application/x-ndjson";
 
 const BRANCHES = {
   query: checked(BranchesQuery),
