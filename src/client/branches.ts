@@ -1,5 +1,5 @@
 import { given } from "../domain/given.ts";
-import { chunksOf } from "./chunks.ts";
+import { linesOf } from "./chunks.ts";
 import type { CallOptions, Client } from "./client.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
@@ -29,14 +29,11 @@ export async function* readBranches(
     signal?.aborted
       ? signal.reason
       : new UnreachableError(`the branches broke off: ${error.message}`, { cause: error });
-  let text = "";
   let isOver = false;
-  for await (const chunk of chunksOf(body.pipeThrough(new TextDecoderStream()), failure)) {
-    const lines = `${text}${chunk}`.split("\n");
-    text = lines.pop() ?? "";
+  for await (const lines of linesOf(body, failure)) {
     const rows = lines.map((line) => JSON.parse(line) as BranchRow);
     isOver ||= rows.at(-1)?.type === "end";
-    if (rows.length > 0) yield rows;
+    yield rows;
   }
   if (!isOver) throw new AnswerError("the branches have no end");
 }

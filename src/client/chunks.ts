@@ -20,3 +20,16 @@ export async function* chunksOf<Chunk>(
     await reader.cancel().catch(() => undefined);
   }
 }
+
+/** The lines of a text as they come: those that end in one chunk at a time. What follows the last line end is left out. */
+export async function* linesOf(
+  body: ReadableStream<Uint8Array<ArrayBuffer>>,
+  failure?: (error: Error) => unknown,
+): AsyncGenerator<readonly string[], void, undefined> {
+  let rest = "";
+  for await (const chunk of chunksOf(body.pipeThrough(new TextDecoderStream()), failure)) {
+    const lines = `${rest}${chunk}`.split("\n");
+    rest = lines.pop() ?? "";
+    if (lines.length > 0) yield lines;
+  }
+}

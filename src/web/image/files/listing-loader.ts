@@ -1,10 +1,8 @@
-import { chunksOf } from "../../../client/chunks.ts";
 import type { ListingItem } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
-import { Problem, problemOf } from "../../data/problem.ts";
+import { type Problem, problemOf } from "../../data/problem.ts";
 import { onSessionChange } from "../../data/session.ts";
-import { Slicer } from "../../data/slicer.ts";
-import { JsonItems } from "../json-items.ts";
+import { ITEMS_ACCEPTED, itemsOf } from "../items.ts";
 import { childOf, type EncodedPath, parentOf, shownName } from "../paths.ts";
 import { contentPath } from "./content.ts";
 
@@ -12,8 +10,8 @@ import { contentPath } from "./content.ts";
 export const ENTRIES_MAX = 200_000;
 /** Entries of directories that are kept, so that going back shows them at once. */
 const KEPT_ENTRIES_MAX = 250_000;
-/** Bytes that are parsed without a look at the clock. */
-const PIECE_BYTES = 65_536;
+/** Shortest time between two drawings of a listing that is read, in `milliseconds`: drawing takes longer than reading. */
+const DRAWING_MS = 100;
 
 /** What is in a directory, in the order of the API: by the bytes of names. It grows while it is read. */
 export interface Listing {
@@ -68,56 +66,30 @@ export async function readListing(
   const either = AbortSignal.any([signal, leaving.signal]);
   let response: Response;
   try {
-    response = await request(key, { signal: either });
+    response = await request(key, { headers: ITEMS_ACCEPTED, signal: either });
   } catch (error) {
     if (isNoDirectory(problemOf(error))) return null;
     throw error;
   }
   const items: ListingItem[] = [];
-  const reader = new JsonItems<ListingItem>();
-  const slicer = new Slicer({ signal });
-  for await (const piece of piecesOf(response, slicer, () => tell({ items, isComplete: false, isCut: false }))) {
-    for (const item of reader.read(piece)) items.push(item);
+  let drawnAt = performance.now();
+  for await (const { items: more } of itemsOf<ListingItem, object>(response, signal)) {
+    for (const item of more) items.push(item);
     if (items.length > ENTRIES_MAX) break;
+    if (performance.now() - drawnAt < DRAWING_MS) continue;
+    drawnAt = performance.now();
+    tell({ items, isComplete: false, isCut: false });
   }
   const isCut = items.length > ENTRIES_MAX;
   if (isCut) {
     items.length = ENTRIES_MAX;
     leaving.abort();
-  } else endOf(reader);
+  }
   const listing = { items, isComplete: true, isCut };
   keep(key, listing);
   return listing;
 }
 
-function endOf(reader: JsonItems<ListingItem>): void {
-  try {
-    reader.end();
-  } catch (cause) {
-    // SyntaxError: the answer ended in its middle.
-    throw new Problem("The listing broke off.", { code: "unreachable", cause });
-  }
-}
-
 function isNoDirectory({ code, message }: Problem): boolean {
   return code === "invalid_path" && message.includes("not a directory");
-}
-
-/** The body of an answer in small pieces, with breaks. */
-async function* piecesOf(
-  response: Response,
-  slicer: Slicer,
-  drawn: () => void,
-): AsyncGenerator<Uint8Array, void, undefined> {
-  let last = performance.now();
-  for await (const chunk of response.body === null ? [] : chunksOf(response.body)) {
-    for (let at = 0; at < chunk.byteLength; at += PIECE_BYTES) {
-      yield chunk.subarray(at, at + PIECE_BYTES);
-      await slicer.rest();
-    }
-    // What is drawn for each piece would take longer than what is read.
-    if (performance.now() - last < 100) continue;
-    last = performance.now();
-    drawn();
-  }
 }

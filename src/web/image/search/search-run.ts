@@ -1,9 +1,7 @@
-import { chunksOf } from "../../../client/chunks.ts";
 import type { FoundEntries, GrepMatch } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
-import { Slicer } from "../../data/slicer.ts";
 import { readListing } from "../files/listing-loader.ts";
-import { JsonItems } from "../json-items.ts";
+import { ITEMS_ACCEPTED, itemsOf } from "../items.ts";
 import type { EncodedPath } from "../paths.ts";
 import { searchSteps, type TextSearch } from "./search-steps.ts";
 
@@ -66,17 +64,17 @@ async function searchedStep(
   signal: AbortSignal,
 ): Promise<SearchState> {
   const query = grepQuery(search, paths, MATCHES_MAX - state.matches.length);
-  const response = await request(`/v1/inspect/${encodeURIComponent(search.image)}/grep?${query}`, { signal });
-  const reader = new JsonItems<GrepMatch>();
-  const slicer = new Slicer({ signal });
-  const found: GrepMatch[] = [];
-  for await (const piece of response.body === null ? [] : chunksOf(response.body)) {
-    for (const match of reader.read(piece)) found.push(match);
-    await slicer.rest();
+  const address = `/v1/inspect/${encodeURIComponent(search.image)}/grep?${query}`;
+  const response = await request(address, { headers: ITEMS_ACCEPTED, signal });
+  const matches = [...state.matches];
+  let last: GrepEnd = {};
+  for await (const { items, end } of itemsOf<GrepMatch, GrepEnd>(response, signal)) {
+    matches.push(...items);
+    last = end ?? last;
   }
-  const { truncated_by: bounds = [], files_searched: files = 0, bytes_searched: bytes = 0 } = reader.end() as GrepEnd;
+  const { truncated_by: bounds = [], files_searched: files = 0, bytes_searched: bytes = 0 } = last;
   return {
-    matches: [...state.matches, ...found],
+    matches,
     done: state.done + 1,
     all: state.all,
     filesSearched: state.filesSearched + files,

@@ -1,0 +1,37 @@
+import { linesOf } from "../../client/chunks.ts";
+import { Problem } from "../data/problem.ts";
+import { Slicer } from "../data/slicer.ts";
+
+/** Header fields of a request whose answer {@link itemsOf} reads. */
+export const ITEMS_ACCEPTED = { accept: "application/x-ndjson" } as const;
+
+/** Lines that are parsed without a look at the clock. */
+const PART_LINES = 256;
+
+/** Items of an answer. `end` is its last line, which comes with the last items. */
+interface Items<Item, End> {
+  readonly items: readonly Item[];
+  readonly end: End | null;
+}
+
+/**
+ * The items of an answer with an object in each line, as they come, with breaks for the page.
+ * @throws Problem when the end is missing; the reason of the signal
+ */
+export async function* itemsOf<Item extends object, End>(
+  { body }: Response,
+  signal: AbortSignal,
+): AsyncGenerator<Items<Item, End>, void, undefined> {
+  const slicer = new Slicer({ signal });
+  for await (const lines of body === null ? [] : linesOf(body)) {
+    for (let at = 0; at < lines.length; at += PART_LINES) {
+      const rows = lines.slice(at, at + PART_LINES).map((line) => JSON.parse(line) as Item);
+      const last: { readonly type?: unknown } = rows.at(-1) ?? {};
+      const isOver = last.type === "end";
+      yield { items: isOver ? rows.slice(0, -1) : rows, end: isOver ? (last as End) : null };
+      if (isOver) return;
+      await slicer.rest();
+    }
+  }
+  throw new Problem("The answer broke off.", { code: "unreachable" });
+}
