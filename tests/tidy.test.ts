@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
 import { inCircles } from "./support/circles.ts";
-import { FLOORS, MAY_IMPORT, MAY_USE, TYPES_ONLY } from "./support/import-rules.ts";
+import { FLOORS, MAY_IMPORT, MAY_IMPORT_WITHIN, MAY_LOAD, MAY_USE, TYPES_ONLY } from "./support/import-rules.ts";
 import { everything, except, filesBelow, isTypeScript, places, source, written } from "./support/source-files.ts";
 import { architecturePage } from "./support/source-tree.ts";
 
@@ -10,10 +10,16 @@ const ROOT = resolve(import.meta.dir, "..");
 const FILE_LINES_MAX = 400;
 const LINE_COLUMNS_MAX = 160;
 const FOLDER_FILES_MAX = 24;
+const PAGE_FOLDER_FILES_MAX = 20;
+const FUNCTION_LINES_MAX = 70;
+/** Files whose length and width are bounded. */
+const CODE = /\.(tsx?|css|c|h|sh)$/;
 
 interface Import {
   readonly specifier: string;
   readonly typeOnly: boolean;
+  /** by `import()` */
+  readonly isDynamic?: boolean;
 }
 
 /** Static, dynamic, re-exporting and type imports: everything that names a module. */
@@ -24,7 +30,7 @@ function importsOf(text: string): Import[] {
   return [
     ...[...text.matchAll(statements)].map(([, type, specifier = ""]) => ({ specifier, typeOnly: type !== undefined })),
     ...[...text.matchAll(bare)].map(([, specifier = ""]) => ({ specifier, typeOnly: false })),
-    ...[...text.matchAll(dynamic)].map(([, specifier = ""]) => ({ specifier, typeOnly: false })),
+    ...[...text.matchAll(dynamic)].map(([, specifier = ""]) => ({ specifier, typeOnly: false, isDynamic: true })),
   ];
 }
 
@@ -41,13 +47,14 @@ function entryOf(table: typeof MAY_IMPORT, path: string): readonly string[] | un
 }
 
 /** Why an import is not allowed, or null. */
-function importProblem(from: string, { specifier, typeOnly }: Import): string | null {
+function importProblem(from: string, { specifier, typeOnly, isDynamic = false }: Import): string | null {
   if (!specifier.startsWith(".")) return packageProblem(from, specifier);
   if (specifier.startsWith(".") && !/\.\w+$/.test(specifier)) return "has no extension";
   const target = relative(join(ROOT, "src"), resolve(ROOT, dirname(from), specifier));
   const folder = target.includes("/") && !target.startsWith("..") ? (target.split("/")[0] ?? "") : target;
   const own = topOf(from);
-  if (folder === own || (target === "log.ts" && typeOnly)) return null;
+  if (folder === own) return problemWithin(relative("src", from), target, isDynamic);
+  if (target === "log.ts" && typeOnly) return null;
   if (!typeOnly && TYPES_ONLY[own]?.includes(folder) === true) return "may be imported as a type only";
   const allowed = entryOf(MAY_IMPORT, from);
   if (allowed === undefined) return "comes from a place that the table does not know";
@@ -55,6 +62,16 @@ function importProblem(from: string, { specifier, typeOnly }: Import): string | 
   const fits = (entry: string): boolean =>
     entry === "*" || entry === folder || entry === name || `${entry}.ts` === folder;
   return allowed.some(fits) ? null : "goes against the direction of imports";
+}
+
+/** The same for two files of one top folder. */
+function problemWithin(from: string, target: string, isDynamic: boolean): string | null {
+  const [top = "", own = ""] = from.split("/");
+  const rules = MAY_IMPORT_WITHIN[top];
+  const other = target.split("/")[1] ?? "";
+  if (rules === undefined || other === own || rules[own]?.includes(other) === true) return null;
+  if (isDynamic && MAY_LOAD[`${top}/${own}`]?.includes(other) === true) return null;
+  return `goes against the direction of imports inside ${top}`;
 }
 
 function packageProblem(from: string, specifier: string): string | null {
@@ -90,6 +107,10 @@ describe("imports", () => {
     ]);
     const names = [...Object.keys(MAY_IMPORT), ...Object.values(MAY_IMPORT).flat()];
     expect(names.filter((name) => !known.has(name) && !known.has(`${name}.ts`))).toEqual([]);
+    for (const [top, rules] of Object.entries(MAY_IMPORT_WITHIN)) {
+      const parts = inside.flatMap((path) => (path.startsWith(`${top}/`) ? [path.split("/")[1] ?? ""] : []));
+      expect(Object.keys(rules).sort()).toEqual([...new Set(parts)].filter((name) => !name.endsWith(".d.ts")).sort());
+    }
   });
 
   test("the table of the source tree follows from the rules, and the page shows it: make test-table", () => {
@@ -128,6 +149,12 @@ describe("imports", () => {
     expect(importProblem("src/cli/x.ts", { specifier: "../domain/ids", typeOnly: true })).not.toBeNull();
     expect(importProblem("src/client/x.ts", { specifier: "../api/app.ts", typeOnly: false })).not.toBeNull();
     expect(importProblem("src/vm/x.ts", { specifier: "../cgroup/stats.ts", typeOnly: false })).toBeNull();
+    const view = { specifier: "../run/view.tsx", typeOnly: true };
+    expect(importProblem("src/web/app/x.ts", view)).not.toBeNull();
+    expect(importProblem("src/web/app/x.ts", { ...view, isDynamic: true })).toBeNull();
+    expect(importProblem("src/web/parts/x.ts", { ...view, isDynamic: true })).not.toBeNull();
+    expect(importProblem("src/web/run/x.ts", { specifier: "../parts/icon.tsx", typeOnly: false })).toBeNull();
+    expect(importProblem("src/web/run/form/x.ts", { specifier: "../../image/link.ts", typeOnly: true })).not.toBeNull();
   });
   test("form no circle, types included", () => {
     const byPath = new Set(source.map(({ path }) => path));
@@ -143,7 +170,8 @@ describe("imports", () => {
   test("no folder has more files than one can take in", () => {
     const counts = new Map<string, number>();
     for (const { path } of source) counts.set(dirname(path), (counts.get(dirname(path)) ?? 0) + 1);
-    expect([...counts].filter(([, count]) => count > FOLDER_FILES_MAX)).toEqual([]);
+    const most = (folder: string) => (folder.startsWith("src/web") ? PAGE_FOLDER_FILES_MAX : FOLDER_FILES_MAX);
+    expect([...counts].filter(([folder, count]) => count > most(folder))).toEqual([]);
   });
 });
 
@@ -275,14 +303,26 @@ describe("the page", () => {
 
 describe("text", () => {
   test("no file is longer than it can be read at once", () => {
-    const long = everything.filter(
-      ({ path, text }) => /\.(ts|c|h|sh)$/.test(path) && text.split("\n").length - 1 > FILE_LINES_MAX,
-    );
+    const long = everything.filter(({ path, text }) => CODE.test(path) && text.split("\n").length - 1 > FILE_LINES_MAX);
     expect(long.map(({ path, text }) => `${path}: ${text.split("\n").length - 1} lines`)).toEqual([]);
   });
 
+  // The linter does not count the lines of JSX.
+  test("no function of the page is longer than a screen", () => {
+    const begin = /^(?:export )?(?:(?:async )?function|const \w+ = .*=> \{$)/;
+    const long = source.flatMap(({ path, text }) => {
+      if (!path.endsWith(".tsx")) return [];
+      const lines = text.split("\n");
+      return lines.flatMap((line, index) => {
+        const count = begin.test(line) ? lines.slice(index).findIndex((end) => /^\};?$/.test(end)) + 1 : 0;
+        return count > FUNCTION_LINES_MAX ? [`${path}:${index + 1}: ${count} lines`] : [];
+      });
+    });
+    expect(long).toEqual([]);
+  });
+
   test("no line is endless", () => {
-    const code = except(written).filter(({ path }) => /\.(ts|c|h|sh)$/.test(path));
+    const code = except(written).filter(({ path }) => CODE.test(path));
     const long = places(code, new RegExp(`^.{${LINE_COLUMNS_MAX + 1},}$`));
     expect(long).toEqual([]);
   });

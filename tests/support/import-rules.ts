@@ -117,6 +117,31 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   domain: [],
 };
 
+const VIEWS = ["appliance", "branches", "image", "run"] as const;
+
+/** Who may import whom inside a top folder, by its sub-folders and by the files beside them. */
+export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+  web: {
+    "main.tsx": ["app", "styles"],
+    app: ["parts", "browser", "data", "text"],
+    appliance: ["operations", "parts", "browser", "data", "text"],
+    branches: ["parts", "browser", "data", "text"],
+    image: ["parts", "browser", "data", "text", "worker"],
+    run: ["operations", "parts", "browser", "data", "text"],
+    // What several views show.
+    operations: ["parts", "browser", "data", "text"],
+    parts: ["browser", "data", "text"],
+    // The address, keys, focus, theme and clock.
+    browser: ["data", "text"],
+    data: [],
+    text: [],
+    worker: [],
+  },
+};
+
+/** Sub-folders that a sub-folder may load on demand, by `import()`. */
+export const MAY_LOAD: Readonly<Record<string, readonly string[]>> = { "web/app": VIEWS };
+
 /** Folders that may import from some others nothing but types. */
 export const TYPES_ONLY: Readonly<Record<string, readonly string[]>> = { client: ["api"] };
 

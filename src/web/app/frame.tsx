@@ -38,16 +38,16 @@ export function Frame({ children }: { readonly children: ComponentChildren }) {
         Skip to content
       </a>
       <header class="bar">
-        <Link class="bar-home" href="/" aria-label="Coppice">
+        <Link class="bar-home row gap-2 strong" href="/" aria-label="Coppice">
           <Mark />
           <span class="bar-name">Coppice</span>
         </Link>
-        <nav class="bar-places" aria-label="Main">
+        <nav class="bar-places flex gap-1" aria-label="Main">
           {DESTINATIONS.map((destination) => (
             <PlaceLink key={destination.href} {...destination} />
           ))}
         </nav>
-        <div class="bar-end">
+        <div class="bar-end row gap-1">
           <span class="bar-help">
             <IconButton icon="help" label="Keyboard shortcuts" onClick={() => setHelpOpen(true)} />
           </span>
@@ -70,7 +70,7 @@ function PlaceLink({ label, href, icon, keys, paths }: Destination) {
   };
   return (
     <Link
-      class="bar-place"
+      class="bar-place relative row gap-2 medium muted"
       href={href}
       aria-current={paths.test(path) ? "page" : undefined}
       onPointerEnter={prepare}
@@ -107,7 +107,7 @@ function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
     <Menu label="Account" items={items}>
       <Icon name="person" />
       <span class="visually-hidden">Account</span>
-      <span class="bar-account">{printable(account)}</span>
+      <span class="bar-account nowrap">{printable(account)}</span>
       <Icon name="down" />
     </Menu>
   );

@@ -28,9 +28,9 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
     }
   };
   return (
-    <main class="sign-in" id="main">
+    <main class="sign-in gap-6" id="main">
       <form
-        class="sign-in-form"
+        class="sign-in-form stack gap-4"
         onSubmit={(event) => {
           event.preventDefault();
           if (!isBusy) void send();
@@ -57,7 +57,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
           Sign in
         </Button>
       </form>
-      <section class="sign-in-help">
+      <section class="sign-in-help stack gap-2">
         <h2>No token yet?</h2>
         <p class="muted">Create one on the host of the appliance, as root:</p>
         <CommandLine text="coppice token create --account NAME" />

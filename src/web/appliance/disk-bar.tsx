@@ -17,7 +17,7 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
   const isFull = free < reserve;
   return (
     <>
-      <div class="appliance-bar appliance-bar-large" aria-hidden="true">
+      <div class="appliance-bar flex appliance-bar-large" aria-hidden="true">
         {pieces
           .filter(({ bytes }) => bytes > 0)
           .map(({ id, bytes }) => (
@@ -28,7 +28,7 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
             />
           ))}
       </div>
-      <dl class="appliance-legend">
+      <dl class="appliance-legend gap-3-5">
         {pieces.map(({ id, label, bytes, note }) => (
           <div key={id}>
             <dt>
@@ -42,14 +42,14 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
           </div>
         ))}
       </dl>
-      <p class={isFull ? "appliance-warning" : "muted"}>
+      <p class={isFull ? "appliance-warning flex items-start gap-2" : "muted"}>
         {isFull ? <Icon name="warning" /> : null}
         {isFull
           ? `Less than ${bytesText(reserve)} is free: no new work is accepted, and the run that writes most is ended.`
           : `No new work is accepted when less than ${bytesText(reserve)} is free.`}
       </p>
       {disk.files === undefined || disk.files.free >= disk.files.reserve ? null : (
-        <p class="appliance-warning">
+        <p class="appliance-warning flex items-start gap-2">
           <Icon name="warning" />
           The file system has nearly no room for more files (inodes): no new work is accepted.
         </p>

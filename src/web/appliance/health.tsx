@@ -64,7 +64,7 @@ function Findings() {
         if (found.length === 0) return null;
         return (
           <Section key={group.state} heading={group.heading(found.length)}>
-            <ul class="appliance-findings">
+            <ul class="stack">
               {found.map((finding) => (
                 <FindingItem key={finding.name} {...finding} word={group.word} />
               ))}

@@ -14,15 +14,15 @@ export function Meter({ label, used, total, text, note }: MeterProps) {
   const share = total > 0 ? Math.min(1, used / total) : 0;
   const said = `${text(used)} of ${text(total)}`;
   return (
-    <div class="appliance-meter">
-      <div class="appliance-meter-head">
+    <div class="appliance-meter stack gap-1">
+      <div class="flex baseline between gap-3">
         <span class="muted">{label}</span>
         <span class="number">
           <strong>{text(used)}</strong> <span class="muted">of {text(total)}</span>
         </span>
       </div>
       <div
-        class="appliance-bar"
+        class="appliance-bar flex"
         role="meter"
         aria-label={label}
         aria-valuemin={0}

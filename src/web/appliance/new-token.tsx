@@ -88,12 +88,6 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
       setBusy(false);
     }
   };
-  const choose = (scope: Grant, isChosen: boolean) => {
-    const next = new Set(chosen);
-    if (isChosen) next.add(scope);
-    else next.delete(scope);
-    setChosen(next);
-  };
   const actions = (
     <>
       <Button onClick={onClose}>Cancel</Button>
@@ -106,7 +100,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
     <Dialog title="New token" onClose={onClose} actions={actions}>
       <form
         id={form}
-        class="appliance-form"
+        class="appliance-form stack gap-4"
         onSubmit={(event) => {
           event.preventDefault();
           if (!isBusy) void make();
@@ -125,22 +119,12 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
         />
         <Select label="Scopes" value={preset} choices={PRESETS} onValue={setPreset} />
         {preset === "chosen" ? (
-          <fieldset class="appliance-scopes">
-            <legend class="visually-hidden">Scopes</legend>
-            {SCOPES.map((scope) => (
-              <Checkbox
-                key={scope}
-                label={<code>{scope}</code>}
-                isChecked={chosen.has(scope)}
-                onChecked={(isChosen) => choose(scope, isChosen)}
-              />
-            ))}
-          </fieldset>
+          <ScopeChoice chosen={chosen} onChosen={setChosen} />
         ) : (
           <p class="muted small">{scopes.join(", ")}</p>
         )}
         {scopes.includes("operator") ? (
-          <p class="appliance-warning">
+          <p class="appliance-warning flex items-start gap-2">
             Whoever has it sees all accounts and this host, and can create tokens like this one.
           </p>
         ) : null}
@@ -148,6 +132,33 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
         {problem === undefined || field === "account" ? null : <ProblemNote problem={problem} />}
       </form>
     </Dialog>
+  );
+}
+
+interface ScopeChoiceProps {
+  readonly chosen: ReadonlySet<Grant>;
+  readonly onChosen: (chosen: ReadonlySet<Grant>) => void;
+}
+
+function ScopeChoice({ chosen, onChosen }: ScopeChoiceProps) {
+  const choose = (scope: Grant, isChosen: boolean) => {
+    const next = new Set(chosen);
+    if (isChosen) next.add(scope);
+    else next.delete(scope);
+    onChosen(next);
+  };
+  return (
+    <fieldset class="appliance-scopes gap-1-4 shrink">
+      <legend class="visually-hidden">Scopes</legend>
+      {SCOPES.map((scope) => (
+        <Checkbox
+          key={scope}
+          label={<code>{scope}</code>}
+          isChecked={chosen.has(scope)}
+          onChecked={(isChosen) => choose(scope, isChosen)}
+        />
+      ))}
+    </fieldset>
   );
 }
 
@@ -166,9 +177,9 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
         </Button>
       }
     >
-      <div class="appliance-form">
+      <div class="appliance-form stack gap-4">
         <p>Copy it now: it is not stored, and cannot be shown again.</p>
-        <div class="command-line">
+        <div class="command-line inset row gap-1">
           <code ref={secret} class="appliance-secret" tabIndex={0}>
             {made.token}
           </code>
@@ -178,7 +189,7 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
           For the account {made.account}, with {made.scopes.join(", ")}, until {timeText(Date.parse(made.expires_at))}.
         </p>
         {isWarned ? (
-          <p class="appliance-warning" role="alert">
+          <p class="appliance-warning flex items-start gap-2" role="alert">
             It cannot be shown again. Close once more if you are done.
           </p>
         ) : null}

@@ -51,10 +51,10 @@ function LoadSection() {
     <>
       {load.problem === undefined ? null : <ProblemNote problem={load.problem} />}
       <Section heading="Budget">
-        <div class="appliance-meters">
+        <div class="appliance-meters gap-4-6">
           <Meter label="Memory" used={memory_bytes.used} total={memory_bytes.budget} text={bytesText} />
           <Meter label="Virtual CPUs" used={vcpus.used} total={vcpus.budget} text={countText} />
-          <dl class="appliance-meter">
+          <dl class="appliance-meter stack gap-1">
             <dt class="muted">Virtual machines</dt>
             <dd>
               <strong class="number">{countText(machines.in_use)}</strong> in use

@@ -6,7 +6,7 @@ import { CommandLine } from "../parts/empty.tsx";
 export function OperatorNote({ children }: { readonly children: ComponentChildren }) {
   const { account } = useSession();
   return (
-    <aside class="appliance-note" aria-label="For operators">
+    <aside class="appliance-note stack gap-2 muted" aria-label="For operators">
       <p>{children} This needs a token with the scope operator, which is created on the host of the appliance:</p>
       <CommandLine text={`coppice token create --account ${account} --scope '*' --scope operator`} />
     </aside>

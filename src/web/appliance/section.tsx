@@ -14,8 +14,8 @@ export interface SectionProps {
 export function Section({ heading, about, actions, children }: SectionProps) {
   const id = useId();
   return (
-    <section class="appliance-section" aria-labelledby={id}>
-      <div class="appliance-section-head">
+    <section class="appliance-section stack gap-3 shrink" aria-labelledby={id}>
+      <div class="row wrap between gap-2-4">
         <h2 id={id}>{heading}</h2>
         {actions}
       </div>

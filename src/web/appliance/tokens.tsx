@@ -82,28 +82,7 @@ function Tokens() {
         <ProblemNote title="The tokens could not be read" problem={problem} onRetry={reload} />
       )}
       {rows === undefined && problem === undefined ? <Skeleton lines={6} label="Loading tokens" /> : null}
-      {rows?.length === 0 ? (
-        <Empty
-          title="No matching tokens"
-          text={
-            <>
-              {account === "" ? (
-                "Choose another status, or create a token."
-              ) : (
-                <>
-                  The account <GuestText text={account} /> has no such token. Names are matched as a whole.
-                </>
-              )}
-              {link({}) === "?" ? null : (
-                <>
-                  {" "}
-                  <Link href="/appliance/tokens">Show all valid tokens</Link>
-                </>
-              )}
-            </>
-          }
-        />
-      ) : null}
+      {rows?.length === 0 ? <NoTokens account={account} isFiltered={link({}) !== "?"} /> : null}
       {rows === undefined || rows.length === 0 ? null : (
         <div class="appliance-tokens">
           <Table label="Tokens" columns={columnsOf(setRevoked)} rows={rows} rowKey={({ uuid }) => uuid} />
@@ -115,6 +94,31 @@ function Tokens() {
         <Revocation token={revoked} onRevoked={reload} onClose={() => setRevoked(undefined)} />
       )}
     </>
+  );
+}
+
+function NoTokens({ account, isFiltered }: { readonly account: string; readonly isFiltered: boolean }) {
+  return (
+    <Empty
+      title="No matching tokens"
+      text={
+        <>
+          {account === "" ? (
+            "Choose another status, or create a token."
+          ) : (
+            <>
+              The account <GuestText text={account} /> has no such token. Names are matched as a whole.
+            </>
+          )}
+          {isFiltered ? (
+            <>
+              {" "}
+              <Link href="/appliance/tokens">Show all valid tokens</Link>
+            </>
+          ) : null}
+        </>
+      }
+    />
   );
 }
 
@@ -181,7 +185,9 @@ function Revocation({ token, onRevoked, onClose }: RevocationProps) {
         The token <code>{shortId(uuid)}</code> of the account {account} allows {scopes.join(", ")}. It ends at once and
         for good, with the sessions of this page that were begun with it. What runs goes on.
       </p>
-      {current ? <p class="appliance-warning">You are signed in with it: you will be signed out.</p> : null}
+      {current ? (
+        <p class="appliance-warning flex items-start gap-2">You are signed in with it: you will be signed out.</p>
+      ) : null}
     </Confirm>
   );
 }

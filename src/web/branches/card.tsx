@@ -56,13 +56,13 @@ function ImageContent({ image, search }: { readonly image: ImageNode; readonly s
   const failure = failureOf(image);
   return (
     <>
-      <span class={classes("branches-name", image.tag !== null && "branches-tag")}>
+      <span class={classes("branches-name row nowrap shrink", image.tag !== null && "branches-tag")}>
         {image.tag === null ? null : <Icon name="tag" />}
         <Highlighted text={nameOf(image)} search={search} isMono={image.tag === null} />
       </span>
       <Age class="branches-age" at={image.createdAt} />
-      <span class="branches-command">
-        {failure === null ? null : <span class="branches-failure">{failure}</span>}
+      <span class="branches-command nowrap shrink muted">
+        {failure === null ? null : <span class="branches-failure rigid medium">{failure}</span>}
         {image.command === null ? (
           <span class="branches-about">{kindLabel(image.origin)}</span>
         ) : (
@@ -80,12 +80,12 @@ function RunContent({ run, search }: { readonly run: RunRow; readonly search: Se
   const isLive = run.state === "running" || run.state === "waiting";
   return (
     <>
-      <span class="branches-name">
-        <span class="branches-dot" />
+      <span class="branches-name row nowrap shrink">
+        <span class="branches-dot rigid" />
         {runName(run)}
       </span>
       {isLive ? <Clock since={run.since} isGrowing={run.state === "running"} /> : null}
-      <span class="branches-command">
+      <span class="branches-command nowrap shrink muted">
         {run.command === null ? null : <Highlighted text={run.command} search={search} isMono />}
       </span>
     </>
@@ -123,8 +123,8 @@ function FoldContent({ item }: { readonly item: Extract<Item, { readonly kind: "
   ];
   return (
     <>
-      <span class="branches-name">{titleOf(item)}</span>
-      <span class="branches-command branches-about">{about.join(" · ")}</span>
+      <span class="branches-name row nowrap shrink">{titleOf(item)}</span>
+      <span class="branches-command nowrap shrink muted branches-about">{about.join(" · ")}</span>
     </>
   );
 }
@@ -149,7 +149,11 @@ export function FoldMark({ item }: { readonly item: Item }) {
   const isOpen = item.kind === "image" && !item.isClosed;
   return (
     <span
-      class={classes("branches-fold", hits > 0 && "branches-fold-found", isOpen && "branches-fold-open")}
+      class={classes(
+        "branches-fold row nowrap tabular",
+        hits > 0 && "branches-fold-found",
+        isOpen && "branches-fold-open",
+      )}
       data-act="toggle"
       aria-hidden="true"
     >

@@ -27,7 +27,7 @@ export function Details({ item, actions, onReveal }: DetailsProps) {
       <>
         <h2>{runName(item.run)}</h2>
         {item.run.command === null ? null : <Command text={item.run.command} />}
-        <div class="branches-deeds">
+        <div class="flex wrap gap-2">
           <ButtonLink href={`/runs/${item.run.id}`} tone="primary" icon="run">
             Open the run
           </ButtonLink>
@@ -48,7 +48,7 @@ export function Details({ item, actions, onReveal }: DetailsProps) {
           <Bytes value={addedBytes} isSigned />
         </Fact>
       </dl>
-      <div class="branches-deeds">
+      <div class="flex wrap gap-2">
         <Button icon="plus" onClick={() => actions.onToggle(item)}>
           Show them
         </Button>
@@ -68,7 +68,7 @@ function Fact({ name, children }: { readonly name: string; readonly children: Co
 
 function Command({ text }: { readonly text: string }) {
   return (
-    <pre class="branches-code">
+    <pre class="branches-code small">
       <GuestText text={text} isMono isLong />
     </pre>
   );
@@ -80,7 +80,7 @@ function ImageDetails({ image, actions, onReveal }: Omit<DetailsProps, "item"> &
       <h2 class="branches-details-name">
         <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} hasTitle />
       </h2>
-      <div class="branches-id">
+      <div class="branches-id muted small">
         <Identifier id={image.id} />
       </div>
       {image.command === null ? null : <Command text={image.command} />}
@@ -142,7 +142,7 @@ function namedAbove(image: ImageNode): { readonly ancestor: ImageNode; readonly 
 function ImageActions({ image, actions }: { readonly image: ImageNode; readonly actions: ItemActions }) {
   const { may } = useSession();
   return (
-    <div class="branches-deeds">
+    <div class="flex wrap gap-2">
       <ButtonLink href={linkToImage(image.id)} tone="primary" icon="image">
         Open
       </ButtonLink>

@@ -76,7 +76,7 @@ export function DeleteDialog({ image, onClose }: DialogProps) {
       onConfirm={remove}
       onClose={onClose}
     >
-      <p class="branches-deleted">
+      <p class="stack">
         <strong>
           <GuestText text={nameOf(image)} />
         </strong>

@@ -33,7 +33,7 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
       onConfirm={begin}
       onClose={onClose}
     >
-      <div class="branches-form">
+      <div class="branches-form stack gap-4">
         <Field
           label="Reference"
           value={reference}
@@ -52,7 +52,7 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
         />
         <details>
           <summary>The registry needs a password</summary>
-          <div class="branches-form">
+          <div class="branches-form stack gap-4">
             <Field label="User name" value={username} onValue={setUsername} />
             <Field
               label="Password"

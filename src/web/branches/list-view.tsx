@@ -28,7 +28,7 @@ export function ListView(props: FormProps) {
   return (
     <div
       ref={scroller}
-      class="branches-list"
+      class="branches-list fill shrink"
       role="tree"
       aria-label="Branches"
       tabIndex={0}
@@ -43,7 +43,7 @@ export function ListView(props: FormProps) {
         })
       }
     >
-      <div class="branches-rows" role="presentation" style={{ height: `${items.length * seen.row}px` }}>
+      <div class="relative" role="presentation" style={{ height: `${items.length * seen.row}px` }}>
         {rows.map(({ item, at }) => (
           <Row key={item.key} item={item} at={at} height={seen.row} props={props} />
         ))}
@@ -144,7 +144,7 @@ function Row({ item, at, height, props }: RowProps) {
       <Content item={item} search={props.drawing.search} version={versionOf(item)} />
       <Unseen item={item} />
       <FoldMark item={item} />
-      <span class="branches-row-count number" aria-hidden="true">
+      <span class="branches-row-count muted small number" aria-hidden="true">
         {countShown(item)}
       </span>
     </div>

@@ -54,7 +54,7 @@ export function Toolbar({ view, loaded, onHit, onNewest, onZoom, onFit }: Toolba
   const { branches } = loaded;
   const { isWhole } = branches.folds;
   return (
-    <div class="branches-toolbar" role="group" aria-label="Look of the branches">
+    <div class="row wrap gap-2" role="group" aria-label="Look of the branches">
       <Search view={view} drawing={loaded.drawing} onHit={onHit} />
       <Segments
         label="Show as"
@@ -105,7 +105,7 @@ function Search({ view, drawing, onHit }: SearchProps) {
     event.preventDefault();
   };
   return (
-    <div class="branches-search" role="search">
+    <div class="branches-search relative row gap-2" role="search">
       <Icon name="search" />
       <input
         ref={input}
@@ -120,7 +120,7 @@ function Search({ view, drawing, onHit }: SearchProps) {
         onInput={(event) => view.search(event.currentTarget.value)}
         onKeyDown={onKeyDown}
       />
-      <span class={classes("branches-found number", drawing.search === null && "visually-hidden")} role="status">
+      <span class={classes("muted number", drawing.search === null && "visually-hidden")} role="status">
         {drawing.search === null ? "" : foundText(drawing.hits)}
       </span>
       {drawing.search === null || drawing.hits === 0 ? null : (
@@ -141,7 +141,7 @@ function foundText(hits: number): string {
 /** Says that the next image is the second one of a comparison. */
 export function CompareNote({ image, onCancel }: { readonly image: ImageNode; readonly onCancel: () => void }) {
   return (
-    <div class="branches-banner" role="status">
+    <div class="branches-banner row wrap gap-2-3" role="status">
       <Icon name="compare" />
       <p>
         Choose the image to compare with <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} />
@@ -165,7 +165,7 @@ export function FocusNote({ drawing, focusId, onEnd }: FocusNoteProps) {
   if (focusId === null || !drawing.isComplete) return null;
   const image = drawing.forest.images.get(focusId);
   return (
-    <div class="branches-banner" role="status">
+    <div class="branches-banner row wrap gap-2-3" role="status">
       <Icon name="filter" />
       <p>
         {image === undefined ? (
@@ -194,7 +194,7 @@ interface MissingNoteProps {
 export function MissingNote({ drawing, id, onEnd }: MissingNoteProps) {
   if (id === null || !drawing.isComplete || drawing.forest.images.has(id)) return null;
   return (
-    <div class="branches-banner" role="status">
+    <div class="branches-banner row wrap gap-2-3" role="status">
       <Icon name="search" />
       <p>
         Image <GuestText text={shortId(id)} isMono /> is not here.{" "}

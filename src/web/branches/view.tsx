@@ -101,12 +101,12 @@ function Forest({ loaded, view }: ForestProps) {
       {compared === null ? null : <CompareNote image={compared} onCancel={() => actions.onCompare(compared)} />}
       <FocusNote drawing={drawing} focusId={view.focusId} onEnd={() => actions.onFocus(null)} />
       {active === undefined ? <MissingNote drawing={drawing} id={view.namedId} onEnd={items.deselect} /> : null}
-      <div class="branches-body">
-        <div class="branches-panes">
+      <div class="branches-body fill relative">
+        <div class="branches-panes flex">
           {drawing.isThere ? null : <Skeleton class="branches-skeleton" lines={9} label="Loading the branches" />}
           {view.isList ? <ListView {...form} /> : <TreeView {...form} control={control} />}
           {active === undefined ? null : (
-            <aside class="branches-details" aria-label="Selected">
+            <aside class="branches-details relative stack gap-4 rigid" aria-label="Selected">
               <span class="branches-details-close">
                 <IconButton icon="close" label="Close the details" onClick={items.deselect} />
               </span>

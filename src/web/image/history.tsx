@@ -30,7 +30,7 @@ export function History({ image }: { readonly image: string }) {
   const steps = value.slice(0, limit);
   return (
     <section class="image-history" aria-label="History">
-      <ol class="image-steps">
+      <ol class="image-steps stack">
         {steps.map((step) => (
           <Step key={step.uuid} step={step} isShown={step.uuid === image} />
         ))}
@@ -63,11 +63,14 @@ function Step({ step, isShown }: { readonly step: ImageStep; readonly isShown: b
   const { uuid, tag, deleted, operation, created_at: at, size_bytes: bytes, parent } = step;
   const name = <code class="number">{shortId(uuid)}</code>;
   return (
-    <li class={isShown ? "image-step image-step-shown" : "image-step"} aria-current={isShown ? "step" : undefined}>
-      <p class="image-step-what">
+    <li
+      class={isShown ? "image-step relative image-step-shown" : "image-step relative"}
+      aria-current={isShown ? "step" : undefined}
+    >
+      <p class="anywhere">
         <What step={step} />
       </p>
-      <p class="image-step-facts muted">
+      <p class="image-step-facts row wrap small muted">
         <End step={step} />
         <Bytes value={bytes} isSigned />
         <Age at={at} />

@@ -1,4 +1,5 @@
 import "./image.css";
+import "./changes/changes.css";
 import "./text.css";
 import { answerOf } from "../../client/client.ts";
 import { Link, useRoute } from "../browser/router.ts";
@@ -83,7 +84,7 @@ function Image({ link }: { readonly link: ImageLink }) {
           value === undefined ? (
             <Skeleton lines={1} label="Loading the image" />
           ) : (
-            <span class="image-about muted">
+            <span class="image-about row wrap gap-1-5 muted">
               <Identifier id={image} />
               <span>
                 created <Age at={value.created_at} />

@@ -44,13 +44,13 @@ export interface PageHeaderProps {
 export function PageHeader({ heading, title, crumbs, about, actions }: PageHeaderProps) {
   useTitle(title ?? (typeof heading === "string" ? heading : ""));
   return (
-    <header class="page-header">
+    <header class="stack gap-2">
       {crumbs === undefined ? null : <Breadcrumbs crumbs={crumbs} />}
-      <div class="page-header-row">
+      <div class="page-header-row row wrap between gap-2-4">
         <h1>{heading}</h1>
-        {actions === undefined ? null : <div class="page-actions">{actions}</div>}
+        {actions === undefined ? null : <div class="flex wrap gap-2">{actions}</div>}
       </div>
-      {about === undefined ? null : <div class="page-about">{about}</div>}
+      {about === undefined ? null : <div class="muted">{about}</div>}
     </header>
   );
 }

@@ -47,13 +47,13 @@ export function Dialog({ title, isWide, onClose, children, actions }: DialogProp
         if (event.target === dialog.current) onClose();
       }}
     >
-      <div class="dialog-content">
-        <header class="dialog-header">
+      <div class="dialog-content stack">
+        <header class="dialog-header flex items-start between gap-4">
           <h2 id={heading}>{title}</h2>
           <IconButton icon="close" label="Close" onClick={onClose} />
         </header>
-        <div class="dialog-body">{children}</div>
-        {actions === undefined ? null : <footer class="dialog-actions">{actions}</footer>}
+        <div class="dialog-body stack gap-4">{children}</div>
+        {actions === undefined ? null : <footer class="dialog-actions flex wrap gap-2">{actions}</footer>}
       </div>
     </dialog>
   );
@@ -104,7 +104,7 @@ export function Confirm({ title, action, isDangerous, onConfirm, onClose, isRead
     <Dialog title={title} onClose={onClose} actions={buttons}>
       <form
         id={form}
-        class="dialog-form"
+        class="stack gap-4"
         onSubmit={(event) => {
           event.preventDefault();
           if (!isBusy) void confirm();

@@ -14,8 +14,8 @@ export interface EmptyProps {
 export function Empty({ title, text, command, action }: EmptyProps) {
   return (
     <div class="empty">
-      <p class="empty-title">{title}</p>
-      {text === undefined ? null : <p class="empty-text">{text}</p>}
+      <p class="empty-title strong">{title}</p>
+      {text === undefined ? null : <p class="empty-text muted">{text}</p>}
       {command === undefined ? null : <CommandLine text={command} />}
       {action === undefined ? null : <div class="empty-action">{action}</div>}
     </div>
@@ -25,7 +25,7 @@ export function Empty({ title, text, command, action }: EmptyProps) {
 /** A command to be run in a shell, with a button that copies it. */
 export function CommandLine({ text }: { readonly text: string }) {
   return (
-    <div class="command-line">
+    <div class="command-line inset row gap-1">
       <code tabIndex={0}>{text}</code>
       <CopyButton text={text} label="Copy the command" />
     </div>

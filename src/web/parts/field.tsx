@@ -20,7 +20,7 @@ function Labelling(props: Labelled & { readonly id: string; readonly children: C
   const { id, label, isLabelHidden, hint, problem, children } = props;
   return (
     <div class="field">
-      <label class={classes("field-label", isLabelHidden && "visually-hidden")} for={id}>
+      <label class={classes("medium", isLabelHidden && "visually-hidden")} for={id}>
         {label}
       </label>
       {children}
@@ -30,7 +30,7 @@ function Labelling(props: Labelled & { readonly id: string; readonly children: C
         </p>
       )}
       {hint === undefined ? null : (
-        <p class="field-hint" id={`${id}-hint`}>
+        <p class="field-hint muted small" id={`${id}-hint`}>
           {hint}
         </p>
       )}
@@ -164,7 +164,7 @@ export function Checkbox({ label, hint, isChecked, onChecked, disabled }: Checkb
       />
       <label for={id}>{label}</label>
       {hint === undefined ? null : (
-        <p class="field-hint" id={`${id}-hint`}>
+        <p class="field-hint muted small" id={`${id}-hint`}>
           {hint}
         </p>
       )}

@@ -14,10 +14,10 @@ export interface FigureProps {
 export function Figure({ label, value, note }: FigureProps) {
   return (
     <div class="figure">
-      <dt class="figure-label">{label}</dt>
-      <dd class="figure-value">
+      <dt class="muted small">{label}</dt>
+      <dd class="figure-value medium tabular">
         {value}
-        {note === undefined ? null : <span class="figure-note">{note}</span>}
+        {note === undefined ? null : <span class="figure-note muted small">{note}</span>}
       </dd>
     </div>
   );

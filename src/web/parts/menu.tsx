@@ -84,7 +84,6 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
   const list = useRef<HTMLDivElement>(null);
   const id = useId();
   const before = useRef(opener ?? (document.activeElement as HTMLElement | null));
-  // At once: the next key is meant for the menu.
   useLayoutEffect(() => {
     const element = list.current;
     if (element === null) return;
@@ -131,7 +130,11 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
         <button
           key={item.label}
           type="button"
-          class={classes("menu-item", item.isDangerous && "menu-item-danger", item.isApart && "menu-item-apart")}
+          class={classes(
+            "menu-item row gap-2",
+            item.isDangerous && "menu-item-danger",
+            item.isApart && "menu-item-apart",
+          )}
           {...(item.isChecked === undefined
             ? { role: "menuitem" }
             : { role: "menuitemradio", "aria-checked": item.isChecked })}
@@ -139,8 +142,8 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
           tabIndex={-1}
           onClick={() => (item.isDisabled === true ? undefined : select(item))}
         >
-          <span class="menu-icon">{iconOf(item)}</span>
-          <span class="menu-label">{item.label}</span>
+          <span class="menu-icon flex rigid muted">{iconOf(item)}</span>
+          <span class="fill">{item.label}</span>
           {item.keys === undefined ? null : <kbd>{item.keys}</kbd>}
         </button>
       ))}

@@ -17,8 +17,8 @@ export function ProblemNote({ problem, title, onRetry }: ProblemNoteProps) {
   return (
     <div class="problem" role="alert">
       <Icon name="warning" />
-      <div class="problem-text">
-        {title === undefined ? null : <p class="problem-title">{title}</p>}
+      <div class="fill shrink">
+        {title === undefined ? null : <p class="strong">{title}</p>}
         <p>
           <GuestText text={sentence(problem.message)} isLong />
         </p>

@@ -46,11 +46,11 @@ export function Splitter({ label, name, first, second, initial = 40 }: SplitterP
   };
   return (
     <div ref={place} class="splitter">
-      <div class="splitter-side" style={{ flexBasis: `${percent}%` }}>
+      <div class="splitter-side stack shrink" style={{ flexBasis: `${percent}%` }}>
         {first}
       </div>
       <div
-        class="splitter-border"
+        class="splitter-border rigid relative"
         role="separator"
         aria-orientation="vertical"
         aria-label={label}
@@ -62,7 +62,7 @@ export function Splitter({ label, name, first, second, initial = 40 }: SplitterP
         onPointerMove={drag}
         onKeyDown={onKey}
       />
-      <div class="splitter-side splitter-rest">{second}</div>
+      <div class="splitter-side stack shrink splitter-rest">{second}</div>
     </div>
   );
 }

@@ -33,7 +33,7 @@ export function Tabs({ label, tabs, current }: TabsProps) {
       {tabs.map(({ id, label: text, count, href }) => (
         <Link key={id} class="tab" href={href} aria-current={id === current ? "page" : undefined}>
           {text}
-          {count === undefined ? null : <span class="tab-count">{count}</span>}
+          {count === undefined ? null : <span class="tab-count muted tabular">{count}</span>}
         </Link>
       ))}
     </nav>

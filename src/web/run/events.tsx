@@ -15,7 +15,7 @@ export function EventList({ feed }: { readonly feed: Feed }) {
   const shown = events.slice(-SHOWN_COUNT).reverse();
   const left = droppedEventsCount + events.length - shown.length;
   return (
-    <section class="run-events" aria-label="Events">
+    <section class="stack gap-3 shrink" aria-label="Events">
       <Table label="Events, newest first" columns={COLUMNS} rows={shown} rowKey={({ id }) => String(id)} />
       {left === 0 ? null : <p class="muted">{countOf(left, "earlier event")} not shown.</p>}
     </section>

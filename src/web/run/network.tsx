@@ -30,7 +30,7 @@ export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
   }
   const rows = audit?.entries.map(rowOf) ?? liveRows(feed);
   return (
-    <section class="run-network" aria-label="Network">
+    <section class="stack gap-3 shrink" aria-label="Network">
       {typeof network === "object" ? <Rules network={network} /> : null}
       {rows.length === 0 ? (
         <p class="muted">No connections{audit === undefined ? " yet" : ""}.</p>
@@ -52,7 +52,7 @@ function Rules({ network }: { readonly network: Exclude<AskedInstance["network"]
   if (network.record === true) return <p>It may reach what the operator allows, and what it reaches is recorded.</p>;
   return (
     <div>
-      <h2 class="run-subhead">Rules</h2>
+      <h2 class="run-subhead row gap-2 strong">Rules</h2>
       <ul class="run-rules">
         {(network.allow ?? []).map((rule) => (
           <li key={ruleText(rule)}>
@@ -68,7 +68,7 @@ function Policy({ rules }: { readonly rules: readonly string[] }) {
   const text = rules.join("\n");
   return (
     <div>
-      <h2 class="run-subhead">
+      <h2 class="run-subhead row gap-2 strong">
         Rules that would have been enough <CopyButton text={text} label="Copy the rules" />
       </h2>
       <ul class="run-rules">

@@ -57,10 +57,10 @@ export function RunPage({ id }: { readonly id: string }) {
     return <Missing id={id} problem={operation.problem} onRetry={operation.reload} />;
   }
   return (
-    <div class="run-page">
+    <div class="run-page stack gap-4 fill shrink">
       <PageHeader
         heading={
-          <span class="run-heading">
+          <span class="run-heading anywhere">
             <GuestText text={heading} isMono isLong hasTitle />
           </span>
         }
@@ -70,7 +70,7 @@ export function RunPage({ id }: { readonly id: string }) {
           value === undefined ? (
             <Skeleton lines={1} />
           ) : (
-            <div class="run-about">
+            <div class="run-about row wrap gap-1-3">
               <StatusMark status={value.status} {...endOf(value)} />
               <Identifier id={id} />
             </div>
@@ -215,7 +215,7 @@ function OutputOfProcess({ operation, spid }: { readonly operation: Operation; r
   const feed = useFeed(operation.id, { spid });
   return (
     <>
-      <p class="run-of-process">
+      <p class="row wrap gap-2">
         Output of process {spid}.{" "}
         <ButtonLink href={`/runs/${operation.id}`} isSmall tone="quiet">
           Show the output of the command
@@ -243,7 +243,7 @@ function Missing({
 }) {
   const isGone = problem.status === 404 || problem.status === 400;
   return (
-    <div class="run-page">
+    <div class="run-page stack gap-4 fill shrink">
       <PageHeader
         heading={isGone ? "Run not found" : "The run cannot be shown"}
         crumbs={[{ label: "Runs", href: "/runs" }, { label: <span class="mono">{shortId(id)}</span> }]}
@@ -251,7 +251,10 @@ function Missing({
       {isGone ? (
         <Empty
           title="No such run"
-          text="Runs and their output are deleted after a time that the operator sets; their images stay among the branches. Runs of other accounts are not shown."
+          text={
+            "The operator sets how long runs and their output are kept; their images stay among the branches. " +
+            "Runs of other accounts are not shown."
+          }
           action={<ButtonLink href="/runs">Show all runs</ButtonLink>}
         />
       ) : (

@@ -68,7 +68,39 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
         }))
       : []),
   ];
-  const columns: Column<Process>[] = [
+  return (
+    <section class="stack gap-3 shrink" aria-label="Processes">
+      {isRunning ? (
+        <div class="row wrap between gap-2-4">
+          <p class="muted">They share the files and the network of the command, and end with it.</p>
+          <div class="row wrap gap-2">
+            <Button icon="plus" isSmall onClick={() => setStarting(true)}>
+              Start a process
+            </Button>
+          </div>
+        </div>
+      ) : null}
+      {list.problem === undefined ? null : (
+        <ProblemNote problem={list.problem} title="The processes could not be listed" onRetry={list.reload} />
+      )}
+      {list.value === undefined && list.problem === undefined ? <Skeleton lines={3} /> : null}
+      {list.value?.length === 0 ? <Empty title="No process has started yet" /> : null}
+      {list.value === undefined || list.value.length === 0 ? null : (
+        <Table label="Processes" columns={columnsOf(menuOf)} rows={list.value} rowKey={({ spid }) => String(spid)} />
+      )}
+      {isStarting ? (
+        <StartQuestion
+          id={id}
+          onClose={() => setStarting(false)}
+          onStarted={(spid, hasTerminal) => (hasTerminal ? onTerminal(spid) : list.reload())}
+        />
+      ) : null}
+    </section>
+  );
+}
+
+function columnsOf(menuOf: (process: Process) => MenuItem[]): Column<Process>[] {
+  return [
     { id: "spid", label: "Number", isFigure: true, cell: ({ spid }) => spid },
     {
       ...{ id: "command", label: "Command", isHeading: true, isWide: true },
@@ -83,35 +115,6 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
       cell: (process) => <Menu label={`Process ${process.spid}`} isSmall items={menuOf(process)} />,
     },
   ];
-  return (
-    <section class="run-processes" aria-label="Processes">
-      {isRunning ? (
-        <div class="run-toolbar">
-          <p class="muted">They share the files and the network of the command, and end with it.</p>
-          <div class="run-toolbar-end">
-            <Button icon="plus" isSmall onClick={() => setStarting(true)}>
-              Start a process
-            </Button>
-          </div>
-        </div>
-      ) : null}
-      {list.problem === undefined ? null : (
-        <ProblemNote problem={list.problem} title="The processes could not be listed" onRetry={list.reload} />
-      )}
-      {list.value === undefined && list.problem === undefined ? <Skeleton lines={3} /> : null}
-      {list.value?.length === 0 ? <Empty title="No process has started yet" /> : null}
-      {list.value === undefined || list.value.length === 0 ? null : (
-        <Table label="Processes" columns={columns} rows={list.value} rowKey={({ spid }) => String(spid)} />
-      )}
-      {isStarting ? (
-        <StartQuestion
-          id={id}
-          onClose={() => setStarting(false)}
-          onStarted={(spid, hasTerminal) => (hasTerminal ? onTerminal(spid) : list.reload())}
-        />
-      ) : null}
-    </section>
-  );
 }
 
 const SIGNAL_LABELS: Readonly<Record<(typeof SIGNALS)[number], string>> = {

@@ -17,13 +17,16 @@ export function ProgressPanel({ operation, feed }: { readonly operation: Operati
   const isOver = hasEnded(operation);
   if (steps.length === 0) return isOver ? null : <p class="muted">Not started yet.</p>;
   return (
-    <section class="run-progress" aria-label="Progress">
-      <h2 class="run-subhead">Progress</h2>
-      <ol class="run-steps" aria-live="polite" aria-relevant="additions">
+    <section class="stack gap-3 shrink" aria-label="Progress">
+      <h2 class="run-subhead row gap-2 strong">Progress</h2>
+      <ol class="run-steps stack gap-2" aria-live="polite" aria-relevant="additions">
         {steps.map(({ step, pulledBytes, sizeBytes }, index) => {
           const isLast = index === steps.length - 1 && !isOver;
           return (
-            <li key={step} class={isLast ? "run-step run-step-now" : "run-step"}>
+            <li
+              key={step}
+              class={isLast ? "run-step row wrap gap-1-3 run-step-now medium" : "run-step row wrap gap-1-3"}
+            >
               <span class="run-step-name">{STEPS[step] ?? step}</span>
               {pulledBytes === null ? null : (
                 <span class="number muted">

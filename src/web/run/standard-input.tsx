@@ -34,7 +34,7 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
   if (isClosed) return <p class="muted">Standard input is closed.</p>;
   return (
     <form
-      class="run-input"
+      class="run-input stack gap-2"
       aria-label="Standard input"
       onSubmit={(event) => {
         event.preventDefault();
@@ -42,7 +42,7 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
       }}
     >
       <Field label="Standard input" isMono value={text} onValue={setText} />
-      <div class="run-input-actions">
+      <div class="row wrap gap-2-4">
         <Checkbox label="Add a line end" isChecked={hasLineEnd} onChecked={setLineEnd} />
         <Button type="submit" isBusy={isBusy}>
           Send

@@ -144,7 +144,7 @@ function Surface(props: SurfaceProps) {
   const items = cards ?? [];
   const inDocument = active === undefined || items.includes(active) ? items : [...items, active];
   return (
-    <div class="branches-stage">
+    <div class="branches-stage relative fill shrink">
       <div
         ref={element}
         class={classes("branches-tree", pointer.isPanning && "branches-panning")}

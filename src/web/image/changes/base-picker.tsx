@@ -73,7 +73,7 @@ function OtherImage({ onFound }: { readonly onFound: (uuid: string) => void }) {
     }
   };
   return (
-    <form class="image-other" onSubmit={(event) => void find(event)}>
+    <form class="image-other flex items-start gap-2" onSubmit={(event) => void find(event)}>
       <Field label="Tag or uuid" isMono value={name} onValue={setName} problem={problem} />
       <Button type="submit">Compare</Button>
     </form>

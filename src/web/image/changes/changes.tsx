@@ -35,7 +35,7 @@ export function ChangesView({ link }: { readonly link: ImageLink }) {
   // The list is made anew beside a difference, and without one.
   const section = useFocusKept(link.path, value !== undefined);
   return (
-    <section ref={section} class="image-changes" aria-label="Changes">
+    <section ref={section} class="image-changes stack gap-3 shrink" aria-label="Changes">
       <BasePicker link={link} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="The images cannot be compared" onRetry={reload} />
@@ -65,7 +65,7 @@ function Comparison({ link, changes, onMore }: ComparisonProps) {
   const tree = <Tree link={link} changes={changes} />;
   return (
     <>
-      <p class="image-foot muted" role="status">
+      <p class="row wrap gap-2 small tabular muted" role="status">
         <Counts counts={root.counts} isLong />
         {isComplete ? null : " so far"}
         {isComplete && hasMore ? (
@@ -200,11 +200,11 @@ function changeCells(
     <GuestText text={[...above.map((folder) => shownName(folder.path)), shownName(path)].join("/")} hasTitle />
   );
   return [
-    <span key="name" class={`image-change image-depth-${Math.min(depth, 16)}`}>
+    <span key="name" class="image-change" style={{ "--depth": depth }}>
       {isFolder ? (
         <button
           type="button"
-          class="image-fold"
+          class="image-fold rigid muted"
           tabIndex={-1}
           aria-expanded={isOpen(path)}
           aria-label={isOpen(path) ? "Fold the directory" : "Unfold the directory"}
@@ -213,7 +213,7 @@ function changeCells(
           <Icon name={isOpen(path) ? "down" : "right"} />
         </button>
       ) : (
-        <span class="image-fold" />
+        <span class="image-fold rigid muted" />
       )}
       <ChangeMark change={item?.change ?? null} />
       <Icon name={isFolder || item?.type === "directory" ? "folder" : item?.type === "symlink" ? "link" : "file"} />

@@ -96,7 +96,7 @@ function rowCells(sides: Sides, seen: SeenRow | undefined, isBeside: boolean, un
   const { row, part } = seen;
   if (row.kind === "fold") {
     return [
-      <button key="fold" type="button" class="image-unfold" tabIndex={-1} onClick={unfold}>
+      <button key="fold" type="button" class="image-unfold row gap-2 muted" tabIndex={-1} onClick={unfold}>
         <Icon name="more" />
         {countOf(row.count, "unchanged line")}
       </button>,
@@ -131,7 +131,7 @@ function rowCells(sides: Sides, seen: SeenRow | undefined, isBeside: boolean, un
     />
   );
   const numbers = [row.left, row.right].map((index) => (
-    <span key={`n${index}`} class="image-number">
+    <span key={`n${index}`} class="image-number faint small tabular">
       {index < 0 || part > 0 ? "" : index + 1}
     </span>
   ));
@@ -167,7 +167,7 @@ function Line({ lines, rows, index, part, sign, range }: LineProps) {
   const piece = (a: number, b: number) => <TokenText pieces={[{ text: lines.text.slice(a, b), kind: 0 }]} />;
   return (
     <code class="image-code">
-      <span class="image-sign">{part === 0 ? sign : " "}</span>
+      <span class="image-sign muted">{part === 0 ? sign : " "}</span>
       {piece(from, markFrom)}
       {markTo > markFrom ? <mark class="image-differs">{piece(markFrom, markTo)}</mark> : null}
       {piece(markTo, to)}

@@ -40,8 +40,8 @@ export function Compare({ link, node, against }: CompareProps) {
     side: link.fields.get("side"),
   });
   return (
-    <article class="image-compare" aria-label="Difference">
-      <header class="image-compare-head">
+    <article class="image-compare stack gap-3 fill shrink" aria-label="Difference">
+      <header class="image-compare-head row gap-2">
         <ChangeMark change={item?.change ?? null} />
         <h2>
           <GuestText text={shownPath(path)} isMono isLong />
@@ -49,7 +49,7 @@ export function Compare({ link, node, against }: CompareProps) {
         <IconButton icon="close" label="Close" onClick={() => navigate(close)} />
       </header>
       {item === null ? <p class="muted">The directory itself is the same in both images.</p> : <Facts item={item} />}
-      <p class="image-compare-links">
+      <p class="image-compare-links flex wrap gap-2-4">
         {item === null || item.change === "removed" ? null : (
           <Link href={linkTo(link.image, "files", path)}>Open in this image</Link>
         )}
@@ -156,7 +156,7 @@ function TextChange({ link, path, item, against }: TextChangeProps) {
   return (
     <>
       <div class="image-tools">
-        <p class="muted image-compare-note">{note}</p>
+        <p class="muted fill">{note}</p>
         {reply === null ? null : (
           <Segments
             label="Show as"

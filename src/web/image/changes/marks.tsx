@@ -6,9 +6,9 @@ const CHANGE_MARKS = { added: "+", changed: "~", removed: "−" } as const;
 
 /** A sign beside the colour, which not everybody sees. */
 export function ChangeMark({ change }: { readonly change: keyof typeof CHANGE_MARKS | null }) {
-  if (change === null) return <span class="image-mark" />;
+  if (change === null) return <span class="image-mark rigid strong" />;
   return (
-    <span class={classes("image-mark", `image-change-${change}`)} title={change}>
+    <span class={classes("image-mark rigid strong", `image-change-${change}`)} title={change}>
       <span aria-hidden="true">{CHANGE_MARKS[change]}</span>
       <span class="visually-hidden">{change}</span>
     </span>
@@ -28,7 +28,7 @@ export function Counts({ counts: { added, changed, removed }, isLong }: CountsPr
     return <>{`${all}: ${countText(added)} added, ${countText(changed)} changed, ${countText(removed)} removed`}</>;
   }
   return (
-    <span class="image-counts number">
+    <span class="image-counts gap-3 small number">
       {(["added", "changed", "removed"] as const).map((change) => {
         const count = { added, changed, removed }[change];
         return count === 0 ? null : (

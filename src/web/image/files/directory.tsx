@@ -82,7 +82,7 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
           cells={(index) => cellsOf(items(index), link)}
         />
       )}
-      <p class="image-foot muted" role="status">
+      <p class="row wrap gap-2 small tabular muted" role="status">
         {footOf(listing, count, isLoading)}
       </p>
     </>
@@ -245,7 +245,7 @@ function EntryName(props: { readonly image: string; readonly directory: EncodedP
         </>
       )}
       {item.symlink_to === undefined ? null : (
-        <span class="image-target muted">
+        <span class="image-target shrink muted">
           <span aria-hidden="true">→ </span>
           <span class="visually-hidden">leads to </span>
           <GuestText text={shownText(item.symlink_to, item.symlink_to_base64)} hasTitle />

@@ -42,7 +42,7 @@ export function FileView({ link }: { readonly link: ImageLink }) {
   const chosen = forms.find((form) => form === fields.get("as"));
   const form = chosen ?? (picture !== null ? "picture" : isText(value.bytes) ? "text" : "hex");
   return (
-    <div class="image-file">
+    <div class="image-file stack gap-3 fill shrink">
       <FileHead link={link} size={value.size}>
         {forms.length < 2 || value.size === 0 ? null : (
           <Segments
@@ -84,7 +84,7 @@ function FileHead(props: { readonly link: ImageLink; readonly size: number; read
   });
   return (
     <div class="image-tools image-file-head">
-      <p class="image-facts muted">
+      <p class="image-facts flex wrap gap-1-4 muted">
         <Bytes value={size} />
         {item === null ? null : <EntryFacts item={item} />}
       </p>

@@ -32,7 +32,7 @@ export function Files({ link }: { readonly link: ImageLink }) {
     navigate(linkTo(image, "files", parentOf(path)));
   };
   return (
-    <section ref={section} class="image-files" aria-label="Files" tabIndex={-1} onKeyDown={goUp}>
+    <section ref={section} class="image-files stack gap-3 shrink" aria-label="Files" tabIndex={-1} onKeyDown={goUp}>
       <PathCrumbs image={image} path={path} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="This path cannot be shown" onRetry={reload} />

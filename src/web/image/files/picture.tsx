@@ -83,13 +83,13 @@ function Picture({ link, header }: Omit<PictureProps, "size">) {
   if (problem !== undefined) return <ProblemNote problem={problem} title="This picture cannot be shown" />;
   return (
     <>
-      <div class="image-text-facts">
+      <div class="row wrap between gap-1-4 small tabular">
         <PictureFacts header={header} />
         <Checkbox label="Actual size" isChecked={isWhole} onChecked={setWhole} />
       </div>
       {value === undefined ? <Skeleton lines={6} label="Decoding the picture" /> : null}
       <div
-        class={isWhole ? "image-picture image-picture-whole" : "image-picture"}
+        class={isWhole ? "image-picture fill image-picture-whole" : "image-picture fill"}
         tabIndex={0}
         role="group"
         aria-label="Picture"

@@ -144,7 +144,7 @@ function TextFacts(props: {
     ...(tokens === null || language === null ? [] : [language]),
   ];
   return (
-    <div class="image-text-facts">
+    <div class="row wrap between gap-1-4 small tabular">
       <p class="muted">
         {facts.join(" · ")}
         {lines.replacedCount === 0 ? null : (
@@ -181,7 +181,7 @@ function lineCells({ lines, tokens, rows, row, base, linkToLine }: LineCell) {
   const hidden = lineEnd(lines.text, lines.starts, line) - end;
   return [
     isFirst && base !== null ? (
-      <Link key="number" class="image-number" href={linkToLine(line)} replace tabIndex={-1}>
+      <Link key="number" class="image-number faint small tabular" href={linkToLine(line)} replace tabIndex={-1}>
         {base + line}
       </Link>
     ) : (
@@ -212,7 +212,7 @@ function PartLinks({ link, lines, start, size, first }: PartLinksProps) {
   const next = { at: end, first: nextFirst, line: null, encoding: lines.encoding === "utf-8" ? null : lines.encoding };
   const before = Math.max(0, start - TEXT_BYTES_MAX);
   return (
-    <nav class="image-parts" aria-label="Parts of the file">
+    <nav class="image-parts flex wrap gap-1-4 small" aria-label="Parts of the file">
       <span class="muted number">
         {bytesText(start)} to {bytesText(end)} of {bytesText(size)}
       </span>

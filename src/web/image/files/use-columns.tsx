@@ -10,7 +10,7 @@ const COLUMNS_MIN = 16;
 /** Text of a known length, which nobody sees: {@link useColumns} measures it. */
 export function Measure() {
   return (
-    <span class="image-measure" aria-hidden="true">
+    <span class="image-measure small" aria-hidden="true">
       {"0".repeat(MEASURED_COUNT)}
     </span>
   );

@@ -42,7 +42,7 @@ export function Matches({ link, pattern }: { readonly link: ImageLink; readonly 
   return (
     <>
       {problem === undefined ? null : <ProblemNote problem={problem} title="The search failed" onRetry={reload} />}
-      <div class="image-progress">
+      <div class="image-progress row wrap gap-2-4 small tabular">
         <p class="muted" role="status">
           {stateText(state, isStopped)}
         </p>
@@ -105,7 +105,7 @@ function matchCells(image: string, row: MatchRow | undefined) {
     <span key="path" class={isFirst ? "image-match-path" : "image-match-path image-match-again"}>
       <GuestText text={shownPath(path)} hasTitle />
     </span>,
-    <Link key="line" class="image-number" href={lineLink(image, match)} tabIndex={-1}>
+    <Link key="line" class="image-number faint small tabular" href={lineLink(image, match)} tabIndex={-1}>
       {match.line}
     </Link>,
     <code key="text" class="image-code">

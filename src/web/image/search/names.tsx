@@ -28,7 +28,7 @@ export function Names({ link, glob }: { readonly link: ImageLink; readonly glob:
   };
   return (
     <>
-      <p class="image-foot muted" role="status">
+      <p class="row wrap gap-2 small tabular muted" role="status">
         {value === undefined ? "Searching…" : foundText(value)}
       </p>
       {value !== undefined && items.length === 0 ? <Empty title="No matching names" /> : null}
@@ -57,7 +57,7 @@ function entryCells(image: string, item: FoundEntries["items"][number] | undefin
   if (item === undefined) return [];
   const path = pathFrom(item);
   return [
-    <span key="path" class="image-entry">
+    <span key="path" class="image-entry row gap-2 shrink">
       <Icon name={item.type === "directory" ? "folder" : item.type === "symlink" ? "link" : "file"} />
       <Link href={linkTo(image, "files", path)} tabIndex={-1}>
         <GuestText text={shownPath(path)} hasTitle />

@@ -23,7 +23,7 @@ export function Search({ link }: { readonly link: ImageLink }) {
   const isByName = fields.get("by") !== "text";
   const wanted = fields.get(isByName ? "name" : "text") ?? "";
   return (
-    <section class="image-search" aria-label="Search">
+    <section class="stack gap-3 shrink" aria-label="Search">
       <SearchForm link={link} isByName={isByName} />
       {wanted === "" ? (
         <Nothing isByName={isByName} />
@@ -76,7 +76,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
   return (
     <form
       ref={place}
-      class="image-search-form"
+      class="stack items-start gap-3"
       role="search"
       onSubmit={(event) => {
         event.preventDefault();
@@ -84,7 +84,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
       }}
     >
       <Segments label="Search by" value={isByName ? "name" : "text"} choices={WAYS} onValue={send} />
-      <div class="image-search-fields">
+      <div class="image-search-fields flex items-end wrap gap-2">
         <div class="image-search-wanted">
           <Field
             label={isByName ? "Name or glob" : "Regular expression"}

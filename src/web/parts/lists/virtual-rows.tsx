@@ -73,13 +73,13 @@ export function VirtualRows(props: VirtualRowsProps) {
       onKeyDown={(event) => onKeyDown(event, active, extent, activate, props)}
     >
       {columns === undefined ? null : <Head columns={columns} />}
-      <div class="virtual-space" role="presentation" style={{ height: `${elementHeight(extent)}px` }}>
+      <div class="virtual-space relative" role="presentation" style={{ height: `${elementHeight(extent)}px` }}>
         <div class="virtual-rows" role="rowgroup" style={{ top: `${first * rowHeight + shift}px` }}>
           {indexes.map((index) => (
             <div
               key={rowKey?.(index) ?? index}
               id={`${id}-${index}`}
-              class={classes("virtual-row", index === active && "virtual-row-active", rowClass?.(index))}
+              class={classes("virtual-row gap-4", index === active && "virtual-row-active", rowClass?.(index))}
               role="row"
               aria-rowindex={index + 1 + headRows}
               aria-selected={index === active}
@@ -104,8 +104,8 @@ export function VirtualRows(props: VirtualRowsProps) {
 
 function Head({ columns }: { readonly columns: readonly VirtualColumn[] }) {
   return (
-    <div class="virtual-head" role="rowgroup">
-      <div class="virtual-row" role="row" aria-rowindex={1}>
+    <div class="virtual-head medium muted small" role="rowgroup">
+      <div class="virtual-row gap-4" role="row" aria-rowindex={1}>
         {columns.map(({ id, label, isFigure }) => (
           <div key={id} class={classes("cell", isFigure && "cell-figure")} role="columnheader">
             {label}

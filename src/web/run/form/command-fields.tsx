@@ -44,7 +44,7 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
           <option key={uuid} value={`tag:${tag}`} />
         ))}
       </datalist>
-      <div class="run-command">
+      <div class="run-command stack gap-2">
         <Field
           label="Command"
           isMono
@@ -65,9 +65,9 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
         />
       </div>
       {words === null || line.trim() === "" ? null : "problem" in words ? (
-        <p class="field-hint">{words.problem}</p>
+        <p class="field-hint muted small">{words.problem}</p>
       ) : (
-        <ol class="run-words" aria-label="Program and arguments">
+        <ol class="run-words flex wrap gap-1" aria-label="Program and arguments">
           {words.words.map((word, index) => (
             <li key={index}>{word === "" ? <span class="muted">empty</span> : <GuestText text={word} isMono />}</li>
           ))}

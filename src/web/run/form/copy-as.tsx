@@ -41,7 +41,7 @@ function Texts({ form, request }: { readonly form: RunForm; readonly request: To
   const names = Object.fromEntries(form.files.flatMap(({ path, name }) => (name === null ? [] : [[path, name]])));
   const { text, unsaid } = coppiceRun({ request, tag: form.isDisposable ? "" : form.tag.trim(), names });
   return (
-    <div class="run-commands">
+    <div class="stack gap-3 shrink">
       <Command title="coppice" text={text} />
       {unsaid.length === 0 ? null : <p class="muted">It has no option for {unsaid.join("; ")}.</p>}
       <Command title="curl" text={curlRun({ request }, location.origin)} />
@@ -53,10 +53,10 @@ function Texts({ form, request }: { readonly form: RunForm; readonly request: To
 function Command({ title, text }: { readonly title: string; readonly text: string }) {
   return (
     <section aria-label={title}>
-      <h3 class="run-subhead">
+      <h3 class="run-subhead row gap-2 strong">
         {title} <CopyButton text={text} label={`Copy the command for ${title}`} />
       </h3>
-      <pre class="run-command-text" tabIndex={0}>
+      <pre class="run-command-text inset small" tabIndex={0}>
         {text}
       </pre>
     </section>

@@ -26,11 +26,9 @@ interface FilesFieldProps {
 /** Files that an earlier run had are numbered from 0 on. */
 let lastKey = 1_000_000;
 
-/** Files for the sandbox, which are uploaded as soon as they are chosen. */
-export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldProps) {
+/** Uploads of the files of a form, which end with the component. */
+function useUploads(onFiles: FilesFieldProps["onFiles"], mayUpload: boolean) {
   const [uploads, setUploads] = useState<Readonly<Record<number, Upload>>>({});
-  const [isOver, setOver] = useState(false);
-  const chooser = useRef<HTMLInputElement>(null);
   const latest = useRef(uploads);
   latest.current = uploads;
   useEffect(
@@ -71,9 +69,17 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
     note(key, null);
     onFiles((all) => all.filter((one) => one.key !== key));
   };
+  return { uploads, add, change, remove };
+}
+
+/** Files for the sandbox, which are uploaded as soon as they are chosen. */
+export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldProps) {
+  const [isOver, setOver] = useState(false);
+  const chooser = useRef<HTMLInputElement>(null);
+  const { uploads, add, change, remove } = useUploads(onFiles, mayUpload);
   return (
     <fieldset
-      class={isOver ? "run-files run-files-over" : "run-files"}
+      class={isOver ? "run-files stack gap-3 shrink run-files-over" : "run-files stack gap-3 shrink"}
       onDragOver={(event) => {
         event.preventDefault();
         setOver(true);
@@ -87,8 +93,8 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
     >
       <legend>Files</legend>
       {files.map(({ key, name, path, mode }) => (
-        <div key={key} class="run-file">
-          <div class="run-file-name">
+        <div key={key} class="run-file items-end gap-2-3">
+          <div class="run-file-name row wrap gap-1-3 shrink">
             {name === null ? <span class="muted">Uploaded before</span> : <GuestText text={name} hasTitle />}
             <UploadState upload={uploads[key]} />
           </div>
@@ -102,7 +108,7 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
           {problem}
         </p>
       )}
-      <p class="run-files-add">
+      <p class="row wrap gap-2-3">
         <Button icon="upload" isSmall disabled={!mayUpload} onClick={() => chooser.current?.click()}>
           Choose files
         </Button>
@@ -131,7 +137,7 @@ function UploadState({ upload }: { readonly upload: Upload | undefined }) {
   const { share, size, problem } = upload;
   if (problem !== undefined) return <p class="field-problem">Not uploaded: {problem}</p>;
   return (
-    <span class="run-upload">
+    <span class="run-upload gap-2">
       <progress value={share} max={1} aria-label="Uploading" />
       <span class="number muted">
         {Math.floor(share * 100)} % of {bytesText(size)}

@@ -1,3 +1,4 @@
+import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
 import { isFocusFree } from "../../browser/focus.ts";
@@ -30,7 +31,7 @@ export function FormView() {
   const crumbs = [{ label: "Runs", href: "/runs" }, { label: "New run" }];
   if (from !== null && asked.value === undefined) {
     return (
-      <div class="run-form">
+      <div class="run-form stack gap-4 shrink">
         <PageHeader heading="New run" crumbs={crumbs} />
         {asked.problem === undefined ? (
           <Skeleton lines={6} />
@@ -43,7 +44,7 @@ export function FormView() {
   const before = asked.value?.kind === "instance" ? asked.value : null;
   const filled = before === null ? EMPTY_FORM : formOf(before);
   return (
-    <div class="run-form">
+    <div class="run-form stack gap-4 shrink">
       <PageHeader heading="New run" crumbs={crumbs} />
       {before === null || (before.env_names ?? []).length === 0 ? null : (
         <p class="run-note">The values of variables are not kept: fill them in again.</p>
@@ -91,17 +92,11 @@ function Form({ initial }: { readonly initial: RunForm }) {
       setBusy(false);
     }
   };
-  useEffect(() => {
-    if (!isFocusFree()) return;
-    const fields = [...(place.current?.querySelectorAll<HTMLInputElement>("input, textarea") ?? [])];
-    // What a link has filled in is not where to begin.
-    const [first] = fields;
-    (fields.slice(0, 2).find(({ value }) => value === "") ?? first)?.focus();
-  }, []);
+  useFirstFocus(place);
   return (
     <form
       ref={place}
-      class="run-form-fields"
+      class="run-form-fields stack gap-4"
       aria-label="New run"
       onSubmit={(event) => {
         event.preventDefault();
@@ -126,23 +121,40 @@ function Form({ initial }: { readonly initial: RunForm }) {
         onChecked={(isDisposable) => set({ isDisposable })}
       />
       {problem === undefined ? null : <ProblemNote problem={problem} title="The run was not started" />}
-      <div class="run-form-end">
-        <Button
-          tone="primary"
-          type="submit"
-          icon="run"
-          isBusy={isBusy}
-          disabled={isUploading || !may("instances:spawn")}
-        >
-          Run
-        </Button>
-        {isUploading ? <span class="muted">Uploading files.</span> : null}
-        {may("instances:spawn") ? null : (
-          <span class="muted">The token of this session lacks the scope instances:spawn.</span>
-        )}
-        <CopyAs form={form} />
-      </div>
+      <FormEnd form={form} isBusy={isBusy} isUploading={isUploading} />
     </form>
+  );
+}
+
+function useFirstFocus(place: RefObject<HTMLFormElement | null>): void {
+  useEffect(() => {
+    if (!isFocusFree()) return;
+    const fields = [...(place.current?.querySelectorAll<HTMLInputElement>("input, textarea") ?? [])];
+    // What a link has filled in is not where to begin.
+    const [first] = fields;
+    (fields.slice(0, 2).find(({ value }) => value === "") ?? first)?.focus();
+  }, []);
+}
+
+interface FormEndProps {
+  readonly form: RunForm;
+  readonly isBusy: boolean;
+  readonly isUploading: boolean;
+}
+
+function FormEnd({ form, isBusy, isUploading }: FormEndProps) {
+  const { may } = useSession();
+  return (
+    <div class="row wrap gap-2-3">
+      <Button tone="primary" type="submit" icon="run" isBusy={isBusy} disabled={isUploading || !may("instances:spawn")}>
+        Run
+      </Button>
+      {isUploading ? <span class="muted">Uploading files.</span> : null}
+      {may("instances:spawn") ? null : (
+        <span class="muted">The token of this session lacks the scope instances:spawn.</span>
+      )}
+      <CopyAs form={form} />
+    </div>
   );
 }
 

@@ -21,7 +21,7 @@ export function MoreFields(props: MoreFieldsProps) {
         <Text {...props} name="cwd" label="Working directory" placeholder="/root" field="cwd" />
       </Group>
       <Group title="Limits" isOpen={LIMIT_NAMES.some((name) => form[name] !== "") || isWrong(...LIMIT_FIELDS)}>
-        <div class="run-form-grid">
+        <div class="run-form-grid gap-3">
           <Text {...props} name="vcpus" label="CPUs" placeholder="1" field="resources.vcpus" />
           <Text {...props} name="memory" label="Memory" placeholder="512M" field="resources.memory_bytes" />
           <Text {...props} name="disk" label="Disk" placeholder="2G" field="resources.disk_bytes" />
@@ -60,7 +60,7 @@ export function MoreFields(props: MoreFieldsProps) {
           isWrong("uid", "gid", "hostname")
         }
       >
-        <div class="run-form-grid">
+        <div class="run-form-grid gap-3">
           <Text {...props} name="uid" label="User id" placeholder="0" field="uid" />
           <Text {...props} name="gid" label="Group id" placeholder="0" field="gid" />
           <Text {...props} name="hostname" label="Host name" field="hostname" />
@@ -93,7 +93,7 @@ function Group({ title, isOpen, children }: GroupProps) {
   return (
     <details class="run-group" open={isOpen}>
       <summary>{title}</summary>
-      <div class="run-group-body">{children}</div>
+      <div class="run-group-body stack gap-3">{children}</div>
     </details>
   );
 }
@@ -130,10 +130,10 @@ function Variables({ form, set, problems }: FieldsProps) {
   const change = (at: number, values: Partial<RunForm["variables"][number]>) =>
     set({ variables: variables.map((one, index) => (index === at ? { ...one, ...values } : one)) });
   return (
-    <fieldset class="run-variables">
+    <fieldset class="run-variables stack gap-3 shrink">
       <legend class="visually-hidden">Variables</legend>
       {variables.map(({ name, value }, index) => (
-        <div key={index} class="run-variable">
+        <div key={index} class="run-variable items-end gap-2-3">
           <Field label="Name" isMono value={name} onValue={(text) => change(index, { name: text })} />
           <Field label="Value" isMono value={value} onValue={(text) => change(index, { value: text })} />
           <IconButton

@@ -1,3 +1,4 @@
+import type { RefObject } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { OutputLine } from "./output-buffer.ts";
 import { Row } from "./rows.tsx";
@@ -25,25 +26,10 @@ export function LineView(props: LineViewProps) {
   const { lines, hasTimes, hasStreams, words, current, isFollowing, onFollow } = props;
   const view = useRef<HTMLDivElement>(null);
   const probe = useRef<HTMLDivElement>(null);
-  const [rowHeight, setRowHeight] = useState(20);
-  const [height, setHeight] = useState(400);
+  const { height, rowHeight } = useHeights(view, probe);
   const [top, setTop] = useState(0);
   /** where this component has scrolled to; a reader scrolls elsewhere */
   const set = useRef(-1);
-
-  useLayoutEffect(() => {
-    const element = view.current;
-    if (element === null) return;
-    const measure = () => {
-      setHeight(element.clientHeight);
-      setRowHeight(probe.current?.getBoundingClientRect().height || 20);
-    };
-    measure();
-    const observer = new ResizeObserver(measure);
-    observer.observe(element);
-    if (probe.current !== null) observer.observe(probe.current);
-    return () => observer.disconnect();
-  }, []);
 
   const scrollTo = (next: number) => {
     const element = view.current;
@@ -57,8 +43,8 @@ export function LineView(props: LineViewProps) {
   }, [isFollowing, lines, rowHeight, height]);
   useLayoutEffect(() => {
     const index = current === undefined ? -1 : lines.findIndex(({ number }) => number === current);
-    const isPageVisible = index * rowHeight >= top && (index + 1) * rowHeight <= top + height;
-    if (index >= 0 && !isFollowing && !isPageVisible) scrollTo(Math.max(0, index * rowHeight - height / 2));
+    const isVisible = index * rowHeight >= top && (index + 1) * rowHeight <= top + height;
+    if (index >= 0 && !isFollowing && !isVisible) scrollTo(Math.max(0, index * rowHeight - height / 2));
   }, [current, isFollowing]);
 
   const onScroll = () => {
@@ -76,15 +62,15 @@ export function LineView(props: LineViewProps) {
   return (
     <div
       ref={view}
-      class="run-lines"
+      class="run-lines relative inset small"
       role="log"
       aria-live="off"
       aria-label="Lines of output"
       tabIndex={0}
       onScroll={onScroll}
     >
-      <div ref={probe} class="run-line run-line-probe" aria-hidden="true" />
-      <div class="run-lines-space" style={{ height: `${lines.length * rowHeight}px` }}>
+      <div ref={probe} class="run-line flex gap-3 run-line-probe" aria-hidden="true" />
+      <div class="run-lines-space relative" style={{ height: `${lines.length * rowHeight}px` }}>
         {lines.slice(first, end).map((line, index) => (
           <Row
             key={line.number}
@@ -99,4 +85,24 @@ export function LineView(props: LineViewProps) {
       </div>
     </div>
   );
+}
+
+/** Heights of the view and of a line, in `CSS pixels`, which depend on the window and on the size of the text. */
+function useHeights(view: RefObject<HTMLElement | null>, probe: RefObject<HTMLElement | null>) {
+  const [rowHeight, setRowHeight] = useState(20);
+  const [height, setHeight] = useState(400);
+  useLayoutEffect(() => {
+    const element = view.current;
+    if (element === null) return;
+    const measure = () => {
+      setHeight(element.clientHeight);
+      setRowHeight(probe.current?.getBoundingClientRect().height || 20);
+    };
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    if (probe.current !== null) observer.observe(probe.current);
+    return () => observer.disconnect();
+  }, []);
+  return { height, rowHeight };
 }

@@ -1,4 +1,3 @@
-import type { Ref } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useShortcut } from "../../browser/keys.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
@@ -27,22 +26,17 @@ const TIMES = "coppice.run.times";
 
 /** The output of a process as it comes: both streams, with a search, and with what is no longer in view on demand. */
 export function Output({ id, spid, feed, emptyText }: OutputProps) {
-  const [hasTimes, setTimes] = useState(() => localStorage.getItem(TIMES) === "on");
+  const [hasTimes, toggleTimes] = useTimes();
   const [streams, setStreams] = useState<Streams>("both");
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
   /** what is looked at while it does not follow; null: it follows */
   const [frozen, setFrozen] = useState<readonly OutputLine[] | null>(null);
   const earlier = useEarlier(id, spid, feed);
-  const search = useRef<HTMLInputElement>(null);
-  useShortcut({ keys: "/", text: "Search in the output", group: "Run" }, () => search.current?.focus());
 
   const live = useMemo(() => feed.output.lines(), [feed.output, feed.version]);
   const shown = earlier.page?.lines ?? frozen ?? live;
-  const lines = useMemo(
-    () => (streams === "both" ? shown : shown.filter(({ stream }) => stream === streams || stream === "mark")),
-    [shown, streams],
-  );
+  const lines = useMemo(() => linesOf(shown, streams), [shown, streams]);
   const matches = useMatches(lines, words);
   const current = matches[Math.min(at, matches.length - 1)];
   const isFollowing = frozen === null && earlier.page === null;
@@ -55,18 +49,12 @@ export function Output({ id, spid, feed, emptyText }: OutputProps) {
     follow(false);
     setAt((at + by + matches.length) % matches.length);
   };
-  const toggleTimes = () => {
-    localStorage.setItem(TIMES, hasTimes ? "off" : "on");
-    setTimes(!hasTimes);
-  };
-  const newest = feed.output.totalCount - ((frozen?.at(-1)?.number ?? -1) + 1);
-
+  const newCount = frozen === null ? 0 : feed.output.totalCount - ((frozen.at(-1)?.number ?? -1) + 1);
   return (
-    <section class="run-output" aria-label="Output">
-      <div class="run-toolbar">
+    <section class="run-output fill stack gap-3 shrink" aria-label="Output">
+      <div class="row wrap between gap-2-4">
         <Search
           words={words}
-          place={search}
           count={matches.length}
           at={Math.min(at, matches.length - 1)}
           onWords={(next) => {
@@ -75,35 +63,20 @@ export function Output({ id, spid, feed, emptyText }: OutputProps) {
           }}
           onStep={step}
         />
-        <div class="run-toolbar-end">
+        <div class="row wrap gap-2">
           <StreamChoice streams={streams} onStreams={setStreams} />
           <Button isSmall aria-pressed={hasTimes} onClick={toggleTimes}>
             Times
           </Button>
-          <FollowButton
-            isOver={feed.isOver}
-            isFollowing={isFollowing}
-            newCount={frozen === null ? 0 : newest}
-            onFollow={follow}
-          />
+          <FollowButton isOver={feed.isOver} isFollowing={isFollowing} newCount={newCount} onFollow={follow} />
           <Downloads id={id} spid={spid} />
         </div>
       </div>
-      {earlier.problem === undefined ? null : (
-        <ProblemNote problem={earlier.problem} title="Earlier output could not be loaded" onRetry={earlier.load} />
-      )}
-      {earlier.hasMore ? (
-        <p class="run-earlier">
-          {earlier.page === null
-            ? `The newest ${countText(live.length)} lines are here; ${countText(feed.output.droppedCount)} came before. `
-            : "This is earlier output. "}
-          <Button isSmall tone="quiet" isBusy={earlier.isLoading} onClick={earlier.load}>
-            Load earlier output
-          </Button>
-        </p>
-      ) : null}
+      <EarlierNote earlier={earlier} liveCount={live.length} droppedCount={feed.output.droppedCount} />
       {lines.length === 0 ? (
-        <p class="run-output-empty">{shown.length === 0 ? emptyText : `Nothing was written to ${streams}.`}</p>
+        <p class="run-output-empty inset muted">
+          {shown.length === 0 ? emptyText : `Nothing was written to ${streams}.`}
+        </p>
       ) : (
         <LineView
           lines={lines}
@@ -116,6 +89,47 @@ export function Output({ id, spid, feed, emptyText }: OutputProps) {
         />
       )}
     </section>
+  );
+}
+
+function linesOf(lines: readonly OutputLine[], streams: Streams): readonly OutputLine[] {
+  return streams === "both" ? lines : lines.filter(({ stream }) => stream === streams || stream === "mark");
+}
+
+/** Whether lines show their times; the browser remembers it. */
+function useTimes(): readonly [boolean, () => void] {
+  const [hasTimes, setTimes] = useState(() => localStorage.getItem(TIMES) === "on");
+  const toggle = () => {
+    localStorage.setItem(TIMES, hasTimes ? "off" : "on");
+    setTimes(!hasTimes);
+  };
+  return [hasTimes, toggle];
+}
+
+interface EarlierNoteProps {
+  readonly earlier: ReturnType<typeof useEarlier>;
+  readonly liveCount: number;
+  readonly droppedCount: number;
+}
+
+/** Leads to the output before the lines that are shown. */
+function EarlierNote({ earlier, liveCount, droppedCount }: EarlierNoteProps) {
+  return (
+    <>
+      {earlier.problem === undefined ? null : (
+        <ProblemNote problem={earlier.problem} title="Earlier output could not be loaded" onRetry={earlier.load} />
+      )}
+      {earlier.hasMore ? (
+        <p class="muted small">
+          {earlier.page === null
+            ? `The newest ${countText(liveCount)} lines are here; ${countText(droppedCount)} came before. `
+            : "This is earlier output. "}
+          <Button isSmall tone="quiet" isBusy={earlier.isLoading} onClick={earlier.load}>
+            Load earlier output
+          </Button>
+        </p>
+      ) : null}
+    </>
   );
 }
 
@@ -159,7 +173,6 @@ function StreamChoice({
 
 interface SearchProps {
   readonly words: string;
-  readonly place: Ref<HTMLInputElement>;
   /** of the lines that have the words */
   readonly count: number;
   /** which of them is looked at */
@@ -169,7 +182,9 @@ interface SearchProps {
 }
 
 /** Enter goes to the next line that has the words, Shift and Enter to the one before. */
-function Search({ words, place, count, at, onWords, onStep }: SearchProps) {
+function Search({ words, count, at, onWords, onStep }: SearchProps) {
+  const place = useRef<HTMLInputElement>(null);
+  useShortcut({ keys: "/", text: "Search in the output", group: "Run" }, () => place.current?.focus());
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "Escape") onWords("");
     if (event.key !== "Enter" || !event.shiftKey) return;
@@ -178,7 +193,7 @@ function Search({ words, place, count, at, onWords, onStep }: SearchProps) {
   };
   return (
     <form
-      class="run-search"
+      class="run-search row gap-2"
       role="search"
       onSubmit={(event) => {
         event.preventDefault();
@@ -195,7 +210,7 @@ function Search({ words, place, count, at, onWords, onStep }: SearchProps) {
         onInput={(event) => onWords(event.currentTarget.value)}
         onKeyDown={onKeyDown}
       />
-      <span class="run-search-count" role="status">
+      <span class="run-search-count muted small tabular" role="status">
         {words === "" ? "" : count === 0 ? "none" : `${at + 1} of ${countText(count)}`}
       </span>
     </form>

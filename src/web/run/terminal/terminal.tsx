@@ -1,3 +1,4 @@
+import type { RefObject } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
@@ -38,12 +39,61 @@ const COLORS = ["--sunken", "--text", "--accent", "--selected"] as const;
 /** The terminal of a process: what it writes is shown, what is typed goes to it. */
 export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
   const place = useRef<HTMLDivElement>(null);
-  const screen = useRef<Screen | null>(null);
   const leave = useRef<HTMLButtonElement>(null);
-  const [state, setState] = useState<State>({ is: "connecting" });
-  const [skippedBytes, setSkippedBytes] = useState(0);
   const [asking, setAsking] = useState<Asking | null>(null);
   const [turn, setTurn] = useState(0);
+  const { screen, state, skippedBytes } = useTerminal(
+    place,
+    { process, isFresh: isFresh && turn === 0, turn },
+    {
+      onLeave: () => leave.current?.focus(),
+      mayPaste: (text) => new Promise((resolve) => setAsking({ text, answer: resolve })),
+    },
+  );
+  const answer = (isAllowed: boolean) => {
+    asking?.answer(isAllowed);
+    setAsking(null);
+    requestAnimationFrame(() => screen.current?.focus());
+  };
+  const isOver = state.is === "ended" || state.is === "failed";
+  return (
+    <section class="run-terminal fill stack gap-3 shrink" aria-label={`Terminal of process ${process.spid}`}>
+      <div class="row wrap between gap-2-4">
+        <p class="run-terminal-state" role="status">
+          {stateText(state, process.spid)}
+          {skippedBytes === 0 ? "" : ` ${countOf(skippedBytes, "byte")} of output could not be shown.`}
+        </p>
+        <div class="row wrap gap-2">
+          {state.is === "failed" ? (
+            <Button isSmall onClick={() => setTurn(turn + 1)}>
+              Attach again
+            </Button>
+          ) : null}
+          <button ref={leave} type="button" class="button button-plain button-small" onClick={onDetach}>
+            {isOver ? "Close" : "Detach"}
+          </button>
+        </div>
+      </div>
+      {state.is === "failed" ? <ProblemNote problem={state.problem} title="The terminal is not attached" /> : null}
+      <div ref={place} class="run-screen inset shrink small" />
+      <p class="field-hint muted small">
+        Ctrl+Alt+Escape moves the focus out of the terminal. Detaching leaves the process running; this link comes back
+        to it.
+      </p>
+      {asking === null ? null : <PasteQuestion text={asking.text} onAnswer={answer} />}
+    </section>
+  );
+}
+
+/** Attaches to a process while the component is shown; another `turn` attaches again. */
+function useTerminal(
+  place: RefObject<HTMLElement | null>,
+  { process, isFresh, turn }: Pick<TerminalProps, "process" | "isFresh"> & { readonly turn: number },
+  handlers: Pick<Session, "onLeave" | "mayPaste">,
+) {
+  const screen = useRef<Screen | null>(null);
+  const [state, setState] = useState<State>({ is: "connecting" });
+  const [skippedBytes, setSkippedBytes] = useState(0);
   const colors = useColors(COLORS);
   const isDark = useTheme() === "dark";
   const screenColors = useCallback(
@@ -62,7 +112,7 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
     setState({ is: "connecting" });
     setSkippedBytes(0);
     const session: Session = {
-      ...{ place: element, process, isFresh: isFresh && turn === 0, signal: leaving.signal },
+      ...{ place: element, process, isFresh, signal: leaving.signal },
       colors: screenColors(),
       isDark,
       onScreen: (made) => {
@@ -72,8 +122,7 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
         if (!leaving.signal.aborted) setState(next);
       },
       onDropped: (bytes) => setSkippedBytes((sum) => sum + bytes),
-      onLeave: () => leave.current?.focus(),
-      mayPaste: (text) => new Promise((resolve) => setAsking({ text, answer: resolve })),
+      ...handlers,
     };
     void runSession(session);
     return () => {
@@ -81,40 +130,7 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
       screen.current = null;
     };
   }, [process.instance, process.spid, turn]);
-
-  const answer = (isAllowed: boolean) => {
-    asking?.answer(isAllowed);
-    setAsking(null);
-    requestAnimationFrame(() => screen.current?.focus());
-  };
-  const isOver = state.is === "ended" || state.is === "failed";
-  return (
-    <section class="run-terminal" aria-label={`Terminal of process ${process.spid}`}>
-      <div class="run-toolbar">
-        <p class="run-terminal-state" role="status">
-          {stateText(state, process.spid)}
-          {skippedBytes === 0 ? "" : ` ${countOf(skippedBytes, "byte")} of output could not be shown.`}
-        </p>
-        <div class="run-toolbar-end">
-          {state.is === "failed" ? (
-            <Button isSmall onClick={() => setTurn(turn + 1)}>
-              Attach again
-            </Button>
-          ) : null}
-          <button ref={leave} type="button" class="button button-plain button-small" onClick={onDetach}>
-            {isOver ? "Close" : "Detach"}
-          </button>
-        </div>
-      </div>
-      {state.is === "failed" ? <ProblemNote problem={state.problem} title="The terminal is not attached" /> : null}
-      <div ref={place} class="run-screen" />
-      <p class="field-hint">
-        Ctrl+Alt+Escape moves the focus out of the terminal. Detaching leaves the process running; this link comes back
-        to it.
-      </p>
-      {asking === null ? null : <PasteQuestion text={asking.text} onAnswer={answer} />}
-    </section>
-  );
+  return { screen, state, skippedBytes };
 }
 
 function stateText(state: State, spid: number): string {

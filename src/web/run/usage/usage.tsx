@@ -11,7 +11,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
   const { at, cpu, memory } = samples.points;
   if (latest === null) return <p class="muted">Figures appear when the command starts.</p>;
   return (
-    <div class="run-charts">
+    <div class="run-charts gap-5">
       <LineChart
         label="CPU"
         color="--chart-1"
@@ -65,13 +65,14 @@ function fontOf(element: HTMLElement): string {
 
 const COLORS = ["--chart-1", "--chart-2", "--chart-grid", "--text-muted"] as const;
 
-/** A chart with its figures in words. Arrow keys go from point to point, and each is told. */
-function LineChart({ label, color, at, values, least, text, steps, summary }: LineChartProps) {
+type DrawnChart = Pick<LineChartProps, "color" | "at" | "values" | "least" | "text" | "steps">;
+
+/** Draws a chart into `place` in the present theme. @param onPoint called with the point of the pointer; null: none */
+function useChart({ color, at, values, least, text, steps }: DrawnChart, onPoint: (point: number | null) => void) {
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<Chart | null>(null);
   const [isReady, setReady] = useState(false);
   const [isMissing, setMissing] = useState(false);
-  const [point, setPoint] = useState<number | null>(null);
   const colors = useColors(COLORS);
   const theme = useTheme();
   useEffect(() => {
@@ -89,7 +90,7 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
           text,
           steps,
           least,
-          onPoint: setPoint,
+          onPoint,
         },
         font: fontOf(element),
         colors: {
@@ -113,6 +114,13 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
   useEffect(() => {
     if (isReady) chart.current?.setData(at, values);
   }, [isReady, at.length, at.at(-1)]);
+  return { place, chart, isMissing };
+}
+
+/** A chart with its figures in words. Arrow keys go from point to point, and each is told. */
+function LineChart({ label, color, at, values, least, text, steps, summary }: LineChartProps) {
+  const [point, setPoint] = useState<number | null>(null);
+  const { place, chart, isMissing } = useChart({ color, at, values, least, text, steps }, setPoint);
 
   const onKeyDown = (event: KeyboardEvent) => {
     const from = point ?? at.length;
@@ -127,10 +135,10 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
   const value = point === null ? undefined : values[point];
   const time = point === null ? undefined : at[point];
   return (
-    <figure class="run-chart">
+    <figure class="run-chart shrink">
       <figcaption>
-        <span class="run-chart-label">{label}</span>{" "}
-        <span class="run-chart-summary">
+        <span class="strong">{label}</span>{" "}
+        <span class="run-chart-summary muted tabular">
           {value === undefined || time === undefined
             ? summary
             : `${text(value)} at ${new Date(time * 1000).toLocaleTimeString("en-GB")}`}
@@ -138,7 +146,7 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
       </figcaption>
       <div
         ref={place}
-        class="run-chart-place"
+        class="run-chart-place shrink"
         role="img"
         aria-label={`${label} over time: ${summary}`}
         tabIndex={0}
