@@ -28,7 +28,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
     }
   };
   return (
-    <main class="sign-in gap-6" id="main">
+    <main class="sign-in" id="main">
       <form
         class="sign-in-form stack gap-4"
         onSubmit={(event) => {

@@ -28,7 +28,7 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
             />
           ))}
       </div>
-      <dl class="appliance-legend gap-3-5">
+      <dl class="appliance-legend">
         {pieces.map(({ id, label, bytes, note }) => (
           <div key={id}>
             <dt>
@@ -65,7 +65,9 @@ function piecesOf({ disk, stored }: Pick<Space, "disk" | "stored">): readonly Pi
   return [
     { id: "layers", label: countOf(stored.layers, "layer"), bytes: stored.layer_bytes, note: layers },
     {
-      ...{ id: "merged", label: countOf(stored.merged_layers, "merged layer"), bytes: stored.merged_layer_bytes },
+      id: "merged",
+      label: countOf(stored.merged_layers, "merged layer"),
+      bytes: stored.merged_layer_bytes,
       note: "a cache for long chains",
     },
     { id: "files", label: countOf(stored.files, "file"), bytes: stored.file_bytes, note: "uploaded" },

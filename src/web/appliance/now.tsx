@@ -51,7 +51,7 @@ function LoadSection() {
     <>
       {load.problem === undefined ? null : <ProblemNote problem={load.problem} />}
       <Section heading="Budget">
-        <div class="appliance-meters gap-4-6">
+        <div class="appliance-meters">
           <Meter label="Memory" used={memory_bytes.used} total={memory_bytes.budget} text={bytesText} />
           <Meter label="Virtual CPUs" used={vcpus.used} total={vcpus.budget} text={countText} />
           <dl class="appliance-meter stack gap-1">

@@ -53,7 +53,8 @@ function Tokens() {
     answerOf(
       api.v1.operator.tokens.get({
         query: {
-          ...{ limit: PAGE_ROWS + 1, offset },
+          limit: PAGE_ROWS + 1,
+          offset,
           ...(state === "all" ? {} : { state }),
           ...(account === "" ? {} : { account }),
         },

@@ -78,7 +78,11 @@ export function Field(props: FieldProps) {
   const { value, onValue, rows, isMono, placeholder, onKeyDown, inputRef } = props;
   const { autocomplete = "off", type = "text", isRequired, isDisabled, name, inputMode, min, max, list } = props;
   const shared = {
-    ...{ id, name, value, placeholder, onKeyDown },
+    id,
+    name,
+    value,
+    placeholder,
+    onKeyDown,
     class: classes("input", isMono && "mono"),
     spellcheck: false,
     required: isRequired === true,

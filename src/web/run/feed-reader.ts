@@ -35,8 +35,14 @@ export function countOfTypes({ counts }: Pick<Feed, "counts">, types: readonly O
 /** What is shown before anything was told. */
 export function emptyFeed(): Feed {
   return {
-    ...{ output: new OutputBuffer(), events: [], droppedEventsCount: 0, machine: null, counts: {} },
-    ...{ version: 0, isOver: false, problem: undefined },
+    output: new OutputBuffer(),
+    events: [],
+    droppedEventsCount: 0,
+    machine: null,
+    counts: {},
+    version: 0,
+    isOver: false,
+    problem: undefined,
     read: { events: 0, characters: 0 },
   };
 }
@@ -129,9 +135,15 @@ export class FeedReader {
     if (this.#isLeft) return;
     this.#version += 1;
     this.#show({
-      ...{ output: this.#output, events: this.#events, droppedEventsCount: this.#droppedEventsCount },
-      ...{ machine: this.#machine, counts: { ...this.#counts } },
-      ...{ version: this.#version, read: { ...this.#read }, isOver: this.#isOver, problem: this.#problem },
+      output: this.#output,
+      events: this.#events,
+      droppedEventsCount: this.#droppedEventsCount,
+      machine: this.#machine,
+      counts: { ...this.#counts },
+      version: this.#version,
+      read: { ...this.#read },
+      isOver: this.#isOver,
+      problem: this.#problem,
     });
   }
 }

@@ -132,7 +132,8 @@ const COLUMNS: readonly Column<Row>[] = [
   },
   { id: "port", label: "Port", isFigure: true, cell: ({ port }) => port ?? "–" },
   {
-    ...{ id: "verdict", label: "Outcome" },
+    id: "verdict",
+    label: "Outcome",
     cell: (row) => <Badge tone={row.verdict === "allowed" ? "neutral" : "warning"}>{outcome(row)}</Badge>,
   },
   { id: "count", label: "Connections", isFigure: true, cell: ({ entry }) => entry?.connections ?? "–" },

@@ -129,7 +129,9 @@ function Run({ operation, asked, feed }: RunProps) {
         label="Parts of the run"
         current={view}
         tabs={views.map(({ name, label }) => ({
-          ...{ id: name, label, href: linkTo(name) },
+          id: name,
+          label,
+          href: linkTo(name),
           ...(name === "processes" && processCount > 0 ? { count: processCount } : {}),
         }))}
       />

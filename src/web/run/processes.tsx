@@ -103,7 +103,10 @@ function columnsOf(menuOf: (process: Process) => MenuItem[]): Column<Process>[] 
   return [
     { id: "spid", label: "Number", isFigure: true, cell: ({ spid }) => spid },
     {
-      ...{ id: "command", label: "Command", isHeading: true, isWide: true },
+      id: "command",
+      label: "Command",
+      isHeading: true,
+      isWide: true,
       cell: ({ command, args }) => <GuestText text={shellLine([command, ...args])} isMono hasTitle />,
     },
     { id: "state", label: "Status", cell: (process) => <StateOf {...process} /> },
@@ -111,7 +114,9 @@ function columnsOf(menuOf: (process: Process) => MenuItem[]): Column<Process>[] 
     { id: "memory", label: "Peak memory", isFigure: true, cell: ({ memory_bytes: bytes }) => <Bytes value={bytes} /> },
     { id: "begun", label: "Started", isFigure: true, cell: ({ started_at: at }) => <Age at={at} /> },
     {
-      ...{ id: "actions", label: "Actions", isLabelHidden: true },
+      id: "actions",
+      label: "Actions",
+      isLabelHidden: true,
       cell: (process) => <Menu label={`Process ${process.spid}`} isSmall items={menuOf(process)} />,
     },
   ];
@@ -153,7 +158,8 @@ function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
       onClose={onClose}
       onConfirm={async () => {
         const { spid } = await startProcess(api, id, {
-          ...{ command: line, shell: true },
+          command: line,
+          shell: true,
           ...(hasTerminal ? TERMINAL : {}),
         });
         onStarted(spid, hasTerminal);
@@ -167,7 +173,9 @@ function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
 
 /** What a process with a terminal is asked to be; its size is that of the screen as soon as somebody attaches. */
 const TERMINAL: Partial<ProcessRequest> = {
-  ...{ pty: { rows: 24, cols: 80 }, stdin_open: true, env: { TERM: "xterm-256color" } },
+  pty: { rows: 24, cols: 80 },
+  stdin_open: true,
+  env: { TERM: "xterm-256color" },
   // What is written before somebody attaches has to be in the log.
   truncate_output_at: 10_485_760,
 };

@@ -51,9 +51,21 @@ const BY_NAME: ReadonlyMap<string, string> = new Map(
 /** Languages by the program of the first line, without its version. */
 const BY_PROGRAM: ReadonlyMap<string, string> = new Map(
   Object.entries({
-    ...{ sh: "bash", bash: "bash", dash: "bash", ash: "bash", zsh: "bash", ksh: "bash" },
-    ...{ python: "python", node: "javascript", bun: "typescript", deno: "typescript" },
-    ...{ perl: "perl", ruby: "ruby", php: "php", lua: "lua", make: "makefile" },
+    sh: "bash",
+    bash: "bash",
+    dash: "bash",
+    ash: "bash",
+    zsh: "bash",
+    ksh: "bash",
+    python: "python",
+    node: "javascript",
+    bun: "typescript",
+    deno: "typescript",
+    perl: "perl",
+    ruby: "ruby",
+    php: "php",
+    lua: "lua",
+    make: "makefile",
   }),
 );
 

@@ -61,9 +61,28 @@ export interface RunForm {
 }
 
 export const EMPTY_FORM: RunForm = {
-  ...{ image: "", isShell: true, line: "", cwd: "", uid: "", gid: "", hostname: "", variables: [], files: [] },
-  ...{ stdin: "", isStdinOpen: false, hasTerminal: false, vcpus: "", memory: "", disk: "", timeout: "", output: "" },
-  ...{ network: "none", rules: "", isTlsAny: false, isDisposable: false, tag: "" },
+  image: "",
+  isShell: true,
+  line: "",
+  cwd: "",
+  uid: "",
+  gid: "",
+  hostname: "",
+  variables: [],
+  files: [],
+  stdin: "",
+  isStdinOpen: false,
+  hasTerminal: false,
+  vcpus: "",
+  memory: "",
+  disk: "",
+  timeout: "",
+  output: "",
+  network: "none",
+  rules: "",
+  isTlsAny: false,
+  isDisposable: false,
+  tag: "",
 };
 
 /** Size of a terminal until somebody looks at it. */
@@ -178,7 +197,11 @@ export function formOf(asked: AskedInstance): RunForm {
     hostname: asked.hostname ?? "",
     variables: (asked.env_names ?? []).filter((name) => name !== "TERM").map((name) => ({ name, value: "" })),
     files: Object.entries(asked.files).map(([path, { uuid, mode = "0644" }], key) => ({
-      ...{ key, name: null, path, mode, uuid },
+      key,
+      name: null,
+      path,
+      mode,
+      uuid,
     })),
     isStdinOpen: asked.stdin_open,
     hasTerminal: pty !== undefined,

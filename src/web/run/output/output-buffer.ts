@@ -91,8 +91,13 @@ export class OutputBuffer {
 
   #begin(stream: OutputLine["stream"]): OutputLine {
     const line = {
-      ...{ number: this.#nextNumber, stream, time: this.#time, event: this.#event },
-      ...{ text: "", spans: null, cutCharacters: 0 },
+      number: this.#nextNumber,
+      stream,
+      time: this.#time,
+      event: this.#event,
+      text: "",
+      spans: null,
+      cutCharacters: 0,
     };
     this.#nextNumber += 1;
     this.#characters += LINE_OVERHEAD_CHARACTERS;

@@ -283,7 +283,9 @@ function useEarlier(id: string, spid: number, feed: Feed): Earlier {
     if (!signal.aborted) setLoading(false);
   };
   return {
-    ...{ page, problem, isLoading },
+    page,
+    problem,
+    isLoading,
     hasMore: page === null ? feed.output.droppedCount > 0 : !page.isFirst,
     load: () => void load(),
     leave: () => setPage(null),

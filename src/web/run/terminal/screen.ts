@@ -60,8 +60,16 @@ export class Screen implements Disposable {
   constructor(options: ScreenOptions) {
     const { place, colors, isDark, fontFamily, fontSize, onInput, onSize, mayPaste, onLeave } = options;
     const terminal = new Terminal({
-      ...{ fontFamily, fontSize, scrollback: SCROLLBACK_COUNT, allowProposedApi: false, screenReaderMode: true },
-      ...{ convertEol: false, cursorBlink: false, macOptionIsMeta: true, minimumContrastRatio: 4.5, windowOptions: {} },
+      fontFamily,
+      fontSize,
+      scrollback: SCROLLBACK_COUNT,
+      allowProposedApi: false,
+      screenReaderMode: true,
+      convertEol: false,
+      cursorBlink: false,
+      macOptionIsMeta: true,
+      minimumContrastRatio: 4.5,
+      windowOptions: {},
       theme: themeOf(colors, isDark),
       linkHandler: { activate: () => undefined },
     });
@@ -155,15 +163,39 @@ function themeOf({ background, foreground, cursor, selection }: ScreenColors, is
 }
 
 const LIGHT = {
-  ...{ black: "#1a1c19", red: "#b3261e", green: "#1c7145", yellow: "#87560a", blue: "#2c5aa0", magenta: "#8a3d86" },
-  ...{ cyan: "#0f6b73", white: "#d3d5ce", brightBlack: "#5b605a", brightRed: "#c7382f", brightGreen: "#24844f" },
-  ...{ brightYellow: "#9a6410", brightBlue: "#3b64b0", brightMagenta: "#9d4d99", brightCyan: "#177c85" },
+  black: "#1a1c19",
+  red: "#b3261e",
+  green: "#1c7145",
+  yellow: "#87560a",
+  blue: "#2c5aa0",
+  magenta: "#8a3d86",
+  cyan: "#0f6b73",
+  white: "#d3d5ce",
+  brightBlack: "#5b605a",
+  brightRed: "#c7382f",
+  brightGreen: "#24844f",
+  brightYellow: "#9a6410",
+  brightBlue: "#3b64b0",
+  brightMagenta: "#9d4d99",
+  brightCyan: "#177c85",
   brightWhite: "#f2f3f0",
 };
 const DARK = {
-  ...{ black: "#373b37", red: "#f2887f", green: "#5fc58d", yellow: "#dba95a", blue: "#86abec", magenta: "#d79bd3" },
-  ...{ cyan: "#6cc7cf", white: "#e8eae6", brightBlack: "#8b918a", brightRed: "#f7a59e", brightGreen: "#7ad6a3" },
-  ...{ brightYellow: "#e8c07f", brightBlue: "#a5c1f2", brightMagenta: "#e4b8e1", brightCyan: "#8dd8de" },
+  black: "#373b37",
+  red: "#f2887f",
+  green: "#5fc58d",
+  yellow: "#dba95a",
+  blue: "#86abec",
+  magenta: "#d79bd3",
+  cyan: "#6cc7cf",
+  white: "#e8eae6",
+  brightBlack: "#8b918a",
+  brightRed: "#f7a59e",
+  brightGreen: "#7ad6a3",
+  brightYellow: "#e8c07f",
+  brightBlue: "#a5c1f2",
+  brightMagenta: "#e4b8e1",
+  brightCyan: "#8dd8de",
   brightWhite: "#ffffff",
 };
 

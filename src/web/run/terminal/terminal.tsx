@@ -98,8 +98,10 @@ function useTerminal(
   const isDark = useTheme() === "dark";
   const screenColors = useCallback(
     () => ({
-      ...{ background: colors["--sunken"], foreground: colors["--text"] },
-      ...{ cursor: colors["--accent"], selection: colors["--selected"] },
+      background: colors["--sunken"],
+      foreground: colors["--text"],
+      cursor: colors["--accent"],
+      selection: colors["--selected"],
     }),
     [colors],
   );
@@ -112,7 +114,10 @@ function useTerminal(
     setState({ is: "connecting" });
     setSkippedBytes(0);
     const session: Session = {
-      ...{ place: element, process, isFresh, signal: leaving.signal },
+      place: element,
+      process,
+      isFresh,
+      signal: leaving.signal,
       colors: screenColors(),
       isDark,
       onScreen: (made) => {
@@ -198,8 +203,13 @@ async function runSession(session: Session): Promise<void> {
     const style = getComputedStyle(place);
     const screen = held.use(
       new Made({
-        ...{ place, colors: session.colors, isDark: session.isDark, fontFamily: style.fontFamily },
-        ...{ fontSize: Number.parseFloat(style.fontSize), mayPaste: session.mayPaste, onLeave: session.onLeave },
+        place,
+        colors: session.colors,
+        isDark: session.isDark,
+        fontFamily: style.fontFamily,
+        fontSize: Number.parseFloat(style.fontSize),
+        mayPaste: session.mayPaste,
+        onLeave: session.onLeave,
         onInput: (bytes) => {
           if (replayBytes <= 0) attachment?.type(bytes);
         },

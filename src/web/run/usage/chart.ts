@@ -45,7 +45,8 @@ export class Chart {
     const axis = { stroke: colors.text, font, ticks: { show: false } };
     this.#plot = new uPlot(
       {
-        ...{ width, height },
+        width,
+        height,
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
         scales: { y: { range: (_plot, _low, high) => [0, Math.max(least, high * 1.1)] } },
@@ -59,7 +60,9 @@ export class Chart {
           },
           {
             ...axis,
-            ...{ size: 72, space: 36, incrs: [...steps] },
+            size: 72,
+            space: 36,
+            incrs: [...steps],
             grid: { stroke: colors.grid, width: 1 },
             values: (_plot, values) => values.map(text),
           },

@@ -11,7 +11,7 @@ export function UsageCharts({ series }: { readonly series: UsageSeries }) {
   const { at, cpu, memory } = samples.points;
   if (latest === null) return <p class="muted">Figures appear when the command starts.</p>;
   return (
-    <div class="run-charts gap-5">
+    <div class="run-charts">
       <LineChart
         label="CPU"
         color="--chart-1"
@@ -83,20 +83,19 @@ function useChart({ color, at, values, least, text, steps }: DrawnChart, onPoint
     const draw = ({ Chart: Made }: typeof import("./chart.ts")) => {
       if (isLeft) return;
       chart.current = new Made({
-        ...{
-          place: element,
-          width: element.clientWidth,
-          height: element.clientHeight,
-          text,
-          steps,
-          least,
-          onPoint,
-        },
+        place: element,
+        width: element.clientWidth,
+        height: element.clientHeight,
+        text,
+        steps,
+        least,
+        onPoint,
         font: fontOf(element),
         colors: {
           line: colors[color],
           fill: colors[color].replace(/^rgb\((.*)\)$/, "rgba($1, 0.12)"),
-          ...{ grid: colors["--chart-grid"], text: colors["--text-muted"] },
+          grid: colors["--chart-grid"],
+          text: colors["--text-muted"],
         },
       });
       observer.observe(element);
