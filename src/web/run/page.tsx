@@ -3,6 +3,7 @@ import { answerOf } from "../../client/client.ts";
 import { hasEnded } from "../../client/operations.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { AskedOperation, Operation } from "../../client/types.ts";
+import { given } from "../../domain/given.ts";
 import { queryOf } from "../browser/links.ts";
 import { navigate, useRoute } from "../browser/router.ts";
 import { api } from "../data/api.ts";
@@ -128,12 +129,10 @@ function Run({ operation, asked, feed }: RunProps) {
       <Tabs
         label="Parts of the run"
         current={view}
-        tabs={views.map(({ name, label }) => ({
-          id: name,
-          label,
-          href: linkTo(name),
-          ...(name === "processes" && processCount > 0 ? { count: processCount } : {}),
-        }))}
+        tabs={views.map(({ name, label }) => {
+          const count = name === "processes" && processCount > 0 ? processCount : undefined;
+          return { id: name, label, href: linkTo(name), ...given({ count }) };
+        })}
       />
       {view === "output" ? <OutputOf operation={operation} spid={spid ?? COMMAND_SPID} feed={feed} /> : null}
       {view === "output" && instance?.stdin_open === true && instance.pty === undefined && isRunning ? (
