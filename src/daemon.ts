@@ -11,6 +11,7 @@ import { type Database, openDatabase } from "./db/database.ts";
 import { layerIds } from "./db/layers.ts";
 import { countTokens } from "./db/tokens.ts";
 import { probeDatabase } from "./db/totals.ts";
+import { Accounts } from "./domain/account/accounts.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
@@ -43,7 +44,6 @@ import { OperationLog } from "./supervisor/operations/operation-log.ts";
 import { Operations } from "./supervisor/operations/operations.ts";
 import { Requests } from "./supervisor/operations/requests.ts";
 import { type Cost, costOf, Scheduler } from "./supervisor/operations/scheduler.ts";
-import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "./supervisor/operations/waiting-room.ts";
 import { readinessOf } from "./supervisor/readiness.ts";
 import { reclaim } from "./supervisor/reclaim.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
@@ -81,7 +81,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const operationLog = new OperationLog(clock);
   const log = operationLog.listenTo(processLog);
   const layout = await openData(config.dataDir, stack);
-  const db = stack.use(openDatabase(layout.database));
+  const accounts = new Accounts({ mergedLayers: { max: config.layers.mergedShare } });
+  const db = stack.use(openDatabase(layout.database, "migrate", { accounts }));
   const cgroups = stack.use(await openCgroups(layout.root, log));
   const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
   const changes = new AccountChanges();
@@ -98,18 +99,16 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const listening = Promise.withResolvers<void>();
   const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }, listening.promise));
   const metrics = createMetrics();
-  const scheduler = new Scheduler(budget(config), clock);
-  const indexMemory = new IndexMemory();
-  const shared = { db, layout, layers, log, clock, machines, scratchDisks, diskGuard, indexMemory, metrics, scheduler };
+  const scheduler = new Scheduler(budget(config), clock, accounts);
+  const host = { machines, scratchDisks, diskGuard, indexMemory: new IndexMemory() };
+  const shared = { accounts, db, layout, layers, log, clock, metrics, scheduler, ...host };
   const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
   const network = stack.use(new ToolNetwork());
-  const gate = stack.use(openGate(config, { layout, cgroups, machines, log }));
+  const gate = stack.use(openGate(config, { accounts, layout, cgroups, machines, log }));
   const instances = new LiveInstances();
-  const eventLogs = new EventLogs(layout, wallClock());
+  const eventLogs = new EventLogs(layout, accounts, wallClock());
   const operations = stack.use(
-    openOperations(config, {
-      ...{ ...shared, instances, requests, orphans, cgroups, compactor, network, gate, eventLogs },
-    }),
+    openOperations(config, { ...shared, instances, requests, orphans, cgroups, compactor, network, gate, eventLogs }),
   );
   const sources = { ...shared, operations, eventLogs, instances, compactor, gate, poolSize: config.pool.size };
   stack.use(registerGauges(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
@@ -130,7 +129,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const verifyToken = tokenVerifier(db, keys, clock);
   const isTls = config.listen.tlsCert !== null;
   const web = config.web.enabled ? { sessions: sessionUseCases({ db, log, keys, verifyToken, clock }), isTls } : null;
-  const app = createApp({ service, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
+  const app = createApp({ service, accounts, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPort(listener.port);
@@ -247,10 +246,11 @@ function openMachines(
 /** The process that connects to the outside; it starts when somebody wants a connection. */
 function openGate(
   { vm, network }: Config,
-  parts: { layout: DataLayout; cgroups: CgroupTree; machines: MachineProvider; log: Log },
+  parts: { accounts: Accounts; layout: DataLayout; cgroups: CgroupTree; machines: MachineProvider; log: Log },
 ): GateClient {
   return new GateClient({
     launcher: (signal) => parts.machines.launcher(signal),
+    accounts: parts.accounts,
     cgroups: parts.cgroups,
     // The first after those of the virtual machines.
     uid: vm.uidBase + vm.uidCount,
@@ -300,6 +300,7 @@ function openCompactor(
   config: Config,
   parts: Pick<
     CompactorOptions,
+    | "accounts"
     | "db"
     | "layout"
     | "layers"
@@ -316,7 +317,6 @@ function openCompactor(
   const compactor = new Compactor({
     ...parts,
     shape: templateShape({ vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault }),
-    mergedShare: config.layers.mergedShare,
     diskBytesMax: scratchBytes(config.vm.maxima.diskBytes),
     diskReserveBytes: config.limits.diskReserveBytes,
   });
@@ -327,6 +327,7 @@ function openCompactor(
 function openOperations(
   config: Config,
   parts: {
+    readonly accounts: Accounts;
     readonly db: Database;
     readonly layout: DataLayout;
     readonly layers: LayerStore;
@@ -383,6 +384,6 @@ function openOperations(
       await untilAborted(orphans.ended, signal);
       await machines.known(signal);
     },
-    waiting: { countMax: WAITING_COUNT_MAX, bytesMax: WAITING_BYTES_MAX },
+    accounts: parts.accounts,
   });
 }

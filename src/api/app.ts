@@ -36,13 +36,6 @@ const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX, MCP_PREFIX];
 /** Idle connections are closed after this time, in `seconds`. The longest pause of a response is that of a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
-const BODY_WAIT = { waitingBytes: 67_108_864, waitMsMax: 60_000, collect: () => Bun.gc(true) };
-/** An account's share fits the largest body of any route. A request takes about four times the memory of its body. */
-const LARGE_BODIES = { totalBytes: 67_108_864, accountBytes: 33_554_432, ...BODY_WAIT };
-const MEDIUM_BODIES = { totalBytes: 33_554_432, accountBytes: 8_388_608, ...BODY_WAIT };
-/** 32 uploads of one account, which may last for hours. Their memory is freed chunk by chunk, so nothing is collected. */
-const UPLOADS = { totalBytes: 268_435_456, accountBytes: 67_108_864, ...BODY_WAIT, collect: () => undefined };
-
 const isBelow = (prefix: string, path: string): boolean => path === prefix || path.startsWith(`${prefix}/`);
 
 /** The form in which a path tells of errors. */
@@ -55,12 +48,9 @@ export function errorFormOf(path: string): ErrorForm {
  * The HTTP API: one plugin per surface. Elysia routes requests and validates them against the schemas of the routes. The
  * principal is known before anything else is read, and the same two hooks make every response.
  */
-export function createApp({ service, verifyToken, publicUrl, metrics, log, web }: ApiOptions) {
+export function createApp({ service, accounts, verifyToken, publicUrl, metrics, log, web }: ApiOptions) {
   const requests = new RequestTracker({ metrics, log });
-  const access = accessPlugin(
-    requests,
-    new BodyRooms({ medium: MEDIUM_BODIES, large: LARGE_BODIES, uploads: UPLOADS, streams: UPLOADS }),
-  );
+  const access = accessPlugin(requests, new BodyRooms(accounts, () => Bun.gc(true)));
   const addressOf = (prefix: string): string => `${publicUrl ?? ""}${prefix}`;
   const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
     const { request } = handshake;
@@ -111,7 +101,7 @@ export function createApp({ service, verifyToken, publicUrl, metrics, log, web }
     .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), errorFormOf))
     .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))
     .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
-    .use(mcpPlugin(MCP_PREFIX, { service, access, requests, publicUrl, log }))
+    .use(mcpPlugin(MCP_PREFIX, { service, accounts, access, requests, publicUrl, log }))
     .use(statusPlugin(service.status))
     .use(webRoutes)
     .use(openApiPlugin({ version: service.status.version, publicUrl, errorForm: errorFormOf }, () => describe(served)));

@@ -1,3 +1,4 @@
+import type { Accounts } from "../domain/account/accounts.ts";
 import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { Principal } from "../service/parts.ts";
@@ -7,6 +8,7 @@ import type { SessionUseCases } from "../service/sessions.ts";
 /** Dependencies of the HTTP API. */
 export interface ApiOptions {
   readonly service: Service;
+  readonly accounts: Accounts;
   /** Returns null when the token is malformed, expired, revoked or signed by an unknown key. */
   readonly verifyToken: (token: string) => Promise<Principal | null>;
   /** base of Location headers behind a reverse proxy, without a trailing slash; null gives absolute paths */

@@ -3,6 +3,7 @@ import { type SQL, sql } from "drizzle-orm";
 import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
 import { type AnySQLiteColumn, BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
+import type { Accounts } from "../domain/account/accounts.ts";
 import { MIGRATIONS, type Migration } from "./migrations.ts";
 import { Scans } from "./scans/scans.ts";
 
@@ -56,6 +57,13 @@ export class SchemaTooOldError extends Error {
  */
 export type SchemaPolicy = "migrate" | "require" | "keep";
 
+export interface DatabaseOptions {
+  /** true: another process serves callers from the file, and this one may wait for it */
+  readonly isBeside?: boolean;
+  /** bounds the queries of accounts that wait; default: a record of its own */
+  readonly accounts?: Accounts;
+}
+
 /**
  * One connection to the embedded database. All calls are synchronous, so the transactions of this process never
  * interleave.
@@ -75,10 +83,10 @@ export class Database implements Disposable {
   #checkpointed: Promise<unknown> = Promise.resolve();
   #erasing: Timer | null = null;
 
-  constructor(client: Libsql.Database, path: string, isBeside: boolean) {
+  constructor(client: Libsql.Database, path: string, { isBeside = false, accounts }: DatabaseOptions) {
     this.#client = client;
     this.#isBeside = isBeside;
-    this.scans = new Scans(path);
+    this.scans = new Scans(path, accounts);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3. libsql has the same interface, which the types do not express.
     const session = new BetterSQLiteSession(
@@ -299,12 +307,8 @@ export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL
  * @throws SchemaTooNewError when a newer version of the program wrote the file
  * @throws SchemaTooOldError when the file lacks migrations and `schema` is `require`
  */
-export function openDatabase(
-  path: string,
-  schema: SchemaPolicy = "migrate",
-  { isBeside = false }: { readonly isBeside?: boolean } = {},
-): Database {
-  const client = new Libsql(path, { timeout: isBeside ? BESIDE_BUSY_TIMEOUT_MS : BUSY_TIMEOUT_MS });
+export function openDatabase(path: string, schema: SchemaPolicy = "migrate", options: DatabaseOptions = {}): Database {
+  const client = new Libsql(path, { timeout: options.isBeside === true ? BESIDE_BUSY_TIMEOUT_MS : BUSY_TIMEOUT_MS });
   try {
     // SQLite gives the log and its index the mode of this file.
     chmodSync(path, 0o600);
@@ -325,7 +329,7 @@ export function openDatabase(
     client.close();
     throw error;
   }
-  return new Database(client, path, isBeside);
+  return new Database(client, path, options);
 }
 
 /**

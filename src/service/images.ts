@@ -20,7 +20,6 @@ import type { ImportSource } from "../supervisor/operations/ports.ts";
 import { releaseImage } from "../supervisor/reclaim.ts";
 import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
-import type { WalkLimiter } from "./walk-limiter.ts";
 
 /**
  * An image, and the operation that made it if that is still known. `tag` is the one that was set last, except in a listing
@@ -113,14 +112,14 @@ export interface ImageUseCases {
   ): Promise<readonly ImageStep[]>;
   /**
    * A page of the paths at which two images differ.
-   * @throws ApiError `not_found` also for the other image; as `WalkLimiter.take` does
+   * @throws ApiError `not_found` also for the other image; as `Accounts.wait` does
    */
   diff(principal: Principal, request: DiffRequest): Promise<Diff>;
-  /** Streams the image as an OCI layout in a tar archive. @throws ApiError as `WalkLimiter.take` does */
+  /** Streams the image as an OCI layout in a tar archive. @throws ApiError as `Accounts.wait` does */
   save(principal: Principal, id: ImageId, signal: AbortSignal): Promise<ByteSource>;
 }
 
-export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUseCases {
+export function imageUseCases(parts: ServiceParts): ImageUseCases {
   const { db, operations, clock, changes } = parts;
   const orNotFound = (id: ImageId, row: ImageRow | null): ImageRow => {
     if (row === null) throw noSuchImage(id);
@@ -172,11 +171,11 @@ export function imageUseCases(parts: ServiceParts, walks: WalkLimiter): ImageUse
       await lineage(db, requireImage(parts, principal, id).id, page, { accountId: principal.accountId, signal }),
     children: async (principal, id, { signal, ...page }) =>
       await descendants(db, requireImage(parts, principal, id).id, page, { accountId: principal.accountId, signal }),
-    diff: (principal, request) => diff(parts, walks, principal, request),
+    diff: (principal, request) => diff(parts, principal, request),
     async save(principal, id, signal) {
       requireImage(parts, principal, id);
       using undo = new DisposableStack();
-      undo.use(await walks.take(principal.accountId, signal));
+      undo.use(await parts.accounts.wait(principal.accountId, "walks", { signal }));
       // The image may have been deleted during the wait: look it up again.
       const image = requireImage(parts, principal, id);
       const held = undo.use(parts.layers.open(image.layerId));
@@ -203,14 +202,9 @@ function resolveSource(
   return { kind: "archive", fileId, sha256: file.sha256 };
 }
 
-async function diff(
-  parts: ServiceParts,
-  walks: WalkLimiter,
-  principal: Principal,
-  request: DiffRequest,
-): Promise<Diff> {
+async function diff(parts: ServiceParts, principal: Principal, request: DiffRequest): Promise<Diff> {
   requireImage(parts, principal, request.id);
-  using _walk = await walks.take(principal.accountId, request.signal);
+  using _walk = await parts.accounts.wait(principal.accountId, "walks", { signal: request.signal });
   const image = requireImage(parts, principal, request.id);
   using now = parts.layers.open(image.layerId);
   const other = comparedWith(parts, principal, image, request.against);

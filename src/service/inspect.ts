@@ -9,13 +9,12 @@ import type { Entry } from "../domain/listing.ts";
 import { archiveChunks } from "../storage/archive/archive.ts";
 import { unpacked } from "../storage/tree/found-lines.ts";
 import type { GrepOutcome, GrepRequest } from "../storage/tree/grep.ts";
-import { grepThreads } from "../storage/tree/grep-threads.ts";
+import { GrepThreads } from "../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../storage/tree/image-tree.ts";
 import type { FindRequest, Found } from "./find.ts";
 import type { Image } from "./images.ts";
 import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import type { WalkLimiter } from "./walk-limiter.ts";
 
 /** A path in an image. Reading stops when `signal` fires. */
 export interface PathRequest {
@@ -42,7 +41,7 @@ export interface OpenFile {
   locate(part: ByteRange): Promise<{ readonly disk: string; readonly start: number } | null>;
   /**
    * The part in chunks. `held` takes over `OpenFile.held`.
-   * @throws ApiError as `WalkLimiter.take` does
+   * @throws ApiError as `Accounts.wait` does
    */
   stream(part: ByteRange): Promise<ByteSource>;
 }
@@ -72,19 +71,20 @@ export interface InspectUseCases {
   image(principal: Principal, id: ImageId): Image;
   /** The image, if it has the path. @throws ApiError `not_found`, `invalid_path` */
   withPath(principal: Principal, request: PathRequest): Promise<Image>;
-  /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
+  /** @throws ApiError `not_found`, `invalid_path`; as `Accounts.wait` does */
   list(principal: Principal, request: PathRequest): Promise<Directory>;
   /** @throws ApiError `not_found`; `invalid_path` when the path is not a regular file */
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
-  /** @throws ApiError `not_found`, `invalid_path`; as `WalkLimiter.take` does */
+  /** @throws ApiError `not_found`, `invalid_path`; as `Accounts.wait` does */
   archive(principal: Principal, request: ArchiveRequest): Promise<Archive>;
-  /** Finds entries by their names. @throws as `findNames` and `WalkLimiter.take` do */
+  /** Finds entries by their names. @throws as `findNames` and `Accounts.wait` do */
   find(principal: Principal, request: PathRequest & FindRequest): Promise<Found>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<SearchOutcome>;
 }
 
-export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies: WalkLimiter): InspectUseCases {
+export function inspectUseCases(parts: ServiceParts): InspectUseCases {
+  const searches = new GrepThreads(parts.accounts);
   /** The tree of an image. `held` must be disposed after it was read. */
   const treeOf = (principal: Principal, { id, signal }: PathRequest) => {
     const held = imageLayers(parts, principal, id);
@@ -93,7 +93,7 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
   const walkOf = async (principal: Principal, request: PathRequest) => {
     requireImage(parts, principal, request.id);
     using undo = new DisposableStack();
-    undo.use(await walks.take(principal.accountId, request.signal));
+    undo.use(await parts.accounts.wait(principal.accountId, "walks", { signal: request.signal }));
     // The image may have been deleted during the wait: look it up again.
     const { tree, held } = treeOf(principal, request);
     undo.use(held);
@@ -128,7 +128,7 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
       const entry = await tree.stat(request.path, { follow: true });
       if (entry.type !== "f") throw wrongKind(request.path, entry.type, "a regular file");
       undo.move();
-      const place = () => replies.take(principal.accountId, request.signal);
+      const place = () => parts.accounts.wait(principal.accountId, "replies", { signal: request.signal });
       return openFile(request.id, tree, entry, { held, place });
     },
     async archive(principal, request) {
@@ -155,7 +155,7 @@ export function inspectUseCases(parts: ServiceParts, walks: WalkLimiter, replies
     async grep(principal, { id, signal, ...search }) {
       const held = imageLayers(parts, principal, id);
       const owner = principal.accountId;
-      const outcome = await grepThreads.run({ ...search, layers: held.files }, signal, { owner, held });
+      const outcome = await searches.run({ ...search, layers: held.files }, signal, { owner, held });
       return { ...outcome, found: unpacked(outcome.found, readerOf(owner, signal)) };
     },
   };

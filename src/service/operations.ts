@@ -20,7 +20,6 @@ import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import { pacedRequestLines } from "./request-lines.ts";
-import type { WalkLimiter } from "./walk-limiter.ts";
 
 export type { KeptInstance, KeptRequest };
 
@@ -76,17 +75,17 @@ export interface OperationUseCases {
   events(principal: Principal, request: EventsRequest): EventStream;
   /**
    * Reads the event log up to the latest event, for a reply that has all of it.
-   * @throws ApiError like `events`, and as `WalkLimiter.take` does
+   * @throws ApiError like `events`, and as `Accounts.wait` does
    */
   eventArray(principal: Principal, request: EventsRequest): Promise<EventStream>;
   /**
    * Opens the outputs of an instance that has ended. `operation` must come from one of these use cases.
-   * @throws ApiError as `WalkLimiter.take` does
+   * @throws ApiError as `Accounts.wait` does
    */
   outputs(principal: Principal, operation: Operation, signal: AbortSignal): Promise<Outputs>;
 }
 
-export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): OperationUseCases {
+export function operationUseCases(parts: ServiceParts): OperationUseCases {
   const { db, layout, operations, operationLog, clock } = parts;
   const get = ({ accountId }: Principal, id: OperationId): OperationRow => {
     const row = getOperation(db, accountId, id);
@@ -124,7 +123,7 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
     async eventArray(principal, request) {
       get(principal, request.id);
       using undo = new DisposableStack();
-      undo.use(await replies.take(principal.accountId, request.signal));
+      undo.use(await parts.accounts.wait(principal.accountId, "replies", { signal: request.signal }));
       const events = undo.use(openEvents(parts, principal, get(principal, request.id), request));
       const held = undo.move();
       return { next: () => events.next(), [Symbol.dispose]: () => held.dispose() };
@@ -136,7 +135,7 @@ export function operationUseCases(parts: ServiceParts, replies: WalkLimiter): Op
         bytes: { stdout: sizeOf(stored.stdout), stderr: sizeOf(stored.stderr) },
         open: (stream) => openOutput(layout, id, stream, stored[stream]),
       };
-      return openOutputs(replies, principal, source, signal);
+      return openOutputs(parts, principal, source, signal);
     },
   };
 }

@@ -1,7 +1,6 @@
 import type { OutputStream } from "../domain/output.ts";
 import { isShortOutput, LongOutput } from "../storage/outputs.ts";
-import type { Principal } from "./parts.ts";
-import type { WalkLimiter } from "./walk-limiter.ts";
+import type { Principal, ServiceParts } from "./parts.ts";
 
 /** The captured output of a stream: all its bytes, or a file that stays open until disposal. */
 export type Output =
@@ -21,16 +20,16 @@ export interface OutputSource {
 
 /**
  * Opens outputs. If one of them may be long, it waits for a place first, because a reader can be as slow as it likes.
- * @throws ApiError as `WalkLimiter.take` does
+ * @throws ApiError as `Accounts.wait` does
  */
 export async function openOutputs(
-  replies: WalkLimiter,
+  parts: Pick<ServiceParts, "accounts">,
   { accountId }: Principal,
   { bytes, open }: OutputSource,
   signal: AbortSignal,
 ): Promise<Outputs> {
   const areShort = isShortOutput(bytes.stdout) && isShortOutput(bytes.stderr);
-  const place = areShort ? null : await replies.take(accountId, signal);
+  const place = areShort ? null : await parts.accounts.wait(accountId, "replies", { signal });
   return {
     read: async (stream) => outputOf(await open(stream)),
     [Symbol.dispose]: () => place?.[Symbol.dispose](),

@@ -1,4 +1,5 @@
 import type { Database } from "../db/database.ts";
+import type { Accounts } from "../domain/account/accounts.ts";
 import type { AccountId } from "../domain/ids.ts";
 import type { NetworkRule } from "../domain/network.ts";
 import type { SpawnLimits } from "../domain/spawn.ts";
@@ -57,6 +58,7 @@ export interface ApplianceParts {
 
 /** Dependencies of the use cases. */
 export interface ServiceParts {
+  readonly accounts: Accounts;
   readonly db: Database;
   readonly layout: DataLayout;
   readonly layers: LayerStore;

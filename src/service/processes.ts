@@ -16,7 +16,6 @@ import { type Attachment, type AttachRequest, attach } from "./attach.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
-import { WalkLimiter, type WalkLimits } from "./walk-limiter.ts";
 
 /** A process of an instance, according to the event log. Times are in ns since the epoch. */
 export interface Process {
@@ -36,11 +35,6 @@ export interface ProcessDetails extends Process {
   /** of its first event in the log */
   readonly from: EventPosition;
 }
-
-/** Searches of logs by one account. Each has a buffer of 256 KiB. */
-const SEARCH_LIMITS: WalkLimits = { countMax: 8, waitMsMax: 30_000 };
-/** Starts by one account that wait for their guests. A guest may never take them, so further ones are refused at once. */
-const START_LIMITS: WalkLimits = { countMax: 256, waitMsMax: 0 };
 
 export interface ProcessPage {
   readonly id: OperationId;
@@ -74,7 +68,7 @@ export interface ProcessUseCases {
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
   /**
    * Opens the outputs of a process so far. `process` must come from `get`.
-   * @throws ApiError as `WalkLimiter.take` does
+   * @throws ApiError as `Accounts.wait` does
    */
   outputs(principal: Principal, id: OperationId, process: ProcessDetails, signal: AbortSignal): Promise<Outputs>;
   /**
@@ -90,10 +84,8 @@ export interface ProcessUseCases {
   resize(principal: Principal, name: ProcessName, size: TerminalSize): void;
 }
 
-export function processUseCases(parts: ServiceParts, replies: WalkLimiter): ProcessUseCases {
-  const { instances, limits, layout } = parts;
-  const searches = new WalkLimiter(SEARCH_LIMITS);
-  const starts = new WalkLimiter(START_LIMITS);
+export function processUseCases(parts: ServiceParts): ProcessUseCases {
+  const { instances, limits, layout, accounts } = parts;
   return {
     async start(principal, id, request, signal) {
       const { status, imageId } = requireInstance(parts, principal, id);
@@ -103,14 +95,14 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
       const command = onImage(checked, defaults);
       const timeoutMs =
         request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
-      using _start = await starts.take(principal.accountId, signal);
+      using _start = accounts.take(principal.accountId, "processStarts");
       const spid = await instances.exec(id, command, { timeoutMs, defaults, signal });
       if (spid === null) throw notRunning(status);
       return spid;
     },
     async list(principal, { id, limit, offset, signal }) {
       const row = requireInstance(parts, principal, id);
-      using _search = await searches.take(principal.accountId, signal);
+      using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
       const page = new Map<number, Process>();
       let [count, runningCount] = [0, 0];
       for await (const event of scanned(parts, row, { first: 0, onOutput: () => undefined, signal })) {
@@ -126,7 +118,7 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
     },
     async get(principal, { id, spid }, signal) {
       const row = requireInstance(parts, principal, id);
-      using _search = await searches.take(principal.accountId, signal);
+      using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
       const found = new Map<number, Process>();
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
@@ -151,7 +143,7 @@ export function processUseCases(parts: ServiceParts, replies: WalkLimiter): Proc
         bytes: { stdout: outputs.stdout.bytes, stderr: outputs.stderr.bytes },
         open: (stream) => openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes, from }),
       };
-      return openOutputs(replies, principal, source, signal);
+      return openOutputs(parts, principal, source, signal);
     },
     async write(principal, { content, close, signal, ...name }) {
       const { input } = requireProcess(parts, principal, name);

@@ -10,7 +10,6 @@ import { type TokenUseCases, tokenUseCases } from "./operator/tokens.ts";
 import type { ServiceParts } from "./parts.ts";
 import { type ProcessUseCases, processUseCases } from "./processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
-import { WalkLimiter } from "./walk-limiter.ts";
 
 /**
  * The use cases of the appliance, one member per noun. Surfaces call these functions only, and nothing below them. Their
@@ -32,17 +31,15 @@ export interface Service {
 }
 
 export function createService(parts: ServiceParts): Service {
-  const walks = new WalkLimiter();
-  const replies = new WalkLimiter();
   return {
     callers: callerUseCases(parts),
-    branches: branchUseCases(parts, replies),
-    images: imageUseCases(parts, walks),
+    branches: branchUseCases(parts),
+    images: imageUseCases(parts),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
-    processes: processUseCases(parts, replies),
-    operations: operationUseCases(parts, replies),
-    inspect: inspectUseCases(parts, walks, replies),
+    processes: processUseCases(parts),
+    operations: operationUseCases(parts),
+    inspect: inspectUseCases(parts),
     status: statusUseCases(parts),
     tokens: tokenUseCases(parts),
     appliance: applianceUseCases(parts),

@@ -82,9 +82,8 @@ export const GREP_PROGRAM_SIZE_MAX = 262_144;
 export const GREP_FOUND_BYTES_MAX = 4_194_304;
 /** Numbers in the result of one search, approximately: nine for each line, and two for each range that matches. */
 export const GREP_FOUND_NUMBERS_COUNT_MAX = 524_288;
-/** Searches that run at a time, and searches of one account that wait. */
+/** Searches that run at a time. */
 export const GREP_RUNNING_COUNT_MAX = 2;
-export const GREP_WAITING_COUNT_MAX = 32;
 /** Size of an event log, in `bytes`, from which on the output of processes beside the command is dropped. */
 export const EVENT_LOG_BYTES_MAX = 67_108_864;
 /** Size of the unwritten part of an event log, in `bytes`, from which on processes must wait with their output. */

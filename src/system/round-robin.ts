@@ -7,15 +7,6 @@ export class RoundRobin<T> {
     return this.#queues.size === 0;
   }
 
-  /** number of all items */
-  get count(): number {
-    return this.#queues.values().reduce((sum, queue) => sum + queue.size, 0);
-  }
-
-  countOf(owner: unknown): number {
-    return this.#queues.get(owner)?.size ?? 0;
-  }
-
   /** @param item must not be waiting already */
   add(owner: unknown, item: T): void {
     const queue = this.#queues.get(owner);
@@ -42,16 +33,5 @@ export class RoundRobin<T> {
       }
     }
     return null;
-  }
-
-  /** Removes and returns the last item of the owner with the most; null when none waits. */
-  takeLast(): T | null {
-    let longest: [unknown, Set<T>] | null = null;
-    for (const entry of this.#queues) if (entry[1].size > (longest?.[1].size ?? 0)) longest = entry;
-    if (longest === null) return null;
-    const [owner, queue] = longest;
-    const last = [...queue].at(-1) as T;
-    this.delete(owner, last);
-    return last;
   }
 }

@@ -4,8 +4,8 @@ import { readChanges } from "../../src/client/branches.ts";
 import { Client } from "../../src/client/client.ts";
 import { ResponseError } from "../../src/client/errors.ts";
 import type { Change } from "../../src/client/types.ts";
+import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
-import { CHANGE_STREAMS_COUNT_MAX } from "../../src/service/branches/changes.ts";
 import { Api } from "../support/api/api.ts";
 import type { LayerFixture } from "../support/api/layers.ts";
 import { heldTest } from "../support/api/program.ts";
@@ -154,7 +154,7 @@ describe("a stream", () => {
   test("of an account beyond the limit is refused, until another has left", async () => {
     const { token, follow } = await someone();
     const first = await follow();
-    for (let n = 1; n < CHANGE_STREAMS_COUNT_MAX; n++) await follow();
+    for (let n = 1; n < ACCOUNT_LIMITS.changeStreams.max; n++) await follow();
     const refused = await new Follower(token).over;
     expect([refused instanceof ResponseError, (refused as ResponseError).code]).toEqual([true, "too_many_requests"]);
     const other = await someone();

@@ -1,6 +1,7 @@
 /** Operations as the surface for the ConTree clients shows them, where no machine is needed to have them. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
+import { Accounts } from "../../src/domain/account/accounts.ts";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
@@ -164,7 +165,7 @@ heldTest("a stream that fails says so, and ends", async () => {
   let failing: Api | null = null;
   const logs = {
     read: (...args: Parameters<EventLogs["read"]>) => {
-      const real = new EventLogs((failing ?? api).parts.layout, wallClock()).read(...args);
+      const real = new EventLogs((failing ?? api).parts.layout, new Accounts(), wallClock()).read(...args);
       real.next = () => Promise.reject(new Error("EIO: secret path"));
       return real;
     },

@@ -3,8 +3,8 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
+import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
-import { WALK_LIMITS } from "../../src/service/walk-limiter.ts";
 import { Api } from "../support/api/api.ts";
 import { pause } from "../support/waiting.ts";
 
@@ -83,7 +83,7 @@ async function begun(socket: Socket): Promise<void> {
 /** Asks for `next` while clients of the same account leave as many replies of `slow` unread as there may be. */
 async function expectToWait(slow: string, next: string): Promise<void> {
   using sockets = new DisposableStack();
-  const asked = Array.from({ length: WALK_LIMITS.countMax }, () => {
+  const asked = Array.from({ length: ACCOUNT_LIMITS.walks.max }, () => {
     const socket = ask(slow);
     sockets.defer(() => socket.destroy());
     return socket;
@@ -121,7 +121,7 @@ test.each(["outputs", "events", "download"] as const)(
 
 test("clients that leave at once free their places", async () => {
   for (const asked of [...Object.values(path), ...Object.values(long)]) {
-    for (let delayMs = 0; delayMs < 2 * WALK_LIMITS.countMax; delayMs++) {
+    for (let delayMs = 0; delayMs < 2 * ACCOUNT_LIMITS.walks.max; delayMs++) {
       const socket = ask(asked);
       await pause("each leaves a little later", delayMs / 8);
       socket.destroy();

@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { tokens } from "../../src/db/schema.ts";
 import { insertToken, revokeToken } from "../../src/db/tokens.ts";
+import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { createLog } from "../../src/log.ts";
-import { TOKENS_COUNT_MAX } from "../../src/service/operator/tokens.ts";
 import { Api, type CallOptions, errorOf } from "../support/api/api.ts";
 import { APPLIANCE_BUDGET, emptyApplianceParts } from "../support/api/appliance-parts.ts";
 import { heldTest } from "../support/api/program.ts";
@@ -150,7 +150,7 @@ describe("tokens", () => {
     });
     insertToken(db, full(0));
     // One write to the disk for all others.
-    const others = Array.from({ length: TOKENS_COUNT_MAX - 1 }, (_, index) => full(index + 1));
+    const others = Array.from({ length: ACCOUNT_LIMITS.tokens.max - 1 }, (_, index) => full(index + 1));
     db.transaction((tx) => void tx.insert(tokens).values(others).run());
     const wanted = { account: "full", scopes: ["files:read"] };
     expect(errorOf(await send("POST", "tokens", wanted), "conflict").details).toEqual({ account: "full" });

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { WALK_LIMITS } from "../../src/service/walk-limiter.ts";
+import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import { run } from "../../src/system/exec.ts";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
 import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
@@ -202,7 +202,7 @@ describe("GET, HEAD /inspect/{uuid}/archive", () => {
   });
 
   test("HEAD and refusals give back their places", async () => {
-    for (let asked = 0; asked <= WALK_LIMITS.countMax; asked++) {
+    for (let asked = 0; asked <= ACCOUNT_LIMITS.walks.max; asked++) {
       expect((await contree.call("HEAD", `/inspect/${image}/archive?path=/many`)).status).toBe(200);
       expect((await contree.call("HEAD", `/inspect/${image}/list?path=/many`)).status).toBe(200);
       expect((await get("archive?path=/run/pipe")).status).toBe(422);

@@ -3,6 +3,7 @@ import { openDatabase } from "../../src/db/database.ts";
 import { layerIds } from "../../src/db/layers.ts";
 import { type MergedLayerRow, mergedLayersByUse } from "../../src/db/merged-layers.ts";
 import { accounts, images, layers } from "../../src/db/schema.ts";
+import { Accounts } from "../../src/domain/account/accounts.ts";
 import type { ImageId, LayerId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
@@ -74,7 +75,7 @@ export class Merging implements AsyncDisposable {
       diskGuard: new DiskGuard({ directory: layout.root, reserveBytes: 0, log: silentLog }),
       indexMemory: new IndexMemory(),
       scratchDisks: new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp }),
-      ...{ mergedShare: 1, diskBytesMax: 1e9, diskReserveBytes: 0 },
+      ...{ accounts: new Accounts(), diskBytesMax: 1e9, diskReserveBytes: 0 },
       merge: (_tools, job, signal) => this.#merge(job, signal),
       ...more,
     });

@@ -1,7 +1,8 @@
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Database, openDatabase } from "../../src/db/database.ts";
-import { accounts, images, layers } from "../../src/db/schema.ts";
+import { accounts as accountRows, images, layers } from "../../src/db/schema.ts";
+import { Accounts } from "../../src/domain/account/accounts.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
@@ -38,7 +39,7 @@ export async function operationsStore(accountId: AccountId, imageId: ImageId): P
   const layout = dataLayout(join(path, "data"));
   await layout.ensure();
   const layer = { ...someLayer(), createdAt: 1 };
-  db.orm.insert(accounts).values({ id: accountId, createdAt: 1 }).run();
+  db.orm.insert(accountRows).values({ id: accountId, createdAt: 1 }).run();
   db.orm.insert(layers).values(layer).run();
   db.orm.insert(images).values({ id: imageId, accountId, layerId: layer.id, sizeBytes: 1, createdAt: 1 }).run();
   const owned = stack.move();
@@ -77,21 +78,23 @@ export function testOperations(
   preparationOf: (id: OperationId) => Preparation,
   { instances = new LiveInstances(), ...more }: TestOptions = {},
 ): Operations {
+  const waiting = { waitingOperations: { max: 3 }, waitingRequests: { max: 1_000_000 } };
+  const { accounts = new Accounts(waiting) } = more;
   return new Operations({
     db,
     requests: new Requests(db, layout),
     log: silentLog,
     clock: Date.now,
     metrics: createMetrics(),
-    scheduler: new Scheduler(PLACE, Date.now),
+    scheduler: new Scheduler(PLACE, Date.now, accounts),
     kinds: testKinds(preparationOf, instances),
-    eventLogs: new EventLogs(layout, wallClock()),
+    eventLogs: new EventLogs(layout, accounts, wallClock()),
     samplesOf: (id, signal) => instances.stats(id, signal),
     requireSpace: () => undefined,
     spaceSettled: () => Promise.resolve(),
     readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
     machinesKnown: () => Promise.resolve(),
-    waiting: { countMax: 3, bytesMax: 1_000_000 },
+    accounts,
     ...more,
   });
 }

@@ -6,10 +6,7 @@ import { STATUS_OF_ERROR } from "../../src/api/errors.ts";
 import { COMMANDS } from "../../src/cli/commands.ts";
 import { keyNames } from "../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../src/config/keys.ts";
-import {
-  WAITING_COUNT_MAX as QUERIES_COUNT_MAX,
-  WAITING_TOTAL_MAX as QUERIES_TOTAL_MAX,
-} from "../../src/db/scans/scans.ts";
+import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import { ERROR_CODES } from "../../src/domain/errors.ts";
 import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/guest-path.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX, TAGS_COUNT_MAX } from "../../src/domain/image.ts";
@@ -30,12 +27,10 @@ import { SCOPES } from "../../src/domain/scope.ts";
 import { shownSize } from "../../src/domain/text/shown.ts";
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
-import { WALK_LIMITS } from "../../src/service/walk-limiter.ts";
 import { EVENT_LOG_BYTES_MAX, INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
 import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.ts";
 import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
-import { ACCOUNT_READERS_COUNT_MAX, READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
-import { WAITING_BYTES_MAX, WAITING_COUNT_MAX } from "../../src/supervisor/operations/waiting-room.ts";
+import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 import {
   OVERHEAD_BYTES,
@@ -59,10 +54,10 @@ test("the limits are the limits of the code", () => {
   const seconds = `${TIMEOUT_SECONDS_DEFAULT} s by default, at most \`limits.instance_timeout_max\``;
   const configured = "`limits.image_bytes_max` and `limits.image_entries_max`";
   const directory = `${EXT4_DIRECTORY_ENTRIES_MAX} entries, if one of its names has 255 bytes or the image has more than ${EROFS_ENTRIES_MAX} entries`;
-  const waiting = `${WAITING_COUNT_MAX}, and ${size(WAITING_BYTES_MAX)} of requests`;
-  const queries = `${QUERIES_COUNT_MAX}, and ${QUERIES_TOTAL_MAX} of all accounts, which take turns; more are refused with 429`;
+  const waiting = `${ACCOUNT_LIMITS.waitingOperations.max}, and ${size(ACCOUNT_LIMITS.waitingRequests.max)} of requests`;
+  const queries = `${ACCOUNT_LIMITS.waitingQueries.max}, and ${ACCOUNT_LIMITS.waitingQueries.total} of all accounts, which take turns; more are refused with 429`;
   const overhead = `a 32nd of that, ${size(OVERHEAD_BYTES)}, and ${size(PROCESSOR_BYTES)}`;
-  const walks = `${WALK_LIMITS.countMax}; more wait for up to ${WALK_LIMITS.waitMsMax / 1000} s, and are then refused with 429`;
+  const walks = `${ACCOUNT_LIMITS.walks.max}; more wait for up to ${ACCOUNT_LIMITS.walks.waitMsMax / 1000} s, and are then refused with 429`;
   const json = `${JSON_VALUES_COUNT_MAX}, of which ${JSON_NAMES_COUNT_MAX} have names; nested ${JSON_DEPTH_MAX} deep`;
   const gib = (bytes: number): string => `${bytes / 1024 ** 3} GiB`;
   const templates = `an eighth of the budget, at least ${size(TEMPLATES_BYTES_MIN)}, at most ${gib(TEMPLATES_BYTES_MAX)}`;
@@ -74,7 +69,7 @@ test("the limits are the limits of the code", () => {
     `| time of an import | ${IMPORT_TIMEOUT_SECONDS_DEFAULT} s by default, at most ${IMPORT_TIMEOUT_SECONDS_MAX} s |`,
     `| captured bytes of each output stream | ${size(OUTPUT_BYTES_DEFAULT)} by default, at most ${size(OUTPUT_BYTES_MAX)} |`,
     `| events of an operation | ${size(EVENT_LOG_BYTES_MAX)}; the command's output is stored beyond that, up to its own limit |`,
-    `| concurrent readers of events | ${READERS_COUNT_MAX} of one operation, ${ACCOUNT_READERS_COUNT_MAX} of one account; more are refused with 429 |`,
+    `| concurrent readers of events | ${READERS_COUNT_MAX} of one operation, ${ACCOUNT_LIMITS.eventReaders.max} of one account; more are refused with 429 |`,
     `| standard input | ${size(STDIN_BYTES_MAX)} |`,
     `| waiting operations of an account | ${waiting}; more are refused with 429 |`,
     `| waiting queries of an account that skip or search thousands of rows | ${queries} |`,

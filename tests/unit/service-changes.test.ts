@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import type { Database } from "../../src/db/database.ts";
+import { Accounts } from "../../src/domain/account/accounts.ts";
 import type { ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { type Change, ChangeFeeds } from "../../src/service/branches/changes.ts";
@@ -24,7 +25,7 @@ test("a row that was read before a resync does not come after it", async () => {
     // No image is being removed.
     cached: () => new Set(),
   } as unknown as Database;
-  const feeds = new ChangeFeeds({ db: watched, changes, log: silentLog });
+  const feeds = new ChangeFeeds({ accounts: new Accounts(), db: watched, changes, log: silentLog });
   const left = new AbortController();
   const principal = { accountId: alice, grants: new Set(["*"]), tokenId: "t" };
   using stream = feeds.open(principal, left.signal);

@@ -2,12 +2,11 @@ import { expect, test } from "bun:test";
 import type { AccountId } from "../../src/domain/ids.ts";
 import { branchUseCases } from "../../src/service/branches/use-cases.ts";
 import type { ServiceParts } from "../../src/service/parts.ts";
-import { WalkLimiter } from "../../src/service/walk-limiter.ts";
 import { alice, bob, importImage, testDatabase } from "../support/database.ts";
 
 test("many previews of one account do not come before the one of another", async () => {
   const { db } = testDatabase();
-  const { previewDeletion } = branchUseCases({ db } as unknown as ServiceParts, new WalkLimiter());
+  const { previewDeletion } = branchUseCases({ db } as unknown as ServiceParts);
   const order: AccountId[] = [];
   const { signal } = new AbortController();
   const preview = async (accountId: AccountId) => {

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { rm } from "node:fs/promises";
 import type { OperationRow } from "../../src/db/operations.ts";
+import { Accounts } from "../../src/domain/account/accounts.ts";
 import { openEvents } from "../../src/service/events.ts";
 import type { ServiceParts } from "../../src/service/parts.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
@@ -15,7 +16,7 @@ const EVENTS_COUNT = 10_000;
 test("a client that has left ends the search of a long log for what is not in it", async () => {
   const layout = dataLayout(testDirectory("service-events"));
   await layout.ensure();
-  const eventLogs = new EventLogs(layout, wallClock());
+  const eventLogs = new EventLogs(layout, new Accounts(), wallClock());
   const id = newId();
   const log = eventLogs.open(id);
   for (let step = 0; step < EVENTS_COUNT; step++) log.append(0, "progress", { step });

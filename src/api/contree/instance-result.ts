@@ -46,7 +46,7 @@ export async function processResult(
 /**
  * What the command of an operation came to; null before the end, unless the output so far is asked for. `outputs` keeps the
  * outputs until the reply is sent.
- * @throws ApiError as `WalkLimiter.take` does
+ * @throws ApiError as `Accounts.wait` does
  */
 export async function instanceResult(
   { operations, processes }: Service,

@@ -1,11 +1,5 @@
-import { ApiError } from "../../domain/errors.ts";
+import type { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId } from "../../domain/ids.ts";
-import { Shares } from "../../system/shares.ts";
-
-/** Largest number of requests of one account that are not answered to their ends. Each holds up to half a megabyte. */
-const CALLS_COUNT_MAX = 256;
-/** The same of all accounts together, which share it. */
-const CALLS_TOTAL_COUNT_MAX = 1024;
 
 /** What names a request of a client: ids of JSON-RPC are unique within a session only. */
 export interface CallName {
@@ -33,15 +27,18 @@ interface Entry {
  * requests, so that none expires, none takes memory, and all go on after a restart of the service.
  */
 export class Calls {
-  readonly #shares = new Shares({ total: CALLS_TOTAL_COUNT_MAX, ownerMax: CALLS_COUNT_MAX });
+  readonly #accounts: Accounts;
   readonly #entries = new Set<Entry>();
   /** the entries that can be cancelled by name */
   readonly #named = new Map<string, Entry>();
 
+  constructor(accounts: Accounts) {
+    this.#accounts = accounts;
+  }
+
   /** @throws ApiError `too_many_requests` */
   begin(name: CallName): Call {
-    const place = this.#shares.take(name.accountId);
-    if (place === null) throw new ApiError("too_many_requests", "too many requests are waiting for their answers");
+    const place = this.#accounts.take(name.accountId, "calls");
     const entry = { name, left: new AbortController(), place };
     this.#entries.add(entry);
     if (name.id !== null) this.#named.set(keyOf(name), entry);

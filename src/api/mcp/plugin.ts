@@ -20,7 +20,7 @@ const MESSAGE_BYTES_MAX = 2_097_152;
 const SESSION_CHARACTERS_MAX = 128;
 const SESSION_HEADER = "mcp-session-id";
 
-export interface McpOptions extends Pick<ApiOptions, "service" | "log" | "publicUrl"> {
+export interface McpOptions extends Pick<ApiOptions, "service" | "accounts" | "log" | "publicUrl"> {
   readonly requests: RequestTracker;
   /** macros for the scopes of routes */
   readonly access: ReturnType<typeof accessPlugin>;
@@ -66,7 +66,7 @@ const END_SESSION = {
  */
 export function mcpPlugin(prefix: string, options: McpOptions): Elysia {
   const { access, requests } = options;
-  const calls = new Calls();
+  const calls = new Calls(options.accounts);
   let loading: Promise<McpExchange> | null = null;
   const exchange = (): Promise<McpExchange> => {
     loading ??= import("./server.ts").then(({ mcpExchange }) => mcpExchange(options));

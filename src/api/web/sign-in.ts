@@ -1,9 +1,9 @@
 import { isIP } from "node:net";
 import type { Server } from "bun";
+import { Shares } from "../../domain/account/shares.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { Log } from "../../log.ts";
 import type { Session, SessionProof, SessionUseCases } from "../../service/sessions.ts";
-import { Shares } from "../../system/shares.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { readJson } from "../body/body.ts";
 import { FailedSignIns, networkOf } from "./failed-sign-ins.ts";
@@ -13,8 +13,8 @@ import type { SessionGate } from "./session-gate.ts";
 const SIGN_IN_BYTES_MAX = 8192;
 /** It must arrive within this time, in `milliseconds`, because there is room for few of them. */
 const SIGN_IN_MS_MAX = 10_000;
-/** Requests to sign in that may be on their way at a time. The networks of the clients share them. */
-const SIGN_INS_COUNT_MAX = 1024;
+/** Requests to sign in that may be on their way at a time. The networks of the clients share them; some are left for others. */
+const SIGN_INS = { total: 1024, spare: 20 };
 
 export interface SignInOptions {
   readonly gate: SessionGate;
@@ -28,7 +28,7 @@ export interface SignInOptions {
 export class SignIn {
   readonly #options: SignInOptions;
   readonly #failures = new FailedSignIns();
-  readonly #places = new Shares({ total: SIGN_INS_COUNT_MAX });
+  readonly #places = new Shares(SIGN_INS);
 
   constructor(options: SignInOptions) {
     this.#options = options;

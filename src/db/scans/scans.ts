@@ -1,14 +1,10 @@
-import { ApiError } from "../../domain/errors.ts";
+import { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId } from "../../domain/ids.ts";
 import { RoundRobin } from "../../system/round-robin.ts";
 import { ClosedError, type Rows, type ScanQuery, ScanThread } from "./scan-thread.ts";
 
 /** Offset from which a query runs in the thread. Skipping fewer rows takes less than a millisecond. */
 export const LARGE_OFFSET_MIN = 5000;
-
-/** Queries of one account that may wait for their turn, and those of all accounts. */
-export const WAITING_COUNT_MAX = 64;
-export const WAITING_TOTAL_MAX = 1024;
 
 /** The part of a list that is read, newest first. */
 export interface ListWindow extends Pick<Asker, "signal"> {
@@ -42,13 +38,15 @@ interface Compiled {
  * time; the service's own work has another one.
  */
 export class Scans implements Disposable {
+  readonly #accounts: Accounts;
   readonly #callers: ScanThread;
   readonly #upkeep: ScanThread;
   readonly #waiting = new RoundRobin<Waiting>();
   /** a query has its turn */
   #isTaken = false;
 
-  constructor(path: string) {
+  constructor(path: string, accounts = new Accounts()) {
+    this.#accounts = accounts;
     this.#callers = new ScanThread(path);
     this.#upkeep = new ScanThread(path);
   }
@@ -104,28 +102,18 @@ export class Scans implements Disposable {
   }
 
   async #wait(owner: AccountId | null, signal?: AbortSignal): Promise<Disposable> {
+    using _place = this.#accounts.take(owner, "waitingQueries");
     const turn = Promise.withResolvers<void>();
     const waiting: Waiting = { begin: turn.resolve, refuse: turn.reject };
     const leave = () => {
       if (this.#waiting.delete(owner, waiting)) turn.reject(signal?.reason);
     };
-    this.#enter(owner, waiting);
+    this.#waiting.add(owner, waiting);
     signal?.addEventListener("abort", leave, { once: true });
     using _listener = { [Symbol.dispose]: () => signal?.removeEventListener("abort", leave) };
     await turn.promise;
     return this.#take();
   }
-
-  /** When all places are taken, the account that has the most gives up its last one. */
-  #enter(owner: AccountId | null, waiting: Waiting): void {
-    if (this.#waiting.countOf(owner) >= WAITING_COUNT_MAX) throw tooMany();
-    this.#waiting.add(owner, waiting);
-    if (this.#waiting.count > WAITING_TOTAL_MAX) this.#waiting.takeLast()?.refuse(tooMany());
-  }
-}
-
-function tooMany(): ApiError {
-  return new ApiError("too_many_requests", "too many long listings are waiting already", { retry_after_seconds: 1 });
 }
 
 function firsts<Id extends string>(rows: Rows): Id[] {

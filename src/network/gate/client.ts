@@ -1,8 +1,9 @@
 import { isIP } from "node:net";
+import type { Accounts } from "../../domain/account/accounts.ts";
+import { ApiError } from "../../domain/errors.ts";
 import type { NamedHosts } from "../../domain/network.ts";
 import type { Log } from "../../log.ts";
 import { hasRoute } from "../../system/libc.ts";
-import { Shares } from "../../system/shares.ts";
 import { sleepUnlessAborted, withinTime } from "../../system/waiting.ts";
 import { addressBytes } from "../addresses.ts";
 import { type Gate, type GateConnection, GateError, type GateRequest, type LookupOptions } from "../gate.ts";
@@ -22,6 +23,7 @@ export interface GateSettings {
 }
 
 export interface GateOptions extends Omit<GateHost, "launcher"> {
+  readonly accounts: Accounts;
   /** host path of the launcher, when it is known */
   readonly launcher: (signal: AbortSignal) => Promise<string>;
   readonly settings: GateSettings;
@@ -33,10 +35,6 @@ export interface GateOptions extends Omit<GateHost, "launcher"> {
 
 const LOCALHOST = ["127.0.0.1", "::1"] as const;
 const IDLE_MS = 120_000;
-/** Connections and look-ups at the same time. Each may take half a megabyte of the process. */
-const USES_COUNT_MAX = 1024;
-/** Of these, what is left to imports whatever the accounts do. */
-const TOOL_USES_COUNT = 64;
 /** Longer than the process takes for all of its own limits together: the names, the addresses, the site's proxy. */
 const CONNECT_MS_MAX = 75_000;
 const LOOKUP_MS_MAX = 15_000;
@@ -56,7 +54,6 @@ export class GateClient implements Gate {
   /** the last one that did not end by itself */
   #stopped: GateProcess | null = null;
   #startedAt = Number.NEGATIVE_INFINITY;
-  readonly #shares = new Shares({ total: USES_COUNT_MAX, reserved: TOOL_USES_COUNT });
   #uses = 0;
   #idle: Timer | null = null;
   #ownPort = 0;
@@ -201,8 +198,7 @@ export class GateClient implements Gate {
   /** Counts a use until disposal. @throws GateError `limited` */
   #use(account: string | null): Disposable {
     if (this.#over.signal.aborted) throw new GateError("unreachable", "the daemon stops");
-    const place = this.#shares.take(account);
-    if (place === null) throw new GateError("limited", "there are too many connections");
+    const place = this.#place(account);
     this.#uses += 1;
     if (this.#idle !== null) clearTimeout(this.#idle);
     this.#idle = null;
@@ -216,6 +212,14 @@ export class GateClient implements Gate {
         if (this.#uses === 0) this.#endLater();
       },
     };
+  }
+
+  #place(account: string | null): Disposable {
+    try {
+      return this.#options.accounts.take(account, "connections");
+    } catch (error) {
+      throw error instanceof ApiError ? new GateError("limited", error.message) : error;
+    }
   }
 
   #endLater(): void {

@@ -14,7 +14,6 @@ import { Pacer } from "../../storage/pacer.ts";
 import { noSuchImage, readerOf } from "../layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { pacedRequestLines } from "../request-lines.ts";
-import type { WalkLimiter } from "../walk-limiter.ts";
 
 /** Images and operations that are read in one turn of the event loop: a few milliseconds where all commands are very long. */
 const IMAGES_COUNT = 100;
@@ -64,17 +63,16 @@ export interface BranchParts extends Disposable {
 
 /**
  * The branches of an account: the operations that have not ended, and then the images, parents first.
- * @throws ApiError `not_found` for the image of `before`; as `WalkLimiter.take` does
+ * @throws ApiError `not_found` for the image of `before`; as `Accounts.wait` does
  */
 export async function readBranches(
-  { db }: Pick<ServiceParts, "db">,
-  replies: WalkLimiter,
+  { db, accounts }: Pick<ServiceParts, "db" | "accounts">,
   { accountId }: Principal,
   request: BranchesRequest,
 ): Promise<BranchParts> {
   const before = request.before === null ? null : placeOf(db, accountId, request.before);
   if (request.before !== null && before === null) throw noSuchImage(request.before);
-  const place = await replies.take(accountId, request.signal);
+  const place = await accounts.wait(accountId, "replies", { signal: request.signal });
   const parts = branchParts(db, accountId, { ...request, before });
   return { parts, [Symbol.dispose]: () => place[Symbol.dispose]() };
 }

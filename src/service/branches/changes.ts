@@ -1,14 +1,11 @@
 import { branchImagesOf } from "../../db/branches/branch-images.ts";
 import { branchOperationsOf } from "../../db/branches/branch-operations.ts";
-import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import { Pacer } from "../../storage/pacer.ts";
 import type { AccountChange } from "../../supervisor/account-changes.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { Ancestry, type BranchImage, type BranchOperation, withLines } from "./branches.ts";
 
-/** Largest number of concurrent streams of one account. */
-export const CHANGE_STREAMS_COUNT_MAX = 16;
 /** Changes that wait to be read, and that wait for a client, at most. A client that misses some reads everything again. */
 const WAITING_COUNT_MAX = 1000;
 /** Changes that come within this time are told together, in `milliseconds`. */
@@ -34,7 +31,7 @@ export interface ChangeStream extends Disposable {
   next(): readonly Change[] | null | Promise<readonly Change[] | null>;
 }
 
-type Parts = Pick<ServiceParts, "db" | "changes" | "log">;
+type Parts = Pick<ServiceParts, "accounts" | "db" | "changes" | "log">;
 
 /** The streams of changes of all accounts. */
 export class ChangeFeeds {
@@ -51,13 +48,10 @@ export class ChangeFeeds {
    * @throws ApiError `too_many_requests`
    */
   open({ accountId }: Principal, signal: AbortSignal): ChangeStream {
+    const place = this.#parts.accounts.take(accountId, "changeStreams");
     const feed = this.#feeds.get(accountId) ?? new Feed(this.#parts, accountId, () => this.#feeds.delete(accountId));
-    if (feed.count >= CHANGE_STREAMS_COUNT_MAX) {
-      const details = { limit: CHANGE_STREAMS_COUNT_MAX };
-      throw new ApiError("too_many_requests", "too many clients follow changes already", details);
-    }
     this.#feeds.set(accountId, feed);
-    return feed.open(signal);
+    return feed.open(signal, place);
   }
 }
 
@@ -83,12 +77,9 @@ class Feed {
     this.#listening.use(parts.changes.listen(accountId, listener));
   }
 
-  get count(): number {
-    return this.#streams.size;
-  }
-
-  open(signal: AbortSignal): ChangeStream {
+  open(signal: AbortSignal, place: Disposable): ChangeStream {
     const stream: Stream = new Stream(signal, () => {
+      place[Symbol.dispose]();
       if (this.#streams.delete(stream) && this.#streams.size === 0) this.#listening.dispose();
     });
     this.#streams.add(stream);

@@ -2,14 +2,13 @@ import { type Deletion, previewDeletion } from "../../db/branches/deletion.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { requireImage } from "../layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import type { WalkLimiter } from "../walk-limiter.ts";
 import { type BranchesRequest, type BranchParts, readBranches } from "./branches.ts";
 import { ChangeFeeds, type ChangeStream } from "./changes.ts";
 
 export interface BranchUseCases {
   /**
    * Reads the branches of an account: the operations that have not ended, and then the images, parents first.
-   * @throws ApiError `not_found` for the image of `before`; as `WalkLimiter.take` does
+   * @throws ApiError `not_found` for the image of `before`; as `Accounts.wait` does
    */
   read(principal: Principal, request: BranchesRequest): Promise<BranchParts>;
   /**
@@ -22,10 +21,10 @@ export interface BranchUseCases {
   previewDeletion(principal: Principal, id: ImageId, signal: AbortSignal): Promise<Deletion>;
 }
 
-export function branchUseCases(parts: ServiceParts, replies: WalkLimiter): BranchUseCases {
+export function branchUseCases(parts: ServiceParts): BranchUseCases {
   const feeds = new ChangeFeeds(parts);
   return {
-    read: (principal, request) => readBranches(parts, replies, principal, request),
+    read: (principal, request) => readBranches(parts, principal, request),
     previewDeletion: async (principal, id, signal) =>
       await previewDeletion(parts.db, requireImage(parts, principal, id), signal),
     changes: (principal, signal) => feeds.open(principal, signal),

@@ -13,9 +13,6 @@ import type { TokenState } from "../../domain/scope.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type IssuedToken, issueToken } from "../tokens.ts";
 
-/** Valid tokens that an account may have before an operator can make no more, and ended ones that are still listed. */
-export const TOKENS_COUNT_MAX = 1000;
-
 /** A token without its secret, which is stored nowhere. Times are `milliseconds` since the epoch. */
 export interface Token extends Pick<TokenRow, "jti" | "accountId" | "scopes" | "issuedAt" | "expiresAt" | "revokedAt"> {
   readonly state: TokenState;
@@ -45,11 +42,13 @@ export interface TokenUseCases {
 }
 
 export function tokenUseCases({
+  accounts,
   db,
   keys,
   clock,
   log,
-}: Pick<ServiceParts, "db" | "keys" | "clock" | "log">): TokenUseCases {
+}: Pick<ServiceParts, "accounts" | "db" | "keys" | "clock" | "log">): TokenUseCases {
+  const { max } = accounts.limits.tokens;
   const shown = (row: TokenRow): Token => ({ ...row, state: tokenState(row, clock()) });
   return {
     list({ account, ...page }) {
@@ -58,12 +57,12 @@ export function tokenUseCases({
 
     async issue(principal, { account, scopes, ttlSeconds }) {
       const now = clock();
-      if (countTokens(db, { accountId: account as AccountId, state: "valid", now }) >= TOKENS_COUNT_MAX) {
-        const message = `the account has ${TOKENS_COUNT_MAX} valid tokens; revoke those that nobody needs`;
+      if (countTokens(db, { accountId: account as AccountId, state: "valid", now }) >= max) {
+        const message = `the account has ${max} valid tokens; revoke those that nobody needs`;
         throw new ApiError("conflict", message, { account });
       }
       // Otherwise one who asks for short tokens all day would fill the table.
-      forgetEndedTokens(db, account as AccountId, now, TOKENS_COUNT_MAX);
+      forgetEndedTokens(db, account as AccountId, now, max);
       const { token, row } = await issueToken(db, keys, { account, scopes, ttlMs: ttlSeconds * 1000, now });
       const made = { made_id: row.jti, made_for: account, scopes: row.scopes, expires_at: new Date(row.expiresAt) };
       log.info("an operator made a token", { ...operatorOf(principal), ...made });

@@ -1,7 +1,8 @@
+import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { RoundRobin } from "../../system/round-robin.ts";
 import { withinTime } from "../../system/waiting.ts";
-import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX, GREP_WAITING_COUNT_MAX } from "../limits.ts";
+import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX } from "../limits.ts";
 import type { GrepOutcome, GrepRequest } from "./grep.ts";
 import type { GrepReply, GrepTask } from "./grep-worker.ts";
 
@@ -17,20 +18,22 @@ const WORKER = new URL(
 /** The owner of a search, and what the search uses. */
 export interface SearchOwner {
   /** searches of different owners take turns; default: one owner for all */
-  readonly owner?: unknown;
+  readonly owner?: string | null;
   /** resources that the search reads; disposed of when its thread has ended, which may be after the answer */
   readonly held?: Disposable;
 }
 
 /** Runs searches in threads, a few at a time; those of one owner in the order of their calls. */
 export class GrepThreads {
+  readonly #accounts: Accounts;
   readonly #replyMsMax: number;
   #runningCount = 0;
   /** callbacks that get a slot */
   readonly #waiting = new RoundRobin<() => void>();
 
   /** @param replyMsMax time limit for the answer of a running search, in `milliseconds` */
-  constructor(replyMsMax = GREP_MS_MAX + GRACE_MS) {
+  constructor(accounts: Accounts, replyMsMax = GREP_MS_MAX + GRACE_MS) {
+    this.#accounts = accounts;
     this.#replyMsMax = replyMsMax;
   }
 
@@ -61,7 +64,7 @@ export class GrepThreads {
     throw new ApiError(reply.error.error, reply.error.message, reply.error.details);
   }
 
-  async #turn(owner: unknown, signal: AbortSignal): Promise<Disposable> {
+  async #turn(owner: string | null, signal: AbortSignal): Promise<Disposable> {
     if (this.#runningCount >= GREP_RUNNING_COUNT_MAX) await this.#wait(owner, signal);
     else this.#runningCount++;
     return {
@@ -74,10 +77,8 @@ export class GrepThreads {
     };
   }
 
-  async #wait(owner: unknown, signal: AbortSignal): Promise<void> {
-    if (this.#waiting.countOf(owner) >= GREP_WAITING_COUNT_MAX) {
-      throw new ApiError("too_many_requests", `${GREP_WAITING_COUNT_MAX} searches of this account are waiting already`);
-    }
+  async #wait(owner: string | null, signal: AbortSignal): Promise<void> {
+    using _place = this.#accounts.take(owner, "waitingSearches");
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const leave = () => {
@@ -90,9 +91,6 @@ export class GrepThreads {
     await promise;
   }
 }
-
-/** The searches of this process. */
-export const grepThreads = new GrepThreads();
 
 /** Resolves when the search has ended and closed its files, and its thread is terminated. */
 async function inThread(task: GrepTask): Promise<GrepReply> {

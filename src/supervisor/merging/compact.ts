@@ -1,6 +1,7 @@
 import type { Database } from "../../db/database.ts";
 import { layerChain } from "../../db/layers.ts";
 import { insertMergedLayer, mergedLayersWithTop, touchMergedLayers } from "../../db/merged-layers.ts";
+import type { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
@@ -43,8 +44,8 @@ export interface CompactorOptions extends MergeTools {
   readonly clock: () => number;
   readonly scheduler: Scheduler;
   readonly metrics: Pick<Metrics, "mergesEnded" | "mergeSeconds">;
-  /** merged layers of an account take at most this share of the bytes of its layers; 0: only forced merges are made */
-  readonly mergedShare: number;
+  /** with a share of merged layers of 0, only forced merges are made */
+  readonly accounts: Pick<Accounts, "limits">;
   /** largest disk of a machine */
   readonly diskBytesMax: number;
   /** disk space that merges leave free */
@@ -159,7 +160,7 @@ export class Compactor implements AsyncDisposable {
     const merge =
       nextMerge(plan, { ...limits, countMin: BUSY_COUNT_MIN }) ??
       nextMerge(plan, { ...limits, countMin: QUIET_COUNT_MIN });
-    if (merge === null || this.#options.mergedShare === 0) return;
+    if (merge === null || this.#options.accounts.limits.mergedLayers.max === 0) return;
     const candidate = { accountId, topId, count: merge.to - merge.from + 1, diskCount: plan.length };
     this.#candidates.set(topId, candidate);
     const [oldest] = this.#candidates.keys();

@@ -8,6 +8,7 @@ import {
   mergedLayersByUse,
   setMergedLayersUsedAt,
 } from "../../db/merged-layers.ts";
+import type { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
@@ -24,8 +25,7 @@ export interface MergedSpaceOptions {
   readonly layers: LayerStore;
   readonly log: Log;
   readonly clock: () => number;
-  /** merged layers of an account take at most this share of the bytes of its layers */
-  readonly mergedShare: number;
+  readonly accounts: Pick<Accounts, "limits">;
 }
 
 /** Bounds the disk space of the merged layers of each account. */
@@ -120,7 +120,8 @@ export class MergedSpace {
 
   /** Largest size of the merged layers of an account, in `bytes`. */
   async allowedBytes(accountId: AccountId): Promise<number> {
-    return this.#options.mergedShare * (await layerBytesOf(this.#options.db, accountId));
+    const { accounts, db } = this.#options;
+    return accounts.limits.mergedLayers.max * (await layerBytesOf(db, accountId));
   }
 }
 

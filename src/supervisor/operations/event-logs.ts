@@ -1,3 +1,4 @@
+import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId } from "../../domain/ids.ts";
 import { EventFile, eventLogPath } from "../../storage/events/event-file.ts";
@@ -8,9 +9,8 @@ import type { DataLayout } from "../../storage/layout.ts";
 import { YieldingTurns } from "../../system/yielding-turns.ts";
 import { type Feed, LogReader, SharedPieces, wake } from "./log-reader.ts";
 
-/** Largest number of concurrent readers of one log, and of all logs of one account. */
+/** Largest number of concurrent readers of one log. */
 export const READERS_COUNT_MAX = 200;
-export const ACCOUNT_READERS_COUNT_MAX = 1000;
 
 /** The part of an operation's log that its work uses. */
 export type EventLog = Pick<
@@ -46,17 +46,18 @@ class OpenLog extends EventWriter implements Disposable {
  */
 export class EventLogs implements Disposable {
   readonly #layout: DataLayout;
+  readonly #accounts: Accounts;
   readonly #now: () => bigint;
   readonly #feeds = new Map<OperationId, Feed>();
-  readonly #accounts = new Map<AccountId, number>();
   readonly #shared = new SharedPieces();
   /** Readers yield to the output of processes, which arrives while logs grow. */
   readonly #turns = new YieldingTurns();
   #isStopped = false;
 
   /** @param now ns since the epoch */
-  constructor(layout: DataLayout, now: () => bigint) {
+  constructor(layout: DataLayout, accounts: Accounts, now: () => bigint) {
     this.#layout = layout;
+    this.#accounts = accounts;
     this.#now = now;
   }
 
@@ -90,21 +91,17 @@ export class EventLogs implements Disposable {
    * @throws ApiError `too_many_requests` when the log or the account has too many readers
    */
   read(accountId: AccountId, id: OperationId, since: number, hasEnded: boolean): LogReader {
-    const accountCount = this.#accounts.get(accountId) ?? 0;
-    const count = this.#feeds.get(id)?.readersCount ?? 0;
-    if (count >= READERS_COUNT_MAX || accountCount >= ACCOUNT_READERS_COUNT_MAX) {
-      const details = { limit: count >= READERS_COUNT_MAX ? READERS_COUNT_MAX : ACCOUNT_READERS_COUNT_MAX };
+    if ((this.#feeds.get(id)?.readersCount ?? 0) >= READERS_COUNT_MAX) {
+      const details = { limit: READERS_COUNT_MAX };
       throw new ApiError("too_many_requests", "too many clients follow events already", details);
     }
+    const place = this.#accounts.take(accountId, "eventReaders");
     const feed = this.#use(id);
     if (hasEnded) this.#openEnded(feed);
     feed.readersCount += 1;
-    this.#accounts.set(accountId, accountCount + 1);
     return new LogReader(feed, { shared: this.#shared, turns: this.#turns }, since, () => {
       feed.readersCount -= 1;
-      const left = (this.#accounts.get(accountId) ?? 1) - 1;
-      if (left === 0) this.#accounts.delete(accountId);
-      else this.#accounts.set(accountId, left);
+      place[Symbol.dispose]();
       this.#leave(id, feed);
     });
   }

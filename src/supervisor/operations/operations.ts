@@ -9,6 +9,7 @@ import {
 import { publishOperation } from "../../db/publish.ts";
 import { queuedOperations } from "../../db/requests.ts";
 import type { RequestedResources } from "../../db/schema.ts";
+import type { Accounts } from "../../domain/account/accounts.ts";
 import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
@@ -27,7 +28,6 @@ import type { Credentials, Kind, KindAtWork } from "./kind.ts";
 import type { CancelOutcome, OperationsPort } from "./ports.ts";
 import type { Requests } from "./requests.ts";
 import type { Scheduler } from "./scheduler.ts";
-import { WaitingRoom, type WaitingRoomLimits } from "./waiting-room.ts";
 import type { Prepared, WorkContext } from "./work.ts";
 
 /** Delay before the next attempt to record the end of an operation when the database could not be written. */
@@ -37,7 +37,7 @@ const RECORD_RETRY_MS = 1000;
 interface LiveOperation extends OperationRef {
   readonly resources: RequestedResources | null;
   credentials: Credentials | null;
-  /** its place in the waiting room; disposed when it starts, or ends without having started */
+  /** its place among the waiting ones of the account; disposed when it starts, or ends without having started */
   readonly place: Disposable;
   /** what its worker reserved at its submission; disposed when it ends */
   readonly reserved: Disposable | null;
@@ -71,7 +71,7 @@ export interface OperationsOptions {
   readonly readiness: () => Readiness;
   /** Resolves when work may begin: machines are known to run. @throws ApiError when they cannot */
   readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
-  readonly waiting: WaitingRoomLimits;
+  readonly accounts: Accounts;
 }
 
 /**
@@ -83,7 +83,6 @@ export class Operations implements OperationsPort, AsyncDisposable {
   readonly #options: OperationsOptions;
   readonly #kinds: ReadonlyMap<OperationKind, KindAtWork>;
   readonly #live = new Map<OperationId, LiveOperation>();
-  readonly #room: WaitingRoom;
   readonly #runs = new Set<Promise<void>>();
   readonly #waiters: EndWaiters;
   readonly #subscriptions = new DisposableStack();
@@ -92,7 +91,6 @@ export class Operations implements OperationsPort, AsyncDisposable {
   constructor(options: OperationsOptions) {
     this.#options = options;
     this.#kinds = new Map(options.kinds.map((kind) => [kind.name, kind]));
-    this.#room = new WaitingRoom(options.waiting);
     this.changes = new OperationChanges(options.log);
     this.#waiters = this.#subscriptions.use(new EndWaiters(this.changes));
     this.#subscriptions.use(countChanges(this.changes, options.metrics));
@@ -104,7 +102,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /** Ends the operations that a former process left EXECUTING, and queues those that it left PENDING. */
   recover(): void {
-    const { db, clock } = this.#options;
+    const { db, clock, accounts } = this.#options;
     const ended = recoverOperations(db, {
       interrupted: RESTARTED.body(),
       credentialsLost: CREDENTIALS_GONE.body(),
@@ -114,7 +112,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
       this.changes.emit({ type: "ended", operation, status, error, phases: [] });
     }
     for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
-      const place = this.#room.add(operation.accountId, sizeBytes);
+      const place = accounts.add(operation.accountId, { waitingOperations: 1, waitingRequests: sizeBytes });
       this.#enqueue(operation, { resources, credentials: null, place, reserved: null });
     }
   }

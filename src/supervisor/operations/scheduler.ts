@@ -1,3 +1,4 @@
+import { Accounts } from "../../domain/account/accounts.ts";
 import { machineMemoryBytes } from "../../vm/machine-memory.ts";
 import { templateShape } from "../../vm/templates.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
@@ -54,11 +55,10 @@ interface Waiting {
  */
 export class Scheduler {
   readonly #budget: Cost;
+  /** counts what the running work of each account holds of the budget */
+  readonly #accounts: Accounts;
   readonly #clock: () => number;
   readonly #waiting: Waiting[] = [];
-  readonly #running = new Map<string, number>();
-  /** What the running work of each account holds of the budget. */
-  readonly #held = new Map<string, Cost>();
   /** Turn at which an account with waiting or running work was last served. */
   readonly #servedAt = new Map<string, number>();
   /** Background work, which runs only while the budget has room for it and no other work waits. */
@@ -69,8 +69,10 @@ export class Scheduler {
   #turn = 0;
   #usedMemoryBytes = 0;
   #usedVcpus = 0;
+  #runningCount = 0;
 
-  constructor(budget: Cost, clock: () => number) {
+  constructor(budget: Cost, clock: () => number, accounts = new Accounts()) {
+    this.#accounts = accounts;
     this.#budget = budget;
     this.#clock = clock;
   }
@@ -96,11 +98,12 @@ export class Scheduler {
 
   /** The share of the budget that an account's running work holds. */
   heldBy(accountId: string): Cost {
-    return this.#held.get(accountId) ?? NOTHING;
+    const used = (name: "memory" | "vcpus") => this.#accounts.used(accountId, name);
+    return { memoryBytes: used("memory"), vcpus: used("vcpus") };
   }
 
   get runningCount(): number {
-    return [...this.#running.values()].reduce((sum, count) => sum + count, 0);
+    return this.#runningCount;
   }
 
   /**
@@ -190,7 +193,7 @@ export class Scheduler {
     }
     const order = [...heads.values()].sort(
       (a, b) =>
-        (this.#running.get(a.accountId) ?? 0) - (this.#running.get(b.accountId) ?? 0) ||
+        this.#runningOf(a.accountId) - this.#runningOf(b.accountId) ||
         (this.#servedAt.get(a.accountId) ?? 0) - (this.#servedAt.get(b.accountId) ?? 0) ||
         a.enqueuedAtMs - b.enqueuedAtMs,
     );
@@ -205,7 +208,10 @@ export class Scheduler {
     if (this.#reservation?.entry !== reserved) this.#reservation = { entry: reserved, passed: new Set() };
     const { passed } = this.#reservation;
     const mayPass = ({ accountId, cost }: Waiting): boolean =>
-      accountId !== reserved.accountId && !this.#running.has(accountId) && !passed.has(accountId) && this.#fits(cost);
+      accountId !== reserved.accountId &&
+      this.#runningOf(accountId) === 0 &&
+      !passed.has(accountId) &&
+      this.#fits(cost);
     const next = order.find(mayPass) ?? null;
     if (next !== null) passed.add(next.accountId);
     return next;
@@ -219,36 +225,34 @@ export class Scheduler {
   }
 
   #take({ accountId, cost }: Waiting): Ticket {
-    this.#hold(accountId, cost, 1);
+    const held = this.#hold(accountId, cost);
     this.#servedAt.set(accountId, ++this.#turn);
-    let held = true;
     return {
       cost,
       [Symbol.dispose]: () => {
-        if (!held) return;
-        held = false;
-        this.#hold(accountId, cost, -1);
-        if (!this.#running.has(accountId) && this.waitingCount(accountId) === 0) this.#servedAt.delete(accountId);
+        if (held.disposed) return;
+        held.dispose();
+        if (this.#runningOf(accountId) === 0 && this.waitingCount(accountId) === 0) this.#servedAt.delete(accountId);
         this.#dispatch();
       },
     };
   }
 
-  /** Counts a piece of work that begins (`sign` 1) or ends (-1). */
-  #hold(accountId: string, { memoryBytes, vcpus }: Cost, sign: 1 | -1): void {
-    this.#usedMemoryBytes += sign * memoryBytes;
-    this.#usedVcpus += sign * vcpus;
-    const count = (this.#running.get(accountId) ?? 0) + sign;
-    const before = this.#held.get(accountId) ?? NOTHING;
-    if (count === 0) {
-      this.#running.delete(accountId);
-      this.#held.delete(accountId);
-    } else {
-      this.#running.set(accountId, count);
-      this.#held.set(accountId, {
-        memoryBytes: before.memoryBytes + sign * memoryBytes,
-        vcpus: before.vcpus + sign * vcpus,
-      });
-    }
+  #runningOf(accountId: string): number {
+    return this.#accounts.used(accountId, "running");
+  }
+
+  /** Counts a piece of work until disposal. */
+  #hold(accountId: string, { memoryBytes, vcpus }: Cost): DisposableStack {
+    const held = new DisposableStack();
+    held.use(this.#accounts.add(accountId, { running: 1, memory: memoryBytes, vcpus }));
+    const count = (sign: 1 | -1): void => {
+      this.#runningCount += sign;
+      this.#usedMemoryBytes += sign * memoryBytes;
+      this.#usedVcpus += sign * vcpus;
+    };
+    count(1);
+    held.defer(() => count(-1));
+    return held;
   }
 }

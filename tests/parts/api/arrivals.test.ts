@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { setImmediate } from "node:timers/promises";
 import { createApp } from "../../../src/api/app.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { Service } from "../../../src/service/service.ts";
@@ -8,6 +9,7 @@ import type { Service } from "../../../src/service/service.ts";
 test("requests that arrive in one turn of the event loop begin in several, in their order", async () => {
   const begun: string[] = [];
   const app = createApp({
+    accounts: new Accounts(),
     service: { status: { version: "" } } as Service,
     verifyToken: (token) => {
       begun.push(token);

@@ -1,6 +1,7 @@
 import { afterAll, expect, spyOn, test } from "bun:test";
 import { createApp } from "../../../src/api/app.ts";
 import { COMPOSED_EARLY } from "../../../src/api/server.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { Service } from "../../../src/service/service.ts";
@@ -10,6 +11,7 @@ afterAll(() => copies.mockRestore());
 
 function appWith() {
   return createApp({
+    accounts: new Accounts(),
     service: { status: { version: "" } } as Service,
     verifyToken: () => Promise.resolve(null),
     web: null,

@@ -6,6 +6,7 @@ import { answersPlugin } from "../../../src/api/answers.ts";
 import { BodyRooms } from "../../../src/api/body/room.ts";
 import { SPECIFIED_ERRORS } from "../../../src/api/errors.ts";
 import { RequestTracker } from "../../../src/api/request-tracker.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
@@ -15,9 +16,8 @@ import { createMetrics } from "../../../src/metrics.ts";
  * A surface of another kind beside that of the specification: events, a WebSocket and a cookie, on the same hooks and
  * macros. It shows that these can be had without another structure.
  */
-const room = { totalBytes: 1, accountBytes: 1, waitingBytes: 1, waitMsMax: 1, collect: () => undefined };
 const requests = new RequestTracker({ metrics: createMetrics(), log: silentLog });
-const access = accessPlugin(requests, new BodyRooms({ medium: room, large: room, uploads: room, streams: room }));
+const access = accessPlugin(requests, new BodyRooms(new Accounts(), () => undefined));
 let ended = 0;
 
 const surface = new Elysia({ prefix: "/other" })

@@ -12,6 +12,7 @@ import { getImage } from "../../../src/db/images.ts";
 import { layerIds } from "../../../src/db/layers.ts";
 import { startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { ErrorBody, ErrorCode } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
@@ -158,13 +159,15 @@ export class Api implements AsyncDisposable {
     const changes = stack.use(new AccountChanges());
     const operations = new HeldOperations(db, clock, changes);
     const instances = new LiveInstances();
-    const eventLogs = new EventLogs(layout, wallClock());
+    const { accounts = new Accounts() } = overrides;
+    const eventLogs = new EventLogs(layout, accounts, wallClock());
     const metrics = createMetrics();
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...rest } = overrides;
     const sessions = sessionUseCases({ db, log, keys, verifyToken, clock });
     const { web = { sessions, isTls: false }, ...parts } = rest;
     const limits = parts.limits ?? LIMITS;
     const service = createService({
+      accounts,
       log,
       db,
       layout,
@@ -183,7 +186,7 @@ export class Api implements AsyncDisposable {
       version: "0.0.0-test",
       ...parts,
     });
-    const app = createApp({ service, verifyToken, publicUrl, metrics, log, web });
+    const app = createApp({ service, accounts, verifyToken, publicUrl, metrics, log, web });
     const served = stack.use(
       isProgram ? await startProgram(directory, db, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
     );

@@ -1,5 +1,6 @@
 import { createApp } from "../../../src/api/app.ts";
 import { describe } from "../../../src/api/route.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { ErrorCode } from "../../../src/domain/errors.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
@@ -14,6 +15,7 @@ export const CONTREE = "/contree/v1";
 
 /** The routes as they are declared; no request is served here. */
 const { routes } = createApp({
+  accounts: new Accounts(),
   service: { status: { version: "" } } as Service,
   verifyToken: () => Promise.resolve(null),
   web: null,

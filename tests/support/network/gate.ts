@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { Destination } from "../../../src/domain/network.ts";
 import { createLog } from "../../../src/log.ts";
 import { GateClient, type GateOptions, type GateSettings } from "../../../src/network/gate/client.ts";
@@ -51,6 +52,7 @@ export async function testGate(
   const directory = join(scratch.path, LONG_NAME, "gate");
   const gate = stack.use(
     new GateClient({
+      accounts: new Accounts(),
       launcher: async () => builtAssets().launcher,
       cgroups,
       uid: GATE_UID,

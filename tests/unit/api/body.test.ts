@@ -1,6 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { readJson } from "../../../src/api/body/body.ts";
-import { BodyRoom, type BodyRoomOptions, BodyRooms } from "../../../src/api/body/room.ts";
+import { BodyRooms } from "../../../src/api/body/room.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
+import type { AccountLimit } from "../../../src/domain/account/limits.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { alice, bob } from "../../support/database.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
@@ -9,9 +11,13 @@ const MIB = 1_048_576;
 const carol = "carol" as AccountId;
 const never = new AbortController().signal;
 
-function roomOf(more: Partial<BodyRoomOptions> = {}): BodyRoom {
-  const bounds = { totalBytes: 10, accountBytes: 6, waitingBytes: 100, waitMsMax: 60_000, collect: () => undefined };
-  return new BodyRoom({ ...bounds, ...more });
+/** Room for bodies with these bounds. */
+function roomOf(change: Partial<AccountLimit> = {}) {
+  const bounds = { total: 10, max: 6, spare: 0, waitingMax: 100, ...change };
+  const accounts = new Accounts({ bodies: bounds });
+  const take = (account: AccountId, size: number, signal: AbortSignal) =>
+    accounts.wait(account, "bodies", { size, waitingSize: Math.min(size, MIB), signal });
+  return { take };
 }
 
 /** The grants of these requests, in the order of the calls, after a turn for each. */
@@ -42,7 +48,7 @@ describe("memory for bodies", () => {
   });
 
   test("is left to later accounts by those that take all they get", async () => {
-    const room = roomOf({ totalBytes: 256, accountBytes: 64 });
+    const room = roomOf({ total: 256, max: 64 });
     const accounts = ["a", "b", "c", "d", "e", "f"] as AccountId[];
     const counts: number[] = [];
     for (const account of accounts) {
@@ -53,7 +59,7 @@ describe("memory for bodies", () => {
   });
 
   test("is not given to small bodies ahead of a large one that came first", async () => {
-    const room = roomOf({ accountBytes: 10 });
+    const room = roomOf({ max: 10 });
     const takes = [room.take(alice, 4, never), room.take(bob, 9, never), room.take(alice, 1, never)];
     expect(await taken(takes)).toEqual([true, false, false]);
     (await takes[0])?.[Symbol.dispose]();
@@ -79,25 +85,23 @@ describe("memory for bodies", () => {
   });
 
   test("is refused at once to an account with too much waiting, as the server reads the beginning of each body", async () => {
-    const room = roomOf({ totalBytes: 20, waitingBytes: 6 });
+    const room = roomOf({ total: 20, waitingMax: 6 });
     const takes = [room.take(alice, 6, never), room.take(alice, 4, never), room.take(alice, 2, never)];
     const refused = { code: "too_many_requests" };
     expect(await failureOf(room.take(alice, 1, never))).toMatchObject(refused);
     expect(await taken([...takes, room.take(bob, 4, never)])).toEqual([true, false, false, true]);
     (await takes[0])?.[Symbol.dispose]();
     expect(await taken([...takes, room.take(alice, 5, never)])).toEqual([true, true, true, false]);
-    const large = roomOf({ totalBytes: 64 * MIB, accountBytes: 32 * MIB, waitingBytes: 2 * MIB });
+    const large = roomOf({ total: 64 * MIB, max: 32 * MIB, waitingMax: 2 * MIB });
     const bodies = Array.from({ length: 3 }, () => large.take(alice, 32 * MIB, never));
     expect(await failureOf(large.take(alice, 32 * MIB, never))).toMatchObject(refused);
     expect(await taken(bodies)).toEqual([true, false, false]);
   });
 
   test("is separate for large and small bodies: neither delays the other", async () => {
-    const bounds = {
-      ...{ totalBytes: 4 * MIB, accountBytes: 2 * MIB, waitingBytes: 4 * MIB },
-      ...{ waitMsMax: 60_000, collect: () => undefined },
-    };
-    const rooms = new BodyRooms({ medium: bounds, large: bounds, uploads: bounds, streams: bounds });
+    const bounds = { total: 4 * MIB, max: 2 * MIB, spare: 0, waitingMax: 4 * MIB };
+    const accounts = new Accounts({ bodies: bounds, largeBodies: bounds, uploads: bounds, inputs: bounds });
+    const rooms = new BodyRooms(accounts, () => undefined);
     const sizes = [2 * MIB, MIB, MIB, MIB + 1, MIB];
     const takes = sizes.map((bytes) => rooms.take(alice, bytes, never));
     expect(await taken(takes)).toEqual([true, true, true, false, false]);
@@ -111,8 +115,8 @@ describe("memory for bodies", () => {
 
   test("is garbage-collected after much was released, and when no body comes any more", async () => {
     const { promise, resolve } = Promise.withResolvers<void>();
-    const room = roomOf({ totalBytes: 100 * MIB, accountBytes: 100 * MIB, collect: resolve });
-    (await room.take(alice, 40 * MIB, never))[Symbol.dispose]();
+    const rooms = new BodyRooms(new Accounts(), resolve);
+    (await rooms.take(alice, 40 * MIB, never))[Symbol.dispose]();
     await promise;
   });
 });

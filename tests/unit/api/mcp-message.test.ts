@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { Calls } from "../../../src/api/mcp/calls.ts";
 import { passedOn } from "../../../src/api/mcp/message.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 
@@ -67,7 +68,7 @@ test.each([
 });
 
 test("accounts that take all requests they get leave some to others", () => {
-  const calls = new Calls();
+  const calls = new Calls(new Accounts());
   const begun = (account: string) => {
     for (let count = 0; ; count++) {
       try {

@@ -2,6 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, LayerId, OperationId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
@@ -59,7 +60,7 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
   const networks = new InstanceNetworks({ gate, settings: NETWORK_SETTINGS, log, clock: Date.now, metrics });
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
   using image = layers.open("a" as LayerId);
-  using events = new EventLogs(layout, wallClock()).open(ID);
+  using events = new EventLogs(layout, new Accounts(), wallClock()).open(ID);
   await using network =
     request === null ? null : networks.open({ id: ID, accountId: "a" as AccountId }, request, events);
   const submission = {

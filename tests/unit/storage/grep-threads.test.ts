@@ -1,10 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
+import { ACCOUNT_LIMITS } from "../../../src/domain/account/limits.ts";
 import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
-import { GREP_WAITING_COUNT_MAX } from "../../../src/storage/limits.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
-import { GrepThreads, grepThreads } from "../../../src/storage/tree/grep-threads.ts";
+import { GrepThreads } from "../../../src/storage/tree/grep-threads.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
 import { pause } from "../../support/waiting.ts";
@@ -58,6 +59,8 @@ test("a search that nobody waits for ends by itself, and leaves no file open", a
 /** Takes a thousand times as long for each character as an ordinary pattern, and never matches. */
 const SLOW_PATTERN = "a[ab]{998}[^abc]";
 
+const grepThreads = new GrepThreads(new Accounts());
+
 describe("the slowest pattern and text", () => {
   let slow: LayerFiles;
 
@@ -96,7 +99,7 @@ describe("the slowest pattern and text", () => {
   });
 
   test("hold files and layers until the thread has closed them", async () => {
-    const threads = new GrepThreads(1);
+    const threads = new GrepThreads(new Accounts(), 1);
     const { promise: released, resolve } = Promise.withResolvers<void>();
     const search = threads.run(slowRequest(), never, { held: { [Symbol.dispose]: resolve } });
     expect(await failureOf(search)).toMatchObject({ code: "unavailable" });
@@ -105,7 +108,7 @@ describe("the slowest pattern and text", () => {
   });
 
   test("keep no caller in the queue who has left", async () => {
-    const threads = new GrepThreads();
+    const threads = new GrepThreads(new Accounts());
     const running = [new AbortController(), new AbortController()];
     const outcomes = running.map(({ signal }) => threads.run(slowRequest(), signal).catch(() => "ended"));
     const left = new AbortController();
@@ -118,7 +121,7 @@ describe("the slowest pattern and text", () => {
   });
 
   test("delay an account by no more than one search of each other account at a time", async () => {
-    const threads = new GrepThreads();
+    const threads = new GrepThreads(new Accounts());
     const stop = new AbortController();
     const order: string[] = [];
     const searched = async (owner: string, signal: AbortSignal) => {
@@ -127,7 +130,7 @@ describe("the slowest pattern and text", () => {
       order.push(owner);
     };
     const running = [stop, stop].map(({ signal }) => searched("busy", signal));
-    const waiting = Array.from({ length: GREP_WAITING_COUNT_MAX }, () => searched("busy", never));
+    const waiting = Array.from({ length: ACCOUNT_LIMITS.waitingSearches.max }, () => searched("busy", never));
     const refused = { code: "too_many_requests" };
     expect(await failureOf(threads.run(request("no"), never, { owner: "busy" }))).toMatchObject(refused);
     const other = searched("other", never);

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { getOperation } from "../../../src/db/operations.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";
@@ -48,7 +49,7 @@ const running = { isRunning: true, listen: () => undefined } as unknown as Runni
 
 const live = (): LiveInstances => {
   const instances = new LiveInstances();
-  const events = new EventLogs(layout, wallClock()).open(INSTANCE);
+  const events = new EventLogs(layout, new Accounts(), wallClock()).open(INSTANCE);
   instances.open(INSTANCE, { limit: new TimeLimit(1000), hostname: "h", events }).enter(running);
   return instances;
 };

@@ -3,6 +3,7 @@ import { existsSync } from "node:fs";
 import { layerChain } from "../../../src/db/layers.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images } from "../../../src/db/schema.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { LayerId } from "../../../src/domain/ids.ts";
 import { layerPath } from "../../../src/storage/layers/layers.ts";
 import { costOf } from "../../../src/supervisor/operations/scheduler.ts";
@@ -47,6 +48,9 @@ async function keepBusy(merging: Merging): Promise<void> {
 function idsOf(merging: Merging, topId: LayerId): LayerId[] {
   return layerChain(merging.db, topId).map(({ id }) => id);
 }
+
+/** Accounts whose merged layers take at most this share. */
+const sharing = (max: number) => new Accounts({ mergedLayers: { max } });
 
 describe("the time at which a chain is merged", () => {
   test("three disks are merged after a second without runs, and the merged layer is attached", async () => {
@@ -219,11 +223,11 @@ describe("on a host that is never idle", () => {
 
 describe("the space of merged layers", () => {
   test("no layer is merged when the share is 0, or beyond the share", async () => {
-    await using none = await Merging.start(2, { mergedShare: 0 });
+    await using none = await Merging.start(2, { accounts: sharing(0) });
     await none.use(none.chain(30));
     expect(none.compactor.waitingCount).toBe(0);
     // 30 layers and their base: a share of a quarter has room for 7 of them.
-    await using some = await Merging.start(2, { mergedShare: 0.25 });
+    await using some = await Merging.start(2, { accounts: sharing(0.25) });
     await some.use(some.chain(30));
     some.now += 2000;
     expect((await started(some, 1)).job.layers.ids.length).toBe(7);
@@ -262,7 +266,7 @@ describe("the space of merged layers", () => {
     (await started(merging, 1)).finish();
     await until("it is published", () => merging.rows().length === 1);
     await merging.compactor[Symbol.asyncDispose]();
-    merging.compactor = merging.open({ mergedShare: 0.1 });
+    merging.compactor = merging.open({ accounts: sharing(0.1) });
     merging.compactor.start();
     await until("it is gone", () => {
       merging.now += 1000;
@@ -359,7 +363,7 @@ describe("merges without a result", () => {
 
 describe("a chain with more disks than a machine can have", () => {
   test("is merged before the run, once for all runs that wait, and a smaller part of it after a failure", async () => {
-    await using merging = await Merging.start(2, { mergedShare: 0 });
+    await using merging = await Merging.start(2, { accounts: sharing(0) });
     const top = merging.chain(130);
     const both = [merging.use(top), merging.use(top)];
     const merge = await started(merging, 1);
@@ -374,7 +378,7 @@ describe("a chain with more disks than a machine can have", () => {
   });
 
   test("fails the run when the merge fails; a cancelled run does not wait for it", async () => {
-    await using merging = await Merging.start(2, { mergedShare: 0 });
+    await using merging = await Merging.start(2, { accounts: sharing(0) });
     const top = merging.chain(130);
     const cancelled = new AbortController();
     const run = merging.use(top);

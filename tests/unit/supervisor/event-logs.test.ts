@@ -1,16 +1,14 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { rm } from "node:fs/promises";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
+import { ACCOUNT_LIMITS } from "../../../src/domain/account/limits.ts";
 import type { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import type { LogEvent } from "../../../src/domain/log-event.ts";
 import { silentLog } from "../../../src/log.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { endReaders, OperationChanges } from "../../../src/supervisor/operations/changes.ts";
-import {
-  ACCOUNT_READERS_COUNT_MAX,
-  EventLogs,
-  READERS_COUNT_MAX,
-} from "../../../src/supervisor/operations/event-logs.ts";
+import { EventLogs, READERS_COUNT_MAX } from "../../../src/supervisor/operations/event-logs.ts";
 import type { LogReader } from "../../../src/supervisor/operations/log-reader.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { throwing } from "../../support/failures.ts";
@@ -28,7 +26,7 @@ let listening: Disposable;
 beforeEach(async () => {
   layout = dataLayout(testDirectory("event-logs"));
   await layout.ensure();
-  logs = new EventLogs(layout, wallClock());
+  logs = new EventLogs(layout, new Accounts(), wallClock());
   events = new OperationChanges(silentLog);
   listening = endReaders(events, logs);
 });
@@ -267,7 +265,7 @@ test("readers of one log and of one account are bounded, and a log with all of t
   expect(await Array.fromAsync(logs.scan(crowded, { first: 0, hasEnded: false, onOutput: () => undefined }))).toEqual(
     [],
   );
-  for (let count = READERS_COUNT_MAX; count < ACCOUNT_READERS_COUNT_MAX; count++) {
+  for (let count = READERS_COUNT_MAX; count < ACCOUNT_LIMITS.eventReaders.max; count++) {
     stack.use(logs.read(ACCOUNT, newId(), -1, true));
   }
   expect(refused(() => logs.read(ACCOUNT, newId(), -1, false))).toBe("too_many_requests");

@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import { type GaugeSources, registerGauges } from "../../../src/supervisor/gauges.ts";
@@ -16,7 +17,7 @@ test("a scrape during the reading of the sums gets the same sums", async () => {
   const idle = { counts: () => ({ waiting: 0, ready: 0, inUse: 0 }) } as GaugeSources["machines"];
   const counts = () => [] as ReturnType<GaugeSources["operations"]["counts"]>;
   const none = { counts, waitersCount: 3 } as GaugeSources["operations"];
-  using eventLogs = new EventLogs(layout, wallClock());
+  using eventLogs = new EventLogs(layout, new Accounts(), wallClock());
   using _reader = eventLogs.read("alice" as AccountId, Bun.randomUUIDv7() as OperationId, -1, false);
   const instances = new LiveInstances();
   const gate = { residentBytes: () => 7 };

@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
 import { CgroupGoneError } from "../../../src/cgroup/stats.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
@@ -123,7 +124,7 @@ test("a run registers its machine, and the replacement of a lost one", async () 
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
   using image = layers.open("a" as LayerId);
   const tools = { layout, layers, machines, scratchDisks, instances, log: silentLog, laps: new Laps() };
-  using events = new EventLogs(layout, wallClock()).open(ID);
+  using events = new EventLogs(layout, new Accounts(), wallClock()).open(ID);
   const more = {
     diskUse: { add: () => undefined },
     indexMemory: new IndexMemory(),

@@ -7,6 +7,7 @@ import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { getOperation } from "../../../src/db/operations.ts";
 import { operationRequest } from "../../../src/db/requests.ts";
 import { accounts, images, layers } from "../../../src/db/schema.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { importKind } from "../../../src/supervisor/kinds/image-import.ts";
@@ -239,13 +240,14 @@ test("after a crash leftovers are removed, waiting requests are kept, and a miss
 });
 
 test("the waiting bytes of an account are limited, also while they are being stored and after a restart", async () => {
-  const room = { countMax: 100, bytesMax: 2.5 * STDIN.byteLength };
-  const before = waiting({ waiting: room });
+  const bytesMax = 2.5 * STDIN.byteLength;
+  const accounts = () => new Accounts({ waitingOperations: { max: 100 }, waitingRequests: { max: bytesMax } });
+  const before = waiting({ accounts: accounts() });
   const submitted = await Promise.allSettled(
     Array.from({ length: 5 }, () => before.submit(alice, instanceKind, submission)),
   );
   expect(submitted.filter(({ status }) => status === "fulfilled")).toHaveLength(2);
-  const refusal = { code: "too_many_requests", details: { limit_bytes: room.bytesMax } };
+  const refusal = { code: "too_many_requests", details: { limit_bytes: bytesMax } };
   expect(await failureOf(before.submit(alice, instanceKind, submission))).toMatchObject(refusal);
   expect(await kept()).toHaveLength(2);
   expect(await before.submit(bob, instanceKind, { ...submission, imageId: imageOfBob })).toBeDefined();
@@ -253,7 +255,7 @@ test("the waiting bytes of an account are limited, also while they are being sto
   before.cancel(alice, small.id);
   await before[Symbol.asyncDispose]();
 
-  const after = waiting({ waiting: room });
+  const after = waiting({ accounts: accounts() });
   after.recover();
   expect(await failureOf(after.submit(alice, instanceKind, submission))).toMatchObject(refusal);
   const [first] = submitted.flatMap((result) => (result.status === "fulfilled" ? [result.value.id] : []));
@@ -268,7 +270,7 @@ test("the waiting bytes of an account are limited, also while they are being sto
 });
 
 test("a single request may be larger than the limit for all waiting ones", async () => {
-  const operations = waiting({ waiting: { countMax: 3, bytesMax: 1 } });
+  const operations = waiting({ accounts: new Accounts({ waitingRequests: { max: 1 } }) });
   await operations.submit(alice, instanceKind, submission);
   expect(await failureOf(operations.submit(alice, instanceKind, submission))).toMatchObject({
     code: "too_many_requests",

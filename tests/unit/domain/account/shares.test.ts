@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { Shares } from "../../../src/system/shares.ts";
+import { Shares } from "../../../../src/domain/account/shares.ts";
 
 /** Takes places until there are no more. */
 function takeAll(shares: Shares, account: string | null): Disposable[] {
@@ -26,6 +26,8 @@ test("a place that is given back is free again, once", () => {
   expect(takeAll(shares, "one")).toHaveLength(1);
   second?.[Symbol.dispose]();
   expect(takeAll(shares, null)).toHaveLength(3);
+  // An owner that holds nothing takes no memory.
+  expect(shares.ownersCount).toBe(1);
 });
 
 test("an owner has a largest share where there is one", () => {
@@ -46,4 +48,12 @@ test("parts have sizes: the first one of an owner needs room only, and the first
   expect(shares.take("two", 1)).not.toBeNull();
   expect(shares.take("two", 3)).toBeNull();
   expect([shares.heldBy("one"), shares.heldBy("two"), shares.heldBy("three")]).toEqual([6, 1, 0]);
+});
+
+test("the spare part is for owners that hold nothing, one after the other", () => {
+  const shares = new Shares({ total: 100, spare: 20, ownerMax: 25 });
+  const owners = Array.from({ length: 25 }, (_, n) => takeAll(shares, `owner-${n}`).length);
+  expect(owners.slice(0, 4)).toEqual([25, 25, 25, 5]);
+  expect(owners.slice(4)).toEqual([...Array(20).fill(1), 0]);
+  expect(shares.take("owner-0")).toBeNull();
 });

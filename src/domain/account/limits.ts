@@ -1,0 +1,128 @@
+const MIB = 1_048_576;
+/** Memory of an upload in `bytes`: the chunk that is being written, and the next one. */
+export const UPLOAD_BYTES = 2 * MIB;
+/** Number of uses that each total leaves to accounts that use nothing, so that a few cannot use up all of it. */
+const SPARE_COUNT = 20;
+
+/** A bound of what an account has at a time. */
+export interface AccountLimit {
+  /** what is counted */
+  readonly unit: string;
+  /** of one account at most, though its first use may be larger; Infinity: it is counted only */
+  readonly max: number;
+  /** of all accounts together at most, who share it as `Shares` does; default: without end */
+  readonly total?: number;
+  /** of `total`, the part that only accounts that use nothing get */
+  readonly spare?: number;
+  /** of `total`, the part that is left to the appliance's own work */
+  readonly reserved?: number;
+  /** how long a use is waited for, in `milliseconds` */
+  readonly waitMsMax?: number;
+  /** of the waiting uses of one account, their sizes together at most; default: without end */
+  readonly waitingMax?: number;
+  /** what a refused caller reads */
+  readonly refusal: (figures: { readonly max: number; readonly used: number }) => string;
+}
+
+/** Bodies of requests that are received at a time, in `bytes`: those of one kind wait for each other. */
+function bodies({ max, total, spare }: Required<Pick<AccountLimit, "max" | "total" | "spare">>) {
+  const refusal = () => "too many bodies are being received";
+  return { unit: "bytes", max, total, spare, waitMsMax: 60_000, waitingMax: 64 * MIB, refusal };
+}
+
+/** Long answers that are being made: each holds some memory for as long as the client reads. */
+function answers(max: number) {
+  const refusal = () => `${max} such requests of this account are under way`;
+  return { unit: "requests", max, waitMsMax: 30_000, refusal };
+}
+
+/** What is counted here and bounded elsewhere, or bounded here and counted where it is stored: it is never taken. */
+function untaken(unit: string, max = Infinity) {
+  return { unit, max, refusal: () => `this account has ${max} ${unit} already` };
+}
+
+/** All limits of an account, with their defaults. */
+export const ACCOUNT_LIMITS = {
+  /** JSON bodies of up to a MiB */
+  bodies: bodies({ max: 8 * MIB, total: 32 * MIB, spare: SPARE_COUNT * MIB }),
+  /** larger ones; the limit fits the largest body of any route. A request takes about four times the memory of its body. */
+  largeBodies: bodies({ max: 32 * MIB, total: 64 * MIB, spare: 32 * MIB }),
+  /** 32 uploads, which may last for hours */
+  uploads: bodies({ max: 64 * MIB, total: 256 * MIB, spare: SPARE_COUNT * UPLOAD_BYTES }),
+  /** 32 bodies that last as long as a process reads them */
+  inputs: bodies({ max: 64 * MIB, total: 256 * MIB, spare: SPARE_COUNT * UPLOAD_BYTES }),
+  /** messages of the Model Context Protocol that are not answered to their ends; each holds up to half a megabyte */
+  calls: {
+    unit: "requests",
+    max: 256,
+    total: 1024,
+    spare: SPARE_COUNT,
+    refusal: () => "too many requests are waiting for their answers",
+  },
+  /** walks through the tree of an image: through 128 layers, one holds 2 MiB */
+  walks: answers(32),
+  /** other long answers, with a few times 64 KiB each */
+  replies: answers(32),
+  /** searches of event logs, with a buffer of 256 KiB each */
+  logSearches: answers(8),
+  /** starts of processes that wait for their guests. A guest may never take them, so further ones are refused at once. */
+  processStarts: {
+    unit: "requests",
+    max: 256,
+    refusal: ({ max }: { readonly max: number }) => `${max} such requests of this account are under way`,
+  },
+  /** searches in the files of images that wait for a thread */
+  waitingSearches: {
+    unit: "searches",
+    max: 32,
+    refusal: ({ max }: { readonly max: number }) => `${max} searches of this account are waiting already`,
+  },
+  /** long queries that wait for their turn */
+  waitingQueries: {
+    unit: "queries",
+    max: 64,
+    total: 1024,
+    spare: SPARE_COUNT,
+    reserved: 16,
+    refusal: () => "too many long listings are waiting already",
+  },
+  /** clients that follow the changes of the account */
+  changeStreams: { unit: "streams", max: 16, refusal: () => "too many clients follow changes already" },
+  /** clients that read event logs */
+  eventReaders: { unit: "streams", max: 1000, refusal: () => "too many clients follow events already" },
+  /** operations that have not started */
+  waitingOperations: {
+    unit: "operations",
+    max: 1000,
+    refusal: ({ max }: { readonly max: number }) => `${max} operations of this account are waiting already`,
+  },
+  /** their requests: 50 standard inputs of the largest size */
+  waitingRequests: {
+    unit: "bytes",
+    max: 512 * MIB,
+    refusal: ({ used }: { readonly used: number }) =>
+      `the waiting operations of this account have ${used} bytes of requests already`,
+  },
+  /** connections and look-ups of instances. Each may take half a megabyte. Imports have the reserved part. */
+  connections: {
+    unit: "connections",
+    max: Infinity,
+    total: 1024,
+    spare: SPARE_COUNT,
+    reserved: 64,
+    refusal: () => "there are too many connections",
+  },
+  /** running operations, and what they hold of the host's budget, which the scheduler bounds */
+  running: untaken("operations"),
+  memory: untaken("bytes"),
+  vcpus: untaken("vcpus"),
+  /** valid tokens that are stored, and ended ones that are still listed */
+  tokens: untaken("tokens", 1000),
+  /** merged layers, as a share of the bytes of its layers: what exceeds it is removed; by `layers.merged_share` */
+  mergedLayers: untaken("share", 1),
+} as const satisfies Record<string, AccountLimit>;
+
+export type LimitName = keyof typeof ACCOUNT_LIMITS;
+
+/** Every limit of an account. */
+export type AccountLimits = Readonly<Record<LimitName, AccountLimit>>;
