@@ -4,12 +4,15 @@ import { dirname } from "node:path";
 import { tokenFileOf } from "../config/client.ts";
 import type { Environment } from "../config/config.ts";
 import type { Database } from "../db/database.ts";
+import { Accounts } from "../domain/account/accounts.ts";
 import { ApiError } from "../domain/errors.ts";
-import { type AccountId, isoTime } from "../domain/ids.ts";
+import { isoTime } from "../domain/ids.ts";
 import { SCOPES } from "../domain/scope.ts";
 import { DURATION_FORM, msOfDuration } from "../domain/text/quantities.ts";
+import { silentLog } from "../log.ts";
+import type { TokenUseCases } from "../service/operator/tokens.ts";
+import type { Principal } from "../service/parts.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import type { TokenKeys } from "../storage/token-keys.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
 import { configOf, DATA_OPTIONS } from "./config-options.ts";
 import { table } from "./table.ts";
@@ -48,16 +51,15 @@ export const tokenCommands: readonly Command[] = [
       expectPositionals(positionals);
       const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, json = false, ...rest } = options;
       if (account === undefined) throw new UsageError("--account is missing");
-      const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl), now: Date.now() };
+      const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl) };
       using store = await openStore(rest, environment, { create: true });
-      const { issueToken } = await import("../service/tokens.ts");
-      const { token, row } = await usage(() => issueToken(store.db, store.keys, request));
+      const { token, jti, expiresAt } = await usage(() => store.tokens.issue(store.operator, request));
       if (save) await saveToken(environment, token);
-      const facts = { id: row.jti, account, scopes: scope, expires_at: isoTime(row.expiresAt) };
+      const facts = { id: jti, account, scopes: scope, expires_at: isoTime(expiresAt) };
       if (json) await io.stdout(`${JSON.stringify({ ...facts, ...(save ? {} : { token }) })}\n`);
       else if (!save) await io.stdout(`${token}\n`);
       const where = save ? `, saved to ${tokenFileOf(environment)}` : "";
-      io.stderr(`token ${row.jti} for ${account}, good until ${isoTime(row.expiresAt)}${where}\n`);
+      io.stderr(`token ${jti} for ${account}, good until ${isoTime(expiresAt)}${where}\n`);
       return 0;
     },
   }),
@@ -75,15 +77,13 @@ export const tokenCommands: readonly Command[] = [
       expectPositionals(positionals);
       const { account, json = false, ...rest } = options;
       using store = await openStore(rest, environment);
-      const { listTokens, tokenState } = await import("../db/tokens.ts");
-      const now = Date.now();
-      const rows = listTokens(store.db, { accountId: account as AccountId | undefined, now }).map((row) => ({
+      const rows = store.tokens.list({ account }).map((row) => ({
         id: row.jti,
         account: row.accountId,
         scopes: row.scopes,
         issued_at: isoTime(row.issuedAt),
         expires_at: isoTime(row.expiresAt),
-        state: tokenState(row, now),
+        state: row.state,
       }));
       const cells = rows.map((row) => [row.id, row.account, row.state, row.expires_at, row.scopes.join(" ")]);
       await io.stdout(
@@ -102,8 +102,7 @@ export const tokenCommands: readonly Command[] = [
       const [id = ""] = expectPositionals(positionals, "ID");
       const { json = false, ...rest } = options;
       using store = await openStore(rest, environment);
-      const { revokeToken } = await import("../db/tokens.ts");
-      if (!revokeToken(store.db, id, Date.now())) throw new CliError(`there is no valid token ${id}`);
+      if (!revoked(store, id)) throw new CliError(`there is no valid token ${id}`);
       if (json) await io.stdout(`${JSON.stringify({ id, state: "revoked" })}\n`);
       io.stderr(`token ${id} is revoked\n`);
       return 0;
@@ -128,7 +127,7 @@ export const tokenCommands: readonly Command[] = [
       const { grace = "7d", json = false, ...rest } = options;
       const graceMs = /^0[a-z]*$/.test(grace) ? 0 : durationOption("grace", grace);
       using store = await openStore(rest, environment);
-      const id = await store.keys.rotate(graceMs);
+      const id = await store.tokens.rotateKey(store.operator, graceMs);
       const end = isoTime(Date.now() + graceMs);
       if (json) await io.stdout(`${JSON.stringify({ key: id, older_tokens_end_at: end })}\n`);
       io.stderr(`new tokens are signed by key ${id}; older ones are good until ${end}\n`);
@@ -138,8 +137,19 @@ export const tokenCommands: readonly Command[] = [
 ];
 
 interface Store extends Disposable {
-  readonly db: Database;
-  readonly keys: TokenKeys;
+  readonly tokens: TokenUseCases;
+  /** who does it */
+  readonly operator: Principal;
+}
+
+/** Revokes a token. False when there is none, or when it was revoked before. */
+function revoked({ tokens, operator }: Store, id: string): boolean {
+  try {
+    return tokens.revoke(operator, id);
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "not_found") return false;
+    throw error;
+  }
 }
 
 /** Opens the database and the keys. They are loaded only here: most commands are clients and start faster without. */
@@ -151,6 +161,8 @@ async function openStore(
   const config = configOf(options, environment);
   const { dataLayout, hasData } = await import("../storage/layout.ts");
   const { TokenKeys } = await import("../storage/token-keys.ts");
+  const { tokenUseCases } = await import("../service/operator/tokens.ts");
+  const { HOST_OPERATOR } = await import("../service/parts.ts");
   const layout = dataLayout(config.dataDir);
   try {
     if (!hasData(layout) && !create) throw new CliError(`there is no appliance's data in ${config.dataDir}`);
@@ -161,7 +173,9 @@ async function openStore(
     throw new CliError(`${config.dataDir} is not accessible: run this as the user that the appliance runs as (root)`);
   }
   const db = await openCurrent(layout);
-  return { db, keys: await TokenKeys.open(layout.keys), [Symbol.dispose]: () => db[Symbol.dispose]() };
+  const keys = await TokenKeys.open(layout.keys);
+  const tokens = tokenUseCases({ accounts: new Accounts(), db, keys, clock: Date.now, log: silentLog });
+  return { tokens, operator: HOST_OPERATOR, [Symbol.dispose]: () => db[Symbol.dispose]() };
 }
 
 /**
@@ -186,12 +200,13 @@ async function openCurrent(layout: DataLayout): Promise<Database> {
   return openDatabase(layout.database);
 }
 
-/** Runs work whose refused values are arguments of the command line. @throws UsageError */
+/** Runs work whose refused values are arguments of the command line. @throws UsageError, CliError */
 async function usage<T>(work: () => Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
     if (error instanceof ApiError && error.code === "validation_error") throw new UsageError(error.message);
+    if (error instanceof ApiError && error.code === "conflict") throw new CliError(error.message);
     throw error;
   }
 }

@@ -4,6 +4,7 @@ import type { FileId } from "../domain/ids.ts";
 import { timeBounds } from "../domain/text/time-bound.ts";
 import { receiveBlob } from "../storage/blobs.ts";
 import { withSpaceChecks } from "../storage/free-space.ts";
+import { type Changed, change } from "./change.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
 /** An uploaded file. Times are `milliseconds` since the epoch; `uploadedAt` is the last upload of the same content. */
@@ -26,7 +27,7 @@ export interface FileUseCases {
    * Stores a file. Within an account, the same content is the same file.
    * @throws ApiError `payload_too_large`, before the body is read when its length is announced; `insufficient_storage`
    */
-  upload(principal: Principal, upload: Upload): Promise<File>;
+  upload(principal: Principal, upload: Upload): Promise<Changed<File>>;
   /**
    * Lists files, the last uploaded first. The bounds of the request are about the last upload.
    * @throws ApiError `validation_error` when a time bound is malformed; as `Scans.all` does
@@ -36,18 +37,20 @@ export interface FileUseCases {
   get(principal: Principal, reference: FileReference): File;
 }
 
-export function fileUseCases({ db, layout, limits, clock }: ServiceParts): FileUseCases {
+export function fileUseCases(parts: ServiceParts): FileUseCases {
+  const { db, layout, limits, clock } = parts;
   return {
-    async upload({ accountId }, { announcedBytes, content }) {
+    async upload(principal, { announcedBytes, content }) {
+      const { accountId } = principal;
       const { fileBytesMax, diskReserveBytes } = limits;
       if (announcedBytes > fileBytesMax) {
         const details = { limit_bytes: fileBytesMax };
         throw new ApiError("payload_too_large", `the body must be at most ${fileBytesMax} bytes`, details);
       }
       const source = withSpaceChecks(content, layout.root, diskReserveBytes);
-      return await receiveBlob(layout, source, fileBytesMax, (blob) =>
-        upsertFile(db, { accountId, ...blob, now: clock() }),
-      );
+      const stored = () =>
+        receiveBlob(layout, source, fileBytesMax, (blob) => upsertFile(db, { accountId, ...blob, now: clock() }));
+      return await change(parts, principal, { noun: "file", verb: "upload", id: ({ id }) => id }, stored);
     },
     async list({ accountId }, { limit, offset, signal, ...times }) {
       return await listFiles(db, accountId, { limit, offset, signal, ...timeBounds(times, clock()) });

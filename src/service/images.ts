@@ -18,6 +18,7 @@ import { importKind } from "../supervisor/kinds/image-import.ts";
 import type { Credentials } from "../supervisor/operations/kind.ts";
 import type { ImportSource } from "../supervisor/operations/ports.ts";
 import { releaseImage } from "../supervisor/reclaim.ts";
+import { type Changed, change } from "./change.ts";
 import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
@@ -86,19 +87,19 @@ export interface ImageUseCases {
    */
   list(principal: Principal, request: ListImages | ListTags): Promise<readonly Image[]>;
   /** Queues an import. @throws ApiError `validation_error`, `not_found` for the file; as `OperationsPort.submit` does */
-  import(principal: Principal, request: ImportImage): Promise<OperationId>;
+  import(principal: Principal, request: ImportImage): Promise<Changed<OperationId>>;
   get(principal: Principal, id: ImageId): ImageDetails;
   /** Deletes the image and its tags; its children stay. @throws ApiError `conflict` while an instance uses it */
-  delete(principal: Principal, id: ImageId): Promise<void>;
+  delete(principal: Principal, id: ImageId): Promise<Changed<void>>;
   /** Moves the tag to the image, in the place of the tag that the image shows. Tags that it does not show stay. */
-  setTag(principal: Principal, id: ImageId, tag: string): Image;
+  setTag(principal: Principal, id: ImageId, tag: string): Changed<Image>;
   /**
    * Moves the tag to the image, which shows it from now on; its other tags stay.
    * @throws ApiError `conflict` when the image has as many tags as it may have
    */
-  addTag(principal: Principal, id: ImageId, tag: string): Image;
+  addTag(principal: Principal, id: ImageId, tag: string): Changed<Image>;
   /** Removes one tag of the image, or all if `tag` is not given. A tag that the image does not have changes nothing. */
-  removeTags(principal: Principal, id: ImageId, tag?: string): Image;
+  removeTags(principal: Principal, id: ImageId, tag?: string): Changed<Image>;
   /** The image and its ancestors, from the image itself to the import. @throws as `Scans.all` does */
   lineage(principal: Principal, id: ImageId, page: Page): Promise<readonly ImageStep[]>;
   /**
@@ -125,11 +126,14 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
     if (row === null) throw noSuchImage(id);
     return row;
   };
-  const tagged = ({ accountId }: Principal, id: ImageId, name: string, change: TagChange): Image => {
-    const before = resolveImage(db, accountId, { tag: name });
-    const image = orNotFound(id, setTag(db, accountId, id, { name, change, now: clock() }));
-    for (const changed of new Set([id, before?.id ?? id])) changes.tell(accountId, { type: "image", id: changed });
-    return image;
+  const tagged = (principal: Principal, id: ImageId, name: string, how: TagChange): Changed<Image> => {
+    const { accountId } = principal;
+    return change(parts, principal, { noun: "image", verb: "tag", id }, () => {
+      const before = resolveImage(db, accountId, { tag: name });
+      const image = orNotFound(id, setTag(db, accountId, id, { name, change: how, now: clock() }));
+      for (const changed of new Set([id, before?.id ?? id])) changes.tell(accountId, { type: "image", id: changed });
+      return image;
+    });
   };
   return {
     async list({ accountId }, { since, until, perTag = false, ...filter }) {
@@ -137,35 +141,43 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
       return await (perTag ? listImagesPerTag : listImages)(db, accountId, window);
     },
     async import(principal, { source, credentials = null, tag = null, timeoutSeconds, reuse, keepTags }) {
-      const { id } = await operations.submit(principal.accountId, importKind, {
-        source: resolveSource(parts, principal, source),
-        credentials,
-        tag,
-        timeoutSeconds: timeoutSeconds ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
-        reuse: reuse ?? false,
-        keepTags: keepTags ?? false,
+      return await change(parts, principal, { noun: "image", verb: "import", id: (id) => id }, async () => {
+        const { id } = await operations.submit(principal.accountId, importKind, {
+          source: resolveSource(parts, principal, source),
+          credentials,
+          tag,
+          timeoutSeconds: timeoutSeconds ?? IMPORT_TIMEOUT_SECONDS_DEFAULT,
+          reuse: reuse ?? false,
+          keepTags: keepTags ?? false,
+        });
+        return id;
       });
-      return id;
     },
     get(principal, id) {
       const image = requireImage(parts, principal, id);
       return { ...image, parentId: getHistory(db, image.id)?.parentId ?? image.parentId };
     },
-    async delete({ accountId }, id) {
-      const outcome = deleteImage(db, accountId, id);
-      if (outcome === "not_found") throw noSuchImage(id);
-      if (outcome === "in_use") {
-        throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
-      }
-      changes.tell(accountId, { type: "deleted", id });
-      await releaseImage(parts, { id, layerId: outcome.deleted }, accountId);
+    async delete(principal, id) {
+      const { accountId } = principal;
+      return await change(parts, principal, { noun: "image", verb: "delete", id }, async () => {
+        const outcome = deleteImage(db, accountId, id);
+        if (outcome === "not_found") throw noSuchImage(id);
+        if (outcome === "in_use") {
+          throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
+        }
+        changes.tell(accountId, { type: "deleted", id });
+        await releaseImage(parts, { id, layerId: outcome.deleted }, accountId);
+      });
     },
     setTag: (principal, id, name) => tagged(principal, id, name, "replaced"),
     addTag: (principal, id, name) => tagged(principal, id, name, "added"),
-    removeTags({ accountId }, id, tag) {
-      const image = orNotFound(id, removeTags(db, accountId, id, tag));
-      changes.tell(accountId, { type: "image", id });
-      return image;
+    removeTags(principal, id, tag) {
+      const { accountId } = principal;
+      return change(parts, principal, { noun: "image", verb: "untag", id }, () => {
+        const image = orNotFound(id, removeTags(db, accountId, id, tag));
+        changes.tell(accountId, { type: "image", id });
+        return image;
+      });
     },
     lineage: async (principal, id, { signal, ...page }) =>
       await lineage(db, requireImage(parts, principal, id).id, page, { accountId: principal.accountId, signal }),

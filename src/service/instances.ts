@@ -11,6 +11,7 @@ import type { RunningInstance } from "../supervisor/instance/running-instance.ts
 import { checkpointKind } from "../supervisor/kinds/checkpoint.ts";
 import { instanceKind } from "../supervisor/kinds/instance.ts";
 import type { SubmittedFile } from "../supervisor/operations/ports.ts";
+import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { notRunning, requireInstance } from "./running.ts";
@@ -42,7 +43,7 @@ export interface InstanceUseCases {
    * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file; `forbidden` for a network that
    *   the operator does not allow; as `OperationsPort.submit` does
    */
-  spawn(principal: Principal, request: SpawnInput): Promise<OperationId>;
+  spawn(principal: Principal, request: SpawnInput): Promise<Changed<OperationId>>;
   /**
    * Samples a running instance, once a second until it ends.
    * @throws ApiError `not_found`, or `conflict` when the instance is not running
@@ -52,7 +53,7 @@ export interface InstanceUseCases {
    * Queues a checkpoint of a running instance. An instance has one at a time: another one is refused until it has ended.
    * @throws ApiError `not_found`; `conflict` when the instance is not running or has a checkpoint; as `OperationsPort.submit` does
    */
-  checkpoint(principal: Principal, request: CheckpointInput): Promise<OperationId>;
+  checkpoint(principal: Principal, request: CheckpointInput): Promise<Changed<OperationId>>;
   /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
   /**
@@ -60,13 +61,13 @@ export interface InstanceUseCases {
    * @throws ApiError `not_found`; `validation_error` for more than the operator allows; `conflict` when the instance is
    *   not running, or has more time already
    */
-  extend(principal: Principal, id: OperationId, timeoutSeconds: number): Promise<void>;
+  extend(principal: Principal, id: OperationId, timeoutSeconds: number): Promise<Changed<void>>;
   /**
    * Connects to a TCP port of the guest's loopback interface.
    * @throws ApiError `not_found`; `conflict` when the instance is not running, or nothing listens on the port;
    *   `too_many_requests` when the guest has too many connections
    */
-  dial(principal: Principal, id: OperationId, port: number): Promise<GuestConnection>;
+  dial(principal: Principal, id: OperationId, port: number): Promise<Changed<GuestConnection>>;
 }
 
 export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
@@ -80,23 +81,27 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
   return {
     bounds: limits,
     async spawn(principal, request) {
-      const { image, files, ...spawn } = checkSpawn(request, limits);
-      const imageId = resolve(parts, principal, image);
-      const { network } = request;
-      const { id } = await operations.submit(principal.accountId, instanceKind, {
-        ...onParent(parts, imageId, spawn),
-        imageId,
-        files: files.map((file) => resolveFile(parts, principal, file)),
-        network: network === "ceiling" ? ceilingOf(principal, limits.network) : networkOf(network, limits.network),
-        requestedAt: request.timeoutFrom === "request" ? Date.now() : null,
+      return await change(parts, principal, { noun: "instance", verb: "spawn", id: (id) => id }, async () => {
+        const { image, files, ...spawn } = checkSpawn(request, limits);
+        const imageId = resolve(parts, principal, image);
+        const { network } = request;
+        const { id } = await operations.submit(principal.accountId, instanceKind, {
+          ...onParent(parts, imageId, spawn),
+          imageId,
+          files: files.map((file) => resolveFile(parts, principal, file)),
+          network: network === "ceiling" ? ceilingOf(principal, limits.network) : networkOf(network, limits.network),
+          requestedAt: request.timeoutFrom === "request" ? Date.now() : null,
+        });
+        return id;
       });
-      return id;
     },
     async checkpoint(principal, { id: instanceId, tag = null, timeoutSeconds = CHECKPOINT_TIMEOUT_SECONDS_DEFAULT }) {
       const { imageId, status } = requireInstance(parts, principal, instanceId);
       if (imageId === null || isTerminal(status)) throw notRunning(status);
       const submission = { instanceId, imageId, tag, timeoutSeconds };
-      return (await operations.submit(principal.accountId, checkpointKind, submission)).id;
+      return await change(parts, principal, { noun: "instance", verb: "checkpoint", id: instanceId }, async () => {
+        return (await operations.submit(principal.accountId, checkpointKind, submission)).id;
+      });
     },
     stats: (principal, request) => running(principal, request).samples,
     async statsOnce(principal, request) {
@@ -112,13 +117,18 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
     async extend(principal, id, timeoutSeconds) {
       const { status } = requireInstance(parts, principal, id);
       checkTimeout(timeoutSeconds, limits);
-      if (!parts.instances.extend(id, timeoutSeconds * 1000)) throw notRunning(status);
+      return change(parts, principal, { noun: "instance", verb: "extend", id }, () => {
+        if (!parts.instances.extend(id, timeoutSeconds * 1000)) throw notRunning(status);
+      });
     },
     async dial(principal, id, port) {
       const { status } = requireInstance(parts, principal, id);
       const instance = parts.instances.find(id);
       if (instance === null) throw notRunning(status);
-      return await instance.dial(port);
+      const details = () => ({ port });
+      return await change(parts, principal, { noun: "instance", verb: "connect", id, details }, () =>
+        instance.dial(port),
+      );
     },
   };
 }

@@ -16,6 +16,7 @@ import type { KeptInstance } from "../supervisor/kinds/instance.ts";
 import { type KeptRequest, KINDS } from "../supervisor/kinds/kinds.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
+import { type Changed, change } from "./change.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
@@ -60,7 +61,7 @@ export interface OperationUseCases {
    */
   wait(principal: Principal, id: OperationId, waitMs: number, signal: AbortSignal): Promise<Operation>;
   /** Asks the operation to end, and returns it. @throws ApiError `not_found`, or `conflict` when it has ended */
-  cancel(principal: Principal, id: OperationId): Operation;
+  cancel(principal: Principal, id: OperationId): Changed<Operation>;
   /**
    * What the operation was asked to do: no values of variables, no standard input, no password. Null when that was not kept.
    * @throws ApiError `not_found`
@@ -106,13 +107,15 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
       return get(principal, id);
     },
     cancel(principal, id) {
-      const outcome = operations.cancel(principal.accountId, id);
-      if (outcome === "not_found") throw noSuchOperation(id);
-      const row = get(principal, id);
-      if (outcome === "terminal") {
-        throw new ApiError("conflict", `the operation has ended: ${row.status}`, { status: row.status });
-      }
-      return row;
+      return change(parts, principal, { noun: "operation", verb: "cancel", id }, () => {
+        const outcome = operations.cancel(principal.accountId, id);
+        if (outcome === "not_found") throw noSuchOperation(id);
+        const row = get(principal, id);
+        if (outcome === "terminal") {
+          throw new ApiError("conflict", `the operation has ended: ${row.status}`, { status: row.status });
+        }
+        return row;
+      });
     },
     request: (principal, id) => keptRequest(KINDS, db, get(principal, id)),
     log(principal, id) {

@@ -26,6 +26,13 @@ export interface Principal {
   readonly tokenId: string;
 }
 
+/** The operator at the host itself, who needs no token. No account has this name. */
+export const HOST_OPERATOR: Principal = {
+  accountId: "(host)" as AccountId,
+  grants: new Set(["operator"]),
+  tokenId: "",
+};
+
 /** Bounds that the operator sets. */
 export interface ServiceLimits extends SpawnLimits {
   readonly fileBytesMax: number;

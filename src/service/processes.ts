@@ -13,6 +13,7 @@ import { openProcessOutput } from "../storage/outputs.ts";
 import type { InstanceProcess } from "../supervisor/instance/running-instance.ts";
 import type { ScanRequest } from "../supervisor/operations/event-logs.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
+import { type CHANGES, type Changed, change } from "./change.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
@@ -62,7 +63,7 @@ export interface ProcessUseCases {
    * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run, or too many starts
    *   of the account wait for their guests; the reason of `signal`
    */
-  start(principal: Principal, id: OperationId, request: CommandInput, signal: AbortSignal): Promise<number>;
+  start(principal: Principal, id: OperationId, request: CommandInput, signal: AbortSignal): Promise<Changed<number>>;
   /** A page of the running and ended processes, in the order of their starts. */
   list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
@@ -75,13 +76,13 @@ export interface ProcessUseCases {
    * Writes to the standard input of a process, as fast as it reads.
    * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
    */
-  write(principal: Principal, request: InputRequest): Promise<void>;
+  write(principal: Principal, request: InputRequest): Promise<Changed<void>>;
   /** Sends a signal to the process group of a process. */
-  signal(principal: Principal, name: ProcessName, signal: number): void;
+  signal(principal: Principal, name: ProcessName, signal: number): Changed<void>;
   /** Attaches a client to a process, as `attach` does. */
-  attach(principal: Principal, request: AttachRequest): Promise<Attachment>;
+  attach(principal: Principal, request: AttachRequest): Promise<Changed<Attachment>>;
   /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
-  resize(principal: Principal, name: ProcessName, size: TerminalSize): void;
+  resize(principal: Principal, name: ProcessName, size: TerminalSize): Changed<void>;
 }
 
 export function processUseCases(parts: ServiceParts): ProcessUseCases {
@@ -96,9 +97,16 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const timeoutMs =
         request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
       using _start = accounts.take(principal.accountId, "processStarts");
-      const spid = await instances.exec(id, command, { timeoutMs, defaults, signal });
-      if (spid === null) throw notRunning(status);
-      return spid;
+      return await change(
+        parts,
+        principal,
+        { noun: "process", verb: "start", id: (spid) => `${id}/${spid}` },
+        async () => {
+          const spid = await instances.exec(id, command, { timeoutMs, defaults, signal });
+          if (spid === null) throw notRunning(status);
+          return spid;
+        },
+      );
     },
     async list(principal, { id, limit, offset, signal }) {
       const row = requireInstance(parts, principal, id);
@@ -146,18 +154,28 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       return openOutputs(parts, principal, source, signal);
     },
     async write(principal, { content, close, signal, ...name }) {
-      const { input } = requireProcess(parts, principal, name);
-      await input.writeAll(content, signal);
-      if (close) await input.close(signal);
+      return await change(parts, principal, processChange("write", name), async () => {
+        const { input } = requireProcess(parts, principal, name);
+        await input.writeAll(content, signal);
+        if (close) await input.close(signal);
+      });
     },
     signal(principal, name, signal) {
-      requireProcess(parts, principal, name).signal(signal, { group: true });
+      return change(parts, principal, processChange("signal", name), () => {
+        requireProcess(parts, principal, name).signal(signal, { group: true });
+      });
     },
-    attach: (principal, request) => attach(parts, principal, request),
-    resize(principal, name, size) {
-      resizeTerminal(requireProcess(parts, principal, name), size);
-    },
+    attach: (principal, request) =>
+      change(parts, principal, processChange("attach", request), () => attach(parts, principal, request)),
+    resize: (principal, name, size) =>
+      change(parts, principal, processChange("resize", name), () => {
+        resizeTerminal(requireProcess(parts, principal, name), size);
+      }),
   };
+}
+
+function processChange<Verb extends (typeof CHANGES)["process"][number]>(verb: Verb, { id, spid }: ProcessName) {
+  return { noun: "process", verb, id: `${id}/${spid}` } as const;
 }
 
 interface Search extends Pick<ScanRequest, "first" | "onOutput"> {

@@ -13,6 +13,7 @@ import { ApiError } from "../domain/errors.ts";
 import { isGrant } from "../domain/scope.ts";
 import type { Log } from "../log.ts";
 import type { TokenKey, TokenKeys } from "../storage/token-keys.ts";
+import { type Changed, change, unchanged } from "./change.ts";
 import type { Principal } from "./parts.ts";
 
 /** Length of a session's secret, in `bytes`. */
@@ -48,12 +49,12 @@ export interface SessionUseCases {
    * @param replaced what proves sessions that the new one replaces, which end
    * @throws ApiError `unauthorized`
    */
-  begin(token: string, replaced: readonly SessionProof[]): Promise<Session & SessionProof>;
+  begin(token: string, replaced: readonly SessionProof[]): Promise<Changed<Session & SessionProof>>;
   /** The session, and records that it is used where that is possible; null when there is none, or not any more. */
   find(proof: SessionProof): Promise<Session | null>;
   /** Like `find`, without a record. It does not reject: when a session cannot be checked, it counts as valid. */
   isValid(proof: SessionProof): Promise<boolean>;
-  end(proof: SessionProof): Promise<void>;
+  end(proof: SessionProof): Promise<Changed<void>>;
 }
 
 export interface SessionParts {
@@ -66,7 +67,8 @@ export interface SessionParts {
   readonly clock: () => number;
 }
 
-export function sessionUseCases({ db, log, keys, verifyToken, clock }: SessionParts): SessionUseCases {
+export function sessionUseCases(parts: SessionParts): SessionUseCases {
+  const { db, log, keys, verifyToken, clock } = parts;
   /** when a use could not be recorded last; null: all could be */
   let failedAt: number | null = null;
   const record = (id: string, now: number): void => {
@@ -87,8 +89,13 @@ export function sessionUseCases({ db, log, keys, verifyToken, clock }: SessionPa
     const key = await keys.find(found.token.keyId);
     return key !== null && isSame(pageKey, pageKeyOf(secret, key)) ? found : null;
   };
-  const end = async (proof: SessionProof): Promise<void> => {
-    if ((await valid(proof)) !== null) deleteWebSession(db, idOf(proof.secret));
+  const end = async (proof: SessionProof): Promise<Changed<void>> => {
+    const found = await valid(proof);
+    if (found === null) return unchanged(undefined);
+    const { principal } = sessionOf(found.token);
+    return change(parts, principal, { noun: "session", verb: "end", id: principal.tokenId }, () =>
+      deleteWebSession(db, idOf(proof.secret)),
+    );
   };
   return {
     async begin(token, replaced) {
@@ -97,12 +104,15 @@ export function sessionUseCases({ db, log, keys, verifyToken, clock }: SessionPa
       const secret = randomBytes(SECRET_BYTES).toString("base64url");
       const id = idOf(secret);
       for (const proof of replaced) await end(proof);
-      insertWebSession(db, { id, tokenId: principal.tokenId, now: clock() }, SESSIONS_COUNT_MAX);
-      const inserted = getWebSession(db, id);
-      const key = inserted === null ? null : await keys.find(inserted.token.keyId);
-      // Whoever rotates keys or revokes tokens may do so in this moment.
-      if (inserted === null || key === null) throw new ApiError("unauthorized", "this token is not valid any more");
-      return { ...sessionOf(inserted.token), secret, pageKey: pageKeyOf(secret, key) };
+      const { tokenId } = principal;
+      return await change(parts, principal, { noun: "session", verb: "begin", id: tokenId }, async () => {
+        insertWebSession(db, { id, tokenId, now: clock() }, SESSIONS_COUNT_MAX);
+        const inserted = getWebSession(db, id);
+        const key = inserted === null ? null : await keys.find(inserted.token.keyId);
+        // Keys may be rotated and tokens revoked at any moment.
+        if (inserted === null || key === null) throw new ApiError("unauthorized", "this token is not valid any more");
+        return { ...sessionOf(inserted.token), secret, pageKey: pageKeyOf(secret, key) };
+      });
     },
     async find(proof) {
       const found = await valid(proof);

@@ -71,7 +71,10 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config", "log.ts", "version.ts"],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   // These work on the data directory or the host itself, where no appliance need run.
-  "cli/token.ts": ["service/tokens.ts", "db", "storage", "domain", "config"],
+  "cli/token.ts": [
+    ...["service/operator/tokens.ts", "service/parts.ts", "db/database.ts"],
+    ...["storage/layout.ts", "storage/token-keys.ts", "domain", "config", "log.ts"],
+  ],
   "cli/backup": ["db", "domain", "storage", "system", "version.ts"],
   "cli/gc": ["api/operator/control.ts", "config", "db", "domain", "log.ts", "storage", "supervisor/reclaim.ts"],
   "cli/doctor": ["cgroup", "config", "domain", "log.ts", "network", "storage", "supervisor", "system", "vm"],

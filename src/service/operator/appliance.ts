@@ -17,8 +17,8 @@ import type { Finding } from "../../supervisor/health/finding.ts";
 import type { Cost } from "../../supervisor/operations/scheduler.ts";
 import { reclaim } from "../../supervisor/reclaim.ts";
 import { SharedReading } from "../../supervisor/shared-reading.ts";
+import { type Changed, change } from "../change.ts";
 import type { ApplianceParts, Principal, ServiceParts } from "../parts.ts";
-import { operatorOf } from "./tokens.ts";
 
 /** Sums over whole tables are good for this long, in `milliseconds`. */
 const SPACE_AGE_MS_MAX = 5000;
@@ -78,7 +78,7 @@ export interface ApplianceUseCases {
   /** What the collector would give back. */
   collection(): Promise<Collection>;
   /** Gives it back. Whoever asks while it goes on gets the same result. */
-  collect(principal: Principal): Promise<Collection>;
+  collect(principal: Principal): Promise<Changed<Collection>>;
   /** The findings of `coppice doctor` without a trial. */
   health(): Promise<Health>;
 }
@@ -127,12 +127,18 @@ export function applianceUseCases(parts: ServiceParts): ApplianceUseCases {
     },
 
     async collect(principal) {
-      log.info("an operator collects space", operatorOf(principal));
-      const reclaimed = await collection.get();
-      preview.forget();
-      stored.forget();
-      log.info("space was collected for an operator", { ...operatorOf(principal), ...reclaimed });
-      return { reclaimed, retention };
+      const what = {
+        noun: "space",
+        verb: "collect",
+        id: "",
+        details: ({ reclaimed }: Collection) => ({ ...reclaimed }),
+      } as const;
+      return await change(parts, principal, what, async () => {
+        const reclaimed = await collection.get();
+        preview.forget();
+        stored.forget();
+        return { reclaimed, retention };
+      });
     },
 
     async health() {

@@ -10,6 +10,7 @@ import {
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId } from "../../domain/ids.ts";
 import type { TokenState } from "../../domain/scope.ts";
+import { type Changed, change, unchanged } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type IssuedToken, issueToken } from "../tokens.ts";
 
@@ -21,64 +22,82 @@ export interface Token extends Pick<TokenRow, "jti" | "accountId" | "scopes" | "
 export interface ListTokens {
   readonly account?: string | undefined;
   readonly state?: TokenState | undefined;
-  readonly limit: number;
-  readonly offset: number;
+  /** default: all */
+  readonly limit?: number;
+  readonly offset?: number;
 }
 
 export interface NewTokenRequest {
   readonly account: string;
   readonly scopes: readonly string[];
-  readonly ttlSeconds: number;
+  /** lifetime in `milliseconds` */
+  readonly ttlMs: number;
 }
 
-/** Tokens of all accounts, for operators. What changes one is logged with the operator's account and token. */
+/** Tokens of all accounts, and the keys that sign them, for operators. */
 export interface TokenUseCases {
   /** The newest first. */
   list(request: ListTokens): Token[];
   /** @throws ApiError `validation_error`; `conflict` when the account has too many */
-  issue(principal: Principal, request: NewTokenRequest): Promise<Token & Pick<IssuedToken, "token">>;
-  /** Ends a token at once; one that was revoked before stays so. @throws ApiError `not_found` */
-  revoke(principal: Principal, id: string): void;
+  issue(principal: Principal, request: NewTokenRequest): Promise<Changed<Token & Pick<IssuedToken, "token">>>;
+  /**
+   * Ends a token at once; one that was revoked before stays so.
+   * @returns whether it was revoked by this
+   * @throws ApiError `not_found`
+   */
+  revoke(principal: Principal, id: string): Changed<boolean>;
+  /**
+   * Makes a new key for tokens from now on; those of older keys stay good for `graceMs`.
+   * @returns id of the key
+   */
+  rotateKey(principal: Principal, graceMs: number): Promise<Changed<string>>;
 }
 
-export function tokenUseCases({
-  accounts,
-  db,
-  keys,
-  clock,
-  log,
-}: Pick<ServiceParts, "accounts" | "db" | "keys" | "clock" | "log">): TokenUseCases {
+export function tokenUseCases(parts: Pick<ServiceParts, "accounts" | "db" | "keys" | "clock" | "log">): TokenUseCases {
+  const { accounts, db, keys, clock } = parts;
   const { max } = accounts.limits.tokens;
-  const shown = (row: TokenRow): Token => ({ ...row, state: tokenState(row, clock()) });
+  const withState = (row: TokenRow): Token => ({ ...row, state: tokenState(row, clock()) });
   return {
     list({ account, ...page }) {
-      return listTokens(db, { ...page, accountId: account as AccountId | undefined, now: clock() }).map(shown);
+      return listTokens(db, { ...page, accountId: account as AccountId | undefined, now: clock() }).map(withState);
     },
 
-    async issue(principal, { account, scopes, ttlSeconds }) {
+    async issue(principal, { account, scopes, ttlMs }) {
       const now = clock();
-      if (countTokens(db, { accountId: account as AccountId, state: "valid", now }) >= max) {
-        const message = `the account has ${max} valid tokens; revoke those that nobody needs`;
-        throw new ApiError("conflict", message, { account });
-      }
-      // Otherwise one who asks for short tokens all day would fill the table.
-      forgetEndedTokens(db, account as AccountId, now, max);
-      const { token, row } = await issueToken(db, keys, { account, scopes, ttlMs: ttlSeconds * 1000, now });
-      const made = { made_id: row.jti, made_for: account, scopes: row.scopes, expires_at: new Date(row.expiresAt) };
-      log.info("an operator made a token", { ...operatorOf(principal), ...made });
-      return { ...shown(row), token };
+      const details = (made: Token) => {
+        return { made_id: made.jti, made_for: account, scopes: made.scopes, expires_at: new Date(made.expiresAt) };
+      };
+      const what = { noun: "token", verb: "create", id: ({ jti }: Token) => jti, details } as const;
+      return await change(parts, principal, what, async () => {
+        if (countTokens(db, { accountId: account as AccountId, state: "valid", now }) >= max) {
+          const message = `the account has ${max} valid tokens; revoke those that nobody needs`;
+          throw new ApiError("conflict", message, { account });
+        }
+        // Otherwise one who asks for short tokens all day would fill the table.
+        forgetEndedTokens(db, account as AccountId, now, max);
+        const { token, row } = await issueToken(db, keys, { account, scopes, ttlMs, now });
+        return { ...withState(row), token };
+      });
     },
 
     revoke(principal, id) {
       const row = getToken(db, id);
       if (row === null) throw new ApiError("not_found", "there is no such token", { uuid: id });
-      if (!revokeToken(db, id, clock())) return;
-      log.info("an operator revoked a token", { ...operatorOf(principal), revoked_id: id, revoked_for: row.accountId });
+      if (row.revokedAt !== null) return unchanged(false);
+      const details = () => ({ revoked_id: id, revoked_for: row.accountId });
+      return change(parts, principal, { noun: "token", verb: "revoke", id, details }, () =>
+        revokeToken(db, id, clock()),
+      );
+    },
+
+    async rotateKey(principal, graceMs) {
+      const what = {
+        noun: "key",
+        verb: "rotate",
+        id: (id: string) => id,
+        details: (id: string) => ({ key: id }),
+      } as const;
+      return await change(parts, principal, what, () => keys.rotate(graceMs));
     },
   };
-}
-
-/** Fields of a log line that name who did it. */
-export function operatorOf({ accountId, tokenId }: Principal) {
-  return { account: accountId, token_id: tokenId };
 }

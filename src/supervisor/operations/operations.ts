@@ -122,7 +122,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
     submission: NoInfer<Submission>,
   ): Promise<{ readonly id: OperationId }> {
-    const { db, clock, requests, requireSpace } = this.#options;
+    const { db, clock, requests, requireSpace, accounts } = this.#options;
     using stack = new DisposableStack();
     const reserved = stack.use(this.#kindOf(kind.name).reserve?.(submission) ?? null);
     if (this.#stopped.signal.aborted) throw STOPPING;
@@ -130,7 +130,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const request = kind.store(submission);
     const { row, credentials, imageId } = request;
     // The place is taken before the request is stored, so that concurrent submissions cannot exceed the limits.
-    const place = stack.use(this.#room.take(accountId, row.sizeBytes));
+    const place = stack.use(accounts.take(accountId, { waitingOperations: 1, waitingRequests: row.sizeBytes }));
     const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind: kind.name };
     await using staged = await requests.stage(operation.id, request);
     if (this.#stopped.signal.aborted) throw STOPPING;

@@ -55,7 +55,7 @@ export function tokenRoutes(surface: Surface) {
     .post(
       "",
       async ({ request, principal, body: { account, scopes, ttl = TTL_SECONDS_DEFAULT } }) => {
-        const issued = await tokens.issue(principal, { account, scopes, ttlSeconds: ttl });
+        const issued = await tokens.issue(principal, { account, scopes, ttlMs: ttl * 1000 });
         return respond(json(201, { ...tokenOf(principal, issued), token: issued.token }), request) as never;
       },
       { takes: { scope: SCOPE }, ...ISSUE },
