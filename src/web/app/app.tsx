@@ -15,8 +15,8 @@ import { SignIn } from "./sign-in.tsx";
 import { preload, ViewSlot } from "./view-slot.tsx";
 
 /**
- * Begins what does not wait for the first drawing: the theme, the keys, and at the same time the session, the chunk of the
- * view with what it loads first, and the stream of changes that it needs.
+ * Starts everything that the first drawing need not wait for: theme, keys, session, the chunk of the view with its first
+ * data, and the stream of changes.
  */
 export function start(): void {
   startTheme();
@@ -48,7 +48,7 @@ function Content({ state }: { readonly state: ReturnType<typeof sessionState.get
     ) : null;
   }
   const place = placeOf(path);
-  // Another tab may have signed in to another account: nothing of the one before stays.
+  // Another tab may have signed in to another account: nothing of the previous one stays.
   return (
     <Frame key={state.session.account}>
       {place === undefined ? <NotFound /> : <ViewSlot key={place.name} place={place} />}

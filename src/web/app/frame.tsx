@@ -26,7 +26,7 @@ const THEMES = [
   { choice: "dark", label: "Dark theme", icon: "moon" },
 ] as const satisfies readonly { choice: ThemeChoice; label: string; icon: string }[];
 
-/** What is around every view: the way to the places, who is signed in, and what the view is in. */
+/** The frame of every view: navigation, account menu and notes. */
 export function Frame({ children }: { readonly children: ComponentChildren }) {
   const [isHelpOpen, setHelpOpen] = useState(false);
   // The stream tells when the session or the appliance ends, also where a view listens to no changes.
@@ -113,7 +113,7 @@ function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
   );
 }
 
-/** Says in one line that the appliance does not answer, or that this page is older than it. */
+/** One line if the appliance does not answer, or is newer than this page. */
 function ConnectionLine() {
   const state = useStore(connection);
   const isOld = useStore(isUpgraded);
@@ -137,7 +137,7 @@ function Main({ children }: { readonly children: ComponentChildren }) {
   const { path } = useRoute();
   const main = useRef<HTMLElement>(null);
   const shown = useRef(path);
-  // At once: after the drawing it would take the focus from somebody who has gone on, or from a field of the view.
+  // Before the browser paints: later it would take the focus from a field of the view.
   useLayoutEffect(() => {
     if (shown.current === path) return;
     shown.current = path;

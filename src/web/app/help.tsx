@@ -4,7 +4,7 @@ import { useStore } from "../data/store.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { Checkbox } from "../parts/field.tsx";
 
-/** Keys that lists, trees and menus share, and which are no shortcuts of the page. */
+/** Keys of lists, trees and menus, which are not shortcuts of the page. */
 const IN_LISTS = [
   { keys: "↑ ↓", text: "Move" },
   { keys: "Home End", text: "First and last" },
@@ -12,7 +12,7 @@ const IN_LISTS = [
   { keys: "Esc", text: "Close" },
 ] as const;
 
-/** The keys that work now. */
+/** The shortcuts of the present view. */
 export function Help({ onClose }: { readonly onClose: () => void }) {
   const entries = useStore(shortcuts);
   const isOn = useStore(areKeysOn);

@@ -8,7 +8,7 @@ import { Field } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Mark } from "./mark.tsx";
 
-/** Asks for a token, in place of whatever the link shows; then the link is shown. */
+/** Asks for a token; then the place of the link is shown. */
 export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
   const [token, setToken] = useState("");
   const [problem, setProblem] = useState<Problem>();

@@ -10,14 +10,14 @@ import type { Place, ViewModule } from "./routes.tsx";
 const loaded = new Map<string, ComponentType>();
 const RELOADED = "coppice.reloaded";
 
-/** Loads the chunk of a view, so that it is there when it is gone to. Failures are told when it is shown. */
+/** Loads the chunk of a view in advance. The view itself reports a failure. */
 export async function preload(place: Place): Promise<ViewModule | null> {
   try {
     const module = await place.load();
     loaded.set(place.name, module.View);
     return module;
   } catch {
-    // TypeError: the chunk does not come; whoever goes there is told.
+    // TypeError: the chunk cannot be loaded; the view reports it when it is opened.
     return null;
   }
 }
@@ -57,8 +57,8 @@ export function ViewSlot({ place }: { readonly place: Place }) {
 }
 
 /**
- * An appliance that was upgraded has chunks of other names, and names them in a new index page: the page is loaded once.
- * @returns false when it has been, without success
+ * Reloads the page once: an upgraded appliance has chunks of other names, which only its new index page knows.
+ * @returns false if the page was reloaded before, without success
  */
 function reloadOnce(): boolean {
   if (sessionStorage.getItem(RELOADED) !== null) return false;
@@ -81,7 +81,7 @@ function Failed({ problem }: { readonly problem: Problem }) {
   );
 }
 
-/** Keeps the frame when a view fails. */
+/** Shows an error in place of a failed view, within the frame. */
 class Boundary extends Component<{ readonly children: ComponentChildren }, { readonly problem: Problem | null }> {
   override state: { readonly problem: Problem | null } = { problem: null };
 

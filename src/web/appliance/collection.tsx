@@ -17,7 +17,7 @@ async function collection(method: "GET" | "POST", signal?: AbortSignal): Promise
   return (await (await request(PATH, { method, ...(signal === undefined ? {} : { signal }) })).json()) as Collection;
 }
 
-/** What the collector would give back, and a button that lets it. */
+/** The space that a collection would free, and a button that starts one. */
 export function CollectionSection({ onCollected }: { readonly onCollected: () => void }) {
   const preview = useResource("appliance-collection", (signal) => collection("GET", signal));
   const [isAsking, setAsking] = useState(false);

@@ -46,7 +46,7 @@ export interface NewTokenProps {
   readonly onClose: () => void;
 }
 
-/** Asks for what a token is to allow, makes it, and shows it this once. */
+/** Asks for the rights of a token, creates it, and shows it once. */
 export function NewToken({ onMade, onClose }: NewTokenProps) {
   const [made, setMade] = useState<IssuedToken>();
   if (made !== undefined) return <MadeToken made={made} onClose={onClose} />;
@@ -125,7 +125,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
         )}
         {scopes.includes("operator") ? (
           <p class="appliance-warning flex items-start gap-2">
-            Whoever has it sees all accounts and this host, and can create tokens like this one.
+            Its holder sees all accounts and this host, and can create tokens like this one.
           </p>
         ) : null}
         <Select label="Valid for" value={ttl} choices={TIMES} onValue={setTtl} />
@@ -169,7 +169,7 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
   return (
     <Dialog
       title="Token created"
-      // The first time that it is closed without the button says what is lost.
+      // Closing it without the button warns first.
       onClose={isWarned ? onClose : () => setWarned(true)}
       actions={
         <Button tone="primary" onClick={onClose}>

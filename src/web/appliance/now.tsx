@@ -22,7 +22,7 @@ const LOAD_MS = 3_000;
 /** Own operations that are listed here, of each status; all of them are under Operations. */
 const OWN_MAX = 50;
 
-/** What runs and waits: of everybody for operators, and one's own. */
+/** Running and waiting operations: those of all accounts for operators, and one's own. */
 export function NowPart() {
   const { may } = useSession();
   return (

@@ -2,7 +2,7 @@ import type { ComponentChildren } from "preact";
 import { useSession } from "../data/session.ts";
 import { CommandLine } from "../parts/empty.tsx";
 
-/** Tells somebody whose token lacks the scope `operator` what is not shown, and how it would be. */
+/** Explains to sessions without the scope `operator` what operators see, and how to get a token. */
 export function OperatorNote({ children }: { readonly children: ComponentChildren }) {
   const { account } = useSession();
   return (

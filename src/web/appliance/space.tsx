@@ -21,7 +21,7 @@ import { Section } from "./section.tsx";
 /** Rows of each table. */
 const ROWS_MAX = 50;
 
-/** What takes space: the disk and all accounts for operators, otherwise one's own images. */
+/** Use of the disk: by kind and account for operators, otherwise one's own images. */
 export function SpacePart() {
   const { may } = useSession();
   if (may("operator")) return <DiskSections />;

@@ -48,7 +48,7 @@ export function View() {
   const wanted = segments[1] ?? NOW.id;
   const current = PARTS.find(({ id }) => id === wanted) ?? NOW;
   const isOperator = may("operator");
-  // Who follows a link to a part of operators is told there what it takes.
+  // A link to an operator's part shows which scope it needs.
   const shown = PARTS.filter((part) => isOperator || part.isForOperators !== true || part === current);
   const tabs = shown.map(({ id, label }) => ({ id, label, href: id === NOW.id ? "/appliance" : `/appliance/${id}` }));
   return (

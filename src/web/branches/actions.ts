@@ -15,7 +15,7 @@ export function linkToRunHere(id: string): string {
   return `/runs/new?image=${id}`;
 }
 
-/** What can be done with an item. */
+/** The actions on an item. */
 export interface ItemActions {
   may(scope: string): boolean;
   /** image whose branch alone is shown */

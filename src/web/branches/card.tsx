@@ -32,7 +32,7 @@ export function Highlighted({
 export interface ContentProps {
   readonly item: Item;
   readonly search: Search | null;
-  /** changes with what the item shows: items are made anew with each drawing */
+  /** changes with the content of the item: each drawing makes new items */
   readonly version: string;
 }
 
@@ -45,7 +45,7 @@ export function versionOf(item: Item): string {
   return `${own} ${images} ${hits}`;
 }
 
-/** What a card and a row of the list show. */
+/** The content of a card and of a row of the list. */
 export const Content = memo(({ item, search }: ContentProps) => {
   if (item.kind === "image") return <ImageContent image={item.image} search={search} />;
   if (item.kind === "run") return <RunContent run={item.run} search={search} />;
@@ -106,7 +106,7 @@ function Clock({ since, isGrowing }: { readonly since: number; readonly isGrowin
   );
 }
 
-/** How far a run has grown: nobody knows when it ends, so it slows down and never fills its card. */
+/** Progress of a run: its end is unknown, so the bar slows down and never fills the card. */
 function grown(milliseconds: number): number {
   return Number((1 - 1 / (1 + Math.max(0, milliseconds) / GROWING_MS)).toFixed(3));
 }

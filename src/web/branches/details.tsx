@@ -19,7 +19,7 @@ interface DetailsProps {
   readonly onReveal: (id: string) => void;
 }
 
-/** The item that has the focus: all that is known of it, and what can be done with it. */
+/** Facts of the selected item, and the actions on it. */
 export function Details({ item, actions, onReveal }: DetailsProps) {
   if (item.kind === "image") return <ImageDetails image={item.image} actions={actions} onReveal={onReveal} />;
   if (item.kind === "run") {
@@ -40,7 +40,7 @@ export function Details({ item, actions, onReveal }: DetailsProps) {
     <>
       <h2>{titleOf(item)}</h2>
       <p class="muted">
-        {item.kind === "steps" ? "A chain of runs without branches or tags." : "Older images beside these."}
+        {item.kind === "steps" ? "A chain of runs without branches or tags." : "Older images from the same parent."}
       </p>
       <dl class="branches-facts">
         <Fact name="Failed">{countText(failed)}</Fact>
@@ -107,7 +107,7 @@ function ImageDetails({ image, actions, onReveal }: Omit<DetailsProps, "item"> &
   );
 }
 
-/** Tagged ancestors and the root: the names that a person knows. */
+/** The parent, tagged ancestors and the root. */
 function Way({ image, onReveal }: { readonly image: ImageNode; readonly onReveal: (id: string) => void }) {
   const names = useMemo(() => namedAbove(image), [image, image.parent]);
   if (names.length === 0) return null;

@@ -8,14 +8,14 @@ import { Branches } from "./model/branches.ts";
 import type { ImageNode } from "./model/forest.ts";
 import { type Row, rowOf } from "./model/rows.ts";
 
-/** How long the first images wait for the stream of changes, in `milliseconds`: images that it tells of come after them. */
+/** How long the first load waits for the stream of changes, in `milliseconds`, so that no change is missed. */
 const STREAM_WAIT_MS = 250;
-/** Changes after which all is loaded anew: many leave something behind that is only needed for rows that come late. */
+/** Number of changes before a full reload, which drops the traces that many changes leave for late rows. */
 const CHANGES_COUNT_MAX = 10_000;
-/** How long images are kept for a view that is still to come, in `milliseconds`. */
+/** How long early images are kept for a view, in `milliseconds`. */
 const EARLY_MS = 5_000;
 
-/** The images of the account, as they are and as they change, until it is stopped. */
+/** The images of the account, kept up to date until `stop`. */
 export class LiveBranches {
   /** Called when there is something new to show. */
   onChange: () => void = () => undefined;
@@ -92,14 +92,14 @@ function oldestOf({ drawing }: Branches): string | null {
 
 let early: LiveBranches | null = null;
 
-/** Begins to load while the session and the first drawing are still to come: the next view takes what is there by then. */
+/** Starts loading before the session and the first drawing are there; the next view uses the result. */
 export function openEarly(): void {
   if (csrf() === "" || early !== null) return;
   early = new LiveBranches();
   setTimeout(dropEarly, EARLY_MS);
 }
 
-/** What `openEarly` has begun, or begun now. Whoever takes it stops it. */
+/** The branches that `openEarly` has begun to load, or new ones. The caller stops them. */
 export function openBranches(): LiveBranches {
   const opened = early ?? new LiveBranches();
   early = null;

@@ -6,7 +6,7 @@ interface Versioned {
   readonly search: unknown;
 }
 
-/** A component that is drawn anew when its version or its search changes, and otherwise not. */
+/** A component that is redrawn only when its version or its search changes. */
 export function memo<Props extends Versioned>(render: (props: Props) => ComponentChild): ComponentType<Props> {
   return class extends Component<Props> {
     override shouldComponentUpdate(next: Props): boolean {

@@ -12,7 +12,7 @@ import type { ImageNode } from "./model/forest.ts";
 import type { LoadedBranches } from "./use-branches.ts";
 import type { ViewState } from "./use-view-state.ts";
 
-/** How many images there are, and what runs. */
+/** Number of images and of running operations. */
 export function Summary({ drawing, onOlder }: { readonly drawing: Drawing; readonly onOlder: () => void }) {
   const { forest, isThere, hasOlder } = drawing;
   if (!isThere) return <span>&nbsp;</span>;
@@ -138,7 +138,7 @@ function foundText(hits: number): string {
   return hits > HITS_OUT_MAX ? `${countText(hits)} found, ${HITS_OUT_MAX} shown` : `${countText(hits)} found`;
 }
 
-/** Says that the next image is the second one of a comparison. */
+/** Asks for the second image of a comparison. */
 export function CompareNote({ image, onCancel }: { readonly image: ImageNode; readonly onCancel: () => void }) {
   return (
     <div class="branches-banner row wrap gap-2-3" role="status">

@@ -13,7 +13,7 @@ export interface LoadedBranches {
   loadOlder(): void;
 }
 
-/** The images of the account, as they are and as they change, while the component is shown. */
+/** The images of the account, kept up to date while the component is shown. */
 export function useBranches(): LoadedBranches {
   const [, redraw] = useState(0);
   const [live] = useState(openBranches);

@@ -14,7 +14,7 @@ import { idOf } from "./tree/tree-view.tsx";
 import type { LoadedBranches } from "./use-branches.ts";
 import type { ViewState } from "./use-view-state.ts";
 
-/** What a person does with items, and what is open because of it. */
+/** The actions on items, and the menu and dialogs that they open. */
 export function useItemActions({ branches, drawing }: LoadedBranches, view: ViewState) {
   const [menu, setMenu] = useState<{ readonly item: Item; readonly at: () => DOMRect } | null>(null);
   const [compared, setCompared] = useState<ImageNode | null>(null);
@@ -95,7 +95,7 @@ export function useItemActions({ branches, drawing }: LoadedBranches, view: View
 
 /** The item that keys act on. */
 function useActive({ layout }: Drawing, view: ViewState) {
-  /** a node whose images will be in the next drawing: the first of them is selected, and keys go on from what is seen */
+  /** a node whose images come with the next drawing: the first is selected, and keys start at the node until then */
   const unfolding = useRef<{ readonly key: string; readonly first: string; readonly layout: Layout } | null>(null);
   const { key, first, layout: seen } = unfolding.current ?? {};
   const activeKey = seen === layout && first === view.selectedKey ? key : view.selectedKey;
@@ -136,8 +136,8 @@ function nearestAbove({ layout }: Drawing, gone: Item): Item | undefined {
 }
 
 /**
- * Goes to the next image that the search finds. Who presses Enter before the words are looked for goes there when they are,
- * unless they go elsewhere first.
+ * Moves to the next hit of the search. Enter during the search moves there when the search is done, unless the selection
+ * has changed by then.
  */
 function useHits(drawing: Drawing, active: Item | undefined, view: ViewState): (isBack: boolean) => void {
   const waiting = useRef<{ readonly isBack: boolean; readonly from: string | null } | null>(null);

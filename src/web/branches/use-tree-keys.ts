@@ -9,7 +9,7 @@ import { titleOf } from "./model/text.ts";
 const TYPING_MS = 800;
 const PAGE_ROWS = 10;
 
-/** Where arrows lead: in the tree as it is drawn, in the list line by line. */
+/** Moves by arrows: by position in the tree, line by line in the list. */
 const TREE_STEPS: Readonly<Record<string, Step>> = { ArrowUp: "up", ArrowDown: "down", Home: "first", End: "last" };
 const LIST_STEPS: Readonly<Record<string, Step>> = { ...TREE_STEPS, ArrowUp: "previous", ArrowDown: "next" };
 
@@ -37,7 +37,7 @@ export function useTreeKeys(keys: TreeKeys): (event: KeyboardEvent) => void {
       event.preventDefault();
       return;
     }
-    // Letters go on to the page, which has shortcuts of two of them.
+    // Letters also reach the page, which has shortcuts of two letters.
     if (event.key.length === 1 && event.key.trim() !== "") typeAhead(keys, item, event, typed.current);
   };
 }
@@ -91,7 +91,7 @@ function acts(keys: TreeKeys, item: Item, { key, shiftKey }: KeyboardEvent): boo
   return true;
 }
 
-/** What one key or click does to the scale. */
+/** Change of the scale by a key or a click. */
 export const KEY_ZOOM = 1.25;
 
 function typeAhead(keys: TreeKeys, item: Item, event: KeyboardEvent, typed: { text: string; at: number }): void {
@@ -102,7 +102,7 @@ function typeAhead(keys: TreeKeys, item: Item, event: KeyboardEvent, typed: { te
   if (found !== null) keys.onSelect(found);
 }
 
-/** What a person reads of an item, and would type. */
+/** The text of an item that a person would type. */
 function textOf(item: Item): string {
   if (item.kind === "image" && item.image.tag === null && item.image.command !== null)
     return printable(item.image.command);

@@ -5,7 +5,7 @@ import { createStore, useStore } from "../data/store.ts";
 import type { LoadedBranches } from "./use-branches.ts";
 
 const FORM = "coppice.branches.form";
-/** Where a tree is too small to be read, in the form of a media query. */
+/** Windows that are too narrow for a tree, as a media query. */
 const NARROW = matchMedia("(max-width: 48rem)");
 const isNarrow = createStore(NARROW.matches);
 NARROW.addEventListener("change", () => isNarrow.set(NARROW.matches));
@@ -13,7 +13,7 @@ NARROW.addEventListener("change", () => isNarrow.set(NARROW.matches));
 /** How long the address waits for the next letter, or the next step, in `milliseconds`: browsers limit its changes. */
 const ADDRESS_MS = 250;
 
-/** What a person looks at, as the address says it. */
+/** The state of the view that the address names. */
 export interface ViewState {
   readonly query: string;
   readonly focusId: string | null;
@@ -32,7 +32,7 @@ export interface ViewState {
   show(key: string): void;
   /** Selects an image, brings it out of all folds and into view. */
   reveal(id: string): void;
-  /** Lets the address say at once what is looked at, before somebody goes elsewhere: who comes back finds it again. */
+  /** Writes pending changes to the address before another view opens, so that Back restores them. */
   keep(): void;
 }
 
@@ -132,7 +132,7 @@ function useAddress(onGiven: (given: URLSearchParams) => void): Address {
   };
   useLayoutEffect(() => {
     if (location.search === written.current || location.pathname !== "/") return;
-    // What waits belongs to the address before.
+    // Pending values belong to the previous address.
     taken();
     written.current = location.search;
     onGiven(parameters);

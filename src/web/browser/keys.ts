@@ -21,7 +21,7 @@ const OFF = "coppice.keys";
 
 /** The shortcuts that work now, newest last. */
 export const shortcuts = createStore<readonly Entry[]>([]);
-/** Whether single characters are shortcuts: people who speak their text turn them off. */
+/** Whether single characters are shortcuts: people who dictate text turn them off. */
 export const areKeysOn = createStore(localStorage.getItem(OFF) !== "off");
 
 export function turnKeys(isOn: boolean): void {
@@ -30,12 +30,12 @@ export function turnKeys(isOn: boolean): void {
   areKeysOn.set(isOn);
 }
 
-/** A shortcut that works while the component is shown, unless somebody writes text or a dialog is open. */
+/** A shortcut that works while the component is shown, except in text fields and under dialogs. */
 export function useShortcut(shortcut: Shortcut, handle: () => void): void {
   const latest = useRef(handle);
   latest.current = handle;
   const { keys, text, group } = shortcut;
-  // Who sees the component may press its keys.
+  // Registered before the browser paints: its keys work as soon as the component is visible.
   useLayoutEffect(() => {
     const entry: Entry = { keys, text, group, handle: () => latest.current() };
     shortcuts.set([...shortcuts.get(), entry]);
@@ -66,13 +66,13 @@ function matching(keys: string): Entry | undefined {
   return shortcuts.get().findLast((entry) => entry.keys === keys);
 }
 
-/** True where keys belong to a field, or to what is open. */
+/** True if the keys belong to a field, a dialog or a menu. */
 function isTaken(target: Element | null): boolean {
   if (document.querySelector("dialog[open], [popover]:popover-open") !== null) return true;
   return target !== null && isWriting(target);
 }
 
-/** True where keys write text, or choose from a list. */
+/** True for elements in which keys write text or select from a list. */
 export function isWriting(target: Element): boolean {
   return (
     target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable], .xterm") !== null

@@ -1,4 +1,4 @@
-/** What is shown: the place, and what a person chose there. */
+/** The place in the page, with the choices made there. */
 export interface Route {
   /** of the link, as it stands in the address */
   readonly path: string;
@@ -19,7 +19,7 @@ function decoded(segment: string): string {
   try {
     return decodeURIComponent(segment);
   } catch {
-    // URIError: somebody typed a lone per cent sign.
+    // URIError: a lone per cent sign.
     return segment;
   }
 }

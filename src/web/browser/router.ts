@@ -12,7 +12,7 @@ function addressNow(): string {
   return location.pathname + location.search;
 }
 
-/** The route that is shown; the component is drawn anew when it changes. */
+/** The present route; the component is redrawn when it changes. */
 export function useRoute(): Route {
   return routeOf(useStore(address));
 }
@@ -24,12 +24,12 @@ export function useRoute(): Route {
  */
 export function navigate(to: string, { replace = false }: { readonly replace?: boolean } = {}): void {
   const target = new URL(to, location.href);
-  // Nothing that is shown here leads elsewhere.
+  // This page has no links to other origins.
   if (target.origin !== location.origin) return;
   const next = target.pathname + target.search;
   if (next === address.get()) return;
   const isElsewhere = target.pathname !== location.pathname;
-  // The chunks of another version are gone: the next place is loaded from the appliance as a whole.
+  // An upgraded appliance has other chunks: the next place is loaded as a whole page.
   if (isElsewhere && isUpgraded.get()) {
     location.assign(target);
     return;
@@ -57,7 +57,7 @@ export interface LinkProps {
   readonly children?: ComponentChildren;
 }
 
-/** A link of this page. New tabs and windows open as they do for any link. */
+/** A link within this page. Modified clicks open tabs and windows as for any link. */
 export function Link({ href, replace = false, onClick, ...rest }: LinkProps) {
   const follow = (event: MouseEvent) => {
     onClick?.(event);

@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { createStore, useStore } from "../data/store.ts";
 
-/** What a person chose: to follow the system, or one of both. */
+/** The chosen theme. */
 export type ThemeChoice = "system" | "light" | "dark";
 
 const KEY = "coppice.theme";
@@ -45,7 +45,7 @@ export function chooseTheme(choice: ThemeChoice): void {
   themeChoice.set(choice);
 }
 
-/** The theme that is seen; the component is drawn anew when it changes. */
+/** The visible theme; the component is redrawn when it changes. */
 export function useTheme(): "light" | "dark" {
   return useStore(theme);
 }

@@ -7,21 +7,20 @@ import { problemOf } from "./problem.ts";
 import { csrf, onSessionChange } from "./session.ts";
 import { isPageVisible } from "./visibility.ts";
 
-/** How long a stream is kept for a view that is still to come, in `milliseconds`. */
+/** How long an early stream stays open without a handler, in `milliseconds`. */
 const EARLY_MS = 5_000;
 /** Pauses before a stream that ended is opened again, in `milliseconds`. */
 const AGAIN_MS = [250, 1_000, 4_000, 15_000] as const;
 
 const handlers = new Set<(change: Change) => void>();
 let stream: AbortController | null = null;
-/** What is shown is as it was when the stream began, or later; or there is no stream for this session. */
+/** True after `resync`: the stream has begun, or this session may not read one. */
 let hasBegun = false;
 
 /**
- * Calls `handle` for each change, while the component is shown. The page has one stream, which is open while somebody
- * listens and the page is seen. `resync` comes each time that the stream begins, the first time included, and after
- * something was missed: whoever listens then loads what it shows, and applies what follows. It also comes once where the
- * session may not listen to changes.
+ * Calls `handle` for each change while the component is shown. The page has one stream, which is open while there are
+ * handlers and the page is visible. `resync` comes whenever the stream begins, and after missed changes: the handler
+ * then loads its data, and applies the changes that follow. It also comes once if the session may not read the stream.
  */
 export function useChanges(handle: (change: Change) => void): void {
   const latest = useRef(handle);
@@ -43,7 +42,7 @@ export function followChanges(handle: (change: Change) => void): () => void {
   };
 }
 
-/** Changes of operations that come within this time are told as one, in `milliseconds`. */
+/** Changes of operations within this time count as one, in `milliseconds`. */
 const SETTLE_MS = 250;
 
 /** Calls `again` when operations of the account have changed, while the component is shown. */
@@ -62,8 +61,8 @@ export function useOperationChanges(again: () => void): void {
 }
 
 /**
- * Opens the stream while the session and the view are still to come: whoever listens then loads at once. It is closed when
- * nobody does.
+ * Opens the stream before the session and the view are there, so that the first handler can load at once. Without a
+ * handler it is closed again.
  */
 export function listenEarly(): void {
   if (csrf() === "" || !isPageVisible.get() || stream !== null) return;
@@ -71,7 +70,7 @@ export function listenEarly(): void {
   setTimeout(keepListening, EARLY_MS);
 }
 
-/** Opens the stream if somebody listens and the page is seen, and closes it otherwise. */
+/** Opens the stream if there are handlers and the page is visible, and closes it otherwise. */
 function keepListening(): void {
   if (handlers.size === 0 || !isPageVisible.get()) stop();
   else if (stream === null) void listen();
@@ -102,7 +101,7 @@ async function listen(): Promise<void> {
       }
     } catch (error) {
       if (own.signal.aborted) return;
-      // Nothing tells of changes: what there is now is shown all the same.
+      // Without a stream the present state is shown all the same.
       if (!hasBegun) tell({ type: "resync" });
       hasBegun = true;
       const { status } = problemOf(error);
@@ -110,7 +109,7 @@ async function listen(): Promise<void> {
     }
     if (own.signal.aborted) return;
     const againMs = AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)] ?? 0;
-    // While the appliance is away, whoever looks for it says when it is back.
+    // While the appliance is away, `connection` reports when it is back.
     await untilReturn(own.signal, connection.get() === "there" ? againMs : undefined);
   }
 }

@@ -1,6 +1,6 @@
 import { createStore } from "./store.ts";
 
-/** Pauses between two looks for an appliance that does not answer, in `milliseconds`. */
+/** Pauses between requests to an appliance that does not answer, in `milliseconds`. */
 const LOOK_MS = [500, 1_000, 2_000, 4_000] as const;
 
 /** Whether the appliance answers: `away` while it restarts, or while the network is gone. */
@@ -8,13 +8,13 @@ export const connection = createStore<"there" | "away">("there");
 
 const returned = new Set<() => void>();
 
-/** Calls `again` each time that the appliance answers after it was away. @returns ends it */
+/** Calls `again` whenever the appliance is back. @returns stops that */
 export function onReturn(again: () => void): () => void {
   returned.add(again);
   return () => returned.delete(again);
 }
 
-/** Ends when the appliance answers after it was away, after a time in `milliseconds` if one is given, or when `signal` fires. */
+/** Resolves when the appliance is back, after a time in `milliseconds` if there is one, or when `signal` fires. */
 export function untilReturn(signal: AbortSignal, milliseconds?: number): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   const end = () => resolve();
@@ -52,7 +52,7 @@ async function lookUntilThere(look: () => Promise<boolean>): Promise<void> {
   }
 }
 
-/** Ends after a time, or when the browser finds a network again. */
+/** Resolves after a time, or when the browser is online again. */
 function pauseOrOnline(milliseconds: number): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   const timer = setTimeout(resolve, milliseconds);

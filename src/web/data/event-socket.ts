@@ -1,4 +1,4 @@
-/** As the appliance knows it: binary messages are pieces of an event stream, and the page tells how many bytes it has taken. */
+/** The subprotocol: binary messages are pieces of an event stream, and the page acknowledges their bytes. */
 const EVENTS = "v1.events.coppice";
 /** Code of a stream that has come to its end. */
 const CLOSE_NORMAL = 1000;
@@ -33,7 +33,7 @@ export async function openEventSocket(
   return isOpen ? new Response(body, { headers: { "content-type": "text/event-stream" } }) : null;
 }
 
-/** The bytes of the socket's messages. What was taken out of it makes room for more on the way. */
+/** The bytes of the socket's messages. Bytes that were read are acknowledged, which lets more come. */
 function bodyOf(socket: WebSocket, signal?: AbortSignal | null): ReadableStream<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let takenBytes = 0;

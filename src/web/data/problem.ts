@@ -57,7 +57,7 @@ export function problemOf(error: unknown): Problem {
   return new Problem(message, { code: "page", cause: error });
 }
 
-/** True for the error of something that was left on purpose, which nobody is to be told about. */
+/** True for the error of work that was aborted on purpose; it is not shown. */
 export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === "AbortError";
 }

@@ -3,11 +3,11 @@ import { mayDo } from "./grants.ts";
 import { Problem, problemOf } from "./problem.ts";
 import { createStore, useStore } from "./store.ts";
 
-/** Who is signed in, as `GET /web/session` tells it. */
+/** The signed-in account, as `GET /web/session` reports it. */
 export interface Session {
   readonly account: string;
   readonly scopes: readonly string[];
-  /** goes along with every request: a cookie alone goes to every port of a host */
+  /** sent with every request: browsers send the cookie alone to every port of a host */
   readonly csrf: string;
   /** when the token of the session expires, in the form of RFC 3339 */
   readonly token_expires_at: string;
@@ -17,36 +17,36 @@ export interface Session {
 
 type SessionState =
   | { readonly is: "unknown" }
-  /** `hasEnded`: somebody was signed in on this page before */
+  /** `hasEnded`: this page had a session before */
   | { readonly is: "out"; readonly hasEnded: boolean }
   | { readonly is: "in"; readonly session: Session };
 
 export const sessionState = createStore<SessionState>({ is: "unknown" });
-/** True when the appliance now is of another version than the one that this page came from. */
+/** True if the appliance was upgraded since it sent this page. */
 export const isUpgraded = createStore(false);
 
 const ADDRESS = "/web/session";
-/** Where the browser keeps the half of a session that is no cookie; tabs share it. */
+/** Storage key of the half of a session that is not the cookie; tabs share it. */
 const KEPT_AT = "coppice.csrf";
 
-/** What each request carries as `x-csrf-token`; empty where nobody is signed in. Another tab may have signed in anew. */
+/** Value of `x-csrf-token` in each request; empty when signed out. Another tab may have changed it. */
 export function csrf(): string {
   return localStorage.getItem(KEPT_AT) ?? "";
 }
 
 const leaving = new Set<() => void>();
 
-/** Calls `forget` when a session ends or another begins: what was loaded may not be the next account's. */
+/** Calls `forget` when a session ends or another begins: loaded data may belong to another account. */
 export function onSessionChange(forget: () => void): void {
   leaving.add(forget);
 }
 
 /**
- * Finds out who is signed in. An appliance that does not answer is waited for.
+ * Reads the session. If the appliance does not answer, it is asked again until it does.
  * @returns false when there was no answer
  */
 export async function loadSession(): Promise<boolean> {
-  // Without this half nobody is signed in; while the appliance is away, the request also finds out whether it is back.
+  // Without this half there is no session; while the appliance is away, the request also finds out whether it is back.
   if (csrf() === "" && connection.get() === "there") {
     endSession();
     return true;
@@ -60,13 +60,13 @@ export async function loadSession(): Promise<boolean> {
     noteSilence(loadSession);
     return false;
   }
-  // Something in front of the appliance answers in its place.
+  // A proxy answered in place of the appliance.
   if (response.status >= 500) {
     noteSilence(loadSession);
     return false;
   }
   if (response.ok) begin((await response.json()) as Session);
-  // Somebody may have signed in here meanwhile.
+  // Another session may have begun meanwhile.
   else if (key === csrf()) endSession();
   if (connection.get() === "away") noteAnswer();
   return true;
@@ -74,7 +74,7 @@ export async function loadSession(): Promise<boolean> {
 
 /** Signs in by a token. @throws Problem */
 export async function signIn(token: string): Promise<void> {
-  // The session that this browser has ends, for which its key is needed, too.
+  // This ends the browser's previous session, which takes its key.
   const headers = { "content-type": "application/json", "x-csrf-token": csrf() };
   const response = await fetch(ADDRESS, { method: "POST", headers, body: JSON.stringify({ token }) }).catch(() => {
     throw new Problem("The appliance does not answer.", { code: "unreachable" });
@@ -85,7 +85,7 @@ export async function signIn(token: string): Promise<void> {
   begin(session);
 }
 
-/** Signs out here, and ends the session at the appliance. @throws Problem when it could not be told, and the session goes on */
+/** Signs out, and ends the session at the appliance. @throws Problem if the appliance could not end it */
 export async function signOut(): Promise<void> {
   const state = sessionState.get();
   if (state.is !== "in") return;
@@ -120,13 +120,13 @@ function begin(session: Session): void {
   if (state.is === "in") {
     if (state.session.version !== session.version) isUpgraded.set(true);
     if (state.session.account !== session.account) for (const forget of leaving) forget();
-    // Nothing has changed: nothing is drawn anew.
+    // Unchanged: nothing is redrawn.
     if (JSON.stringify(state.session) === JSON.stringify(session)) return;
   }
   sessionState.set({ is: "in", session });
 }
 
-/** The problem that an answer of an error status tells. */
+/** The problem in an answer with an error status. */
 export async function refusalOf(response: Response): Promise<Problem> {
   const retryAfter = Number(response.headers.get("retry-after") ?? Number.NaN);
   const facts = { status: response.status, retryAfterSeconds: Number.isFinite(retryAfter) ? retryAfter : null };
@@ -158,7 +158,7 @@ export interface SignedIn extends Session {
   signOut(): Promise<void>;
 }
 
-/** Who is signed in. Views are drawn only while somebody is. */
+/** The present session. Views are drawn only while there is one. */
 export function useSession(): SignedIn {
   const state = useStore(sessionState);
   const session = state.is === "in" ? state.session : NOBODY;

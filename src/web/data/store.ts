@@ -25,7 +25,7 @@ export function createStore<T>(initial: T): Store<T> {
   };
 }
 
-/** The value of a store; the component is drawn anew when it changes. */
+/** The value of a store; the component is redrawn when it changes. */
 export function useStore<T>(store: Store<T>): T {
   const [, redraw] = useState(0);
   const seen = store.get();

@@ -1,11 +1,11 @@
 import { createStore } from "./store.ts";
 
-/** How long a hidden page counts as seen, in `milliseconds`: going to another tab and back loads nothing anew. */
+/** A page counts as visible this long after it was hidden, in `milliseconds`: a look at another tab reloads nothing. */
 const HIDDEN_MS = 5_000;
 
 /**
- * Whether somebody sees the page, or saw it a moment ago. A page that nobody sees gives its streams back: the appliance has
- * a limited number of them, and where there are no WebSockets, all tabs of a browser share six connections to a host.
+ * Whether the page is visible, or was a moment ago. A hidden page closes its streams: their number is limited, and
+ * without WebSockets all tabs of a browser share six connections to a host.
  */
 export const isPageVisible = createStore(document.visibilityState === "visible");
 

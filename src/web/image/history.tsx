@@ -14,7 +14,7 @@ import { Badge, kindLabel, StatusMark } from "../parts/status-mark.tsx";
 import { shortId } from "../text/format.ts";
 import { linkTo } from "./link.ts";
 
-/** Steps that are read at once. */
+/** Steps per request. */
 const STEPS_COUNT = 100;
 
 /** How an image came to be: its steps back to the import. */
@@ -121,7 +121,7 @@ function commandText(command: readonly string[]): string {
   return command.map(shellWord).join(" ");
 }
 
-/** How the run ended; nothing for an import, or for a checkpoint, whose run went on. */
+/** The end of the run; nothing for an import, or for a checkpoint, whose run continued. */
 function End({ step }: { readonly step: ImageStep }) {
   if (step.kind !== "instance") return null;
   return <StatusMark status="SUCCESS" exitCode={step.exit_code} isTimedOut={step.timed_out} />;

@@ -3,7 +3,7 @@ import { type EncodedPath, pathInQuery, ROOT } from "./paths.ts";
 export const VIEWS = ["files", "changes", "history", "search"] as const;
 export type ImageViewName = (typeof VIEWS)[number];
 
-/** What a link of an image names. */
+/** The parts of a link to an image. */
 export interface ImageLink {
   readonly image: string;
   readonly view: ImageViewName;

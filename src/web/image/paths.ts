@@ -46,7 +46,7 @@ function normalised(bytes: Uint8Array): EncodedPath {
   return `/${parts.join("/")}` as EncodedPath;
 }
 
-/** What the API says of a path. */
+/** The path of an item of the API. */
 export function pathFrom(answer: { readonly path: string; readonly path_base64?: string | undefined }): EncodedPath {
   const { path, path_base64: bytes } = answer;
   return normalised(bytes === undefined ? new TextEncoder().encode(path) : fromBase64(bytes));

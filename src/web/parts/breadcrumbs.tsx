@@ -7,7 +7,7 @@ export interface Crumb {
   readonly href?: string;
 }
 
-/** The way to what is shown. */
+/** Breadcrumbs: links to the places above this one. */
 export function Breadcrumbs({
   label = "Breadcrumb",
   crumbs,

@@ -8,10 +8,10 @@ import { ProblemNote } from "./problem-note.tsx";
 export interface DialogProps {
   readonly title: ComponentChildren;
   readonly isWide?: boolean;
-  /** it was closed, by Escape, by a click beside it or by its button; whoever shows it stops to */
+  /** called on Escape, a click outside or the close button; the caller then removes the dialog */
   readonly onClose: () => void;
   readonly children?: ComponentChildren;
-  /** buttons below, the one that goes on last */
+  /** buttons at the bottom, the main one last */
   readonly actions?: ComponentChildren;
 }
 

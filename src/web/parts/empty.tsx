@@ -10,7 +10,7 @@ export interface EmptyProps {
   readonly action?: ComponentChildren;
 }
 
-/** Nothing is there: says what to do next. */
+/** An empty place: says what to do next. */
 export function Empty({ title, text, command, action }: EmptyProps) {
   return (
     <div class="empty">

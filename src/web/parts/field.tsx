@@ -2,7 +2,7 @@ import type { ComponentChildren, Ref } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { classes } from "./classes.ts";
 
-/** Time after the last key until a text is told, in `milliseconds`: browsers limit changes of links. */
+/** Time from the last key until a text counts, in `milliseconds`: browsers limit changes of links. */
 const REST_MS = 400;
 
 interface Labelled {
@@ -178,14 +178,14 @@ export function Checkbox({ label, hint, isChecked, onChecked, disabled }: Checkb
 
 /**
  * A text as it is typed, for a field; follows `value` when that changes.
- * @param tell is called with the text when the typing rests
+ * @param tell is called with the text after a pause in typing
  */
 export function useTyped(value: string, tell: (text: string) => void): readonly [string, (text: string) => void] {
   const [text, setText] = useState(value);
-  // What it depends on may have changed when the typing rests.
+  // Calls the function of the latest drawing.
   const latest = useRef(tell);
   latest.current = tell;
-  // At once: a letter that is typed after the text was told must not be taken back.
+  // Before the next key: an effect after it would take a letter back.
   useLayoutEffect(() => setText(value), [value]);
   useEffect(() => {
     if (text === value) return;

@@ -45,7 +45,7 @@ const STROKES = {
 
 export type IconName = keyof typeof STROKES;
 
-/** A picture beside a word or on a button that has a label: screen readers pass over it. */
+/** A picture next to a word, or on a labelled button: screen readers ignore it. */
 export function Icon({ name }: { readonly name: IconName }) {
   return (
     <svg class="icon" viewBox="0 0 16 16" aria-hidden="true">

@@ -75,7 +75,7 @@ export interface MenuListProps {
   /** what it belongs to, in `CSS pixels` of the window: a button, a row, or the place of the pointer */
   readonly at: () => DOMRect;
   readonly onClose: () => void;
-  /** gets the focus back; a click on it does not count as one beside the menu */
+  /** gets the focus back; a click on it does not close the menu */
   readonly opener?: HTMLElement | null;
 }
 
@@ -102,7 +102,7 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
       removeEventListener("resize", stay);
     };
   }, []);
-  // What it belongs to may have moved while both were drawn.
+  // Its opener may have moved while both were drawn.
   useEffect(() => {
     if (list.current !== null) place(list.current, at());
   }, []);

@@ -11,7 +11,7 @@ export interface ProblemNoteProps {
   readonly onRetry?: () => void;
 }
 
-/** What happened, and what helps. */
+/** A problem, and what helps. */
 export function ProblemNote({ problem, title, onRetry }: ProblemNoteProps) {
   const help = helpFor(problem);
   return (

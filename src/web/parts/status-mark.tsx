@@ -3,12 +3,12 @@ import type { OperationStatus } from "../../client/types.ts";
 import { KIND_FACTS, type OperationKind } from "../../domain/operation.ts";
 import { classes } from "./classes.ts";
 
-/** What an operation of each kind is called, in all views. */
+/** Names of the kinds of operations, in all views. */
 export const kindLabel = (kind: OperationKind): string => KIND_FACTS[kind].label;
 
 export type BadgeTone = "neutral" | "accent" | "warning" | "danger";
 
-/** A word or a figure beside what it is about, such as a tag. */
+/** A word or a figure next to its subject, such as a tag. */
 export function Badge({
   tone = "neutral",
   children,

@@ -31,7 +31,7 @@ export function useToast(): typeof show {
   return show;
 }
 
-/** Where the notes are; the frame has one. */
+/** Shows the notes; the frame has one. */
 export function Toasts() {
   const shown = useStore(toasts);
   return (

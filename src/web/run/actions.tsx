@@ -24,7 +24,7 @@ interface ActionsProps {
 
 type Asking = "stop" | "checkpoint" | "extend" | null;
 
-/** What can be done with an operation now. */
+/** The possible actions on an operation. */
 export function RunActions({ operation, asked, onChange }: ActionsProps) {
   const { may } = useSession();
   const [asking, setAsking] = useState<Asking>(null);

@@ -8,7 +8,7 @@ import type { Feed } from "./feed-reader.ts";
 /** Events that a table shows; the newest are of most interest. */
 const SHOWN_COUNT = 200;
 
-/** What the operation did, but for output. */
+/** Events of the operation without output. */
 export function EventList({ feed }: { readonly feed: Feed }) {
   const { events, droppedEventsCount } = feed;
   if (events.length === 0) return <Empty title="Nothing has happened yet" text="Events appear here as they happen." />;

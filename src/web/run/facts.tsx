@@ -78,7 +78,7 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
   );
 }
 
-/** What a command had used when something else ended it. */
+/** The use of a command that something else ended. */
 function usedUntil({ error }: Operation): { readonly cpu_time_ms?: number; readonly memory_bytes?: number } {
   const { cpu_time_ms: cpu, memory_bytes: memory } = error?.details ?? {};
   return {

@@ -126,7 +126,7 @@ export class FeedReader {
   #plan(): void {
     if (this.#isDue) return;
     this.#isDue = true;
-    // A page that nobody sees gets no frames; it is drawn when it is seen again.
+    // A hidden page gets no frames; it is drawn when it is visible again.
     requestAnimationFrame(() => this.#draw());
   }
 

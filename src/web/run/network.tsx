@@ -14,7 +14,7 @@ interface NetworkPanelProps {
   readonly feed: Feed;
 }
 
-/** What a run may reach, and what it reached and was refused. */
+/** The network rules of a run, and its allowed and refused connections. */
 export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
   const { result } = operation;
   const audit = operation.network ?? (result !== undefined && "exit_code" in result ? result.network : undefined);
@@ -95,7 +95,7 @@ function rowOf(entry: NetworkEntry): Row {
   return { key: `${host} ${port} ${verdict}`, host, port, verdict, entry };
 }
 
-/** While it runs, the first connection of each kind is told. */
+/** During the run, the first connection of each kind is reported. */
 function liveRows({ events }: Feed): Row[] {
   return events
     .filter(({ type }) => type === "network")
@@ -105,7 +105,7 @@ function liveRows({ events }: Feed): Row[] {
     });
 }
 
-/** What became of connections, in words. */
+/** Outcomes of connections, in words. */
 const VERDICTS: Readonly<Record<string, string>> = {
   allowed: "Reached",
   denied: "Refused by the rules",

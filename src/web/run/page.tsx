@@ -232,7 +232,7 @@ function emptyText(operation: Operation, { isOver }: Feed): string {
   return isOver ? "Nothing was written." : "Nothing was written yet.";
 }
 
-/** Nobody has an operation of that id, or it cannot be read. */
+/** The operation does not exist, or cannot be read. */
 function Missing({
   id,
   problem,

@@ -39,7 +39,7 @@ interface ProcessPanelProps {
   readonly onTerminal: (spid: number) => void;
 }
 
-/** The processes of a run: the command, and those beside it. */
+/** The processes of a run: the command, and further ones. */
 export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: ProcessPanelProps) {
   const list = useResource(`processes ${id}`, (signal) => listOf(id, signal));
   const [isStarting, setStarting] = useState(false);
@@ -152,7 +152,7 @@ function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
   const [hasTerminal, setTerminal] = useState(false);
   return (
     <Confirm
-      title="Start a process beside the command"
+      title="Start another process"
       action="Start"
       isReady={line.trim() !== ""}
       onClose={onClose}
@@ -171,12 +171,12 @@ function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
   );
 }
 
-/** What a process with a terminal is asked to be; its size is that of the screen as soon as somebody attaches. */
+/** Request for a process with a terminal; attaching sets its size to that of the screen. */
 const TERMINAL: Partial<ProcessRequest> = {
   pty: { rows: 24, cols: 80 },
   stdin_open: true,
   env: { TERM: "xterm-256color" },
-  // What is written before somebody attaches has to be in the log.
+  // Output before the first attachment must be in the log.
   truncate_output_at: 10_485_760,
 };
 

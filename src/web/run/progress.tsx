@@ -9,7 +9,7 @@ interface Step {
   readonly sizeBytes: number | null;
 }
 
-/** The steps of an import or a checkpoint, the last of which goes on. */
+/** The steps of an import or a checkpoint; the last one is in progress. */
 export function ProgressPanel({ operation, feed }: { readonly operation: Operation; readonly feed: Feed }) {
   const steps = feed.events
     .filter(({ type }) => type === "progress")

@@ -1,7 +1,7 @@
 import type { AskedOperation } from "../../client/types.ts";
 import { shellLine } from "./form/shell-words.ts";
 
-/** What an operation was asked to do, in a line. */
+/** The request of an operation, in a line. */
 export function requestText(asked: AskedOperation): string {
   if (asked.kind === "instance") {
     const { command, args, shell } = asked;

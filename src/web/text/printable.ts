@@ -1,6 +1,6 @@
 import { STRAY_SELECTOR, UNSEEN_CHARACTERS } from "../../domain/text/unseen.ts";
 
-/** What has no shape, with soft hyphens, separators of lines and halves of surrogate pairs: it changes how a text is seen. */
+/** Invisible characters, soft hyphens, line separators and lone surrogates: they change how text looks. */
 const HIDDEN = `[\\u00ad\\u2028\\u2029${UNSEEN_CHARACTERS}]|${STRAY_SELECTOR}|\\p{Surrogate}`;
 
 const HAS_HIDDEN = new RegExp(HIDDEN, "u");

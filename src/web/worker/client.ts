@@ -21,7 +21,7 @@ interface Waiting {
   readonly settle: (answer: AnswerMessage | Error) => void;
 }
 
-/** What of a worker is used. */
+/** The used part of a worker. */
 export type WorkerLike = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
 
 /**

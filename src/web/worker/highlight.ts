@@ -27,7 +27,7 @@ const KINDS: ReadonlyMap<string, number> = new Map(
   TOKEN_KINDS.flatMap((kind, index) => SCOPES[kind].map((scope) => [`hljs-${scope}`, index] as const)),
 );
 
-/** What of a node of lowlight's tree is read. */
+/** The used part of a node of lowlight's tree. */
 interface TreeNode {
   readonly type: string;
   readonly value?: string;
@@ -82,7 +82,7 @@ function tokensOf(root: TreeNode, starts: Uint32Array): Tokens {
   return { triples: Uint32Array.from(triples), firsts };
 }
 
-/** Of the scopes of a node the first one that is known decides; `title function_` is a title. */
+/** The kind of the first known scope of a node: `title function_` is a title. */
 function kindOf({ type, properties }: TreeNode, outer: number): number {
   if (type !== "element" || !Array.isArray(properties?.className)) return outer;
   for (const name of properties.className) {

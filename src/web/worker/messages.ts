@@ -17,7 +17,7 @@ export interface TextRequest {
   readonly bytes: ArrayBuffer;
   /** the encoding of a part that does not begin the file; null: find it out */
   readonly encoding: TextEncoding | null;
-  /** false: the file goes on, so that a last line without an end is left to the next part, unless it is the only one */
+  /** false: the file continues, so a last line without an end belongs to the next part, unless it is the only one */
   readonly isLast: boolean;
 }
 
@@ -26,7 +26,7 @@ export interface TextReply extends TextLines {
   readonly byteStarts: Uint32Array;
   /** number of bytes that the lines come from: where the next part begins */
   readonly taken: number;
-  /** true: the last line goes on in the next part */
+  /** true: the last line continues in the next part */
   readonly isCut: boolean;
 }
 
@@ -60,7 +60,7 @@ export interface DiffReply {
   readonly isComplete: boolean;
 }
 
-/** What the worker does. Each job ends without waiting for anything. */
+/** The jobs of the worker. None of them waits for anything. */
 export interface Jobs {
   readonly text: { readonly request: TextRequest; readonly reply: TextReply };
   readonly highlight: { readonly request: HighlightRequest; readonly reply: Tokens };
@@ -80,7 +80,7 @@ export type AnswerMessage =
   | { readonly id: number; readonly reply: Jobs[JobName]["reply"] }
   | { readonly id: number; readonly problem: string };
 
-/** What tokens can be, with the names of their styles (`.token-keyword`); 0 is plain text, which is no token. */
+/** Kinds of tokens, by the names of their styles (`.token-keyword`); 0 is plain text, which is no token. */
 export const TOKEN_KINDS = [
   "plain",
   "keyword",

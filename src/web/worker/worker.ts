@@ -9,7 +9,7 @@ const HANDLERS: { readonly [Name in JobName]: (request: Jobs[Name]["request"]) =
   diff: compare,
 };
 
-/** What of the worker's global scope is used; the library of types for workers contradicts that for pages. */
+/** The used part of the worker's global scope; the type library for workers contradicts that for pages. */
 const scope = globalThis as unknown as {
   onmessage: ((event: MessageEvent<JobMessage>) => void) | null;
   postMessage(message: AnswerMessage, transfer: Transferable[]): void;

@@ -20,7 +20,7 @@ export interface ForestFilter {
   readonly folds: Folds;
 }
 
-/** What there is to draw. */
+/** The laid-out forest. */
 export interface Drawing {
   readonly layout: Layout;
   readonly forest: Forest;
@@ -38,8 +38,8 @@ export interface Drawing {
 const NOTHING: Layout = { items: [], byKey: new Map(), columns: 0, rows: 0 };
 
 /**
- * The images of an account, and the drawing of them. Rows wait until no drawing is made, and each drawing is made in pieces:
- * so neither many rows nor many images hold up the page.
+ * The images of an account and their drawing. Rows are added between drawings, and each drawing is made in slices, so that
+ * neither many rows nor many images block the page.
  */
 export class Branches {
   #forest = new Forest();
@@ -147,7 +147,7 @@ export class Branches {
     this.#isWorking = false;
   }
 
-  /** While rows come, the first are drawn at once, and then some from time to time: each drawing takes from the time of the rest. */
+  /** The first rows are drawn at once, later ones at intervals: each drawing delays the rows after it. */
   #isDueEarly(): boolean {
     return !this.#isReplacing && performance.now() - this.#drawnEarlyAt >= EARLY_MS;
   }
@@ -228,7 +228,7 @@ export class Branches {
     const isLive = run.state === "waiting" || run.state === "running";
     if (isLive && this.#ended.has(run.id)) return;
     if (!isLive) this.#ended.add(run.id);
-    // Its image is there already, or nobody saw it run.
+    // Its image is drawn already, or its run never was.
     if (
       !isLive &&
       (!forest.runs.has(run.id) || (result !== null && result !== run.imageId && forest.images.has(result)))

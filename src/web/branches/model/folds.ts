@@ -46,7 +46,7 @@ export type Item = Placed &
     | { readonly kind: "more"; readonly images: readonly ImageNode[]; readonly parentId: string | null }
   );
 
-/** What a person opened and folded. */
+/** Items that were opened and folded by hand. */
 export interface Folds {
   /** by image: opened or closed by hand */
   readonly open: ReadonlyMap<string, boolean>;

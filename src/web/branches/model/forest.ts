@@ -1,6 +1,6 @@
 import type { OperationKind } from "../../../domain/operation.ts";
 
-/** What the appliance tells of an image in the forest. */
+/** An image of the forest, as the appliance sends it. */
 export interface ImageRow {
   readonly id: string;
   /** nearest ancestor that exists; null for one that was imported */
@@ -124,7 +124,7 @@ export class Forest {
       if (child.parent === null && this.images.get(child.id) === child) this.#move(child, node);
     }
     this.#awaiting.delete(row.id);
-    // What was told of before its image, and what has become this image.
+    // Images and runs that came before this image, and the run that made it.
     for (const run of [...this.rootRuns]) if (run.imageId === row.id) this.setRun(run);
     this.dropRun(row.operation);
     if (tag !== null) this.tag(row.id, tag);

@@ -1,7 +1,7 @@
 import type { Item } from "./folds.ts";
 import { itemAt, type Layout } from "./layout.ts";
 
-/** Where a key leads. */
+/** A move by a key. */
 export type Step = "up" | "down" | "parent" | "child" | "first" | "last" | "previous" | "next";
 
 function indexOf({ items }: Layout, item: Item): number {
@@ -57,7 +57,7 @@ function nearest(layout: Layout, item: Item, by: -1 | 1): Item {
 export function typedAhead(layout: Layout, from: Item, typed: string, textOf: (item: Item) => string): Item | null {
   const { items } = layout;
   const text = typed.toLowerCase();
-  // A first letter goes on to the next item; more letters may still mean the same one.
+  // A first letter moves to the next item; further letters may still mean the same one.
   const start = indexOf(layout, from) + (text.length === 1 ? 1 : 0);
   for (let offset = 0; offset < items.length; offset++) {
     const item = items[(start + offset) % items.length] as Item;

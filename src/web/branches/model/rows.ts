@@ -16,7 +16,7 @@ const STATES: Readonly<Record<BranchOperation["status"], RunState>> = {
   CANCELLED: "cancelled",
 };
 
-/** What a row says; null for one that is no row of an image or of an operation. */
+/** The row for the drawing; null if it is not about an image or an operation. */
 export function rowOf(wire: BranchRow | Change): Row | null {
   switch (wire.type) {
     case "image":

@@ -1,7 +1,7 @@
 import { shortId } from "../../text/format.ts";
 import type { ImageNode, RunRow } from "./forest.ts";
 
-/** What a search finds: text in tags and commands, in any case, and beginnings of ids, whole or short. */
+/** A search for text in tags and commands, in any case, and for beginnings of whole or short ids. */
 export interface Search {
   readonly text: string;
   finds(image: Pick<ImageNode, "id" | "tag" | "command">): boolean;

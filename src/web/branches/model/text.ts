@@ -9,7 +9,7 @@ export function nameOf({ id, tag }: Pick<ImageNode, "id" | "tag">): string {
   return printable(tag ?? shortId(id));
 }
 
-/** Time that goes on, such as `1:05`. @param milliseconds that passed; clocks may differ, so it may be below 0 */
+/** Elapsed time, such as `1:05`. @param milliseconds since the start; below 0 if the clocks differ */
 export function clockText(milliseconds: number): string {
   const seconds = Math.max(0, Math.floor(milliseconds / 1000));
   const minutes = Math.floor(seconds / 60);
@@ -32,13 +32,13 @@ export function runName({ origin, state }: Pick<RunRow, "origin" | "state">): st
   return origin === "instance" ? STATES[state] : `${KIND_FACTS[origin].label} · ${STATES[state]}`;
 }
 
-/** What went wrong with the command of an image; null when nothing did. */
+/** How the command of an image failed; null if it did not. */
 export function failureOf({ exitCode, timedOut }: Pick<ImageNode, "exitCode" | "timedOut">): string | null {
   if (timedOut) return "Time limit";
   return exitCode === null || exitCode === 0 ? null : `Exit ${exitCode}`;
 }
 
-/** What an item shows first. */
+/** The title of an item. */
 export function titleOf(item: Item): string {
   switch (item.kind) {
     case "image":
@@ -107,7 +107,7 @@ export function isPassedOver(item: Item, search: Search | null): boolean {
   return hiddenBy(item).hits === 0 && !(item.kind === "image" && item.image.isHit);
 }
 
-/** What a screen reader tells of an item in addition to what it shows; empty when there is nothing more. */
+/** The text of an item for screen readers in addition to the visible one; may be empty. */
 export function unseenOf(item: Item): string {
   const { images, hits } = hiddenBy(item);
   const folded = item.kind === "steps" ? ["folded"] : images === 0 ? [] : [`${countOf(images, "image")} folded`];

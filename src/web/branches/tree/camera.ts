@@ -1,6 +1,6 @@
 import { type Area, CARD_HEIGHT_PX, CARD_WIDTH_PX, COLUMN_PX, type Layout, ROW_PX } from "../model/layout.ts";
 
-/** What of the drawing is seen: its point (x, y), in `px` at scale 1, is the left upper corner of the view. */
+/** The visible part of the drawing: (x, y), in `px` at scale 1, is the upper left corner of the view. */
 export interface Camera {
   readonly x: number;
   readonly y: number;

@@ -48,7 +48,7 @@ export function Minimap({ stage, drawing, palette, onMove }: MinimapProps) {
   );
 }
 
-/** Painted anew only when the drawing changes. */
+/** Repainted only when the drawing changes. */
 function Small({ drawing, palette }: { readonly drawing: Drawing; readonly palette: Palette }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useLayoutEffect(() => {

@@ -68,7 +68,7 @@ function paintConnections(context: CanvasRenderingContext2D, scene: Scene): void
   const { firstRow, lastRow, firstColumn, lastColumn } = areaOf(camera, view, 1);
   const lines = { plain: new Path2D(), live: new Path2D(), dim: new Path2D(), cut: new Path2D(), way: new Path2D() };
   const way = wayTo(scene.active);
-  // What begins above the view is drawn from its upper edge on: a fan of thousands has as many long lines.
+  // Lines from above the view are drawn from its upper edge: a fan of thousands has as many long lines.
   const top = camera.y - ROW_PX;
   for (const { from, to, row } of connectedIn(layout, firstRow, lastRow)) {
     if (from.column > lastColumn || from.column + 1 < firstColumn) continue;

@@ -16,14 +16,14 @@ import {
 
 /** Cards that the document has at once; more items than that are painted as marks. */
 const CARDS_MAX = 260;
-/** Below this scale nobody reads a card. */
+/** Cards are unreadable below this scale. */
 const CARDS_FROM_SCALE = 0.5;
 /** How long an item takes to its new place, in `milliseconds`. */
 const MOVING_MS = 140;
 /** The fit button shows no less of an item than that. */
 const FIT_SCALE_MIN = 0.3;
 
-/** What is seen of a drawing, and how it moves when the drawing changes. */
+/** The visible part of a drawing, and its movement when the drawing changes. */
 export class Stage {
   camera: Camera = START;
   view: Size = { width: 0, height: 0 };
@@ -45,7 +45,7 @@ export class Stage {
   /**
    * Takes a new drawing: what a person looks at stays where it is, and what has a new place goes there.
    * @param isComplete false: more images are on their way, and the view stays at the beginning
-   * @param now `milliseconds` of a clock that goes on
+   * @param now `milliseconds` of a monotonic clock
    * @returns false when there is nothing new
    */
   follow(layout: Layout, activeKey: string | null, isComplete: boolean, now: number): boolean {

@@ -20,7 +20,7 @@ export interface FormProps {
   /** the item to scroll to; a new object scrolls again */
   readonly shown: { readonly key: string } | null;
   readonly onSelect: (item: Item) => void;
-  /** it was clicked: selects it, or takes it for what somebody is asked to choose */
+  /** a click: selects the item, or picks it for a comparison */
   readonly onPick: (item: Item) => void;
   readonly onToggle: (item: Item) => void;
   readonly onOpen: (item: Item) => void;
@@ -35,7 +35,7 @@ interface TreeProps extends FormProps {
   readonly control: RefObject<StageControl | null>;
 }
 
-/** What buttons and keys do with the stage. */
+/** Control of the stage by buttons and keys. */
 export interface StageControl {
   fit(): void;
   zoom(factor: number): void;
@@ -45,7 +45,7 @@ export function idOf(item: Item): string {
   return `branches-${item.key}`;
 }
 
-/** The drawing as a tree that one pans and zooms: cards in the document for what is seen, lines on a canvas below them. */
+/** The drawing as a tree that pans and zooms: cards for the visible items, and a canvas with the lines below them. */
 export function TreeView(props: TreeProps) {
   const { drawing, activeKey } = props;
   const [, redraw] = useReducer((count: number) => count + 1, 0);
@@ -253,7 +253,7 @@ export function stateClasses(item: Item, { drawing, activeKey, comparedKey }: Fo
   return Object.entries(states).flatMap(([name, holds]) => (holds ? [name] : []));
 }
 
-/** What an item is for a screen reader, in both forms. Its name is what it shows. */
+/** Attributes of an item for screen readers, in both forms. Its name is its visible text. */
 export function treeItem(item: Item, { activeKey }: FormProps) {
   const isFold = item.kind === "steps" || item.kind === "more";
   const hasMore = isFold || (item.kind === "image" && item.image.children.length + item.image.runs.length > 0);

@@ -10,7 +10,7 @@ import type { Stage } from "./stage.ts";
 const PANS_FROM_PX = 4;
 /** A step of a wheel in lines, in `px`. */
 const LINE_PX = 32;
-/** What a wheel of 100 px does to the scale. */
+/** Change of the scale by a wheel step of 100 px. */
 const WHEEL_ZOOM = 1.25;
 
 export type Act = "select" | "toggle" | "open" | "menu";

@@ -25,7 +25,7 @@ interface Choice {
 const OTHER = "other";
 const PARENT = "its parent";
 
-/** Chooses the image to compare with: the parent, another ancestor, one with a tag, or any by its name. */
+/** Selects the image to compare with: the parent, another ancestor, a tagged one, or any by its name. */
 export function BasePicker({ link }: { readonly link: ImageLink }) {
   const { image, fields } = link;
   const against = fields.get("against") ?? "";

@@ -24,7 +24,7 @@ import { ChangeMark, Counts } from "./marks.tsx";
 /** Rows that are open at the beginning. */
 const FIRST_ROWS = 60;
 
-/** What changed since the parent, or since any other image. */
+/** Changes since the parent, or since any other image. */
 export function ChangesView({ link }: { readonly link: ImageLink }) {
   const { image, fields } = link;
   const against = fields.get("against");
@@ -32,7 +32,7 @@ export function ChangesView({ link }: { readonly link: ImageLink }) {
   const { value, problem, isLoading, reload } = useLoaded<Changes>(`${image} ${against} ${itemsMax}`, (signal, tell) =>
     readChanges({ image, against, itemsMax }, signal, tell),
   );
-  // The list is made anew beside a difference, and without one.
+  // Opening or closing a difference makes another list.
   const section = useFocusKept(link.path, value !== undefined);
   return (
     <section ref={section} class="image-changes stack gap-3 shrink" aria-label="Changes">
@@ -113,7 +113,7 @@ function nearestRow(rows: readonly ChangeRow[], path: EncodedPath): number {
 }
 
 function Tree({ link, changes: { root } }: { readonly link: ImageLink; readonly changes: Changes }) {
-  // What a person has opened and closed, beside what is open at the beginning.
+  // Directories that were opened or closed by hand.
   const [toggled, setToggled] = useState<ReadonlySet<EncodedPath>>(new Set());
   const first = useMemo(() => {
     const open = firstOpen(root, FIRST_ROWS);
@@ -175,7 +175,7 @@ function isFoldable({ path, children }: ChangeNode): boolean {
   return children.length > 0 && path !== ROOT;
 }
 
-/** What an arrow key does in a tree: opens or closes the directory, or goes to another row. */
+/** Handles an arrow key in the tree: opens or closes the directory, or moves to another row. */
 function keyStep(key: string, rows: readonly ChangeRow[], index: number, isOpen: boolean): "toggle" | number | null {
   const row = rows[index];
   const isFolder = row !== undefined && isFoldable(row.node);

@@ -22,7 +22,7 @@ interface SeenRow {
   readonly part: number;
 }
 
-/** Characters of a side beside its text: the number, the sign and the room between them. */
+/** Characters of a side without its text: the number, the sign and the space between them. */
 const BESIDE_CHARACTERS = 11;
 /** Characters that both sides need together, so that they stand side by side. */
 const BESIDE_COLUMNS_MIN = 40;

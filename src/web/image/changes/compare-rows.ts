@@ -97,7 +97,7 @@ function below(rows: CompareRow[], { left, right, removed, added }: Replaced): v
   }
 }
 
-/** What differs in two lines that stand for each other: what is neither in a common beginning nor in a common end. */
+/** The differing part of two corresponding lines: between their common beginning and their common end. */
 export function changedRange(before: string, after: string): { readonly head: number; readonly tail: number } {
   const shortest = Math.min(before.length, after.length);
   let head = 0;

@@ -117,7 +117,7 @@ function Facts({ item }: { readonly item: DiffItem }) {
   );
 }
 
-/** What came of reading both sides. */
+/** Both sides after they were read. */
 type Compared =
   | { readonly is: "text"; readonly reply: DiffReply; readonly isCut: boolean }
   | { readonly is: "same" }

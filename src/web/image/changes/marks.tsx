@@ -4,7 +4,7 @@ import type { ChangeCounts } from "./change-tree.ts";
 
 const CHANGE_MARKS = { added: "+", changed: "~", removed: "−" } as const;
 
-/** A sign beside the colour, which not everybody sees. */
+/** A sign in addition to the colour, which not everybody sees. */
 export function ChangeMark({ change }: { readonly change: keyof typeof CHANGE_MARKS | null }) {
   if (change === null) return <span class="image-mark rigid strong" />;
   return (

@@ -141,7 +141,7 @@ function useOrder(listing: Listing, key: SortKey, isDescending: boolean, filter:
       (order) => {
         if (!leaving.signal.aborted) setShown({ items, order });
       },
-      // Nobody waits for it any more.
+      // The component has asked for another order, or is gone.
       () => undefined,
     );
     return () => leaving.abort();

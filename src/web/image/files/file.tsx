@@ -76,7 +76,7 @@ function Content({ link, form, part, picture, start }: ContentProps) {
 function FileHead(props: { readonly link: ImageLink; readonly size: number; readonly children: ComponentChildren }) {
   const { link, size, children } = props;
   const { image, path } = link;
-  // The directory is read for a link that leads straight here, too: then it is there when somebody goes up.
+  // The directory is read even for a direct link: then it is there on the way up.
   const { value: item } = useLoaded<ListingItem | null>(`${image} ${path}`, async (signal) => {
     const known = keptItem(image, path);
     if (known === undefined) await readListing({ image, path: parentOf(path) }, signal, () => undefined);
@@ -96,7 +96,7 @@ function FileHead(props: { readonly link: ImageLink; readonly size: number; read
   );
 }
 
-/** What a listing says of the file. Its place is kept while the listing is read, so that nothing moves when it is there. */
+/** Facts of the file from its listing. Their place stays reserved meanwhile, so that nothing moves. */
 function EntryFacts({ item }: { readonly item: ListingItem | undefined }) {
   const target = item?.symlink_to;
   return (

@@ -12,7 +12,7 @@ import { FileView } from "./file.tsx";
 import { useFocusKept } from "./focus.ts";
 import { keptItem, type Listing, readListing } from "./listing-loader.ts";
 
-/** What is at a path: a directory with its entries, or a file. */
+/** The item at a path: a directory with its entries, or a file. */
 type Place = Listing | "file";
 
 /** The files of an image: a directory, or one file. */

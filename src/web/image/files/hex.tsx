@@ -11,7 +11,7 @@ import { readPart } from "./content.ts";
 import { useFocusTaken } from "./focus.ts";
 import { hexRow, offsetText, Parts, parseOffset } from "./hex-rows.ts";
 
-/** What is read at once, in `bytes`, and how many such parts are kept: 4 MiB in all. */
+/** Size of a part, in `bytes`, and number of parts that are cached: 4 MiB in all. */
 const PART_BYTES = 65_536;
 const PARTS_MAX = 64;
 /** Bytes of a row: fewer where the place is narrow. */

@@ -6,14 +6,14 @@ import { ITEMS_ACCEPTED, itemsOf } from "../items.ts";
 import { childOf, type EncodedPath, parentOf, shownName } from "../paths.ts";
 import { contentPath } from "./content.ts";
 
-/** Entries of a directory that are read; whoever looks for others finds them by name. */
+/** Most entries of a directory that are read; the search finds the others. */
 export const ENTRIES_MAX = 200_000;
 /** Entries of directories that are kept, so that going back shows them at once. */
 const KEPT_ENTRIES_MAX = 250_000;
 /** Shortest time between two drawings of a listing that is read, in `milliseconds`: drawing takes longer than reading. */
 const DRAWING_MS = 100;
 
-/** What is in a directory, in the order of the API: by the bytes of names. It grows while it is read. */
+/** Entries of a directory, in the order of the API: by the bytes of names. It grows while it is read. */
 export interface Listing {
   readonly items: readonly ListingItem[];
   readonly isComplete: boolean;
@@ -29,7 +29,7 @@ function keptListing(image: string, path: EncodedPath): Listing | undefined {
   return kept.get(contentPath(image, path, "list"));
 }
 
-/** What a listing that was read says of a path. */
+/** The item of a path in a listing that was read before. */
 export function keptItem(image: string, path: EncodedPath): ListingItem | undefined {
   const parent = parentOf(path);
   const name = shownName(path);

@@ -1,4 +1,4 @@
-/** What the first bytes of a picture tell. */
+/** The facts in the first bytes of a picture. */
 export interface PictureHeader {
   readonly type: "image/png" | "image/jpeg" | "image/gif" | "image/webp" | "image/bmp";
   readonly width: number;
@@ -70,7 +70,7 @@ function jpeg(view: DataView): PictureHeader | null {
   for (let at = 2; at + 9 <= view.byteLength; ) {
     const marker = view.getUint8(at + 1);
     if (view.getUint8(at) !== 0xff) return null;
-    // A fill byte, or a marker without a length: decoders go on right behind it.
+    // A fill byte, or a marker without a length: decoders continue right after it.
     if (marker === 0xff || marker === 0x01 || (marker >= 0xd0 && marker <= 0xd7)) {
       at += marker === 0xff ? 1 : 2;
       continue;

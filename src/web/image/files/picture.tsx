@@ -51,7 +51,7 @@ function PictureFacts({ header: { type, width, height } }: Pick<PictureProps, "h
   );
 }
 
-/** What is too large is not decoded: a small file can hold a picture that fills the memory. */
+/** Large pictures are not decoded: a small file can hold one that fills the memory. */
 function refusalOf({ width, height }: PictureHeader, size: number): Problem | null {
   if (width * height > PIXELS_MAX) {
     const megapixels = countText(Math.round((width * height) / 1e6));

@@ -72,7 +72,7 @@ interface LinesProps {
 function Lines({ link, lines, start, size }: LinesProps) {
   const { fields } = link;
   const wanted = numberIn(fields, "line", 1);
-  // Where a part does not begin the file, the link says which line it begins with, if anybody knows.
+  // The first line of a part within the file is in the link, if it is known.
   const first = start === 0 ? 1 : numberIn(fields, "first", 1);
   const base = first ?? 1;
   const language = useMemo(() => languageOf(shownName(link.path), lineOf(lines, 0).slice(0, 256)), [lines]);
@@ -167,7 +167,7 @@ interface LineCell {
   readonly tokens: Tokens | null;
   readonly rows: TextRows;
   readonly row: number;
-  /** number of the first line; null: nobody knows it */
+  /** number of the first line; null: unknown */
   readonly base: number | null;
   readonly linkToLine: (line: number) => string;
 }
@@ -200,7 +200,7 @@ function lineCells({ lines, tokens, rows, row, base, linkToLine }: LineCell) {
 }
 
 interface PartLinksProps extends LinesProps {
-  /** number of the first line; null: nobody knows it */
+  /** number of the first line; null: unknown */
   readonly first: number | null;
 }
 

@@ -7,7 +7,7 @@ const MEASURED_COUNT = 10;
 const BAR_PIXELS = 20;
 const COLUMNS_MIN = 16;
 
-/** Text of a known length, which nobody sees: {@link useColumns} measures it. */
+/** Invisible text of a known length: {@link useColumns} measures it. */
 export function Measure() {
   return (
     <span class="image-measure small" aria-hidden="true">
@@ -18,9 +18,9 @@ export function Measure() {
 
 /**
  * How many characters of code fit into a place that has a {@link Measure}; 0 until it is known.
- * @param beside characters that are taken by what stands beside the text
+ * @param margin characters that the margins of the text take
  */
-export function useColumns(place: RefObject<HTMLElement | null>, beside: number): number {
+export function useColumns(place: RefObject<HTMLElement | null>, margin: number): number {
   const [columns, setColumns] = useState(0);
   useLayoutEffect(() => {
     const element = place.current;
@@ -29,12 +29,12 @@ export function useColumns(place: RefObject<HTMLElement | null>, beside: number)
       const width = element.querySelector(".image-measure")?.getBoundingClientRect().width ?? 0;
       const character = width / MEASURED_COUNT;
       if (character === 0) return;
-      setColumns(Math.max(COLUMNS_MIN, Math.floor((element.clientWidth - BAR_PIXELS) / character) - beside));
+      setColumns(Math.max(COLUMNS_MIN, Math.floor((element.clientWidth - BAR_PIXELS) / character) - margin));
     };
     measure();
     const observer = new ResizeObserver(measure);
     observer.observe(element);
     return () => observer.disconnect();
-  }, [beside]);
+  }, [margin]);
   return columns;
 }

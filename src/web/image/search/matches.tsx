@@ -32,7 +32,7 @@ export function Matches({ link, pattern }: { readonly link: ImageLink; readonly 
       tell(state);
     }),
   );
-  // What was found stays when the search is stopped, or when a part of it fails.
+  // Results stay when the search is stopped, or when a part of it fails.
   const state = value ?? last;
   const rows = useMemo(() => rowsOf(state?.matches ?? []), [state?.matches]);
   const open = (index: number) => {

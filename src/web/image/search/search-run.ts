@@ -50,7 +50,7 @@ export async function searchText(
   return state;
 }
 
-/** What the end of an answer tells. */
+/** The summary at the end of an answer. */
 interface GrepEnd {
   readonly truncated_by?: readonly string[];
   readonly files_searched?: number;

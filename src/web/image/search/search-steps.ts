@@ -42,7 +42,7 @@ export function searchSteps(
   return files.length > 0 ? [...steps, files] : steps;
 }
 
-/** What a person writes as a name: a part of it, unless it is a glob or a path. */
+/** The glob for a typed name: any name that contains it, unless it is a glob or a path itself. */
 export function globOf(text: string): string {
   const name = text.trim();
   return /[*?[\]{}!/]/.test(name) || name === "" ? name.replace(/^\/+/, "") : `*${name}*`;

@@ -57,7 +57,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
   // A path that is not UTF-8 cannot be written, so it stays until another one is.
   const [below, setBelow] = useState<string | null>(null);
   const [isExact, setExact] = useState(false);
-  // A new form for each link would take the focus away from whoever has just searched.
+  // A new form for each link would take the focus away after a search.
   useLayoutEffect(() => {
     setWanted(fields.get(isByName ? "name" : "text") ?? "");
     setFiles(fields.get("files") ?? "");

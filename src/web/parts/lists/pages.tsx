@@ -18,7 +18,7 @@ export interface PagesProps {
   readonly link: (offset: number) => string;
 }
 
-/** The way to newer and older rows; nothing where all are on one page. */
+/** Links to newer and older rows; nothing if all are on one page. */
 export function Pages({ offset, count, link }: PagesProps) {
   if (offset === 0 && count <= PAGE_ROWS) return null;
   const shown = Math.min(count, PAGE_ROWS);

@@ -26,11 +26,11 @@ export interface VirtualRowsProps {
   /** the row that keys move from; absent: the component keeps it */
   readonly active?: number;
   readonly onActive?: (index: number) => void;
-  /** Enter, or a click on the row beside what is a link or a button */
+  /** Enter, or a click on the row outside of its links and buttons */
   readonly onOpen?: (index: number) => void;
   /** keys that the rows do not use; `index` is the active row */
   readonly onKey?: (event: KeyboardEvent, index: number) => void;
-  /** the rows that are made now: whoever loads them in pages loads these */
+  /** the rendered rows, for callers that load rows in pages */
   readonly onRange?: (first: number, end: number) => void;
 }
 

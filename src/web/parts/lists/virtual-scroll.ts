@@ -1,4 +1,4 @@
-/** Where rows are that exist only while they are seen. All lengths are in `CSS pixels`. */
+/** Positions of rows that exist only while they are visible. All lengths are in `CSS pixels`. */
 
 /** Tallest element that is made: browsers limit them, to 17,800,000 and more. */
 export const ELEMENT_PIXELS_MAX = 8_000_000;
@@ -12,7 +12,7 @@ export interface Extent {
   readonly viewHeight: number;
 }
 
-/** Where the view is: `top` is where the element is scrolled to, `offset` the distance of the view from the first row. */
+/** Position of the view: `top` is that of the scrolled element, `offset` the distance from the first row. */
 export interface Scroll {
   readonly top: number;
   readonly offset: number;

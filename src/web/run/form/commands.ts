@@ -57,7 +57,7 @@ export function coppiceRun({ request, tag, names }: Told): {
   return { text: stdin === undefined ? text : `${producer(stdin)} | ${text}`, unsaid };
 }
 
-/** What writes a standard input that a request has as text. */
+/** The command that writes the standard input of a request. */
 function producer(stdin: string): string {
   const encoded = stdin.startsWith("base64:");
   return encoded ? `${shellLine(["printf", "%s", stdin.slice(7)])} | base64 -d` : shellLine(["printf", "%s", stdin]);

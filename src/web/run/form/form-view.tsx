@@ -68,7 +68,7 @@ function Form({ initial }: { readonly initial: RunForm }) {
   const set = (values: Partial<RunForm>) => setForm((current) => ({ ...current, ...values }));
   const tell = (found: FieldProblems) => {
     setProblems(found);
-    // The first field that is wrong is where to go on.
+    // Moves on to the first wrong field.
     requestAnimationFrame(() => place.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
   };
   const start = async () => {
@@ -130,7 +130,7 @@ function useFirstFocus(place: RefObject<HTMLFormElement | null>): void {
   useEffect(() => {
     if (!isFocusFree()) return;
     const fields = [...(place.current?.querySelectorAll<HTMLInputElement>("input, textarea") ?? [])];
-    // What a link has filled in is not where to begin.
+    // Skips fields that the link has filled in.
     const [first] = fields;
     (fields.slice(0, 2).find(({ value }) => value === "") ?? first)?.focus();
   }, []);

@@ -7,7 +7,7 @@ interface MoreFieldsProps extends FieldsProps {
   readonly mayUseNetwork: boolean;
 }
 
-/** What most runs need not say, in groups that open. */
+/** Fields that most runs leave out, in groups that open. */
 export function MoreFields(props: MoreFieldsProps) {
   const { form, problems } = props;
   const isWrong = (...names: readonly string[]) => names.some((name) => problems[name] !== undefined);

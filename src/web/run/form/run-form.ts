@@ -85,10 +85,10 @@ export const EMPTY_FORM: RunForm = {
   tag: "",
 };
 
-/** Size of a terminal until somebody looks at it. */
+/** Size of a terminal before the first attachment. */
 const TERMINAL = { rows: 24, cols: 80 } as const;
 
-/** What is wrong, by the field of the API. */
+/** Mistakes, by the field of the API. */
 export type FieldProblems = Readonly<Record<string, string>>;
 
 /** The request of a form, or what about it no request can say. What the values may be, the appliance decides. */

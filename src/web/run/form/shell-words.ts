@@ -23,7 +23,7 @@ export function shellLine(words: readonly string[]): string {
   return words.map(quoted).join(" ");
 }
 
-/** What is typed as a line, in words. */
+/** The words of a typed line. */
 export type Words = { readonly words: readonly string[] } | { readonly problem: string };
 
 const ESCAPES: Readonly<Record<string, string>> = { n: "\n", t: "\t", r: "\r", a: "\u0007", b: "\b", f: "\f", v: "\v" };

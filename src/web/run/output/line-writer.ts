@@ -4,7 +4,7 @@ import { PLAIN_STYLE, styleAfter } from "./sgr.ts";
 export const LINE_CHARACTERS_MAX = 4096;
 /** Largest number of changes of style in a line; those beyond are not drawn. */
 const LINE_SPANS_MAX = 256;
-/** What a change of style takes, as `characters`. */
+/** Cost of a change of style, as `characters`. */
 const SPAN_CHARACTERS = 16;
 /** Longest escape sequence that is understood, in `characters`. */
 const ESCAPE_CHARACTERS_MAX = 256;
@@ -16,7 +16,7 @@ export interface Span {
   readonly style: number;
 }
 
-/** What is shown of a line; the line that is being written changes. */
+/** The visible part of a line; the line that is being written changes. */
 export interface WrittenLine {
   text: string;
   /** null: all of it is plain */
@@ -25,7 +25,7 @@ export interface WrittenLine {
   cutCharacters: number;
 }
 
-/** What a line takes, as `characters`. */
+/** Cost of a line, as `characters`. */
 export function charactersOf({ text, spans }: WrittenLine): number {
   return text.length + SPAN_CHARACTERS * (spans?.length ?? 0);
 }
@@ -35,7 +35,7 @@ const BEL = "\u0007";
 // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it finds.
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 const CONTROL_FROM = new RegExp(CONTROL, "g");
-/** What stands for a control character, by its number from here on. */
+/** Symbol of the first control character; the others follow by number. */
 const PICTURES_FROM = 0x2400;
 const PICTURE_OF_DELETE = "\u2421";
 /** Characters of control that are dropped: NUL, BEL, SO, SI. */
@@ -63,7 +63,7 @@ export class LineWriter {
 
   /**
    * @param begin gives the line that is written next
-   * @param grown is told by how much a line has grown, as `charactersOf` measures it
+   * @param grown is called with the growth of a line, as `charactersOf` measures it
    */
   constructor(begin: () => WrittenLine, grown: (characters: number) => void) {
     this.#begin = begin;

@@ -5,7 +5,7 @@ import { charactersOf, LineWriter, type WrittenLine } from "./line-writer.ts";
 /** Bounds of what a view keeps of an output that may have no end. */
 export const KEPT_LINES_MAX = 10_000;
 export const KEPT_CHARACTERS_MAX = 4_194_304;
-/** What a line takes beside its text, as `characters`: empty lines are not free. */
+/** Cost of a line without its text, as `characters`: empty lines are not free. */
 const LINE_OVERHEAD_CHARACTERS = 16;
 /** Dropped lines that stay at the front of the array until they are taken out together. */
 const SLACK_COUNT = 2048;
@@ -43,7 +43,7 @@ export class OutputBuffer {
     this.#pages = pages;
   }
 
-  /** Adds what an event brings; other events than those of output change nothing. */
+  /** Adds the output of an event; other events change nothing. */
   add({ id, time, type, data }: OperationEvent): void {
     this.#time = time;
     this.#event = id;

@@ -223,16 +223,16 @@ const STREAM_LABELS: Readonly<Record<Streams, string>> = {
   stderr: "Standard error",
 };
 
-/** How often a search looks through output that goes on, in `milliseconds`. */
+/** Interval of searches through growing output, in `milliseconds`. */
 const SEARCH_MS = 250;
 
-/** The numbers of the lines that have `words`; of output that goes on they are found anew after a while. */
+/** The numbers of the lines that contain `words`; growing output is searched again at intervals. */
 function useMatches(lines: readonly OutputLine[], words: string): readonly number[] {
   const [matches, setMatches] = useState<readonly number[]>([]);
   const latest = useRef(lines);
   latest.current = lines;
   const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  // Who has written the words may press Enter at once.
+  // Enter may follow at once.
   useLayoutEffect(() => setMatches(linesWith(latest.current, words)), [words]);
   useEffect(() => {
     if (words === "" || timer.current !== null) return;
@@ -256,7 +256,7 @@ interface Earlier {
   leave(): void;
 }
 
-/** What was dropped from the newest lines, page by page. */
+/** Lines before the newest ones, page by page. */
 function useEarlier(id: string, spid: number, feed: Feed): Earlier {
   const [page, setPage] = useState<Page | null>(null);
   const [problem, setProblem] = useState<Problem>();

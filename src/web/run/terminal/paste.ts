@@ -1,4 +1,4 @@
-/** Lines that are shown of text that somebody is about to paste. */
+/** Visible lines of a text before it is pasted. */
 const SHOWN_COUNT = 12;
 
 /** Pasted text without control characters but tabs and ends of lines: an escape could end the paste, and type. */

@@ -44,7 +44,7 @@ const REFUSED_COMMANDS = [
  * inserted, deleted and scrolled, and a character that is repeated.
  */
 const REPEATED_SEQUENCES = ["I", "Z", "L", "M", "S", "T", "b"] as const;
-/** Bytes that are drawn without a look at the clock: xterm.js lets the page go on between two pieces only. */
+/** Bytes per piece: xterm.js yields to the page only between two pieces. */
 const PIECE_BYTES = 4096;
 
 /** A terminal of xterm.js that does for its program nothing but to show text. */
@@ -199,7 +199,7 @@ const DARK = {
   brightWhite: "#ffffff",
 };
 
-/** What xterm.js writes into the attribute `style` of spans. */
+/** The declarations that xterm.js writes into the attribute `style` of spans. */
 const COLOR_DECLARATION = /(?<![\w-])(color|background-color)\s*:\s*([^;]+);/g;
 
 /**

@@ -20,7 +20,7 @@ interface TerminalPanelProps {
   readonly onDetach: () => void;
 }
 
-/** The terminal of the command or of a process beside it, or the way to one. */
+/** The terminal of the command or of another process, or the way to one. */
 export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onShow, onDetach }: TerminalPanelProps) {
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem>();
@@ -61,7 +61,7 @@ export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onSh
       {problem === undefined ? null : <ProblemNote problem={problem} title="No shell was started" />}
       <Empty
         title="A shell in the sandbox"
-        text="It runs beside the command, with the same files, processes and network, and ends with the command."
+        text="It shares the files, processes and network of the command, and ends with it."
         action={
           <Button tone="primary" icon="terminal" isBusy={isBusy} onClick={() => void start()}>
             Open a shell

@@ -20,7 +20,7 @@ export interface TerminalProps {
   readonly process: ProcessName;
   /** true: the process has just been started, and everything it writes is new */
   readonly isFresh: boolean;
-  /** leaves the terminal; the process goes on */
+  /** leaves the terminal; the process keeps running */
   readonly onDetach: () => void;
 }
 
@@ -196,7 +196,7 @@ async function runSession(session: Session): Promise<void> {
   try {
     const { Screen: Made } = await import("./screen.ts");
     if (signal.aborted) return;
-    // What it has written before is shown once more; questions in it were answered then.
+    // Replayed output: its queries were answered when it was new.
     let replayBytes = isFresh ? 0 : await writtenBytes(process);
     if (signal.aborted) return;
     let attachment: SteadyAttachment | null = null;
@@ -225,7 +225,7 @@ async function runSession(session: Session): Promise<void> {
       }),
     );
     attachment.resize(screen.size);
-    // Whoever has gone elsewhere meanwhile stays there.
+    // The focus stays where a person has moved it meanwhile.
     if (document.activeElement === focusedBefore || isFocusFree()) screen.focus();
     if (replayBytes <= 0) onState({ is: "attached" });
     for await (const { bytes } of attachment.output()) {

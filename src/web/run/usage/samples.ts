@@ -79,7 +79,7 @@ export class Samples {
     const at = pick((_, other) => value(this.#at, other));
     const cpu = pick((one, other) => (value(this.#cpu, one) + value(this.#cpu, other)) / 2);
     const memory = pick((one, other) => Math.max(value(this.#memory, one), value(this.#memory, other)));
-    // The last one of an odd number is waited for anew.
+    // The last one of an odd number waits for its partner.
     this.#at = at;
     this.#cpu = cpu;
     this.#memory = memory;

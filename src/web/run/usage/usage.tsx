@@ -116,7 +116,7 @@ function useChart({ color, at, values, least, text, steps }: DrawnChart, onPoint
   return { place, chart, isMissing };
 }
 
-/** A chart with its figures in words. Arrow keys go from point to point, and each is told. */
+/** A chart with its figures in words. Arrow keys move from point to point, and each is announced. */
 function LineChart({ label, color, at, values, least, text, steps, summary }: LineChartProps) {
   const [point, setPoint] = useState<number | null>(null);
   const { place, chart, isMissing } = useChart({ color, at, values, least, text, steps }, setPoint);
