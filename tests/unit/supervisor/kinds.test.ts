@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { getOperation } from "../../../src/db/operations.ts";
 import { operationRequest } from "../../../src/db/requests.ts";
+import { Accounts } from "../../../src/domain/account.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { Spid } from "../../../src/domain/log-event.ts";
@@ -105,7 +106,7 @@ const executing = (operations: Operations, id: OperationId) =>
   });
 
 test("a new kind runs from its submission to its end: events, changes, figures, and what is kept", async () => {
-  const eventLogs = new EventLogs(store.layout, wallClock());
+  const eventLogs = new EventLogs(store.layout, new Accounts(), wallClock());
   const { operations, metrics, changes, requests, go } = echoOperations({ eventLogs });
   const { id } = await operations.submit(ACCOUNT, echoKind, ECHO);
   await executing(operations, id);
