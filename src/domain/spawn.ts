@@ -1,6 +1,6 @@
 import { ApiError } from "./errors.ts";
 import { displayName, type GuestPath, parseGuestPathText } from "./guest-path.ts";
-import type { FileId } from "./ids.ts";
+import type { FileId, ImageId } from "./ids.ts";
 import { type ImageReference, parseImageReference } from "./image.ts";
 import {
   ARGUMENT_BYTES_MAX,
@@ -13,7 +13,7 @@ import {
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
 } from "./instance.ts";
-import type { NetworkInput } from "./network.ts";
+import type { NetworkInput, NetworkRequest } from "./network.ts";
 import { OUTPUT_BYTES_DEFAULT } from "./output.ts";
 
 /** The operator's limits for an instance. */
@@ -137,6 +137,47 @@ export interface CheckedSpawn extends CheckedCommand {
   readonly preserveEnv: boolean;
   readonly preserveCwd: boolean;
   readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
+}
+
+/** One input file of an instance, resolved to its content. */
+export interface SubmittedFile extends CheckedFile {
+  readonly sha256: string;
+  readonly sizeBytes: number;
+}
+
+/** A validated instance, with its image and files resolved: what the use cases submit. */
+export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"> {
+  readonly imageId: ImageId;
+  readonly files: readonly SubmittedFile[];
+  /** null: none */
+  readonly network: NetworkRequest | null;
+  /** time from which the time limit counts, in `milliseconds` since the epoch; null: it counts from the command's start */
+  readonly requestedAt: number | null;
+}
+
+/** An instance that the scheduler has admitted. */
+export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
+  /** opens the beginning of standard input and reads it in chunks; null when the request has none */
+  readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
+}
+
+/** The part of an instance's request that is stored as long as its operation: it has no secrets. */
+export interface InstanceBody extends Omit<InstanceSubmission, "env" | "stdin" | "resources"> {
+  readonly envNames: readonly string[];
+  /** size of standard input, in `bytes` */
+  readonly stdinBytes: number;
+  /** true: the beginning of the request; the whole one is among its secrets until the operation ends */
+  readonly isCut: boolean;
+}
+
+/** What an instance was asked to do, as it is shown. The values of `env` and standard input are not kept. */
+export interface KeptInstance extends Omit<InstanceBody, "argv" | "files" | "requestedAt"> {
+  readonly kind: "instance";
+  /** with a shell its expression, otherwise the program */
+  readonly command: string;
+  readonly args: readonly string[];
+  readonly files: readonly CheckedFile[];
+  readonly resources: CheckedSpawn["resources"] | null;
 }
 
 /**

@@ -6,11 +6,17 @@ import { checkAbsentTag, type ImageReference } from "../domain/image.ts";
 import { checkVariables, onImage, resultDefaults } from "../domain/image-defaults.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
 import { isTerminal } from "../domain/operation.ts";
-import { type CheckedSpawn, checkSpawn, checkTimeout, type SpawnInput, type SpawnLimits } from "../domain/spawn.ts";
+import {
+  type CheckedSpawn,
+  checkSpawn,
+  checkTimeout,
+  type SpawnInput,
+  type SpawnLimits,
+  type SubmittedFile,
+} from "../domain/spawn.ts";
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import { checkpointKind } from "../supervisor/kinds/checkpoint.ts";
 import { instanceKind } from "../supervisor/kinds/instance.ts";
-import type { SubmittedFile } from "../supervisor/operations/ports.ts";
 import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";

@@ -12,7 +12,6 @@ import {
 } from "../domain/operation.ts";
 import { timeBounds } from "../domain/text/time-bound.ts";
 import { openOutput } from "../storage/outputs.ts";
-import type { KeptInstance } from "../supervisor/kinds/instance.ts";
 import { type KeptRequest, KINDS } from "../supervisor/kinds/kinds.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
@@ -22,7 +21,7 @@ import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import { pacedRequestLines } from "./request-lines.ts";
 
-export type { KeptInstance, KeptRequest };
+export type { KeptRequest };
 
 /**
  * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. `imageId` is the image

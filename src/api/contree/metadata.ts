@@ -1,10 +1,10 @@
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/image.ts";
 import { FILE_MODE_DEFAULT, TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
+import type { KeptInstance } from "../../domain/spawn.ts";
 import type { Operation, OperationUseCases } from "../../service/operations.ts";
 
 type KeptRequest = NonNullable<ReturnType<OperationUseCases["request"]>>;
-type KeptInstance = Extract<KeptRequest, { readonly kind: "instance" }>;
 
 const MASKED = "<MASKED>";
 /** The image of an operation whose request was not kept, and whose image is deleted. */

@@ -1,5 +1,6 @@
 import { given } from "../../domain/given.ts";
-import type { KeptInstance, KeptRequest } from "../../service/operations.ts";
+import type { KeptInstance } from "../../domain/spawn.ts";
+import type { KeptRequest } from "../../service/operations.ts";
 import type { AskedInstance, AskedOperation } from "./schema/operation-requests.ts";
 
 /** The wire form of what an operation was asked to do. */

@@ -4,6 +4,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { type LogEventData, type ShutdownReason, Spid } from "../../domain/log-event.ts";
 import type { Isolation, Phase } from "../../domain/operation.ts";
+import type { InstanceRequest } from "../../domain/spawn.ts";
 import type { Log } from "../../log.ts";
 import { blobStream } from "../../storage/blobs.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
@@ -16,7 +17,6 @@ import { inMachine, type MachineSource, withReplacement } from "../machines/mach
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
 import type { EventLog } from "../operations/event-logs.ts";
-import type { InstanceRequest } from "../operations/ports.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { execSpec } from "./exec-spec.ts";

@@ -1,13 +1,16 @@
 import type { ImageOrigin } from "../../db/history.ts";
 import { KEPT_CHARACTERS_MAX, type StoredRequest } from "../../db/requests.ts";
-import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { FileId, ImageId } from "../../domain/ids.ts";
-import type { NetworkRequest } from "../../domain/network.ts";
-import { type CheckedFile, decodedStdin, decodeStdin, type TerminalSize } from "../../domain/spawn.ts";
+import {
+  decodedStdin,
+  decodeStdin,
+  type InstanceBody,
+  type InstanceRequest,
+  type InstanceSubmission,
+  type KeptInstance,
+} from "../../domain/spawn.ts";
 import { type InstanceContext, instanceWorker } from "../instance/run-instance.ts";
 import type { Kind } from "../operations/kind.ts";
-import type { InstanceRequest, InstanceSubmission } from "../operations/ports.ts";
 import { jsonBytes, requestGone } from "../operations/requests.ts";
 
 /** A standard input of at most this many `bytes` is stored in the request's row; a larger one is stored as a file. */
@@ -24,56 +27,15 @@ interface InstanceSecrets {
   readonly body?: InstanceBody;
 }
 
-/** What an instance was asked to do. The values of `env` and standard input are not kept. */
-export interface KeptInstance {
-  readonly kind: "instance";
-  readonly imageId: ImageId;
-  /** with a shell its expression, otherwise the program */
-  readonly command: string;
-  readonly args: readonly string[];
-  readonly shell: boolean;
-  readonly envNames: readonly string[];
-  readonly unset: readonly string[];
-  readonly inherit: boolean;
-  readonly preserveEnv: boolean;
-  readonly preserveCwd: boolean;
-  /** where the command ran */
-  readonly cwd: string;
-  /** false: `cwd` is a default */
-  readonly isCwdGiven: boolean;
-  readonly uid: number;
-  readonly gid: number;
-  readonly hostname: string | null;
-  readonly timeoutSeconds: number;
-  readonly truncateOutputAtBytes: number;
-  readonly disposable: boolean;
-  readonly stdinBytes: number;
-  readonly stdinOpen: boolean;
-  readonly terminal: TerminalSize | null;
-  readonly files: readonly (Pick<CheckedFile, "path" | "mode" | "uid" | "gid"> & { readonly fileId: FileId })[];
-  readonly resources: RequestedResources | null;
-  /** null: none */
-  readonly network: NetworkRequest | null;
-  /** true: texts and lists have only their beginnings, because the request is long */
-  readonly isCut: boolean;
-}
-
-/** The part of an instance's request that is stored as long as the operation. */
-export type InstanceBody = Omit<InstanceSubmission, "env" | "stdin" | "resources"> & {
-  readonly envNames: readonly string[];
-  readonly stdinBytes: number;
-  /** true: the beginning of the request; the whole one is among its secrets until the operation ends */
-  readonly isCut?: boolean;
-};
-
 export const instanceKind: Kind<InstanceSubmission, InstanceRequest, KeptInstance, InstanceContext> = {
   name: "instance",
   store({ env, stdin, resources, ...submission }) {
     const isFile = stdin !== null && stdin.length > STDIN_IN_ROW_BYTES_MAX;
     const bytes = stdin === null ? null : decodeStdin(stdin);
-    const whole: InstanceBody = { ...submission, envNames: Object.keys(env), stdinBytes: bytes?.byteLength ?? 0 };
+    const size = bytes?.byteLength ?? 0;
+    const whole: InstanceBody = { ...submission, envNames: Object.keys(env), stdinBytes: size, isCut: false };
     const body = bodyToKeep(whole);
-    const fileBytes = isFile ? (bytes?.byteLength ?? 0) : null;
+    const fileBytes = isFile ? size : null;
     const secrets: InstanceSecrets = {
       env,
       stdin: isFile ? null : stdin,
@@ -93,7 +55,7 @@ export const instanceKind: Kind<InstanceSubmission, InstanceRequest, KeptInstanc
       throw new ApiError("unavailable", "the standard input of the operation is gone: backups do not contain it");
     }
     const open = stdinFileBytes !== null ? () => file.read() : stdin === null ? null : () => decodedStdin(stdin);
-    const { envNames: _names, stdinBytes: _bytes, ...command } = wholeBody(stored);
+    const { envNames: _names, stdinBytes: _bytes, isCut: _cut, ...command } = wholeBody(stored);
     return { ...command, env, resources, stdin: open };
   },
   kept: ({ body, resources }) => keptInstance(body as InstanceBody, resources),
@@ -112,12 +74,12 @@ function wholeBody({ body, secrets }: Pick<StoredRequest, "body" | "secrets">): 
 }
 
 /** What an instance was asked to do, from its stored body. */
-export function keptInstance(body: InstanceBody, resources: RequestedResources | null): KeptInstance {
-  const { argv, shell, files, isCut = false, requestedAt: _at, ...fields } = body;
+export function keptInstance(body: InstanceBody, resources: KeptInstance["resources"]): KeptInstance {
+  const { argv, files, requestedAt: _at, ...fields } = body;
   // A shell's arguments are its own name, an option, the expression, its name again, and those of the request.
-  const [command = "", ...args] = shell ? [argv[2] ?? "", ...argv.slice(4)] : argv;
-  const placed = files.map(({ path, fileId, mode, uid, gid }) => ({ path, fileId, mode, uid, gid }));
-  return { ...fields, kind: "instance", command, args, shell, files: placed, resources, isCut };
+  const [command = "", ...args] = body.shell ? [argv[2] ?? "", ...argv.slice(4)] : argv;
+  const placed = files.map(({ sha256: _hash, sizeBytes: _size, ...file }) => file);
+  return { ...fields, kind: "instance", command, args, files: placed, resources };
 }
 
 /**

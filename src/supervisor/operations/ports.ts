@@ -1,8 +1,6 @@
 import type { AccountId, FileId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
-import type { NetworkRequest } from "../../domain/network.ts";
 import type { Readiness } from "../../domain/readiness.ts";
-import type { CheckedFile, CheckedSpawn } from "../../domain/spawn.ts";
 import type { Credentials, Kind } from "./kind.ts";
 
 /** Where the image of an import comes from. */
@@ -22,28 +20,6 @@ export interface ImportSubmission {
   readonly reuse: boolean;
   /** true: the tag is added to those of the image; false: it replaces the one that the image shows */
   readonly keepTags: boolean;
-}
-
-/** One input file of an instance, resolved to its content. */
-export interface SubmittedFile extends CheckedFile {
-  readonly sha256: string;
-  readonly sizeBytes: number;
-}
-
-/** A validated instance, with its image and files resolved. */
-export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"> {
-  readonly imageId: ImageId;
-  readonly files: readonly SubmittedFile[];
-  /** null: none */
-  readonly network: NetworkRequest | null;
-  /** time from which the time limit counts, in `milliseconds` since the epoch; null: it counts from the command's start */
-  readonly requestedAt: number | null;
-}
-
-/** An instance that the scheduler has admitted. */
-export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
-  /** opens the beginning of standard input and reads it in chunks; null when the request has none */
-  readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 
 /** A validated checkpoint of a running instance. */

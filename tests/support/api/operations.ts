@@ -16,13 +16,13 @@ import type { InstanceStats } from "../../../src/domain/instance.ts";
 import type { NetworkAudit } from "../../../src/domain/network.ts";
 import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts";
 import type { Readiness } from "../../../src/domain/readiness.ts";
+import type { InstanceSubmission } from "../../../src/domain/spawn.ts";
 import type { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import type { Kind } from "../../../src/supervisor/operations/kind.ts";
 import type {
   CancelOutcome,
   CheckpointSubmission,
   ImportSubmission,
-  InstanceSubmission,
   OperationsPort,
 } from "../../../src/supervisor/operations/ports.ts";
 import { pause } from "../waiting.ts";

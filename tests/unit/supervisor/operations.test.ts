@@ -5,12 +5,12 @@ import { getOperation, listOperationsSync, startOperation } from "../../../src/d
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import type { NetworkEntry } from "../../../src/domain/network.ts";
+import type { InstanceSubmission } from "../../../src/domain/spawn.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";
 import { KINDS } from "../../../src/supervisor/kinds/kinds.ts";
 import type { OperationChange } from "../../../src/supervisor/operations/changes.ts";
 import type { Operations } from "../../../src/supervisor/operations/operations.ts";
-import type { InstanceSubmission } from "../../../src/supervisor/operations/ports.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { ownTurn } from "../../../src/system/turns.ts";

@@ -1,31 +1,24 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { Reference } from "./common.ts";
-import { InstanceFile, PtySize, Resources, SpawnRequest } from "./instances.ts";
+import { InstanceFile, SpawnRequest } from "./instances.ts";
 import { NetworkField } from "./network.ts";
 
-const { command, shell, cwd, hostname, timeout, disposable, truncate_output_at } = SpawnRequest.properties;
+/** Values of variables and standard input are not kept. */
+const { env: _env, stdin: _stdin, ...KEPT_FIELDS } = SpawnRequest.properties;
 const seconds = Type.Integer({ minimum: 1, description: "in seconds" });
 
 /** What an instance was asked to do, with the field names of a request for one, so that it can be asked for again. */
 export const AskedInstance = Type.Object({
   kind: Type.Literal("instance"),
+  ...KEPT_FIELDS,
   image: Reference("the image that it starts from, which may be deleted"),
-  command,
   args: Type.Array(Type.String()),
-  shell,
-  cwd,
-  hostname,
-  timeout,
-  disposable,
-  truncate_output_at,
   uid: Type.Integer({ description: "user id of the command" }),
   gid: Type.Integer({ description: "group id of the command" }),
   env_names: Type.Optional(Type.Array(Type.String(), { description: "names of its variables; values are not kept" })),
   stdin_bytes: Type.Optional(Type.Integer({ description: "size of the standard input of the request" })),
   stdin_open: Type.Boolean({ description: "true: more standard input could be written" }),
-  pty: Type.Optional(PtySize),
   files: Type.Record(Type.String(), InstanceFile, { description: "input files, by absolute path" }),
-  resources: Type.Optional(Resources),
   network: NetworkField,
   truncated: Type.Optional(
     Type.Boolean({ description: "true: texts and lists have only their beginnings, because the request is long" }),
