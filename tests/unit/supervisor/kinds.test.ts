@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { getOperation } from "../../../src/db/operations.ts";
 import { operationRequest } from "../../../src/db/requests.ts";
-import { Accounts } from "../../../src/domain/account.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { Spid } from "../../../src/domain/log-event.ts";
