@@ -100,6 +100,8 @@ export type StoredInstanceResult = {
   readonly oom_killed?: boolean;
   /** uuid of the captured image; absent when the instance was disposable */
   readonly image?: string;
+  /** the tag that the image got */
+  readonly tag?: string;
   readonly isolation: Isolation;
 };
 

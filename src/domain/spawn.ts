@@ -63,6 +63,8 @@ export interface SpawnInput extends CommandInput {
   readonly timeoutFrom?: "start" | "request" | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
+  /** the tag to move to the image of the result */
+  readonly tag?: string | undefined;
   /** true: the new image has the variables of its parent, with `env` over them and without those of `unset` */
   readonly preserveEnv?: boolean | undefined;
   /** true: the working directory of the command is that of the new image */
@@ -134,6 +136,8 @@ export interface CheckedSpawn extends CheckedCommand {
   readonly files: readonly CheckedFile[];
   readonly hostname: string | null;
   readonly disposable: boolean;
+  /** the tag to move to the image of the result; null: none */
+  readonly tag: string | null;
   readonly preserveEnv: boolean;
   readonly preserveCwd: boolean;
   readonly resources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };
@@ -193,10 +197,16 @@ export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpa
     files: checkFiles(request.files ?? {}),
     hostname: request.hostname ?? null,
     disposable: request.disposable ?? false,
+    tag: checkTag(request),
     preserveEnv: request.preserveEnv ?? false,
     preserveCwd: request.preserveCwd ?? false,
     resources: checkResources(request.resources ?? {}, limits),
   };
+}
+
+function checkTag({ tag, disposable = false }: SpawnInput): string | null {
+  if (tag !== undefined && disposable) fieldError("tag", "needs an image, and a disposable run makes none");
+  return tag ?? null;
 }
 
 /** The time limit in `seconds`, or its default. @throws ApiError `validation_error` when the operator's limit is lower */

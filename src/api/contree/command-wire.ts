@@ -20,7 +20,7 @@ export function spawnOf(
   body: InstanceSpawn,
   { instanceTimeoutSecondsMax: timeoutSecondsMax, diskBytesMax }: InstanceUseCases["bounds"],
 ): SpawnInput {
-  const { image, timeout, files, hostname, disposable, preserve_env, preserve_cwd } = body;
+  const { image, timeout, files, hostname, disposable, tag, preserve_env, preserve_cwd } = body;
   const diskBytes = body.resources_limits?.max_layer_bytes ?? null;
   return {
     ...commandOf(body, preserve_env ?? false),
@@ -29,6 +29,7 @@ export function spawnOf(
     timeoutFrom: "request",
     hostname: hostname || HOSTNAME_DEFAULT,
     disposable: disposable ?? false,
+    tag: tag ?? undefined,
     preserveEnv: preserve_env ?? false,
     preserveCwd: preserve_cwd ?? false,
     files: filesOf(files ?? {}),

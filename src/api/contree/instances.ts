@@ -1,5 +1,6 @@
 import { Elysia } from "elysia";
 import { KIND_FACTS } from "../../domain/operation.ts";
+import { authorize } from "../auth.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
@@ -28,6 +29,7 @@ export function instanceRoutes(surface: ContreeSurface) {
   return new Elysia({ prefix: "/instances" }).use(surface.access).post(
     "",
     async ({ request, principal, body }) => {
+      if (body.tag) authorize(principal, "images:tag");
       const id = await instances.spawn(principal, spawnOf(body, instances.bounds));
       const spawned = { uuid: id, ...instanceFields(operations.get(principal, id), operations.request(principal, id)) };
       // The request can be longer than what some clients take in one piece.

@@ -15,7 +15,7 @@ export const LIST_COUNT_DEFAULT = 20;
 export const LIST_COUNT_MAX = 200;
 const COMMAND_CHARACTERS_MAX = 160;
 
-const TAG = Type.String({ maxLength: 128, description: "e.g. work:v2" });
+export const TAG = Type.String({ maxLength: 128 });
 export const LIMIT = integer(1, LIST_COUNT_MAX, { default: LIST_COUNT_DEFAULT });
 export const OFFSET = integer(0, Number.MAX_SAFE_INTEGER, { default: 0 });
 export const WAIT_SECONDS = integer(0, WAIT_SECONDS_MAX, { default: WAIT_SECONDS_DEFAULT });

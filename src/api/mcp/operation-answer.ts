@@ -89,24 +89,35 @@ function failureStep(code: string, kind: Operation["kind"]): string {
 }
 
 function runLines({ id, imageId, result, startedAt, finishedAt }: Operation): string[] {
-  const { exit_code: code, timed_out: timedOut, oom_killed: outOfMemory, image } = result as StoredInstanceResult;
+  const { exit_code: code, timed_out: timedOut, oom_killed: outOfMemory, image, tag } = result as StoredInstanceResult;
   const time = startedAt === null || finishedAt === null ? "" : ` after ${shownSeconds(finishedAt - startedAt)}`;
   const why = [
     ...(timedOut ? ["it exceeded its timeout and was killed: run it with a longer one"] : []),
     ...(outOfMemory === true ? ["it ran out of memory: run it with more memory_mib"] : []),
   ];
-  const kept = image === undefined ? "its files were not kept (disposable)" : keptText(image, image === imageId);
+  const kept =
+    image === undefined
+      ? "its files were not kept (disposable)"
+      : keptText({ image, tag, isUnchanged: image === imageId });
   return [[`exit code ${code}${time}`, ...why].join("; "), kept, `operation ${id}`];
 }
 
-function keptText(image: string, isUnchanged: boolean): string {
+interface Kept {
+  readonly image: string;
+  readonly tag: string | undefined;
+  /** true: it is the image on which the command ran */
+  readonly isUnchanged: boolean;
+}
+
+function keptText({ image, tag, isUnchanged }: Kept): string {
   if (isUnchanged) return `it changed no file: image ${image} is as it was`;
-  return `image ${image} has its files: run from it to go on, or from the image before to try again`;
+  return `image ${image}${tag === undefined ? "" : `, tag ${tag},`} has its files: run from it to go on, or from the image before to try again`;
 }
 
 /** Ids and figures for programs. */
 function factsOf({ id, kind, status, result }: Operation): Record<string, unknown> {
-  const { exit_code, timed_out, image, digest } = (result ?? {}) as Partial<StoredInstanceResult & StoredImportResult>;
-  const known = { exit_code, timed_out, image, digest };
-  return { id, kind, status, ...(status === "SUCCESS" ? known : {}) };
+  const known = (result ?? {}) as Partial<StoredInstanceResult & StoredImportResult>;
+  const { exit_code, timed_out, image, tag, digest } = known;
+  const shown = { exit_code, timed_out, image, tag, digest };
+  return { id, kind, status, ...(status === "SUCCESS" ? shown : {}) };
 }

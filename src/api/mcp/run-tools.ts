@@ -9,7 +9,7 @@ import { parseRuleText } from "../../network/rules.ts";
 import { answer, facts, text } from "./answer.ts";
 import { endIfLeft } from "./ending.ts";
 import { followed, WAIT_SECONDS_DEFAULT } from "./following.ts";
-import { LIMIT, LIST_COUNT_DEFAULT, nextPage, OFFSET, requireTag, WAIT_SECONDS } from "./image-tools.ts";
+import { LIMIT, LIST_COUNT_DEFAULT, nextPage, OFFSET, requireTag, TAG, WAIT_SECONDS } from "./image-tools.ts";
 import { operationAnswer, outcome } from "./operation-answer.ts";
 import { outputChunks, rangeOf, SHOWN_BYTES_DEFAULT, SHOWN_BYTES_MAX } from "./output.ts";
 import { requireScope } from "./problem.ts";
@@ -101,6 +101,7 @@ const RUN_INPUT = inputs({
     }),
   ),
   disposable: optional(Type.Boolean({ default: false, description: "keep no files" })),
+  tag: optional(TAG),
   detach: optional(Type.Boolean({ default: false, description: "cancelling this call does not end the run" })),
   wait_seconds: optional(WAIT_SECONDS),
   output_bytes: optional(OUTPUT_BYTES),
@@ -108,7 +109,9 @@ const RUN_INPUT = inputs({
 
 /** Accepts a run. @throws ApiError */
 async function spawned(input: Static<typeof RUN_INPUT>, call: ToolCall): Promise<OperationId> {
-  const { image, command, files = [], env, cwd, timeout, memory_mib: memoryMib, network, disposable } = input;
+  const { image, command, files = [], env, cwd, timeout, memory_mib: memoryMib, network, disposable, tag } = input;
+  requireTag(tag);
+  if (tag !== undefined) requireScope(call.principal, "images:tag");
   if (network !== undefined && network.length > 0) requireScope(call.principal, "instances:network");
   const from = imageId(call, image);
   return await call.service.instances.spawn(call.principal, {
@@ -119,7 +122,7 @@ async function spawned(input: Static<typeof RUN_INPUT>, call: ToolCall): Promise
     inherit: true,
     env,
     cwd,
-    disposable,
+    ...{ disposable, tag },
     timeoutSeconds: timeout,
     files: await inputFiles(call, files),
     stdin: input.stdin === undefined ? undefined : `base64:${Buffer.from(input.stdin, "utf8").toString("base64")}`,
@@ -182,7 +185,7 @@ export const RUN_TOOLS: readonly Tool[] = [
     description: "Make an image of the files of a run that still runs; it goes on.",
     input: inputs({
       operation: OPERATION,
-      tag: optional(Type.String({ maxLength: 128 })),
+      tag: optional(TAG),
       wait_seconds: optional(WAIT_SECONDS),
     }),
     annotations: ADDS,

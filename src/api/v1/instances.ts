@@ -69,6 +69,7 @@ export function instanceRoutes(surface: Surface) {
       "",
       async ({ request, principal, body }) => {
         if (typeof body.network === "object") authorize(principal, "instances:network");
+        if (body.tag !== undefined) authorize(principal, "images:tag");
         return accepted(surface, request, 201, await surface.service.instances.spawn(principal, spawnOf(body)));
       },
       { takes: { scope: KIND_FACTS.instance.scope, bytesMax: SPAWN_BODY_BYTES_MAX }, ...SPAWN },
@@ -100,12 +101,13 @@ export function instanceRoutes(surface: Surface) {
 }
 
 function spawnOf(request: SpawnRequest): SpawnInput {
-  const { image, hostname, disposable, network, timeout, files, resources } = request;
+  const { image, hostname, disposable, tag, network, timeout, files, resources } = request;
   return {
     ...commandOf(request),
     image,
     hostname,
     disposable,
+    tag,
     network,
     timeoutSeconds: timeout,
     files:

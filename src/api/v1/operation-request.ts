@@ -16,7 +16,8 @@ export function askedOf(request: KeptRequest): AskedOperation {
 
 /** Fields of which the request had none are left out, as a request leaves them out. */
 function instanceOf(request: KeptInstance): AskedInstance {
-  const { kind, imageId, command, args, shell, envNames, uid, gid, hostname, terminal, resources, network } = request;
+  const { kind, imageId, command, args, shell, envNames, uid, gid, hostname, tag, terminal, resources, network } =
+    request;
   return {
     kind,
     image: imageId,
@@ -26,7 +27,7 @@ function instanceOf(request: KeptInstance): AskedInstance {
     uid,
     gid,
     ...(request.isCwdGiven ? { cwd: request.cwd } : {}),
-    ...given({ hostname }),
+    ...given({ hostname, tag }),
     env_names: [...envNames],
     stdin_bytes: request.stdinBytes,
     stdin_open: request.stdinOpen,

@@ -75,13 +75,13 @@ export function instanceFields(options: InstanceValues, environment: Environment
   if (options.disposable === true && options.tag !== undefined) {
     throw new UsageError("--disposable leaves no image for --tag");
   }
-  // Checked now: the tag is set only after the run.
+  // Checked now: files are sent before the request.
   if (options.tag !== undefined && !isTag(options.tag)) {
     throw new UsageError(`--tag ${options.tag} is no name of a tag`);
   }
   return {
     ...processFields(options, environment),
-    ...given({ hostname: options.hostname, resources: resourcesOf(options) }),
+    ...given({ hostname: options.hostname, tag: options.tag, resources: resourcesOf(options) }),
     ...networkField(options),
     disposable: options.disposable ?? false,
     truncate_output_at: sizeOption("output-limit", options["output-limit"], 0) ?? OUTPUT_BYTES_MAX,

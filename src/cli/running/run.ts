@@ -76,8 +76,7 @@ type Options = OptionValues<typeof OPTIONS>;
 
 /** @throws UsageError for options that exclude each other */
 function streamsFor(options: Options, io: Io): Streams {
-  const { detach = false, json = false, stdin, tag, tty = false } = options;
-  if (detach && tag !== undefined) throw new UsageError("--detach does not wait for an image for --tag");
+  const { json = false, stdin, tty = false } = options;
   if (json && tty) throw new UsageError("--json and --tty exclude each other");
   if (stdin !== undefined && options.interactive === true) throw new UsageError("--stdin and -i exclude each other");
   const streams = streamsOf(options, io);
@@ -95,7 +94,7 @@ interface Spawned {
 
 /** Passes a run on to its end, as the options say. */
 async function afterSpawn(id: string, { client, io, options, streams }: Spawned): Promise<number> {
-  const { tag, json = false } = options;
+  const { json = false } = options;
   if (options.detach === true) {
     await io.stdout(json ? `${JSON.stringify({ uuid: id })}\n` : `${id}\n`);
     return 0;
@@ -108,9 +107,6 @@ async function afterSpawn(id: string, { client, io, options, streams }: Spawned)
     return 0;
   }
   const result = instanceResult(run.operation);
-  if (tag !== undefined && result.image !== undefined) {
-    await answerOf(client.v1.images({ uuid: result.image }).tag.patch({ tag }));
-  }
   if (json) await io.stdout(`${JSON.stringify(run.operation)}\n`);
   else await passRest(result, run, io);
   tellNetwork(run.operation, io);

@@ -2,7 +2,7 @@ import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
 import { instanceResult } from "../../client/runs.ts";
 import { imageHas, imageIdOf } from "../../client/transfers.ts";
-import type { SpawnRequest } from "../../client/types.ts";
+import type { InstanceResult, SpawnRequest } from "../../client/types.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, command, expectPositionals, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -59,33 +59,18 @@ export const shellCommand = command({
       const result = instanceResult(run.operation);
       await passRest(result, run, io);
       tellNetwork(run.operation, io);
-      if (result.image !== undefined) await keep({ client, io, image: result.image, base: image, tag: options.tag });
+      tellImage(result, image, io);
       return result.exit_code;
     };
     return await orNotRun(work);
   },
 });
 
-interface Kept {
-  readonly client: Client;
-  readonly io: Io;
-  readonly image: string;
-  /** image that the session began with */
-  readonly base: string;
-  readonly tag: string | undefined;
-}
-
-/** Says what image the files are, and gives it the tag. */
-async function keep({ client, io, image, base, tag }: Kept): Promise<void> {
-  if (image === base) {
-    // An image has one tag: it would lose its own.
-    io.stderr(
-      `nothing was changed: the files are those of image ${base}${tag === undefined ? "" : ", which has no new tag"}\n`,
-    );
-    return;
-  }
-  if (tag !== undefined) await answerOf(client.v1.images({ uuid: image }).tag.patch({ tag }));
-  io.stderr(`the files are image ${image}${tag === undefined ? "" : `, tag:${tag}`}\n`);
+/** Says what image the files are. `base` is the image that the session began with. */
+function tellImage({ image, tag }: InstanceResult, base: string, io: Io): void {
+  if (image === undefined) return;
+  if (image === base) io.stderr(`nothing was changed: the files are those of image ${base}\n`);
+  else io.stderr(`the files are image ${image}${tag === undefined ? "" : `, tag:${tag}`}\n`);
 }
 
 /** @throws CliError for an image that has none */

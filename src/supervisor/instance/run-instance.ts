@@ -50,11 +50,13 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       const outcome = await execute(tools, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
       const made = resultDefaults(submission, defaults);
-      const isNew = outcome.captured && (outcome.layer !== null || !haveSameDefaults(made, defaults));
-      const newId = isNew ? (Bun.randomUUIDv7() as ImageId) : null;
-      const result = storedResult(outcome, outcome.captured ? (newId ?? image.id) : null);
+      // A tag gets an image of its own, as that of a checkpoint: it does not take the tag of the parent away.
+      const isOwn = outcome.layer !== null || submission.tag !== null || !haveSameDefaults(made, defaults);
+      const newId = outcome.captured && isOwn ? (Bun.randomUUIDv7() as ImageId) : null;
+      const tag = given({ tag: submission.tag });
+      const result = storedResult(outcome, outcome.captured ? { image: newId ?? image.id, ...tag } : {});
       const rows = newId === null ? {} : newRows(outcome, { id: newId, parent: image, submission, defaults: made });
-      return prepared(stack, { result, ...rows }, () => {
+      return prepared(stack, { result, ...rows, ...tag }, () => {
         outcome.layer?.keep();
       });
     },
@@ -82,7 +84,10 @@ function newRows(
   };
 }
 
-function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredInstanceResult {
+function storedResult(
+  outcome: InstanceOutcome,
+  kept: Pick<StoredInstanceResult, "image" | "tag">,
+): StoredInstanceResult {
   return {
     exit_code: outcome.exitCode,
     stdout: storedOutput(outcome.stdout),
@@ -91,7 +96,7 @@ function storedResult(outcome: InstanceOutcome, image: ImageId | null): StoredIn
     memory_bytes: outcome.memoryBytes,
     timed_out: outcome.timedOut,
     ...(outcome.oomKilled ? { oom_killed: true } : {}),
-    ...given({ image }),
+    ...kept,
     isolation: outcome.isolation,
   };
 }

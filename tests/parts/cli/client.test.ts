@@ -130,12 +130,13 @@ describe("run", () => {
     expect(stderr).toMatch(/stdout was cut at 10485760 bytes\n.*time limit.*\n.*out of memory/);
   });
 
-  test("--tag names the resulting image; --json prints the operation", async () => {
+  test("--tag is part of the request, also of a run that is left; --json prints the operation", async () => {
     runs({ exit_code: 3 });
     const { code, stdout } = await coppice(["run", "--image", IMAGE, "--tag", "after", "--json", "--", "job"]);
     expect(code).toBe(3);
     expect(JSON.parse(stdout.toString())).toMatchObject({ id: ID, result: { exit_code: 3 } });
-    expect(appliance.bodies("PATCH", `/images/${IMAGE}/tag`)).toEqual([{ tag: "after" }]);
+    await coppice(["run", "--image", IMAGE, "--tag", "after", "-d", "--", "job"]);
+    expect(appliance.bodies("POST", "/instances")).toMatchObject([{ tag: "after" }, { tag: "after" }]);
   });
 
   test("a run that the appliance could not execute has an exit code of its own", async () => {

@@ -359,7 +359,6 @@ test("--detach prints the id, and leaves the run", async () => {
 test.each([
   [["-it"], "is no terminal"],
   [["-t", "--json"], "exclude each other"],
-  [["-d", "--tag", "x"], "does not wait"],
   [["-i", "--stdin", "-"], "exclude each other"],
 ])("%j is a wrong usage", async (options, message) => {
   const { code, stderr } = await coppice({}, ["run", "--image", "tag:x", ...options, "--", "job"]);

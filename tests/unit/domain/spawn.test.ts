@@ -47,6 +47,7 @@ describe("defaults of the interface", () => {
       terminal: null,
       hostname: null,
       disposable: false,
+      tag: null,
       resources: { vcpus: 1, memoryBytes: 268_435_456, diskBytes: 1_073_741_824 },
     });
   });

@@ -11,7 +11,7 @@ const body: InstanceBody = {
   ...{ shell: true, inherit: true, unset: ["LANG"], envNames: ["TOKEN"], stdinBytes: 5 },
   ...{ cwd: "/work", isCwdGiven: true, preserveEnv: true, preserveCwd: false },
   ...{ uid: 1, gid: 2, hostname: "box", timeoutSeconds: 9, truncateOutputAtBytes: 7, disposable: true },
-  ...{ stdinOpen: false, terminal: null, network: null, requestedAt: null, isCut: false },
+  ...{ stdinOpen: false, terminal: null, network: null, requestedAt: null, tag: null, isCut: false },
   files: [{ path: "/f", fileId: newId<FileId>(), sha256: "s", sizeBytes: 3, mode: 0o600, uid: 4, gid: 5 }],
 };
 const file = body.files[0] as InstanceBody["files"][number];

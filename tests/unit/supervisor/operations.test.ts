@@ -29,7 +29,7 @@ const SUBMISSION: InstanceSubmission = {
   timeoutSeconds: 1,
   files: [],
   truncateOutputAtBytes: 1,
-  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, requestedAt: null, hostname: null },
+  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, requestedAt: null, hostname: null, tag: null },
   ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
   stdin: null,
   disposable: true,

@@ -41,6 +41,7 @@ const submission: InstanceSubmission = {
   stdin: `base64:${STDIN.toString("base64")}`,
   hostname: null,
   disposable: true,
+  tag: null,
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
   network: NETWORK,
   requestedAt: 7,

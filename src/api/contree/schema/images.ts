@@ -18,6 +18,9 @@ const Tag = Type.String({
   error: TAG_ERROR,
 });
 
+/** A tag for the image of a result. */
+export const OptionalTag = Type.Optional(orNull(Tag, { error: TAG_ERROR }));
+
 /** An image, with one of its tags. */
 export const Image = Type.Object({
   uuid: Uuid,
@@ -89,7 +92,7 @@ export const ImportRequest = Type.Object({
     },
     { error: "registry must be an object with a url" },
   ),
-  tag: Type.Optional(orNull(Tag, { error: TAG_ERROR })),
+  tag: OptionalTag,
   timeout: Type.Optional(
     orNull(
       Type.Integer({

@@ -3,6 +3,7 @@ import { ENV_COUNT_MAX, FILE_MODE_DEFAULT } from "../../../domain/instance.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
 import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX, oneOf } from "../../wire-fields.ts";
 import { orNull, Uuid } from "./common.ts";
+import { OptionalTag } from "./images.ts";
 
 /* Clients send null for most fields that they do not give. */
 
@@ -112,6 +113,7 @@ export const InstanceSpawn = Type.Object({
     }),
   ),
   disposable: optionalFlag("disposable", "discard the file system after the run"),
+  tag: OptionalTag,
   timeout: Type.Optional(
     orNull(Type.Integer({ minimum: 1 }), {
       description: "maximum execution time, in seconds; the operator's limit when absent or above it",

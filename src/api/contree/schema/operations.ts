@@ -103,6 +103,7 @@ const RequestFields = {
   timeout: Type.Integer({ description: "in seconds" }),
   truncate_output_at: Type.Integer({ description: "in bytes" }),
   disposable: Type.Boolean(),
+  tag: Type.Optional(Type.String()),
   files: Type.Record(
     Type.String(),
     Type.Object({ uuid: Uuid, mode: Type.String(), uid: Type.Integer(), gid: Type.Integer() }),

@@ -154,6 +154,7 @@ export const SpawnRequest = Type.Object({
       error: "disposable must be a boolean",
     }),
   ),
+  tag: Type.Optional(Tag),
   resources: Type.Optional(Resources),
   network: Type.Optional(NetworkField),
 });

@@ -48,6 +48,7 @@ export const InstanceResult = Type.Object({
   image: Type.Optional(
     Type.String({ format: "uuid", description: "the captured image; absent when the instance was disposable" }),
   ),
+  tag: Type.Optional(Type.String({ description: "the tag that the request gave the image" })),
   isolation: IsolationSchema,
   network: Type.Optional(NetworkAudit),
 });

@@ -42,6 +42,7 @@ test("names of variables stay, their values do not; directories and files stay a
       timeoutSeconds: 5,
       truncateOutputAtBytes: 6,
       disposable: true,
+      tag: null,
       stdinBytes: 7,
       stdinOpen: true,
     },
