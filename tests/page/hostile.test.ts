@@ -110,10 +110,7 @@ describe("text of guests", () => {
     const paths = [
       ...[`/?q=${turned}`, `/?image=${turned}&form=list`, `/?focus=${turned}`],
       ...[`/images/${turned}`, `/runs/${turned}`, `/appliance/${turned}`, `/runs/new?from=${turned}`],
-      ...[
-        `/runs?status=${turned}&since=${turned}`,
-        `/runs/${things.run}?tag=${turned}&view=${turned}&process=${turned}`,
-      ],
+      ...[`/runs?status=${turned}&since=${turned}`, `/runs/${things.run}?view=${turned}&process=${turned}`],
       ...["files&filter=", "files&path=", "changes&against=", "changes&path=", "search&name=", "search&path="].map(
         (field) => `/images/${things.image}?view=${field}${turned}`,
       ),

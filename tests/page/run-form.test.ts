@@ -55,6 +55,26 @@ describe("the form of a run", () => {
     await page.locator(".run-line-text").getByText("again", { exact: true }).waitFor();
   });
 
+  test("tags the result also when the window is closed before the end", async () => {
+    const tab = await scene.signedIn("/runs/new?image=tag:busybox");
+    const { page } = tab;
+    await page.getByLabel("Command", { exact: true }).fill("read line; echo $line > /root/line");
+    await page.getByText("Input and terminal").click();
+    await page.getByLabel("Keep standard input open").check();
+    await page.getByText("User, host name and tag").click();
+    await page.getByLabel("Tag for the result").fill("closed-window");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.locator(".run-about").getByText("Running", { exact: true }).waitFor();
+    await page.getByText("The image of the result will get the tag closed-window.").waitFor();
+    const id = new URL(page.url()).pathname.split("/").at(-1) ?? "";
+    await tab[Symbol.asyncDispose]();
+    await scene.appliance.post(`/instances/${id}/processes/1/stdin`, { content: "go\n" });
+    const client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
+    const { image } = await new Run(client, id).result();
+    const tagged = (await (await scene.appliance.fetch("/images?tag=closed-window")).json()) as unknown;
+    expect(tagged).toEqual([expect.objectContaining({ uuid: image, tag: "closed-window" })]);
+  });
+
   test("tells what is wrong at its field, in the words of the appliance", async () => {
     await using tab = await scene.signedIn("/runs/new");
     const { page } = tab;
@@ -75,6 +95,13 @@ describe("the form of a run", () => {
     await page.getByText(/resources\.memory_bytes must be an integer from 1 to/).waitFor();
     await becomes(() => isWrong("Memory"), "true");
     await page.getByLabel("Memory").fill("");
+    await page.getByText("User, host name and tag").click();
+    await page.getByLabel("Tag for the result").fill("kept");
+    await page.getByLabel("Disposable").check();
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.getByText("tag needs an image, and a disposable run makes none").waitFor();
+    await becomes(() => isWrong("Tag for the result"), "true");
+    await page.getByLabel("Disposable").uncheck();
     await page.getByText("Network", { exact: true }).click();
     await page.getByLabel("May connect to").selectOption("allow");
     await page.getByLabel("Rules").fill("example.org");

@@ -6,7 +6,7 @@ import { CuttingRelay } from "../support/cutting-relay.ts";
 import { freePort } from "../support/free-port.ts";
 import { PageScene, signIn } from "../support/page/scene.ts";
 import { viewProblems } from "../support/page/views.ts";
-import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
+import { becomes, hasFocus } from "../support/page/waits.ts";
 
 let scene: PageScene;
 let client: Client;
@@ -171,61 +171,6 @@ describe("a page that nobody sees", () => {
     await state(page, "Done");
     const all = Array.from({ length: 60 }, (_, index) => `line ${index + 1}`);
     await becomes(() => lines(page), all);
-  });
-
-  test("goes on with a run that it is to tag", async () => {
-    const command = "read line; echo tagged > /root/tagged";
-    const run = await start(command, { disposable: false, stdin_open: true });
-    await using tab = await scene.signedIn(`/runs/${run.id}?tag=hidden`);
-    const { page } = tab;
-    await state(page, "Running");
-    await page.getByRole("button", { name: "Tag the result" }).click();
-    await page.getByText(/will be tagged/).waitFor();
-    await show(page, "hidden");
-    await goOn(run);
-    await state(page, "Done");
-    await page.getByText(/will be tagged/).waitFor({ state: "detached" });
-    const { image } = await run.result();
-    // The page sets it when it knows the image.
-    await becomes(async () => {
-      const { tag } = (await (await scene.appliance.fetch(`/images/${image}`)).json()) as { readonly tag?: string };
-      return tag;
-    }, "hidden");
-    await show(page, "visible");
-  });
-
-  test("tags nothing because a link says so: links come from anybody", async () => {
-    const run = await start("echo changed > /root/changed", { disposable: false });
-    const { image } = await run.result();
-    const tagOf = async () =>
-      ((await (await scene.appliance.fetch(`/images/${image}`)).json()) as { readonly tag?: string }).tag;
-    await using tab = await scene.signedIn(`/runs/${run.id}?tag=by-link`);
-    const { page } = tab;
-    const accept = page.getByRole("button", { name: "Tag the result" });
-    await accept.waitFor();
-    await state(page, "Done");
-    await drawn(page);
-    expect(await tagOf()).toBeUndefined();
-    await accept.click();
-    await page.getByRole("link", { name: "by-link" }).waitFor();
-    expect(await tagOf()).toBe("by-link");
-    await page.reload();
-    await page.getByRole("link", { name: "by-link" }).waitFor();
-    expect(await accept.count()).toBe(0);
-    // The tag moves on: neither the same link nor that of another run brings it back.
-    const other = await start("echo other > /root/changed", { disposable: false });
-    const { image: next } = await other.result();
-    await scene.appliance.fetch(`/images/${next}/tag`, { method: "PATCH", body: JSON.stringify({ tag: "by-link" }) });
-    expect(await tagOf()).toBeUndefined();
-    await page.reload();
-    await accept.waitFor();
-    const third = await start("echo third > /root/changed", { disposable: false });
-    await third.result();
-    await page.goto(`/runs/${third.id}?tag=by-link`);
-    await accept.waitFor();
-    await state(page, "Done");
-    await drawn(page);
-    expect(await tagOf()).toBeUndefined();
   });
 });
 

@@ -3,28 +3,24 @@ import type { AskedOperation, Operation } from "../../client/types.ts";
 import { useSeconds } from "../browser/clock.ts";
 import { ImageLink } from "../operations/image-link.tsx";
 import { resultImage, tookMs } from "../operations/outcome.ts";
-import { Button } from "../parts/button.tsx";
 import { Age, Bytes, Duration, Figure } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { kindLabel } from "../parts/status-mark.tsx";
 import { bytesText } from "../text/format.ts";
-import { printable } from "../text/printable.ts";
 import { problemOfOperation } from "./failure.ts";
 import type { Feed } from "./feed-reader.ts";
 import type { UsageSeries } from "./usage/use-usage.ts";
-import type { TagWish } from "./use-tag.ts";
 
 interface FactsProps {
   readonly operation: Operation;
   readonly asked: AskedOperation | undefined;
   readonly feed: Feed;
   readonly usage?: UsageSeries;
-  readonly wish?: TagWish | null;
 }
 
 /** The figures of an operation, and why it failed if it did. */
-export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
+export function Facts({ operation, asked, feed, usage }: FactsProps) {
   const now = useSeconds(!hasEnded(operation));
   const { result } = operation;
   const command = result !== undefined && "exit_code" in result ? result : undefined;
@@ -67,12 +63,12 @@ export function Facts({ operation, asked, feed, usage, wish }: FactsProps) {
           <Figure label="Writes paused for" value={<Duration value={result.pause_ms} />} />
         ) : null}
         {from === undefined ? null : <Figure label="From" value={<ImageLink id={from} />} />}
-        {image === undefined ? null : (
-          <Figure label="Result" value={<ImageLink id={image} tag={tagOf(operation, wish)} />} />
-        )}
+        {image === undefined ? null : <Figure label="Result" value={<ImageLink id={image} tag={result?.tag} />} />}
       </dl>
-      {wish === null || wish === undefined ? null : (
-        <WishNote wish={wish} isOver={hasEnded(operation)} hasImage={image !== undefined} />
+      {asked?.tag === undefined || hasEnded(operation) ? null : (
+        <p class="run-note">
+          The image of the result will get the tag <GuestText text={asked.tag} isMono />.
+        </p>
       )}
     </>
   );
@@ -91,41 +87,4 @@ function waitedNote({ created_at: created, started_at: started }: Operation): st
   if (started === undefined) return "waiting for its turn";
   const seconds = Math.round((Date.parse(started) - Date.parse(created)) / 1000);
   return seconds < 1 ? undefined : `waited ${seconds} s`;
-}
-
-function tagOf({ result }: Operation, wish: TagWish | null | undefined): string | undefined {
-  if (wish?.is === "set") return wish.tag;
-  return result !== undefined && "tag" in result ? result.tag : undefined;
-}
-
-function WishNote({
-  wish,
-  isOver,
-  hasImage,
-}: {
-  readonly wish: TagWish;
-  readonly isOver: boolean;
-  readonly hasImage: boolean;
-}) {
-  if (wish.problem !== undefined)
-    return <ProblemNote problem={wish.problem} title={`The result was not tagged ${printable(wish.tag)}`} />;
-  if (wish.is === "set" || (isOver && !hasImage)) return null;
-  if (wish.is === "asked") {
-    return (
-      <p class="run-note">
-        This link asks to tag the result <GuestText text={wish.tag} isMono />, which takes the tag from the image that
-        has it.{" "}
-        <Button isSmall onClick={wish.accept}>
-          Tag the result
-        </Button>
-      </p>
-    );
-  }
-  return (
-    <p class="run-note">
-      {wish.is === "moot" ? "The result has another tag by now, not " : "The result will be tagged "}
-      <GuestText text={wish.tag} isMono />
-      {wish.is === "moot" ? "." : " as soon as the run has ended, while this page is open."}
-    </p>
-  );
 }

@@ -11,18 +11,16 @@ import { emptyFeed, type Feed, FeedReader } from "./feed-reader.ts";
 export interface FeedOptions {
   /** the process whose output is kept; for the command, which it is where absent, the events of all processes are read */
   readonly spid?: number;
-  /** true: also while nobody sees the page */
-  readonly isKept?: boolean;
 }
 
 /**
  * Follows the events of an operation from its beginning to its end while the page is seen, over broken connections and
  * restarts of the appliance, without a gap or a double. The component is drawn anew at most once per frame.
  */
-export function useFeed(id: string, { spid = COMMAND_SPID, isKept = false }: FeedOptions = {}): Feed {
+export function useFeed(id: string, { spid = COMMAND_SPID }: FeedOptions = {}): Feed {
   const [feed, setFeed] = useState<Feed>(emptyFeed);
   const reader = useMemo(() => new FeedReader(setFeed), [id, spid]);
-  const isFollowed = useStore(isPageVisible) || isKept;
+  const isFollowed = useStore(isPageVisible);
   useEffect(() => {
     setFeed(emptyFeed());
     return () => reader.leave();

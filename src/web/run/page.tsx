@@ -35,7 +35,6 @@ import { StandardInput } from "./standard-input.tsx";
 import { TerminalPanel } from "./terminal/terminal-panel.tsx";
 import { UsageCharts } from "./usage/usage.tsx";
 import { useUsage } from "./usage/use-usage.ts";
-import { useTagOfResult } from "./use-tag.ts";
 
 type ViewName = "output" | "terminal" | "processes" | "usage" | "network" | "events";
 
@@ -44,8 +43,7 @@ export function RunPage({ id }: { readonly id: string }) {
   const route = api.v1.operations({ id: encodeURIComponent(id) });
   const operation = useResource(`operation ${id}`, (signal) => answerOf(route.get({ fetch: { signal } })));
   const asked = useResource(`operation ${id} request`, (signal) => answerOf(route.request.get({ fetch: { signal } })));
-  // The tag of the link is set when the run ends, also while nobody looks.
-  const feed = useFeed(id, { isKept: useRoute().parameters.has("tag") });
+  const feed = useFeed(id);
   // The events say when there is something new to be read.
   const turns = countOfTypes(feed, TURNS);
   useEffect(() => {
@@ -114,18 +112,16 @@ function Run({ operation, asked, feed }: RunProps) {
   const isOver = hasEnded(operation);
   const isRunning = operation.status === "EXECUTING" && countOfTypes(feed, ["spawn"]) > 0;
   const usage = useUsage(operation.id, isRunning);
-  const wish = useTagOfResult(operation, parameters.get("tag"));
   const views = viewsOf({ hasTerminal: may("instances:exec"), hasProcesses: may("instances:exec") });
   const initial: ViewName = instance?.pty !== undefined && may("instances:exec") ? "terminal" : "output";
   const view = views.find(({ name }) => name === parameters.get("view"))?.name ?? initial;
   const spid = Number.parseInt(parameters.get("process") ?? "", 10) || null;
-  const linkTo = (name: ViewName, process?: number) =>
-    queryOf({ view: name === initial ? undefined : name, process, tag: parameters.get("tag") });
+  const linkTo = (name: ViewName, process?: number) => queryOf({ view: name === initial ? undefined : name, process });
   const show = (name: ViewName, process?: number) => navigate(linkTo(name, process));
   const processCount = countOfTypes(feed, ["spawn"]);
   return (
     <>
-      <Facts operation={operation} asked={asked} feed={feed} usage={usage} wish={wish} />
+      <Facts operation={operation} asked={asked} feed={feed} usage={usage} />
       <Tabs
         label="Parts of the run"
         current={view}

@@ -6,14 +6,12 @@ import { quoted, shellLine } from "./shell-words.ts";
 /** What a command in a terminal needs beside the request. */
 export interface Told {
   readonly request: SpawnRequest;
-  /** for the image of the result; empty: none */
-  readonly tag: string;
   /** names of files on the machine of the reader, by their paths in the sandbox; absent: they were uploaded before */
   readonly names: Readonly<Record<string, string>>;
 }
 
 /** The same run by `coppice run`, on several lines where it is long; and what `coppice run` has no option for. */
-export function coppiceRun({ request, tag, names }: Told): {
+export function coppiceRun({ request, names }: Told): {
   readonly text: string;
   readonly unsaid: readonly string[];
 } {
@@ -41,7 +39,7 @@ export function coppiceRun({ request, tag, names }: Told): {
     if (network.tls === "any") option("network-tls", "any");
   }
   if (request.disposable === true) options.push(["--disposable"]);
-  option("tag", tag);
+  option("tag", request.tag);
   if (request.pty !== undefined) options.push([request.stdin_open === true ? "-it" : "-t"]);
   else if (request.stdin_open === true) options.push(["-i"]);
   if (shell === true) options.push(["--shell"]);

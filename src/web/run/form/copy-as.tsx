@@ -39,7 +39,7 @@ function Problems({ problems }: { readonly problems: FieldProblems }) {
 
 function Texts({ form, request }: { readonly form: RunForm; readonly request: Told["request"] }) {
   const names = Object.fromEntries(form.files.flatMap(({ path, name }) => (name === null ? [] : [[path, name]])));
-  const { text, unsaid } = coppiceRun({ request, tag: form.isDisposable ? "" : form.tag.trim(), names });
+  const { text, unsaid } = coppiceRun({ request, names });
   return (
     <div class="stack gap-3 shrink">
       <Command title="coppice" text={text} />

@@ -2,7 +2,6 @@ import type { RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
 import { isFocusFree } from "../../browser/focus.ts";
-import { queryOf } from "../../browser/links.ts";
 import { navigate, useRoute } from "../../browser/router.ts";
 import { api } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
@@ -13,7 +12,6 @@ import { Button } from "../../parts/button.tsx";
 import { Checkbox } from "../../parts/field.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
-import { wishTag } from "../tag-wishes.ts";
 import { CommandFields } from "./command-fields.tsx";
 import { CopyAs } from "./copy-as.tsx";
 import { FilesField } from "./files-field.tsx";
@@ -79,9 +77,7 @@ function Form({ initial }: { readonly initial: RunForm }) {
     setBusy(true);
     try {
       const { uuid } = await answerOf(api.v1.instances.post(made.request));
-      const tag = form.isDisposable ? "" : form.tag.trim();
-      if (tag !== "") wishTag(uuid, tag);
-      navigate(`/runs/${uuid}${tag === "" ? "" : queryOf({ tag })}`);
+      navigate(`/runs/${uuid}`);
     } catch (error) {
       const failure = problemOf(error);
       const field = fieldOf(
@@ -161,5 +157,5 @@ function FormEnd({ form, isBusy, isUploading }: FormEndProps) {
 /** Fields of the API that have a place in the form. */
 const FIELDS: ReadonlySet<string> = new Set([
   ...["image", "command", "cwd", "uid", "gid", "env", "files", "hostname", "stdin", "timeout", "truncate_output_at"],
-  ...["resources.vcpus", "resources.memory_bytes", "resources.disk_bytes", "network"],
+  ...["resources.vcpus", "resources.memory_bytes", "resources.disk_bytes", "network", "tag"],
 ]);

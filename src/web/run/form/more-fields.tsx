@@ -57,20 +57,14 @@ export function MoreFields(props: MoreFieldsProps) {
           form.gid !== "" ||
           form.hostname !== "" ||
           form.tag !== "" ||
-          isWrong("uid", "gid", "hostname")
+          isWrong("uid", "gid", "hostname", "tag")
         }
       >
         <div class="run-form-grid gap-3">
           <Text {...props} name="uid" label="User id" placeholder="0" field="uid" />
           <Text {...props} name="gid" label="Group id" placeholder="0" field="gid" />
           <Text {...props} name="hostname" label="Host name" field="hostname" />
-          <Text
-            {...props}
-            name="tag"
-            label="Tag for the result"
-            field="tag"
-            hint="The page of the run sets it when the run ends."
-          />
+          <Text {...props} name="tag" label="Tag for the result" field="tag" />
         </div>
       </Group>
     </div>

@@ -117,6 +117,7 @@ export function requestOf(form: RunForm): { readonly request: SpawnRequest } | {
       uid: number("uid", form.uid, whole, "a number"),
       gid: number("gid", form.gid, whole, "a number"),
       hostname: text(form.hostname),
+      tag: text(form.tag),
       timeout: number("timeout", form.timeout, secondsOfDuration, DURATION_FORM),
       truncate_output_at: number("truncate_output_at", form.output, bytesOfSize, SIZE_FORM),
       stdin: form.stdin === "" ? undefined : stdinText(form.stdin),
@@ -214,6 +215,7 @@ export function formOf(asked: AskedInstance): RunForm {
     rules: (wish?.allow ?? []).map(ruleText).join("\n"),
     isTlsAny: wish?.tls === "any",
     isDisposable: asked.disposable === true,
+    tag: asked.tag ?? "",
   };
 }
 

@@ -147,7 +147,7 @@ describe("the form", () => {
           files: [file],
         },
         ...{ stdin: "ü", isStdinOpen: true, hasTerminal: true, vcpus: "2", memory: "1G", disk: "2G", timeout: "5m" },
-        ...{ output: "1M", network: "allow", rules: "a.org:443", isTlsAny: true, isDisposable: true },
+        ...{ output: "1M", network: "allow", rules: "a.org:443", isTlsAny: true, isDisposable: true, tag: " after " },
       }),
     ).toEqual({
       ...{ image: "tag:busybox", command: "echo $A", shell: true, cwd: "/work", uid: 7, gid: 8, hostname: "box" },
@@ -162,6 +162,7 @@ describe("the form", () => {
         timeout: 300,
         truncate_output_at: 1_048_576,
         disposable: true,
+        tag: "after",
       },
       resources: { vcpus: 2, memory_bytes: 1_073_741_824, disk_bytes: 2_147_483_648 },
       network: { allow: [{ host: "a.org", ports: [443] }], tls: "any" },
@@ -232,9 +233,8 @@ describe("the form", () => {
 });
 
 describe("the same run in a terminal", () => {
-  const told = (request: Partial<SpawnRequest>, tag = "") => ({
+  const told = (request: Partial<SpawnRequest>) => ({
     request: { image: "tag:busybox", command: "true", ...request } as SpawnRequest,
-    tag,
     names: { "/root/in.txt": "in.txt" },
   });
 
@@ -243,18 +243,16 @@ describe("the same run in a terminal", () => {
       "coppice run --image tag:busybox --shell -- 'echo $A'",
     );
     const { text, unsaid } = coppiceRun(
-      told(
-        {
-          ...{ args: ["it's"], env: { A: "b c" }, files: { "/root/in.txt": { uuid: "u", mode: "0644" } }, uid: 7 },
-          ...{
-            network: { allow: [{ host: "a.org", ports: [80, 443] }, { host: "b.org" }], tls: "any" },
-            disposable: true,
-          },
-          resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 1_500_000_000 },
-          truncate_output_at: 0,
+      told({
+        ...{ args: ["it's"], env: { A: "b c" }, files: { "/root/in.txt": { uuid: "u", mode: "0644" } }, uid: 7 },
+        ...{
+          network: { allow: [{ host: "a.org", ports: [80, 443] }, { host: "b.org" }], tls: "any" },
+          disposable: true,
+          tag: "after",
         },
-        "after",
-      ),
+        resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 1_500_000_000 },
+        truncate_output_at: 0,
+      }),
     );
     expect(text).toBe(
       [
