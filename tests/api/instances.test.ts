@@ -128,6 +128,19 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
+  heldTest("a tag for the image takes a scope of its own, and is refused where there is no image", async () => {
+    expect((await spawn({ tag: "after" })).status).toBe(201);
+    expect(last()).toMatchObject({ tag: "after", disposable: false });
+    for (const fields of [{ tag: "" }, { tag: "a b" }, { tag: "x".repeat(129) }, { tag: "after", disposable: true }]) {
+      expect(errorOf(await spawn(fields), "validation_error").details["field"]).toBe("tag");
+    }
+    const token = await api.issue("alice", ["instances:spawn", "images:read"]);
+    const json = { image: "tag:base", command: "true" };
+    expect((await api.call("POST", "/v1/instances", { json, token })).status).toBe(201);
+    const answer = await api.call("POST", "/v1/instances", { json: { ...json, tag: "after" }, token });
+    expect(errorOf(answer, "forbidden").details["scope"]).toBe("images:tag");
+  });
+
   heldTest("env names that are properties of JavaScript objects are ordinary names", async () => {
     const body = `{"image":"tag:base","command":"env","env":{"__proto__":"a","constructor":"b","toString":"c"}}`;
     const answer = await api.call("POST", "/v1/instances", { body, headers: { "content-type": "application/json" } });

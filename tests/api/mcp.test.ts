@@ -140,6 +140,8 @@ describe.each(ERAS)("a client (%s)", (era) => {
       ["run", { image, command: "true", timeout: "5" }, "timeout must be an integer"],
       ["run", { image, command: "true", files: [{ path: "/a" }] }, "either content or file"],
       ["run", { image, command: "true", network: ["http://x"] }, "http://x"],
+      ["run", { image, command: "true", tag: "-" }, "tag must be 1 to 128 characters"],
+      ["run", { image, command: "true", tag: "t", disposable: true }, "a disposable run makes none"],
       ["follow", { operation: "x" }, "operation must be the id"],
       ["follow", { operation: UNKNOWN }, "list_operations shows"],
       ["tag_image", { image, tag: "-" }, "tag must be 1 to 128 characters"],

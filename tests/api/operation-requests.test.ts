@@ -36,6 +36,14 @@ heldTest("what an instance was asked to do can be asked for again, without secre
   expect(api.operations.instances.at(-1)).toEqual({ ...first, env: {}, stdin: null } as never);
 });
 
+heldTest("the tag for the image of a run is part of the request, and stays in it", async () => {
+  const again = (await asked(await spawn({ tag: "after" }))).json;
+  expect(again.tag).toBe("after");
+  await spawn(again);
+  expect(api.operations.instances.at(-1)?.tag).toBe("after");
+  expect((await asked(await spawn({}))).json).not.toHaveProperty("tag");
+});
+
 heldTest("a recorded run is asked for again as a recorded one", async () => {
   const { network, ...fields } = (await asked(await spawn({ network: { record: true } }))).json;
   expect(network).toEqual({ tls: "sni", record: true });

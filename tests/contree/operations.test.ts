@@ -76,6 +76,11 @@ describe("GET /operations/{uuid}", () => {
     const unchanged = await ran(contree, { command: "false", disposable: false });
     expect(unchanged.operation.result).toEqual({ image: contree.image, tag: null });
     expect(unchanged.code).toBe(1);
+    const tagged = await ran(contree, { command: "false", disposable: false, tag: "a/run:1" });
+    const { result, metadata } = tagged.operation;
+    expect([result.tag, metadata.tag, result.image === contree.image]).toEqual(["a/run:1", "a/run:1", false]);
+    const { json } = await contree.call("GET", "/images?tag=a/run:1");
+    expect(json.images).toMatchObject([{ uuid: result.image, tag: "a/run:1" }]);
     const disposable = await ran(contree, { command: "touch", args: ["/x"] });
     expect(disposable.operation).toMatchObject({ result: { image: null, tag: null }, result_image_uuid: null });
     expect(disposable.operation.image_size).toBeNull();

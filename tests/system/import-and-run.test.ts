@@ -4,6 +4,7 @@ import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type Appliance, text } from "../support/appliance.ts";
 import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { running } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
 const owned = new AsyncDisposableStack();
@@ -105,6 +106,38 @@ describe("a run", () => {
     expect(result(disposable)["image"]).toBeUndefined();
     expect(await layers()).toBe(before);
   });
+
+  test("has its tag when it has ended, whatever its exit code; a run that fails or is disposable moves none", async () => {
+    const tagged = async (name: string) =>
+      ((await (await appliance.fetch(`/images?tag=${name}`)).json()) as { uuid: string }[]).map(({ uuid }) => uuid);
+    const first = await appliance.run(base, "echo 1 > /root/step", { tag: "step" });
+    expect(result(first)["tag"]).toBe("step");
+    expect(await tagged("step")).toEqual([imageOf(first)]);
+    const second = await appliance.run("tag:step", "echo 2 > /root/step; exit 3", { tag: "step" });
+    expect(await tagged("step")).toEqual([imageOf(second)]);
+    expect(await (await download(imageOf(second), "/root/step")).text()).toBe("2\n");
+    // It changed no file: the image on which it ran keeps its tag.
+    const same = await appliance.run("tag:step", "true", { tag: "same" });
+    expect(await tagged("same")).toEqual([imageOf(same)]);
+    expect(await tagged("step")).toEqual([imageOf(second)]);
+
+    const slow = await appliance.spawn({
+      image: base,
+      command: "echo 3 > /root/step; sleep 300",
+      shell: true,
+      tag: "step",
+    });
+    await running(appliance, slow);
+    await appliance.fetch(`/operations/${slow}`, { method: "DELETE" });
+    expect((await appliance.finished(slow)).status).toBe("CANCELLED");
+    const disposable = { image: base, command: "true", tag: "step", disposable: true };
+    const refused = await appliance.post("/instances", disposable);
+    expect([refused.status, await refused.json()]).toMatchObject([
+      400,
+      { error: "validation_error", details: { field: "tag" } },
+    ]);
+    expect(await tagged("step")).toEqual([imageOf(second)]);
+  }, 120_000);
 
   test("branches: of two runs on one image each has only its own change, and the parent has neither", async () => {
     const parent = imageOf(await appliance.run(base, "echo 1 > /root/shared"));

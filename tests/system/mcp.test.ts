@@ -85,10 +85,15 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     expect(failed.text).toMatch(/stderr \(\d+ bytes\):\ncat: .*No such file/);
     const { image } = failed.operation;
 
-    const fixed = await mcp.call("run", { image, command: "echo 42 > data.txt && sh job.sh", cwd: "/root" }, CALL);
+    const fixed = await mcp.call(
+      "run",
+      { image, command: "echo 42 > data.txt && sh job.sh", cwd: "/root", tag: "fixed" },
+      CALL,
+    );
     expect(fixed.operation.exit_code).toBe(0);
     expect(fixed.text).toContain("begin\n42");
     const made = fixed.operation.image as string;
+    expect(fixed.text).toContain(`image ${made}, tag fixed, has its files`);
     expect((await mcp.call("diff", { image: made })).text).toBe(`against image ${image}:\nA /root/data.txt 3`);
     expect((await mcp.call("diff", { image: made, against: "task" })).text).toContain("A /root/job.sh* ");
     expect((await mcp.call("read_file", { image: made, path: "/root/data.txt" })).items[1]?.text).toBe("42\n");

@@ -59,6 +59,22 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     expect(((await (await appliance.fetch(`/operations/${kept.id}`)).json()) as Body)["status"]).toBe("SUCCESS");
   }, 120_000);
 
+  test("after the command and before the image: the tag is at the image of the run if that is there", async () => {
+    const older = await appliance.run(base, "echo older > /root/step", { tag: "step" });
+    const command = "head -c 67108864 /dev/urandom > /root/step";
+    const id = await appliance.spawn({ image: base, command, shell: true, tag: "step" });
+    await until("the command has ended", async () => {
+      const events = await appliance.fetch(`/operations/${id}/events`, { headers: { accept: "application/json" } });
+      return ((await events.json()) as { readonly type: string }[]).some(({ type }) => type === "exit");
+    });
+    await appliance.down(signal);
+    await appliance.up();
+    const { status, result } = (await operation(id)) as { status: string; result?: { image: string } };
+    const { image } = (status === "SUCCESS" ? result : older.result) as { readonly image: string };
+    const tagged = (await (await appliance.fetch("/images?tag=step")).json()) as { readonly uuid: string }[];
+    expect({ status, tagged: tagged.map(({ uuid }) => uuid) }).toEqual({ status, tagged: [image] });
+  }, 120_000);
+
   test("leaves no machine, directory or half-made layer", async () => {
     const slow = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
     await running(appliance, slow);

@@ -52,6 +52,13 @@ describe("defaults of the interface", () => {
     });
   });
 
+  test("a tag is kept; a disposable run leaves no image for one", () => {
+    expect(check({ tag: "after" }).tag).toBe("after");
+    expect(() => check({ tag: "after", disposable: true })).toThrow(
+      "tag needs an image, and a disposable run makes none",
+    );
+  });
+
   test("a default above the operator's maximum is reduced to it", () => {
     const spawn = checkSpawn({ image: UUID, command: "true" }, { ...LIMITS, instanceTimeoutSecondsMax: 10 });
     expect(spawn.timeoutSeconds).toBe(10);
