@@ -1,5 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import { createMetrics, Laps, MetricRegistry } from "../../src/metrics.ts";
+import { createMetrics } from "../../src/metrics.ts";
+import { Laps } from "../../src/supervisor/operations/laps.ts";
+import { MetricRegistry } from "../../src/system/metric-registry.ts";
 import { parseExposition } from "../support/exposition.ts";
 import { pause } from "../support/waiting.ts";
 

@@ -1,5 +1,4 @@
 import { join } from "node:path";
-import type { Laps } from "../../metrics.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { haveSameRoot } from "../../storage/layers/layer-root.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
@@ -9,6 +8,7 @@ import { scratchDirectory } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import type { DiskUse } from "../disk-guard.ts";
+import type { Laps } from "../operations/laps.ts";
 import { CaptureError } from "./capture-failure.ts";
 import { captureMs } from "./guest-budgets.ts";
 import { GuestTime, lateText } from "./guest-time.ts";

@@ -2,9 +2,9 @@ import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
-import type { Laps } from "../../metrics.ts";
 import type { OperationRef } from "./changes.ts";
 import type { EventLog } from "./event-logs.ts";
+import type { Laps } from "./laps.ts";
 import type { Cost } from "./scheduler.ts";
 
 export interface WorkContext {

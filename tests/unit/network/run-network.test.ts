@@ -7,7 +7,7 @@ import type { AccountId, LayerId, OperationId } from "../../../src/domain/ids.ts
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
 import { createLog } from "../../../src/log.ts";
-import { createMetrics, Laps } from "../../../src/metrics.ts";
+import { createMetrics } from "../../../src/metrics.ts";
 import { EventFile } from "../../../src/storage/events/event-file.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
@@ -18,6 +18,7 @@ import type { ReadyMachine } from "../../../src/supervisor/machines/machine-sour
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
 import { InstanceNetworks } from "../../../src/supervisor/network/instance-networks.ts";
 import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { Laps } from "../../../src/supervisor/operations/laps.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, SESSION_GUEST_BIT } from "../../../src/vm/agent/protocol.ts";

@@ -6,7 +6,6 @@ import type { LayerId, OperationId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { InstanceStats } from "../../../src/domain/instance.ts";
 import { silentLog } from "../../../src/log.ts";
-import { Laps } from "../../../src/metrics.ts";
 import { EventFile } from "../../../src/storage/events/event-file.ts";
 import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
@@ -17,6 +16,7 @@ import type { RunningInstance } from "../../../src/supervisor/instance/running-i
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
 import { type EventLog, EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
+import { Laps } from "../../../src/supervisor/operations/laps.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
