@@ -23,19 +23,26 @@ interface RoutePattern {
   readonly path: string;
 }
 
+interface RouteExpression<Route> {
+  readonly route: Route;
+  readonly expression: RegExp;
+  readonly names: readonly string[];
+}
+
 /** Finds routes by path: for HEAD, for URLs that Elysia misreads, and for the methods that a path allows. */
 export class RouteTable<Route extends RoutePattern> {
-  readonly #entries: readonly { route: Route; expression: RegExp; names: readonly string[] }[];
-  /** paths without parameters */
-  readonly #literals: ReadonlySet<string>;
+  readonly #routes: readonly Route[];
+  /** methods of the paths without parameters */
+  readonly #literals = new Map<string, Set<string>>();
+  #patterns: readonly RouteExpression<Route>[] | null = null;
 
   constructor(routes: readonly Route[]) {
-    this.#literals = new Set(routes.map(({ path }) => path).filter((path) => !/[:*]/.test(path)));
-    this.#entries = routes.map((route) => {
-      const names = [...route.path.matchAll(/:(\w+)/g)].map((match) => match[1] ?? "");
-      const source = route.path.replaceAll(/[.\\+?^$()[\]{}|]/g, "\\$&").replaceAll(/:\w+/g, "([^/]+)");
-      return { route, expression: new RegExp(`^${source.replace(/\*$/, ".*")}$`), names };
-    });
+    this.#routes = routes;
+    for (const { method, path } of routes) {
+      if (/[:*]/.test(path)) continue;
+      const methods = this.#literals.get(path) ?? new Set();
+      this.#literals.set(path, methods.add(method));
+    }
   }
 
   /** The route of a method and path; HEAD falls back to GET. */
@@ -47,7 +54,7 @@ export class RouteTable<Route extends RoutePattern> {
   /** Methods that a path allows, sorted; empty for an unknown path. */
   allowed(path: string): string[] {
     const methods = new Set<string>();
-    for (const { route, expression } of this.#entries) {
+    for (const { route, expression } of this.#expressions()) {
       if (expression.test(path) && !this.#isShadowed(route, path)) methods.add(route.method);
     }
     if (methods.has("GET")) methods.add("HEAD");
@@ -56,15 +63,25 @@ export class RouteTable<Route extends RoutePattern> {
 
   /** True when a literal route has the path but not the method, so that Elysia would run a route with a parameter. */
   isShadowed(method: string, path: string): boolean {
-    return this.#literals.has(path) && this.#match(method, path) === null;
+    return this.#literals.get(path)?.has(method) === false;
   }
 
   #isShadowed(route: Route, path: string): boolean {
     return this.#literals.has(path) && route.path !== path;
   }
 
+  /** Made when a path is first looked up, which few requests need: a hundred of them take longer than a request. */
+  #expressions(): readonly RouteExpression<Route>[] {
+    this.#patterns ??= this.#routes.map((route) => {
+      const names = [...route.path.matchAll(/:(\w+)/g)].map((match) => match[1] ?? "");
+      const source = route.path.replaceAll(/[.\\+?^$()[\]{}|]/g, "\\$&").replaceAll(/:\w+/g, "([^/]+)");
+      return { route, expression: new RegExp(`^${source.replace(/\*$/, ".*")}$`), names };
+    });
+    return this.#patterns;
+  }
+
   #match(method: string, path: string): { route: Route; params: Record<string, string> } | null {
-    for (const { route, expression, names } of this.#entries) {
+    for (const { route, expression, names } of this.#expressions()) {
       const match = route.method === method ? expression.exec(path) : null;
       if (match === null || this.#isShadowed(route, path)) continue;
       const params = Object.fromEntries(names.map((name, index) => [name, decodeSegment(match[index + 1] ?? "")]));
