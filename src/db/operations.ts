@@ -323,18 +323,9 @@ export function recoverOperations(
   });
 }
 
-/** The subset of `ids` that ended SUCCESS. Only those have files of outputs. */
-export function succeededOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
-  return idsWhere(db, and(isOneOf(operations.id, ids), eq(operations.status, "SUCCESS")));
-}
-
 /** The subset of `ids` that have a row. */
 export function existingOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
-  return idsWhere(db, isOneOf(operations.id, ids));
-}
-
-function idsWhere(db: Database, condition: SQL | undefined): Set<OperationId> {
-  const rows = db.orm.select({ id: operations.id }).from(operations).where(condition).all();
+  const rows = db.orm.select({ id: operations.id }).from(operations).where(isOneOf(operations.id, ids)).all();
   return new Set(rows.map((row) => row.id));
 }
 

@@ -107,10 +107,8 @@ export type StoredInstanceResult = {
 
 export interface StoredOutput {
   readonly truncated: boolean;
-  /** size of the captured output in the event log; absent when the output has a file of its own */
-  readonly bytes?: number;
-  /** true when the output is empty and is stored nowhere */
-  readonly empty?: boolean;
+  /** size of the captured output in the event log */
+  readonly bytes: number;
 }
 
 /** A checkpoint's result as its row stores it, with the field names of the API. */

@@ -2,16 +2,16 @@ import { imageSizes } from "../db/images.ts";
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
+import { Spid } from "../domain/log-event.ts";
 import type { NetworkAudit } from "../domain/network.ts";
 import {
   isTerminal,
   type OperationKind,
   type OperationStatus,
   type StoredInstanceResult,
-  type StoredOutput,
 } from "../domain/operation.ts";
 import { timeBounds } from "../domain/text/time-bound.ts";
-import { openOutput } from "../storage/outputs.ts";
+import { openProcessOutput } from "../storage/outputs.ts";
 import { type KeptRequest, KINDS } from "../supervisor/kinds/kinds.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
@@ -132,10 +132,9 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
     },
     outputs(principal, { id, result }, signal) {
       const stored = result as StoredInstanceResult;
-      const sizeOf = ({ bytes, empty }: StoredOutput) => (empty === true ? 0 : bytes);
       const source: OutputSource = {
-        bytes: { stdout: sizeOf(stored.stdout), stderr: sizeOf(stored.stderr) },
-        open: (stream) => openOutput(layout, id, stream, stored[stream]),
+        bytes: { stdout: stored.stdout.bytes, stderr: stored.stderr.bytes },
+        open: (stream) => openProcessOutput(layout, id, { spid: Spid.command, stream, bytes: stored[stream].bytes }),
       };
       return openOutputs(parts, principal, source, signal);
     },

@@ -13,8 +13,8 @@ export interface Outputs extends Disposable {
 }
 
 export interface OutputSource {
-  /** size of each output in `bytes`; undefined when it is not known before it is opened */
-  readonly bytes: Readonly<Record<OutputStream, number | undefined>>;
+  /** size of each output in `bytes` */
+  readonly bytes: Readonly<Record<OutputStream, number>>;
   open(stream: OutputStream): Promise<Uint8Array | LongOutput>;
 }
 

@@ -14,8 +14,6 @@ export interface DataLayout {
   readonly blobs: string;
   /** event logs, by operation id */
   readonly events: string;
-  /** captured outputs of operations that have no event log, by operation id */
-  readonly outputs: string;
   /** standard input of live operations, by operation id */
   readonly requests: string;
   /** private directories of running machines */
@@ -43,7 +41,6 @@ export function dataLayout(dataDirectory: string): DataLayout {
     layers: join(dataDirectory, "layers"),
     blobs: join(dataDirectory, "blobs"),
     events: join(dataDirectory, "events"),
-    outputs: join(dataDirectory, "outputs"),
     requests: join(dataDirectory, "requests"),
     vms: join(dataDirectory, "vms"),
     tmp: join(dataDirectory, "tmp"),

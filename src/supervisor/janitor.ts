@@ -1,10 +1,9 @@
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
-import { deleteOperationsFinishedBefore, existingOperations, succeededOperations } from "../db/operations.ts";
+import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
 import { deleteEndedWebSessions, SESSION_UNUSED_MS_MAX } from "../db/web-sessions.ts";
 import { removeEventLog, sweepEventLogs } from "../storage/events/event-file.ts";
-import { removeOutputs, sweepOutputs } from "../storage/outputs.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
 import { removeTrees, sweepTemporaries } from "../system/scratch.ts";
 import { ownTurn } from "../system/turns.ts";
@@ -72,7 +71,6 @@ export class OrphanSweep implements AsyncDisposable {
         log.warn("removed a merged layer whose files are missing", { layer: id });
       }
       await reclaimOrphans({ db, layout, layers }, { dryRun: false, signal });
-      await sweepOutputs(layout, (ids) => succeededOperations(db, ids), signal);
       await sweepEventLogs(layout, (ids) => existingOperations(db, ids), signal);
     } catch (error) {
       if (!signal.aborted) log.error("cannot remove the files that a former process left", { error });
@@ -126,10 +124,7 @@ async function expireOperations(options: JanitorOptions, signal: AbortSignal): P
   const beforeMs = clock() - options.operationsRetentionMs;
   for (let full = true; full && !signal.aborted; ) {
     const ids = deleteOperationsFinishedBefore(db, beforeMs, BATCH_COUNT);
-    for (const id of ids) {
-      await removeOutputs(layout, id);
-      await removeEventLog(layout, id);
-    }
+    for (const id of ids) await removeEventLog(layout, id);
     full = ids.length === BATCH_COUNT;
   }
 }

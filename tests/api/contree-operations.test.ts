@@ -10,13 +10,12 @@ import { heldTest } from "../support/api/program.ts";
 import { runningInstance } from "../support/api/running.ts";
 import { parseContreeEvents } from "../support/contree/events.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
-import { writeOutputFiles } from "../support/outputs.ts";
+import { writeOutputs } from "../support/outputs.ts";
 import { until } from "../support/waiting.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
   ...{ exit_code: 137, cpu_time_ms: 1500, memory_bytes: 4096, timed_out: true, isolation: "vm-emulated" },
-  ...{ stdout: { truncated: false }, stderr: { truncated: true } },
 };
 
 let api: Api;
@@ -34,11 +33,20 @@ const started = (): OperationId => {
   return id;
 };
 
-describe("an operation of a version that kept neither requests nor logs", () => {
+/** Ends an instance with these outputs. */
+async function succeed(id: OperationId, outputs: Parameters<typeof writeOutputs>[2]): Promise<void> {
+  const { stdout, stderr } = await writeOutputs(api.parts.layout, id, outputs);
+  api.operations.succeed(id, {
+    ...RESULT,
+    stdout: { truncated: false, ...stdout },
+    stderr: { truncated: true, ...stderr },
+  });
+}
+
+describe("an operation without its request, and without the start of its log", () => {
   test("has its outputs, what its result tells, and defaults", async () => {
     const id = started();
-    await writeOutputFiles(api.parts.layout, id, { stdout: "out\n", stderr: Uint8Array.of(0xff, 0) });
-    api.operations.succeed(id, RESULT);
+    await succeed(id, { stdout: "out\n", stderr: Uint8Array.of(0xff, 0) });
     const { status, json } = await get(id);
     expect([status, json.result, json.metadata.command]).toEqual([200, { image: null, tag: null }, ""]);
     expect(json.metadata.result).toMatchObject({
@@ -47,14 +55,14 @@ describe("an operation of a version that kept neither requests nor logs", () => 
       state: { exit_code: -1, signal: 9, timed_out: true, pid: 0 },
       resources: { user_cpu_time: 1.5, max_rss: 4 },
     });
-    expect(parseContreeEvents((await get(id, "/events")).text).map(({ type }) => type)).toEqual(["completion"]);
+    const events = parseContreeEvents((await get(id, "/events")).text);
+    expect(events.map(({ type }) => type)).toEqual(["stdout", "stderr", "completion"]);
   });
 
   test("gives back its files, however long the outputs are, and whenever the client leaves", async () => {
     const id = started();
     const [stdout, stderr] = [randomBytes(3_000_000), Buffer.alloc(2_000_000, '"')];
-    await writeOutputFiles(api.parts.layout, id, { stdout, stderr });
-    api.operations.succeed(id, RESULT);
+    await succeed(id, { stdout, stderr });
     const { headers, json } = await get(id);
     expect(headers.get("content-length")).toBeNull();
     const { result } = json.metadata;
@@ -67,7 +75,7 @@ describe("an operation of a version that kept neither requests nor logs", () => 
       await response.body?.getReader().read();
       leaving.abort();
     }
-    await until("no output is open", () => filesOpenBelow(api.parts.layout.outputs, api.parts.pid).length === 0);
+    await until("no output is open", () => filesOpenBelow(api.parts.layout.events, api.parts.pid).length === 0);
   });
 });
 

@@ -160,8 +160,8 @@ describe("what an instance did with its network", () => {
   };
   const RESULT = {
     ...{ exit_code: 0, cpu_time_ms: 1, memory_bytes: 1, timed_out: false, isolation: "vm" },
-    stdout: { truncated: false, empty: true },
-    stderr: { truncated: false, empty: true },
+    stdout: { truncated: false, bytes: 0 },
+    stderr: { truncated: false, bytes: 0 },
   };
   const begin = (): OperationId => {
     const { id } = api.operations.insert("alice" as AccountId, "instance");

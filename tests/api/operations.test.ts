@@ -4,14 +4,14 @@ import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
 import { filesOpenBelow } from "../support/layer-files.ts";
-import { writeOutputFiles } from "../support/outputs.ts";
+import { writeOutputs } from "../support/outputs.ts";
 import { pause, until } from "../support/waiting.ts";
 
 const ALICE = "alice" as AccountId;
 const RESULT = {
   exit_code: 3,
-  stdout: { truncated: false },
-  stderr: { truncated: true },
+  stdout: { truncated: false, bytes: 0 },
+  stderr: { truncated: true, bytes: 0 },
   cpu_time_ms: 12,
   memory_bytes: 1_234_567,
   timed_out: false,
@@ -25,9 +25,19 @@ beforeAll(async () => {
 afterAll(() => api[Symbol.asyncDispose]());
 
 const get = (id: string, query = "") => api.call("GET", `/v1/operations/${id}${query}`);
-const openOutputs = () => filesOpenBelow(api.parts.layout.outputs, api.parts.pid);
-const outputs = (id: OperationId, stdout: Uint8Array | string, stderr: Uint8Array | string) =>
-  writeOutputFiles(api.parts.layout, id, { stdout, stderr });
+const openOutputs = () => filesOpenBelow(api.parts.layout.events, api.parts.pid);
+/** Ends an instance with these outputs. */
+async function succeed(
+  id: OperationId,
+  stdout: Uint8Array | string,
+  stderr: Uint8Array | string,
+  more: Partial<typeof RESULT> & { readonly image?: string } = {},
+): Promise<void> {
+  const sizes = await writeOutputs(api.parts.layout, id, { stdout, stderr });
+  const result = { ...RESULT, ...more };
+  const sized = { stdout: { ...result.stdout, ...sizes.stdout }, stderr: { ...result.stderr, ...sizes.stderr } };
+  api.operations.succeed(id, { ...result, ...sized });
+}
 
 describe('"GET /operations/{operationId} returns one Operation"', () => {
   // spec: operations.get, operation.fields, states.values, states.retry-after, events.polling
@@ -40,8 +50,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     const executing = await get(id);
     expect(executing.json).toMatchObject({ status: "EXECUTING", started_at: expect.any(String) });
     expect(executing.headers.get("retry-after")).toBe("1");
-    await outputs(id, "hello\n", "");
-    api.operations.succeed(id, RESULT);
+    await succeed(id, "hello\n", "");
     const ended = await get(id);
     expect(ended.headers.get("retry-after")).toBeNull();
     expect(ended.json).toMatchObject({
@@ -56,8 +65,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
   test('"Result of a kind=instance operation": every field of the table, output objects too', async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
-    await outputs(id, "plain \u0000\u007f text", Uint8Array.of(0xff, 0x00, 0x80));
-    api.operations.succeed(id, { ...RESULT, image: id });
+    await succeed(id, "plain \u0000\u007f text", Uint8Array.of(0xff, 0x00, 0x80), { image: id });
     expect((await get(id)).json.result).toEqual({
       exit_code: 3,
       stdout: { content: "plain \u0000\u007f text", encoding: "ascii", truncated: false },
@@ -74,8 +82,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
     const bytes = Buffer.alloc(10_485_760, 0xfe);
-    await outputs(id, bytes, "");
-    api.operations.succeed(id, RESULT);
+    await succeed(id, bytes, "");
     const { stdout, stderr } = (await get(id)).json.result;
     expect(Buffer.from(stdout.content, "base64").equals(bytes)).toBe(true);
     expect(stderr).toEqual({ content: "", encoding: "ascii", truncated: true });
@@ -86,8 +93,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     const ascii = Buffer.from(random.map((byte) => byte & 0x7f));
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
-    await outputs(id, ascii, random);
-    api.operations.succeed(id, { ...RESULT, stdout: { truncated: false }, stderr: { truncated: true } });
+    await succeed(id, ascii, random);
     const { json } = await get(id);
     const { stdout, stderr } = json.result;
     expect([stdout.encoding, stdout.truncated, stderr.encoding, stderr.truncated]).toEqual([
@@ -107,8 +113,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     const { id } = api.operations.insert(ALICE, "instance");
     api.operations.start(id);
     const bytes = Buffer.alloc(10_485_760, "x");
-    await outputs(id, bytes, bytes);
-    api.operations.succeed(id, { ...RESULT, stdout: { truncated: false }, stderr: { truncated: false } });
+    await succeed(id, bytes, bytes, { stderr: { truncated: false, bytes: 0 } });
     const leaving = new AbortController();
     const headers = { authorization: `Bearer ${api.token}` };
     const response = await fetch(`${api.url}/v1/operations/${id}`, { headers, signal: leaving.signal });
@@ -218,7 +223,6 @@ describe('"GET /operations lists operations"', () => {
     own.operations.start(make("image_import"));
     const done = make("instance");
     own.operations.start(done);
-    await writeOutputFiles(own.parts.layout, done, { stdout: "x", stderr: "y" });
     own.operations.succeed(done, RESULT);
     own.operations.fail(make("image_import"), { error: "unavailable", message: "x", details: {} });
     own.operations.cancel(ALICE, make("instance"));

@@ -1,17 +1,20 @@
 import type { OperationId } from "../../src/domain/ids.ts";
+import { Spid } from "../../src/domain/log-event.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../src/domain/output.ts";
+import { eventLogPath } from "../../src/storage/events/event-file.ts";
+import { EventWriter } from "../../src/storage/events/writer.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
-import { outputPath } from "../../src/storage/outputs.ts";
-import { writeFileAtomic } from "../../src/system/scratch.ts";
 
-/** Keeps what was captured of an instance's streams as versions without event logs do: a file each, none for an empty one. */
-export async function writeOutputFiles(
+/** Writes the outputs of the command of an instance into its event log. Returns their sizes, as a result has them. */
+export async function writeOutputs(
   layout: DataLayout,
   id: OperationId,
   outputs: Readonly<Record<OutputStream, Uint8Array | string>>,
-): Promise<void> {
-  for (const stream of OUTPUT_STREAMS) {
-    const bytes = outputs[stream];
-    if (bytes.length > 0) await writeFileAtomic(outputPath(layout, id, stream), bytes);
-  }
+): Promise<Readonly<Record<OutputStream, { readonly bytes: number }>>> {
+  const log = new EventWriter({ path: eventLogPath(layout, id), now: () => 0n });
+  const captured = log.outputs(Spid.command, Number.MAX_SAFE_INTEGER);
+  for (const stream of OUTPUT_STREAMS) await captured.write(stream, Buffer.from(outputs[stream]));
+  await log.end();
+  using _file = log.file;
+  return { stdout: { bytes: captured.bytes("stdout").kept }, stderr: { bytes: captured.bytes("stderr").kept } };
 }

@@ -12,13 +12,11 @@ import {
 import { openDatabase } from "../../db/database.ts";
 import { storageFull } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
-import { OUTPUT_STREAMS } from "../../domain/output.ts";
 import { blobPath } from "../../storage/blobs.ts";
 import { eventLogPath } from "../../storage/events/event-file.ts";
 import { isIndexIntact } from "../../storage/index/index-check.ts";
 import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
-import { outputPath } from "../../storage/outputs.ts";
 import { openStaging, removeAbandonedStaging } from "../../storage/staging.ts";
 import { TokenKeys } from "../../storage/token-keys.ts";
 import { CommandError, run } from "../../system/exec.ts";
@@ -26,7 +24,7 @@ import { publishFile, syncPath } from "../../system/scratch.ts";
 import { VERSION } from "../../version.ts";
 
 /** Raised with every change that keeps older programs from reading a backup. */
-const FORMAT_VERSION = 2;
+const FORMAT_VERSION = 3;
 /** The appliance may remove a file that the snapshot names before the backup links it; a newer snapshot then works. */
 const ATTEMPTS_COUNT_MAX = 5;
 /** The archive takes as long as it takes; the bound of a day ends a tar that hangs. */
@@ -34,7 +32,7 @@ const ARCHIVE_MS_MAX = 86_400_000;
 const DATABASE_NAME = "coppice.db";
 const MANIFEST_NAME = "manifest.json";
 /** Entries of a backup, in the order in which a restore puts them in place: the database makes the rest valid. */
-const PARTS = ["keys", "blobs", "outputs", "events", "layers", DATABASE_NAME] as const;
+const PARTS = ["keys", "blobs", "events", "layers", DATABASE_NAME] as const;
 /** What SQLite keeps beside an open database, which archives that were packed by hand may have. */
 const DATABASE_COMPANIONS = [`${DATABASE_NAME}-wal`, `${DATABASE_NAME}-shm`];
 
@@ -188,11 +186,6 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
     await link(blobPath(layout, sha256), blobPath(staged, sha256));
   }
   for (const id of contents.operations) {
-    for (const stream of OUTPUT_STREAMS) {
-      const from = outputPath(layout, id, stream);
-      // A stream that wrote nothing has no file.
-      if (existsSync(from)) await link(from, outputPath(staged, id, stream));
-    }
     const log = eventLogPath(layout, id);
     // An operation without events has no file.
     if (existsSync(log)) await link(log, eventLogPath(staged, id));

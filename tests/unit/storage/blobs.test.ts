@@ -28,15 +28,7 @@ const failureOf = (promise: Promise<unknown>) =>
 describe("the data directory", () => {
   test("is accessible to its owner only, and can be created twice", async () => {
     await layout.ensure();
-    for (const path of [
-      layout.root,
-      layout.layers,
-      layout.blobs,
-      layout.tmp,
-      layout.keys,
-      layout.vms,
-      layout.outputs,
-    ]) {
+    for (const path of [layout.root, layout.layers, layout.blobs, layout.tmp, layout.keys, layout.vms, layout.events]) {
       expect(statSync(path).mode & 0o777).toBe(0o700);
     }
   });

@@ -22,7 +22,6 @@ import { eventLogPath } from "../../../src/storage/events/event-file.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { layerBytes, layerPath } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
-import { outputPath } from "../../../src/storage/outputs.ts";
 import { openStaging } from "../../../src/storage/staging.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import { OrphanSweep, startJanitor, sweep } from "../../../src/supervisor/janitor.ts";
@@ -205,8 +204,6 @@ test("a start removes all files that no row names, and nothing else", async () =
   const unpublished = addExecuting(db);
   failOperation(db, unpublished, { error: "unavailable", message: "restarted", details: {} }, 2);
   const orphans = Array.from({ length: 700 }, () => newId());
-  for (const id of [...orphans, ended, unpublished]) await writeFile(outputPath(layout, id, "stdout"), "x");
-  await writeFile(join(layout.outputs, `.${newId()}.stdout.0123456789ab`), "half");
   for (const id of [...orphans, ended, unpublished]) await writeFile(eventLogPath(layout, id), "x");
   for (const id of orphans as string[]) await writeFile(layerPath(layout, id as LayerId), "x");
   await using sweeping = new OrphanSweep({ ...options(), operationsRetentionMs: 1 });
@@ -214,7 +211,6 @@ test("a start removes all files that no row names, and nothing else", async () =
   await sweeping.ended;
   expect(await listLayers(layout)).toEqual(new Set([layerOf(image)]));
   expect(await listBlobs(layout)).toEqual([sha256]);
-  expect(await readdir(layout.outputs)).toEqual([`${ended}.stdout`]);
   expect(new Set(await readdir(layout.events))).toEqual(new Set([ended, unpublished]));
 });
 

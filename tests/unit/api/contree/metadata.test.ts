@@ -112,7 +112,7 @@ test("the end of a command that no log has comes from the result", () => {
   const result = {
     ...{ exit_code: 137, cpu_time_ms: 1500, memory_bytes: 2048 },
     isolation: "vm",
-    ...{ stdout: { truncated: false }, stderr: { truncated: false } },
+    ...{ stdout: { truncated: false, bytes: 0 }, stderr: { truncated: false, bytes: 0 } },
   } as const;
   const late = exitOfResult({ ...result, timed_out: true }, 2500);
   expect(stateOf(0, late)).toMatchObject({ exit_code: -1, signal: 9, timed_out: true });
