@@ -14,3 +14,16 @@ export function pathFields(path: ByteString): { path: string; path_base64?: stri
   const bytes = isUtf8(path) ? {} : { path_base64: byteStringToBytes(path).toString("base64") };
   return { path: displayName(path), ...bytes };
 }
+
+/** What is stored of the making of an image. */
+interface Making {
+  readonly isImport: boolean;
+  readonly exitCode: number | null;
+  readonly timedOut: boolean;
+}
+
+/** The kind of the operation that made an image. A checkpoint stores the command of an instance that had not ended. */
+export function makingKind({ isImport, exitCode, timedOut }: Making): "image_import" | "instance" | "checkpoint" {
+  if (isImport) return "image_import";
+  return exitCode === null && !timedOut ? "checkpoint" : "instance";
+}

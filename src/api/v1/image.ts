@@ -9,7 +9,7 @@ import { ARCHIVE_CONTENT } from "../content/archive.ts";
 import { empty, respond, tar } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { directStream } from "../stream.ts";
-import { imageOf, pathFields } from "./image-wire.ts";
+import { imageOf, makingKind, pathFields } from "./image-wire.ts";
 import { listingItem, TYPE_NAMES } from "./listing-format.ts";
 import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "./schema/history.ts";
 import { ChildrenQuery, DiffQuery, PageQuery } from "./schema/query.ts";
@@ -199,9 +199,7 @@ function detailsOf(image: StoredDetails): ImageDetails {
 }
 
 function stepOf(row: StoredStep): ImageStep {
-  const isRun = row.command !== null || row.parentId !== null;
-  // A checkpoint stores the command of an instance that had not ended, and so no exit code.
-  const kind = !isRun ? "image_import" : row.exitCode === null && !row.timedOut ? "checkpoint" : "instance";
+  const kind = makingKind({ ...row, isImport: row.command === null && row.parentId === null });
   return {
     uuid: row.imageId,
     ...given({ tag: row.tag }),
