@@ -6,7 +6,7 @@ import { findImport, imageDefaults } from "../../db/images.ts";
 import { findBaseLayer, findProvenBase, type LayerRow } from "../../db/layers.ts";
 import type { NewLayer, Publication } from "../../db/publish.ts";
 import { given } from "../../domain/given.ts";
-import type { ImageId } from "../../domain/ids.ts";
+import type { FileId, ImageId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { StoredImportResult } from "../../domain/operation.ts";
@@ -36,13 +36,32 @@ import { listBaseMs } from "../instance/guest-budgets.ts";
 import { listLayer } from "../instance/list-layer.ts";
 import type { MachineSource } from "../machines/machine-source.ts";
 import type { OperationRef } from "../operations/changes.ts";
+import type { Credentials } from "../operations/kind.ts";
 import type { Laps } from "../operations/laps.ts";
-import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { importCost, pullLimits, toolsLimits } from "./import-bounds.ts";
 
 /** Part of a base's key. It changes when the same manifest would give another disk, or is verified more strictly. */
 const BASE_RECIPE = "linux/amd64 3";
+
+/** Where the image of an import comes from. */
+export type ImportSource =
+  /** `reference` is the full spelling, host included, as `parseRegistryReference` gives it */
+  | { readonly kind: "registry"; readonly reference: string }
+  /** an uploaded file */
+  | { readonly kind: "archive"; readonly fileId: FileId; readonly sha256: string };
+
+/** A validated import that may be queued. */
+export interface ImportSubmission {
+  readonly source: ImportSource;
+  readonly credentials: Credentials | null;
+  readonly tag: string | null;
+  readonly timeoutSeconds: number;
+  /** true: an image of the account that an import of the same digest made is the result, if there is one */
+  readonly reuse: boolean;
+  /** true: the tag is added to those of the image; false: it replaces the one that the image shows */
+  readonly keepTags: boolean;
+}
 
 export interface ImportContext {
   readonly db: Database;

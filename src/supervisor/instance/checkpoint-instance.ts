@@ -26,12 +26,20 @@ import { MachineLostError } from "../machines/machine-errors.ts";
 import type { MachineSource } from "../machines/machine-source.ts";
 import type { ReservedPlace } from "../machines/reserved-place.ts";
 import type { OperationRef } from "../operations/changes.ts";
-import type { CheckpointSubmission } from "../operations/ports.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { listCopyMs } from "./guest-budgets.ts";
 import { listLayer } from "./list-layer.ts";
 import type { LiveInstances } from "./live-instances.ts";
 import { notRunning, type RunningInstance } from "./running-instance.ts";
+
+/** A validated checkpoint of a running instance. */
+export interface CheckpointSubmission {
+  readonly instanceId: OperationId;
+  /** the image on which the instance runs */
+  readonly imageId: ImageId;
+  readonly tag: string | null;
+  readonly timeoutSeconds: number;
+}
 
 export interface CheckpointContext {
   readonly db: Database;

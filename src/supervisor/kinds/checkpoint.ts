@@ -1,7 +1,10 @@
 import type { OperationId } from "../../domain/ids.ts";
-import { type CheckpointContext, checkpointWorker } from "../instance/checkpoint-instance.ts";
+import {
+  type CheckpointContext,
+  type CheckpointSubmission,
+  checkpointWorker,
+} from "../instance/checkpoint-instance.ts";
 import type { Kind } from "../operations/kind.ts";
-import type { CheckpointSubmission } from "../operations/ports.ts";
 import { jsonBytes, type Requests } from "../operations/requests.ts";
 import { instanceOrigin } from "./instance.ts";
 

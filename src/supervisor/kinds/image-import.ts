@@ -1,6 +1,5 @@
-import { type ImportContext, importWorker } from "../imports/import-image.ts";
+import { type ImportContext, type ImportSource, type ImportSubmission, importWorker } from "../imports/import-image.ts";
 import type { Kind } from "../operations/kind.ts";
-import type { ImportSource, ImportSubmission } from "../operations/ports.ts";
 import { jsonBytes } from "../operations/requests.ts";
 
 /** The part of an import's request that is stored as long as the operation. */

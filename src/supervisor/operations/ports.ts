@@ -1,35 +1,7 @@
-import type { AccountId, FileId, ImageId, OperationId } from "../../domain/ids.ts";
+import type { AccountId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { Readiness } from "../../domain/readiness.ts";
-import type { Credentials, Kind } from "./kind.ts";
-
-/** Where the image of an import comes from. */
-export type ImportSource =
-  /** `reference` is the full spelling, host included, as `parseRegistryReference` gives it */
-  | { readonly kind: "registry"; readonly reference: string }
-  /** an uploaded file */
-  | { readonly kind: "archive"; readonly fileId: FileId; readonly sha256: string };
-
-/** A validated import that may be queued. */
-export interface ImportSubmission {
-  readonly source: ImportSource;
-  readonly credentials: Credentials | null;
-  readonly tag: string | null;
-  readonly timeoutSeconds: number;
-  /** true: an image of the account that an import of the same digest made is the result, if there is one */
-  readonly reuse: boolean;
-  /** true: the tag is added to those of the image; false: it replaces the one that the image shows */
-  readonly keepTags: boolean;
-}
-
-/** A validated checkpoint of a running instance. */
-export interface CheckpointSubmission {
-  readonly instanceId: OperationId;
-  /** the image on which the instance runs */
-  readonly imageId: ImageId;
-  readonly tag: string | null;
-  readonly timeoutSeconds: number;
-}
+import type { Kind } from "./kind.ts";
 
 /**
  * Outcome of a cancel request. `accepted`: the operation is CANCELLED, or will be soon; `terminal`: it had ended before.

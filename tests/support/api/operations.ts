@@ -18,13 +18,10 @@ import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts
 import type { Readiness } from "../../../src/domain/readiness.ts";
 import type { InstanceSubmission } from "../../../src/domain/spawn.ts";
 import type { AccountChanges } from "../../../src/supervisor/account-changes.ts";
+import type { ImportSubmission } from "../../../src/supervisor/imports/import-image.ts";
+import type { CheckpointSubmission } from "../../../src/supervisor/instance/checkpoint-instance.ts";
 import type { Kind } from "../../../src/supervisor/operations/kind.ts";
-import type {
-  CancelOutcome,
-  CheckpointSubmission,
-  ImportSubmission,
-  OperationsPort,
-} from "../../../src/supervisor/operations/ports.ts";
+import type { CancelOutcome, OperationsPort } from "../../../src/supervisor/operations/ports.ts";
 import { pause } from "../waiting.ts";
 
 const POLL_MS = 5;
