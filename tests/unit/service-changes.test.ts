@@ -3,7 +3,8 @@ import type { Database } from "../../src/db/database.ts";
 import { Accounts } from "../../src/domain/account/accounts.ts";
 import type { ImageId, OperationId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
-import { type Change, ChangeFeeds } from "../../src/service/branches/changes.ts";
+import type { Change } from "../../src/service/branches/change-stream.ts";
+import { ChangeFeeds } from "../../src/service/branches/changes.ts";
 import { AccountChanges } from "../../src/supervisor/account-changes.ts";
 import { addExecuting, alice, testDatabase } from "../support/database.ts";
 

@@ -4,32 +4,15 @@ import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import { Pacer } from "../../storage/pacer.ts";
 import type { AccountChange } from "../../supervisor/account-changes.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { Ancestry, type BranchImage, type BranchOperation, withLines } from "./branches.ts";
+import { Ancestry, withLines } from "./branches.ts";
+import { type Change, type ChangeStream, RESYNC, WaitingChanges } from "./change-stream.ts";
 
-/** Changes that wait to be read, and that wait for a client, at most. A client that misses some reads everything again. */
+/** Changes that wait to be read, at most. */
 const WAITING_COUNT_MAX = 1000;
 /** Changes that come within this time are told together, in `milliseconds`. */
 const COLLECT_MS = 20;
 /** Rows that are read in one turn of the event loop. */
 const ROWS_COUNT = 32;
-
-export type Change =
-  | { readonly type: "operation"; readonly operation: BranchOperation }
-  | { readonly type: "image"; readonly image: BranchImage }
-  | { readonly type: "deleted"; readonly id: ImageId }
-  /** changes may have been left out: what the client knows is outdated */
-  | { readonly type: "resync" };
-
-const RESYNC: readonly Change[] = [{ type: "resync" }];
-
-/** The changes of an account for one client. The first one is a `resync`: from then on, none is missing. */
-export interface ChangeStream extends Disposable {
-  /**
-   * The next changes; null at the end. Clients of one account get the same array. It is a promise when it must wait.
-   * @throws the reason of the stream's signal
-   */
-  next(): readonly Change[] | null | Promise<readonly Change[] | null>;
-}
 
 type Parts = Pick<ServiceParts, "accounts" | "db" | "changes" | "log">;
 
@@ -59,7 +42,7 @@ export class ChangeFeeds {
 class Feed {
   readonly #parts: Parts;
   readonly #accountId: AccountId;
-  readonly #streams = new Set<Stream>();
+  readonly #streams = new Set<WaitingChanges>();
   readonly #operations = new Set<OperationId>();
   readonly #images = new Set<ImageId>();
   readonly #deleted = new Set<ImageId>();
@@ -78,7 +61,7 @@ class Feed {
   }
 
   open(signal: AbortSignal, place: Disposable): ChangeStream {
-    const stream: Stream = new Stream(signal, () => {
+    const stream: WaitingChanges = new WaitingChanges(signal, () => {
       place[Symbol.dispose]();
       if (this.#streams.delete(stream) && this.#streams.size === 0) this.#listening.dispose();
     });
@@ -159,55 +142,4 @@ function taken<Id>(ids: Set<Id>): Id[] {
     ids.delete(id);
   }
   return first;
-}
-
-class Stream implements ChangeStream {
-  readonly #signal: AbortSignal;
-  readonly #onLeave: () => void;
-  #waiting: (readonly Change[])[] = [RESYNC];
-  #count = 1;
-  #isStopped = false;
-  #wake: (() => void) | null = null;
-
-  constructor(signal: AbortSignal, onLeave: () => void) {
-    this.#signal = signal;
-    this.#onLeave = onLeave;
-  }
-
-  push(changes: readonly Change[]): void {
-    this.#count += changes.length;
-    if (changes === RESYNC || this.#count > WAITING_COUNT_MAX) {
-      this.#waiting = [RESYNC];
-      this.#count = 1;
-    } else this.#waiting.push(changes);
-    this.#wake?.();
-  }
-
-  stop(): void {
-    this.#isStopped = true;
-    this.#wake?.();
-  }
-
-  next(): readonly Change[] | null | Promise<readonly Change[] | null> {
-    this.#signal.throwIfAborted();
-    const next = this.#waiting.shift();
-    if (next === undefined) return this.#isStopped ? null : this.#wait();
-    this.#count -= next.length;
-    return next;
-  }
-
-  async #wait(): Promise<readonly Change[] | null> {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const wake = () => resolve();
-    this.#wake = wake;
-    this.#signal.addEventListener("abort", wake, { once: true });
-    await promise;
-    this.#signal.removeEventListener("abort", wake);
-    this.#wake = null;
-    return this.next();
-  }
-
-  [Symbol.dispose](): void {
-    this.#onLeave();
-  }
 }

@@ -3,7 +3,8 @@ import type { ImageId } from "../../domain/ids.ts";
 import { requireImage } from "../layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type BranchesRequest, type BranchParts, readBranches } from "./branches.ts";
-import { ChangeFeeds, type ChangeStream } from "./changes.ts";
+import type { ChangeStream } from "./change-stream.ts";
+import { ChangeFeeds } from "./changes.ts";
 
 export interface BranchUseCases {
   /**

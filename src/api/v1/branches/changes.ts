@@ -1,7 +1,7 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { allows } from "../../../domain/scope.ts";
-import type { Change } from "../../../service/branches/changes.ts";
+import type { Change } from "../../../service/branches/change-stream.ts";
 import { eventStream, SharedFrames } from "../../output/event-stream.ts";
 import { respond } from "../../reply.ts";
 import { about } from "../../route.ts";
