@@ -31,13 +31,18 @@ export function byteStringToBytes(value: ByteString): Buffer {
   return Buffer.from(value, "latin1");
 }
 
+/** Most names are of ASCII, which need not be decoded. */
+const ASCII = /^[\0-\x7f]*$/;
+
 /** Text of a name for people and JSON; U+FFFD replaces bytes that are not UTF-8. */
 export function displayName(value: ByteString): string {
+  if (ASCII.test(value)) return value;
   return byteStringToBytes(value).toString("utf8");
 }
 
 /** True when `displayName` is lossless. */
 export function isUtf8(value: ByteString): boolean {
+  if (ASCII.test(value)) return true;
   return textToByteString(displayName(value)) === value;
 }
 
