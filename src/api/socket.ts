@@ -1,6 +1,8 @@
 import type { Server, ServerWebSocket } from "bun";
+import { ByteBlocks } from "../domain/bytes/byte-blocks.ts";
 import { ApiError } from "../domain/errors.ts";
 import { given } from "../domain/given.ts";
+import { ownTurn } from "../system/turns.ts";
 
 /** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
@@ -14,6 +16,8 @@ const TEXT_CHARACTERS_MAX = 64;
 
 /** Size of the messages that wait to be read, in `bytes`: a full window, and what a client says beside its bytes. */
 const INBOX_BYTES_MAX = SOCKET_WINDOW_BYTES + 1024;
+/** Messages of a socket that are read at once: what a connection has delivered can be tens of thousands of short ones. */
+const TURN_MESSAGES_COUNT = 128;
 /** Interval between pings to a client, and between checks of its token. */
 const PING_INTERVAL_MS = 15_000;
 /** The connection is closed when the client sends nothing for this long, not even a pong. */
@@ -49,6 +53,15 @@ export const SOCKET_SETTINGS = {
 
 export type SocketMessage = string | Uint8Array;
 
+export interface SocketOptions {
+  /**
+   * gets text messages as they come, ahead of the messages that wait to be read; true: the message is not for their reader
+   */
+  readonly onText?: (text: string) => boolean;
+  /** true: binary messages are parts of a stream of bytes, so those that wait to be read may become one */
+  readonly joins?: boolean;
+}
+
 /** A WebSocket on the server, with back-pressure in both directions. */
 export class Socket {
   /** resolves when either side has closed the socket */
@@ -58,7 +71,8 @@ export class Socket {
   readonly #closing = Promise.withResolvers<SocketClose>();
   readonly #closed = new AbortController();
   readonly #onText: (text: string) => boolean;
-  readonly #inbox: SocketMessage[] = [];
+  readonly #joins: boolean;
+  readonly #inbox: (SocketMessage | ByteBlocks)[] = [];
   #inboxBytes = 0;
   #raw: ServerWebSocket<unknown> | null = null;
   #wake: (() => void) | null = null;
@@ -66,12 +80,9 @@ export class Socket {
   #pings: Timer | undefined;
   #heardAt = 0;
 
-  /**
-   * @param onText gets text messages as they come, ahead of the messages that wait to be read; true: the message is not for
-   *   their reader
-   */
-  constructor(onText: (text: string) => boolean = () => false) {
+  constructor({ onText = () => false, joins = false }: SocketOptions = {}) {
     this.#onText = onText;
+    this.#joins = joins;
     this.closed = this.#closing.promise;
     this.signal = this.#closed.signal;
   }
@@ -106,8 +117,10 @@ export class Socket {
 
   /** The client's messages in their order, until the socket is closed and all earlier messages have been read. */
   async *messages(): AsyncGenerator<SocketMessage, void, undefined> {
-    for (;;) {
-      for (let message = this.#inbox.shift(); message !== undefined; message = this.#inbox.shift()) {
+    for (let count = 0; ; ) {
+      for (let message = this.#take(); message !== undefined; message = this.#take()) {
+        count += 1;
+        if (count % TURN_MESSAGES_COUNT === 0) await ownTurn();
         yield message;
         // The message counts until its reader asks for the next one.
         this.#inboxBytes -= message.length;
@@ -162,13 +175,34 @@ export class Socket {
       this.close(CloseCode.unexpected, `a text message of more than ${TEXT_CHARACTERS_MAX} characters`);
     }
     if (!this.isOpen || (typeof message === "string" && this.#onText(message))) return;
-    this.#inbox.push(message);
+    if (!this.#joined(message)) this.#inbox.push(message);
     this.#inboxBytes += message.length;
     // Bun cannot stop reading from the connection, so the client must respect the window.
     if (this.#inboxBytes > INBOX_BYTES_MAX || this.#inbox.length > INBOX_COUNT_MAX) {
       this.close(CloseCode.tooMuch, `more than ${SOCKET_WINDOW_BYTES} bytes wait to be taken`);
     }
     this.#wake?.();
+  }
+
+  /** Adds a message to those that will be read as one; false when it has to be read alone. */
+  #joined(message: SocketMessage): boolean {
+    if (!this.#joins || typeof message === "string" || message.length > JOINED_BYTES_MAX) return false;
+    let last = this.#inbox.at(-1);
+    if (!(last instanceof ByteBlocks)) {
+      if (message.length === 0) return true;
+      last = new ByteBlocks();
+      this.#inbox.push(last);
+    }
+    last.push(message);
+    return true;
+  }
+
+  /** Removes and returns the next message, or a part of several that were joined; undefined when none waits. */
+  #take(): SocketMessage | undefined {
+    const [first] = this.#inbox;
+    const part = first instanceof ByteBlocks ? first.take() : null;
+    if (!(first instanceof ByteBlocks && first.byteLength > 0)) this.#inbox.shift();
+    return first instanceof ByteBlocks ? (part ?? undefined) : first;
   }
 
   #onDrain(): void {
@@ -191,6 +225,8 @@ export class Socket {
 
 /** Largest number of messages of a client that wait to be read, because a message takes more memory than its bytes. */
 const INBOX_COUNT_MAX = 4096;
+/** Longest message that is copied to be joined with others, in `bytes`. */
+const JOINED_BYTES_MAX = 4096;
 
 /** How a socket was closed. */
 export interface SocketClose {

@@ -41,7 +41,8 @@ export function portRoutes(surface: Surface) {
       const connection = await surface.service.instances.dial(principal, id, Number(params.port));
       const protocol = chosenProtocol(request, [MUTUAL, CONTROLLED]);
       const credit = protocol === MUTUAL ? new ByteCredit(SOCKET_WINDOW_BYTES) : null;
-      const socket = new Socket((text) => credit?.take(numberOf(text, "taken")) === true);
+      const onText = (text: string) => credit?.take(numberOf(text, "taken")) === true;
+      const socket = new Socket({ onText, joins: true });
       try {
         const answer = surface.upgrade({ request, server }, protocol, socket);
         void tunnel({ socket, connection, credit, isControlled: protocol !== null });

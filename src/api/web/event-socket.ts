@@ -34,7 +34,7 @@ export function eventSocket(
   const { body, headers } = answer;
   if (body === null || headers.get("content-type")?.startsWith("text/event-stream") !== true) return answer;
   const credit = new ByteCredit(SOCKET_WINDOW_BYTES);
-  const socket = new Socket((text) => credit.take(Number(text)));
+  const socket = new Socket({ onText: (text) => credit.take(Number(text)) });
   try {
     const done = upgraded(handshake, EVENTS, socket);
     void carry(body, socket, credit);

@@ -1,6 +1,8 @@
 import { expect, spyOn, test } from "bun:test";
+import { setImmediate } from "node:timers/promises";
 import type { ServerWebSocket } from "bun";
 import { Socket } from "../../../src/api/socket.ts";
+import { turns } from "../../support/waiting.ts";
 
 test("a socket is closed when its token is not valid any more", async () => {
   const started = spyOn(globalThis, "setInterval").mockReturnValue(undefined as never);
@@ -25,7 +27,7 @@ test("a socket is closed when its token is not valid any more", async () => {
 
 test("a long text message closes a socket before anything reads it", async () => {
   const texts: string[] = [];
-  const socket = new Socket((text) => texts.push(text) > 0);
+  const socket = new Socket({ onText: (text) => texts.push(text) > 0 });
   const { open, message } = socket.handlers(async () => true);
   open({ close: () => undefined } as unknown as ServerWebSocket<unknown>);
   message(null, "x".repeat(64));
@@ -33,4 +35,62 @@ test("a long text message closes a socket before anything reads it", async () =>
   message(null, "x".repeat(65));
   expect((await socket.closed).code).toBe(1003);
   expect(texts).toHaveLength(1);
+});
+
+/** A socket whose client has sent nothing yet, and how its messages arrive. */
+function opened(joins: boolean) {
+  const socket = new Socket({ joins });
+  const { open, message } = socket.handlers(async () => true);
+  open({ close: () => undefined, ping: () => undefined } as unknown as ServerWebSocket<unknown>);
+  const arrive = (...messages: (string | Uint8Array)[]) => {
+    for (const each of messages) message(null, each);
+  };
+  return { socket, arrive };
+}
+
+test("short messages are read a few in each turn of the event loop", async () => {
+  const { socket, arrive } = opened(false);
+  let count = 0;
+  const reading = (async () => {
+    for await (const _ of socket.messages()) count += 1;
+  })();
+  for (let sent = 0; sent < 2000; sent++) arrive(Uint8Array.of(1));
+  const counts: number[] = [];
+  for (let before = 0; before < 2000; before = count) {
+    await setImmediate();
+    counts.push(count - before);
+  }
+  expect(Math.max(...counts)).toBeLessThanOrEqual(256);
+  socket.close(1000);
+  await reading;
+});
+
+test("bytes of a stream that wait are joined, however many messages they came in, and keep their order", async () => {
+  const { socket, arrive } = opened(true);
+  const long = new Uint8Array(10_000).fill(2);
+  for (let sent = 0; sent < 100_000; sent++) arrive(Uint8Array.of(1));
+  arrive(new Uint8Array(), long, new Uint8Array(), "text", Uint8Array.of(3), Uint8Array.of(4));
+  expect(socket.isOpen).toBe(true);
+  const read: (string | Uint8Array)[] = [];
+  const reading = (async () => {
+    for await (const message of socket.messages()) read.push(typeof message === "string" ? message : message.slice());
+  })();
+  await turns();
+  expect(read.length).toBeLessThan(50);
+  const bytes = (parts: readonly (string | Uint8Array)[]) =>
+    Buffer.concat(parts.filter((part) => typeof part !== "string"));
+  const at = read.indexOf("text");
+  expect(bytes(read.slice(0, at))).toEqual(Buffer.concat([Buffer.alloc(100_000, 1), long]));
+  expect([...bytes(read.slice(at))]).toEqual([3, 4]);
+  for (let sent = 0; sent < 100; sent++) arrive(new Uint8Array(4096));
+  expect([socket.isOpen, (await socket.closed).code]).toEqual([false, 1009]);
+  await reading;
+});
+
+test("as many messages that cannot be joined as fit into 4096 places may wait", async () => {
+  const { socket, arrive } = opened(false);
+  for (let sent = 0; sent < 4096; sent++) arrive(Uint8Array.of(1));
+  expect(socket.isOpen).toBe(true);
+  arrive(Uint8Array.of(1));
+  expect((await socket.closed).code).toBe(1009);
 });
