@@ -121,7 +121,9 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     await client.until("up");
     client.send(9, Buffer.of(1));
     expect(await client.socket.closed).toMatchObject({ code: 1011 });
-    for (const size of ["{}", "no", '{"Width":0,"Height":1}', "null"]) {
+    // A long message is refused before it is parsed, whatever it has.
+    const long = `{"Width":80,"Height":24,"more":"${"x".repeat(256)}"}`;
+    for (const size of ["{}", "no", '{"Width":0,"Height":1}', "null", long]) {
       using wrong = await open(running.path);
       wrong.send(4, Buffer.from(size));
       expect(await wrong.socket.closed).toMatchObject({ code: 1011 });

@@ -124,9 +124,12 @@ async function obey(message: SocketMessage, { signal }: Socket, attachment: Atta
 
 const NOTHING = new Uint8Array();
 
+/** Longest message with a terminal size, in `bytes`: it is parsed at once. */
+const SIZE_BYTES_MAX = 256;
+
 /** Parses a terminal size in the format of Kubernetes. @throws ApiError `validation_error` */
 function sizeOf(payload: Uint8Array): TerminalSize {
-  const { Width, Height } = parsed(payload);
+  const { Width, Height } = payload.byteLength <= SIZE_BYTES_MAX ? parsed(payload) : {};
   const isSide = (side: unknown): side is number =>
     typeof side === "number" && Number.isInteger(side) && side >= 1 && side <= TERMINAL_SIZE_MAX;
   if (isSide(Width) && isSide(Height)) return { rows: Height, columns: Width };
