@@ -24,8 +24,8 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
   const toast = useToast();
   const { value, problem, reload } = preview;
   const collect = async () => {
-    const given = await collection("POST");
-    toast(`The collector gave back ${bytesText(given.bytes)}: ${partsOf(given)}.`);
+    const freed = await collection("POST");
+    toast(`The collector gave back ${bytesText(freed.bytes)}: ${partsOf(freed)}.`);
     reload();
     onCollected();
   };

@@ -60,12 +60,12 @@ function Findings() {
         }
       />
       {GROUPS.map((group) => {
-        const found = findings.filter(({ state }) => state === group.state);
-        if (found.length === 0) return null;
+        const matching = findings.filter(({ state }) => state === group.state);
+        if (matching.length === 0) return null;
         return (
-          <Section key={group.state} heading={group.heading(found.length)}>
+          <Section key={group.state} heading={group.heading(matching.length)}>
             <ul class="stack">
-              {found.map((finding) => (
+              {matching.map((finding) => (
                 <FindingItem key={finding.name} {...finding} word={group.word} />
               ))}
             </ul>

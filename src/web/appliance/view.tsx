@@ -45,12 +45,12 @@ function OperationsPart() {
 export function View() {
   const { segments } = useRoute();
   const { may } = useSession();
-  const wanted = segments[1] ?? NOW.id;
-  const current = PARTS.find(({ id }) => id === wanted) ?? NOW;
+  const partId = segments[1] ?? NOW.id;
+  const current = PARTS.find(({ id }) => id === partId) ?? NOW;
   const isOperator = may("operator");
   // A link to an operator's part shows which scope it needs.
-  const shown = PARTS.filter((part) => isOperator || part.isForOperators !== true || part === current);
-  const tabs = shown.map(({ id, label }) => ({ id, label, href: id === NOW.id ? "/appliance" : `/appliance/${id}` }));
+  const visible = PARTS.filter((part) => isOperator || part.isForOperators !== true || part === current);
+  const tabs = visible.map(({ id, label }) => ({ id, label, href: id === NOW.id ? "/appliance" : `/appliance/${id}` }));
   return (
     <>
       <PageHeader heading="Appliance" title={current === NOW ? "Appliance" : `${current.label} · Appliance`} />

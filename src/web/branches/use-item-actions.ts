@@ -116,9 +116,9 @@ function useSuccessor(drawing: Drawing, active: Item | undefined, view: ViewStat
     const gone = last.current;
     last.current = active;
     if (gone === undefined || active !== undefined || view.selectedKey !== gone.key) return;
-    const made = gone.kind === "run" ? drawing.layout.items.find((item) => madeBy(item, gone.run.id)) : undefined;
+    const successor = gone.kind === "run" ? drawing.layout.items.find((item) => madeBy(item, gone.run.id)) : undefined;
     const above = nearestAbove(drawing, gone);
-    const next = made ?? above;
+    const next = successor ?? above;
     view.select(next?.key ?? null, next?.kind === "image");
   }, [drawing, active]);
 }
@@ -129,8 +129,8 @@ function madeBy(item: Item, operation: string): boolean {
 
 function nearestAbove({ layout }: Drawing, gone: Item): Item | undefined {
   for (let item = gone.parent; item !== null; item = item.parent) {
-    const found = layout.byKey.get(item.key);
-    if (found !== undefined) return found;
+    const ancestor = layout.byKey.get(item.key);
+    if (ancestor !== undefined) return ancestor;
   }
   return undefined;
 }

@@ -98,8 +98,8 @@ function typeAhead(keys: TreeKeys, item: Item, event: KeyboardEvent, typed: { te
   const isMore = event.timeStamp - typed.at < TYPING_MS;
   typed.text = isMore ? typed.text + event.key : event.key;
   typed.at = event.timeStamp;
-  const found = typedAhead(keys.drawing.layout, item, typed.text, textOf);
-  if (found !== null) keys.onSelect(found);
+  const next = typedAhead(keys.drawing.layout, item, typed.text, textOf);
+  if (next !== null) keys.onSelect(next);
 }
 
 /** The text of an item that a person would type. */

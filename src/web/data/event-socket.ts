@@ -25,10 +25,10 @@ export async function openEventSocket(
   const body = bodyOf(socket, signal);
   socket.addEventListener("open", () => opened.resolve(true), { once: true });
   socket.addEventListener("close", () => opened.resolve(false), { once: true });
-  const given = () => opened.resolve(false);
-  signal?.addEventListener("abort", given, { once: true });
+  const abort = () => opened.resolve(false);
+  signal?.addEventListener("abort", abort, { once: true });
   const isOpen = await opened.promise;
-  signal?.removeEventListener("abort", given);
+  signal?.removeEventListener("abort", abort);
   signal?.throwIfAborted();
   return isOpen ? new Response(body, { headers: { "content-type": "text/event-stream" } }) : null;
 }

@@ -33,10 +33,10 @@ export function useToast(): typeof show {
 
 /** Shows the notes; the frame has one. */
 export function Toasts() {
-  const shown = useStore(toasts);
+  const visible = useStore(toasts);
   return (
     <div class="toasts" role="status" aria-live="polite">
-      {shown.map(({ id, text, isProblem }) => (
+      {visible.map(({ id, text, isProblem }) => (
         <div key={id} class={isProblem ? "toast toast-problem" : "toast"}>
           <p>{text}</p>
           <IconButton icon="close" label="Close the note" onClick={() => close(id)} />

@@ -12,11 +12,11 @@ const SHOWN_COUNT = 200;
 export function EventList({ feed }: { readonly feed: Feed }) {
   const { events, droppedEventsCount } = feed;
   if (events.length === 0) return <Empty title="Nothing has happened yet" text="Events appear here as they happen." />;
-  const shown = events.slice(-SHOWN_COUNT).reverse();
-  const left = droppedEventsCount + events.length - shown.length;
+  const newest = events.slice(-SHOWN_COUNT).reverse();
+  const left = droppedEventsCount + events.length - newest.length;
   return (
     <section class="stack gap-3 shrink" aria-label="Events">
-      <Table label="Events, newest first" columns={COLUMNS} rows={shown} rowKey={({ id }) => String(id)} />
+      <Table label="Events, newest first" columns={COLUMNS} rows={newest} rowKey={({ id }) => String(id)} />
       {left === 0 ? null : <p class="muted">{countOf(left, "earlier event")} not shown.</p>}
     </section>
   );

@@ -42,8 +42,8 @@ export function partsOf(text: string, partsMax: number = PARTS_MAX): TextPart[] 
   for (const match of text.matchAll(ALL_UNSEEN)) {
     if (parts.length + 2 >= partsMax) {
       const rest = text.slice(from);
-      const shown = rest.replace(ALL_UNSEEN, (unseen) => (unseen === "\t" ? "\t" : escapeOf(unseen)));
-      return [...parts, { text: shown, isEscape: shown !== rest }];
+      const visible = rest.replace(ALL_UNSEEN, (unseen) => (unseen === "\t" ? "\t" : escapeOf(unseen)));
+      return [...parts, { text: visible, isEscape: visible !== rest }];
     }
     if (match.index > from) parts.push({ text: text.slice(from, match.index), isEscape: false });
     parts.push({ text: escapeOf(match[0]), isEscape: true });

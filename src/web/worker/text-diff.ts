@@ -43,8 +43,8 @@ function add(pieces: number[], kind: number, count: number): void {
 function numbered(lines: TextLines, numbers: Map<string, number>): number[] {
   return Array.from({ length: lines.starts.length - 1 }, (_, index) => {
     const line = lineOf(lines, index);
-    const known = numbers.get(line);
-    if (known !== undefined) return known;
+    const number = numbers.get(line);
+    if (number !== undefined) return number;
     numbers.set(line, numbers.size);
     return numbers.size - 1;
   });

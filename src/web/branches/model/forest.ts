@@ -98,13 +98,13 @@ export class Forest {
   add(told: ImageRow): void {
     if (this.#gone.has(told.id)) return;
     const row = this.#withoutGone(told);
-    const known = this.images.get(row.id);
-    if (known !== undefined) {
+    const existing = this.images.get(row.id);
+    if (existing !== undefined) {
       this.tag(row.id, row.tag);
       const parent = row.parentId === null ? null : this.images.get(row.parentId);
-      if (parent === undefined || parent === known.parent) return;
-      known.skipped = row.skipped;
-      this.#move(known, parent);
+      if (parent === undefined || parent === existing.parent) return;
+      existing.skipped = row.skipped;
+      this.#move(existing, parent);
       return;
     }
     const { parentId, tag, ...rest } = row;

@@ -10,8 +10,8 @@ function indexOf({ items }: Layout, item: Item): number {
   let high = items.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    const found = items[middle] as Item;
-    if (found.row < item.row || (found.row === item.row && found.column < item.column)) low = middle + 1;
+    const candidate = items[middle] as Item;
+    if (candidate.row < item.row || (candidate.row === item.row && candidate.column < item.column)) low = middle + 1;
     else high = middle;
   }
   return low;
@@ -46,8 +46,8 @@ function nearest(layout: Layout, item: Item, by: -1 | 1): Item {
   const row = item.row + by;
   if (row < 0 || row >= layout.rows) return item;
   for (let column = item.column; column >= 0; column--) {
-    const found = itemAt(layout, column, row);
-    if (found !== null) return found;
+    const candidate = itemAt(layout, column, row);
+    if (candidate !== null) return candidate;
   }
   // All of that row is further right.
   return layout.items[indexOf(layout, { ...item, row, column: 0 })] ?? item;

@@ -78,8 +78,8 @@ const hiddenOf = new WeakMap<Item, Hidden>();
 
 /** Images that an item keeps out of sight, and those among them that the search finds. Items are new with each drawing. */
 export function hiddenBy(item: Item): Hidden {
-  const known = hiddenOf.get(item);
-  if (known !== undefined) return known;
+  const cached = hiddenOf.get(item);
+  if (cached !== undefined) return cached;
   const hidden = countHidden(item);
   hiddenOf.set(item, hidden);
   return hidden;

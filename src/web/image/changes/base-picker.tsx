@@ -88,12 +88,12 @@ async function choicesFor(image: string, signal: AbortSignal): Promise<Choice[]>
   ]);
   // The parent has a choice of its own.
   const ancestors = steps.slice(2).filter(({ deleted }) => !deleted);
-  const known = new Set([...steps.map(({ uuid }) => uuid), image]);
+  const listed = new Set([...steps.map(({ uuid }) => uuid), image]);
   return [
     { value: "", label: steps.length === 1 ? "nothing: it has no parent" : PARENT },
     ...ancestors.map((step) => ({ value: step.uuid, label: `ancestor ${aboutStep(step)}` })),
     ...tagged
-      .filter(({ uuid }) => !known.has(uuid))
+      .filter(({ uuid }) => !listed.has(uuid))
       .map(({ uuid, tag = "" }) => ({ value: uuid, label: `tag ${printable(tag)}` })),
   ];
 }

@@ -31,7 +31,7 @@ export async function readChanges(
   const items: DiffItem[] = [];
   const slicer = new Slicer({ signal });
   let cursor: string | undefined;
-  let told = performance.now();
+  let drawnAt = performance.now();
   for (;;) {
     const query = {
       limit: PAGE_COUNT,
@@ -45,7 +45,7 @@ export async function readChanges(
     const hasMore = cursor !== undefined;
     const isComplete = !hasMore || items.length >= itemsMax;
     // A tree of half of the differences is made again: not for each page.
-    if (!isComplete && performance.now() - told < 500) continue;
+    if (!isComplete && performance.now() - drawnAt < 500) continue;
     const changes = {
       root: await changeTree(items, slicer),
       count: items.length,
@@ -54,7 +54,7 @@ export async function readChanges(
       isComplete,
     };
     if (isComplete) return changes;
-    told = performance.now();
+    drawnAt = performance.now();
     tell(changes);
   }
 }

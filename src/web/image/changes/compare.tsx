@@ -92,11 +92,11 @@ function Facts({ item }: { readonly item: DiffItem }) {
     ],
     ["Modified", time(item.previous_modified_at), time(item.modified_at)],
   ];
-  const told = facts.filter(([, before, after]) => before !== undefined || after !== undefined);
-  const shown = change === "changed" ? told.filter(([, before, after]) => before !== after) : told;
+  const present = facts.filter(([, before, after]) => before !== undefined || after !== undefined);
+  const visible = change === "changed" ? present.filter(([, before, after]) => before !== after) : present;
   return (
     <dl class="image-sides">
-      {shown.map(([name, before, after]) => (
+      {visible.map(([name, before, after]) => (
         <div key={name}>
           <dt>{name}</dt>
           {before === undefined ? null : (

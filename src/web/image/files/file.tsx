@@ -78,9 +78,9 @@ function FileHead(props: { readonly link: ImageLink; readonly size: number; read
   const { image, path } = link;
   // The directory is read even for a direct link: then it is there on the way up.
   const { value: item } = useLoaded<ListingItem | null>(`${image} ${path}`, async (signal) => {
-    const known = keptItem(image, path);
-    if (known === undefined) await readListing({ image, path: parentOf(path) }, signal, () => undefined);
-    return known ?? keptItem(image, path) ?? null;
+    const cached = keptItem(image, path);
+    if (cached === undefined) await readListing({ image, path: parentOf(path) }, signal, () => undefined);
+    return cached ?? keptItem(image, path) ?? null;
   });
   return (
     <div class="image-tools image-file-head">

@@ -60,8 +60,8 @@ export async function readListing(
   tell: (listing: Listing) => void,
 ): Promise<Listing | null> {
   const key = contentPath(image, path, "list");
-  const known = kept.get(key);
-  if (known !== undefined) return known;
+  const cached = kept.get(key);
+  if (cached !== undefined) return cached;
   const leaving = new AbortController();
   const either = AbortSignal.any([signal, leaving.signal]);
   let response: Response;

@@ -23,21 +23,21 @@ export async function orderOf(
   filter: string,
   slicer: Slicer,
 ): Promise<Uint32Array> {
-  const wanted = filter.trim().toLowerCase();
+  const needle = filter.trim().toLowerCase();
   const keys = new Float64Array(items.length);
-  const shown: number[] = [];
+  const indices: number[] = [];
   for (let index = 0; index < items.length; index += 1) {
     if (index % STEP_COUNT === 0) await slicer.rest();
     const item = items[index];
-    if (item === undefined || (wanted !== "" && !item.name.toLowerCase().includes(wanted))) continue;
+    if (item === undefined || (needle !== "" && !item.name.toLowerCase().includes(needle))) continue;
     keys[index] = keyOf(item, key);
-    shown.push(index);
+    indices.push(index);
   }
   const sign = isDescending ? -1 : 1;
   const rank = (index: number) => (items[index]?.is_dir === true ? 0 : 1);
   const compare = (a: number, b: number): number =>
     rank(a) - rank(b) || sign * ((keys[a] ?? 0) - (keys[b] ?? 0) || (key === "name" ? a - b : 0)) || a - b;
-  return await sorted(Uint32Array.from(shown), compare, slicer);
+  return await sorted(Uint32Array.from(indices), compare, slicer);
 }
 
 function keyOf(item: ListingItem, key: SortKey): number {

@@ -8,8 +8,8 @@ export interface PictureHeader {
 /** Type and size of a raster picture, by its content and not by its name; null for anything else. */
 export function pictureHeader(bytes: Uint8Array): PictureHeader | null {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const found = png(view) ?? gif(view) ?? webp(view) ?? bmp(view) ?? jpeg(view);
-  return found === null || found.width < 1 || found.height < 1 ? null : found;
+  const header = png(view) ?? gif(view) ?? webp(view) ?? bmp(view) ?? jpeg(view);
+  return header === null || header.width < 1 || header.height < 1 ? null : header;
 }
 
 function hasText(view: DataView, at: number, text: string): boolean {

@@ -71,7 +71,7 @@ interface LinesProps {
 
 function Lines({ link, lines, start, size }: LinesProps) {
   const { fields } = link;
-  const wanted = numberIn(fields, "line", 1);
+  const targetLine = numberIn(fields, "line", 1);
   // The first line of a part within the file is in the link, if it is known.
   const first = start === 0 ? 1 : numberIn(fields, "first", 1);
   const base = first ?? 1;
@@ -86,7 +86,7 @@ function Lines({ link, lines, start, size }: LinesProps) {
   const columns = useColumns(place, digits + BESIDE_CHARACTERS);
   const rows = useMemo(() => textRows(lines, wrapped && columns > 0 ? columns : null), [lines, wrapped, columns]);
   const longest = useMemo(() => longestLine(lines), [lines]);
-  const target = wanted === null ? -1 : wanted - base;
+  const target = targetLine === null ? -1 : targetLine - base;
   // Rows are others in another window, so the one that keys move from is known by the place of a character.
   const [chosen, setChosen] = useState(0);
   useLayoutEffect(() => {

@@ -111,8 +111,8 @@ function matchCells(image: string, row: MatchRow | undefined) {
     <code key="text" class="image-code">
       {isCutBefore ? <span class="escape">… </span> : null}
       {pieces.map(({ text, isMatch }, index) => {
-        const shown = <TokenText key={index} pieces={[{ text, kind: 0 }]} />;
-        return isMatch ? <mark key={index}>{shown}</mark> : shown;
+        const content = <TokenText key={index} pieces={[{ text, kind: 0 }]} />;
+        return isMatch ? <mark key={index}>{content}</mark> : content;
       })}
       {isCutAfter ? <span class="escape"> …</span> : null}
     </code>,

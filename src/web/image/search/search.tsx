@@ -21,16 +21,16 @@ const WAYS = [
 export function Search({ link }: { readonly link: ImageLink }) {
   const { fields, path } = link;
   const isByName = fields.get("by") !== "text";
-  const wanted = fields.get(isByName ? "name" : "text") ?? "";
+  const pattern = fields.get(isByName ? "name" : "text") ?? "";
   return (
     <section class="stack gap-3 shrink" aria-label="Search">
       <SearchForm link={link} isByName={isByName} />
-      {wanted === "" ? (
+      {pattern === "" ? (
         <Nothing isByName={isByName} />
       ) : isByName ? (
-        <Names key={`${path} ${wanted}`} link={link} glob={globOf(wanted)} />
+        <Names key={`${path} ${pattern}`} link={link} glob={globOf(pattern)} />
       ) : (
-        <Matches key={`${path} ${fields}`} link={link} pattern={wanted} />
+        <Matches key={`${path} ${fields}`} link={link} pattern={pattern} />
       )}
     </section>
   );
@@ -52,14 +52,14 @@ function Nothing({ isByName }: { readonly isByName: boolean }) {
 
 function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isByName: boolean }) {
   const { image, path, fields } = link;
-  const [wanted, setWanted] = useState("");
+  const [pattern, setPattern] = useState("");
   const [files, setFiles] = useState("");
   // A path that is not UTF-8 cannot be written, so it stays until another one is.
   const [below, setBelow] = useState<string | null>(null);
   const [isExact, setExact] = useState(false);
   // A new form for each link would take the focus away after a search.
   useLayoutEffect(() => {
-    setWanted(fields.get(isByName ? "name" : "text") ?? "");
+    setPattern(fields.get(isByName ? "name" : "text") ?? "");
     setFiles(fields.get("files") ?? "");
     setBelow(null);
     setExact(fields.get("case") === "1");
@@ -70,7 +70,7 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
   const send = (by: "name" | "text") => {
     const directory = below === null ? path : pathFromText(below);
     const query =
-      by === "name" ? { name: wanted } : { by, text: wanted, files: files.trim(), case: isExact ? 1 : null };
+      by === "name" ? { name: pattern } : { by, text: pattern, files: files.trim(), case: isExact ? 1 : null };
     navigate(linkTo(image, "search", directory, query));
   };
   return (
@@ -90,8 +90,8 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
             label={isByName ? "Name or glob" : "Regular expression"}
             isMono
             type="search"
-            value={wanted}
-            onValue={setWanted}
+            value={pattern}
+            onValue={setPattern}
           />
         </div>
         <Field label="In directory" isMono value={below ?? printable(shownPath(path))} onValue={setBelow} />

@@ -21,7 +21,7 @@ export interface PagesProps {
 /** Links to newer and older rows; nothing if all are on one page. */
 export function Pages({ offset, count, link }: PagesProps) {
   if (offset === 0 && count <= PAGE_ROWS) return null;
-  const shown = Math.min(count, PAGE_ROWS);
+  const rowCount = Math.min(count, PAGE_ROWS);
   return (
     <nav class="pages" aria-label="Pages">
       {offset === 0 ? null : (
@@ -30,7 +30,7 @@ export function Pages({ offset, count, link }: PagesProps) {
         </ButtonLink>
       )}
       <span class="muted number">
-        {shown === 0 ? "None" : `${countText(offset + 1)} to ${countText(offset + shown)}`}
+        {rowCount === 0 ? "None" : `${countText(offset + 1)} to ${countText(offset + rowCount)}`}
       </span>
       {count > PAGE_ROWS ? (
         <ButtonLink icon="right" href={link(offset + PAGE_ROWS)}>

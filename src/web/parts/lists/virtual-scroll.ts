@@ -36,8 +36,8 @@ const within = (value: number, max: number): number => Math.min(Math.max(value, 
 /** The scroll that shows `offset`, with the bar where it belongs. */
 export function scrollTo(offset: number, extent: Extent): Scroll {
   const { topMax, offsetMax } = limitsOf(extent);
-  const shown = within(offset, offsetMax);
-  return { top: offsetMax === 0 ? 0 : Math.round((shown / offsetMax) * topMax), offset: shown };
+  const visible = within(offset, offsetMax);
+  return { top: offsetMax === 0 ? 0 : Math.round((visible / offsetMax) * topMax), offset: visible };
 }
 
 /**

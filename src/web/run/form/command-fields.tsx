@@ -22,9 +22,9 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
   const { isShell, line } = form;
   const words = isShell ? null : shellWords(line);
   const switchTo = (shell: boolean) => {
-    const found = shellWords(line);
+    const parsed = shellWords(line);
     // A line of words alone means the same to a shell.
-    set({ isShell: shell, line: shell && !("problem" in found) ? shellLine(found.words) : line });
+    set({ isShell: shell, line: shell && !("problem" in parsed) ? shellLine(parsed.words) : line });
   };
   return (
     <>

@@ -19,10 +19,10 @@ export function CopyAs({ form }: { readonly form: RunForm }) {
 }
 
 function Commands({ form, onClose }: { readonly form: RunForm; readonly onClose: () => void }) {
-  const made = requestOf(form);
+  const result = requestOf(form);
   return (
     <Dialog title="The same run in a terminal" isWide onClose={onClose}>
-      {"problems" in made ? <Problems problems={made.problems} /> : <Texts form={form} request={made.request} />}
+      {"problems" in result ? <Problems problems={result.problems} /> : <Texts form={form} request={result.request} />}
     </Dialog>
   );
 }

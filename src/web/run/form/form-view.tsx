@@ -71,12 +71,12 @@ function Form({ initial }: { readonly initial: RunForm }) {
   };
   const start = async () => {
     setProblem(undefined);
-    const made = requestOf(form);
-    if ("problems" in made) return tell(made.problems);
+    const result = requestOf(form);
+    if ("problems" in result) return tell(result.problems);
     setProblems({});
     setBusy(true);
     try {
-      const { uuid } = await answerOf(api.v1.instances.post(made.request));
+      const { uuid } = await answerOf(api.v1.instances.post(result.request));
       navigate(`/runs/${uuid}`);
     } catch (error) {
       const failure = problemOf(error);

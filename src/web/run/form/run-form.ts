@@ -97,9 +97,9 @@ export function requestOf(form: RunForm): { readonly request: SpawnRequest } | {
   const text = (value: string): string | undefined => (value.trim() === "" ? undefined : value.trim());
   const number = (field: string, value: string, read: (text: string) => number | null, form_: string) => {
     if (value.trim() === "") return undefined;
-    const found = read(value);
-    if (found === null) problems[field] = `${field} must be ${form_}`;
-    return found ?? undefined;
+    const parsed = read(value);
+    if (parsed === null) problems[field] = `${field} must be ${form_}`;
+    return parsed ?? undefined;
   };
   const whole = (value: string) => (/^\d+$/.test(value.trim()) ? Number(value) : null);
   const resources = {
@@ -138,12 +138,12 @@ function defined<T extends object>(values: T): Partial<T> {
 
 function commandOf({ isShell, line }: RunForm, problems: Record<string, string>): object {
   if (isShell) return { command: line, shell: true };
-  const found = shellWords(line);
-  if ("problem" in found) {
-    problems["command"] = found.problem;
+  const parsed = shellWords(line);
+  if ("problem" in parsed) {
+    problems["command"] = parsed.problem;
     return {};
   }
-  const [command = "", ...args] = found.words;
+  const [command = "", ...args] = parsed.words;
   return { command, ...(args.length === 0 ? {} : { args }) };
 }
 
@@ -167,13 +167,13 @@ function networkOf(form: RunForm, problems: Record<string, string>): { readonly 
   if (form.network === "none") return {};
   const tls = form.isTlsAny ? { tls: "any" as const } : {};
   if (form.network === "record") return { network: { record: true, ...tls } };
-  const found = rulesOf(form.rules);
-  if ("problem" in found) {
-    problems["network"] = found.problem;
+  const parsed = rulesOf(form.rules);
+  if ("problem" in parsed) {
+    problems["network"] = parsed.problem;
     return {};
   }
-  if (found.rules.length === 0) problems["network"] = "network needs at least one rule, such as example.org:443";
-  return { network: { allow: found.rules as Rule[], ...tls } };
+  if (parsed.rules.length === 0) problems["network"] = "network needs at least one rule, such as example.org:443";
+  return { network: { allow: parsed.rules as Rule[], ...tls } };
 }
 
 /** A standard input that is no ASCII goes as base64, and so does one that would be taken for it. */

@@ -26,18 +26,18 @@ export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onSh
   const [problem, setProblem] = useState<Problem>();
   /** the process that was started here: everything it writes is new */
   const started = useRef<number | null>(null);
-  const shown = spid ?? (ownPty ? COMMAND_SPID : null);
-  if (shown !== null) {
-    const process = { instance: operation.id, spid: shown };
-    return <TerminalView process={process} isFresh={started.current === shown} onDetach={onDetach} />;
+  const target = spid ?? (ownPty ? COMMAND_SPID : null);
+  if (target !== null) {
+    const process = { instance: operation.id, spid: target };
+    return <TerminalView process={process} isFresh={started.current === target} onDetach={onDetach} />;
   }
   const start = async () => {
     setBusy(true);
     setProblem(undefined);
     try {
-      const made = await startShell(operation.id);
-      started.current = made;
-      onShow(made);
+      const shell = await startShell(operation.id);
+      started.current = shell;
+      onShow(shell);
     } catch (error) {
       setProblem(problemOf(error));
     }
