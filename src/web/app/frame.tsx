@@ -33,11 +33,11 @@ export function Frame({ children }: { readonly children: ComponentChildren }) {
   useChanges(ignore);
   useShortcut({ keys: "?", text: "Keyboard shortcuts", group: "Everywhere" }, () => setHelpOpen(true));
   return (
-    <div class="frame">
+    <div class="frame stack">
       <a class="skip" href="#main">
         Skip to content
       </a>
-      <header class="bar">
+      <header class="bar row">
         <Link class="bar-home row gap-2 strong" href="/" aria-label="Coppice">
           <Mark />
           <span class="bar-name">Coppice</span>

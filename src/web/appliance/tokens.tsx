@@ -65,7 +65,7 @@ function Tokens() {
   const rows = value?.slice(0, PAGE_ROWS);
   return (
     <>
-      <div class="filters">
+      <div class="filters flex items-end wrap gap-3">
         <Select
           label="Status"
           value={state}

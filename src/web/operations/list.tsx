@@ -68,7 +68,7 @@ export function OperationList({ none }: { readonly none: ComponentChildren }) {
   const isFiltered = link({}) !== "?";
   return (
     <>
-      <search class="filters">
+      <search class="filters flex items-end wrap gap-3">
         <Select label="Status" value={status ?? ""} choices={STATUSES} onValue={(next) => filter({ status: next })} />
         <Select label="Kind" value={kind ?? ""} choices={KINDS} onValue={(next) => filter({ kind: next })} />
         <Select label="Started" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />

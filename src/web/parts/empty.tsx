@@ -13,7 +13,7 @@ export interface EmptyProps {
 /** An empty place: says what to do next. */
 export function Empty({ title, text, command, action }: EmptyProps) {
   return (
-    <div class="empty">
+    <div class="empty stack items-start gap-3">
       <p class="empty-title strong">{title}</p>
       {text === undefined ? null : <p class="empty-text muted">{text}</p>}
       {command === undefined ? null : <CommandLine text={command} />}

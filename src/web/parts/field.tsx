@@ -19,7 +19,7 @@ interface Labelled {
 function Labelling(props: Labelled & { readonly id: string; readonly children: ComponentChildren }) {
   const { id, label, isLabelHidden, hint, problem, children } = props;
   return (
-    <div class="field">
+    <div class="field stack gap-1 shrink">
       <label class={classes("medium", isLabelHidden && "visually-hidden")} for={id}>
         {label}
       </label>

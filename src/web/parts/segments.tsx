@@ -11,12 +11,12 @@ export interface SegmentsProps<Value extends string> {
 /** One of two or three ways to show something, all of which are seen. */
 export function Segments<Value extends string>({ label, value, choices, onValue }: SegmentsProps<Value>) {
   return (
-    <div class="segments" role="group" aria-label={label}>
+    <div class="segments rigid" role="group" aria-label={label}>
       {choices.map((choice) => (
         <button
           key={choice.value}
           type="button"
-          class="segment"
+          class="segment medium muted"
           aria-pressed={choice.value === value}
           onClick={() => onValue(choice.value)}
         >

@@ -45,7 +45,7 @@ export function Splitter({ label, name, first, second, initial = 40 }: SplitterP
     move(step);
   };
   return (
-    <div ref={place} class="splitter">
+    <div ref={place} class="splitter flex fill shrink">
       <div class="splitter-side stack shrink" style={{ flexBasis: `${percent}%` }}>
         {first}
       </div>

@@ -16,7 +16,7 @@ export function Badge({
   readonly tone?: BadgeTone;
   readonly children?: ComponentChildren;
 }) {
-  return <span class={classes("badge", tone !== "neutral" && `badge-${tone}`)}>{children}</span>;
+  return <span class={classes("badge gap-1 nowrap small", tone !== "neutral" && `badge-${tone}`)}>{children}</span>;
 }
 
 export interface StatusProps {

@@ -29,9 +29,14 @@ export function Tabs({ label, tabs, current }: TabsProps) {
     }
   }, [current]);
   return (
-    <nav ref={row} class="tabs" aria-label={label}>
+    <nav ref={row} class="tabs flex gap-1 relative" aria-label={label}>
       {tabs.map(({ id, label: text, count, href }) => (
-        <Link key={id} class="tab" href={href} aria-current={id === current ? "page" : undefined}>
+        <Link
+          key={id}
+          class="tab gap-2 rigid nowrap medium relative muted"
+          href={href}
+          aria-current={id === current ? "page" : undefined}
+        >
           {text}
           {count === undefined ? null : <span class="tab-count muted tabular">{count}</span>}
         </Link>

@@ -35,9 +35,9 @@ export function useToast(): typeof show {
 export function Toasts() {
   const visible = useStore(toasts);
   return (
-    <div class="toasts" role="status" aria-live="polite">
+    <div class="toasts stack gap-2" role="status" aria-live="polite">
       {visible.map(({ id, text, isProblem }) => (
-        <div key={id} class={isProblem ? "toast toast-problem" : "toast"}>
+        <div key={id} class={classes("toast flex items-start between gap-2", isProblem && "toast-problem")}>
           <p>{text}</p>
           <IconButton icon="close" label="Close the note" onClick={() => close(id)} />
         </div>

@@ -36,7 +36,7 @@ export function Facts({ operation, asked, feed, usage }: FactsProps) {
       {failure === null ? null : <ProblemNote problem={failure} title={`${kindLabel(operation.kind)} failed`} />}
       {command?.oom_killed === true ? <p class="run-note">The sandbox ran out of memory.</p> : null}
       {command?.timed_out === true ? <p class="run-note">The time limit ended the command.</p> : null}
-      <dl class="figures run-figures">
+      <dl class="figures flex wrap run-figures">
         <Figure label="Started" value={<Age at={operation.created_at} />} note={waitedNote(operation)} />
         <Figure
           label={hasEnded(operation) ? "Duration" : "Elapsed"}

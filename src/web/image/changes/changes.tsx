@@ -200,7 +200,7 @@ function changeCells(
     <GuestText text={[...above.map((folder) => shownName(folder.path)), shownName(path)].join("/")} hasTitle />
   );
   return [
-    <span key="name" class="image-change" style={{ "--depth": depth }}>
+    <span key="name" class="image-change row gap-2 shrink" style={{ "--depth": depth }}>
       {isFolder ? (
         <button
           type="button"

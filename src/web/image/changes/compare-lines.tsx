@@ -166,7 +166,7 @@ function Line({ lines, rows, index, part, sign, range }: LineProps) {
   const hidden = lineEnd(lines.text, lines.starts, index) - last;
   const piece = (a: number, b: number) => <TokenText pieces={[{ text: lines.text.slice(a, b), kind: 0 }]} />;
   return (
-    <code class="image-code">
+    <code class="image-code small">
       <span class="image-sign muted">{part === 0 ? sign : " "}</span>
       {piece(from, markFrom)}
       {markTo > markFrom ? <mark class="image-differs">{piece(markFrom, markTo)}</mark> : null}

@@ -59,18 +59,18 @@ function hexCells(parts: Parts, offset: number, count: number, size: number) {
   const row = bytes === undefined ? null : hexRow(bytes);
   const half = row === null ? 0 : Math.min(8, row.hex.length);
   return [
-    <code key="offset" class="image-offset muted">
+    <code key="offset" class="image-offset small muted">
       {offsetText(offset, size)}
     </code>,
     row === null ? (
       <span key="bytes" class="image-waiting" />
     ) : (
-      <code key="bytes" class="image-bytes flex">
+      <code key="bytes" class="image-bytes small flex">
         <span>{row.hex.slice(0, half).join(" ")}</span>
         {row.hex.length > half ? <span>{row.hex.slice(half).join(" ")}</span> : null}
       </code>
     ),
-    <code key="text" class="image-characters muted">
+    <code key="text" class="image-characters small muted">
       {row?.characters ?? ""}
     </code>,
   ];

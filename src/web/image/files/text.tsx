@@ -187,7 +187,7 @@ function lineCells({ lines, tokens, rows, row, base, linkToLine }: LineCell) {
     ) : (
       ""
     ),
-    <code key="line" class="image-code">
+    <code key="line" class="image-code small">
       <TokenText pieces={tokenSpans(lines.text, tokens, line, start, isLast ? end : (rows.starts[row + 1] ?? end))} />
       {isLast && hidden > 0 ? (
         <span class="escape">

@@ -108,7 +108,7 @@ function matchCells(image: string, row: MatchRow | undefined) {
     <Link key="line" class="image-number faint small tabular" href={lineLink(image, match)} tabIndex={-1}>
       {match.line}
     </Link>,
-    <code key="text" class="image-code">
+    <code key="text" class="image-code small">
       {isCutBefore ? <span class="escape">… </span> : null}
       {pieces.map(({ text, isMatch }, index) => {
         const content = <TokenText key={index} pieces={[{ text, kind: 0 }]} />;

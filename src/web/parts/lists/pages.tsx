@@ -23,7 +23,7 @@ export function Pages({ offset, count, link }: PagesProps) {
   if (offset === 0 && count <= PAGE_ROWS) return null;
   const rowCount = Math.min(count, PAGE_ROWS);
   return (
-    <nav class="pages" aria-label="Pages">
+    <nav class="pages row gap-3" aria-label="Pages">
       {offset === 0 ? null : (
         <ButtonLink icon="left" href={link(Math.max(0, offset - PAGE_ROWS))}>
           Newer

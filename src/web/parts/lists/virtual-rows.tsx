@@ -63,7 +63,7 @@ export function VirtualRows(props: VirtualRowsProps) {
   return (
     <div
       ref={view}
-      class={classes("virtual", props.class)}
+      class={classes("virtual fill relative", props.class)}
       role="grid"
       aria-label={label}
       aria-rowcount={count + headRows}
