@@ -1,3 +1,4 @@
+import { classes } from "./classes.ts";
 import { createStore, useStore } from "../data/store.ts";
 import { IconButton } from "./button.tsx";
 

@@ -24,7 +24,7 @@ export function useFocusKept(path: EncodedPath, isShown: boolean): RefObject<HTM
 /** The rows of a file take the focus over from the files as a whole, so that arrow keys scroll them. */
 export function useFocusTaken(place: RefObject<HTMLElement | null>): void {
   useEffect(() => {
-    if (document.activeElement?.classList.contains("image-files stack gap-3 shrink") !== true) return;
+    if (document.activeElement?.classList.contains("image-files") !== true) return;
     place.current?.querySelector<HTMLElement>("[role=grid]")?.focus({ preventScroll: true });
   }, []);
 }
