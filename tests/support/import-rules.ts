@@ -24,7 +24,8 @@ export const FLOORS: readonly Floor[] = [
   },
   {
     names: ["service"],
-    content: "the use cases, one file per noun: typed functions of a principal and a request, which check ownership",
+    content:
+      "the use cases, one file per noun: functions of a principal and a request; they check ownership, and return through `change` what changes something",
   },
   {
     names: ["supervisor"],

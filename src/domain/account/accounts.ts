@@ -47,7 +47,7 @@ export class Accounts {
   take(account: string | null, uses: LimitName | Uses): Disposable {
     return this.#each(uses, (pool, size) => {
       const use = pool.shares.take(account, size);
-      if (use === null) throw pool.refusal(account);
+      if (use === null) throw pool.refusal(account, size);
       return use;
     });
   }
@@ -116,8 +116,15 @@ class Pool {
     this.shares = new Shares({ ...limit, ownerMax: limit.max });
   }
 
-  refusal(account: string | null): ApiError {
-    return refusalOf(this.limit, account === null ? 0 : this.shares.heldBy(account));
+  /** The details name the account's own limit if that is what has no room for `size`. */
+  refusal(account: string | null, size: number): ApiError {
+    const { unit, max, refusal, retryAfterSeconds } = this.limit;
+    const used = account === null ? 0 : this.shares.heldBy(account);
+    const details = {
+      ...(used + size > max && { [unit === "bytes" ? "limit_bytes" : "limit"]: max }),
+      ...(retryAfterSeconds !== undefined && { retry_after_seconds: retryAfterSeconds }),
+    };
+    return new ApiError("too_many_requests", refusal({ max, used }), details);
   }
 
   async wait(account: string, { size = 1, waitingSize = size, signal }: WaitOptions): Promise<Disposable> {
@@ -136,8 +143,8 @@ class Pool {
       // Those behind it may fit now.
       this.#serve();
     };
-    if (this.#waitingSizes.heldBy(account) > waitingMax) leave(this.refusal(account));
-    const timer = setTimeout(() => leave(this.refusal(account)), waitMsMax);
+    if (this.#waitingSizes.heldBy(account) > waitingMax) leave(this.refusal(account, size));
+    const timer = setTimeout(() => leave(this.refusal(account, size)), waitMsMax);
     using waiting = new DisposableStack();
     waiting.defer(() => clearTimeout(timer));
     const onAbort = () => leave(signal.reason);
@@ -185,9 +192,4 @@ class Pool {
     if (queue.size === 0) this.#waiting.delete(account);
     return true;
   }
-}
-
-function refusalOf({ unit, max, refusal }: AccountLimit, used: number): ApiError {
-  const limit = Number.isFinite(max) ? { [unit === "bytes" ? "limit_bytes" : "limit"]: max } : {};
-  return new ApiError("too_many_requests", refusal({ max, used }), limit);
 }

@@ -20,6 +20,8 @@ export interface AccountLimit {
   readonly waitMsMax?: number;
   /** of the waiting uses of one account, their sizes together at most; default: without end */
   readonly waitingMax?: number;
+  /** when a refused caller may try again, in `seconds`; default: that of all such refusals */
+  readonly retryAfterSeconds?: number;
   /** what a refused caller reads */
   readonly refusal: (figures: { readonly max: number; readonly used: number }) => string;
 }
@@ -69,13 +71,13 @@ export const ACCOUNT_LIMITS = {
   processStarts: {
     unit: "requests",
     max: 256,
-    refusal: ({ max }: { readonly max: number }) => `${max} such requests of this account are under way`,
+    refusal: ({ max }) => `${max} such requests of this account are under way`,
   },
   /** searches in the files of images that wait for a thread */
   waitingSearches: {
     unit: "searches",
     max: 32,
-    refusal: ({ max }: { readonly max: number }) => `${max} searches of this account are waiting already`,
+    refusal: ({ max }) => `${max} searches of this account are waiting already`,
   },
   /** long queries that wait for their turn */
   waitingQueries: {
@@ -84,6 +86,7 @@ export const ACCOUNT_LIMITS = {
     total: 1024,
     spare: SPARE_COUNT,
     reserved: 16,
+    retryAfterSeconds: 1,
     refusal: () => "too many long listings are waiting already",
   },
   /** clients that follow the changes of the account */
@@ -94,14 +97,13 @@ export const ACCOUNT_LIMITS = {
   waitingOperations: {
     unit: "operations",
     max: 1000,
-    refusal: ({ max }: { readonly max: number }) => `${max} operations of this account are waiting already`,
+    refusal: ({ max }) => `${max} operations of this account are waiting already`,
   },
   /** their requests: 50 standard inputs of the largest size */
   waitingRequests: {
     unit: "bytes",
     max: 512 * MIB,
-    refusal: ({ used }: { readonly used: number }) =>
-      `the waiting operations of this account have ${used} bytes of requests already`,
+    refusal: ({ used }) => `the waiting operations of this account have ${used} bytes of requests already`,
   },
   /** connections and look-ups of instances. Each may take half a megabyte. Imports have the reserved part. */
   connections: {
@@ -120,7 +122,7 @@ export const ACCOUNT_LIMITS = {
   tokens: untaken("tokens", 1000),
   /** merged layers, as a share of the bytes of its layers: what exceeds it is removed; by `layers.merged_share` */
   mergedLayers: untaken("share", 1),
-} as const satisfies Record<string, AccountLimit>;
+} satisfies Record<string, AccountLimit>;
 
 export type LimitName = keyof typeof ACCOUNT_LIMITS;
 

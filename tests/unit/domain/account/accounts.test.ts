@@ -92,6 +92,17 @@ describe("the record of an account", () => {
   });
 });
 
+test("a refusal names the limit of the account that has no room, and when to try again", () => {
+  const accounts = new Accounts({ calls: { max: 1 }, waitingQueries: { total: 18, spare: 1, max: 9 } });
+  accounts.take(alice, "calls");
+  expect(refusalOf(() => accounts.take(alice, "calls"))?.details).toEqual({ limit: 1 });
+  // One of two is spare, and sixteen are the appliance's own.
+  accounts.take(alice, "waitingQueries");
+  expect(refusalOf(() => accounts.take(alice, "waitingQueries"))?.details).toEqual({ retry_after_seconds: 1 });
+  accounts.take(null, { waitingQueries: 17 });
+  expect(refusalOf(() => accounts.take(null, "waitingQueries"))).toMatchObject({ code: "too_many_requests" });
+});
+
 describe("a total", () => {
   const totals = NAMES.filter((name) => accountLimits[name].total !== undefined);
   /** of one use, where that is not 1 */
