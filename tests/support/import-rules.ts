@@ -95,6 +95,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/app.ts": ["system/yielding-turns.ts"],
   "api/body": ["domain", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],
+  "api/socket.ts": ["domain", "system/turns.ts"],
   "api/v1/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
   "api/v1/ports.ts": ["domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
