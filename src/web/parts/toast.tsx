@@ -1,6 +1,6 @@
-import { classes } from "./classes.ts";
 import { createStore, useStore } from "../data/store.ts";
 import { IconButton } from "./button.tsx";
+import { classes } from "./classes.ts";
 
 interface Toast {
   readonly id: number;
