@@ -2,7 +2,8 @@ import { Type } from "@sinclair/typebox";
 import type { ByteSource } from "../../service/layers.ts";
 import { acceptsGzip } from "../accept.ts";
 import { type Reply, tar } from "../reply.ts";
-import { directStream, gzipChunks } from "../stream.ts";
+import { directStream } from "../stream/direct.ts";
+import { gzipChunks } from "../stream/gzip.ts";
 
 /** The content of an archive in the description of the API. */
 export const ARCHIVE_CONTENT = {

@@ -7,7 +7,7 @@ import type { OpenFile } from "../../service/inspect.ts";
 import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
 import { matchesAny, parseRange } from "../range.ts";
 import { empty, type Reply, TEXT_TYPE } from "../reply.ts";
-import { directStream } from "../stream.ts";
+import { directStream } from "../stream/direct.ts";
 
 /** Parts of at most this size are read into memory before they are sent, so that the response has a length. */
 const BUFFERED_BYTES_MAX = 1_048_576;

@@ -6,7 +6,7 @@ import type { Principal } from "../../service/parts.ts";
 import { prefersLines } from "../accept.ts";
 import { jsonPieces, linePieces, mapped } from "../json-stream.ts";
 import { JSON_TYPE, NDJSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
-import { streamed } from "../stream.ts";
+import { streamed } from "../stream/text.ts";
 import { archiveReply } from "./archive.ts";
 import { downloadReply } from "./download.ts";
 import { listingLine } from "./listing-line.ts";

@@ -2,7 +2,7 @@ import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import type { ListRequest } from "../../service/parts.ts";
 import { jsonPieces } from "../json-stream.ts";
 import { JSON_TYPE, type Reply } from "../reply.ts";
-import { streamed } from "../stream.ts";
+import { streamed } from "../stream/text.ts";
 
 /** Seconds since the epoch; more digits are no time that a Date can hold. */
 const EPOCH_SECONDS = /^\d{1,12}$/;

@@ -7,7 +7,7 @@ import { watchCredential } from "../output/credential-watch.ts";
 import { empty, respond } from "../reply.ts";
 import type { RequestTracker } from "../request-tracker.ts";
 import { ANY_TOKEN, about, checked } from "../route.ts";
-import { pullStream } from "../stream.ts";
+import { pullStream } from "../stream/pull.ts";
 import { Calls } from "./calls.ts";
 import { Message, passedOn } from "./message.ts";
 import { isOwnOrigin } from "./origin.ts";

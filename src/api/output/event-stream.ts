@@ -1,6 +1,6 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { Reply } from "../reply.ts";
-import { type Followed, followStream } from "../stream.ts";
+import { type Followed, followStream } from "../stream/follow.ts";
 import { watchCredential } from "./credential-watch.ts";
 
 /** Header of a client that goes on with a stream. */

@@ -1,7 +1,7 @@
 import type { Output, Outputs } from "../../service/outputs.ts";
 import { jsonPieces, LongText, mapped } from "../json-stream.ts";
 import { JSON_TYPE, json, type Reply } from "../reply.ts";
-import { streamed } from "../stream.ts";
+import { streamed } from "../stream/text.ts";
 
 const SHORT_BYTES_MAX = 65_536;
 

@@ -9,7 +9,7 @@ import { prefersJson } from "../accept.ts";
 import { eventStream, LAST_EVENT_ID, lastEventId, SharedFrames } from "../output/event-stream.ts";
 import { JSON_TYPE, respond } from "../reply.ts";
 import { about, checked } from "../route.ts";
-import { streamed } from "../stream.ts";
+import { streamed } from "../stream/text.ts";
 import { EventText } from "./event-text.ts";
 import { OperationEvent } from "./schema/events.ts";
 import { EventsQuery } from "./schema/query.ts";

@@ -8,7 +8,7 @@ import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep
 import { ARCHIVE_CONTENT } from "../content/archive.ts";
 import { empty, respond, tar } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
-import { directStream } from "../stream.ts";
+import { directStream } from "../stream/direct.ts";
 import { imageOf, makingKind, pathFields } from "./image-wire.ts";
 import { listingItem, TYPE_NAMES } from "./listing-format.ts";
 import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "./schema/history.ts";

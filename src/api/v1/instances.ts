@@ -8,7 +8,7 @@ import { authorize } from "../auth.ts";
 import { watchCredential } from "../output/credential-watch.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
-import { pullStream } from "../stream.ts";
+import { pullStream } from "../stream/pull.ts";
 import { SPAWN_BODY_BYTES_MAX } from "../wire-fields.ts";
 import { commandOf } from "./command-wire.ts";
 import {

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
-import { directStream, streamed } from "../../../src/api/stream.ts";
+import { directStream } from "../../../src/api/stream/direct.ts";
+import { streamed } from "../../../src/api/stream/text.ts";
 import { throwing } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
 

@@ -7,7 +7,7 @@ import type { BranchParts } from "../../../service/branches/branches.ts";
 import { prefersJson } from "../../accept.ts";
 import { JSON_TYPE, NDJSON_TYPE, respond } from "../../reply.ts";
 import { about, checked } from "../../route.ts";
-import { streamed } from "../../stream.ts";
+import { streamed } from "../../stream/text.ts";
 import { BranchRow } from "../schema/branches.ts";
 import { BranchesQuery } from "../schema/query.ts";
 import type { Surface } from "../surface.ts";
