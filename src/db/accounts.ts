@@ -1,5 +1,5 @@
 import type { AccountId } from "../domain/ids.ts";
-import type { Orm } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { accounts } from "./schema.ts";
 
 /** Adds the account if it is new. Accounts come into being with their first token, file or operation. */

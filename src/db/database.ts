@@ -4,7 +4,8 @@ import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
 import { type AnySQLiteColumn, BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
 import type { Accounts } from "../domain/account/accounts.ts";
-import { MIGRATIONS, type Migration } from "./migrations.ts";
+import { drizzleClient, type Orm } from "./drizzle-client.ts";
+import { migrate, missingMigrations } from "./migrations.ts";
 import { Scans } from "./scans/scans.ts";
 
 /** How long a statement waits for a writer in another process, in `milliseconds`. The wait blocks the event loop. */
@@ -22,29 +23,8 @@ const ERASE_MS = 60_000;
 /** Size to which a checkpoint truncates the write-ahead log, in `bytes`. */
 const JOURNAL_BYTES_MAX = 67_108_864;
 
-export interface RunResult {
-  readonly changes: number;
-}
-
-type OnWrite = (changes: number) => void;
-
 /** Limit of cached reads. */
 const CACHE_COUNT_MAX = 1000;
-/** Statements that cannot write. */
-const SELECT_STATEMENT = /^\s*select\b/i;
-/** Limit of prepared statements. Preparing a statement takes longer than executing most of them. */
-const STATEMENTS_COUNT_MAX = 500;
-/** Statements executed with a longer text are not kept, in `characters`: a statement keeps its last parameters. */
-const PARAMETER_LENGTH_MAX = 65_536;
-
-/** Drizzle's query builder; also the type of a transaction's handle. */
-export type Orm = BaseSQLiteDatabase<"sync", RunResult>;
-
-/** A newer version of the program wrote the file: its newest migration is unknown here. */
-export class SchemaTooNewError extends Error {
-  override readonly name = "SchemaTooNewError";
-}
-
 /** The file lacks migrations, and the caller did not want them applied. */
 export class SchemaTooOldError extends Error {
   override readonly name = "SchemaTooOldError";
@@ -207,94 +187,6 @@ export class Database implements Disposable {
   }
 }
 
-/**
- * The client in the form that drizzle's session uses. Keeps prepared statements by their text, and calls `onWrite`
- * whenever cached reads may be outdated, with the number of rows that were changed.
- */
-function drizzleClient(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: OnWrite) {
-  return {
-    prepare(sql: string) {
-      const known = statements.get(sql);
-      if (known !== undefined) return known;
-      const statement = client.prepare(sql);
-      observeExecution(statement, (params) => {
-        if (params.some((param) => typeof param === "string" && param.length > PARAMETER_LENGTH_MAX)) {
-          statements.delete(sql);
-        }
-      });
-      if (!SELECT_STATEMENT.test(sql)) observeWrites(statement, onWrite);
-      makeRaw(statement);
-      if (statements.size >= STATEMENTS_COUNT_MAX) statements.clear();
-      statements.set(sql, statement);
-      return statement;
-    },
-    transaction(work: (tx: Orm) => unknown) {
-      return {
-        immediate(tx: Orm): unknown {
-          // A rollback outdates what was cached inside the transaction.
-          using _outdated = { [Symbol.dispose]: () => onWrite(0) };
-          return inTransaction(client, () => work(tx));
-        },
-      };
-    },
-  };
-}
-
-/**
- * Runs `work` in one write transaction. Unlike the client's own helper, it does not roll back a transaction that SQLite
- * has already rolled back, as it does on a full disk: that second error would hide the first.
- */
-function inTransaction<T>(client: Libsql.Database, work: () => T): T {
-  client.exec("BEGIN IMMEDIATE");
-  try {
-    const result = work();
-    client.exec("COMMIT");
-    return result;
-  } catch (error) {
-    if (client.inTransaction) client.exec("ROLLBACK");
-    throw error;
-  }
-}
-
-/**
- * Makes a statement return raw rows permanently. The session requests that before every execution, which costs as much
- * as a look-up by key.
- */
-function makeRaw(statement: Libsql.Statement): void {
-  const asRaw = statement.raw.bind(statement);
-  let isRaw = false;
-  statement.raw = (() => {
-    if (!isRaw) asRaw(true);
-    isRaw = true;
-    return statement;
-  }) as typeof statement.raw;
-}
-
-const EXECUTIONS = ["run", "get", "all"] as const;
-
-function observeExecution(statement: Libsql.Statement, onExecution: (params: readonly unknown[]) => void): void {
-  for (const name of EXECUTIONS) {
-    const execute = (statement[name] as (...params: unknown[]) => unknown).bind(statement);
-    statement[name] = ((...params: unknown[]) => {
-      onExecution(params);
-      return execute(...params);
-    }) as never;
-  }
-}
-
-function observeWrites(statement: Libsql.Statement, onWrite: OnWrite): void {
-  for (const name of EXECUTIONS) {
-    const execute = (statement[name] as (...params: unknown[]) => unknown).bind(statement);
-    statement[name] = ((...params: unknown[]) => {
-      let changes = 0;
-      using _outdated = { [Symbol.dispose]: () => onWrite(changes) };
-      const result = execute(...params);
-      if (name === "run") changes = (result as RunResult).changes;
-      return result;
-    }) as never;
-  }
-}
-
 /** Tests whether `column` is one of `values`, which may be more than the parameters that a statement can have. */
 export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL {
   return sql`${column} in (select value from json_each(${JSON.stringify(values)}))`;
@@ -320,8 +212,8 @@ export function openDatabase(path: string, schema: SchemaPolicy = "migrate", opt
     client.exec(`PRAGMA journal_size_limit = ${JOURNAL_BYTES_MAX}`);
     client.exec(`PRAGMA wal_autocheckpoint = ${CHECKPOINT_PAGES_MAX}`);
     client.exec("PRAGMA foreign_keys = OFF");
-    if (schema === "migrate") migrate(client, MIGRATIONS);
-    else if (missingMigrations(client, MIGRATIONS).length > 0 && schema === "require") {
+    if (schema === "migrate") migrate(client);
+    else if (missingMigrations(client).length > 0 && schema === "require") {
       throw new SchemaTooOldError("the database was written by an older version");
     }
     client.exec("PRAGMA foreign_keys = ON");
@@ -330,37 +222,4 @@ export function openDatabase(path: string, schema: SchemaPolicy = "migrate", opt
     throw error;
   }
   return new Database(client, path, options);
-}
-
-/**
- * Applies missing migrations in one transaction. Drizzle's own function reads the state before it takes the write lock,
- * so two processes that open a new file at once would both apply everything.
- */
-function migrate(client: Libsql.Database, migrations: readonly Migration[]): void {
-  inTransaction(client, () => {
-    client.exec("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY NOT NULL, created_at INTEGER NOT NULL)");
-    const missing = missingMigrations(client, migrations);
-    // The check below reads every table, so it runs only after a change of the schema.
-    if (missing.length === 0) return;
-    const insert = client.prepare("INSERT INTO migrations (name, created_at) VALUES (?, ?)");
-    for (const migration of missing) {
-      for (const statement of migration.statements) client.exec(statement);
-      insert.run(migration.name, migration.createdAt);
-    }
-    const broken = client.prepare("PRAGMA foreign_key_check").all();
-    if (broken.length > 0) throw new Error(`a migration left ${broken.length} dangling references`);
-  });
-}
-
-/** Migrations that the file lacks. @throws SchemaTooNewError */
-function missingMigrations(client: Libsql.Database, migrations: readonly Migration[]): readonly Migration[] {
-  const table = client.prepare("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migrations'").get();
-  if (table === undefined) return migrations;
-  const last = client.prepare("SELECT name, created_at FROM migrations ORDER BY created_at DESC LIMIT 1").get() as
-    | { name: string; created_at: number }
-    | undefined;
-  if (last !== undefined && !migrations.some((migration) => migration.name === last.name)) {
-    throw new SchemaTooNewError(`the database was written by a newer version (its schema is ${last.name})`);
-  }
-  return migrations.filter(({ createdAt }) => last === undefined || createdAt > last.created_at);
 }

@@ -1,7 +1,8 @@
 import { and, asc, desc, eq, gte, lt, lte, notExists, sql } from "drizzle-orm";
 import type { AccountId, FileId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { files, operationFiles } from "./schema.ts";
 

@@ -1,6 +1,7 @@
 import { and, asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../domain/ids.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { imagesBeingRemoved, isShown } from "./images.ts";
 import { type Asker, LARGE_OFFSET_MIN } from "./scans/scans.ts";
 import { history, images, tags } from "./schema.ts";

@@ -2,7 +2,8 @@ import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizz
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import type { ImageReference } from "../domain/image.ts";
 import type { ImageDefaults } from "../domain/image-defaults.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { images, tags } from "./schema.ts";
 

@@ -1,6 +1,7 @@
 import { and, asc, eq, gt, inArray, lt, not, or, sql } from "drizzle-orm";
 import type { AccountId, LayerId } from "../domain/ids.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { images, layers, mergedLayers } from "./schema.ts";
 
 /** SQLite's limit for all rows. */

@@ -25,7 +25,8 @@ import {
   statusesAllowing,
 } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { imagesBeingRemoved } from "./images.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";

@@ -2,7 +2,8 @@ import { and, eq, gte, isNull, lt, ne, notExists, type SQL, sql } from "drizzle-
 import { alias } from "drizzle-orm/sqlite-core";
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { deleteStep, pruneAncestors } from "./history.ts";
 import { imagesBeingRemoved, REMOVED } from "./images.ts";
 import { deleteMergedLayersOf } from "./merged-layers.ts";

@@ -2,7 +2,8 @@ import { and, asc, eq, inArray, isNull, sql } from "drizzle-orm";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, FileId, OperationId } from "../domain/ids.ts";
 import type { OperationKind } from "../domain/operation.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import {
   files,
   operationFiles,

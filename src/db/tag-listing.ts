@@ -1,6 +1,7 @@
 import { and, desc, eq, gt, isNotNull, isNull, ne, type SQL, sql } from "drizzle-orm";
 import type { AccountId, ImageId } from "../domain/ids.ts";
-import { type Database, isOneOf, type Orm } from "./database.ts";
+import { type Database, isOneOf } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { beginsWith, hasManyTags, type ImageRow, imageColumns, timeBounds } from "./images.ts";
 import { type Asker, LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { images, tags } from "./schema.ts";

@@ -2,7 +2,8 @@ import { and, desc, eq, sql } from "drizzle-orm";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, ImageId } from "../domain/ids.ts";
 import { TAGS_COUNT_MAX } from "../domain/image.ts";
-import type { Database, Orm } from "./database.ts";
+import type { Database } from "./database.ts";
+import type { Orm } from "./drizzle-client.ts";
 import { findImage, type ImageRow, isShown } from "./images.ts";
 import { images, tags } from "./schema.ts";
 

@@ -1,4 +1,5 @@
-import type { Database, Orm } from "../db/database.ts";
+import type { Database } from "../db/database.ts";
+import type { Orm } from "../db/drizzle-client.ts";
 import { type ExpiryBounds, expiredImages, previewExpiry, unreferencedLayers } from "../db/expiry.ts";
 import { deleteFilesUnusedSince, type FileRow, isBlobReferenced, referencedBlobs } from "../db/files.ts";
 import { imagesBeingRemoved } from "../db/images.ts";

@@ -3,9 +3,9 @@ import { existsSync, statSync } from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { sql } from "drizzle-orm";
 import Libsql from "libsql";
-import { type Database, openDatabase, SchemaTooNewError } from "../../../src/db/database.ts";
+import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
-import { MIGRATIONS } from "../../../src/db/migrations.ts";
+import { MIGRATIONS, SchemaTooNewError } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import {
