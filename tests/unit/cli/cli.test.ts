@@ -11,15 +11,8 @@ import { shownDuration, shownSize } from "../../../src/domain/text/shown.ts";
 import { tokenVerifier } from "../../../src/service/tokens.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
-import {
-  cgroupFinding,
-  isolationFinding,
-  mountOptions,
-  probeFinding,
-  processorFinding,
-  rememberedVerdicts,
-  rootFinding,
-} from "../../../src/supervisor/health/checks.ts";
+import { cgroupFinding, mountOptions, processorFinding, rootFinding } from "../../../src/supervisor/health/host.ts";
+import { isolationFinding, probeFinding, rememberedVerdicts } from "../../../src/supervisor/health/trials.ts";
 import { lockFile } from "../../../src/system/lock.ts";
 import { cli } from "../../support/cli.ts";
 import { migrationNames, writeOlderDatabase } from "../../support/database.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { CgroupStats } from "../../../src/cgroup/stats.ts";
-import { poolFinding } from "../../../src/supervisor/health/checks.ts";
+import { poolFinding } from "../../../src/supervisor/health/trials.ts";
 import { idleCost } from "../../../src/supervisor/machines/idle-cost.ts";
 
 const used = (cpuTimeMs: number, memoryBytes: number): CgroupStats => ({
