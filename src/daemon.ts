@@ -15,7 +15,6 @@ import { Accounts } from "./domain/account/accounts.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
-import type { Gate } from "./network/gate.ts";
 import type { SiteProxy } from "./network/site-proxy.ts";
 import type { ApplianceParts, ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
@@ -34,10 +33,10 @@ import { LiveInstances } from "./supervisor/instance/live-instances.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { kindsAtWork } from "./supervisor/kinds/kinds.ts";
 import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
-import { openPlatform, type PlatformOptions } from "./supervisor/machines/open-platform.ts";
+import { openPlatform } from "./supervisor/machines/open-platform.ts";
 import { ReservedPlace } from "./supervisor/machines/reserved-place.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/machines/scratch-disks.ts";
-import { Compactor, type CompactorOptions } from "./supervisor/merging/compact.ts";
+import { Compactor } from "./supervisor/merging/compact.ts";
 import { InstanceNetworks } from "./supervisor/network/instance-networks.ts";
 import { EventLogs } from "./supervisor/operations/event-logs.ts";
 import { OperationLog } from "./supervisor/operations/operation-log.ts";
@@ -70,6 +69,38 @@ export interface Daemon extends AsyncDisposable {
   isAlive(): boolean;
 }
 
+/** What machines need, and all that stands on them. */
+interface HostParts {
+  readonly accounts: Accounts;
+  readonly layout: DataLayout;
+  readonly cgroups: CgroupTree;
+  readonly scratchDisks: ScratchDisks;
+  readonly log: Log;
+}
+
+/** What all long-running work needs. */
+interface SharedParts extends HostParts {
+  readonly db: Database;
+  readonly layers: LayerStore;
+  readonly clock: () => number;
+  readonly orphans: OrphanSweep;
+  readonly machines: MachineProvider;
+  readonly diskGuard: DiskGuard;
+  readonly indexMemory: IndexMemory;
+  readonly metrics: Metrics;
+  readonly scheduler: Scheduler;
+}
+
+/** What operations need. */
+interface WorkParts extends SharedParts {
+  readonly compactor: Compactor;
+  readonly network: ToolNetwork;
+  readonly gate: GateClient;
+  readonly requests: Requests;
+  readonly instances: LiveInstances;
+  readonly eventLogs: EventLogs;
+}
+
 /**
  * Starts all parts of the appliance in order; they are disposed in reverse. The way to run machines is probed in the
  * background, so the API answers before machines can run.
@@ -97,30 +128,32 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
   // What can wait for it does, so that clients are answered sooner.
   const listening = Promise.withResolvers<void>();
-  const machines = stack.use(openMachines(config, { layout, cgroups, scratchDisks, log }, listening.promise));
+  const host = { accounts, layout, cgroups, scratchDisks, log };
+  const machines = stack.use(openMachines(config, host, listening.promise));
   const metrics = createMetrics();
   const scheduler = new Scheduler(budget(config), clock, accounts);
-  const host = { machines, scratchDisks, diskGuard, indexMemory: new IndexMemory() };
-  const shared = { accounts, db, layout, layers, log, clock, metrics, scheduler, ...host };
-  const compactor = stack.use(openCompactor(config, { ...shared, orphans }));
+  const indexMemory = new IndexMemory();
+  const shared = { ...host, db, layers, clock, orphans, machines, diskGuard, indexMemory, metrics, scheduler };
+  const compactor = stack.use(openCompactor(config, shared));
   const network = stack.use(new ToolNetwork());
-  const gate = stack.use(openGate(config, { accounts, layout, cgroups, machines, log }));
+  const gate = stack.use(openGate(config, shared));
   const instances = new LiveInstances();
   const eventLogs = new EventLogs(layout, accounts, wallClock());
-  const operations = stack.use(
-    openOperations(config, { ...shared, instances, requests, orphans, cgroups, compactor, network, gate, eventLogs }),
-  );
-  const sources = { ...shared, operations, eventLogs, instances, compactor, gate, poolSize: config.pool.size };
-  stack.use(registerGauges(metrics, { ...sources, diskReserveBytes, version: VERSION, revision: REVISION }));
+  const work = { ...shared, compactor, network, gate, requests, instances, eventLogs };
+  const operations = stack.use(openOperations(config, work));
+  const sources = { ...work, operations, poolSize: config.pool.size, version: VERSION, revision: REVISION };
+  stack.use(registerGauges(metrics, { ...sources, diskReserveBytes }));
   stack.use(changes.follow(operations.changes));
   stack.use(operationLog.follow(operations.changes));
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
-    ...shared,
-    ...{ keys, appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }) },
-    ...{ operations, instances, eventLogs, changes },
+    ...work,
+    keys,
+    appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }),
+    operations,
+    changes,
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
     operationLog,
@@ -215,11 +248,7 @@ export function cgroupNamespace(dataDirectory: string): string {
 }
 
 /** @param due the search for a way to run machines begins after it */
-function openMachines(
-  config: Config,
-  parts: Pick<PlatformOptions, "layout" | "cgroups" | "scratchDisks" | "log">,
-  due: Promise<void>,
-): MachineProvider {
+function openMachines(config: Config, parts: HostParts, due: Promise<void>): MachineProvider {
   const { vm, pool } = config;
   const options = {
     ...parts,
@@ -244,10 +273,7 @@ function openMachines(
 }
 
 /** The process that connects to the outside; it starts when somebody wants a connection. */
-function openGate(
-  { vm, network }: Config,
-  parts: { accounts: Accounts; layout: DataLayout; cgroups: CgroupTree; machines: MachineProvider; log: Log },
-): GateClient {
+function openGate({ vm, network }: Config, parts: SharedParts): GateClient {
   return new GateClient({
     launcher: (signal) => parts.machines.launcher(signal),
     accounts: parts.accounts,
@@ -296,24 +322,7 @@ function limitsOf(config: Config): ServiceLimits {
   };
 }
 
-function openCompactor(
-  config: Config,
-  parts: Pick<
-    CompactorOptions,
-    | "accounts"
-    | "db"
-    | "layout"
-    | "layers"
-    | "log"
-    | "clock"
-    | "machines"
-    | "scratchDisks"
-    | "diskGuard"
-    | "indexMemory"
-    | "scheduler"
-    | "metrics"
-  > & { readonly orphans: OrphanSweep },
-): Compactor {
+function openCompactor(config: Config, parts: SharedParts): Compactor {
   const compactor = new Compactor({
     ...parts,
     shape: templateShape({ vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault }),
@@ -324,31 +333,7 @@ function openCompactor(
   return compactor;
 }
 
-function openOperations(
-  config: Config,
-  parts: {
-    readonly accounts: Accounts;
-    readonly db: Database;
-    readonly layout: DataLayout;
-    readonly layers: LayerStore;
-    readonly log: Log;
-    readonly clock: () => number;
-    readonly cgroups: CgroupTree;
-    readonly machines: MachineProvider;
-    readonly scratchDisks: ScratchDisks;
-    readonly diskGuard: DiskGuard;
-    readonly indexMemory: IndexMemory;
-    readonly metrics: Metrics;
-    readonly scheduler: Scheduler;
-    readonly orphans: OrphanSweep;
-    readonly compactor: Compactor;
-    readonly network: ToolNetwork;
-    readonly gate: Gate;
-    readonly requests: Requests;
-    readonly instances: LiveInstances;
-    readonly eventLogs: EventLogs;
-  },
-): Operations {
+function openOperations(config: Config, parts: WorkParts): Operations {
   const { db, layout, log, clock, machines, metrics, scheduler, orphans } = parts;
   const { diskReserveBytes, imageBytesMax, imageEntriesMax } = config.limits;
   const limits = { bytesMax: imageBytesMax, entriesMax: imageEntriesMax };
