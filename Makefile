@@ -114,7 +114,7 @@ demo: build needs-run needs-demo ## demonstrate import, run, branch and rollback
 
 .PHONY: check
 check: test-deps ## check types, style and the rules of the source
-	@bun tests/support/run-rings.ts check
+	@bun tests/support/rings/run-rings.ts check
 
 .PHONY: format
 format: deps ## format the source
@@ -122,60 +122,60 @@ format: deps ## format the source
 
 .PHONY: test
 test: build test-deps ## run every ring of tests
-	@bun tests/support/run-rings.ts
+	@bun tests/support/rings/run-rings.ts
 
 .PHONY: test-unit
 test-unit: test-deps ## test the logic of the parts, without programs, sockets and VMs
-	@bun tests/support/run-rings.ts unit
+	@bun tests/support/rings/run-rings.ts unit
 
 .PHONY: test-parts
 test-parts: test-deps ## test the parts that start programs or use sockets, with real ones
-	@bun tests/support/run-rings.ts parts
+	@bun tests/support/rings/run-rings.ts parts
 
 .PHONY: test-table
 test-table: test-deps ## write build/specification.md, which tests cover which row, and the source tree of docs/architecture.md
-	@bun tests/support/specification-table.ts
-	@bun tests/support/source-tree.ts
+	@bun tests/support/source/specification-table.ts
+	@bun tests/support/source/source-tree.ts
 
 .PHONY: test-agent
 test-agent: test-deps ## test the guest agent under sanitizers
-	@bun tests/support/run-rings.ts agent
+	@bun tests/support/rings/run-rings.ts agent
 
 .PHONY: test-api
 test-api: test-deps ## test the HTTP contract of the source
-	@bun tests/support/run-rings.ts api
+	@bun tests/support/rings/run-rings.ts api
 
 .PHONY: test-dist
 test-dist: build test-deps ## test the HTTP contract and the command line of the executable
-	@bun tests/support/run-rings.ts dist
+	@bun tests/support/rings/run-rings.ts dist
 
 .PHONY: test-system
 test-system: build test-deps ## test with real registries, tools, VMs and crashes
-	@bun tests/support/run-rings.ts system
+	@bun tests/support/rings/run-rings.ts system
 
 .PHONY: test-contree
 test-contree: build test-deps ## test the interface for the public ConTree clients, row by row, with real images
-	@bun tests/support/run-rings.ts contree
+	@bun tests/support/rings/run-rings.ts contree
 
 .PHONY: test-network
 test-network: build test-deps ## test the network of guests with real programs in a Debian guest, and attacks on its rules
-	@bun tests/support/run-rings.ts network
+	@bun tests/support/rings/run-rings.ts network
 
 .PHONY: test-page
 test-page: build test-deps ## test the page in a real browser; what it showed is in build/screenshots
-	@bun tests/support/run-rings.ts page
+	@bun tests/support/rings/run-rings.ts page
 
 .PHONY: test-faults
 test-faults: build test-deps ## test two minutes of kills, full disks, lying registries and clock jumps under load
-	@bun tests/support/run-rings.ts faults
+	@bun tests/support/rings/run-rings.ts faults
 
 .PHONY: test-install
 test-install: build test-deps ## test the installed service in a system with its own systemd
-	@bun tests/support/run-rings.ts install
+	@bun tests/support/rings/run-rings.ts install
 
 .PHONY: test-debian
 test-debian: build test-deps ## test install, upgrade and reboot on Debian in an emulated machine; takes long
-	@bun tests/support/run-rings.ts debian
+	@bun tests/support/rings/run-rings.ts debian
 
 .PHONY: bench
 bench: build test-deps ## measure the build and check it against its bars; BENCH="--quick", "--only spawn,rates", "--record NAME"
@@ -189,7 +189,7 @@ soak-spawns: build test-deps ## check that memory, descriptors, disk and latency
 
 .PHONY: soak
 soak: soak-spawns ## soak-spawns, an hour of faults, random captures, 1,000 runs in a chain, 10,000 processes in one; takes hours
-	@bun tests/support/run-rings.ts soak-faults soak
+	@bun tests/support/rings/run-rings.ts soak-faults soak
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/chain.ts
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/processes.ts
 

@@ -1,88 +1,27 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
-import { inCircles } from "./support/circles.ts";
-import { FLOORS, MAY_IMPORT, MAY_IMPORT_WITHIN, MAY_LOAD, MAY_USE, TYPES_ONLY } from "./support/import-rules.ts";
-import { everything, except, filesBelow, isTypeScript, places, source, written } from "./support/source-files.ts";
-import { architecturePage } from "./support/source-tree.ts";
+import { inCircles } from "./support/source/circles.ts";
+import { FLOORS, MAY_IMPORT, MAY_IMPORT_WITHIN } from "./support/source/import-rules.ts";
+import { importProblem, importsOf } from "./support/source/imports.ts";
+import {
+  everything,
+  except,
+  filesBelow,
+  isTypeScript,
+  places,
+  source,
+  written,
+} from "./support/source/source-files.ts";
+import { architecturePage } from "./support/source/source-tree.ts";
 
 const ROOT = resolve(import.meta.dir, "..");
 const FILE_LINES_MAX = 400;
 const LINE_COLUMNS_MAX = 160;
-const FOLDER_FILES_MAX = 24;
-const PAGE_FOLDER_FILES_MAX = 20;
+const FOLDER_FILES_MAX = 20;
 const FUNCTION_LINES_MAX = 70;
 /** Files whose length and width are bounded. */
 const CODE = /\.(tsx?|css|c|h|sh)$/;
-
-interface Import {
-  readonly specifier: string;
-  readonly typeOnly: boolean;
-  /** by `import()` */
-  readonly isDynamic?: boolean;
-}
-
-/** Static, dynamic, re-exporting and type imports: everything that names a module. */
-function importsOf(text: string): Import[] {
-  const statements = /^\s*(?:import|export)\s+(type\s)?[^;'"`]*?from\s*["']([^"']+)["']/gm;
-  const bare = /^\s*import\s*["']([^"']+)["']/gm;
-  const dynamic = /\b(?:import|require)\(\s*["'`]([^"'`]+)["'`]/g;
-  return [
-    ...[...text.matchAll(statements)].map(([, type, specifier = ""]) => ({ specifier, typeOnly: type !== undefined })),
-    ...[...text.matchAll(bare)].map(([, specifier = ""]) => ({ specifier, typeOnly: false })),
-    ...[...text.matchAll(dynamic)].map(([, specifier = ""]) => ({ specifier, typeOnly: false, isDynamic: true })),
-  ];
-}
-
-/** The top folder below src that a file lies in; a file beside the folders is its own. */
-const topOf = (path: string): string => relative("src", path).split("/")[0] ?? "";
-
-/** What the table says of a file: the entry of the longest name that it lies in. */
-function entryOf(table: typeof MAY_IMPORT, path: string): readonly string[] | undefined {
-  for (let name = relative("src", path); name !== "."; name = dirname(name)) {
-    const entry = table[name];
-    if (entry !== undefined) return entry;
-  }
-  return undefined;
-}
-
-/** Why an import is not allowed, or null. */
-function importProblem(from: string, { specifier, typeOnly, isDynamic = false }: Import): string | null {
-  if (!specifier.startsWith(".")) return packageProblem(from, specifier);
-  if (specifier.startsWith(".") && !/\.\w+$/.test(specifier)) return "has no extension";
-  const target = relative(join(ROOT, "src"), resolve(ROOT, dirname(from), specifier));
-  const folder = target.includes("/") && !target.startsWith("..") ? (target.split("/")[0] ?? "") : target;
-  const own = topOf(from);
-  if (folder === own) return problemWithin(relative("src", from), target, isDynamic);
-  if (target === "log.ts" && typeOnly) return null;
-  if (!typeOnly && TYPES_ONLY[own]?.includes(folder) === true) return "may be imported as a type only";
-  const allowed = entryOf(MAY_IMPORT, from);
-  if (allowed === undefined) return "comes from a place that the table does not know";
-  const name = target.replace(/^(\.\.\/)+/, "");
-  const fits = (entry: string): boolean =>
-    entry === "*" || entry === folder || entry === name || `${entry}.ts` === folder;
-  return allowed.some(fits) ? null : "goes against the direction of imports";
-}
-
-/** The same for two files of one top folder. */
-function problemWithin(from: string, target: string, isDynamic: boolean): string | null {
-  const [top = "", own = ""] = from.split("/");
-  const rules = MAY_IMPORT_WITHIN[top];
-  const other = target.split("/")[1] ?? "";
-  if (rules === undefined || other === own || rules[own]?.includes(other) === true) return null;
-  if (isDynamic && MAY_LOAD[`${top}/${own}`]?.includes(other) === true) return null;
-  return `goes against the direction of imports inside ${top}`;
-}
-
-function packageProblem(from: string, specifier: string): string | null {
-  const own = topOf(from);
-  if (/^(node:|bun:|bun$)/.test(specifier)) return own === "domain" ? "domain is pure" : null;
-  const name = specifier
-    .split("/")
-    .slice(0, specifier.startsWith("@") ? 2 : 1)
-    .join("/");
-  return entryOf(MAY_USE, from)?.includes(name) === true ? null : `only some folders may use ${name}`;
-}
 
 describe("imports", () => {
   test("go down only", () => {
@@ -169,9 +108,9 @@ describe("imports", () => {
 
   test("no folder has more files than one can take in", () => {
     const counts = new Map<string, number>();
-    for (const { path } of source) counts.set(dirname(path), (counts.get(dirname(path)) ?? 0) + 1);
-    const most = (folder: string) => (folder.startsWith("src/web") ? PAGE_FOLDER_FILES_MAX : FOLDER_FILES_MAX);
-    expect([...counts].filter(([folder, count]) => count > most(folder))).toEqual([]);
+    const code = everything.filter(({ path }) => /^(src|tests)\//.test(path) && CODE.test(path));
+    for (const { path } of code) counts.set(dirname(path), (counts.get(dirname(path)) ?? 0) + 1);
+    expect([...counts].filter(([, count]) => count > FOLDER_FILES_MAX)).toEqual([]);
   });
 });
 
@@ -224,7 +163,7 @@ describe("one place for each power", () => {
 
   test("unit tests start no program, and listen nowhere", () => {
     const unit = everything.filter(({ path }) => path.startsWith("tests/unit/"));
-    // What a test starts by a module of the source, the ring itself refuses: tests/support/unit-only.ts.
+    // What a test starts by a module of the source, the ring itself refuses: tests/support/rings/unit-only.ts.
     expect(places(unit, /\bBun\.(?:spawn|serve|listen|udpSocket|\$)|node:child_process|\bcreateServer\b/)).toEqual([]);
   });
 

@@ -1,6 +1,6 @@
 import { type TObject, type TSchema, Type } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
-import { type ByteString, bytesToByteString } from "../domain/guest-path.ts";
+import { type ByteString, bytesToByteString } from "../domain/tree/guest-path.ts";
 
 /** Schema keyword of a query parameter that is read as bytes instead of UTF-8 text. */
 export const BYTES_KEYWORD = "x-coppice-bytes";

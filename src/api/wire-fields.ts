@@ -1,7 +1,7 @@
 import { type SchemaOptions, Type } from "@sinclair/typebox";
 import { ApiError } from "../domain/errors.ts";
-import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
 import { signalNumber } from "../domain/signals.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/tree/listing.ts";
 
 /* Fields that several surfaces have, and their rules. */
 

@@ -1,7 +1,7 @@
 import { backupCommands } from "./backup/command.ts";
 import { benchCommand } from "./bench/command.ts";
 import type { Command } from "./command.ts";
-import { configCommands } from "./config.ts";
+import { configCommands } from "./config/config.ts";
 import { doctorCommand } from "./doctor/command.ts";
 import { gcCommand } from "./gc/command.ts";
 import { historyCommands } from "./history.ts";
@@ -9,7 +9,7 @@ import { imageCommands } from "./image.ts";
 import { inspectCommands } from "./inspect.ts";
 import { installCommands } from "./install/command.ts";
 import { mcpCommand } from "./mcp/command.ts";
-import { operationCommands } from "./operation.ts";
+import { operationCommands } from "./operation/operation.ts";
 import { besideCommands } from "./running/beside.ts";
 import { checkpointCommand } from "./running/checkpoint.ts";
 import { forwardCommand } from "./running/forward.ts";

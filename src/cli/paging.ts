@@ -1,5 +1,5 @@
 import { given } from "../domain/given.ts";
-import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/listing.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/tree/listing.ts";
 import { integerOption, UsageError } from "./command.ts";
 import type { Io } from "./io.ts";
 

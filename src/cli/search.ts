@@ -2,7 +2,7 @@ import { answerOf } from "../client/client.ts";
 import { downloadArchive, imageIdOf } from "../client/transfers.ts";
 import type { GrepMatch } from "../client/types.ts";
 import { given } from "../domain/given.ts";
-import { LIMIT_MAX } from "../domain/listing.ts";
+import { LIMIT_MAX } from "../domain/tree/listing.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import {
   type Command,

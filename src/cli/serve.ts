@@ -4,7 +4,7 @@ import { createLog, type Log } from "../log.ts";
 import { ServiceManager } from "../system/notify.ts";
 import { VERSION } from "../version.ts";
 import { CliError, command, EXIT_FAILED, expectPositionals } from "./command.ts";
-import { CONFIG_OPTIONS, configOf } from "./config-options.ts";
+import { CONFIG_OPTIONS, configOf } from "./config/config-options.ts";
 import { INTERRUPTS, type Io } from "./io.ts";
 
 /** Shorter than the time after which systemd kills a service; `milliseconds`. */

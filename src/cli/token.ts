@@ -14,7 +14,7 @@ import type { TokenUseCases } from "../service/operator/tokens.ts";
 import type { Principal } from "../service/parts.ts";
 import type { DataLayout } from "../storage/layout.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "./command.ts";
-import { configOf, DATA_OPTIONS } from "./config-options.ts";
+import { configOf, DATA_OPTIONS } from "./config/config-options.ts";
 import { table } from "./table.ts";
 
 const TTL_DEFAULT = "30d";

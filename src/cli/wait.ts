@@ -6,7 +6,7 @@ import { given } from "../domain/given.ts";
 import { shownDuration } from "../domain/text/shown.ts";
 import { CliError, EXIT_INTERRUPTED } from "./command.ts";
 import { INTERRUPTS, type Io } from "./io.ts";
-import { stepText } from "./operation-steps.ts";
+import { stepText } from "./operation/operation-steps.ts";
 
 const FRAME_MS = 120;
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";

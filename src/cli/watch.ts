@@ -1,8 +1,8 @@
 import { answerOf, type Client } from "../client/client.ts";
 import { ResponseError } from "../client/errors.ts";
 import type { Operation, Usage } from "../client/types.ts";
-import { LIMIT_MAX } from "../domain/listing.ts";
 import { shownDuration, shownSize } from "../domain/text/shown.ts";
+import { LIMIT_MAX } from "../domain/tree/listing.ts";
 import { CLIENT_OPTIONS, openClient } from "./client.ts";
 import { type Command, command, expectPositionals, JSON_OPTION } from "./command.ts";
 import { table } from "./table.ts";

@@ -1,6 +1,6 @@
 import { given } from "../domain/given.ts";
-import { linesOf } from "./chunks.ts";
 import type { CallOptions, Client } from "./client.ts";
+import { linesOf } from "./connections/chunks.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
 import type { BranchRow, Change } from "./types.ts";

@@ -1,6 +1,6 @@
 import { type EventSourceMessage, EventSourceParserStream } from "eventsource-parser/stream";
-import { chunksOf } from "./chunks.ts";
 import type { CallOptions, Client } from "./client.ts";
+import { chunksOf } from "./connections/chunks.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 
 /** Longest event that is read: output of a command, and answers to an agent, are far smaller. */

@@ -1,5 +1,5 @@
 /* What users of the package see. */
-export { type AttachedOutput, Attachment, type AttachOptions } from "./attachment.ts";
+
 export { type BranchesOptions, readBranches, readChanges } from "./branches.ts";
 export {
   answerOf,
@@ -9,6 +9,9 @@ export {
   type SocketInit,
   type SocketOptions,
 } from "./client.ts";
+export { type AttachedOutput, Attachment, type AttachOptions } from "./connections/attachment.ts";
+export { PortConnection } from "./connections/port.ts";
+export { SteadyAttachment, type SteadyAttachOptions } from "./connections/steady-attachment.ts";
 export { AnswerError, OperationError, ResponseError, UnreachableError } from "./errors.ts";
 export { checkpoint, importImage, loadImage } from "./imports.ts";
 export {
@@ -30,10 +33,8 @@ export {
   type WaitOptions,
   waitForEnd,
 } from "./operations.ts";
-export { PortConnection } from "./port.ts";
 export { COMMAND_SPID, type ProcessName, signalProcess, startProcess, streamInput } from "./processes.ts";
 export { instanceResult, type OutputLine, Run, type RunOptions, runCommand, textOf } from "./runs.ts";
-export { SteadyAttachment, type SteadyAttachOptions } from "./steady-attachment.ts";
 export {
   type ContentOptions,
   downloadArchive,

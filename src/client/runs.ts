@@ -1,7 +1,7 @@
 import { given } from "../domain/given.ts";
-import type { AttachedOutput } from "./attachment.ts";
 import { toBase64 } from "./base64.ts";
 import { answerOf, type Client } from "./client.ts";
+import type { AttachedOutput } from "./connections/attachment.ts";
 import { AnswerError } from "./errors.ts";
 import { bytesOf, commandStart, type OperationEventsOptions, operationEvents, outputOf } from "./operation-events.ts";
 import { cancelOperation, succeeded, type WaitOptions, waitForEnd } from "./operations.ts";

@@ -2,7 +2,7 @@ import { asc, sql } from "drizzle-orm";
 import type { ImageId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf } from "./database.ts";
 import { isUnusedSince } from "./files.ts";
-import { REMOVED } from "./images.ts";
+import { REMOVED } from "./images/images.ts";
 import { isExpired, isUnreferenced } from "./removal.ts";
 import { files, images, layers, mergedLayers } from "./schema.ts";
 

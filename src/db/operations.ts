@@ -27,7 +27,7 @@ import {
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
-import { imagesBeingRemoved } from "./images.ts";
+import { imagesBeingRemoved } from "./images/images.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { images, operations } from "./schema.ts";

@@ -5,11 +5,11 @@ import type { ImageDefaults } from "../domain/image-defaults.ts";
 import type { NetworkAudit } from "../domain/network.ts";
 import type { Database } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
-import { type ImageOrigin, insertHistory } from "./history.ts";
-import { findImport } from "./images.ts";
+import { type ImageOrigin, insertHistory } from "./images/history.ts";
+import { findImport } from "./images/images.ts";
+import { moveTag, type TagChange } from "./images/tags.ts";
 import { succeedOperation } from "./operations.ts";
 import { baseProofs, images, type LayerFormat, layers, operations } from "./schema.ts";
-import { moveTag, type TagChange } from "./tags.ts";
 
 /** A layer whose files are in place, but which has no row yet. */
 export interface NewLayer {

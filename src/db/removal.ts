@@ -4,9 +4,9 @@ import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
-import { deleteStep, pruneAncestors } from "./history.ts";
-import { imagesBeingRemoved, REMOVED } from "./images.ts";
-import { deleteMergedLayersOf } from "./merged-layers.ts";
+import { deleteStep, pruneAncestors } from "./images/history.ts";
+import { imagesBeingRemoved, REMOVED } from "./images/images.ts";
+import { deleteMergedLayersOf } from "./images/merged-layers.ts";
 import { images, layers, operations, tags } from "./schema.ts";
 
 /**

@@ -1,5 +1,4 @@
 import { ApiError } from "./errors.ts";
-import { displayName, type GuestPath, parseGuestPathText } from "./guest-path.ts";
 import type { FileId, ImageId } from "./ids.ts";
 import { type ImageReference, parseImageReference } from "./image.ts";
 import {
@@ -15,6 +14,7 @@ import {
 } from "./instance.ts";
 import type { NetworkInput, NetworkRequest } from "./network.ts";
 import { OUTPUT_BYTES_DEFAULT } from "./output.ts";
+import { displayName, type GuestPath, parseGuestPathText } from "./tree/guest-path.ts";
 
 /** The operator's limits for an instance. */
 export interface SpawnLimits {

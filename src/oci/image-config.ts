@@ -1,6 +1,6 @@
 import { ApiError } from "../domain/errors.ts";
-import { displayName, parseGuestPathText } from "../domain/guest-path.ts";
 import { CWD_LABEL, fittingVariables, type ImageDefaults } from "../domain/image-defaults.ts";
+import { displayName, parseGuestPathText } from "../domain/tree/guest-path.ts";
 
 /**
  * What the part of a config that tools for containers use brings along. WorkingDir plays no part: only an image of this

@@ -3,7 +3,7 @@ import { given } from "../domain/given.ts";
 import type { OperationId } from "../domain/ids.ts";
 import { type CompletionData, type LogEvent, nsOf } from "../domain/log-event.ts";
 import { type EndStatus, isTerminal, type StoredInstanceResult } from "../domain/operation.ts";
-import type { LogReader } from "../supervisor/operations/log-reader.ts";
+import type { LogReader } from "../storage/events/log-reader.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 export interface EventsRequest {

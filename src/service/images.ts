@@ -1,15 +1,15 @@
 import { getFile } from "../db/files.ts";
-import { descendants, getHistory, type HistoryRow, lineage } from "../db/history.ts";
-import { type ImageRow, imageDefaults, listImages, resolveImage } from "../db/images.ts";
+import { descendants, getHistory, type HistoryRow, lineage } from "../db/images/history.ts";
+import { type ImageRow, imageDefaults, listImages, resolveImage } from "../db/images/images.ts";
+import { type ImageOriginKind, listImagesPerTag } from "../db/images/tag-listing.ts";
+import { removeTags, setTag, type TagChange } from "../db/images/tags.ts";
 import { deleteImage } from "../db/removal.ts";
-import { type ImageOriginKind, listImagesPerTag } from "../db/tag-listing.ts";
-import { removeTags, setTag, type TagChange } from "../db/tags.ts";
 import { ApiError } from "../domain/errors.ts";
-import type { GuestPath } from "../domain/guest-path.ts";
 import { type FileId, type ImageId, isoTime, type LayerId, type OperationId } from "../domain/ids.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT } from "../domain/image.ts";
 import { parseRegistryReference } from "../domain/registry-reference.ts";
 import { timeBounds } from "../domain/text/time-bound.ts";
+import type { GuestPath } from "../domain/tree/guest-path.ts";
 import { ociArchiveChunks } from "../storage/archive/oci-archive.ts";
 import type { LayerChain } from "../storage/layers/layer-store.ts";
 import { DIFF_MS_MAX } from "../storage/limits.ts";
@@ -19,7 +19,7 @@ import { importKind } from "../supervisor/kinds/image-import.ts";
 import type { Credentials } from "../supervisor/operations/kind.ts";
 import { releaseImage } from "../supervisor/reclaim.ts";
 import { type Changed, change } from "./change.ts";
-import { type ByteSource, noSuchImage, readerOf, requireImage } from "./layers.ts";
+import { type ByteSource, noSuchImage, readerOf, requireImage } from "./inspection/layers.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
 /**

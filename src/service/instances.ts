@@ -1,5 +1,5 @@
 import { getFile } from "../db/files.ts";
-import { imageDefaults, resolveImage } from "../db/images.ts";
+import { imageDefaults, resolveImage } from "../db/images/images.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import { checkAbsentTag, type ImageReference } from "../domain/image.ts";
@@ -20,7 +20,7 @@ import { instanceKind } from "../supervisor/kinds/instance.ts";
 import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import { notRunning, requireInstance } from "./running.ts";
+import { notRunning, requireInstance } from "./running/running.ts";
 
 export interface StatsRequest {
   readonly id: OperationId;

@@ -1,4 +1,4 @@
-import { imageSizes } from "../db/images.ts";
+import { imageSizes } from "../db/images/images.ts";
 import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
@@ -17,9 +17,9 @@ import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
 import { type Changed, change } from "./change.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
-import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import { pacedRequestLines } from "./request-lines.ts";
+import { type OutputSource, type Outputs, openOutputs } from "./running/outputs.ts";
 
 export type { KeptRequest };
 

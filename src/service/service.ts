@@ -2,13 +2,13 @@ import { type BranchUseCases, branchUseCases } from "./branches/use-cases.ts";
 import { type CallerUseCases, callerUseCases } from "./callers.ts";
 import { type FileUseCases, fileUseCases } from "./files.ts";
 import { type ImageUseCases, imageUseCases } from "./images.ts";
-import { type InspectUseCases, inspectUseCases } from "./inspect.ts";
+import { type InspectUseCases, inspectUseCases } from "./inspection/inspect.ts";
 import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
 import { type OperationUseCases, operationUseCases } from "./operations.ts";
 import { type ApplianceUseCases, applianceUseCases } from "./operator/appliance.ts";
 import { type TokenUseCases, tokenUseCases } from "./operator/tokens.ts";
 import type { ServiceParts } from "./parts.ts";
-import { type ProcessUseCases, processUseCases } from "./processes.ts";
+import { type ProcessUseCases, processUseCases } from "./running/processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
 
 /**

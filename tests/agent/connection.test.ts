@@ -9,8 +9,17 @@ import {
   Refusal,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
+import {
+  EXIT_REFUSED,
+  type Frame,
+  frame,
+  NativeAgent,
+  parseError,
+  syncFrame,
+  u16,
+  u32,
+} from "../support/agent/native-agent.ts";
 import { pause } from "../support/waiting.ts";
-import { EXIT_REFUSED, type Frame, frame, NativeAgent, parseError, syncFrame, u16, u32 } from "./native-agent.ts";
 
 const dial = (session: number, port: number): Buffer => frame(HostFrame.netDial, session, u16(port), u16(0));
 

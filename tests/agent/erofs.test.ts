@@ -4,10 +4,10 @@ import { linkSync, mkdirSync, readFileSync, renameSync, symlinkSync, truncateSyn
 import { join } from "node:path";
 import { erofsArgv } from "../../src/oci/base-disk.ts";
 import { AgentFrame } from "../../src/vm/agent/protocol.ts";
+import { type IndexRecord, parseIndex, readIndex } from "../support/agent/index-records.ts";
+import { NativeAgent, parseError } from "../support/agent/native-agent.ts";
+import { command, setXattr } from "../support/agent/raw-layers.ts";
 import { seededRandom } from "../support/random.ts";
-import { type IndexRecord, parseIndex, readIndex } from "./index-records.ts";
-import { NativeAgent, parseError } from "./native-agent.ts";
-import { command, setXattr } from "./raw-layers.ts";
 
 const BLOCK_BYTES = 4096;
 const SUPER_OFFSET = 1024;

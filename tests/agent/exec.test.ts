@@ -12,7 +12,6 @@ import {
   PROCESSES_COUNT_MAX,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
-import { until } from "../support/waiting.ts";
 import {
   collect,
   type ExecRequest,
@@ -26,7 +25,8 @@ import {
   signalFrame,
   syncFrame,
   u32,
-} from "./native-agent.ts";
+} from "../support/agent/native-agent.ts";
+import { until } from "../support/waiting.ts";
 
 const shell = (script: string, more: Partial<ExecRequest> = {}): ExecRequest => ({
   argv: ["/bin/sh", "-c", script],

@@ -7,7 +7,6 @@ import {
   PROTOCOL_VERSION,
   SESSION_GUEST_BIT,
 } from "../../src/vm/agent/protocol.ts";
-import { throwing } from "../support/failures.ts";
 import {
   collect,
   EXIT_CLOSED,
@@ -23,7 +22,8 @@ import {
   u16,
   u32,
   u64,
-} from "./native-agent.ts";
+} from "../support/agent/native-agent.ts";
+import { throwing } from "../support/failures.ts";
 
 describe("the stream", () => {
   test("is decoded wherever it is cut", async () => {

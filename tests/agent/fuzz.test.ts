@@ -12,7 +12,6 @@ import {
   SESSION_GUEST_BIT,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
-import { pause } from "../support/waiting.ts";
 import {
   EXIT_CLOSED,
   EXIT_REFUSED,
@@ -27,8 +26,9 @@ import {
   u16,
   u32,
   u64,
-} from "./native-agent.ts";
-import { dnsQuestion, heldSyn, ipv4, Kernel } from "./packets.ts";
+} from "../support/agent/native-agent.ts";
+import { dnsQuestion, heldSyn, ipv4, Kernel } from "../support/agent/packets.ts";
+import { pause } from "../support/waiting.ts";
 
 const SEEDS_COUNT_DEFAULT = 60;
 const FRAMES_COUNT_MAX = 60;

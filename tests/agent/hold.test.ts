@@ -11,7 +11,7 @@ import {
   syncFrame,
   u16,
   u32,
-} from "./native-agent.ts";
+} from "../support/agent/native-agent.ts";
 
 /** A command that writes endlessly; returns after its first output. */
 async function flooded(): Promise<NativeAgent> {

@@ -19,9 +19,9 @@ import {
   Stream,
   WINDOW_BYTES_INITIAL,
 } from "../../src/vm/agent/protocol.ts";
-import { INDEX_SESSION, type IndexRecord, parseIndex, readIndex } from "./index-records.ts";
-import { frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
-import { command, setXattr } from "./raw-layers.ts";
+import { INDEX_SESSION, type IndexRecord, parseIndex, readIndex } from "../support/agent/index-records.ts";
+import { frame, NativeAgent, parseError, u16, u32 } from "../support/agent/native-agent.ts";
+import { command, setXattr } from "../support/agent/raw-layers.ts";
 
 /** Indexes a layer that `make` fills. */
 async function indexOf(make: (upper: string) => void) {

@@ -8,8 +8,8 @@ import { connectUnix, listenUnix } from "../../src/system/unix-sockets.ts";
 import { Agent } from "../../src/vm/agent/agent.ts";
 import { SocketChannel } from "../../src/vm/agent/channel.ts";
 import { AgentFrame, HostFrame } from "../../src/vm/agent/protocol.ts";
+import { EXIT_CLOSED, EXIT_REFUSED, execFrames, frame, syncFrame, u16 } from "../support/agent/native-agent.ts";
 import { pause, until } from "../support/waiting.ts";
-import { EXIT_CLOSED, EXIT_REFUSED, execFrames, frame, syncFrame, u16 } from "./native-agent.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const LIMIT_MS = 20_000;

@@ -2,16 +2,16 @@ import { describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import type { GuestPath } from "../../src/domain/guest-path.ts";
+import type { GuestPath } from "../../src/domain/tree/guest-path.ts";
 import { writeLayerIndex } from "../../src/storage/index/layer-index-writer.ts";
-import { type LayerFiles, OpenLayers } from "../../src/storage/layers/open-layers.ts";
 import { DISK_BYTES_MAX } from "../../src/storage/limits.ts";
 import { ImageTree } from "../../src/storage/tree/image-tree.ts";
+import { type LayerFiles, OpenLayers } from "../../src/storage/tree/open-layers.ts";
 import { AgentFrame, HostFrame, INDEX_DISK_SCRATCH, MountFlag, Stream } from "../../src/vm/agent/protocol.ts";
-import { pieces } from "../support/index-stream.ts";
-import { type IndexRecord, parseIndex } from "./index-records.ts";
-import { type Frame, frame, NativeAgent, parseError, syncFrame, u16, u32 } from "./native-agent.ts";
-import { command, type RawTree, rawTree, setXattr, writeRawTree } from "./raw-layers.ts";
+import { type IndexRecord, parseIndex } from "../support/agent/index-records.ts";
+import { type Frame, frame, NativeAgent, parseError, syncFrame, u16, u32 } from "../support/agent/native-agent.ts";
+import { command, type RawTree, rawTree, setXattr, writeRawTree } from "../support/agent/raw-layers.ts";
+import { pieces } from "../support/images/index-stream.ts";
 
 const SESSION = 5;
 

@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import type { Socket } from "node:net";
 import { AgentFrame, HostFrame, NetworkFlag } from "../../src/vm/agent/protocol.ts";
+import { execute, frame, type NativeAgent, u32 } from "../support/agent/native-agent.ts";
+import { dial, ends, expectSilence, next, startNetwork, wish } from "../support/agent/network-agent.ts";
+import { dnsQuestion, heldSyn, ipv4, ipv6, parseAnswer } from "../support/agent/packets.ts";
 import { until } from "../support/waiting.ts";
-import { execute, frame, type NativeAgent, u32 } from "./native-agent.ts";
-import { dial, ends, expectSilence, next, startNetwork, wish } from "./network-agent.ts";
-import { dnsQuestion, heldSyn, ipv4, ipv6, parseAnswer } from "./packets.ts";
 
 const [TYPE_A, TYPE_NS, TYPE_PTR, TYPE_AAAA] = [1, 2, 12, 28];
 const [RESPONSE_OK, RESPONSE_FORMAT, RESPONSE_FAILURE, RESPONSE_NO_NAME] = [0, 1, 2, 3];

@@ -8,14 +8,14 @@ import { readdirSync } from "node:fs";
 import type { Socket } from "node:net";
 import { InstanceNetwork } from "../../src/supervisor/network/instance-network.ts";
 import { SYNC_ENTROPY_BYTES } from "../../src/vm/agent/protocol.ts";
+import { dial } from "../support/agent/network-agent.ts";
+import { dnsQuestion, heldSyn, ipv4, Kernel } from "../support/agent/packets.ts";
 import { freePort } from "../support/free-port.ts";
-import { nativeInstance } from "../support/native-instance.ts";
+import { nativeInstance } from "../support/guests/native-instance.ts";
+import { type OuterConnection, StandInGate } from "../support/guests/stand-in-gate.ts";
 import { NETWORK_SETTINGS, rule } from "../support/network-scene.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
-import { type OuterConnection, StandInGate } from "../support/stand-in-gate.ts";
 import { until } from "../support/waiting.ts";
-import { dial } from "./network-agent.ts";
-import { dnsQuestion, heldSyn, ipv4, Kernel } from "./packets.ts";
 
 const CONNECTIONS_COUNT = 120;
 const TOGETHER_COUNT = 12;

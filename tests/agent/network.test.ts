@@ -9,8 +9,7 @@ import {
   Refusal,
   SESSION_GUEST_BIT,
 } from "../../src/vm/agent/protocol.ts";
-import { until } from "../support/waiting.ts";
-import { execute, frame, NativeAgent, parseError, u16, u32 } from "./native-agent.ts";
+import { execute, frame, NativeAgent, parseError, u16, u32 } from "../support/agent/native-agent.ts";
 import {
   CLIENT,
   CLIENT_IPV6,
@@ -21,7 +20,7 @@ import {
   OUTSIDE_IPV6,
   startNetwork,
   wish,
-} from "./network-agent.ts";
+} from "../support/agent/network-agent.ts";
 import {
   dnsQuestion,
   FLAG_ACK,
@@ -36,7 +35,8 @@ import {
   PROTOCOL_ICMP,
   PROTOCOL_ICMPV6,
   PROTOCOL_TCP,
-} from "./packets.ts";
+} from "../support/agent/packets.ts";
+import { until } from "../support/waiting.ts";
 
 const ERRNO_NO_SUCH_CALL = 38;
 const TYPE_A = 1;

@@ -1,10 +1,18 @@
 import { describe, expect, test } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { AgentFrame, HostFrame, INPUT_WINDOW_BYTES_INITIAL, Refusal, Stream } from "../../src/vm/agent/protocol.ts";
+import {
+  EXIT_REFUSED,
+  execFrames,
+  frame,
+  type NativeAgent,
+  parseError,
+  signalFrame,
+  u32,
+} from "../support/agent/native-agent.ts";
+import { dial, ends, expectSilence, next, startNetwork } from "../support/agent/network-agent.ts";
+import { dnsQuestion, heldSyn, ipv4, type Kernel } from "../support/agent/packets.ts";
 import { pause, until } from "../support/waiting.ts";
-import { EXIT_REFUSED, execFrames, frame, type NativeAgent, parseError, signalFrame, u32 } from "./native-agent.ts";
-import { dial, ends, expectSilence, next, startNetwork } from "./network-agent.ts";
-import { dnsQuestion, heldSyn, ipv4, type Kernel } from "./packets.ts";
 
 const TYPE_A = 1;
 

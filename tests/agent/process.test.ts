@@ -13,7 +13,7 @@ import {
   signalFrame,
   u16,
   u64,
-} from "./native-agent.ts";
+} from "../support/agent/native-agent.ts";
 
 const shell = (script: string, more: Partial<ExecRequest> = {}): ExecRequest => ({
   argv: ["/bin/sh", "-c", script],

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import * as indexStream from "../../src/domain/index-stream.ts";
+import * as indexStream from "../../src/domain/tree/index-stream.ts";
 import * as protocol from "../../src/vm/agent/protocol.ts";
 
 const header = readFileSync(join(import.meta.dir, "../../vm-assets/agent/protocol.h"), "utf8");

@@ -21,7 +21,7 @@ import {
   syncFrame,
   u32,
   u64,
-} from "./native-agent.ts";
+} from "../support/agent/native-agent.ts";
 
 function putFrames(session: number, path: string | Uint8Array, content: Uint8Array, mode = 0o644): Buffer {
   const frames = [putOpen(session, path, content.length, mode)];

@@ -13,7 +13,7 @@ import {
   putOpen,
   u16,
   u32,
-} from "./native-agent.ts";
+} from "../support/agent/native-agent.ts";
 
 const quiesce = (session: number, limitMs = 20_000): Buffer => frame(HostFrame.quiesce, session, u32(limitMs));
 const thaw = (session: number): Buffer => frame(HostFrame.thaw, session);

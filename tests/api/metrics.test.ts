@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { Api } from "../support/api/api.ts";
 import { programTest } from "../support/api/program.ts";
-import { sectionOf } from "../support/documents.ts";
 import { parseExposition } from "../support/exposition.ts";
+import { sectionOf } from "../support/source/documents.ts";
 import { until } from "../support/waiting.ts";
 
 let api: Api;

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import type { AccountId, OperationId } from "../../src/domain/ids.ts";
 import { Api, errorOf } from "../support/api/api.ts";
 import { heldTest } from "../support/api/program.ts";
-import { filesOpenBelow } from "../support/layer-files.ts";
+import { filesOpenBelow } from "../support/images/layer-files.ts";
 import { writeOutputs } from "../support/outputs.ts";
 import { pause, until } from "../support/waiting.ts";
 

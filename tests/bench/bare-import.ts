@@ -9,9 +9,9 @@ import { runTool, type ToolBounds, type ToolCommand } from "../../src/oci/tool.t
 import { UNPACK_RIGHTS, unpackArgv } from "../../src/oci/umoci.ts";
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { ToolNetwork } from "../../src/system/tool-network.ts";
+import { builtAssets } from "../support/guests/vm.ts";
+import type { Registry } from "../support/images/registry.ts";
 import { testGate } from "../support/network/gate.ts";
-import type { Registry } from "../support/registry.ts";
-import { builtAssets } from "../support/vm.ts";
 
 /** Limits of a tool's cgroup, which are out of the way of these images. */
 const GROUP_LIMITS = { memoryBytes: 1_073_741_824, pids: 512 };

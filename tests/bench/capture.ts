@@ -1,6 +1,6 @@
 import type { Finding } from "../../src/cli/bench/row.ts";
 import { captureRow } from "../../src/cli/bench/spawns.ts";
-import { busyboxImage, type ImageSpec } from "../support/images.ts";
+import { busyboxImage, type ImageSpec } from "../support/images/images.ts";
 import type { BenchHost } from "./host.ts";
 
 const MIB = 1_048_576;

@@ -1,6 +1,6 @@
 import { timed } from "../../src/cli/bench/measure.ts";
 import type { Finding } from "../../src/cli/bench/row.ts";
-import { text } from "../support/appliance.ts";
+import { text } from "../support/appliance/appliance.ts";
 import type { BenchHost } from "./host.ts";
 
 const COMMAND = "echo $((6 * 7))";

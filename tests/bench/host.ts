@@ -2,12 +2,12 @@ import { join } from "node:path";
 import { timed } from "../../src/cli/bench/measure.ts";
 import { BenchTarget } from "../../src/cli/bench/target.ts";
 import { openClient } from "../../src/cli/client.ts";
-import { configOf } from "../../src/cli/config-options.ts";
+import { configOf } from "../../src/cli/config/config-options.ts";
 import type { Config } from "../../src/config/config.ts";
-import type { Appliance, ApplianceOptions } from "../support/appliance.ts";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
-import { type ImageSpec, pushImage } from "../support/images.ts";
-import type { Registry } from "../support/registry.ts";
+import type { Appliance, ApplianceOptions } from "../support/appliance/appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
+import { type ImageSpec, pushImage } from "../support/images/images.ts";
+import type { Registry } from "../support/images/registry.ts";
 
 /** The default of the configuration. */
 const POOL_SIZE = 2;

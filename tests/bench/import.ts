@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { timed } from "../../src/cli/bench/measure.ts";
 import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
 import { run } from "../../src/system/exec.ts";
-import { busyboxImage, type ImageSpec, pushImage } from "../support/images.ts";
+import { busyboxImage, type ImageSpec, pushImage } from "../support/images/images.ts";
 import { openBareImport } from "./bare-import.ts";
 import type { BenchHost } from "./host.ts";
 

@@ -3,9 +3,9 @@ import { exec } from "../../src/cli/bench/beside.ts";
 import { figureOf, interleaved, timed } from "../../src/cli/bench/measure.ts";
 import { remarkOf } from "../../src/cli/bench/report.ts";
 import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
-import { nameServer } from "../support/network/name-server.ts";
-import { PEER_PORTS, Peers } from "../support/network/site-peers.ts";
-import { zeros } from "../support/network/web.ts";
+import { nameServer } from "../support/network/site/name-server.ts";
+import { PEER_PORTS, Peers } from "../support/network/site/site-peers.ts";
+import { zeros } from "../support/network/site/web.ts";
 import { uploadProgram } from "../support/runs.ts";
 import { BenchHost } from "./host.ts";
 

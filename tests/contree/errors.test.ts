@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { send } from "../support/api/api.ts";
-import { Appliance } from "../support/appliance.ts";
+import { Appliance } from "../support/appliance/appliance.ts";
 import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
 
 const FILE_BYTES_MAX = 1_048_576;

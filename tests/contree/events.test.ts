@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
+import { READERS_COUNT_MAX } from "../../src/storage/events/event-logs.ts";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
 import { Contree, contreeError } from "../support/contree/contree.ts";
 import {

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
 import { ran } from "../support/contree/runs.ts";
-import { busyboxImage, pushBusybox, pushImage } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { busyboxImage, pushBusybox, pushImage } from "../support/images/images.ts";
+import { Registry } from "../support/images/registry.ts";
 
 const CREDENTIALS = { username: "user", password: "pass-of-the-registry" };
 

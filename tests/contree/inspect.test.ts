@@ -3,7 +3,7 @@ import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import { run } from "../../src/system/exec.ts";
 import { UNKNOWN_UUID } from "../support/api/samples.ts";
 import { CONTREE, Contree, contreeError } from "../support/contree/contree.ts";
-import { pushImage } from "../support/images.ts";
+import { pushImage } from "../support/images/images.ts";
 
 const MTIME = 1_640_995_200;
 const MANY_FILES_COUNT = 2000;

@@ -2,8 +2,8 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { scratchDirectory } from "../../src/system/scratch.ts";
-import { type Build, debianDisk, type Kept, previousBuild, writeArchives } from "../support/debian-disk.ts";
-import { DebianVm } from "../support/debian-vm.ts";
+import { type Build, debianDisk, type Kept, previousBuild, writeArchives } from "../support/appliance/debian-disk.ts";
+import { DebianVm } from "../support/appliance/debian-vm.ts";
 import { pause, until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");

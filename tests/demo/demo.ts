@@ -5,9 +5,9 @@
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
 import type { InstanceResult } from "../../src/client/types.ts";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { Appliance } from "../support/appliance/appliance.ts";
+import { pushBusybox } from "../support/images/images.ts";
+import { Registry } from "../support/images/registry.ts";
 import { Screen } from "./screen.ts";
 import { outputText, Session } from "./session.ts";
 

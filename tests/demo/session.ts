@@ -1,6 +1,6 @@
 import type { ImportResult, InstanceResult, Operation, OutputObject } from "../../src/client/types.ts";
 import { sleepUnlessAborted } from "../../src/system/waiting.ts";
-import type { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance/appliance.ts";
 import type { Screen } from "./screen.ts";
 
 /** Longest wait for one operation, in `milliseconds`: the first run waits for the probe of this host, too. */

@@ -1,4 +1,4 @@
-import type { Appliance } from "../support/appliance.ts";
+import type { Appliance } from "../support/appliance/appliance.ts";
 
 /** What an image must contain: content by path, until its deletion is requested. */
 export interface ImageFacts {

@@ -4,10 +4,10 @@
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { gzipSync } from "node:zlib";
-import { layer, layerOf, layoutFiles, rawImage } from "../support/hostile-images.ts";
-import { type Ended, HostileImports } from "../support/hostile-imports.ts";
+import { layer, layerOf, layoutFiles, rawImage } from "../support/images/hostile-images.ts";
+import { type Ended, HostileImports } from "../support/images/hostile-imports.ts";
+import { type TarEntry, tar } from "../support/images/tar.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
-import { type TarEntry, tar } from "../support/tar.ts";
 
 const COUNT_DEFAULT = 60;
 const AT_ONCE_COUNT = 3;

@@ -1,7 +1,7 @@
 import { writeFile } from "node:fs/promises";
 import { createConnection, type Socket } from "node:net";
-import type { Appliance } from "../support/appliance.ts";
-import type { SmallDisk } from "../support/small-disk.ts";
+import type { Appliance } from "../support/appliance/appliance.ts";
+import type { SmallDisk } from "../support/appliance/small-disk.ts";
 import { pause } from "../support/waiting.ts";
 import type { Random } from "./load.ts";
 

@@ -1,8 +1,8 @@
 import { createHash } from "node:crypto";
-import type { Appliance } from "../support/appliance.ts";
-import { layer, layoutFiles, type RawRegistry, rawImage } from "../support/hostile-images.ts";
+import type { Appliance } from "../support/appliance/appliance.ts";
+import { layer, layoutFiles, type RawRegistry, rawImage } from "../support/images/hostile-images.ts";
+import { tar } from "../support/images/tar.ts";
 import type { seededRandom } from "../support/random.ts";
-import { tar } from "../support/tar.ts";
 import { pause } from "../support/waiting.ts";
 import type { Acknowledged } from "./acknowledged.ts";
 

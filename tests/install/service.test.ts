@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { copyFile, mkdir, writeFile } from "node:fs/promises";
 import { resolve } from "node:path";
-import { BootedSystem } from "../support/booted-system.ts";
-import { sectionOf, stepsOf } from "../support/documents.ts";
+import { BootedSystem } from "../support/appliance/booted-system.ts";
+import { sectionOf, stepsOf } from "../support/source/documents.ts";
 import { until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
 /** The booted system sees what the host has: /root/coppice could be a clone of the repository. */
 const INSTALLED_FROM = "/root/coppice-to-install";
-const REGISTRY = resolve(import.meta.dir, "../support/registry-program.ts");
+const REGISTRY = resolve(import.meta.dir, "../support/images/registry-program.ts");
 const URL = "http://127.0.0.1:8642";
 
 let system: BootedSystem;

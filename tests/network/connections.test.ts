@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { CliProcess } from "../support/cli-process.ts";
+import { CliProcess } from "../support/cli/cli-process.ts";
 import { Guest } from "../support/network/guest.ts";
 import { PROBES } from "../support/network/guest-image.ts";
 import { ring } from "../support/network/ring.ts";
-import { ADDRESSES } from "../support/network/site.ts";
-import { PEER_PORTS } from "../support/network/site-peers.ts";
+import { ADDRESSES } from "../support/network/site/site.ts";
+import { PEER_PORTS } from "../support/network/site/site-peers.ts";
 import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(180_000);

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFile } from "node:fs/promises";
-import { processesWith } from "../support/appliance.ts";
+import { processesWith } from "../support/appliance/appliance.ts";
 import { Guest } from "../support/network/guest.ts";
 import { PROBES } from "../support/network/guest-image.ts";
 import { ring } from "../support/network/ring.ts";
-import { ADDRESSES } from "../support/network/site.ts";
-import { PEER_PORTS } from "../support/network/site-peers.ts";
+import { ADDRESSES } from "../support/network/site/site.ts";
+import { PEER_PORTS } from "../support/network/site/site-peers.ts";
 import { resultOf } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { FORBIDDEN, OWN_ADDRESS } from "../support/network/bystander.ts";
 import { entryOf, Guest, verdicts } from "../support/network/guest.ts";
 import { ring } from "../support/network/ring.ts";
-import { ADDRESSES } from "../support/network/site.ts";
+import { ADDRESSES } from "../support/network/site/site.ts";
 import { type Body, resultOf } from "../support/runs.ts";
 
 setDefaultTimeout(180_000);

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { entryOf, Guest, verdicts } from "../support/network/guest.ts";
 import { ring } from "../support/network/ring.ts";
-import { ADDRESSES } from "../support/network/site.ts";
+import { ADDRESSES } from "../support/network/site/site.ts";
 import { type Body, resultOf } from "../support/runs.ts";
 
 setDefaultTimeout(180_000);

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { BackupError, backUp, restore } from "../../src/cli/backup/archive.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
 import { Api } from "../support/api/api.ts";
-import { type TarEntry, tar } from "../support/tar.ts";
+import { type TarEntry, tar } from "../support/images/tar.ts";
 
 let api: Api;
 let directory: string;

@@ -6,8 +6,8 @@ import { join } from "node:path";
 import { BackupError, backUp, restore } from "../../src/cli/backup/archive.ts";
 import { openDatabase } from "../../src/db/database.ts";
 import { upsertFile } from "../../src/db/files.ts";
-import { getImage } from "../../src/db/images.ts";
-import { allMergedLayers, insertMergedLayer } from "../../src/db/merged-layers.ts";
+import { getImage } from "../../src/db/images/images.ts";
+import { allMergedLayers, insertMergedLayer } from "../../src/db/images/merged-layers.ts";
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { revokeToken } from "../../src/db/tokens.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
@@ -50,7 +50,7 @@ const at = (name: string): string => join(directory, name);
 
 /** Exit code of `coppice backup`, where tar runs a command after each record of the archive: see tar-hook.ts. */
 async function backUpWith(action: string): Promise<number> {
-  const program = [process.execPath, "--preload=./tests/support/tar-hook.ts", "src/main.ts"];
+  const program = [process.execPath, "--preload=./tests/support/images/tar-hook.ts", "src/main.ts"];
   const argv = [...program, "backup", "--output", at("backup.tar"), "--data-dir", root()];
   const env = { ...process.env, COPPICE_TEST_TAR_ACTION: action };
   return await Bun.spawn(argv, { env, stdout: "ignore", stderr: "ignore" }).exited;

@@ -2,7 +2,7 @@
  * A chain of runs as fast as they go, on a host that is never idle: another account keeps its queue full all the
  * time. Tells how many disks runs had, and how long they took. Usage: bun tests/soak/busy-chain.ts [RUNS]
  */
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 import { resultOf } from "../support/runs.ts";
 
 interface Answer {

@@ -5,7 +5,7 @@
 
 import { readdir, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 import { resultOf } from "../support/runs.ts";
 
 const RUNS_COUNT_DEFAULT = 1000;

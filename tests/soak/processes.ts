@@ -7,11 +7,11 @@ import { readdirSync } from "node:fs";
 import { median, timed } from "../../src/cli/bench/measure.ts";
 import { sampleOf, shortNumber } from "../../src/cli/bench/report.ts";
 import { openClient } from "../../src/cli/client.ts";
-import { Attachment } from "../../src/client/attachment.ts";
 import { answerOf, type Client } from "../../src/client/client.ts";
+import { Attachment } from "../../src/client/connections/attachment.ts";
 import { commandStart, operationEvents, outputOf } from "../../src/client/operation-events.ts";
 import { startProcess } from "../../src/client/processes.ts";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 
 const COUNT_DEFAULT = 10_000;
 const PARTS_COUNT = 10;

@@ -3,14 +3,14 @@ import { join } from "node:path";
 import { eq } from "drizzle-orm";
 import Libsql from "libsql";
 import { type Database, openDatabase } from "../../src/db/database.ts";
-import type { LayerRow } from "../../src/db/layers.ts";
+import type { LayerRow } from "../../src/db/images/layers.ts";
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { insertOperation, type NewOperation, startOperation } from "../../src/db/operations.ts";
 import { type NewLayer, publishOperation } from "../../src/db/publish.ts";
 import { layers } from "../../src/db/schema.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../src/domain/image-defaults.ts";
-import { testDirectory } from "./layer-files.ts";
+import { testDirectory } from "./images/layer-files.ts";
 
 export const alice = "alice" as AccountId;
 export const bob = "bob" as AccountId;

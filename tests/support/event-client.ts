@@ -1,6 +1,6 @@
 import { connect, type Socket } from "node:net";
 import type { LogEventType } from "../../src/domain/log-event.ts";
-import type { Appliance } from "./appliance.ts";
+import type { Appliance } from "./appliance/appliance.ts";
 
 /** An event on the wire. */
 export interface WireEvent {

@@ -3,9 +3,9 @@ import { InstanceNetwork, type NetworkSettings } from "../../src/supervisor/netw
 import type { Agent } from "../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, SESSION_GUEST_BIT } from "../../src/vm/agent/protocol.ts";
-import { done, openAgent, text } from "./agent-script.ts";
-import type { ScriptedAgent } from "./scripted-peer.ts";
-import { type OuterConnection, StandInGate } from "./stand-in-gate.ts";
+import { done, openAgent, text } from "./guests/agent-script.ts";
+import type { ScriptedAgent } from "./guests/scripted-peer.ts";
+import { type OuterConnection, StandInGate } from "./guests/stand-in-gate.ts";
 import { turns } from "./waiting.ts";
 
 export const rule = (host: string, ports: NetworkRule["ports"] = [80, 443]): NetworkRule => ({ host, ports });

@@ -4,13 +4,14 @@ import { type Database, openDatabase } from "../../src/db/database.ts";
 import { accounts as accountRows, images, layers } from "../../src/db/schema.ts";
 import { Accounts } from "../../src/domain/account/accounts.ts";
 import type { AccountId, ImageId, OperationId } from "../../src/domain/ids.ts";
+import type { InstanceSubmission } from "../../src/domain/spawn.ts";
 import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
+import { EventLogs } from "../../src/storage/events/event-logs.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
 import { LiveInstances } from "../../src/supervisor/instance/live-instances.ts";
 import { checkpointKind } from "../../src/supervisor/kinds/checkpoint.ts";
 import { KINDS } from "../../src/supervisor/kinds/kinds.ts";
-import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { atWork, type Kind, type KindAtWork } from "../../src/supervisor/operations/kind.ts";
 import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
@@ -19,6 +20,23 @@ import type { Prepared, WorkContext, Worker } from "../../src/supervisor/operati
 import { scratchDirectory } from "../../src/system/scratch.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
 import { someLayer } from "./database.ts";
+
+/** A run of `true`, as its kind gets it. */
+export const SUBMISSION: InstanceSubmission = {
+  imageId: "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId,
+  argv: ["true"],
+  env: {},
+  cwd: "/",
+  timeoutSeconds: 1,
+  files: [],
+  truncateOutputAtBytes: 1,
+  ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, requestedAt: null, hostname: null, tag: null },
+  ...{ shell: false, unset: [], inherit: false, isCwdGiven: true, preserveEnv: false, preserveCwd: false },
+  stdin: null,
+  disposable: true,
+  resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
+  network: null,
+};
 
 /**
  * What operations need to be stored: a database with one account and one image, and a data directory beside it. Whoever

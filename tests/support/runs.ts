@@ -1,7 +1,7 @@
 import { mkdir } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
-import { type Appliance, type Finished, text } from "./appliance.ts";
+import { type Appliance, type Finished, text } from "./appliance/appliance.ts";
 import { until } from "./waiting.ts";
 
 const PROGRAMS = resolve(import.meta.dir, "../../build/test-programs");

@@ -3,10 +3,10 @@ import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { run } from "../../src/system/exec.ts";
-import type { Appliance } from "../support/appliance.ts";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import type { Appliance } from "../support/appliance/appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 import { EXAMPLE, MISTAKES, SEEN } from "../support/client-package/example.ts";
-import { documentText } from "../support/documents.ts";
+import { documentText } from "../support/source/documents.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
 const TSC = join(ROOT, "node_modules/typescript/bin/tsc");

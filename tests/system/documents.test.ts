@@ -2,10 +2,10 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { DOCUMENTS, documentText, type Step, sectionOf, stepsOf } from "../support/documents.ts";
-import { pushBusybox } from "../support/images.ts";
+import { pushBusybox } from "../support/images/images.ts";
+import { Registry } from "../support/images/registry.ts";
 import { http, Outside } from "../support/outside.ts";
-import { Registry } from "../support/registry.ts";
+import { DOCUMENTS, documentText, type Step, sectionOf, stepsOf } from "../support/source/documents.ts";
 import { until } from "../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");

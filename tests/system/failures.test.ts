@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { type Appliance, killAll, text } from "../support/appliance.ts";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { type Appliance, killAll, text } from "../support/appliance/appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 import { freePort } from "../support/free-port.ts";
-import type { Registry } from "../support/registry.ts";
+import type { Registry } from "../support/images/registry.ts";
 import { until } from "../support/waiting.ts";
 
 /** More processor time than a machine uses before its command begins. */

@@ -2,11 +2,11 @@
 import { expect, test } from "bun:test";
 import { readdirSync, rmSync } from "node:fs";
 import { dirname, resolve } from "node:path";
-import { processesWith } from "../support/appliance.ts";
+import { processesWith } from "../support/appliance/appliance.ts";
 import { until } from "../support/waiting.ts";
 
 const SCRIPT = `
-  const { Appliance } = await import(${JSON.stringify(resolve(import.meta.dir, "../support/appliance.ts"))});
+  const { Appliance } = await import(${JSON.stringify(resolve(import.meta.dir, "../support/appliance/appliance.ts"))});
   const { dataDir } = await Appliance.start();
   console.log(dataDir);
   await new Promise(() => setInterval(() => undefined, 1000));

@@ -3,9 +3,9 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "../../src/system/exec.ts";
-import { Appliance } from "../support/appliance.ts";
-import { pushBusybox } from "../support/images.ts";
-import { Registry } from "../support/registry.ts";
+import { Appliance } from "../support/appliance/appliance.ts";
+import { pushBusybox } from "../support/images/images.ts";
+import { Registry } from "../support/images/registry.ts";
 import { execute, upload } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 

@@ -2,8 +2,8 @@
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
-import { CliProcess, clientEnvironment, programWords } from "../support/cli-process.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
+import { CliProcess, clientEnvironment, programWords } from "../support/cli/cli-process.ts";
 import { throwing } from "../support/failures.ts";
 import { freePort } from "../support/free-port.ts";
 import { McpClient } from "../support/mcp-client.ts";

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { type Appliance, processesWith, text } from "../support/appliance.ts";
-import { BusyboxAppliance } from "../support/busybox-appliance.ts";
+import { type Appliance, processesWith, text } from "../support/appliance/appliance.ts";
+import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 import { running } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 

@@ -8,7 +8,6 @@ import { keyNames } from "../../src/config/config.ts";
 import { KEYS, shownDefault } from "../../src/config/keys.ts";
 import { ACCOUNT_LIMITS } from "../../src/domain/account/limits.ts";
 import { ERROR_CODES } from "../../src/domain/errors.ts";
-import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/guest-path.ts";
 import { IMPORT_TIMEOUT_SECONDS_DEFAULT, IMPORT_TIMEOUT_SECONDS_MAX, TAGS_COUNT_MAX } from "../../src/domain/image.ts";
 import { VARIABLES_BYTES_MAX, VARIABLES_COUNT_MAX } from "../../src/domain/image-defaults.ts";
 import {
@@ -20,17 +19,18 @@ import {
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../src/domain/instance.ts";
-import { LIMIT_DEFAULT, LIMIT_MAX } from "../../src/domain/listing.ts";
 import { NETWORK_PORTS_COUNT_MAX, NETWORK_RULES_COUNT_MAX } from "../../src/domain/network.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../src/domain/output.ts";
 import { SCOPES } from "../../src/domain/scope.ts";
 import { shownSize } from "../../src/domain/text/shown.ts";
+import { GUEST_NAME_BYTES_MAX, GUEST_PATH_BYTES_MAX } from "../../src/domain/tree/guest-path.ts";
+import { LIMIT_DEFAULT, LIMIT_MAX } from "../../src/domain/tree/listing.ts";
 import { EROFS_ENTRIES_MAX, EXT4_DIRECTORY_ENTRIES_MAX } from "../../src/oci/base-disk.ts";
 import { IMAGE_LAYERS_COUNT_MAX } from "../../src/oci/manifest.ts";
+import { READERS_COUNT_MAX } from "../../src/storage/events/event-logs.ts";
 import { EVENT_LOG_BYTES_MAX, INDEX_ENTRIES_COUNT_MAX } from "../../src/storage/limits.ts";
 import { TOOLS_MEMORY_BYTES } from "../../src/supervisor/imports/import-bounds.ts";
-import { CAPTURE_MS } from "../../src/supervisor/instance/guest-budgets.ts";
-import { READERS_COUNT_MAX } from "../../src/supervisor/operations/event-logs.ts";
+import { CAPTURE_MS } from "../../src/supervisor/machines/guest-budgets.ts";
 import { LAYERS_COUNT_MAX } from "../../src/vm/agent/protocol.ts";
 import {
   OVERHEAD_BYTES,
@@ -38,7 +38,7 @@ import {
   TEMPLATES_BYTES_MAX,
   TEMPLATES_BYTES_MIN,
 } from "../../src/vm/machine-memory.ts";
-import { DOCUMENTS, documentText, languagesOf, rowsOf, sectionOf } from "../support/documents.ts";
+import { DOCUMENTS, documentText, languagesOf, rowsOf, sectionOf } from "../support/source/documents.ts";
 
 const ROOT = join(import.meta.dir, "../..");
 const pages = DOCUMENTS.map((path) => ({ path, text: documentText(path) }));

@@ -4,12 +4,12 @@ import type { OperationRow } from "../../src/db/operations.ts";
 import { Accounts } from "../../src/domain/account/accounts.ts";
 import { openEvents } from "../../src/service/events.ts";
 import type { ServiceParts } from "../../src/service/parts.ts";
+import { EventLogs } from "../../src/storage/events/event-logs.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
-import { EventLogs } from "../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
 import { alice, newId } from "../support/database.ts";
 import { throwing } from "../support/failures.ts";
-import { testDirectory } from "../support/layer-files.ts";
+import { testDirectory } from "../support/images/layer-files.ts";
 
 const EVENTS_COUNT = 10_000;
 

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
-import { SPECIFICATION } from "../support/specification.ts";
-import { allCoveringTests, coveringTests, specificationTables } from "../support/specification-table.ts";
+import { SPECIFICATION } from "../support/source/specification.ts";
+import { allCoveringTests, coveringTests, specificationTables } from "../support/source/specification-table.ts";
 
 const ids = SPECIFICATION.flatMap(({ rows }) => Object.keys(rows));
 const tests = allCoveringTests();

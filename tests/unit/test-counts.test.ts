@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { countTests, forbiddenSkips } from "../support/test-counts.ts";
+import { countTests, forbiddenSkips } from "../support/rings/test-counts.ts";
 
 const CLOSING = `bun test v1.4.4
 tests/a.test.ts:

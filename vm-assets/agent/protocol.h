@@ -1,5 +1,5 @@
 /*
- * The agent's wire protocol, guest side. src/vm/agent/protocol.ts explains every frame, and src/domain/index-stream.ts the
+ * The agent's wire protocol, guest side. src/vm/agent/protocol.ts explains every frame, and src/domain/tree/index-stream.ts the
  * listing of a disk. A test compares the constants.
  */
 #ifndef COPPICE_PROTOCOL_H

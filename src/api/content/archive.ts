@@ -1,5 +1,5 @@
 import { Type } from "@sinclair/typebox";
-import type { ByteSource } from "../../service/layers.ts";
+import type { ByteSource } from "../../service/inspection/layers.ts";
 import { acceptsGzip } from "../accept.ts";
 import { type Reply, tar } from "../reply.ts";
 import { directStream } from "../stream/direct.ts";

@@ -1,9 +1,9 @@
 import { Type } from "@sinclair/typebox";
 import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
-import { displayName, type GuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import type { OpenFile } from "../../service/inspect.ts";
+import { displayName, type GuestPath } from "../../domain/tree/guest-path.ts";
+import type { OpenFile } from "../../service/inspection/inspect.ts";
 import { BINARY_TYPE, contentTypeOf } from "../content-type.ts";
 import { matchesAny, parseRange } from "../range.ts";
 import { empty, type Reply, TEXT_TYPE } from "../reply.ts";

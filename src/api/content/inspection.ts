@@ -1,10 +1,10 @@
-import { type ByteString, displayName, parseGuestPath } from "../../domain/guest-path.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import type { Entry } from "../../domain/listing.ts";
-import type { Archive, InspectUseCases, PathRequest, Search, SearchOutcome } from "../../service/inspect.ts";
+import { type ByteString, displayName, parseGuestPath } from "../../domain/tree/guest-path.ts";
+import type { Entry } from "../../domain/tree/listing.ts";
+import type { Archive, InspectUseCases, PathRequest, Search, SearchOutcome } from "../../service/inspection/inspect.ts";
 import type { Principal } from "../../service/parts.ts";
 import { prefersLines } from "../accept.ts";
-import { jsonPieces, linePieces, mapped } from "../json-stream.ts";
+import { jsonPieces, linePieces, mapped } from "../output/json-stream.ts";
 import { JSON_TYPE, NDJSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
 import { streamed } from "../stream/text.ts";
 import { archiveReply } from "./archive.ts";

@@ -1,5 +1,5 @@
-import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/guest-path.ts";
-import type { Entry } from "../../domain/listing.ts";
+import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/tree/guest-path.ts";
+import type { Entry } from "../../domain/tree/listing.ts";
 
 /** A line in the style of `ls -l`: mode, links, owner, group, size, time, name, and the target of a symlink. */
 export function listingLine(entry: Entry): string {

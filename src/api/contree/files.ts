@@ -3,7 +3,7 @@ import { Elysia, status } from "elysia";
 import { isoTime } from "../../domain/ids.ts";
 import type { File as StoredFile } from "../../service/files.ts";
 import { announcedLength, bodyStream } from "../body/body.ts";
-import { mapped } from "../json-stream.ts";
+import { mapped } from "../output/json-stream.ts";
 import { json, respond } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { pageOf, pageReply } from "./page.ts";

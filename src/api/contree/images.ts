@@ -3,7 +3,7 @@ import type { ImageId } from "../../domain/ids.ts";
 import { IMPORT_TIMEOUT_SECONDS_MAX } from "../../domain/image.ts";
 import { KIND_FACTS } from "../../domain/operation.ts";
 import type { ImportImage } from "../../service/images.ts";
-import { mapped } from "../json-stream.ts";
+import { mapped } from "../output/json-stream.ts";
 import { json, respond } from "../reply.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { imageOf } from "./image-wire.ts";

@@ -4,7 +4,7 @@ import type { OperationId } from "../../domain/ids.ts";
 import { isTerminal } from "../../domain/operation.ts";
 import type { Operation } from "../../service/operations.ts";
 import type { Principal } from "../../service/parts.ts";
-import { mapped } from "../json-stream.ts";
+import { mapped } from "../output/json-stream.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";

@@ -1,6 +1,6 @@
-import { LIMIT_DEFAULT } from "../../domain/listing.ts";
+import { LIMIT_DEFAULT } from "../../domain/tree/listing.ts";
 import type { ListRequest } from "../../service/parts.ts";
-import { jsonPieces } from "../json-stream.ts";
+import { jsonPieces } from "../output/json-stream.ts";
 import { JSON_TYPE, type Reply } from "../reply.ts";
 import { streamed } from "../stream/text.ts";
 

@@ -1,9 +1,9 @@
 import { Elysia } from "elysia";
 import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
-import { grepRoutes } from "./grep.ts";
 import { imageRoutes } from "./images.ts";
-import { inspectRoutes } from "./inspect.ts";
+import { grepRoutes } from "./inspection/grep.ts";
+import { inspectRoutes } from "./inspection/inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
 import { subprocessRoutes } from "./subprocesses.ts";

@@ -1,8 +1,8 @@
-import { decodeContent } from "../../domain/content.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { STDIN_BASE64_PREFIX } from "../../domain/instance.ts";
-import type { Output } from "../../service/outputs.ts";
-import type { LongText } from "../json-stream.ts";
+import { decodeContent } from "../../domain/tree/content.ts";
+import type { Output } from "../../service/running/outputs.ts";
+import type { LongText } from "../output/json-stream.ts";
 import type { SentOutputs } from "../output/sent-outputs.ts";
 
 /** Bytes that are sent as they are: printable ASCII, tab, line feed and carriage return. */

@@ -1,8 +1,8 @@
 import { Type } from "@sinclair/typebox";
 import { ApiError } from "../../domain/errors.ts";
-import type { FoundLine } from "../../domain/grep.ts";
-import { type ByteString, displayName, type GuestPath, parseGuestPathText } from "../../domain/guest-path.ts";
-import type { Entry } from "../../domain/listing.ts";
+import type { FoundLine } from "../../domain/tree/grep.ts";
+import { type ByteString, displayName, type GuestPath, parseGuestPathText } from "../../domain/tree/guest-path.ts";
+import type { Entry } from "../../domain/tree/listing.ts";
 import type { Difference } from "../../service/images.ts";
 import { answer, text } from "./answer.ts";
 import { LIST_COUNT_MAX, nextPage, OFFSET } from "./image-tools.ts";

@@ -1,7 +1,7 @@
 import { ApiError } from "../../domain/errors.ts";
-import { bytesToByteString, displayName, type GuestPath, parseGuestPath } from "../../domain/guest-path.ts";
 import { type ImageId, isoTime, type OperationId, parseUuid } from "../../domain/ids.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
+import { bytesToByteString, displayName, type GuestPath, parseGuestPath } from "../../domain/tree/guest-path.ts";
 import { outputChunks, outputUri, type Reading, rangeOf } from "./output.ts";
 import { requireScope } from "./problem.ts";
 import { isBinary, shownName } from "./text.ts";

@@ -1,7 +1,7 @@
-import type { Output, Outputs } from "../../service/outputs.ts";
-import { jsonPieces, LongText, mapped } from "../json-stream.ts";
+import type { Output, Outputs } from "../../service/running/outputs.ts";
 import { JSON_TYPE, json, type Reply } from "../reply.ts";
 import { streamed } from "../stream/text.ts";
+import { jsonPieces, LongText, mapped } from "./json-stream.ts";
 
 const SHORT_BYTES_MAX = 65_536;
 

@@ -1,4 +1,4 @@
-import { ESCAPED_BYTES_MAX, escapeAscii } from "../json-escape.ts";
+import { ESCAPED_BYTES_MAX, escapeAscii } from "./json-escape.ts";
 
 const BUFFER_BYTES_MIN = 131_072;
 

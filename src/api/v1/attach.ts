@@ -2,7 +2,7 @@ import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId } from "../../domain/ids.ts";
 import type { TerminalSize } from "../../domain/spawn.ts";
-import type { Attached, Attachment } from "../../service/attach.ts";
+import type { Attached, Attachment } from "../../service/running/attach.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import { errorReply } from "../errors.ts";

@@ -1,6 +1,6 @@
 import { given } from "../../domain/given.ts";
-import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/guest-path.ts";
 import { isoTime } from "../../domain/ids.ts";
+import { type ByteString, byteStringToBytes, displayName, isUtf8 } from "../../domain/tree/guest-path.ts";
 import type { Image as StoredImage } from "../../service/images.ts";
 import type { Image } from "./schema/images.ts";
 

@@ -1,8 +1,8 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { FileId, ImageId } from "../../domain/ids.ts";
-import { LIMIT_DEFAULT } from "../../domain/listing.ts";
 import { KIND_FACTS } from "../../domain/operation.ts";
+import { LIMIT_DEFAULT } from "../../domain/tree/listing.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { imageOf } from "./image-wire.ts";
 import { Image, ImportRequest, LoadRequest, SetTagRequest } from "./schema/images.ts";

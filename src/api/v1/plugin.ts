@@ -8,7 +8,7 @@ import { eventRoutes } from "./events.ts";
 import { fileRoutes } from "./files.ts";
 import { imageRoutes } from "./image.ts";
 import { imagesRoutes } from "./images.ts";
-import { inspectRoutes } from "./inspect.ts";
+import { inspectRoutes } from "./inspection/inspect.ts";
 import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
 import { applianceRoutes } from "./operator/appliance.ts";

@@ -1,11 +1,11 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { decodeContent } from "../../domain/content.ts";
 import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
-import { LIMIT_DEFAULT } from "../../domain/listing.ts";
-import type { Process as StoredProcess } from "../../service/processes.ts";
-import type { ProcessName } from "../../service/running.ts";
+import { decodeContent } from "../../domain/tree/content.ts";
+import { LIMIT_DEFAULT } from "../../domain/tree/listing.ts";
+import type { Process as StoredProcess } from "../../service/running/processes.ts";
+import type { ProcessName } from "../../service/running/running.ts";
 import { bodyStream } from "../body/body.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, json, respond } from "../reply.ts";

@@ -1,6 +1,6 @@
 import { isAscii } from "node:buffer";
-import type { Output } from "../../service/outputs.ts";
-import type { LongText } from "../json-stream.ts";
+import type { Output } from "../../service/running/outputs.ts";
+import type { LongText } from "../output/json-stream.ts";
 import type { SentOutputs } from "../output/sent-outputs.ts";
 import { type OutputObject, outputObject } from "./schema/operations.ts";
 

@@ -1,6 +1,6 @@
 import { shownSize } from "../../domain/text/shown.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "../command.ts";
-import { configOf, DATA_OPTIONS } from "../config-options.ts";
+import { configOf, DATA_OPTIONS } from "../config/config-options.ts";
 import { INTERRUPTS, type Io } from "../io.ts";
 
 export const backupCommands: readonly Command[] = [

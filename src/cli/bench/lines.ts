@@ -1,4 +1,4 @@
-import { MessageSocket } from "../../client/socket.ts";
+import { MessageSocket } from "../../client/connections/socket.ts";
 import { follow } from "./follow.ts";
 import { figureOf, interleaved } from "./measure.ts";
 import { remarkOf } from "./report.ts";

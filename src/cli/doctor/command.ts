@@ -3,7 +3,7 @@ import { given } from "../../domain/given.ts";
 import { hostFindings, isHealthy, type Trial } from "../../supervisor/health/checks.ts";
 import type { Finding, FindingState } from "../../supervisor/health/finding.ts";
 import { command, EXIT_FAILED, expectPositionals, JSON_OPTION, LINE_WIDTH_MAX, wrap } from "../command.ts";
-import { CONFIG_OPTIONS, configOf, DATA_OPTIONS } from "../config-options.ts";
+import { CONFIG_OPTIONS, configOf, DATA_OPTIONS } from "../config/config-options.ts";
 import type { Io } from "../io.ts";
 import { interruptible, showProgress } from "../wait.ts";
 import { applianceFinding } from "./appliance.ts";

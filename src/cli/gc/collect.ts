@@ -1,7 +1,7 @@
 import { askForGc } from "../../api/operator/control.ts";
 import type { Config } from "../../config/config.ts";
 import { openDatabase } from "../../db/database.ts";
-import { layerIds } from "../../db/layers.ts";
+import { layerIds } from "../../db/images/layers.ts";
 import type { Reclaimed } from "../../domain/reclaimed.ts";
 import type { Log } from "../../log.ts";
 import { LayerStore } from "../../storage/layers/layer-store.ts";

@@ -2,7 +2,7 @@ import { given } from "../../domain/given.ts";
 import { shownSize } from "../../domain/text/shown.ts";
 import { silentLog } from "../../log.ts";
 import { CliError, command, expectPositionals, JSON_OPTION } from "../command.ts";
-import { CONFIG_OPTIONS, configOf } from "../config-options.ts";
+import { CONFIG_OPTIONS, configOf } from "../config/config-options.ts";
 
 const { config, "data-dir": dataDir, "images-untagged-ttl": untaggedTtl, "files-ttl": filesTtl } = CONFIG_OPTIONS;
 

@@ -3,7 +3,7 @@ import sysusers from "../../../systemd/coppice.sysusers.conf" with { type: "text
 import tmpfiles from "../../../systemd/coppice.tmpfiles.conf" with { type: "text" };
 import type { Command } from "../command.ts";
 import { completionScript } from "../completion.ts";
-import { configTemplate } from "../config-template.ts";
+import { configTemplate } from "../config/config-template.ts";
 
 export const PROGRAM_PATH = "/usr/local/bin/coppice";
 export const CONFIG_PATH = "/etc/coppice/config.toml";

@@ -1,8 +1,8 @@
 import { answerOf, type Client } from "../../client/client.ts";
+import { SteadyAttachment } from "../../client/connections/steady-attachment.ts";
 import { ResponseError } from "../../client/errors.ts";
 import { bytesOf, commandStart, onceStarted } from "../../client/operation-events.ts";
 import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
-import { SteadyAttachment } from "../../client/steady-attachment.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, type Command, command, EXIT_INTERRUPTED, EXIT_NOT_RUN, UsageError } from "../command.ts";

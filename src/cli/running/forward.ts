@@ -1,8 +1,8 @@
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
 import { answerOf, type Client } from "../../client/client.ts";
+import { PortConnection } from "../../client/connections/port.ts";
 import { ResponseError, UnreachableError } from "../../client/errors.ts";
-import { PortConnection } from "../../client/port.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { CliError, command, EXIT_INTERRUPTED, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";

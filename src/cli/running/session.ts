@@ -1,6 +1,6 @@
 import { ReadableStream as WebStream } from "node:stream/web";
-import type { AttachedOutput, AttachedStreams } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
+import type { AttachedOutput, AttachedStreams } from "../../client/connections/attachment.ts";
 import { UnreachableError } from "../../client/errors.ts";
 import { COMMAND_SPID, type ProcessName, passInput, signalProcess } from "../../client/processes.ts";
 import { CliError, EXIT_NOT_RUN } from "../command.ts";

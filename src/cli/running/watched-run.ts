@@ -1,5 +1,5 @@
-import { Attachment } from "../../client/attachment.ts";
 import type { Client } from "../../client/client.ts";
+import { Attachment } from "../../client/connections/attachment.ts";
 import { OperationError, ResponseError, UnreachableError } from "../../client/errors.ts";
 import { commandStart } from "../../client/operation-events.ts";
 import { cancelOperation } from "../../client/operations.ts";

@@ -2,7 +2,7 @@ import { and, asc, desc, eq, lt, or, type SQL, sql } from "drizzle-orm";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import { type Database, isOneOf } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
-import { hasShownTag, imagesBeingRemoved, REMOVED } from "../images.ts";
+import { hasShownTag, imagesBeingRemoved, REMOVED } from "../images/images.ts";
 import { history, images, tags } from "../schema.ts";
 import { aboutCommand, aboutText, leadingTexts } from "./about.ts";
 

@@ -1,6 +1,6 @@
 import { and, asc, eq, isNull, sql } from "drizzle-orm";
 import type { Database } from "../database.ts";
-import type { ImageRow } from "../images.ts";
+import type { ImageRow } from "../images/images.ts";
 import { images, operations, tags } from "../schema.ts";
 
 /** What the deletion of an image would do. */

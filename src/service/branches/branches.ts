@@ -11,7 +11,7 @@ import { branchOperations, type BranchOperation as OperationNode } from "../../d
 import type { Database } from "../../db/database.ts";
 import type { AccountId, ImageId } from "../../domain/ids.ts";
 import { Pacer } from "../../storage/pacer.ts";
-import { noSuchImage, readerOf } from "../layers.ts";
+import { noSuchImage, readerOf } from "../inspection/layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { pacedRequestLines } from "../request-lines.ts";
 

@@ -1,6 +1,6 @@
 import { type Deletion, previewDeletion } from "../../db/branches/deletion.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import { requireImage } from "../layers.ts";
+import { requireImage } from "../inspection/layers.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type BranchesRequest, type BranchParts, readBranches } from "./branches.ts";
 import type { ChangeStream } from "./change-stream.ts";

@@ -9,8 +9,8 @@ import {
   type StoreTotals,
   storeTotals,
 } from "../../db/totals.ts";
-import { LIMIT_MAX } from "../../domain/listing.ts";
 import type { Reclaimed } from "../../domain/reclaimed.ts";
+import { LIMIT_MAX } from "../../domain/tree/listing.ts";
 import { inodeRoom } from "../../storage/free-space.ts";
 import { hostFindings, isHealthy, runningFinding } from "../../supervisor/health/checks.ts";
 import type { Finding } from "../../supervisor/health/finding.ts";

@@ -1,12 +1,12 @@
-import { type ByteString, isUtf8 } from "../../domain/guest-path.ts";
+import { type ByteString, isUtf8 } from "../../domain/tree/guest-path.ts";
 import type { LayerEntry } from "../index/layer-index.ts";
-import type { LayerLease } from "../layers/open-layers.ts";
 import { READ_CHUNK_BYTES } from "../limits.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
+import type { LinkTable } from "../tree/archive-links.ts";
 import type { LocatedEntry } from "../tree/directory-merge.ts";
 import { extentChunks, segmentChunks } from "../tree/extent-stream.ts";
 import type { ImageTree, ResolvedEntry } from "../tree/image-tree.ts";
-import type { LinkTable } from "./archive-links.ts";
+import type { LayerLease } from "../tree/open-layers.ts";
 import { aclRecord } from "./tar-acl.ts";
 import { encodeTarHeader, type PaxRecord, paddingOf, TarType, tarEnd, xattrKey } from "./tar-format.ts";
 import { sparseLayout, sparseMap, sparseSegments } from "./tar-sparse.ts";

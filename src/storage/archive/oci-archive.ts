@@ -1,11 +1,11 @@
-import type { ByteString } from "../../domain/guest-path.ts";
 import { CWD_LABEL, type ImageDefaults } from "../../domain/image-defaults.ts";
+import type { ByteString } from "../../domain/tree/guest-path.ts";
 import type { LayerEntry, LayerIndex } from "../index/layer-index.ts";
-import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
+import { LinkTable } from "../tree/archive-links.ts";
 import type { ImageEntry } from "../tree/directory-merge.ts";
+import type { LayerFiles, OpenLayers } from "../tree/open-layers.ts";
 import { entryPieces, Gatherer } from "./archive.ts";
-import { LinkTable } from "./archive-links.ts";
 import { encodeTarHeader, paddingOf, TarType, tarEnd } from "./tar-format.ts";
 
 /** Computing the digest of a layer takes minutes. After this many `bytes`, the client gets a header as a sign of life. */

@@ -1,4 +1,4 @@
-import { type ByteString, byteStringToBytes, isUtf8 } from "../../domain/guest-path.ts";
+import { type ByteString, byteStringToBytes, isUtf8 } from "../../domain/tree/guest-path.ts";
 
 /*
  * POSIX pax archives. Names that fit are stored as bytes in the plain header, because every extractor takes them from

@@ -1,6 +1,6 @@
 import type { LayerEntry } from "../index/layer-index.ts";
-import type { LayerLease } from "../layers/open-layers.ts";
 import type { Pacer } from "../pacer.ts";
+import type { LayerLease } from "../tree/open-layers.ts";
 import { paddingOf, TAR_BLOCK_BYTES } from "./tar-format.ts";
 
 /** Extents that are read at a time. */

@@ -4,7 +4,7 @@ import {
   INDEX_RECORD_FIXED_BYTES,
   INDEX_VERSION,
   IndexFlag,
-} from "../../domain/index-stream.ts";
+} from "../../domain/tree/index-stream.ts";
 import {
   INDEX_PATH_BYTES_MAX,
   LINK_TARGET_BYTES_MAX,

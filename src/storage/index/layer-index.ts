@@ -1,6 +1,6 @@
-import { type ByteString, byteStringToBytes, bytesToByteString } from "../../domain/guest-path.ts";
-import { IndexFlag } from "../../domain/index-stream.ts";
-import type { Entry, EntryType } from "../../domain/listing.ts";
+import { type ByteString, byteStringToBytes, bytesToByteString } from "../../domain/tree/guest-path.ts";
+import { IndexFlag } from "../../domain/tree/index-stream.ts";
+import type { Entry, EntryType } from "../../domain/tree/listing.ts";
 import { type IndexPages, type IndexSource, loadIndexFile, openIndexFile } from "./index-source.ts";
 import {
   decodeHeader,

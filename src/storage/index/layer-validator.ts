@@ -1,5 +1,5 @@
 import { createHash, type Hash, randomBytes } from "node:crypto";
-import { GUEST_NAME_BYTES_MAX } from "../../domain/guest-path.ts";
+import { GUEST_NAME_BYTES_MAX } from "../../domain/tree/guest-path.ts";
 import { INDEX_DEPTH_COUNT_MAX, type IndexLimits } from "../limits.ts";
 import { BLOCK_BYTES, BlockMap } from "./block-map.ts";
 import { Column } from "./columns.ts";

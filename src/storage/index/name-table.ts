@@ -1,4 +1,4 @@
-import { GUEST_NAME_BYTES_MAX } from "../../domain/guest-path.ts";
+import { GUEST_NAME_BYTES_MAX } from "../../domain/tree/guest-path.ts";
 import { Column, HashChains } from "./columns.ts";
 
 /** Names are stored in blocks of this many `bytes`; no name spans two blocks. */

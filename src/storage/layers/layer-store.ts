@@ -5,9 +5,9 @@ import type { DataLayout } from "../layout.ts";
 import { OPEN_LAYERS_COUNT_MAX } from "../limits.ts";
 import type { Cancellation } from "../pacer.ts";
 import { ImageTree } from "../tree/image-tree.ts";
+import { type LayerFiles, OpenLayers } from "../tree/open-layers.ts";
 import { LayerHolds } from "./layer-holds.ts";
 import { hasLayerFiles, indexPath, layerBatches, layerBytes, layerPath, publishLayer, removeLayer } from "./layers.ts";
-import { type LayerFiles, OpenLayers } from "./open-layers.ts";
 import type { LayerParts, ListedDisk, StagedLayer } from "./staged-layer.ts";
 
 /**

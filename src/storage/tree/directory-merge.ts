@@ -1,9 +1,9 @@
-import type { ByteString } from "../../domain/guest-path.ts";
-import type { Entry } from "../../domain/listing.ts";
+import type { ByteString } from "../../domain/tree/guest-path.ts";
+import type { Entry } from "../../domain/tree/listing.ts";
 import type { LayerEntry } from "../index/layer-index.ts";
-import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
 import { LIST_PAGE_COUNT, LIST_PAGES_COUNT_MAX } from "../limits.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
+import type { LayerFiles, OpenLayers } from "./open-layers.ts";
 
 /** An entry that exists in the merged tree: not a whiteout. */
 export type ImageEntry = LayerEntry & Entry;

@@ -3,9 +3,9 @@ import { promisify } from "node:util";
 import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import type { Extent, LayerEntry } from "../index/layer-index.ts";
 import { LayerIndexError } from "../index/layer-index-format.ts";
-import type { LayerLease } from "../layers/open-layers.ts";
 import { READ_CHUNK_BYTES } from "../limits.ts";
 import type { Pacer } from "../pacer.ts";
+import type { LayerLease } from "./open-layers.ts";
 
 /** Extents that a stream reads at a time. */
 const EXTENTS_PAGE_COUNT = 256;

@@ -1,6 +1,6 @@
 import { isUtf8 } from "node:buffer";
-import { GREP_TEXT_BYTES_MAX, type GrepLineKind } from "../../domain/grep.ts";
-import { type ByteString, displayName } from "../../domain/guest-path.ts";
+import { GREP_TEXT_BYTES_MAX, type GrepLineKind } from "../../domain/tree/grep.ts";
+import { type ByteString, displayName } from "../../domain/tree/guest-path.ts";
 import type { Cancellation } from "../pacer.ts";
 import { type LinePacker, type LineRecord, lineText } from "./found-lines.ts";
 import type { LinePattern } from "./line-pattern.ts";

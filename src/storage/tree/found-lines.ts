@@ -1,5 +1,5 @@
-import { type FoundLine, GREP_TEXT_BYTES_MAX, type GrepLineKind } from "../../domain/grep.ts";
-import { type ByteString, bytesToByteString } from "../../domain/guest-path.ts";
+import { type FoundLine, GREP_TEXT_BYTES_MAX, type GrepLineKind } from "../../domain/tree/grep.ts";
+import { type ByteString, bytesToByteString } from "../../domain/tree/guest-path.ts";
 import { GREP_FOUND_BYTES_MAX, GREP_FOUND_NUMBERS_COUNT_MAX } from "../limits.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
 

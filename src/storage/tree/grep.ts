@@ -1,6 +1,5 @@
-import type { GrepBound, GrepCase } from "../../domain/grep.ts";
-import { type ByteString, displayName, type GuestPath } from "../../domain/guest-path.ts";
-import { type LayerFiles, OpenLayers } from "../layers/open-layers.ts";
+import type { GrepBound, GrepCase } from "../../domain/tree/grep.ts";
+import { type ByteString, displayName, type GuestPath } from "../../domain/tree/guest-path.ts";
 import {
   GREP_BYTES_MAX,
   GREP_ENTRIES_COUNT_MAX,
@@ -17,6 +16,7 @@ import { ImageTree, type ResolvedEntry, type WalkedEntry } from "./image-tree.ts
 import { LinePattern } from "./line-pattern.ts";
 import { type LinePart, LineReader } from "./line-reader.ts";
 import { NameFilter } from "./name-filter.ts";
+import { type LayerFiles, OpenLayers } from "./open-layers.ts";
 
 /** A file is binary when one of its first `bytes` is NUL. */
 const BINARY_PROBE_BYTES = 8192;

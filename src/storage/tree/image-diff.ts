@@ -1,6 +1,5 @@
-import type { ByteString, GuestPath } from "../../domain/guest-path.ts";
 import type { DiffChange } from "../../domain/image.ts";
-import type { LayerFiles, OpenLayers } from "../layers/open-layers.ts";
+import type { ByteString, GuestPath } from "../../domain/tree/guest-path.ts";
 import { DIFF_PATHS_BYTES_MAX } from "../limits.ts";
 import type { Cancellation } from "../pacer.ts";
 import {
@@ -17,6 +16,7 @@ import {
   WalkLevels,
   withoutMetadata,
 } from "./directory-merge.ts";
+import type { LayerFiles, OpenLayers } from "./open-layers.ts";
 
 /** A path at which two images differ. */
 export interface Difference {

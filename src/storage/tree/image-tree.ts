@@ -1,10 +1,9 @@
 import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
-import { type ByteString, displayName, type GuestPath } from "../../domain/guest-path.ts";
-import type { Entry } from "../../domain/listing.ts";
-import { LinkTable } from "../archive/archive-links.ts";
-import type { LayerFiles, LayerLease, OpenLayers } from "../layers/open-layers.ts";
+import { type ByteString, displayName, type GuestPath } from "../../domain/tree/guest-path.ts";
+import type { Entry } from "../../domain/tree/listing.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
+import { LinkTable } from "./archive-links.ts";
 import {
   type LocatedEntry,
   MergedNames,
@@ -16,6 +15,7 @@ import {
   WalkLevels,
 } from "./directory-merge.ts";
 import { extentChunks, locateExtents } from "./extent-stream.ts";
+import type { LayerFiles, LayerLease, OpenLayers } from "./open-layers.ts";
 import { resolvePath } from "./resolution.ts";
 
 /** An entry and its path in the image, without symlinks. */

@@ -1,7 +1,7 @@
 import { isUtf8 } from "node:buffer";
 import { RE2JS, RE2JSException } from "re2js";
 import { ApiError } from "../../domain/errors.ts";
-import type { GrepCase } from "../../domain/grep.ts";
+import type { GrepCase } from "../../domain/tree/grep.ts";
 import { GREP_PROGRAM_SIZE_MAX } from "../limits.ts";
 import type { Cancellation } from "../pacer.ts";
 

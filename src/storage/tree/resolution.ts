@@ -1,5 +1,5 @@
 import { ApiError } from "../../domain/errors.ts";
-import { type ByteString, displayName, type GuestPath } from "../../domain/guest-path.ts";
+import { type ByteString, displayName, type GuestPath } from "../../domain/tree/guest-path.ts";
 import { PATH_LOOKUPS_COUNT_MAX, PATH_STEPS_COUNT_MAX, SYMLINK_HOPS_MAX } from "../limits.ts";
 import { childOf, type MergeTools, type Node } from "./directory-merge.ts";
 

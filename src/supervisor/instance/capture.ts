@@ -8,11 +8,11 @@ import { scratchDirectory } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import type { DiskUse } from "../disk-guard.ts";
+import { captureMs } from "../machines/guest-budgets.ts";
+import { GuestTime, lateText } from "../machines/guest-time.ts";
+import { type Guest, sealScratch } from "../machines/steps.ts";
 import type { Laps } from "../operations/laps.ts";
 import { CaptureError } from "./capture-failure.ts";
-import { captureMs } from "./guest-budgets.ts";
-import { GuestTime, lateText } from "./guest-time.ts";
-import { type Guest, sealScratch } from "./steps.ts";
 
 /** `details.reason` of a run whose files could not be captured in time. */
 const CAPTURE_TIMEOUT = "capture_timeout";

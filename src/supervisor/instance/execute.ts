@@ -1,31 +1,31 @@
 import { ApiError } from "../../domain/errors.ts";
-import { parseGuestPathText } from "../../domain/guest-path.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { type LogEventData, type ShutdownReason, Spid } from "../../domain/log-event.ts";
 import type { Isolation, Phase } from "../../domain/operation.ts";
 import type { InstanceRequest } from "../../domain/spawn.ts";
+import { parseGuestPathText } from "../../domain/tree/guest-path.ts";
 import type { Log } from "../../log.ts";
 import { blobStream } from "../../storage/blobs.ts";
+import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
+import { CAPTURE_MS, prepareMs } from "../machines/guest-budgets.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
+import { GuestTime } from "../machines/guest-time.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
+import { createScratch } from "../machines/steps.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
-import type { EventLog } from "../operations/event-logs.ts";
 import { type CaptureTools, captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { execSpec } from "./exec-spec.ts";
-import { CAPTURE_MS, prepareMs } from "./guest-budgets.ts";
-import { GuestTime } from "./guest-time.ts";
 import type { LiveInstances, LiveRun } from "./live-instances.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
-import { createScratch } from "./steps.ts";
 import { TimeLimit } from "./time-limit.ts";
 
 /** The agent enforces the time limit; the host waits this much longer for the agent's report. */

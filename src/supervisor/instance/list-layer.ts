@@ -3,9 +3,9 @@ import type { Phase } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import { type Indexing, indexDisk, type LayerParts, type ListedDisk } from "../../storage/layers/staged-layer.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
+import { GuestTime } from "../machines/guest-time.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
-import { GuestTime } from "./guest-time.ts";
-import { attachDisks } from "./steps.ts";
+import { attachDisks } from "../machines/steps.ts";
 
 export interface ListTools extends Indexing {
   readonly machines: Pick<MachineSource, "take">;

@@ -1,10 +1,10 @@
 import { type LogEventData, Spid } from "../../domain/log-event.ts";
 import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
+import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { EventWriter } from "../../storage/events/writer.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import type { OutputStream } from "../../vm/agent/process.ts";
-import type { EventLog } from "../operations/event-logs.ts";
 import type { ProcessSink } from "./running-instance.ts";
 
 /** Largest part of a command line that is logged, in characters: an instance may start tens of thousands of processes. */

@@ -1,5 +1,5 @@
 import type { Database } from "../../db/database.ts";
-import { getImage, type ImageRow, imageDefaults } from "../../db/images.ts";
+import { getImage, type ImageRow, imageDefaults } from "../../db/images/images.ts";
 import type { Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";

@@ -20,10 +20,10 @@ import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
+import { attachDisks, type Guest, type GuestDisks } from "../machines/steps.ts";
 import { ProcessInput } from "./process-input.ts";
 import { ProcessTaps } from "./process-taps.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
-import { attachDisks, type Guest, type GuestDisks } from "./steps.ts";
 
 /** Largest number of a process: an instance cannot start more processes than this over its whole life. */
 const SPID_MAX = 65_536;

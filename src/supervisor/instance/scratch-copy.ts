@@ -4,9 +4,9 @@ import { sleepUnlessAborted } from "../../system/waiting.ts";
 import { type Agent, AgentError, type Quiesced } from "../../vm/agent/agent.ts";
 import { QUIESCE_MS_MAX } from "../../vm/agent/protocol.ts";
 import { DiskCopyLateError } from "../../vm/disk-copy.ts";
-import { flushMs } from "./guest-budgets.ts";
-import { GuestTime } from "./guest-time.ts";
-import { type Guest, SCRATCH_SERIAL } from "./steps.ts";
+import { flushMs } from "../machines/guest-budgets.ts";
+import { GuestTime } from "../machines/guest-time.ts";
+import { type Guest, SCRATCH_SERIAL } from "../machines/steps.ts";
 
 /** The agent refuses to stop the writes (EBUSY) while it handles another request, such as the start of a process. */
 const BUSY_ATTEMPTS_COUNT = 50;

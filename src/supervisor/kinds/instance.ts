@@ -1,4 +1,4 @@
-import type { ImageOrigin } from "../../db/history.ts";
+import type { ImageOrigin } from "../../db/images/history.ts";
 import { KEPT_CHARACTERS_MAX, type StoredRequest } from "../../db/requests.ts";
 import { ApiError } from "../../domain/errors.ts";
 import {

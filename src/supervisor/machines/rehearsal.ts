@@ -1,15 +1,15 @@
 import { chmod, copyFile, mkdir, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { parseGuestPathText } from "../../domain/guest-path.ts";
+import { parseGuestPathText } from "../../domain/tree/guest-path.ts";
 import type { Log } from "../../log.ts";
 import { buildBaseDisk } from "../../oci/base-disk.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { publishFile, scratchDirectory } from "../../system/scratch.ts";
 import type { VmAssets } from "../../vm/assets.ts";
 import type { PoolOptions } from "../../vm/pool.ts";
-import { GuestTime } from "../instance/guest-time.ts";
-import { attachDisks, createScratch, type Guest } from "../instance/steps.ts";
+import { GuestTime } from "./guest-time.ts";
 import type { ScratchDisks } from "./scratch-disks.ts";
+import { attachDisks, createScratch, type Guest } from "./steps.ts";
 
 const BUILD_MS_MAX = 60_000;
 /** Generous, because a waiting clone gets only processor time that nothing else wants. */

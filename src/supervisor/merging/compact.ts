@@ -1,6 +1,6 @@
 import type { Database } from "../../db/database.ts";
-import { layerChain } from "../../db/layers.ts";
-import { insertMergedLayer, mergedLayersWithTop, touchMergedLayers } from "../../db/merged-layers.ts";
+import { layerChain } from "../../db/images/layers.ts";
+import { insertMergedLayer, mergedLayersWithTop, touchMergedLayers } from "../../db/images/merged-layers.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";

@@ -7,12 +7,12 @@ import type { DataLayout } from "../../storage/layout.ts";
 import { scratchDirectory } from "../../system/scratch.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import type { DiskGuard, DiskUse } from "../disk-guard.ts";
-import { mergeMs } from "../instance/guest-budgets.ts";
-import { GuestTime } from "../instance/guest-time.ts";
-import { attachDisks, createScratch, type Guest, sealScratch } from "../instance/steps.ts";
+import type { DisksSize } from "../machines/guest-budgets.ts";
+import { mergeMs } from "../machines/guest-budgets.ts";
+import { GuestTime } from "../machines/guest-time.ts";
 import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
-import type { MergeSize } from "./merge-policy.ts";
+import { attachDisks, createScratch, type Guest, sealScratch } from "../machines/steps.ts";
 
 export interface MergeTools {
   readonly layout: DataLayout;
@@ -30,7 +30,7 @@ export interface MergeTools {
 export interface MergeJob {
   readonly layers: LayerChain;
   /** size of all layers together */
-  readonly size: MergeSize;
+  readonly size: DisksSize;
   /** size of the disk that they are merged into */
   readonly diskBytes: number;
   /**

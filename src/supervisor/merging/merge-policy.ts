@@ -1,3 +1,4 @@
+import type { DisksSize } from "../machines/guest-budgets.ts";
 import { isMerged, type Segment } from "./attach-plan.ts";
 
 /**
@@ -65,10 +66,7 @@ function weightOf({ sizeBytes, entryCount }: Segment): number {
   return sizeBytes + entryCount * ENTRY_BYTES;
 }
 
-/** Size of several disks together. */
-export type MergeSize = Pick<Segment, "sizeBytes" | "entryCount">;
-
-export function mergeSize(segments: readonly Segment[]): MergeSize {
+export function mergeSize(segments: readonly Segment[]): DisksSize {
   const sizeBytes = segments.reduce((sum, segment) => sum + segment.sizeBytes, 0);
   const entryCount = segments.reduce((sum, segment) => sum + segment.entryCount, 0);
   return { sizeBytes, entryCount };

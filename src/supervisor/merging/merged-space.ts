@@ -7,7 +7,7 @@ import {
   mergedBytesOf,
   mergedLayersByUse,
   setMergedLayersUsedAt,
-} from "../../db/merged-layers.ts";
+} from "../../db/images/merged-layers.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";

@@ -5,7 +5,7 @@ import type { NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
 import type { Gate } from "../../network/gate.ts";
-import type { EventLog } from "../operations/event-logs.ts";
+import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { AuditKey } from "./audit.ts";
 import { InstanceNetwork, type NetworkListener, type NetworkSettings } from "./instance-network.ts";
 

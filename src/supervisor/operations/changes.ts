@@ -3,7 +3,7 @@ import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { EndStatus, OperationKind, Phase } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
-import type { EventLogs } from "./event-logs.ts";
+import type { EventLogs } from "../../storage/events/event-logs.ts";
 
 /** The operation that changed. */
 export interface OperationRef {

@@ -2,8 +2,8 @@ import type { Publication, Published } from "../../db/publish.ts";
 import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
+import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { OperationRef } from "./changes.ts";
-import type { EventLog } from "./event-logs.ts";
 import type { Laps } from "./laps.ts";
 import type { Cost } from "./scheduler.ts";
 

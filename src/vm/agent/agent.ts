@@ -1,5 +1,5 @@
-import type { GuestPath } from "../../domain/guest-path.ts";
-import { byteStringToBytes } from "../../domain/guest-path.ts";
+import type { GuestPath } from "../../domain/tree/guest-path.ts";
+import { byteStringToBytes } from "../../domain/tree/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
 import { type AgentConnection, DialledConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";

@@ -2,7 +2,7 @@
  * The agent's wire protocol, host side. vm-assets/agent/protocol.h is its twin; a test compares the constants. All
  * numbers are little-endian. A frame is a header of 12 bytes (u32 payload length, u16 type, u16 zero, u32 session) and
  * the payload. Both sides close the stream on a frame that is too long, of an unknown type or malformed. The bytes of an
- * INDEX session are described in domain/index-stream.ts.
+ * INDEX session are described in domain/tree/index-stream.ts.
  *
  * Session 0 is the stream itself. The host numbers its sessions from 1; ids of sessions that the guest opens have
  * SESSION_GUEST_BIT set and count up. No id is used twice. The agent drops frames for a session that is over: the host

@@ -1,4 +1,4 @@
-import { linesOf } from "../../client/chunks.ts";
+import { linesOf } from "../../client/connections/chunks.ts";
 import { Problem } from "../data/problem.ts";
 import { Slicer } from "../data/slicer.ts";
 

@@ -1,7 +1,7 @@
 import { copyFile, mkdir, readdir, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
-import type { Appliance } from "../../support/appliance.ts";
+import type { Appliance } from "../../support/appliance/appliance.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 /** counter.c has the same. */

@@ -1,4 +1,4 @@
-import { text } from "../../support/appliance.ts";
+import { text } from "../../support/appliance/appliance.ts";
 import type { BenchHost } from "../host.ts";
 import type { Counts } from "./counter.ts";
 

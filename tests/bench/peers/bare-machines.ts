@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { eq } from "drizzle-orm";
 import { openDatabase } from "../../../src/db/database.ts";
-import { layerChain } from "../../../src/db/layers.ts";
+import { layerChain } from "../../../src/db/images/layers.ts";
 import { images } from "../../../src/db/schema.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { layerPath } from "../../../src/storage/layers/layers.ts";

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
-import { type CliOptions, cli, errorReply, ScriptedAppliance, type ScriptedSocket } from "../../support/cli.ts";
+import { type CliOptions, cli, errorReply, ScriptedAppliance, type ScriptedSocket } from "../../support/cli/cli.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";

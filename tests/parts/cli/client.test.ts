@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { OUTPUT_BYTES_MAX } from "../../../src/domain/output.ts";
-import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 import { freePort } from "../../support/free-port.ts";
 import { pause } from "../../support/waiting.ts";
 

@@ -3,11 +3,11 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { COMMANDS } from "../../../src/cli/commands.ts";
-import { configTemplate } from "../../../src/cli/config-template.ts";
+import { configTemplate } from "../../../src/cli/config/config-template.ts";
 import { loadConfig } from "../../../src/config/config.ts";
 import { OPERATION_KINDS } from "../../../src/domain/operation.ts";
 import { run } from "../../../src/system/exec.ts";
-import { cli } from "../../support/cli.ts";
+import { cli } from "../../support/cli/cli.ts";
 
 const directory = await mkdtemp(join(tmpdir(), "coppice-completion-"));
 const script = (shell: string): string => join(directory, shell);

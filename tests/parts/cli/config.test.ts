@@ -2,10 +2,10 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileProblems } from "../../../src/cli/config.ts";
+import { fileProblems } from "../../../src/cli/config/config.ts";
 import { loadConfig } from "../../../src/config/config.ts";
 import { run } from "../../../src/system/exec.ts";
-import { cli } from "../../support/cli.ts";
+import { cli } from "../../support/cli/cli.ts";
 
 const directory = await mkdtemp(join(tmpdir(), "coppice-config-"));
 beforeAll(async () => {

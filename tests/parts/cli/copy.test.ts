@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { lstatSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { type CliOptions, type CliResult, cli, errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 const IMAGE = "0197a1d0-5a5e-7000-8000-000000000001";

@@ -5,9 +5,9 @@ import { join } from "node:path";
 import { directOutside } from "../../../src/cli/doctor/outside.ts";
 import { outsideFindings } from "../../../src/supervisor/health/outside.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
-import { nameServer } from "../../support/network/name-server.ts";
 import { peer } from "../../support/network/peers.ts";
 import { httpProxy, socksProxy } from "../../support/network/proxies.ts";
+import { nameServer } from "../../support/network/site/name-server.ts";
 
 const none = { resolvers: [], proxy: null, proxyCredentialsFile: null };
 const short = async (...[settings]: Parameters<typeof directOutside>) =>

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { tmpdir } from "node:os";
-import { cli } from "../../support/cli.ts";
+import { cli } from "../../support/cli/cli.ts";
 
 test("the exit code of doctor --json agrees with the verdict", async () => {
   const { code, stdout } = await cli(["doctor", "--json", "--no-boot"], {

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { cli, ScriptedAppliance } from "../../support/cli.ts";
+import { cli, ScriptedAppliance } from "../../support/cli/cli.ts";
 
 let appliance: ScriptedAppliance;
 beforeEach(() => {

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import type { NetworkAudit, NetworkEntry } from "../../../src/domain/network.ts";
-import { cli, ScriptedAppliance } from "../../support/cli.ts";
+import { cli, ScriptedAppliance } from "../../support/cli/cli.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const KNOWN = { id: ID, kind: "instance", created_at: "2026-11-20T10:30:00.000Z" };

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
-import { cli } from "../../support/cli.ts";
+import { cli } from "../../support/cli/cli.ts";
 
 let directory: string;
 let server: Bun.Server<undefined>;

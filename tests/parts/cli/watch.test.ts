@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, spyOn, test } from "bun:test";
-import { cli, errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { cli, errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const ENDING = "0197a1d0-5a5e-7000-8000-000000000002";

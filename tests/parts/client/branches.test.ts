@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import { readBranches } from "../../../src/client/branches.ts";
 import { Client } from "../../../src/client/client.ts";
 import { AnswerError, ResponseError } from "../../../src/client/errors.ts";
-import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 
 const ROWS = [

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import { answerOf, Client } from "../../../src/client/client.ts";
 import { AnswerError, ResponseError, UnreachableError } from "../../../src/client/errors.ts";
 import { downloadFile, imageIdOf, listDirectory } from "../../../src/client/transfers.ts";
-import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 import { freePort } from "../../support/free-port.ts";
 

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import { Client } from "../../../src/client/client.ts";
 import { AnswerError, ResponseError, UnreachableError } from "../../../src/client/errors.ts";
 import { readEvents } from "../../../src/client/events.ts";
-import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 import { failureOf } from "../../support/failures.ts";
 
 let appliance: ScriptedAppliance;

@@ -4,7 +4,7 @@ import { OperationError } from "../../../src/client/errors.ts";
 import { complete, waitForEnd } from "../../../src/client/operations.ts";
 import { Run } from "../../../src/client/runs.ts";
 import { uploadContent } from "../../../src/client/transfers.ts";
-import { errorReply, ScriptedAppliance } from "../../support/cli.ts";
+import { errorReply, ScriptedAppliance } from "../../support/cli/cli.ts";
 import { failureOf } from "../../support/failures.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";

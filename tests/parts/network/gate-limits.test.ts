@@ -3,8 +3,8 @@ import type { Socket } from "node:net";
 import { type GateConnection, type GateEnd, GateError } from "../../../src/network/gate.ts";
 import { withinTime } from "../../../src/system/waiting.ts";
 import { guestRequest, type TestGate, testGate } from "../../support/network/gate.ts";
-import { nameServer } from "../../support/network/name-server.ts";
 import { peer } from "../../support/network/peers.ts";
+import { nameServer } from "../../support/network/site/name-server.ts";
 import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(60_000);

@@ -2,9 +2,9 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { type GateConnection, GateError } from "../../../src/network/gate.ts";
 import type { SiteProxy } from "../../../src/network/site-proxy.ts";
 import { guestRequest, type TestGate, testGate } from "../../support/network/gate.ts";
-import { type NameServer, nameServer } from "../../support/network/name-server.ts";
 import { echo, type Peer, peer } from "../../support/network/peers.ts";
 import { httpProxy, socksProxy, type TestProxy } from "../../support/network/proxies.ts";
+import { type NameServer, nameServer } from "../../support/network/site/name-server.ts";
 
 setDefaultTimeout(60_000);
 

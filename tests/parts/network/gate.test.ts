@@ -8,9 +8,9 @@ import { HostNetwork } from "../../../src/network/host-network.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { throwing } from "../../support/failures.ts";
 import { guestRequest, type TestGate, testGate } from "../../support/network/gate.ts";
-import { type Answer, type NameServer, nameServer } from "../../support/network/name-server.ts";
 import { echo, peer } from "../../support/network/peers.ts";
 import { httpProxy } from "../../support/network/proxies.ts";
+import { type Answer, type NameServer, nameServer } from "../../support/network/site/name-server.ts";
 import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(60_000);

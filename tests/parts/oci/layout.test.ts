@@ -7,8 +7,8 @@ import { requireSameImage, verifiedLayout } from "../../../src/oci/layout.ts";
 import { run } from "../../../src/system/exec.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../../src/system/scratch.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { layer, type RawImage, rawImage } from "../../support/hostile-images.ts";
-import { digestOf } from "../../support/registry.ts";
+import { layer, type RawImage, rawImage } from "../../support/images/hostile-images.ts";
+import { digestOf } from "../../support/images/registry.ts";
 
 let scratch: ScratchDirectory;
 let copy: string;

@@ -12,13 +12,13 @@ import {
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
-import type { GuestPath } from "../../../src/domain/guest-path.ts";
+import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
-import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
+import { OpenLayers } from "../../../src/storage/tree/open-layers.ts";
 import { run } from "../../../src/system/exec.ts";
-import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/index-stream.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/images/index-stream.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("ext4");
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

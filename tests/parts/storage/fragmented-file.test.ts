@@ -1,12 +1,12 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync, truncateSync } from "node:fs";
-import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
+import type { ByteString, GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { archiveChunks } from "../../../src/storage/archive/archive.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
-import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { ImageTree, type ResolvedEntry } from "../../../src/storage/tree/image-tree.ts";
-import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/index-stream.ts";
-import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { OpenLayers } from "../../../src/storage/tree/open-layers.ts";
+import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/images/index-stream.ts";
+import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("fragmented-file");
 const open = new OpenLayers(4);

@@ -2,12 +2,12 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { FoundLine } from "../../../src/domain/grep.ts";
-import type { GuestPath } from "../../../src/domain/guest-path.ts";
+import type { FoundLine } from "../../../src/domain/tree/grep.ts";
+import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { unpacked } from "../../../src/storage/tree/found-lines.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
 import { failureOf } from "../../support/failures.ts";
-import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 import { seededRandom } from "../../support/random.ts";
 
 const directory = testDirectory("grep-lines");

@@ -8,7 +8,7 @@ import * as libc from "../../../src/system/libc.ts";
 import { publishFile, scratchDirectory, spreadDirectories, writeFileAtomic } from "../../../src/system/scratch.ts";
 import { allocatedBytes, copySparse } from "../../../src/system/sparse.ts";
 import { throwing } from "../../support/failures.ts";
-import { sealsOf } from "../../support/seals.ts";
+import { sealsOf } from "../../support/guests/seals.ts";
 
 const MIB = 1_048_576;
 const EXT4_MAGIC = 0xef53;

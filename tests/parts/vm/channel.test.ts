@@ -6,8 +6,8 @@ import { sendWithDescriptor } from "../../../src/system/unix-sockets.ts";
 import { ChannelClosedError, SocketChannel } from "../../../src/vm/agent/channel.ts";
 import { createMemfd, SEALS_ALL, sealMemfd } from "../../../src/vm/descriptors.ts";
 import { failureOf } from "../../support/failures.ts";
+import { sealsOf } from "../../support/guests/seals.ts";
 import { seededRandom } from "../../support/random.ts";
-import { sealsOf } from "../../support/seals.ts";
 import { pause } from "../../support/waiting.ts";
 
 const children: ChildProcess[] = [];

@@ -1,7 +1,12 @@
 import { open } from "node:fs/promises";
 import { join } from "node:path";
 import type { LayerId } from "../../../src/domain/ids.ts";
-import { INDEX_MAGIC, INDEX_RECORD_FIXED_BYTES, INDEX_VERSION, IndexFlag } from "../../../src/domain/index-stream.ts";
+import {
+  INDEX_MAGIC,
+  INDEX_RECORD_FIXED_BYTES,
+  INDEX_VERSION,
+  IndexFlag,
+} from "../../../src/domain/tree/index-stream.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import { publishLayer } from "../../../src/storage/layers/layers.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";

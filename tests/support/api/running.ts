@@ -5,7 +5,7 @@ import { ProcessLog } from "../../../src/supervisor/instance/process-log.ts";
 import type { InstanceProcess, RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import type { AgentExecSpec } from "../../../src/vm/agent/agent.ts";
-import { nativeInstance, shellSpec } from "../native-instance.ts";
+import { nativeInstance, shellSpec } from "../guests/native-instance.ts";
 import type { Api } from "./api.ts";
 
 /** An instance of alice's whose command runs on this host, as the interface sees it. */

@@ -1,15 +1,15 @@
 import type { ListingItem } from "../../../src/client/types.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
-import { getImage } from "../../../src/db/images.ts";
-import { layerChain } from "../../../src/db/layers.ts";
-import type { GuestPath } from "../../../src/domain/guest-path.ts";
+import { getImage } from "../../../src/db/images/images.ts";
+import { layerChain } from "../../../src/db/images/layers.ts";
 import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
+import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import type { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { indexPath, layerPath } from "../../../src/storage/layers/layers.ts";
-import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { ImageTree, type ResolvedEntry } from "../../../src/storage/tree/image-tree.ts";
-import type { Appliance } from "../appliance.ts";
+import { OpenLayers } from "../../../src/storage/tree/open-layers.ts";
+import type { Appliance } from "../appliance/appliance.ts";
 import { BLOCK_BYTES, digestOfBlocks } from "./content.ts";
 import type { Seen, View } from "./view.ts";
 

@@ -1,7 +1,7 @@
 import { mkdir } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { run } from "../../../src/system/exec.ts";
-import { type Appliance, text } from "../appliance.ts";
+import { type Appliance, text } from "../appliance/appliance.ts";
 import type { Operation } from "./model.ts";
 import type { Seen, View } from "./view.ts";
 
@@ -26,7 +26,7 @@ export async function uploadProgram(appliance: Appliance): Promise<Record<string
   await mkdir(directory, { recursive: true });
   const path = join(directory, `fsops-${process.pid}`);
   const headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
-  const source = join(ROOT, "tests/support/fsops.c");
+  const source = join(ROOT, "tests/support/guests/fsops.c");
   const argv = ["musl-gcc", "-std=c11", "-O2", "-static", "-s", "-Wall", "-Wextra", "-Werror", ...headers];
   await run({ argv: [...argv, "-o", path, source], timeoutMs: COMPILE_MS });
   const response = await appliance.fetch("/files", { method: "POST", body: await Bun.file(path).bytes() });

@@ -1,4 +1,4 @@
-import type { Appliance } from "../appliance.ts";
+import type { Appliance } from "../appliance/appliance.ts";
 import type { Inspector } from "./inspect.ts";
 import { Model, type Operation } from "./model.ts";
 import { type ProgramRun, runProgram, scriptLine, uploadProgram } from "./program.ts";

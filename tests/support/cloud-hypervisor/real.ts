@@ -7,7 +7,7 @@ import { findCloudHypervisor, openCloudHypervisor } from "../../../src/vm/cloud-
 import { UidPool } from "../../../src/vm/jail/uid-pool.ts";
 import { awaitHello, openAgent } from "../../../src/vm/templates.ts";
 import type { Vmm } from "../../../src/vm/vmm.ts";
-import { builtAssets, TEST_SHAPE } from "../vm.ts";
+import { builtAssets, TEST_SHAPE } from "../guests/vm.ts";
 
 const UID_BASE = 785_000;
 const DISK_BYTES_MAX = 1_073_741_824;

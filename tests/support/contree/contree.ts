@@ -7,9 +7,9 @@ import { createMetrics } from "../../../src/metrics.ts";
 import type { Service } from "../../../src/service/service.ts";
 import { type Answer, type CallOptions, send } from "../api/api.ts";
 import { assertConforms } from "../api/conformance.ts";
-import type { Appliance } from "../appliance.ts";
-import { BusyboxAppliance, type BusyboxApplianceOptions } from "../busybox-appliance.ts";
-import type { Registry } from "../registry.ts";
+import type { Appliance } from "../appliance/appliance.ts";
+import { BusyboxAppliance, type BusyboxApplianceOptions } from "../appliance/busybox-appliance.ts";
+import type { Registry } from "../images/registry.ts";
 
 export const CONTREE = "/contree/v1";
 

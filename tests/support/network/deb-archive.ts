@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
-import type { Files } from "./web.ts";
+import type { Files } from "./site/web.ts";
 
 const DPKG_MS = 30_000;
 

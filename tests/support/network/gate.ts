@@ -6,8 +6,8 @@ import { createLog } from "../../../src/log.ts";
 import { GateClient, type GateOptions, type GateSettings } from "../../../src/network/gate/client.ts";
 import type { AddressReach, GateRequest } from "../../../src/network/gate.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
-import { builtAssets } from "../vm.ts";
-import { nameServer } from "./name-server.ts";
+import { builtAssets } from "../guests/vm.ts";
+import { nameServer } from "./site/name-server.ts";
 
 /** No virtual machine of a test has this user id. */
 const GATE_UID = 1_900_100_000;

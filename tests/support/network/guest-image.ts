@@ -3,8 +3,8 @@ import { mkdir, readdir } from "node:fs/promises";
 import { basename, join, resolve } from "node:path";
 import { run } from "../../../src/system/exec.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
-import { digestOf, type Registry } from "../registry.ts";
-import { tar } from "../tar.ts";
+import { digestOf, type Registry } from "../images/registry.ts";
+import { tar } from "../images/tar.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
 const CACHE = join(ROOT, "build/network");

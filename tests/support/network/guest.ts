@@ -1,5 +1,5 @@
 import type { NetworkAudit, NetworkEntry } from "../../../src/domain/network.ts";
-import { text } from "../appliance.ts";
+import { text } from "../appliance/appliance.ts";
 import { type Body, operationOf, resultOf, running } from "../runs.ts";
 import { until } from "../waiting.ts";
 import { PROBES } from "./guest-image.ts";

@@ -1,7 +1,7 @@
-import { Appliance } from "../appliance.ts";
-import { Registry } from "../registry.ts";
+import { Appliance } from "../appliance/appliance.ts";
+import { Registry } from "../images/registry.ts";
 import { pushGuest } from "./guest-image.ts";
-import { Site } from "./site.ts";
+import { Site } from "./site/site.ts";
 
 /** What the operator permits. Rules of a request are within these, but for the tests of refused requests. */
 const tables = (resolver: string): string => `
@@ -54,5 +54,7 @@ export function share(ring: Ring | null): void {
 /** @throws Error when nothing was loaded before the tests that started it */
 export function ring(): Ring {
   if (shared.coppiceTestRing !== undefined) return shared.coppiceTestRing;
-  throw new Error("no ring: bun tests/support/run-rings.ts network, or --preload=./tests/support/network/preload.ts");
+  throw new Error(
+    "no ring: bun tests/support/rings/run-rings.ts network, or --preload=./tests/support/network/preload.ts",
+  );
 }

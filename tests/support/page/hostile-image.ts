@@ -1,6 +1,6 @@
 import { deflateSync } from "node:zlib";
-import { busyboxImage, pushImage } from "../images.ts";
-import type { TarEntry } from "../tar.ts";
+import { busyboxImage, pushImage } from "../images/images.ts";
+import type { TarEntry } from "../images/tar.ts";
 import type { PageScene } from "./scene.ts";
 
 export const MANY_COUNT = 100_000;

@@ -1,5 +1,5 @@
-import type { Appliance } from "../appliance.ts";
-import { tar } from "../tar.ts";
+import type { Appliance } from "../appliance/appliance.ts";
+import { tar } from "../images/tar.ts";
 import type { Tab } from "./tab.ts";
 import { overflow } from "./views.ts";
 

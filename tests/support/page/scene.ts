@@ -1,6 +1,6 @@
-import type { Appliance } from "../appliance.ts";
-import { BusyboxAppliance, type BusyboxApplianceOptions } from "../busybox-appliance.ts";
-import type { Registry } from "../registry.ts";
+import type { Appliance } from "../appliance/appliance.ts";
+import { BusyboxAppliance, type BusyboxApplianceOptions } from "../appliance/busybox-appliance.ts";
+import type { Registry } from "../images/registry.ts";
 import { PageBrowser } from "./browser.ts";
 import type { Tab, TabOptions } from "./tab.ts";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { ESCAPED_BYTES_MAX, escapeAscii } from "../../../src/api/json-escape.ts";
+import { ESCAPED_BYTES_MAX, escapeAscii } from "../../../src/api/output/json-escape.ts";
 
 const ASCII = Buffer.from(Array.from({ length: 128 }, (_, byte) => byte));
 

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { TOOLS } from "../../../src/api/mcp/tools.ts";
-import { rowsOf, sectionOf } from "../../support/documents.ts";
+import { rowsOf, sectionOf } from "../../support/source/documents.ts";
 
 test("the page for agents has every tool with its scope", () => {
   const rows = rowsOf(sectionOf("docs/mcp.md", "What an agent can do")).map((row) => row.replace(/\| [^|`]+ \|/, "|"));

@@ -6,7 +6,7 @@ import { queryReader, rawQuery } from "../../../src/api/query.ts";
 import { validationError } from "../../../src/api/schema.ts";
 import { DownloadQuery, GrepQuery, ImagesQuery, OperationsQuery } from "../../../src/api/v1/schema/query.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
-import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
+import { type ByteString, byteStringToBytes } from "../../../src/domain/tree/guest-path.ts";
 
 /** Parses and validates a query as a route does. */
 function checkedReader(schema: TObject): (raw: string) => Record<string, unknown> {

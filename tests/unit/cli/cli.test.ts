@@ -14,7 +14,7 @@ import { TokenKeys } from "../../../src/storage/token-keys.ts";
 import { cgroupFinding, mountOptions, processorFinding, rootFinding } from "../../../src/supervisor/health/host.ts";
 import { isolationFinding, probeFinding, rememberedVerdicts } from "../../../src/supervisor/health/trials.ts";
 import { lockFile } from "../../../src/system/lock.ts";
-import { cli } from "../../support/cli.ts";
+import { cli } from "../../support/cli/cli.ts";
 import { migrationNames, writeOlderDatabase } from "../../support/database.ts";
 
 describe("help", () => {

@@ -5,8 +5,8 @@ import { ne } from "drizzle-orm";
 import Libsql from "libsql";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
-import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/history.ts";
-import { getImage } from "../../../src/db/images.ts";
+import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/images/history.ts";
+import { getImage } from "../../../src/db/images/images.ts";
 import { MIGRATIONS } from "../../../src/db/migrations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
@@ -24,7 +24,7 @@ import {
   testDatabase,
   writeOlderDatabase,
 } from "../../support/database.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 
 const DEPTH_COUNT = 1000;
 const ALL = { limit: 10_000, offset: 0 };

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
-import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images.ts";
-import { existingLayers, findBaseLayer, findProvenBase, layerChain } from "../../../src/db/layers.ts";
+import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
+import { existingLayers, findBaseLayer, findProvenBase, layerChain } from "../../../src/db/images/layers.ts";
 import { deleteOperationsFinishedBefore, getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";

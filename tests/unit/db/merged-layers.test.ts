@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
-import { existingLayers, layerChain } from "../../../src/db/layers.ts";
+import { existingLayers, layerChain } from "../../../src/db/images/layers.ts";
 import {
   deleteMergedLayersUnusedSince,
   insertMergedLayer,
@@ -9,7 +9,7 @@ import {
   mergedLayersByUse,
   mergedLayersWithTop,
   touchMergedLayers,
-} from "../../../src/db/merged-layers.ts";
+} from "../../../src/db/images/merged-layers.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { images as imageRows } from "../../../src/db/schema.ts";

@@ -5,10 +5,11 @@ import { branchOperations } from "../../../src/db/branches/branch-operations.ts"
 import { openDatabase } from "../../../src/db/database.ts";
 import { expiredImages, unreferencedLayers } from "../../../src/db/expiry.ts";
 import { deleteFilesUnusedSince, getFile, listFiles } from "../../../src/db/files.ts";
-import { descendants, lineage } from "../../../src/db/history.ts";
-import { getImage, listImages, listImagesSync, resolveImage } from "../../../src/db/images.ts";
-import { findBaseLayer, findProvenBase, layerChain } from "../../../src/db/layers.ts";
-import { mergedLayersWithTop } from "../../../src/db/merged-layers.ts";
+import { descendants, lineage } from "../../../src/db/images/history.ts";
+import { getImage, listImages, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
+import { findBaseLayer, findProvenBase, layerChain } from "../../../src/db/images/layers.ts";
+import { mergedLayersWithTop } from "../../../src/db/images/merged-layers.ts";
+import { listImagesPerTag } from "../../../src/db/images/tag-listing.ts";
 import {
   deleteOperationsFinishedBefore,
   executingOperations,
@@ -18,7 +19,6 @@ import {
 } from "../../../src/db/operations.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../../../src/db/removal.ts";
 import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
-import { listImagesPerTag } from "../../../src/db/tag-listing.ts";
 import { countTokens, forgetEndedTokens, getToken } from "../../../src/db/tokens.ts";
 import { liveWork } from "../../../src/db/totals.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";

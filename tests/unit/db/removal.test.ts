@@ -4,8 +4,9 @@ import { branchImagesFrom, walkUp } from "../../../src/db/branches/branch-images
 import { branchOperationsOf } from "../../../src/db/branches/branch-operations.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import { previewExpiry } from "../../../src/db/expiry.ts";
-import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/history.ts";
-import { getImage, imagesBeingRemoved, listImages, resolveImage } from "../../../src/db/images.ts";
+import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/images/history.ts";
+import { getImage, imagesBeingRemoved, listImages, resolveImage } from "../../../src/db/images/images.ts";
+import { setTag } from "../../../src/db/images/tags.ts";
 import { getOperation, insertOperation, listOperations } from "../../../src/db/operations.ts";
 import {
   deleteExpiredImages,
@@ -15,7 +16,6 @@ import {
   REMOVED_ROWS_MAX,
 } from "../../../src/db/removal.ts";
 import { history, images, layers, operations } from "../../../src/db/schema.ts";
-import { setTag } from "../../../src/db/tags.ts";
 import { accountSpaces, largestImages } from "../../../src/db/totals.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { ImageId, LayerId, OperationId } from "../../../src/domain/ids.ts";

@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { sql } from "drizzle-orm";
 import type { Database } from "../../../src/db/database.ts";
-import { getImage, imageDefaults, listImagesSync, resolveImage } from "../../../src/db/images.ts";
+import { getImage, imageDefaults, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
+import { setTag } from "../../../src/db/images/tags.ts";
 import { getOperation, requestCancel } from "../../../src/db/operations.ts";
 import { type Publication, publishOperation } from "../../../src/db/publish.ts";
 import { deleteExpiredImages, deleteImage, isExpired } from "../../../src/db/removal.ts";
 import { images } from "../../../src/db/schema.ts";
-import { setTag } from "../../../src/db/tags.ts";
 import type { AccountId, ImageId, LayerId } from "../../../src/domain/ids.ts";
 import {
   addExecuting,

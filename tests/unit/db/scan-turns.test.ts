@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, expect, spyOn, test } from "bun:test";
 import { previewDeletion } from "../../../src/db/branches/deletion.ts";
 import { listFiles } from "../../../src/db/files.ts";
-import { descendants, lineage } from "../../../src/db/history.ts";
-import { listImages } from "../../../src/db/images.ts";
+import { descendants, lineage } from "../../../src/db/images/history.ts";
+import { listImages } from "../../../src/db/images/images.ts";
+import { listImagesPerTag } from "../../../src/db/images/tag-listing.ts";
 import { listOperations } from "../../../src/db/operations.ts";
 import { ScanThread } from "../../../src/db/scans/scan-thread.ts";
 import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
-import { listImagesPerTag } from "../../../src/db/tag-listing.ts";
 import { ACCOUNT_LIMITS } from "../../../src/domain/account/limits.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, LayerId } from "../../../src/domain/ids.ts";

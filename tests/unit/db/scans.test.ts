@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import Libsql from "libsql";
-import { descendants, lineage } from "../../../src/db/history.ts";
-import { listImages, listImagesSync } from "../../../src/db/images.ts";
+import { descendants, lineage } from "../../../src/db/images/history.ts";
+import { listImages, listImagesSync } from "../../../src/db/images/images.ts";
 import { listOperations, listOperationsSync } from "../../../src/db/operations.ts";
 import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";

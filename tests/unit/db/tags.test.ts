@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
-import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images.ts";
+import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
+import { listImagesPerTag, type TagFilter } from "../../../src/db/images/tag-listing.ts";
+import { moveTag, removeTags, setTag } from "../../../src/db/images/tags.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { deleteImage } from "../../../src/db/removal.ts";
-import { listImagesPerTag, type TagFilter } from "../../../src/db/tag-listing.ts";
-import { moveTag, removeTags, setTag } from "../../../src/db/tags.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
 import { TAGS_COUNT_MAX } from "../../../src/domain/image.ts";
 import {

@@ -1,6 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "../../../src/domain/errors.ts";
+import { parseUuid } from "../../../src/domain/ids.ts";
+import { isTag, parseImageReference } from "../../../src/domain/image.ts";
 import {
   byteStringToBytes,
   bytesToByteString,
@@ -11,9 +13,7 @@ import {
   parseGuestPath,
   parseGuestPathText,
   textToByteString,
-} from "../../../src/domain/guest-path.ts";
-import { parseUuid } from "../../../src/domain/ids.ts";
-import { isTag, parseImageReference } from "../../../src/domain/image.ts";
+} from "../../../src/domain/tree/guest-path.ts";
 
 function codeOf(work: () => unknown): string {
   try {

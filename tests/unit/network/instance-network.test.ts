@@ -4,7 +4,7 @@ import { describe, expect, test } from "bun:test";
 import type { GateVerdict } from "../../../src/network/gate.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Refusal } from "../../../src/vm/agent/protocol.ts";
-import { done, text } from "../../support/agent-script.ts";
+import { done, text } from "../../support/guests/agent-script.ts";
 import { NetworkScene, rule } from "../../support/network-scene.ts";
 import { turns } from "../../support/waiting.ts";
 

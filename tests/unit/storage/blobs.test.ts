@@ -7,7 +7,7 @@ import type { LayerId } from "../../../src/domain/ids.ts";
 import { blobPath, blobStream, listBlobs, receiveBlob, removeBlob } from "../../../src/storage/blobs.ts";
 import { indexPath, layerPath, publishLayer, removeLayer } from "../../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
-import { listLayers, testDirectory } from "../../support/layer-files.ts";
+import { listLayers, testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("blobs");
 const layout = dataLayout(join(directory, "data"));

@@ -7,7 +7,7 @@ import { FIRST_POSITION } from "../../../src/storage/events/reader.ts";
 import { type OutputVisitor, scanEvents } from "../../../src/storage/events/scan.ts";
 import { EventWriter } from "../../../src/storage/events/writer.ts";
 import { allEvents } from "../../support/events.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 

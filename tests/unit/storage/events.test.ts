@@ -9,7 +9,7 @@ import { EventReader } from "../../../src/storage/events/reader.ts";
 import { EventWriter, type EventWriterOptions } from "../../../src/storage/events/writer.ts";
 import { allEvents } from "../../support/events.ts";
 import { throwing } from "../../support/failures.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 

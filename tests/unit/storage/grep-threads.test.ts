@@ -2,12 +2,12 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ACCOUNT_LIMITS } from "../../../src/domain/account/limits.ts";
-import type { GuestPath } from "../../../src/domain/guest-path.ts";
-import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
+import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
 import { GrepThreads } from "../../../src/storage/tree/grep-threads.ts";
+import type { LayerFiles } from "../../../src/storage/tree/open-layers.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { filesOpenBelow, makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 import { pause } from "../../support/waiting.ts";
 
 const LAYERS_COUNT = 5;

@@ -11,8 +11,8 @@ import {
   encodeStreamRecord,
   pieces,
   type TestRecord,
-} from "../../support/index-stream.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+} from "../../support/images/index-stream.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("hostile-index");
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

@@ -1,12 +1,12 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import fc from "fast-check";
-import { type ByteString, type GuestPath, textToByteString } from "../../../src/domain/guest-path.ts";
-import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
+import { type ByteString, type GuestPath, textToByteString } from "../../../src/domain/tree/guest-path.ts";
 import { type Difference, imageDiff } from "../../../src/storage/tree/image-diff.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
-import type { TestRecord } from "../../support/index-stream.ts";
-import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { type LayerFiles, OpenLayers } from "../../../src/storage/tree/open-layers.ts";
+import type { TestRecord } from "../../support/images/index-stream.ts";
+import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("image-diff");
 const open = new OpenLayers(8);

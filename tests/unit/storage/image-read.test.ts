@@ -2,11 +2,11 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import type { ApiError } from "../../../src/domain/errors.ts";
-import type { GuestPath } from "../../../src/domain/guest-path.ts";
-import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
+import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
-import type { TestRecord } from "../../support/index-stream.ts";
-import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { type LayerFiles, OpenLayers } from "../../../src/storage/tree/open-layers.ts";
+import type { TestRecord } from "../../support/images/index-stream.ts";
+import { filesOpenBelow, makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("image-read");
 const open = new OpenLayers(8);

@@ -2,17 +2,17 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
-import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
+import type { ByteString, GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
-import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
-import { OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { INDEX_ENTRIES_COUNT_MAX } from "../../../src/storage/limits.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
-import { childrenAt, entryAt } from "../../support/index-reading.ts";
-import { encodeStreamHeader, encodeStreamRecord } from "../../support/index-stream.ts";
-import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+import type { LayerFiles } from "../../../src/storage/tree/open-layers.ts";
+import { OpenLayers } from "../../../src/storage/tree/open-layers.ts";
+import { childrenAt, entryAt } from "../../support/images/index-reading.ts";
+import { encodeStreamHeader, encodeStreamRecord } from "../../support/images/index-stream.ts";
+import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 
 const MIB = 1_048_576;
 const DIRECTORIES_COUNT = 50;

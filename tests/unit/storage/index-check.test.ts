@@ -5,7 +5,7 @@ import { isIndexIntact } from "../../../src/storage/index/index-check.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { makeLayer, testDirectory } from "../../support/layer-files.ts";
+import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 
 const VERSION_OFFSET = 8;
 

@@ -10,9 +10,9 @@ import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import { LinkedFiles } from "../../../src/storage/index/linked-files.ts";
 import { throwing } from "../../support/failures.ts";
-import { headerOf } from "../../support/index-reading.ts";
-import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
-import { filesOpenBelow, testDirectory } from "../../support/layer-files.ts";
+import { headerOf } from "../../support/images/index-reading.ts";
+import { encodeStream, pieces, type TestRecord } from "../../support/images/index-stream.ts";
+import { filesOpenBelow, testDirectory } from "../../support/images/layer-files.ts";
 
 const MIB = 1_048_576;
 /** Memory for the smallest index. */

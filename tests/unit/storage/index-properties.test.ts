@@ -2,13 +2,13 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
-import { type ByteString, byteStringToBytes } from "../../../src/domain/guest-path.ts";
+import { type ByteString, byteStringToBytes } from "../../../src/domain/tree/guest-path.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
-import { childrenAt, entryAt, headerOf } from "../../support/index-reading.ts";
-import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/index-stream.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { childrenAt, entryAt, headerOf } from "../../support/images/index-reading.ts";
+import { encodeStream, pieces, type TestExtent, type TestRecord } from "../../support/images/index-stream.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("index-properties");
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

@@ -1,14 +1,14 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { ByteString } from "../../../src/domain/guest-path.ts";
+import type { ByteString } from "../../../src/domain/tree/guest-path.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { LayerIndexError } from "../../../src/storage/index/layer-index-format.ts";
 import { writeLayerIndex } from "../../../src/storage/index/layer-index-writer.ts";
 import { throwing } from "../../support/failures.ts";
-import { childrenAt, entryAt, headerOf } from "../../support/index-reading.ts";
-import { encodeStream, pieces, type TestRecord } from "../../support/index-stream.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { childrenAt, entryAt, headerOf } from "../../support/images/index-reading.ts";
+import { encodeStream, pieces, type TestRecord } from "../../support/images/index-stream.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 
 const directory = testDirectory("layer-index");
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

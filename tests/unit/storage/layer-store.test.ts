@@ -1,14 +1,14 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import type { GuestPath } from "../../../src/domain/guest-path.ts";
 import type { LayerId } from "../../../src/domain/ids.ts";
+import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { indexPath, layerPath } from "../../../src/storage/layers/layers.ts";
-import type { LayerFiles } from "../../../src/storage/layers/open-layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
+import type { LayerFiles } from "../../../src/storage/tree/open-layers.ts";
 import { makeLayer } from "../../support/api/layers.ts";
-import { testDirectory } from "../../support/layer-files.ts";
+import { testDirectory } from "../../support/images/layer-files.ts";
 
 const never = new AbortController().signal;
 

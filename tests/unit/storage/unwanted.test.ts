@@ -2,19 +2,19 @@
 import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { rmSync } from "node:fs";
 import type { ApiError } from "../../../src/domain/errors.ts";
-import type { ByteString, GuestPath } from "../../../src/domain/guest-path.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
+import type { ByteString, GuestPath } from "../../../src/domain/tree/guest-path.ts";
 import { archiveChunks } from "../../../src/storage/archive/archive.ts";
 import { ociArchiveChunks } from "../../../src/storage/archive/oci-archive.ts";
 import { LayerIndex } from "../../../src/storage/index/layer-index.ts";
-import { type LayerFiles, OpenLayers } from "../../../src/storage/layers/open-layers.ts";
 import { PATH_LOOKUPS_COUNT_MAX, PATH_STEPS_COUNT_MAX } from "../../../src/storage/limits.ts";
 import type { Cancellation } from "../../../src/storage/pacer.ts";
 import { diffPage } from "../../../src/storage/tree/image-diff.ts";
 import { ImageTree } from "../../../src/storage/tree/image-tree.ts";
+import { type LayerFiles, OpenLayers } from "../../../src/storage/tree/open-layers.ts";
 import { throwing } from "../../support/failures.ts";
-import type { TestRecord } from "../../support/index-stream.ts";
-import { filesOpenBelow, makeLayer, testDirectory } from "../../support/layer-files.ts";
+import type { TestRecord } from "../../support/images/index-stream.ts";
+import { filesOpenBelow, makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 
 const MIB = 1_048_576;
 const LINKS_COUNT = 40;

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
+import { setTag } from "../../../src/db/images/tags.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
-import { setTag } from "../../../src/db/tags.ts";
 import type { ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { silentLog } from "../../../src/log.ts";
 import { type AccountChange, AccountChanges } from "../../../src/supervisor/account-changes.ts";

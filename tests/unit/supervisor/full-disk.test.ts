@@ -13,7 +13,7 @@ import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { importKind } from "../../../src/supervisor/kinds/image-import.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { Merging } from "../../support/merging.ts";
+import { Merging } from "../../support/images/merging.ts";
 import { type Preparation, testOperations } from "../../support/operations.ts";
 import { turns, until } from "../../support/waiting.ts";
 

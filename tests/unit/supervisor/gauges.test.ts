@@ -2,12 +2,12 @@ import { expect, test } from "bun:test";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { createMetrics } from "../../../src/metrics.ts";
+import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import { type GaugeSources, registerGauges } from "../../../src/supervisor/gauges.ts";
 import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
-import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { parseExposition } from "../../support/exposition.ts";
-import { Merging } from "../../support/merging.ts";
+import { Merging } from "../../support/images/merging.ts";
 
 test("a scrape during the reading of the sums gets the same sums", async () => {
   await using merging = await Merging.start();

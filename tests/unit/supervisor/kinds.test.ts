@@ -7,9 +7,9 @@ import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts
 import { Spid } from "../../../src/domain/log-event.ts";
 import { KIND_FACTS, type OperationKind } from "../../../src/domain/operation.ts";
 import { createMetrics } from "../../../src/metrics.ts";
+import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import { KINDS } from "../../../src/supervisor/kinds/kinds.ts";
 import type { OperationChange } from "../../../src/supervisor/operations/changes.ts";
-import { EventLogs } from "../../../src/supervisor/operations/event-logs.ts";
 import { atWork, type Credentials, type Kind } from "../../../src/supervisor/operations/kind.ts";
 import type { Operations, OperationsOptions } from "../../../src/supervisor/operations/operations.ts";
 import { keptRequest } from "../../../src/supervisor/operations/requests.ts";

@@ -10,7 +10,7 @@ import {
   Stream,
   WINDOW_BYTES_INITIAL,
 } from "../../../src/vm/agent/protocol.ts";
-import { done, exitPayload, failure, openAgent as open, SPEC, text } from "../../support/agent-script.ts";
+import { done, exitPayload, failure, openAgent as open, SPEC, text } from "../../support/guests/agent-script.ts";
 import { seededRandom } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 

@@ -18,8 +18,16 @@ import {
   Refusal,
   Stream,
 } from "../../../src/vm/agent/protocol.ts";
-import { done, exitPayload, failure, openAgent as open, problem, SPEC, text } from "../../support/agent-script.ts";
-import type { ScriptedAgent } from "../../support/scripted-peer.ts";
+import {
+  done,
+  exitPayload,
+  failure,
+  openAgent as open,
+  problem,
+  SPEC,
+  text,
+} from "../../support/guests/agent-script.ts";
+import type { ScriptedAgent } from "../../support/guests/scripted-peer.ts";
 import { turns } from "../../support/waiting.ts";
 
 const entropy = new Uint8Array(32);

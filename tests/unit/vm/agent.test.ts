@@ -1,6 +1,6 @@
 import { heapStats } from "bun:jsc";
 import { describe, expect, test } from "bun:test";
-import { parseGuestPathText } from "../../../src/domain/guest-path.ts";
+import { parseGuestPathText } from "../../../src/domain/tree/guest-path.ts";
 import {
   Agent,
   AgentClosedError,
@@ -22,9 +22,17 @@ import {
   TASKS_COUNT_MAX,
   WINDOW_BYTES_INITIAL,
 } from "../../../src/vm/agent/protocol.ts";
-import { done, exitPayload, failure, openAgent as open, problem, SPEC, text } from "../../support/agent-script.ts";
+import {
+  done,
+  exitPayload,
+  failure,
+  openAgent as open,
+  problem,
+  SPEC,
+  text,
+} from "../../support/guests/agent-script.ts";
+import { ScriptedAgent } from "../../support/guests/scripted-peer.ts";
 import { seededRandom } from "../../support/random.ts";
-import { ScriptedAgent } from "../../support/scripted-peer.ts";
 import { turns } from "../../support/waiting.ts";
 
 describe("greeting", () => {

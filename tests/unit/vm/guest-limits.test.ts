@@ -11,7 +11,7 @@ import {
   INPUT_WINDOW_BYTES_INITIAL,
   Refusal,
 } from "../../../src/vm/agent/protocol.ts";
-import { failure, SPEC, text } from "../../support/agent-script.ts";
+import { failure, SPEC, text } from "../../support/guests/agent-script.ts";
 import {
   accepted,
   ask,
@@ -22,7 +22,7 @@ import {
   openAddress,
   openName,
   typesOf,
-} from "../../support/guest-asks.ts";
+} from "../../support/guests/guest-asks.ts";
 import { turns, until } from "../../support/waiting.ts";
 
 describe("limits of what a guest asks for", () => {

@@ -14,7 +14,7 @@ import {
   Refusal,
   Stream,
 } from "../../../src/vm/agent/protocol.ts";
-import { done, failure, openAgent, text } from "../../support/agent-script.ts";
+import { done, failure, openAgent, text } from "../../support/guests/agent-script.ts";
 import {
   accepted,
   ask,
@@ -25,7 +25,7 @@ import {
   openAddress,
   openName,
   typesOf,
-} from "../../support/guest-asks.ts";
+} from "../../support/guests/guest-asks.ts";
 import { turns } from "../../support/waiting.ts";
 
 const NOTHING = new Uint8Array(0);

@@ -12,7 +12,7 @@ import {
   PROCESSES_COUNT_MAX,
   Stream,
 } from "../../../src/vm/agent/protocol.ts";
-import { exitPayload, failure, openAgent, SPEC } from "../../support/agent-script.ts";
+import { exitPayload, failure, openAgent, SPEC } from "../../support/guests/agent-script.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 

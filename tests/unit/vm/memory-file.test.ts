@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { seekHole } from "../../../src/system/libc.ts";
 import { createMemfd, SEALS_ALL } from "../../../src/vm/descriptors.ts";
 import { MEMORY_FILE_MAGIC, packMemory, type SealedFile, sealedCopy } from "../../../src/vm/qemu/memory-file.ts";
-import { sealsOf } from "../../support/seals.ts";
+import { sealsOf } from "../../support/guests/seals.ts";
 
 const MIB = 1_048_576;
 const PAGE_BYTES = 4096;

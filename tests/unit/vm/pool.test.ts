@@ -5,7 +5,7 @@ import { Pool, type PoolOptions } from "../../../src/vm/pool.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { type FakeMachine, FakeVmm } from "../../support/fake-vmm.ts";
+import { type FakeMachine, FakeVmm } from "../../support/guests/fake-vmm.ts";
 import { turns, until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;

@@ -6,7 +6,7 @@ import { silentLog } from "../../../src/log.ts";
 import { CommandError } from "../../../src/system/exec.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeOptions, probe } from "../../../src/vm/probe.ts";
 import { failureOf } from "../../support/failures.ts";
-import { FakeVmm, type Phase } from "../../support/fake-vmm.ts";
+import { FakeVmm, type Phase } from "../../support/guests/fake-vmm.ts";
 import { until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { Qmp, QmpClosedError, QmpError, type QmpEvent } from "../../../src/vm/qemu/qmp.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { MemoryChannel } from "../../support/scripted-peer.ts";
+import { MemoryChannel } from "../../support/guests/scripted-peer.ts";
 
 const GREETING = '{"QMP": {"version": {}, "capabilities": []}}\r\n';
 

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { silentLog } from "../../../src/log.ts";
 import { NoTemplateError, TemplateStore, templateShape } from "../../../src/vm/templates.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { type FakeTemplate, FakeVmm } from "../../support/fake-vmm.ts";
+import { type FakeTemplate, FakeVmm } from "../../support/guests/fake-vmm.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 const MIB = 1_048_576;

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { Client } from "../../../src/client/client.ts";
+import { MessageSocket } from "../../../src/client/connections/socket.ts";
 import { UnreachableError } from "../../../src/client/errors.ts";
-import { MessageSocket } from "../../../src/client/socket.ts";
 
 const MIB = 1_048_576;
 

@@ -8,8 +8,8 @@ import {
   GREP_MATCHES_COUNT_MAX,
   GREP_PATHS_COUNT_MAX,
   GREP_PATTERNS_COUNT_MAX,
-} from "../../../domain/grep.ts";
-import type { ByteString } from "../../../domain/guest-path.ts";
+} from "../../../domain/tree/grep.ts";
+import type { ByteString } from "../../../domain/tree/guest-path.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
 import { oneOf } from "../../wire-fields.ts";
 

@@ -1,5 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
-import type { ByteString } from "../../../domain/guest-path.ts";
+import type { ByteString } from "../../../domain/tree/guest-path.ts";
 import { BYTES_KEYWORD } from "../../query.ts";
 import { flag } from "./common.ts";
 

@@ -1,8 +1,8 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import type { ImageId } from "../../../domain/ids.ts";
-import { BRANCHES_COUNT_MAX } from "../../../domain/listing.ts";
 import { allows } from "../../../domain/scope.ts";
+import { BRANCHES_COUNT_MAX } from "../../../domain/tree/listing.ts";
 import type { BranchParts } from "../../../service/branches/branches.ts";
 import { prefersJson } from "../../accept.ts";
 import { JSON_TYPE, NDJSON_TYPE, respond } from "../../reply.ts";

@@ -1,7 +1,7 @@
 import { Elysia } from "elysia";
 import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
-import { LIMIT_DEFAULT } from "../../../domain/listing.ts";
+import { LIMIT_DEFAULT } from "../../../domain/tree/listing.ts";
 import type * as appliance from "../../../service/operator/appliance.ts";
 import { about, checked, jsonSpec } from "../../route.ts";
 import { Collection, FiguresQuery, HealthReport, Load, Space } from "../schema/operator.ts";

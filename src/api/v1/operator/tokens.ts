@@ -1,7 +1,7 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { isoTime } from "../../../domain/ids.ts";
-import { LIMIT_DEFAULT } from "../../../domain/listing.ts";
+import { LIMIT_DEFAULT } from "../../../domain/tree/listing.ts";
 import type { Token as StoredToken } from "../../../service/operator/tokens.ts";
 import type { Principal } from "../../../service/parts.ts";
 import { empty, json, respond } from "../../reply.ts";

@@ -1,5 +1,5 @@
 import { type Static, Type } from "@sinclair/typebox";
-import { GREP_BOUNDS, GREP_LINE_KINDS } from "../../../domain/grep.ts";
+import { GREP_BOUNDS, GREP_LINE_KINDS } from "../../../domain/tree/grep.ts";
 import { oneOf } from "../../wire-fields.ts";
 import { Timestamp } from "./common.ts";
 

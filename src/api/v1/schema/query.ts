@@ -1,5 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { SHA256_PATTERN } from "../../../domain/file.ts";
+import { UUID_PATTERN } from "../../../domain/ids.ts";
+import { TIME_BOUND_FORMS } from "../../../domain/text/time-bound.ts";
 import {
   GREP_CASES,
   GREP_CONTEXT_COUNT_MAX,
@@ -7,11 +9,9 @@ import {
   GREP_GLOBS_COUNT_MAX,
   GREP_PATHS_COUNT_MAX,
   GREP_PATTERNS_COUNT_MAX,
-} from "../../../domain/grep.ts";
-import type { ByteString } from "../../../domain/guest-path.ts";
-import { UUID_PATTERN } from "../../../domain/ids.ts";
-import { BRANCHES_COUNT_MAX } from "../../../domain/listing.ts";
-import { TIME_BOUND_FORMS } from "../../../domain/text/time-bound.ts";
+} from "../../../domain/tree/grep.ts";
+import type { ByteString } from "../../../domain/tree/guest-path.ts";
+import { BRANCHES_COUNT_MAX } from "../../../domain/tree/listing.ts";
 import { BYTES_KEYWORD, repeated } from "../../query.ts";
 import { Limit, Offset, OfProcess, oneOf, SinceEvent } from "../../wire-fields.ts";
 import { OperationKindSchema, OperationStatusSchema } from "./operations.ts";

@@ -1,9 +1,9 @@
 import type { RefObject } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
+import { SteadyAttachment } from "../../../client/connections/steady-attachment.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
 import type { ProcessName } from "../../../client/processes.ts";
-import { SteadyAttachment } from "../../../client/steady-attachment.ts";
 import { isFocusFree } from "../../browser/focus.ts";
 import { useColors, useTheme } from "../../browser/theme.ts";
 import { api } from "../../data/api.ts";

@@ -1,0 +1,122 @@
+import { given } from "../../domain/given.ts";
+import type { Client } from "../client.ts";
+import { UnreachableError } from "../errors.ts";
+import { type ProcessName, pathOf } from "../processes.ts";
+import { MessageSocket } from "./socket.ts";
+
+/** The channel protocol of Kubernetes: the first byte of each message says what follows. */
+const PROTOCOL = "v5.channel.k8s.io";
+const Channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4, close: 255 } as const;
+
+export interface AttachOptions {
+  /** true: every byte, and the process waits for this reader; false: what the log keeps */
+  readonly lossless?: boolean;
+  /** only output of events with greater ids; default is all */
+  readonly since?: number;
+  /** told of bytes of a stream that are missing */
+  readonly onDropped?: (stream: "stdout" | "stderr", bytes: number) => void;
+  /** told that all output up to an event was given; a lossless attachment has no such positions */
+  readonly onPosition?: (id: number) => void;
+  readonly signal?: AbortSignal;
+}
+
+/** A piece of output. */
+export interface AttachedOutput {
+  readonly stream: "stdout" | "stderr";
+  readonly bytes: Uint8Array;
+}
+
+/** What the appliance tells beside the output. */
+interface Status {
+  /** the process has ended: 128+n when signal n ended it */
+  readonly exit_code?: number;
+  /** all output up to this event was sent */
+  readonly position?: number;
+  /** bytes of a stream that nobody has kept */
+  readonly dropped?: { readonly stream: "stdout" | "stderr"; readonly bytes: number };
+  /** something was not done, or the end of the process is not known */
+  readonly error?: { readonly message: string };
+}
+
+/** Closes of a connection that is not meant to end: it broke off, or the appliance is going away. */
+const BROKEN_CODES: ReadonlySet<number> = new Set([1001, 1006, 1012]);
+
+/** What a session needs of an attachment. */
+export type AttachedStreams = Pick<Attachment, "exitCode" | "output" | "type" | "resize" | typeof Symbol.dispose>;
+
+/** The streams of a process, also of one that has not begun. Leaving it leaves the process as it is. */
+export class Attachment implements Disposable {
+  readonly #socket: MessageSocket;
+  readonly #on: Pick<AttachOptions, "onDropped" | "onPosition">;
+  #exitCode: number | null = null;
+
+  private constructor(socket: MessageSocket, on: Pick<AttachOptions, "onDropped" | "onPosition">) {
+    this.#socket = socket;
+    this.#on = on;
+  }
+
+  /** @throws ResponseError, UnreachableError, the reason of `signal` */
+  static async open(
+    client: Client,
+    process: ProcessName,
+    { lossless, since, signal, ...on }: AttachOptions = {},
+  ): Promise<Attachment> {
+    const socket = await MessageSocket.open(client, `${pathOf(process)}/attach`, {
+      protocols: [PROTOCOL],
+      query: { lossless, since, positions: on.onPosition === undefined ? undefined : true },
+      ...given({ signal }),
+    });
+    return new Attachment(socket, on);
+  }
+
+  /** Of the process, 128+n when signal n ended it; null as long as its output was not read to the end. */
+  get exitCode(): number | null {
+    return this.#exitCode;
+  }
+
+  /** True when the connection is lost: another one can go on where this one was. */
+  get isBroken(): boolean {
+    return BROKEN_CODES.has(this.#socket.end?.code ?? 0);
+  }
+
+  /** Output as it comes, to the end of the process. @throws UnreachableError when it breaks off before */
+  async *output(): AsyncGenerator<AttachedOutput, void, undefined> {
+    let problem = "";
+    for await (const message of this.#socket.messages()) {
+      const bytes = message.subarray(1);
+      if (message[0] === Channel.stdout && bytes.byteLength > 0) yield { stream: "stdout", bytes };
+      else if (message[0] === Channel.stderr && bytes.byteLength > 0) yield { stream: "stderr", bytes };
+      else if (message[0] === Channel.status) {
+        const { exit_code: exitCode, position, dropped, error } = JSON.parse(new TextDecoder().decode(bytes)) as Status;
+        if (exitCode !== undefined) this.#exitCode = exitCode;
+        if (position !== undefined) this.#on.onPosition?.(position);
+        if (dropped !== undefined) this.#on.onDropped?.(dropped.stream, dropped.bytes);
+        problem = error?.message ?? problem;
+      }
+    }
+    const { end } = this.#socket;
+    if (this.#exitCode === null && end !== null)
+      throw new UnreachableError(problem || `it was closed with ${end.code}`);
+  }
+
+  /** Sends what was typed: more at a time than a person types belongs to `streamInput`. */
+  type(bytes: Uint8Array): void {
+    this.#socket.send(channelMessage(Channel.stdin, bytes));
+  }
+
+  resize({ rows, cols }: { readonly rows: number; readonly cols: number }): void {
+    const size = JSON.stringify({ Width: cols, Height: rows });
+    this.#socket.send(channelMessage(Channel.resize, new TextEncoder().encode(size)));
+  }
+
+  [Symbol.dispose](): void {
+    this.#socket[Symbol.dispose]();
+  }
+}
+
+function channelMessage(channel: number, bytes: Uint8Array): Uint8Array<ArrayBuffer> {
+  const message = new Uint8Array(1 + bytes.byteLength);
+  message[0] = channel;
+  message.set(bytes, 1);
+  return message;
+}

@@ -1,0 +1,92 @@
+import { ByteCredit } from "../../domain/bytes/byte-credit.ts";
+import { given } from "../../domain/given.ts";
+import type { Client } from "../client.ts";
+import { UnreachableError } from "../errors.ts";
+import { MessageSocket } from "./socket.ts";
+
+/** Subprotocol in which each side tells its end, and what it has taken. */
+const PROTOCOL = "v2.port.coppice";
+/** `taken` is sent after this many further `bytes`: small against the window, so that the guest need not wait. */
+const TAKEN_STEP_BYTES = 65_536;
+const END = JSON.stringify({ end: true });
+const CLOSE_NORMAL = 1000;
+
+interface PortMessage {
+  /** bytes that each side may send before they are taken */
+  readonly window?: number;
+  /** bytes that were taken so far */
+  readonly taken?: number;
+  readonly end?: boolean;
+}
+
+/** A connection to a TCP port of a running instance. Both directions end on their own. */
+export class PortConnection implements Disposable {
+  readonly #socket: MessageSocket;
+  readonly #credit: ByteCredit;
+
+  private constructor(socket: MessageSocket, credit: ByteCredit) {
+    this.#socket = socket;
+    this.#credit = credit;
+    void socket.closed.then(() => credit.close());
+  }
+
+  /** @throws ResponseError `conflict` when nothing listens on the port or the instance is not running; UnreachableError */
+  static async open(client: Client, instance: string, port: number, signal?: AbortSignal): Promise<PortConnection> {
+    const credit = new ByteCredit();
+    // Messages may come before the socket has a name here.
+    const ended = Promise.withResolvers<void>();
+    const socket = await MessageSocket.open(client, `/instances/${encodeURIComponent(instance)}/ports/${port}`, {
+      protocols: [PROTOCOL],
+      ...given({ signal }),
+      onText(text) {
+        const { window, taken, end } = JSON.parse(text) as PortMessage;
+        if (window !== undefined) credit.open(window);
+        if (taken !== undefined) credit.take(taken);
+        if (end === true) ended.resolve();
+      },
+    });
+    void ended.promise.then(() => socket.complete());
+    return new PortConnection(socket, credit);
+  }
+
+  /** What the guest's program sends, to its end; it waits for a reader that is slow. @throws UnreachableError when the connection was reset or is lost */
+  async *chunks(): AsyncGenerator<Uint8Array, void, undefined> {
+    let takenBytes = 0;
+    let toldBytes = 0;
+    for await (const chunk of this.#socket.messages()) {
+      yield chunk;
+      takenBytes += chunk.byteLength;
+      if (takenBytes - toldBytes < TAKEN_STEP_BYTES) continue;
+      this.#socket.send(JSON.stringify({ taken: takenBytes }));
+      toldBytes = takenBytes;
+    }
+    const { end } = this.#socket;
+    if (end !== null && end.code !== CLOSE_NORMAL) throw new UnreachableError(end.reason);
+  }
+
+  /** Resolves when all of it is on its way; false when nobody takes it any more. */
+  async write(bytes: Uint8Array): Promise<boolean> {
+    for (let rest = bytes; rest.byteLength > 0; ) {
+      const piece = rest.slice(0, await this.#credit.some());
+      if (piece.byteLength === 0) return false;
+      this.#credit.spend(piece.byteLength);
+      this.#socket.send(piece);
+      rest = rest.subarray(piece.byteLength);
+    }
+    return true;
+  }
+
+  /** Nothing more is written. */
+  end(): void {
+    this.#socket.send(END);
+  }
+
+  /** Resolves when the connection has ended in both directions, or is lost. */
+  async ended(): Promise<void> {
+    await this.#socket.closed;
+  }
+
+  [Symbol.dispose](): void {
+    this.#socket[Symbol.dispose]();
+  }
+}

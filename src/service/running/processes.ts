@@ -1,0 +1,224 @@
+import { imageDefaults } from "../../db/images/images.ts";
+import type { OperationRow } from "../../db/operations.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { OperationId } from "../../domain/ids.ts";
+import { NO_DEFAULTS, onImage } from "../../domain/image-defaults.ts";
+import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
+import { isTerminal } from "../../domain/operation.ts";
+import type { OutputStream } from "../../domain/output.ts";
+import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../../domain/spawn.ts";
+import type { ScanRequest } from "../../storage/events/event-logs.ts";
+import type { EventPosition } from "../../storage/events/reader.ts";
+import type { OutputVisitor, ScannedEvent } from "../../storage/events/scan.ts";
+import { openProcessOutput } from "../../storage/outputs.ts";
+import type { InstanceProcess } from "../../supervisor/instance/running-instance.ts";
+import { type CHANGES, type Changed, change } from "../change.ts";
+import type { Principal, ServiceParts } from "../parts.ts";
+import { type Attachment, type AttachRequest, attach } from "./attach.ts";
+import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
+import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
+
+/** A process of an instance, according to the event log. Times are in ns since the epoch. */
+export interface Process {
+  readonly spid: number;
+  /** "lost": the machine or the host failed before the end of the process was known */
+  readonly state: "running" | "ended" | "lost";
+  readonly startedNs: bigint;
+  readonly endedNs: bigint | null;
+  readonly spawn: LogEventData["spawn"];
+  /** null until it has ended */
+  readonly exit: LogEventData["exit"] | null;
+}
+
+/** A process with the state of its outputs. */
+export interface ProcessDetails extends Process {
+  readonly outputs: Readonly<Record<OutputStream, { readonly bytes: number; readonly truncated: boolean }>>;
+  /** of its first event in the log */
+  readonly from: EventPosition;
+}
+
+export interface ProcessPage {
+  readonly id: OperationId;
+  readonly limit: number;
+  readonly offset: number;
+  readonly signal: AbortSignal;
+}
+
+/** Bytes for the standard input of a process. */
+export interface InputRequest extends ProcessName {
+  readonly content: AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+  /** true: close the input after the bytes */
+  readonly close: boolean;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * The processes of an instance. All functions throw ApiError `not_found` when the instance or the process does not exist;
+ * those that change something throw `conflict` when the instance is not running, or the process has ended.
+ */
+export interface ProcessUseCases {
+  /**
+   * Starts a process beside the command of a running instance, and returns its number.
+   * @param signal gives the start up while it waits for the guest to take it
+   * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run, or too many starts
+   *   of the account wait for their guests; the reason of `signal`
+   */
+  start(principal: Principal, id: OperationId, request: CommandInput, signal: AbortSignal): Promise<Changed<number>>;
+  /** A page of the running and ended processes, in the order of their starts. */
+  list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
+  get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
+  /**
+   * Opens the outputs of a process so far. `process` must come from `get`.
+   * @throws ApiError as `Accounts.wait` does
+   */
+  outputs(principal: Principal, id: OperationId, process: ProcessDetails, signal: AbortSignal): Promise<Outputs>;
+  /**
+   * Writes to the standard input of a process, as fast as it reads.
+   * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
+   */
+  write(principal: Principal, request: InputRequest): Promise<Changed<void>>;
+  /** Sends a signal to the process group of a process. */
+  signal(principal: Principal, name: ProcessName, signal: number): Changed<void>;
+  /** Attaches a client to a process, as `attach` does. */
+  attach(principal: Principal, request: AttachRequest): Promise<Changed<Attachment>>;
+  /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
+  resize(principal: Principal, name: ProcessName, size: TerminalSize): Changed<void>;
+}
+
+export function processUseCases(parts: ServiceParts): ProcessUseCases {
+  const { instances, limits, layout, accounts } = parts;
+  return {
+    async start(principal, id, request, signal) {
+      const { status, imageId } = requireInstance(parts, principal, id);
+      const checked = checkProcess(request);
+      // An instance that is not running may have lost its image.
+      const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db.orm, imageId) : NO_DEFAULTS;
+      const command = onImage(checked, defaults);
+      const timeoutMs =
+        request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
+      using _start = accounts.take(principal.accountId, "processStarts");
+      return await change(
+        parts,
+        principal,
+        { noun: "process", verb: "start", id: (spid) => `${id}/${spid}` },
+        async () => {
+          const spid = await instances.exec(id, command, { timeoutMs, defaults, signal });
+          if (spid === null) throw notRunning(status);
+          return spid;
+        },
+      );
+    },
+    async list(principal, { id, limit, offset, signal }) {
+      const row = requireInstance(parts, principal, id);
+      using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
+      const page = new Map<number, Process>();
+      let [count, runningCount] = [0, 0];
+      for await (const event of scanned(parts, row, { first: 0, onOutput: () => undefined, signal })) {
+        if (event.type === "spawn") count += 1;
+        const isWanted = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
+        if (!isWanted) continue;
+        take(page, event);
+        if (event.type === "spawn") runningCount += 1;
+        if (event.type === "exit") runningCount -= 1;
+        if (page.size === limit && runningCount === 0) break;
+      }
+      return [...page.values()].map((process) => settled(process, row));
+    },
+    async get(principal, { id, spid }, signal) {
+      const row = requireInstance(parts, principal, id);
+      using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
+      const found = new Map<number, Process>();
+      const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
+      let from: EventPosition | undefined;
+      const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
+        if (ofSpid !== spid) return;
+        from ??= { id: eventId, offset };
+        outputs[stream].bytes += bytes;
+      };
+      for await (const event of scanned(parts, row, { first: instances.firstEventOf(id, spid), onOutput, signal })) {
+        if (event.spid !== spid) continue;
+        if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
+        take(found, event);
+        if (event.type === "truncated") outputs[dataOf<"truncated">(event).stream].truncated = true;
+        if (event.type === "exit") break;
+      }
+      const process = found.get(spid);
+      if (process === undefined || from === undefined) throw noSuchProcess(spid);
+      return { ...settled(process, row), outputs, from };
+    },
+    outputs(principal, id, { spid, outputs, from }, signal) {
+      const source: OutputSource = {
+        bytes: { stdout: outputs.stdout.bytes, stderr: outputs.stderr.bytes },
+        open: (stream) => openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes, from }),
+      };
+      return openOutputs(parts, principal, source, signal);
+    },
+    async write(principal, { content, close, signal, ...name }) {
+      return await change(parts, principal, processChange("write", name), async () => {
+        const { input } = requireProcess(parts, principal, name);
+        await input.writeAll(content, signal);
+        if (close) await input.close(signal);
+      });
+    },
+    signal(principal, name, signal) {
+      return change(parts, principal, processChange("signal", name), () => {
+        requireProcess(parts, principal, name).signal(signal, { group: true });
+      });
+    },
+    attach: (principal, request) =>
+      change(parts, principal, processChange("attach", request), () => attach(parts, principal, request)),
+    resize: (principal, name, size) =>
+      change(parts, principal, processChange("resize", name), () => {
+        resizeTerminal(requireProcess(parts, principal, name), size);
+      }),
+  };
+}
+
+function processChange<Verb extends (typeof CHANGES)["process"][number]>(verb: Verb, { id, spid }: ProcessName) {
+  return { noun: "process", verb, id: `${id}/${spid}` } as const;
+}
+
+interface Search extends Pick<ScanRequest, "first" | "onOutput"> {
+  readonly signal: AbortSignal;
+}
+
+/** The events of an instance until now, without outputs. @throws the reason of `signal` */
+async function* scanned(
+  { eventLogs }: ServiceParts,
+  { id, status }: OperationRow,
+  { first, onOutput, signal }: Search,
+): AsyncGenerator<ScannedEvent, void, undefined> {
+  for await (const events of eventLogs.scan(id, { first, hasEnded: isTerminal(status), onOutput })) {
+    signal.throwIfAborted();
+    yield* events;
+  }
+}
+
+/** Updates the processes in `found` by an event about a start or an end. */
+function take(found: Map<number, Process>, event: LogEvent): void {
+  const { spid, type, timeNs } = event;
+  if (spid === null) return;
+  if (type === "spawn") {
+    const spawn = dataOf<"spawn">(event);
+    found.set(spid, { spid, state: "running", startedNs: timeNs, endedNs: null, spawn, exit: null });
+  }
+  const process = found.get(spid);
+  if (type !== "exit" || process === undefined) return;
+  found.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
+}
+
+/** Marks a process as lost when its instance has ended, but the log does not have the end of the process. */
+function settled(found: Process, { status }: OperationRow): Process {
+  return found.state === "running" && isTerminal(status) ? { ...found, state: "lost" } : found;
+}
+
+/** A running process. @throws ApiError `not_found`, `conflict` */
+function requireProcess(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): InstanceProcess {
+  const { status } = requireInstance(parts, principal, id);
+  const instance = parts.instances.find(id);
+  if (instance === null) throw notRunning(status);
+  const process = instance.process(spid);
+  if (process !== null) return process;
+  if (!instance.hasHad(spid)) throw noSuchProcess(spid);
+  throw new ApiError("conflict", spid === Spid.command ? "the command has ended" : "the process has ended", { spid });
+}

@@ -1,0 +1,287 @@
+import type { OperationId } from "../../domain/ids.ts";
+import type { LogEvent } from "../../domain/log-event.ts";
+import type { YieldingTurns } from "../../system/yielding-turns.ts";
+import type { EventFile } from "./event-file.ts";
+import { type EventPosition, EventReader, FIRST_POSITION } from "./reader.ts";
+import type { EventWriter } from "./writer.ts";
+
+/** A reader that is at most so many `bytes` behind the writer finds them in the page cache, and reads without a thread. */
+const NEAR_BYTES_MAX = 1_048_576;
+/** A piece of more `bytes` is long enough for further readers, even if there is more to read. */
+const SHORT_BYTES_MAX = 32_768;
+/**
+ * Number of pieces that are kept for further readers, of all logs together and of one log. A piece has at most 96 KiB, and its
+ * frames have as much. Followers of one log are close together, and what is kept for long costs several times its size: the
+ * collector lets garbage grow in proportion to what is in use.
+ */
+const SHARED_PIECES_COUNT_MAX = 32;
+const LOG_PIECES_COUNT_MAX = 8;
+
+/** Events that were read at once, and the position of the next one. */
+interface Piece {
+  readonly events: readonly LogEvent[];
+  readonly next: EventPosition;
+}
+
+/** A piece, or the read of it in a thread. */
+type Reading = Piece | Promise<Piece>;
+
+/** A log that has a writer or readers. */
+export interface Feed {
+  readonly id: OperationId;
+  writer: EventWriter | null;
+  /** the file of an operation that had ended before; null when there is a writer, or no file */
+  file: EventFile | null;
+  /** true when no event will follow */
+  isOver: boolean;
+  usersCount: number;
+  readersCount: number;
+  /** how often more could be read, or nothing more was to follow */
+  changesCount: number;
+  /** called, once, at the next change */
+  readonly waiting: Set<() => void>;
+}
+
+/** Tells the readers who wait that there is a change. */
+export function wake(feed: Feed): void {
+  feed.changesCount += 1;
+  const waiting = [...feed.waiting];
+  feed.waiting.clear();
+  for (const waiter of waiting) waiter();
+}
+
+/** Followers of one log are usually at the same position: one of them reads a piece, and the others get the same one. */
+export class SharedPieces {
+  readonly #pieces = new Map<string, Reading>();
+
+  /** The piece at a position; null when it is not known. */
+  get({ id }: Feed, { offset }: EventPosition): Reading | null {
+    const key = `${id} ${offset}`;
+    const known = this.#pieces.get(key);
+    if (known === undefined) return null;
+    // The pieces that readers want are kept, not those that were read last.
+    this.#pieces.delete(key);
+    this.#pieces.set(key, known);
+    return known;
+  }
+
+  /** Shares a piece, unless it is empty: more can be there later. */
+  add(feed: Feed, position: EventPosition, reading: Reading): void {
+    if (!(reading instanceof Promise) && reading.events.length === 0) return;
+    this.#pieces.set(`${feed.id} ${position.offset}`, reading);
+    const keys = [...this.#pieces.keys()];
+    const own = keys.filter((key) => key.startsWith(feed.id));
+    const [oldestOwn] = own.length > LOG_PIECES_COUNT_MAX ? own : [];
+    const [oldest] = keys.length > SHARED_PIECES_COUNT_MAX ? keys : [];
+    const surplus = oldestOwn ?? oldest;
+    if (surplus !== undefined) this.#pieces.delete(surplus);
+    if (!(reading instanceof Promise)) return;
+    const settle = (piece: Piece | null) => {
+      const isLatest = this.#pieces.get(`${feed.id} ${position.offset}`) === reading;
+      this.forget(feed, position, reading);
+      if (isLatest && piece !== null) this.add(feed, position, piece);
+    };
+    reading.then(settle, () => settle(null));
+  }
+
+  /** Shares that piece no longer. */
+  forget({ id }: Feed, { offset }: EventPosition, reading: Reading): void {
+    const key = `${id} ${offset}`;
+    if (this.#pieces.get(key) === reading) this.#pieces.delete(key);
+  }
+}
+
+/** Events of a piece, or the read of them in a thread. */
+type Reads = readonly LogEvent[] | Promise<readonly LogEvent[]>;
+
+/** What all readers share. */
+interface ReaderParts {
+  readonly shared: SharedPieces;
+  readonly turns: YieldingTurns;
+}
+
+/** Reads one log for one client, piece by piece. */
+export class LogReader implements Disposable {
+  readonly #feed: Feed;
+  readonly #shared: SharedPieces;
+  readonly #turns: YieldingTurns;
+  readonly #onLeave: () => void;
+  readonly #since: number;
+  #position: EventPosition | null = null;
+  #seenCount: number;
+  #signal: AbortSignal | null = null;
+  /** the wait for a change */
+  #wait: PromiseWithResolvers<void> | null = null;
+  /** made once, because hundreds of followers wait for each line */
+  readonly #onTurn = () => this.#begin();
+  readonly #onChange = () => this.#turns.call(this.#feed, this.#onTurn);
+  /** true when the turn of the next read has come */
+  #hasTurn = false;
+  #isReading = false;
+  readonly #reading: Disposable = { [Symbol.dispose]: () => this.#endRead() };
+  #hasLeft = false;
+
+  constructor(feed: Feed, { shared, turns }: ReaderParts, since: number, onLeave: () => void) {
+    this.#feed = feed;
+    this.#shared = shared;
+    this.#turns = turns;
+    this.#since = since;
+    this.#onLeave = onLeave;
+    this.#seenCount = feed.changesCount;
+  }
+
+  /** True when no event will follow those that can be read now, and after disposal. */
+  get isOver(): boolean {
+    return this.#hasLeft || this.#feed.isOver;
+  }
+
+  /** Id of the event after those that were read. */
+  get nextId(): number {
+    return this.#position?.id ?? 0;
+  }
+
+  /**
+   * Resolves when there is more to read than `next` has found, or no event will follow. `next` should follow at once.
+   * Undefined: that is so now.
+   * @throws the reason of `signal`
+   */
+  changed(signal: AbortSignal): Promise<void> | undefined {
+    if (this.isOver || this.#seenCount !== this.#feed.changesCount) return undefined;
+    signal.throwIfAborted();
+    // One listener for all waits.
+    if (this.#signal !== signal) signal.addEventListener("abort", () => this.#fail(signal.reason), { once: true });
+    this.#signal = signal;
+    this.#wait = Promise.withResolvers<void>();
+    this.#feed.waiting.add(this.#onChange);
+    return this.#wait.promise;
+  }
+
+  /**
+   * The next events, at most 96 KiB; empty when no more can be read now, and after disposal. It is a promise only when it
+   * must wait: promises for each line and each of hundreds of followers would be most of the garbage of the process.
+   */
+  next(): readonly LogEvent[] | Promise<readonly LogEvent[]> {
+    // Its use of the log is over, and must be given back only once.
+    if (this.#hasLeft) return [];
+    if (this.#hasAll()) {
+      this.#hasTurn = false;
+      this.#seenCount = this.#feed.changesCount;
+      return [];
+    }
+    const turn = this.#turn();
+    if (turn !== undefined) return this.#nextAfter(turn);
+    const found = this.#read();
+    const wanted = found instanceof Promise ? null : this.#wanted(found);
+    return wanted ?? this.#nextAfter(found);
+  }
+
+  async #nextAfter(pending: Promise<void> | Reads): Promise<readonly LogEvent[]> {
+    this.#isReading = true;
+    using _read = this.#reading;
+    let found = await pending;
+    while (!this.#hasLeft) {
+      const wanted = found === undefined ? null : this.#wanted(found);
+      if (wanted !== null) return wanted;
+      if (found !== undefined) await this.#turn();
+      found = this.#hasLeft ? [] : await this.#read();
+    }
+    return [];
+  }
+
+  /** Idempotent. */
+  [Symbol.dispose](): void {
+    if (this.#hasLeft) return;
+    this.#hasLeft = true;
+    // A pending read still needs the file.
+    if (!this.#isReading) this.#onLeave();
+    this.#begin();
+  }
+
+  /** Ends the wait for a change. */
+  #begin(): void {
+    this.#hasTurn = true;
+    this.#feed.waiting.delete(this.#onChange);
+    this.#wait?.resolve();
+    this.#wait = null;
+  }
+
+  #fail(reason: unknown): void {
+    this.#feed.waiting.delete(this.#onChange);
+    this.#wait?.reject(reason);
+    this.#wait = null;
+  }
+
+  #turn(): Promise<void> | undefined {
+    const turn = this.#hasTurn ? undefined : this.#turns.take(this.#feed);
+    this.#hasTurn = false;
+    return turn;
+  }
+
+  /** True when it has read what the writer has written, so that a turn would be wasted. */
+  #hasAll(): boolean {
+    const { writer } = this.#feed;
+    return writer !== null && this.#position?.offset === writer.writtenBytes;
+  }
+
+  #read(): Reads {
+    this.#seenCount = this.#feed.changesCount;
+    return this.#piece();
+  }
+
+  /** The events of a piece that are wanted; null when none of them is. */
+  #wanted(events: readonly LogEvent[]): readonly LogEvent[] | null {
+    const [first] = events;
+    if (first === undefined || first.id > this.#since) return events;
+    const wanted = events.filter(({ id }) => id > this.#since);
+    return wanted.length > 0 ? wanted : null;
+  }
+
+  #endRead(): void {
+    this.#isReading = false;
+    if (this.#hasLeft) this.#onLeave();
+  }
+
+  /** Not a promise when the piece needs no thread: followers take many, most of which another one has read. */
+  #piece(): Reads {
+    const { writer } = this.#feed;
+    const file = writer === null ? this.#feed.file : writer.file;
+    if (file === null) return [];
+    this.#position ??= writer?.index.before(this.#since + 1) ?? FIRST_POSITION;
+    const known = this.#shared.get(this.#feed, this.#position);
+    const reading = known ?? this.#share(file, this.#position);
+    if (reading instanceof Promise) return this.#later(reading);
+    if (known === null || !this.#hasMore(reading)) return this.#take(reading);
+    this.#shared.forget(this.#feed, this.#position, reading);
+    return this.#piece();
+  }
+
+  async #later(reading: Promise<Piece>): Promise<readonly LogEvent[]> {
+    return this.#take(await reading);
+  }
+
+  #take({ events, next }: Piece): readonly LogEvent[] {
+    this.#position = next;
+    return events;
+  }
+
+  /** True when a short piece was read before the log grew: many short ones would take longer than a longer one. */
+  #hasMore({ next }: Piece): boolean {
+    const { writer } = this.#feed;
+    const bytes = next.offset - (this.#position?.offset ?? 0);
+    return writer !== null && next.offset < writer.writtenBytes && bytes < SHORT_BYTES_MAX;
+  }
+
+  #share(file: EventFile, position: EventPosition): Reading {
+    const reading = this.#pieceOf(file, position);
+    if (this.#feed.readersCount > 1) this.#shared.add(this.#feed, position, reading);
+    return reading;
+  }
+
+  #pieceOf(file: EventFile, position: EventPosition): Reading {
+    const reader = new EventReader(file, position);
+    const endBytes = this.#feed.writer?.writtenBytes ?? file.sizeBytes;
+    const isNear = this.#feed.writer !== null && endBytes - position.offset <= NEAR_BYTES_MAX;
+    if (isNear) return { events: reader.nextNow(endBytes), next: reader.position };
+    return reader.next(endBytes).then((events) => ({ events, next: reader.position }));
+  }
+}

@@ -1,0 +1,370 @@
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync } from "node:fs";
+import type { Socket } from "node:net";
+import { join, resolve } from "node:path";
+import {
+  AgentFrame,
+  FRAME_HEADER_BYTES,
+  FRAME_PAYLOAD_BYTES_MAX,
+  HostFrame,
+  PROTOCOL_VERSION,
+  SYNC_ENTROPY_BYTES,
+} from "../../../src/vm/agent/protocol.ts";
+import { deadline, pause } from "../waiting.ts";
+
+const ROOT = resolve(import.meta.dir, "../../..");
+/** The program that `buildNativeAgent` makes. */
+export const NATIVE_AGENT = join(ROOT, "build/agent/agent-native");
+const BUILD_TIMEOUT_MS = 120_000;
+const FRAME_TIMEOUT_MS = 20_000;
+const EXIT_TIMEOUT_MS = 20_000;
+/** Exit statuses of the agent: the host closed the stream, or sent malformed frames. */
+export const EXIT_CLOSED = 0;
+export const EXIT_REFUSED = 3;
+
+export interface Frame {
+  readonly type: number;
+  readonly session: number;
+  readonly payload: Buffer;
+}
+
+export interface Ended {
+  readonly code: number | null;
+  readonly signal: string | null;
+}
+
+export function u16(value: number): Buffer {
+  const bytes = Buffer.alloc(2);
+  bytes.writeUInt16LE(value);
+  return bytes;
+}
+
+export function u32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+}
+
+export function u64(value: bigint | number): Buffer {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+}
+
+export function frame(type: number, session: number, ...payload: readonly Uint8Array[]): Buffer {
+  const bytes = Buffer.concat(payload);
+  return Buffer.concat([u32(bytes.length), u16(type), u16(0), u32(session), bytes]);
+}
+
+export function syncFrame(nonce = 1n): Buffer {
+  const now = BigInt(Date.now()) * 1_000_000n;
+  return frame(
+    HostFrame.sync,
+    0,
+    u32(PROTOCOL_VERSION),
+    u32(0),
+    u64(nonce),
+    u64(now),
+    Buffer.alloc(SYNC_ENTROPY_BYTES, 7),
+  );
+}
+
+/** Fields of EXEC_OPEN besides the specification's size; without any, it is a plain command as root. */
+export interface ExecHead {
+  readonly flags?: number;
+  readonly timeoutMs?: number | bigint;
+  readonly beside?: number;
+  readonly uid?: number;
+  readonly gid?: number;
+  readonly rows?: number;
+  readonly columns?: number;
+}
+
+export function execOpen(session: number, specBytes: number, head: ExecHead = {}): Buffer {
+  const words = [head.beside ?? 0, head.uid ?? 0, head.gid ?? 0].map(u32);
+  const size = [u16(head.rows ?? 0), u16(head.columns ?? 0)];
+  const first = [u32(specBytes), u32(head.flags ?? 0), u64(head.timeoutMs ?? 15_000)];
+  return frame(HostFrame.execOpen, session, ...first, ...words, ...size);
+}
+
+export function putOpen(session: number, path: string | Uint8Array, sizeBytes: number | bigint, mode = 0o644): Buffer {
+  return frame(HostFrame.putOpen, session, u32(mode), u32(0), u32(0), u32(0), u64(sizeBytes), Buffer.from(path));
+}
+
+export function signalFrame(session: number, number: number, flags = 0): Buffer {
+  return frame(HostFrame.signal, session, u32(number), u32(flags));
+}
+
+export interface ExecRequest extends Omit<ExecHead, "flags" | "timeoutMs"> {
+  readonly argv: readonly (string | Uint8Array)[];
+  readonly env?: readonly string[];
+  readonly cwd?: string;
+  readonly hostname?: string;
+  readonly timeoutMs?: number;
+  readonly stdin?: boolean;
+  /** with `rows` and `columns` */
+  readonly terminal?: boolean;
+}
+
+export function execSpec(request: ExecRequest): Buffer {
+  const text = (value: string | Uint8Array): Buffer => {
+    const bytes = Buffer.from(value);
+    return Buffer.concat([u32(bytes.length), bytes]);
+  };
+  const env = request.env ?? ["PATH=/usr/bin:/bin"];
+  const head = [text(request.hostname ?? "box"), text(request.cwd ?? "/"), u32(request.argv.length)];
+  return Buffer.concat([...head, ...request.argv.map(text), u32(env.length), ...env.map(text)]);
+}
+
+/** The frames that start a command, the specification in pieces of `pieceBytes`. */
+export function execFrames(session: number, request: ExecRequest, pieceBytes = 65_536): Buffer {
+  const spec = execSpec(request);
+  const flags = (request.stdin === true ? 1 : 0) | (request.terminal === true ? 2 : 0);
+  const frames = [execOpen(session, spec.length, { ...request, flags })];
+  for (let at = 0; at < spec.length; at += pieceBytes) {
+    frames.push(frame(HostFrame.execSpec, session, spec.subarray(at, at + pieceBytes)));
+  }
+  return Buffer.concat(frames);
+}
+
+let built: Promise<void> | null = null;
+
+/** Builds the agent with sanitizers, once for all tests of a process. */
+export function buildNativeAgent(): Promise<void> {
+  built ??= new Promise((done, fail) => {
+    const make = spawn("make", ["-s", "-C", "vm-assets/agent", "native"], {
+      cwd: ROOT,
+      stdio: ["ignore", "ignore", "inherit"],
+      timeout: BUILD_TIMEOUT_MS,
+    });
+    make.on("error", fail);
+    make.on("exit", (code) => (code === 0 ? done() : fail(new Error(`the native agent does not build: make ${code}`))));
+  });
+  return built;
+}
+
+/** The agent's native build on the other end of a socket, with a directory that stands for its disks. */
+export class NativeAgent implements AsyncDisposable {
+  /** holds l/00/upper, s/upper and r */
+  readonly directory: string;
+  readonly exited: Promise<Ended>;
+  readonly #child: ChildProcess;
+  readonly #socket: Socket;
+  #received = Buffer.alloc(0);
+  #closed = false;
+  #wake: (() => void) | null = null;
+
+  private constructor(directory: string) {
+    this.directory = directory;
+    const log = `log_path=${join(directory, "sanitizer")}`;
+    this.#child = spawn(NATIVE_AGENT, ["3", directory], {
+      stdio: ["ignore", "ignore", "ignore", "pipe"],
+      env: { PATH: "/usr/bin:/bin", ASAN_OPTIONS: `${log}:detect_leaks=0`, UBSAN_OPTIONS: `${log}:print_stacktrace=1` },
+    });
+    this.exited = new Promise((done, fail) => {
+      this.#child.on("error", fail);
+      this.#child.on("exit", (code, signal) => done({ code, signal }));
+    });
+    this.#socket = this.#child.stdio[3] as Socket;
+    this.#socket.on("data", (chunk: Buffer) => {
+      this.#received = Buffer.concat([this.#received, chunk]);
+      this.#wake?.();
+    });
+    const close = () => {
+      this.#closed = true;
+      this.#wake?.();
+    };
+    this.#socket.on("close", close);
+    // EPIPE and ECONNRESET: the agent refused its input, as its exit status tells.
+    this.#socket.on("error", close);
+  }
+
+  /** Starts an agent and takes its HELLO. `prepare` may add to its directory before. */
+  static async start(prepare: (directory: string) => void = () => undefined): Promise<NativeAgent> {
+    await buildNativeAgent();
+    // Beside the program, and not in /tmp: a tmpfs reports no extents.
+    const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
+    for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
+    prepare(directory);
+    const agent = new NativeAgent(directory);
+    const hello = await agent.next();
+    if (hello.type !== AgentFrame.hello) throw new Error(`the first frame is of type ${hello.type}`);
+    return agent;
+  }
+
+  /** An agent after SYNC and MOUNT. */
+  static async mounted(): Promise<NativeAgent> {
+    const agent = await NativeAgent.start();
+    agent.send(syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1)));
+    for (const type of [AgentFrame.synced, AgentFrame.done]) {
+      const answer = await agent.next();
+      if (answer.type !== type) throw new Error(`a frame of type ${answer.type}: ${answer.payload.toString("latin1")}`);
+    }
+    return agent;
+  }
+
+  send(...bytes: readonly Uint8Array[]): void {
+    if (!this.#closed) this.#socket.write(Buffer.concat(bytes));
+  }
+
+  /** Sends and waits until the kernel has taken it. */
+  async flush(bytes: Uint8Array): Promise<void> {
+    await new Promise<void>((done) => this.#socket.write(bytes, () => done()));
+  }
+
+  /** Stops reading what the agent sends. */
+  pause(): void {
+    this.#socket.pause();
+  }
+
+  resume(): void {
+    this.#socket.resume();
+  }
+
+  /** The next frame that is no log line. @throws Error when none comes in time, or the stream closed */
+  async next(): Promise<Frame> {
+    for (;;) {
+      const found = this.#take();
+      if (found !== null && found.type !== AgentFrame.log) return found;
+      if (found !== null) continue;
+      if (this.#closed) throw new Error("the agent closed the stream");
+      await this.#change();
+    }
+  }
+
+  /** A frame that has already arrived, or null. */
+  poll(): Frame | null {
+    return this.#take();
+  }
+
+  /** True once the agent's end of the stream is closed. */
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** Sends a SYNC and returns the next answer: the agent has handled every frame before it. */
+  async sync(): Promise<Frame> {
+    this.send(syncFrame());
+    return await this.next();
+  }
+
+  /** Processor time of the agent so far, in ticks of 10 ms. */
+  cpuTicks(): number {
+    const [user, system] = readFileSync(`/proc/${this.pid}/stat`, "latin1").split(" ").slice(13, 15);
+    return Number(user) + Number(system);
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0;
+  }
+
+  /** True when no frame comes for that long. */
+  async quiet(milliseconds: number): Promise<boolean> {
+    await pause("a frame would come", milliseconds);
+    return this.#take() === null;
+  }
+
+  #take(): Frame | null {
+    const bytes = this.#received;
+    if (bytes.length < FRAME_HEADER_BYTES || bytes.length < FRAME_HEADER_BYTES + bytes.readUInt32LE(0)) return null;
+    const end = FRAME_HEADER_BYTES + bytes.readUInt32LE(0);
+    this.#received = bytes.subarray(end);
+    const known = (Object.values(AgentFrame) as number[]).includes(bytes.readUInt16LE(4));
+    if (!known || bytes.readUInt16LE(6) !== 0 || end > FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX) {
+      throw new Error(`a malformed frame of the agent: ${bytes.subarray(0, 64).toString("hex")}`);
+    }
+    return { type: bytes.readUInt16LE(4), session: bytes.readUInt32LE(8), payload: bytes.subarray(12, end) };
+  }
+
+  async #change(): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    this.#wake = resolve;
+    using _late = deadline(FRAME_TIMEOUT_MS, () => reject(new Error("no frame in time")));
+    await promise;
+    this.#wake = null;
+  }
+
+  /** The sanitizers' reports on the agent and its children. */
+  reports(): string[] {
+    const names = readdirSync(this.directory).filter((name) => name.startsWith("sanitizer"));
+    return names.map((name) => readFileSync(join(this.directory, name), "utf8"));
+  }
+
+  /** Reads nothing from the agent until the disposal. */
+  stall(): Disposable {
+    this.#socket.pause();
+    return { [Symbol.dispose]: () => void this.#socket.resume() };
+  }
+
+  /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or another exit status */
+  async close(): Promise<Ended> {
+    this.#socket.destroy();
+    using _late = deadline(EXIT_TIMEOUT_MS, () => this.#child.kill("SIGKILL"));
+    const ended = await this.exited;
+    const reports = this.reports();
+    if (reports.length > 0) throw new Error(`sanitizers: ${reports.join("\n")}`);
+    if (ended.code !== EXIT_CLOSED && ended.code !== EXIT_REFUSED) {
+      throw new Error(`the agent ended with ${ended.code ?? ended.signal}`);
+    }
+    return ended;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    try {
+      await this.close();
+    } finally {
+      // rm can remove trees whose paths are too long for a system call.
+      spawnSync("rm", ["-rf", this.directory], { timeout: EXIT_TIMEOUT_MS });
+    }
+  }
+}
+
+/** An ERROR frame's errno and text. */
+export function parseError({ type, payload }: Frame): { errno: number; text: string } {
+  if (type !== AgentFrame.error) throw new Error(`a frame of type ${type}, not an error`);
+  return { errno: payload.readUInt32LE(0), text: payload.subarray(8).toString("utf8") };
+}
+
+export interface Outcome {
+  /** as wait(2) gives it */
+  readonly status: number;
+  /** user and system time in µs, largest resident set in KiB, and so on: see AgentFrame.exit */
+  readonly usage: readonly number[];
+  readonly exitCode: number;
+  readonly flags: number;
+  readonly wallUs: bigint;
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+}
+
+/** Collects a command's output, granting credit for all of it, until its EXIT; frames of other sessions are lost. */
+export async function collect(agent: NativeAgent, session: number): Promise<Outcome> {
+  const streams: Buffer[][] = [[], [], []];
+  let started = false;
+  for (;;) {
+    const { type, session: of, payload } = await agent.next();
+    if (of !== session) continue;
+    if (type === AgentFrame.started) {
+      started = true;
+    } else if (type === AgentFrame.output) {
+      if (!started) throw new Error("output before STARTED");
+      const stream = payload.readUInt32LE(0);
+      streams[stream]?.push(payload.subarray(4));
+      agent.send(frame(HostFrame.window, session, u32(stream), u32(payload.length - 4)));
+    } else if (type === AgentFrame.exit) {
+      const [stdout, stderr] = [Buffer.concat(streams[1] ?? []), Buffer.concat(streams[2] ?? [])];
+      const [flags, exitCode] = [payload.readUInt32LE(0), payload.readUInt32LE(4)];
+      const status = payload.readUInt32LE(32);
+      const usage = Array.from({ length: 9 }, (_, index) => Number(payload.readBigUInt64LE(40 + index * 8)));
+      return { exitCode, flags, status, usage, wallUs: payload.readBigUInt64LE(24), stdout, stderr };
+    } else if (type !== AgentFrame.window) {
+      throw new Error(`a frame of type ${type}: ${payload.toString("latin1")}`);
+    }
+  }
+}
+
+/** Runs one command to its end. */
+export async function execute(agent: NativeAgent, request: ExecRequest, session = 7): Promise<Outcome> {
+  agent.send(execFrames(session, request));
+  return await collect(agent, session);
+}

@@ -1,0 +1,38 @@
+/** What conversations between the host's client and a scripted agent are made of. */
+import { Agent } from "../../../src/vm/agent/agent.ts";
+import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import { ScriptedAgent } from "./scripted-peer.ts";
+
+export const text = (value: string) => Buffer.from(value);
+export const done = (value = 0n) => packIntegers([64, value]);
+export const problem = (errno: number, message: string) =>
+  Buffer.concat([packIntegers([32, errno], [32, 0]), text(message)]);
+export const SPEC = { argv: ["/bin/true"], env: {}, cwd: "/", hostname: "h", timeoutMs: 1000 };
+export const USAGE = [1, 2, 3, 4, 5, 6, 7, 8, 9] as const;
+/** An EXIT; `status` as wait(2) would give it. */
+export const exitPayload = (code: number, flags = 0, status = code > 128 ? code - 128 : code << 8, zero = 0) =>
+  packIntegers(
+    [32, flags],
+    [32, code],
+    [64, 1500],
+    [64, 4096],
+    [64, 9],
+    [32, status],
+    [32, zero],
+    ...USAGE.map((value) => [64, value] as const),
+  );
+
+export function openAgent() {
+  const guest = new ScriptedAgent();
+  const lines: string[] = [];
+  return { guest, lines, agent: Agent.open(guest.channel, { log: (line) => lines.push(line) }) };
+}
+
+export async function failure(promise: Promise<unknown>): Promise<Error> {
+  try {
+    await promise;
+  } catch (error) {
+    if (error instanceof Error) return error;
+  }
+  throw new Error("it did not fail");
+}

@@ -1,0 +1,15 @@
+/** Runs a registry with a small image until it is killed, and prints the image's reference. */
+
+import { pause } from "../waiting.ts";
+import { busyboxImage, pushImage } from "./images.ts";
+import { Registry } from "./registry.ts";
+
+/** Nobody needs it for longer, in `milliseconds`. */
+const LIFE_MS_MAX = 600_000;
+
+await using registry = await Registry.start();
+const { layers } = await busyboxImage();
+// What the launcher does in the unpacking tool's place has to work within the service's unit, too.
+const noted = [{ path: "etc/noted", xattrs: { "security.note": "x" } }];
+process.stdout.write(`${await pushImage(registry, "busybox:1", { layers: [...layers, noted] })}\n`);
+await pause("it is killed", LIFE_MS_MAX);

@@ -1,0 +1,208 @@
+/** A floor of the house: folders and files below src, and what they contain. */
+export interface Floor {
+  readonly names: readonly string[];
+  readonly content: string;
+}
+
+/** The floors, from the top. A folder imports only from its own floor and those below it. */
+export const FLOORS: readonly Floor[] = [
+  { names: ["main.ts"], content: "the entry point" },
+  { names: ["tools"], content: "the programs that build the executable and a release; they are not part of it" },
+  { names: ["cli"], content: "one file per command, or a folder for a command with several files" },
+  { names: ["daemon.ts"], content: "the assembly of the appliance" },
+  { names: ["web"], content: "the page: views, their parts, and the data that they follow; built for browsers" },
+  {
+    names: ["client"],
+    content:
+      "the typed client of the API, for the command line, the page, and as a package; it has the rules of the domain, and of the server only types",
+  },
+  {
+    names: ["api"],
+    content:
+      "HTTP: routes, schemas, scopes, errors; `v1` is the specified API, `contree` and `mcp` speak to other clients, " +
+      "`web` serves the page and its sessions, `operator` health and control, `openapi` the description",
+  },
+  {
+    names: ["service"],
+    content:
+      "the use cases, one file per noun: functions of a principal and a request; they check ownership, and return through `change` what changes something",
+  },
+  {
+    names: ["supervisor"],
+    content:
+      "long-running work: operations and their kinds, the scheduler, instances, imports, merging, machines, the janitor",
+  },
+  { names: ["config"], content: "the settings" },
+  {
+    names: ["db", "storage"],
+    content: "database rows; files: layers, indexes, merged trees, archives, event logs, uploads",
+  },
+  { names: ["oci"], content: "skopeo, umoci and mkfs, with their inputs and outputs" },
+  {
+    names: ["network"],
+    content: "rules, the policy of registries, and the process that connects for sandboxes and imports",
+  },
+  {
+    names: ["vm"],
+    content: "machines: QEMU, Cloud Hypervisor, the agent's protocol, the jail, templates, the pool",
+  },
+  { names: ["metrics.ts"], content: "the metrics of the appliance" },
+  { names: ["cgroup", "system"], content: "control groups; processes, sockets and kernel interfaces" },
+  { names: ["domain"], content: "the nouns and their rules, without input and output" },
+  { names: ["log.ts", "version.ts"], content: "what every floor may use" },
+];
+
+/**
+ * Who may import whom, by the folder or file below src. The longest name that a file lies in decides. Everybody may import
+ * from its own top folder; log.ts may be imported as a type anywhere.
+ */
+export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
+  "main.ts": ["cli", "config", "log", "daemon"],
+  "daemon.ts": ["*"],
+  "version.ts": ["package.json"],
+  "log.ts": [],
+  "metrics.ts": ["domain", "system/metric-registry.ts"],
+  // What makes the product, and is not in it.
+  tools: ["api/web/bundle.ts", "supervisor/health/programs.ts", "vm/assets.ts", "version.ts", "system/exec.ts"],
+  cli: ["client", "domain", "config", "log.ts", "version.ts"],
+  // The rules are pure: a mistake in one is told before anything is sent.
+  "cli/running/network.ts": ["client", "domain", "network/rules.ts"],
+  "cli/io.ts": ["config", "system/terminal.ts"],
+  "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],
+  "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config", "log.ts", "version.ts"],
+  "cli/version.ts": ["vm/assets.ts", "version.ts"],
+  // These work on the data directory or the host itself, where no appliance need run.
+  "cli/token.ts": [
+    ...["service/operator/tokens.ts", "service/parts.ts", "db/database.ts"],
+    ...["storage/layout.ts", "storage/token-keys.ts", "domain", "config", "log.ts"],
+  ],
+  "cli/backup": ["db", "domain", "storage", "system", "version.ts"],
+  "cli/gc": ["api/operator/control.ts", "config", "db", "domain", "log.ts", "storage", "supervisor/reclaim.ts"],
+  "cli/doctor": ["cgroup", "config", "domain", "log.ts", "network", "storage", "supervisor", "system", "vm"],
+  "cli/install": [
+    ...["config", "system/exec.ts", "version.ts"],
+    ...["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
+  ],
+  // It makes a file to upload.
+  "cli/bench": ["client", "domain", "system"],
+  // The page talks to the appliance through the client; the rules of the domain are pure.
+  web: ["client", "domain"],
+  // A part of pages, which has the rules of the domain, and of the server only types.
+  client: ["api/app.ts", "domain"],
+  // A surface says how a use case looks on the wire; it sees nothing below the use cases.
+  api: ["domain", "service", "metrics.ts"],
+  "api/access.ts": ["domain", "system/turns.ts"],
+  "api/app.ts": ["system/yielding-turns.ts"],
+  "api/body": ["domain", "system/waiting.ts"],
+  "api/server.ts": ["system/turns.ts"],
+  "api/socket.ts": ["domain", "system/turns.ts"],
+  "api/v1/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
+  "api/v1/ports.ts": ["domain", "service", "system/waiting.ts"],
+  "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
+  "api/mcp": ["domain", "service", "network/rules.ts"],
+  "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],
+  "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
+  // The use cases know no request, no answer, no name and no schema of a wire.
+  service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
+  // The rules are pure: what a request may reach is decided where the request is.
+  "service/network.ts": ["domain", "network/rules.ts"],
+  supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts", "log.ts"],
+  db: ["domain"],
+  "db/scans": ["domain", "system/round-robin.ts"],
+  storage: ["domain", "system"],
+  oci: ["domain", "network", "system"],
+  // What judges every connection that is made for somebody else, and makes it.
+  // The process that makes it has a control group.
+  network: ["domain", "system", "cgroup"],
+  vm: ["domain", "system", "cgroup"],
+  cgroup: ["domain", "system"],
+  config: ["domain/network.ts", "domain/text/quantities.ts", "log.ts"],
+  "config/network.ts": ["domain", "network/rules.ts"],
+  system: [],
+  domain: [],
+};
+
+const VIEWS = ["appliance", "branches", "image", "run"] as const;
+
+/** Who may import whom inside a top folder, by its sub-folders and by the files beside them. */
+export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
+  supervisor: {
+    "janitor.ts": ["reclaim.ts"],
+    "reclaim.ts": ["account-changes.ts"],
+    "account-changes.ts": ["operations"],
+    "gauges.ts": ["instance", "machines", "merging", "operations", "shared-reading.ts"],
+    "readiness.ts": ["machines"],
+    health: ["machines"],
+    // Each kind of operation has its worker from one of these.
+    kinds: ["imports", "instance", "operations"],
+    imports: ["disk-guard.ts", "instance", "machines", "operations"],
+    instance: ["disk-guard.ts", "machines", "merging", "network", "operations"],
+    merging: ["disk-guard.ts", "machines", "operations"],
+    // Machines, and the steps that every work takes on one.
+    machines: [],
+    network: [],
+    operations: [],
+    "disk-guard.ts": [],
+    "shared-reading.ts": [],
+  },
+  storage: {
+    archive: ["index", "tree", "limits.ts", "pacer.ts"],
+    layers: ["index", "tree", "layout.ts", "limits.ts", "pacer.ts"],
+    // Directories and files of a chain of layers that is open.
+    tree: ["index", "byte-budget.ts", "limits.ts", "pacer.ts"],
+    index: ["byte-budget.ts", "limits.ts", "pacer.ts"],
+    "outputs.ts": ["events", "layout.ts"],
+    events: ["layout.ts", "limits.ts"],
+    "blobs.ts": ["layout.ts", "limits.ts"],
+    "free-space.ts": ["limits.ts"],
+    "requests.ts": ["layout.ts"],
+    "staging.ts": ["layout.ts"],
+    "byte-budget.ts": [],
+    "layout.ts": [],
+    "limits.ts": [],
+    "pacer.ts": [],
+    "token-keys.ts": [],
+  },
+  web: {
+    "main.tsx": ["app", "styles"],
+    app: ["parts", "browser", "data", "text"],
+    appliance: ["operations", "parts", "browser", "data", "text"],
+    branches: ["parts", "browser", "data", "text"],
+    image: ["parts", "browser", "data", "text", "worker"],
+    run: ["operations", "parts", "browser", "data", "text"],
+    // What several views show.
+    operations: ["parts", "browser", "data", "text"],
+    parts: ["browser", "data", "text"],
+    // The address, keys, focus, theme and clock.
+    browser: ["data", "text"],
+    data: [],
+    text: [],
+    worker: [],
+  },
+};
+
+/** Sub-folders that a sub-folder may load on demand, by `import()`. */
+export const MAY_LOAD: Readonly<Record<string, readonly string[]>> = { "web/app": VIEWS };
+
+/** Folders that may import from some others nothing but types. */
+export const TYPES_ONLY: Readonly<Record<string, readonly string[]>> = { client: ["api"] };
+
+/** Packages, by who may use them; node: and bun: modules are free everywhere but in domain. */
+export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
+  db: ["drizzle-orm", "libsql", "drizzle-kit"],
+  oci: ["@sinclair/typebox"],
+  network: ["ipaddr.js"],
+  storage: ["re2js"],
+  "vm/agent": ["ipaddr.js"],
+  client: ["@elysiajs/eden", "@noble/hashes", "eventsource-parser"],
+  // In the text of the module that the build rewrites.
+  "tools/build.ts": ["@libsql/linux-x64-gnu"],
+  "tools/client-package.ts": ["typescript"],
+  "tools/flat-types.ts": ["typescript"],
+  api: ["elysia", "@sinclair/typebox"],
+  "api/mcp": ["elysia", "@sinclair/typebox", "@modelcontextprotocol/server"],
+  // Of the use cases only `tokens.ts` does: keys that rotate are chosen by the token, so that no plugin can hold one.
+  service: ["@elysiajs/jwt", "jose"],
+  "cli/mcp": ["eventsource-parser"],
+  web: ["preact", "uplot", "@xterm/xterm", "@xterm/addon-fit", "lowlight", "highlight.js", "diff"],
+};

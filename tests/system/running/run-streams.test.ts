@@ -1,0 +1,116 @@
+import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import type { Appliance } from "../../support/appliance/appliance.ts";
+import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
+import { CliProcess, clientEnvironment, programWords } from "../../support/cli/cli-process.ts";
+
+setDefaultTimeout(180_000);
+
+const MIB = 1_048_576;
+/** More than the appliance keeps of a stream. */
+const PIPE_BYTES = 64 * MIB;
+/** Of each of the two programs: what they pass on is in neither of them. */
+const GROWTH_MIB_MAX = 60;
+const RUN = ["run", "--image", "tag:busybox", "--disposable", "--"];
+
+let busybox: BusyboxAppliance;
+let appliance: Appliance;
+
+beforeAll(async () => {
+  busybox = await BusyboxAppliance.start({ tag: "busybox" });
+  ({ appliance } = busybox);
+});
+
+afterAll(async () => {
+  await busybox[Symbol.asyncDispose]();
+});
+
+async function peakMib(pid: number): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, "utf8");
+  return Number(/VmHWM:\s+(\d+) kB/.exec(status)?.[1]) / 1024;
+}
+
+/** Pseudo-random bytes, the same each time, made as they are asked for. */
+function* bytesOf(length: number): Generator<Buffer> {
+  for (let at = 0; at < length; at += MIB) yield createHash("shake256", { outputLength: MIB }).update(`${at}`).digest();
+}
+
+test("64 MiB go into a run and out of it, whole, with little memory on the way", async () => {
+  const daemonBefore = await peakMib(appliance.pid);
+  const child = Bun.spawn([...programWords(), ...RUN, "cat"], {
+    env: clientEnvironment(appliance),
+    stdin: "pipe",
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  let clientBefore = 0;
+  const write = async () => {
+    for (const piece of bytesOf(PIPE_BYTES)) {
+      child.stdin.write(piece);
+      // Resolves when the pipe has taken it.
+      await child.stdin.flush();
+    }
+    await child.stdin.end();
+  };
+  const written = write();
+  const got = createHash("sha256");
+  let total = 0;
+  let clientMib = 0;
+  for await (const chunk of child.stdout) {
+    if (total === 0) clientBefore = await peakMib(child.pid);
+    got.update(chunk);
+    total += chunk.byteLength;
+    clientMib = await peakMib(child.pid).catch(() => clientMib);
+  }
+  await written;
+  expect(await child.exited).toBe(0);
+  const sent = createHash("sha256");
+  for (const piece of bytesOf(PIPE_BYTES)) sent.update(piece);
+  expect([total, got.digest("hex")]).toEqual([PIPE_BYTES, sent.digest("hex")]);
+  expect(clientMib - clientBefore).toBeLessThan(GROWTH_MIB_MAX);
+  expect((await peakMib(appliance.pid)) - daemonBefore).toBeLessThan(GROWTH_MIB_MAX);
+});
+
+test("output comes while the command runs, and what it asks is answered", async () => {
+  using run = new CliProcess(appliance, [...RUN, "sh", "-c", "echo name?; read name; echo hello $name >&2; exit 3"]);
+  await run.says("name?");
+  run.write("sandbox\n");
+  await run.says("hello sandbox");
+  // Standard input is still open.
+  expect(await run.ended()).toBe(3);
+});
+
+test("a sandbox has the size that its options ask for, and its output is kept up to the limit", async () => {
+  const size = ["--cpus", "2", "--memory", "600M", "--disk", "100M", "--output-limit", "12"];
+  const memory = "awk '/MemTotal/ { print ($2 > 600 * 1024) }' /proc/meminfo";
+  const script = `nproc; ${memory}; df -k / | awk 'END { print ($2 < 300 * 1024) }'; seq 50`;
+  using run = new CliProcess(appliance, ["run", "--json", ...size, ...RUN.slice(1), "sh", "-c", script]);
+  expect(await run.ended()).toBe(0);
+  const { stdout } = JSON.parse(run.stdout).result;
+  expect(stdout).toEqual({ content: "2\n1\n1\n1\n2\n3\n", encoding: "ascii", truncated: true });
+});
+
+test("signals are the command's, and a reader that leaves is a broken pipe", async () => {
+  const script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done";
+  using run = new CliProcess(appliance, [...RUN, "sh", "-c", script]);
+  await run.says("ready");
+  run.signal("SIGTERM");
+  expect([await run.ended(), run.stdout]).toEqual([7, "ready\ncaught\n"]);
+
+  const pipe = Bun.spawn(
+    ["bash", "-c", `"$@" | head -n 1; exit \${PIPESTATUS[0]}`, "bash", ...programWords(), ...RUN, "yes"],
+    {
+      env: clientEnvironment(appliance),
+      stdin: "ignore",
+      stdout: "pipe",
+    },
+  );
+  expect(await new Response(pipe.stdout).text()).toBe("y\n");
+  expect(await pipe.exited).toBe(141);
+});
+
+test("a run that has ended does not wait for its standard input", async () => {
+  using run = new CliProcess(appliance, [...RUN, "echo", "done"]);
+  expect([await run.ended(), run.stdout]).toEqual([0, "done\n"]);
+});

@@ -1,0 +1,129 @@
+import { heapStats } from "bun:jsc";
+import { expect, test } from "bun:test";
+import type { OutputStream } from "../../../../src/domain/output.ts";
+import { ProcessTaps, type Tap } from "../../../../src/supervisor/instance/process-taps.ts";
+import { packIntegers } from "../../../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, Stream } from "../../../../src/vm/agent/protocol.ts";
+import { exitPayload, openAgent, SPEC, text } from "../../../support/guests/agent-script.ts";
+import { seededRandom, seedOfTests } from "../../../support/random.ts";
+import { turns } from "../../../support/waiting.ts";
+
+const makeTaps = () => new ProcessTaps(() => ({ kept: 0, dropped: 0 }));
+/** Bytes of each stream: half of what wins further credit. */
+const COUNT = 65_536;
+const STREAMS: readonly OutputStream[] = ["stdout", "stderr"];
+
+/** What a tap gives, with neighbours of one stream joined. */
+async function readAll(tap: Tap): Promise<[OutputStream, string][]> {
+  const runs: [OutputStream, string][] = [];
+  for await (const { stream, bytes } of tap.chunks()) add(runs, stream, bytes);
+  return runs;
+}
+
+function add(runs: [OutputStream, string][], stream: OutputStream, bytes: Uint8Array): void {
+  const last = runs.at(-1);
+  const hex = Buffer.from(bytes).toString("latin1");
+  if (last?.[0] === stream) last[1] += hex;
+  else if (hex !== "") runs.push([stream, hex]);
+}
+
+test("readers that begin at different times get everything from then on, in its order", async () => {
+  const random = seededRandom(seedOfTests());
+  const taps = makeTaps();
+  const given: [OutputStream, Uint8Array][] = [];
+  const readers: { from: number; read: Promise<[OutputStream, string][]> }[] = [];
+  for (let round = 0; round < 400; round++) {
+    if (round % 120 === 7) readers.push({ from: round, read: readAll(taps.open()) });
+    const stream = STREAMS[random.below(2)] ?? "stdout";
+    const chunk = random.bytes(1 + random.below(random.below(10) === 0 ? 70_000 : 40));
+    given.push([stream, chunk.slice()]);
+    void taps.push(stream, chunk, undefined);
+    chunk.fill(0);
+    if (random.below(30) === 0) await turns(1);
+  }
+  taps.end();
+  for (const { from, read } of readers) {
+    const expected: [OutputStream, string][] = [];
+    for (const [stream, bytes] of given.slice(from)) add(expected, stream, bytes);
+    expect(await read).toEqual(expected);
+  }
+});
+
+test("a process waits until the log and all readers have taken everything, or have left", async () => {
+  const taps = makeTaps();
+  const log = Promise.withResolvers<void>();
+  expect(taps.push("stdout", text("early"), log.promise)).toBe(log.promise);
+  const [fast, slow] = [taps.open(), taps.open()];
+  const wait = taps.push("stdout", text("a"), undefined);
+  expect(taps.push("stderr", text("b"), log.promise)).toBe(wait as Promise<void>);
+  let isOver = false;
+  void wait?.then(() => {
+    isOver = true;
+  });
+  void readAll(fast);
+  await turns(2);
+  expect(isOver).toBe(false);
+  slow[Symbol.dispose]();
+  await turns(2);
+  expect([isOver, slow.hasLeft, taps.count]).toEqual([false, true, 1]);
+  log.resolve();
+  await turns(2);
+  expect(isOver).toBe(true);
+});
+
+test("single bytes of alternating streams cost a reader that stalls about their bytes", async () => {
+  const { guest, agent } = openAgent();
+  const taps = makeTaps();
+  const tap = taps.open();
+  const run = agent.exec(SPEC, (stream, chunk) => taps.push(stream, chunk, undefined));
+  const { session } = await guest.frame(HostFrame.execOpen);
+  guest.send(AgentFrame.started, session, packIntegers([32, 1]));
+  const chunks = tap.chunks();
+  const measure = () => {
+    Bun.gc(true);
+    const { objectTypeCounts, heapSize, extraMemorySize } = heapStats();
+    return {
+      promises: objectTypeCounts["Promise"] ?? 0,
+      arrays: objectTypeCounts["Uint8Array"] ?? 0,
+      bytes: heapSize + extraMemorySize,
+    };
+  };
+  const outputs = [Stream.stdout, Stream.stderr].map((stream) => packIntegers([32, stream], [16, 0x61]).subarray(0, 5));
+  const before = measure();
+  for (let count = 0; count < COUNT; count++) {
+    for (const output of outputs) guest.send(AgentFrame.output, session, output);
+    if (count % 64 === 63) await turns(1);
+  }
+  await turns(2);
+  const after = measure();
+  expect(after.promises - before.promises).toBeLessThan(200);
+  expect(after.arrays - before.arrays).toBeLessThan(400);
+  expect(after.bytes - before.bytes).toBeLessThan(16 * 2 * COUNT);
+  expect(guest.frames.some(({ type }) => type === HostFrame.window)).toBe(false);
+  let count = 0;
+  guest.send(AgentFrame.exit, session, exitPayload(0));
+  await run.exit;
+  taps.end();
+  for await (const { bytes } of chunks) count += bytes.byteLength;
+  expect(count).toBe(2 * COUNT);
+});
+
+test("a process that is let go does not wait; its reader gets what waited, and the size of the rest", async () => {
+  const taps = makeTaps();
+  using tap = taps.open();
+  const wait = taps.push("stdout", text("taken late"), undefined);
+  let isOver = false;
+  const released = wait?.then(() => {
+    isOver = true;
+  });
+  await turns(2);
+  expect(isOver).toBe(false);
+  taps.letGo();
+  await released;
+  using late = taps.open();
+  expect(taps.push("stdout", text("too late"), undefined)).toBeUndefined();
+  taps.end();
+  expect(await readAll(tap)).toEqual([["stdout", "taken late"]]);
+  expect(await readAll(late)).toEqual([]);
+  for (const { missed } of [tap, late]) expect(missed).toEqual({ stdout: 8, stderr: 0 });
+});
