@@ -11,7 +11,7 @@ import type { ScanRequest } from "../../storage/events/event-logs.ts";
 import type { EventPosition } from "../../storage/events/reader.ts";
 import type { OutputVisitor, ScannedEvent } from "../../storage/events/scan.ts";
 import { openProcessOutput } from "../../storage/outputs.ts";
-import type { InstanceProcess } from "../../supervisor/instance/running-instance.ts";
+import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";

@@ -3,7 +3,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { LogEvent, LogEventData } from "../../domain/log-event.ts";
 import type { TerminalSize } from "../../domain/spawn.ts";
-import type { InstanceProcess } from "../../supervisor/instance/running-instance.ts";
+import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 
 /* Functions that the use cases of instances and of processes share. */

@@ -4,6 +4,8 @@ import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 interface ProcessOutputsOptions {
   /** limit of each stream, in `bytes` */
   readonly limitBytes: number;
+  /** what is logged already */
+  readonly from?: OutputSizes | undefined;
   readonly append: (type: "truncated", data: LogEventData["truncated"]) => void;
   /** Appends a prefix of the bytes; returns its length. */
   readonly write: (stream: OutputStream, bytes: Uint8Array) => number;
@@ -17,13 +19,20 @@ export interface StreamBytes {
   readonly dropped: number;
 }
 
+export type OutputSizes = Readonly<Record<OutputStream, StreamBytes>>;
+
 /** Logs and counts the output of a process. Made by `EventWriter.outputs`. */
 export class ProcessOutputs {
   readonly #options: ProcessOutputsOptions;
-  readonly #bytes = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };
+  readonly #bytes: Readonly<Record<OutputStream, { kept: number; dropped: number }>>;
 
   constructor(options: ProcessOutputsOptions) {
     this.#options = options;
+    const { from } = options;
+    this.#bytes = {
+      stdout: { kept: 0, dropped: 0, ...from?.stdout },
+      stderr: { kept: 0, dropped: 0, ...from?.stderr },
+    };
   }
 
   bytes(stream: OutputStream): StreamBytes {

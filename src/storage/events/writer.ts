@@ -4,7 +4,7 @@ import { startTimer } from "../../system/waiting.ts";
 import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
 import { EventFile } from "./event-file.ts";
 import { GatheredOutputs, type OutputSource } from "./gathered-outputs.ts";
-import { ProcessOutputs } from "./process-outputs.ts";
+import { type OutputSizes, ProcessOutputs } from "./process-outputs.ts";
 import { PositionIndex } from "./reader.ts";
 import {
   FILE_MAGIC,
@@ -145,14 +145,17 @@ export class EventWriter {
    * Opens the outputs of a process.
    * @param limitBytes limit of each of its two streams
    * @param isReserved true for the command: its outputs are part of the result, so other processes cannot use up their room
+   * @param from what of the outputs is logged already
    */
-  outputs(spid: number, limitBytes: number, isReserved = false): ProcessOutputs {
+  outputs(spid: number, limitBytes: number, isReserved = false, from?: OutputSizes): ProcessOutputs {
     if (isReserved) {
+      const keptBytes = (from?.stdout.kept ?? 0) + (from?.stderr.kept ?? 0);
       this.#reservedHeadersBytes = Math.floor(HEADERS_SHARE * this.#limitBytes);
-      this.#reservedBytes = 2 * limitBytes + this.#reservedHeadersBytes;
+      this.#reservedBytes = 2 * limitBytes - keptBytes + this.#reservedHeadersBytes;
     }
     return new ProcessOutputs({
       limitBytes,
+      from,
       append: (type, data) => this.append(spid, type, data),
       write: (stream, bytes) => this.#output({ spid, stream, isReserved }, bytes),
       drained: () => this.#whenDrained(),

@@ -30,7 +30,8 @@ import type { OperationRef } from "../operations/changes.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { listLayer } from "./list-layer.ts";
 import type { LiveInstances } from "./live-instances.ts";
-import { notRunning, type RunningInstance } from "./running-instance.ts";
+import { notRunning } from "./refusals.ts";
+import type { RunningInstance } from "./running-instance.ts";
 
 /** A validated checkpoint of a running instance. */
 export interface CheckpointSubmission {

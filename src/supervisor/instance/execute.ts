@@ -1,31 +1,20 @@
 import { ApiError } from "../../domain/errors.ts";
-import type { OperationId } from "../../domain/ids.ts";
-import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { type LogEventData, type ShutdownReason, Spid } from "../../domain/log-event.ts";
-import type { Isolation, Phase } from "../../domain/operation.ts";
-import type { InstanceRequest } from "../../domain/spawn.ts";
-import { parseGuestPathText } from "../../domain/tree/guest-path.ts";
-import type { Log } from "../../log.ts";
-import { blobStream } from "../../storage/blobs.ts";
-import type { EventLog } from "../../storage/events/event-logs.ts";
+import type { Isolation } from "../../domain/operation.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
-import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../system/waiting.ts";
-import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
-import { CAPTURE_MS, prepareMs } from "../machines/guest-budgets.ts";
-import { rethrowPathError } from "../machines/guest-errors.ts";
-import { GuestTime } from "../machines/guest-time.ts";
-import { inMachine, type MachineSource, withReplacement } from "../machines/machine-source.ts";
-import type { ScratchDisks } from "../machines/scratch-disks.ts";
-import { createScratch } from "../machines/steps.ts";
-import type { InstanceNetwork } from "../network/instance-network.ts";
-import { type CaptureTools, captureScratch } from "./capture.ts";
+import type { AgentConnection, AgentExit } from "../../vm/agent/agent.ts";
+import { syncAgent } from "../../vm/templates.ts";
+import type { ByteChannel } from "../../vm/vmm.ts";
+import { CAPTURE_MS } from "../machines/guest-budgets.ts";
+import { inMachine, type ReadyMachine, withReplacement } from "../machines/machine-source.ts";
+import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
-import { execSpec } from "./exec-spec.ts";
-import type { LiveInstances, LiveRun } from "./live-instances.ts";
+import { besideSink, type LiveRun, type RunRecord, type StartedRun } from "./live-instances.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
+import { hostnameOf, type InstanceJob, type InstanceTools, type LoggedJob, start } from "./start-run.ts";
 import { TimeLimit } from "./time-limit.ts";
 
 /** The agent enforces the time limit; the host waits this much longer for the agent's report. */
@@ -35,17 +24,6 @@ const READERS_MS_MAX = 2000;
 const SIGKILL_EXIT_CODE = 137;
 /** Connections whose programs have ended get this time to pass on what was sent. */
 const DRAIN_MS_MAX = 1000;
-
-export interface InstanceJob {
-  readonly operationId: OperationId;
-  readonly submission: InstanceRequest;
-  /** the layers to attach; merged layers may stand in for those of the image */
-  readonly image: LayerChain;
-  /** host path of the index of the image's own top layer */
-  readonly parentIndex: string;
-  /** those of the image */
-  readonly defaults: ImageDefaults;
-}
 
 /** Outcome of a run. */
 export interface InstanceOutcome {
@@ -64,19 +42,6 @@ export interface InstanceOutcome {
   readonly captured: boolean;
 }
 
-export interface InstanceTools extends CaptureTools {
-  readonly machines: MachineSource;
-  readonly scratchDisks: ScratchDisks;
-  readonly log: Log;
-  /** registers the instance while it has a machine */
-  readonly instances: LiveInstances;
-  readonly events: EventLog;
-  /** null: none */
-  readonly network: InstanceNetwork | null;
-  /** told how many connections a guest without a network tried to open */
-  readonly uninvited: (count: number) => void;
-}
-
 /**
  * Runs the command of an instance in a machine of its own. A machine that ends before the command began is replaced
  * once. The machine is gone when this returns or throws.
@@ -92,8 +57,49 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   return await withReplacement(attempt, { goal: "the command began", log });
 }
 
-interface LoggedJob extends InstanceJob {
-  readonly commandLog: ProcessLog;
+/** A run that another object started, and what it needs of the host. */
+export interface ResumedRun {
+  readonly record: RunRecord;
+  /** the machine of the record, or a copy of it */
+  readonly machine: Omit<ReadyMachine, "agent">;
+  /** a stream to its agent, without any byte on its way */
+  readonly channel: ByteChannel;
+  /** Takes the open connections of the record. Those that it has no use for must be reset. */
+  readonly onResumed: (instance: RunningInstance, connections: readonly AgentConnection[]) => void;
+}
+
+/**
+ * Continues a run whose command has started. The machine is gone when this returns or throws.
+ * @throws as `execute` does
+ */
+export async function resume(
+  tools: InstanceTools,
+  job: InstanceJob,
+  { record, machine, channel, onResumed }: ResumedRun,
+  signal: AbortSignal,
+): Promise<InstanceOutcome> {
+  const { instances, events, network } = tools;
+  const logged = record.instance.processes.find(({ spid }) => spid === Spid.command)?.log;
+  if (logged === undefined) throw new Error("a run without its command");
+  const commandLog = new ProcessLog(events, logged, logged);
+  const { instance, connections } = RunningInstance.resume(machine, record.instance, {
+    channel,
+    network,
+    sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : besideSink(events, log)),
+    commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from)),
+  });
+  await using _instance = instance;
+  const limit = TimeLimit.resume(record.limit);
+  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events });
+  const { scratchPath } = record;
+  const startedAt = performance.now() - record.ranMs;
+  tools.diskUse.add(scratchPath);
+  onResumed(instance, connections);
+  const begin = async (): Promise<StartedRun> => {
+    await syncAgent(instance.agent);
+    return { scratchPath, startedAt };
+  };
+  return await inInstance(instance, tools, { job: { ...job, commandLog }, run, begin }, signal);
 }
 
 /** @throws MachineLostError only when the command has not begun; otherwise as `execute` does */
@@ -103,17 +109,37 @@ async function executeOnce(
   run: LiveRun,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
-  const { events } = tools;
   await using instance = await RunningInstance.take(tools.machines, job.submission.resources, signal);
   tools.laps.lap("clone");
+  tools.events.append(Spid.agent, "init", initData(job, instance));
+  const begin = () => start(instance, tools, job, run.parts.limit);
+  return await inInstance(instance, tools, { job, run, begin }, signal);
+}
+
+interface Work {
+  readonly job: LoggedJob;
+  readonly run: LiveRun;
+  /** Starts the command, or lets an instance go on whose command has started. */
+  readonly begin: () => Promise<StartedRun>;
+}
+
+/** Does the work of a run in its instance, and logs the end of the machine. */
+async function inInstance(
+  instance: RunningInstance,
+  tools: InstanceTools,
+  { job, run, begin }: Work,
+  signal: AbortSignal,
+): Promise<InstanceOutcome> {
+  const { events } = tools;
   using _entered = run.enter(instance);
   using _reported = { [Symbol.dispose]: () => tools.uninvited(instance.agent.uninvitedCount) };
-  events.append(Spid.agent, "init", initData(job, instance));
   const progress: Progress = { ended: null };
   try {
-    const outcome = await inMachine(instance, signal, () =>
-      runAndCapture(instance, { ...tools, signal }, job, { progress, limit: run.parts.limit }),
-    );
+    const outcome = await inMachine(instance, signal, async () => {
+      const started = await begin();
+      run.started = started;
+      return await finish(instance, { ...tools, signal }, job, { ...started, limit: run.parts.limit, progress });
+    });
     // Its last events come before the end of the log.
     await tools.network?.[Symbol.asyncDispose]();
     events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
@@ -124,6 +150,16 @@ async function executeOnce(
     const reason = signal.aborted ? "signal" : instance.hasBegun ? "failed" : "spawn_failed";
     events.append(Spid.agent, "shutdown", shutdownData(reason));
     throw instance.hasBegun ? await withFigures(error, progress, instance) : error;
+  }
+}
+
+/** The chunks without the first `bytes`. */
+async function* skipping(source: AsyncIterable<Uint8Array> | Iterable<Uint8Array>, bytes: number) {
+  let leftBytes = bytes;
+  for await (const chunk of source) {
+    const rest = chunk.subarray(leftBytes);
+    leftBytes -= chunk.byteLength - rest.byteLength;
+    if (rest.byteLength > 0) yield rest;
   }
 }
 
@@ -159,22 +195,25 @@ async function hostFigures(instance: RunningInstance): Promise<Pick<RunFigures, 
   return { cpuTimeMs, memoryBytes: memoryPeakBytes };
 }
 
-async function runAndCapture(
+interface CommandContext extends StartedRun {
+  readonly limit: TimeLimit;
+  readonly progress: Progress;
+}
+
+/** Waits for the end of a command that has started, and captures what it has changed. */
+async function finish(
   instance: RunningInstance,
   tools: InstanceTools & Indexing,
   job: LoggedJob,
-  more: Pick<CommandContext, "progress" | "limit">,
+  context: CommandContext,
 ): Promise<InstanceOutcome> {
   const { isolation } = instance;
-  const { resources, disposable } = job.submission;
-  const scratchPath = await createScratch(instance, tools.scratchDisks, resources.diskBytes);
-  tools.diskUse.add(scratchPath);
-  const run = await runCommand(instance, tools, { ...more, job, scratchPath });
+  const run = await awaitEnd(instance, tools, job.commandLog, context);
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
-  if (!run.agentAnswers || disposable) return notCaptured;
+  if (!run.agentAnswers || job.submission.disposable) return notCaptured;
   // The agent does not freeze the scratch during a copy of it.
   await withinTime(instance.endCopy(), CAPTURE_MS, () => undefined);
-  const finished = { disk: scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
+  const finished = { disk: context.scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
   try {
     const layer = await captureOrBlame(instance.machine, () => captureScratch(tools, instance, finished));
     return { ...run.figures, isolation, layer, captured: true };
@@ -186,67 +225,6 @@ async function runAndCapture(
   }
 }
 
-interface Step {
-  readonly phase: Phase;
-  readonly name: string;
-  readonly done: Promise<void>;
-}
-
-/**
- * Starts all steps that precede the command at once: the agent handles requests in order, waits for the disks by itself,
- * and fails every step after one that failed.
- */
-function prepare(
-  instance: RunningInstance,
-  tools: InstanceTools,
-  {
-    job: { image, submission },
-    scratchPath,
-    time,
-  }: Pick<CommandContext, "job" | "scratchPath"> & { readonly time: GuestTime },
-): Step[] {
-  const { attached, mounted } = instance.attach({
-    layers: image.files.map(({ disk }) => disk),
-    scratch: { path: scratchPath, use: "root" },
-  });
-  const steps: Step[] = [
-    { phase: "attach", name: "attaching the disks", done: attached },
-    { phase: "mount", name: "mounting the image", done: mounted },
-  ];
-  if (tools.network !== null) {
-    const done = instance.agent.network(tools.network, { ipv6: false });
-    done.catch(() => undefined);
-    steps.push({ phase: "mount", name: "giving the instance its network", done });
-  }
-  for (const file of submission.files) {
-    const done = instance.agent
-      .putFile({
-        path: parseGuestPathText(file.path),
-        mode: file.mode,
-        owner: { uid: file.uid, gid: file.gid },
-        sizeBytes: file.sizeBytes,
-        content: time.counting(openLazily(() => blobStream(tools.layout, file.sha256))),
-      })
-      .catch((error: unknown) => rethrowPathError(error, file.path, "placing"));
-    // The steps are awaited in order, and a later one fails because an earlier one did: report the earlier failure.
-    done.catch(() => undefined);
-    steps.push({ phase: "files", name: `placing ${file.path}`, done });
-  }
-  return steps;
-}
-
-/** Opens the stream when its first chunk is read: a run may have a thousand files, and each takes a descriptor. */
-async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-  yield* open();
-}
-
-interface CommandContext {
-  readonly job: LoggedJob;
-  readonly scratchPath: string;
-  readonly progress: Progress;
-  readonly limit: TimeLimit;
-}
-
 type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 
 interface FinishedCommand {
@@ -256,29 +234,17 @@ interface FinishedCommand {
   readonly agentAnswers: boolean;
 }
 
-async function runCommand(
+async function awaitEnd(
   instance: RunningInstance,
   tools: InstanceTools,
-  context: CommandContext,
+  commandLog: ProcessLog,
+  { limit, startedAt, progress }: CommandContext,
 ): Promise<FinishedCommand> {
-  const { laps } = tools;
-  const { job, progress, limit } = context;
-  const { commandLog } = job;
-  const time = new GuestTime({ allowedMs: prepareMs });
-  const steps = prepare(instance, tools, { ...context, time });
-  const spec = specOf(job, limit);
-  // The log has the limit that was requested.
-  const command = instance.start(spec, commandLog.sink({ ...spec, timeoutMs: limit.ms }));
-  for (const [index, { phase, name, done }] of steps.entries()) {
-    await time.wait(name, done);
-    // All files together are one step.
-    if (steps[index + 1]?.phase !== phase) laps.lap(phase);
-  }
-  await time.wait("starting the command", command.started);
-  const startedAt = performance.now();
-  const exit = (await limit.within(command.exit, READERS_MS_MAX)) ?? (await lateExit(instance, command.exit));
+  const { command } = instance;
+  const reported = await limit.within(command.exit, READERS_MS_MAX, startedAt);
+  const exit = reported ?? (await lateExit(instance, command.exit));
   const ranMs = performance.now() - startedAt;
-  laps.lap("exec");
+  tools.laps.lap("exec");
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
   if (exit !== null) {
     commandLog.exited(exit);
@@ -312,20 +278,8 @@ function reportedEnd({ exitCode, timedOut, oomKilled, cpuTimeUs, memoryPeakBytes
   return { exitCode, timedOut, oomKilled, ...figures };
 }
 
-function specOf(job: LoggedJob, limit: TimeLimit): AgentExecSpec {
-  const { stdin, ...command } = job.submission;
-  const counted = stdin === null ? null : job.commandLog.counting(stdin());
-  const { defaults } = job;
-  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.begin(), defaults, stdin: counted });
-}
-
 function limitOf({ submission: { timeoutSeconds, requestedAt } }: InstanceJob): TimeLimit {
   // The clock may have been set back.
   const waitedMs = requestedAt === null ? null : Math.max(0, Date.now() - requestedAt);
   return new TimeLimit(timeoutSeconds * 1000, waitedMs);
-}
-
-function hostnameOf({ operationId, submission }: InstanceJob): string {
-  // A version 7 UUID starts with the time; its last 12 digits are random.
-  return submission.hostname ?? `coppice-${operationId.slice(-12)}`;
 }

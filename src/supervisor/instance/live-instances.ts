@@ -7,11 +7,12 @@ import { Spid } from "../../domain/log-event.ts";
 import { type CheckedCommand, decodedStdin } from "../../domain/spawn.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import { untilAborted } from "../../system/waiting.ts";
-import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 import { execSpec } from "./exec-spec.ts";
+import type { InstanceProcess, InstanceRecord, ProcessLogRecord, ProcessSink } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
-import { type InstanceProcess, notRunning, type ProcessSink, type RunningInstance } from "./running-instance.ts";
-import type { TimeLimit } from "./time-limit.ts";
+import { notRunning } from "./refusals.ts";
+import type { RunningInstance } from "./running-instance.ts";
+import type { TimeLimit, TimeLimitRecord } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
 
@@ -23,9 +24,27 @@ export interface RunParts {
   readonly events: EventLog;
 }
 
+/** A run whose command has started. */
+export interface StartedRun {
+  /** host path of the scratch */
+  readonly scratchPath: string;
+  /** when the command started, on the monotonic clock, in `milliseconds` */
+  readonly startedAt: number;
+}
+
+/** The same as plain data, from which the run can be continued. Its event log and its machine are not in it. */
+export interface RunRecord extends Omit<StartedRun, "startedAt"> {
+  /** time since the start of the command, in `milliseconds` */
+  readonly ranMs: number;
+  readonly limit: TimeLimitRecord;
+  readonly instance: InstanceRecord;
+}
+
 /** The run of an operation. It may have several instances, one after another. Disposal ends the run. */
 export interface LiveRun extends Disposable {
   readonly parts: RunParts;
+  /** null until the command has started */
+  started: StartedRun | null;
   /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
   enter(instance: RunningInstance): Disposable;
 }
@@ -63,6 +82,19 @@ export class LiveInstances {
   /** The current instance of an operation; null when it has no machine now. */
   find(id: OperationId): RunningInstance | null {
     return this.#runs.get(id)?.current ?? null;
+  }
+
+  /**
+   * Everything that the host knows of a run, except its log and its machine. To be called during a hold of the instance; the
+   * run must be ended then, or the record be used for a copy of the machine.
+   * @throws Error without a hold; ApiError `conflict` when the command is not running
+   */
+  record(id: OperationId): RunRecord {
+    const { current, started, parts } = this.#runs.get(id) ?? {};
+    if (!current || !started || !parts) throw notRunning();
+    const { scratchPath, startedAt } = started;
+    const ranMs = performance.now() - startedAt;
+    return { scratchPath, ranMs, limit: parts.limit.record(), instance: current.record() };
   }
 
   /** Numbers of clients that read processes losslessly, and that wait for their turn to write to one. */
@@ -136,7 +168,7 @@ export class LiveInstances {
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
-      return { spec, sink: sinkOf(log, spec) };
+      return { spec, sink: endingSink(log, log.sink(spec)) };
     }, signal);
     await process.started;
     await events.written();
@@ -177,9 +209,15 @@ export class LiveInstances {
   }
 }
 
-/** A sink that logs everything of a process. Apart from `exec`, whose request its functions would keep. */
-function sinkOf(log: ProcessLog, spec: AgentExecSpec): ProcessSink {
-  return { ...log.sink(spec), exited: (exit) => log.exited(exit) };
+/** A sink that also logs the end of a process. Apart from `exec`, whose request its functions would keep. */
+function endingSink(log: ProcessLog, sink: ProcessSink): ProcessSink {
+  return { ...sink, exited: (exit) => log.exited(exit) };
+}
+
+/** Continues the log of a process beside the command. */
+export function besideSink(events: EventLog, from: ProcessLogRecord): ProcessSink {
+  const log = new ProcessLog(events, from, from);
+  return endingSink(log, log.resume(from.start));
 }
 
 async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {
@@ -197,6 +235,7 @@ class Run implements LiveRun {
   current: RunningInstance | null = null;
   /** the last instance that entered; it stays here after its disposal */
   latest: RunningInstance | null = null;
+  started: StartedRun | null = null;
   readonly parts: RunParts;
   /** by the numbers of the processes beside the command */
   readonly firstEvents: number[] = [];

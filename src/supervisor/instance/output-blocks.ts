@@ -87,6 +87,16 @@ export class OutputReader {
     this.#at = block.used + HEAD_BYTES;
   }
 
+  /** Everything that was not read, for another reader. */
+  rest(): OutputChunk[] {
+    const copy = new OutputReader(this.#block);
+    copy.#run = this.#run;
+    copy.#at = this.#at;
+    const chunks: OutputChunk[] = [];
+    for (let chunk = copy.next(); chunk !== null; chunk = copy.next()) chunks.push(chunk);
+    return chunks;
+  }
+
   /** The next bytes of one stream; null when there are none yet. They do not change. */
   next(): OutputChunk | null {
     for (;;) {

@@ -5,7 +5,7 @@ import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { EventWriter } from "../../storage/events/writer.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import type { OutputStream } from "../../vm/agent/process.ts";
-import type { ProcessSink } from "./running-instance.ts";
+import type { LoggedProcess, ProcessLogRecord, ProcessSink, ShownStart } from "./instance-process.ts";
 
 /** Largest part of a command line that is logged, in characters: an instance may start tens of thousands of processes. */
 const COMMAND_LINE_CHARACTERS_MAX = 1024;
@@ -20,26 +20,23 @@ export interface CutOffFigures {
   readonly memoryBytes: number;
 }
 
-export interface LoggedProcess {
-  readonly spid: number;
-  /** limit of each stream, in `bytes` */
-  readonly truncateOutputAtBytes: number;
-}
-
 /** Logs the start, the output and the end of a process of an instance. */
 export class ProcessLog {
   readonly #events: EventLog;
   readonly #process: LoggedProcess;
   readonly #outputs: ReturnType<EventWriter["outputs"]>;
-  #pid = 0;
-  #stdinBytes = 0;
+  #pid: number;
+  #stdinBytes: number;
 
-  constructor(events: EventLog, process: LoggedProcess) {
+  /** @param from an earlier log of the process to continue */
+  constructor(events: EventLog, process: LoggedProcess, from?: ProcessLogRecord) {
     this.#events = events;
     this.#process = process;
+    this.#pid = from?.pid ?? 0;
+    this.#stdinBytes = from?.stdinBytes ?? 0;
     const { spid, truncateOutputAtBytes } = process;
     // The outputs of the command are part of the result.
-    this.#outputs = events.outputs(spid, truncateOutputAtBytes, spid === Spid.command);
+    this.#outputs = events.outputs(spid, truncateOutputAtBytes, spid === Spid.command, from);
   }
 
   /** Sizes of a stream so far. */
@@ -49,23 +46,37 @@ export class ProcessLog {
 
   /** A sink that logs the start and the output of the process. */
   sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "terminal">): ProcessSink {
-    // The sink lives as long as the process, which may have megabytes of arguments and environment.
-    const shown = this.#shown(spec);
+    return this.resume(this.#shown(spec));
+  }
+
+  /**
+   * The same for a process whose sink was made earlier. The sink lives as long as the process, which may have megabytes of
+   * arguments and environment, and so keeps only what the log shows.
+   */
+  resume(start: ShownStart): ProcessSink {
     return {
-      started: (pid) => this.#started(pid, shown),
+      started: (pid) => this.#started(pid, start),
       output: (stream, chunk) => this.#outputs.write(stream, chunk),
       given: (bytes) => this.given(bytes),
       bytes: (stream) => this.bytes(stream),
+      record: () => ({
+        ...this.#process,
+        start,
+        pid: this.#pid,
+        stdinBytes: this.#stdinBytes,
+        stdout: this.bytes("stdout"),
+        stderr: this.bytes("stderr"),
+      }),
     };
   }
 
-  #started(pid: number, shown: Omit<LogEventData["spawn"], "pid">): void {
+  #started(pid: number, start: ShownStart): void {
     this.#pid = pid;
     const isFull = this.#events.isFull;
-    this.#events.append(this.#process.spid, "spawn", { pid, ...(isFull ? shortened(shown) : shown) });
+    this.#events.append(this.#process.spid, "spawn", { pid, ...(isFull ? shortened(start) : start) });
   }
 
-  #shown(spec: Parameters<ProcessLog["sink"]>[0]): Omit<LogEventData["spawn"], "pid"> {
+  #shown(spec: Parameters<ProcessLog["sink"]>[0]): ShownStart {
     const { uid, gid } = spec.user ?? { uid: 0, gid: 0 };
     const { timeoutMs, terminal } = spec;
     return {
@@ -144,7 +155,7 @@ export class ProcessLog {
 }
 
 /** A start that takes little of a log, whatever was started. */
-function shortened(shown: Omit<LogEventData["spawn"], "pid">): Omit<LogEventData["spawn"], "pid"> {
+function shortened(shown: ShownStart): ShownStart {
   const { command, args, cwd, args_truncated, ...rest } = shown;
   const isCut = args_truncated === true || cwd.length > SHORT_CHARACTERS_MAX;
   return {

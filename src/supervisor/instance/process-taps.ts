@@ -1,13 +1,31 @@
 import { ApiError } from "../../domain/errors.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
-import type { StreamBytes } from "../../storage/events/process-outputs.ts";
+import type { OutputSizes, StreamBytes } from "../../storage/events/process-outputs.ts";
 import { OutputBlocks, type OutputChunk, type OutputReader } from "./output-blocks.ts";
 
 /** Largest number of taps of one process. */
 const TAPS_COUNT_MAX = 4;
 
+/** The taps of one process as plain data. */
+export interface TapsRecord {
+  /** false: the process waits for no reader */
+  readonly holds: boolean;
+  /** output that waits for the slowest reader, in its order; the bytes are in base64 */
+  readonly waiting: readonly { readonly stream: OutputStream; readonly bytes: string }[];
+  readonly taps: readonly TapRecord[];
+}
+
+/** One tap. A chunk that its reader was given counts as taken. */
+interface TapRecord {
+  readonly before: OutputSizes;
+  readonly missed: Readonly<Record<OutputStream, number>>;
+  /** `bytes` at the end of the waiting output that the reader has not taken */
+  readonly waitingBytes: number;
+}
+
 interface TapOptions {
   readonly before: Tap["before"];
+  readonly missed?: TapRecord["missed"];
   readonly reader: OutputReader;
   /** called when the reader has taken all output, and when it leaves */
   readonly onTaken: () => void;
@@ -20,9 +38,9 @@ interface TapOptions {
  */
 export class Tap implements Disposable {
   /** sizes of the logged and of the dropped output of each stream before the first chunk */
-  readonly before: Readonly<Record<OutputStream, StreamBytes>>;
+  readonly before: OutputSizes;
   /** output of each stream after the last chunk, in `bytes`: the process did not wait for the reader any more */
-  readonly missed: Record<OutputStream, number> = { stdout: 0, stderr: 0 };
+  readonly missed: Record<OutputStream, number>;
   readonly #options: TapOptions;
   /** null after disposal */
   #reader: OutputReader | null;
@@ -32,6 +50,7 @@ export class Tap implements Disposable {
 
   constructor(options: TapOptions) {
     this.before = options.before;
+    this.missed = { stdout: 0, stderr: 0, ...options.missed };
     this.#reader = options.reader;
     this.#options = options;
   }
@@ -44,6 +63,11 @@ export class Tap implements Disposable {
   /** True while output waits for the reader, or the reader has not yet asked for more. */
   get isBehind(): boolean {
     return this.#isBehind;
+  }
+
+  /** The output that the reader has not taken. */
+  waiting(): OutputChunk[] {
+    return this.#reader?.rest() ?? [];
   }
 
   /** The output, until the process ends. The reader has taken a chunk when it requests the next one. */
@@ -101,9 +125,38 @@ export class ProcessTaps {
   /** of the log and all taps, while one of them can take no more */
   #taken: PromiseWithResolvers<void> | null = null;
 
-  /** @param bytes returns the sizes of the logged and of the dropped output of a stream so far */
-  constructor(bytes: (stream: OutputStream) => StreamBytes) {
+  /**
+   * @param bytes returns the sizes of the logged and of the dropped output of a stream so far
+   * @param from earlier taps to continue
+   */
+  constructor(bytes: (stream: OutputStream) => StreamBytes, from?: TapsRecord) {
     this.#bytes = bytes;
+    if (from !== undefined) this.#resume(from);
+  }
+
+  record(): TapsRecord {
+    const all = [...this.#taps].map((tap) => ({ tap, waiting: tap.waiting() }));
+    const sizes = all.map(({ waiting }) => sizeOf(waiting));
+    const slowest = all[sizes.indexOf(Math.max(...sizes))]?.waiting ?? [];
+    return {
+      holds: this.#holds,
+      waiting: slowest.map(({ stream, bytes }) => ({ stream, bytes: Buffer.from(bytes).toString("base64") })),
+      taps: all.map(({ tap: { before, missed } }, index) => ({
+        before,
+        missed: { ...missed },
+        waitingBytes: sizes[index] ?? 0,
+      })),
+    };
+  }
+
+  /** The open taps, in the order in which they were opened. */
+  get opened(): readonly Tap[] {
+    return [...this.#taps];
+  }
+
+  /** Resolves when the log and all taps can take more; undefined when they can now. */
+  get taken(): Promise<void> | undefined {
+    return this.#taken?.promise;
   }
 
   /** Number of open taps. */
@@ -117,16 +170,7 @@ export class ProcessTaps {
       const details = { limit: TAPS_COUNT_MAX };
       throw new ApiError("too_many_requests", "too many lossless attachments of the process", details);
     }
-    const before = { stdout: this.#bytes("stdout"), stderr: this.#bytes("stderr") };
-    this.#blocks ??= new OutputBlocks();
-    const tap: Tap = new Tap({
-      before,
-      reader: this.#blocks.reader(),
-      onTaken: () => this.#settle(),
-      onLeave: () => this.#leave(tap),
-    });
-    this.#taps.add(tap);
-    return tap;
+    return this.#open({ before: { stdout: this.#bytes("stdout"), stderr: this.#bytes("stderr") } });
   }
 
   /**
@@ -159,6 +203,42 @@ export class ProcessTaps {
     for (const tap of this.#taps) tap.end();
   }
 
+  #open(options: Pick<TapOptions, "before" | "missed">): Tap {
+    this.#blocks ??= new OutputBlocks();
+    const tap: Tap = new Tap({
+      ...options,
+      reader: this.#blocks.reader(),
+      onTaken: () => this.#settle(),
+      onLeave: () => this.#leave(tap),
+    });
+    this.#taps.add(tap);
+    return tap;
+  }
+
+  /** Opens the taps of the record, each before the part of the output that waits for it. */
+  #resume({ holds, waiting, taps }: TapsRecord): void {
+    const chunks = waiting.map(({ stream, bytes }) => ({ stream, bytes: Buffer.from(bytes, "base64") }));
+    const totalBytes = sizeOf(chunks);
+    const opened = new Map<TapRecord, Tap>();
+    let at = 0;
+    for (const tap of taps.toSorted((one, other) => other.waitingBytes - one.waitingBytes)) {
+      const next = totalBytes - tap.waitingBytes;
+      for (const { stream, bytes } of between(chunks, at, next)) this.#blocks?.push(stream, bytes);
+      opened.set(tap, this.#open(tap));
+      at = next;
+    }
+    for (const { stream, bytes } of between(chunks, at, totalBytes)) this.#blocks?.push(stream, bytes);
+    for (const [{ waitingBytes }, tap] of opened) if (waitingBytes > 0) tap.notify();
+    this.#taps.clear();
+    for (const record of taps) {
+      const tap = opened.get(record);
+      if (tap !== undefined) this.#taps.add(tap);
+    }
+    this.#holds = holds;
+    this.#taken = Promise.withResolvers();
+    this.#settle();
+  }
+
   #await(logged: Promise<void>): void {
     this.#logged = logged;
     void logged.then(() => {
@@ -177,6 +257,20 @@ export class ProcessTaps {
   #leave(tap: Tap): void {
     this.#taps.delete(tap);
     if (this.#taps.size === 0) this.#blocks = null;
+  }
+}
+
+function sizeOf(chunks: readonly OutputChunk[]): number {
+  return chunks.reduce((sum, { bytes }) => sum + bytes.byteLength, 0);
+}
+
+/** The parts of the chunks between two offsets, in `bytes` from the first chunk on. */
+function* between(chunks: readonly OutputChunk[], from: number, to: number): Generator<OutputChunk> {
+  let at = 0;
+  for (const { stream, bytes } of chunks) {
+    const part = bytes.subarray(Math.max(0, from - at), Math.max(0, to - at));
+    if (part.byteLength > 0) yield { stream, bytes: part };
+    at += bytes.byteLength;
   }
 }
 

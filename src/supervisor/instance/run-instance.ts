@@ -13,7 +13,8 @@ import type { Compactor } from "../merging/compact.ts";
 import type { InstanceNetworks } from "../network/instance-networks.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
-import { execute, type InstanceOutcome, type InstanceTools } from "./execute.ts";
+import { execute, type InstanceOutcome } from "./execute.ts";
+import type { InstanceTools } from "./start-run.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited"> {
   readonly db: Database;

@@ -1,81 +1,39 @@
-import { constants } from "node:os";
 import type { CgroupStats } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
-import type { StreamBytes } from "../../storage/events/process-outputs.ts";
-import { untilAborted, withinTime } from "../../system/waiting.ts";
+import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
+import { untilAborted } from "../../system/waiting.ts";
 import {
-  type Agent,
+  Agent,
   type AgentConnection,
-  AgentError,
   type AgentExecSpec,
-  type AgentExit,
   AgentRefusedError,
   type ExecHandle,
 } from "../../vm/agent/agent.ts";
-import type { OutputSink, OutputStream, StartListener } from "../../vm/agent/process.ts";
-import { Refusal } from "../../vm/agent/protocol.ts";
+import type { ProcessRecord } from "../../vm/agent/record.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
 import { attachDisks, type Guest, type GuestDisks } from "../machines/steps.ts";
+import {
+  type InstanceProcess,
+  type InstanceProcessRecord,
+  type InstanceRecord,
+  type ProcessSink,
+  type ResumeOptions,
+  type StartedProcess,
+  startedFrom,
+  tapped,
+} from "./instance-process.ts";
 import { ProcessInput } from "./process-input.ts";
 import { ProcessTaps } from "./process-taps.ts";
+import { isEnding, notRunning, refusalOf, tooManyOf } from "./refusals.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
 
 /** Largest number of a process: an instance cannot start more processes than this over its whole life. */
 const SPID_MAX = 65_536;
-
-/** Errors of a start in namespaces whose first process is dying; the last one can have other reasons. */
-const ENDING_ERRNOS: ReadonlySet<number> = new Set([
-  constants.errno.ESRCH,
-  constants.errno.ECHILD,
-  constants.errno.ENOMEM,
-]);
-/** The end of the command is reported within this time after such an error. */
-const ENDING_MS_MAX = 2000;
-
-/**
- * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
- * awaited.
- */
-export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | "limit"> {
-  /** number of the process within its instance, in the order of the starts; that of a refused start is given again */
-  readonly spid: number;
-  readonly hasTerminal: boolean;
-  readonly input: ProcessInput;
-  readonly taps: ProcessTaps;
-  /** Rejects with `invalid_path` when the working directory cannot be entered. */
-  readonly started: Promise<void>;
-  readonly exit: Promise<AgentExit>;
-}
-
-/** Receives the start and the output of a process, and its end before it is announced. */
-export interface ProcessSink {
-  readonly started: StartListener;
-  readonly output: OutputSink;
-  /** called with the number of bytes after each write to standard input */
-  readonly given: (bytes: number) => void;
-  /** returns the sizes of the logged and of the dropped output of a stream so far */
-  readonly bytes: (stream: OutputStream) => StreamBytes;
-  readonly exited?: (exit: AgentExit) => void;
-}
-
-/** A process whose start was requested. */
-interface StartedProcess {
-  readonly handle: ExecHandle;
-  readonly spec: AgentExecSpec;
-  readonly sink: ProcessSink;
-  readonly taps: ProcessTaps;
-  /** called when the process has no end */
-  readonly onFailed?: () => void;
-}
-
-function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
-  return (stream, chunk) => taps.push(stream, chunk, output(stream, chunk));
-}
 
 /**
  * An instance from the moment it has a machine until that is gone: the machine, its agent, the attached disks and the
@@ -85,6 +43,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   readonly #ready: ReadyMachine;
   readonly #processes = new Map<number, InstanceProcess>();
   #command: ExecHandle | null = null;
+  #first: InstanceProcess | null = null;
   #disks: GuestDisks | null = null;
   #begun = false;
   #spidLast: number = Spid.command;
@@ -101,6 +60,69 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /** @throws as `MachineSource.take` does */
   static async take(machines: MachineSource, shape: MachineShape, signal: AbortSignal): Promise<RunningInstance> {
     return new RunningInstance(await machines.take(shape, signal));
+  }
+
+  /**
+   * Continues with the instance of a record in the same machine, or in a copy of it. The stream is held: `Agent.sync` must
+   * be called next. Every open tap needs a reader or must be disposed of, and every connection needs a user or must be reset.
+   * A process beside the command that has not got all of its first input is killed, because its input came from its caller.
+   */
+  static resume(
+    { machine, isolation, [Symbol.asyncDispose]: dispose }: Omit<ReadyMachine, "agent">,
+    record: InstanceRecord,
+    { channel, network, sinkOf, commandInput }: ResumeOptions,
+  ): { readonly instance: RunningInstance; readonly connections: readonly AgentConnection[] } {
+    const processes = record.processes.map((from) => {
+      const sink = sinkOf(from.log);
+      return { from, sink, taps: new ProcessTaps(sink.bytes, from.taps) };
+    });
+    const {
+      agent,
+      processes: handles,
+      connections,
+    } = Agent.resume(channel, record.agent, {
+      network,
+      process: ({ session, firstInput, stdin }) => {
+        const process = processes.find(({ from }) => from.session === session);
+        if (process === undefined) throw new Error("a session without a process");
+        const { from, sink, taps } = process;
+        const takesInput = from.spid === Spid.command && firstInput !== "sent";
+        const first = takesInput ? commandInput(stdin.sentBytes) : undefined;
+        return { onOutput: tapped(sink, taps), onStart: sink.started, taken: taps.taken, first };
+      },
+    });
+    const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose });
+    instance.#disks = record.disks;
+    instance.#spidLast = record.spidLast;
+    for (const spid of record.refused) instance.#refused.add(spid);
+    for (const { from, sink, taps } of processes) {
+      const handle = handles.find(({ session }) => session === from.session);
+      const session = record.agent.processes.find(({ session }) => session === from.session);
+      if (handle === undefined || session === undefined) throw new Error("a process without a session");
+      instance.#resume(from, session, { handle, sink, taps });
+    }
+    return { instance, connections };
+  }
+
+  /**
+   * Stops the stream to the guest, as `Agent.hold` does, when no copy of the scratch is being made. Until the next
+   * `Agent.sync`, `record` can be called.
+   */
+  async hold(): Promise<void> {
+    while (this.#copy !== null) await this.#copy.settled;
+    await this.agent.hold();
+  }
+
+  /** To be called during a hold. @throws Error without one; ApiError `conflict` when the command is not running */
+  record(): InstanceRecord {
+    this.#running();
+    return {
+      agent: this.agent.record(),
+      disks: this.#disks,
+      spidLast: this.#spidLast,
+      refused: [...this.#refused],
+      processes: this.processes.map((process) => process.record()),
+    };
   }
 
   get machine(): Machine {
@@ -135,6 +157,12 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#begun && this.#processes.has(Spid.command);
   }
 
+  /** The command, even if it has ended. @throws Error when it was not requested */
+  get command(): InstanceProcess {
+    if (this.#first === null) throw new Error("the instance has no command yet");
+    return this.#first;
+  }
+
   /** Processes that run or are being started, in the order of their numbers. */
   get processes(): readonly InstanceProcess[] {
     return [...this.#processes.values()];
@@ -162,11 +190,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const taps = new ProcessTaps(sink.bytes);
     const handle = this.agent.exec(spec, tapped(sink, taps), { onStart: sink.started });
     this.#command = handle;
-    const command = this.#add(Spid.command, { handle, spec, sink, taps });
-    const begin = () => {
-      this.#begun = true;
-    };
-    handle.started.then(begin, () => undefined);
+    const command = this.#add(Spid.command, { ...startedFrom(spec), handle, sink, taps });
+    this.#awaitStart(handle);
     return command;
   }
 
@@ -184,24 +209,17 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const spid = this.#takeSpid();
     const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
-    let hasStarted = false;
-    const onStart = (pid: number): void => {
-      hasStarted = true;
-      sink.started(pid);
-    };
-    const run = this.agent.exec(spec, tapped(sink, taps), { beside, onStart, signal });
-    const refused = async (error: unknown): Promise<never> => {
-      if (await isEnding(beside, error)) throw notRunning();
-      throw tooManyOf("processes", error);
-    };
-    const handle = { ...run, started: run.started.catch(refused), exit: run.exit.catch(refused) };
-    const onFailed = () => void (hasStarted || this.#refused.add(spid));
-    return this.#add(spid, { handle, spec, sink, taps, onFailed });
+    const handle = this.agent.exec(spec, tapped(sink, taps), { beside, onStart: sink.started, signal });
+    return this.#add(spid, { ...startedFrom(spec), handle, sink, taps }, beside);
   }
 
-  /** Sets the listener that is called with each process when its start is requested, before its first event. */
+  /**
+   * Sets the listener that is called with each process: at once with those that run, and when a start is requested, before
+   * the first event.
+   */
   listen(listener: (process: InstanceProcess) => void): void {
     this.#onProcess = listener;
+    for (const process of this.processes) listener(process);
   }
 
   /** True when a process with that number was started, even if it has ended. */
@@ -287,25 +305,40 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#command;
   }
 
-  #add(spid: number, { handle, spec, sink, taps, onFailed }: StartedProcess): InstanceProcess {
-    const { cwd } = spec;
-    const entered = handle.started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
-    const isOpen = spec.stdin === "open" || (spec.stdin !== undefined && "first" in spec.stdin);
-    const exit = handle.exit.then((ended) => {
+  /** @param beside the command, in whose namespaces the process starts */
+  #add(
+    spid: number,
+    { handle, cwd, keepsInput, sink, taps, ...from }: StartedProcess,
+    beside?: ExecHandle,
+  ): InstanceProcess {
+    const refused = async (error: unknown): Promise<never> => {
+      if (beside === undefined) throw error;
+      if (await isEnding(beside, error)) throw notRunning();
+      throw tooManyOf("processes", error);
+    };
+    const started = handle.started.catch(refused);
+    const entered = started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
+    const exit = handle.exit.catch(refused).then((ended) => {
       sink.exited?.(ended);
       return ended;
     });
-    const input = new ProcessInput({ handle, isOpen, onGiven: sink.given });
+    const input = new ProcessInput({ handle, isOpen: from.isInputOpen, onGiven: sink.given });
     const added: InstanceProcess = {
-      ...handle,
       spid,
-      hasTerminal: spec.terminal !== undefined,
+      hasTerminal: from.hasTerminal,
       input,
       taps,
       started: this.#explained(entered),
       exit: this.#explained(exit),
+      signal: (number, options) => handle.signal(number, options),
+      resize: (size) => handle.resize(size),
+      limit: (timeoutMs) => handle.limit(timeoutMs),
+      record: () => {
+        return { spid, session: handle.session, cwd, keepsInput, log: sink.record(), taps: taps.record() };
+      },
     };
     this.#processes.set(spid, added);
+    if (spid === Spid.command) this.#first = added;
     this.#onProcess(added);
     const remove = () => {
       this.#processes.delete(spid);
@@ -314,12 +347,34 @@ export class RunningInstance implements Guest, AsyncDisposable {
     };
     exit.then(remove, () => {
       remove();
-      onFailed?.();
+      if (beside !== undefined) handle.started.catch(() => this.#refused.add(spid));
     });
     // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);
     added.exit.catch(() => undefined);
     return added;
+  }
+
+  #resume(
+    { spid, cwd, keepsInput }: InstanceProcessRecord,
+    { hasTerminal, stdin, firstInput, pid }: ProcessRecord,
+    { handle, sink, taps }: Pick<StartedProcess, "handle" | "sink" | "taps">,
+  ): void {
+    const isCommand = spid === Spid.command;
+    const from = { cwd, keepsInput, hasTerminal, isInputOpen: keepsInput && !stdin.isOver };
+    if (isCommand) {
+      this.#command = handle;
+      this.#begun = pid !== null;
+      this.#awaitStart(handle);
+    } else if (firstInput !== "sent") handle.signal(SIGKILL_SIGNAL, { group: true });
+    this.#add(spid, { ...from, handle, sink, taps }, isCommand ? undefined : (this.#command ?? undefined));
+  }
+
+  #awaitStart(command: ExecHandle): void {
+    const begin = () => {
+      this.#begun = true;
+    };
+    command.started.then(begin, () => undefined);
   }
 
   async #explained<T>(work: Promise<T>): Promise<T> {
@@ -329,30 +384,4 @@ export class RunningInstance implements Guest, AsyncDisposable {
       throw await explain(error, this.machine);
     }
   }
-}
-
-export function notRunning(): ApiError {
-  return new ApiError("conflict", "the command of the instance is not running");
-}
-
-/** Waits until it is known whether a start failed with `error` because the command it was to run beside was ending. */
-async function isEnding(command: ExecHandle, error: unknown): Promise<boolean> {
-  if (!(error instanceof AgentError) || !ENDING_ERRNOS.has(error.errno)) return false;
-  const ended = command.exit.then(() => true);
-  return await withinTime(ended, ENDING_MS_MAX, () => false);
-}
-
-/** The caller's error for a port that did not accept a connection. */
-function refusalOf(port: number, { reason }: AgentRefusedError): ApiError {
-  const name = REFUSALS[reason] ?? "unreachable";
-  return new ApiError("conflict", `port ${port} of the instance took no connection: ${name}`, { port, reason: name });
-}
-
-const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused", [Refusal.timedOut]: "timed_out" };
-
-/** The caller's error when the guest has no room for another process or connection; any other error as it is. */
-function tooManyOf(kind: "processes" | "connections", error: unknown): unknown {
-  if (!(error instanceof AgentError) || error.errno !== constants.errno.EAGAIN) return error;
-  const message = `the instance has the largest number of ${kind} that it can have`;
-  return new ApiError("too_many_requests", message, { retry_after_seconds: 1 }, { cause: error });
 }

@@ -10,6 +10,13 @@ const REST_MS_MAX = 5000;
 /** With less than this left, a command would only be killed. */
 const LEFT_MS_MIN = 1000;
 
+/** The time limit of a command that has begun, in `milliseconds`, as plain data. */
+export interface TimeLimitRecord {
+  /** as it was requested */
+  readonly ms: number;
+  readonly fromStartMs: number;
+}
+
 /** The time limit of a command, in `milliseconds`; it can only grow. */
 export class TimeLimit {
   #ms: number;
@@ -25,6 +32,17 @@ export class TimeLimit {
     if (waitedMs === null) return;
     const restMs = Math.min(REST_MS_MAX, Math.max(REST_MS_MIN, ms * REST_RATIO));
     this.#endAtMs = performance.now() + ms - waitedMs - restMs;
+  }
+
+  /** The limit of a command that has begun. */
+  static resume({ ms, fromStartMs }: TimeLimitRecord): TimeLimit {
+    const limit = new TimeLimit(ms);
+    limit.#fromStartMs = fromStartMs;
+    return limit;
+  }
+
+  record(): TimeLimitRecord {
+    return { ms: this.#ms, fromStartMs: this.#fromStartMs };
   }
 
   /** The limit as it was requested. */
@@ -52,11 +70,10 @@ export class TimeLimit {
   }
 
   /**
-   * Waits for the work of a command that has just started; null when it takes longer than the limit and `graceMs` together.
-   * An extension of the limit during the wait counts.
+   * Waits for the work of a command that started at `startedAt` on the monotonic clock; null when it takes longer than the
+   * limit and `graceMs` together. An extension of the limit during the wait counts.
    */
-  async within<T>(work: Promise<T>, graceMs: number): Promise<T | null> {
-    const startedAt = performance.now();
+  async within<T>(work: Promise<T>, graceMs: number, startedAt = performance.now()): Promise<T | null> {
     const done = work.then((value) => ({ value }));
     for (;;) {
       const leftMs = this.#fromStartMs + graceMs - (performance.now() - startedAt);

@@ -1,24 +1,26 @@
 import type { GuestPath } from "../../domain/tree/guest-path.ts";
 import { byteStringToBytes } from "../../domain/tree/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
-import { type AgentConnection, DialledConnection } from "./connection.ts";
+import { type AgentConnection, DialledConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
 import { packIntegers } from "./frames.ts";
 import type { GuestNetwork } from "./guest-network.ts";
 import { AgentLink, type Hello } from "./link.ts";
 import {
   type AgentExecSpec,
-  type AgentExit,
+  type ExecHandle,
   ExecSession,
   encodeExecOpen,
   encodeSpec,
   type OutputSink,
+  type ResumedEnds,
   type StartListener,
-  type TerminalSize,
 } from "./process.ts";
+import type { AgentExit } from "./process-exit.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
-import { IndexSession, LatestValue, OutboundStream, QuiesceSession, ReceiveWindow, ReplySession } from "./sessions.ts";
+import type { AgentRecord, ProcessRecord } from "./record.ts";
+import { IndexSession, QuiesceSession, ReplySession } from "./sessions.ts";
 
 export {
   AgentClosedError,
@@ -28,34 +30,10 @@ export {
   type AgentExit,
   AgentProtocolError,
   AgentRefusedError,
+  type ExecHandle,
 };
 
 const ERRNO_TOO_BIG = 7;
-
-/** A running command. Both promises reject when the agent reports an error or is lost. */
-export interface ExecHandle {
-  readonly started: Promise<void>;
-  readonly exit: Promise<AgentExit>;
-  /** Sends a signal to the command or to its process group. Does nothing after the command has ended. */
-  signal(number: number, options?: { readonly group: boolean }): void;
-  /**
-   * Writes to standard input, in the order of the calls. Resolves to true when all bytes are sent, to false when the
-   * command reads no more.
-   */
-  write(bytes: Uint8Array): Promise<boolean>;
-  /** Ends standard input after everything written so far. */
-  end(): Promise<void>;
-  /**
-   * Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. Like
-   * `limit`, it does not wait for the guest: while that takes nothing, only the latest value is kept.
-   */
-  resize(size: TerminalSize): void;
-  /**
-   * Sets a new time limit in milliseconds, at least 1, counted from the command's start. Does nothing after the command has
-   * ended.
-   */
-  limit(timeoutMs: number): void;
-}
 
 /** A scratch that nobody can write to. Disposal thaws it. */
 export interface Quiesced extends AsyncDisposable {
@@ -80,6 +58,22 @@ export interface AgentOptions {
   readonly log?: (text: string) => void;
 }
 
+export interface ResumeOptions extends AgentOptions {
+  /** gives each running command its ends on the host */
+  readonly process: (record: ProcessRecord) => ResumedEnds;
+  /** takes the connections that the guest has requested and that are not made yet; null: they are refused */
+  readonly network: GuestNetwork | null;
+}
+
+/** What `Agent.resume` makes of a record. */
+export interface ResumedAgent {
+  readonly agent: Agent;
+  /** in the order of the record */
+  readonly processes: readonly ExecHandle[];
+  /** open connections, in the order of the record. Those without use must be reset. */
+  readonly connections: readonly AgentConnection[];
+}
+
 /**
  * Client of the agent in a guest. Requests need not wait for earlier ones: the agent handles them in order, and after a
  * failed step the later ones fail too. Every method rejects with AgentError when the guest reports a failure,
@@ -87,15 +81,31 @@ export interface AgentOptions {
  */
 export class Agent {
   readonly #link: AgentLink;
-  /** Session ids of the commands of this guest, for commands that join their namespaces. */
-  readonly #ids = new WeakMap<ExecHandle, number>();
 
-  private constructor(channel: ByteChannel, options: AgentOptions) {
-    this.#link = new AgentLink(channel, options.log ?? (() => undefined));
+  private constructor(link: AgentLink) {
+    this.#link = link;
   }
 
-  static open(channel: ByteChannel, options: AgentOptions = {}): Agent {
-    return new Agent(channel, options);
+  static open(channel: ByteChannel, { log }: AgentOptions = {}): Agent {
+    return new Agent(new AgentLink(channel, log));
+  }
+
+  /**
+   * Continues from the record of another Agent on the same stream, or on that of a copy of its machine. The stream is held:
+   * `sync` must be called next.
+   */
+  static resume(channel: ByteChannel, record: AgentRecord, options: ResumeOptions): ResumedAgent {
+    const link = new AgentLink(channel, options.log, record);
+    const processes = record.processes.map((from) => ExecSession.resume(link, from, options.process(from)));
+    for (const process of processes) link.admit(process.session, process);
+    if (options.network !== null) link.requests.serve(options.network);
+    const connections = resumeConnections(link, record);
+    return { agent: new Agent(link), processes, connections };
+  }
+
+  /** Everything that the host must know to continue with this guest. To be called during a hold. @throws Error without one */
+  record(): AgentRecord {
+    return this.#link.record();
   }
 
   /** Waits for the greeting, which only a machine that booted from cold sends. @throws the reason of `signal` */
@@ -178,62 +188,13 @@ export class Agent {
    * of `signal`, which gives the start up as long as it waits for earlier requests.
    */
   exec(spec: AgentExecSpec, onOutput: OutputSink, options: ExecOptions = {}): ExecHandle {
-    let id = 0;
-    // The handle lives as long as the command. Its functions must not name `spec`, which they would keep.
-    const hasTerminal = spec.terminal !== undefined;
-    // Null when the command was not started or has ended.
-    const idOfRunning = async (): Promise<number | null> => {
-      await opened.catch(() => undefined);
-      return session.ended ? null : id;
-    };
-    const stdin = new OutboundStream(Stream.stdin, protocol.FRAME_PAYLOAD_BYTES_MAX, async (bytes) => {
-      const running = await idOfRunning();
-      if (running !== null) await this.#link.send(HostFrame.stdin, running, bytes);
-    });
-    const end = () =>
-      stdin.close(async () => {
-        const running = await idOfRunning();
-        if (running !== null) await this.#link.send(HostFrame.stdin, running);
-      });
-    const size = new LatestValue<TerminalSize>(async ({ rows, columns }) => {
-      const running = await idOfRunning();
-      if (running !== null) await this.#link.send(HostFrame.resize, running, packIntegers([16, rows], [16, columns]));
-    });
-    const limit = new LatestValue<number>(async (timeoutMs) => {
-      const running = await idOfRunning();
-      if (running !== null) await this.#link.send(HostFrame.limit, running, packIntegers([64, timeoutMs]));
-    });
-    const grant = (stream: number, bytes: number) => this.#grant(id, stream, bytes);
-    const session = new ExecSession(grant, stdin, onOutput, options.onStart ?? (() => undefined));
-    const handle: ExecHandle = {
-      started: session.started,
-      exit: session.exit,
-      signal: (number, { group } = { group: false }) => {
-        const flags = group ? protocol.SignalFlag.group : 0;
-        if (!session.ended && id !== 0) this.#link.post(HostFrame.signal, id, packIntegers([32, number], [32, flags]));
-      },
-      write: async (bytes) => {
-        await first;
-        return await stdin.write(bytes);
-      },
-      end: async () => {
-        await first;
-        await end();
-      },
-      resize: (wanted) => {
-        if (hasTerminal) size.set(wanted);
-      },
-      limit: (timeoutMs) => limit.set(timeoutMs),
-    };
-    // Later writes wait for the first input. They need no error from it: its failure ends the session.
-    const first = sendFirstInput(spec.stdin, stdin, end).catch((error: Error) => session.fail(error));
-    const onId = (given: number) => {
-      id = given;
-      this.#ids.set(handle, given);
-    };
-    const opened = this.#sendExec(session, spec, onId, options);
-    opened.catch((error: Error) => session.fail(error));
-    return handle;
+    // The session lives as long as the command. It must not keep `spec`.
+    const session = ExecSession.start(this.#link, spec, { onOutput, onStart: options.onStart });
+    this.#sendExec(session, spec, options).then(
+      () => session.opened(),
+      (error: Error) => session.fail(error),
+    );
+    return session;
   }
 
   /**
@@ -310,8 +271,9 @@ export class Agent {
   /** Streams the listing of a disk. A caller that stops early must end the machine. */
   async *index(disk: number | "scratch"): AsyncGenerator<Uint8Array> {
     let sessionId = 0;
-    const grant = (bytes: number) => this.#grant(sessionId, Stream.stdout, bytes);
-    const session = new IndexSession(new ReceiveWindow(grant, protocol.WINDOW_BYTES_INITIAL));
+    const session = new IndexSession((bytes) =>
+      this.#link.post(HostFrame.window, sessionId, packIntegers([32, Stream.stdout], [32, bytes])),
+    );
     await this.#link.open(session, async (id) => {
       sessionId = id;
       const number = disk === "scratch" ? protocol.INDEX_DISK_SCRATCH : disk;
@@ -327,22 +289,16 @@ export class Agent {
   }
 
   /** Enters the queue before its first await, so that requests keep the order of their calls. */
-  async #sendExec(
-    session: ExecSession,
-    spec: AgentExecSpec,
-    onId: (id: number) => void,
-    { beside: host, signal }: ExecOptions,
-  ): Promise<void> {
+  async #sendExec(session: ExecSession, spec: AgentExecSpec, { beside: host, signal }: ExecOptions): Promise<void> {
     const bytes = encodeSpec(spec);
     if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX)
       throw new AgentError(ERRNO_TOO_BIG, "the command line is too long");
     if (host !== undefined) await host.started;
-    const beside = host === undefined ? 0 : this.#ids.get(host);
-    if (beside === undefined) throw new Error("the command to run beside was not started in this guest");
+    const beside = host?.session ?? 0;
     await this.#link.open(
       session,
       async (id) => {
-        onId(id);
+        session.session = id;
         await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, beside));
         for (const part of split(bytes, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
           if (!session.ended) await this.#link.send(HostFrame.execSpec, id, part);
@@ -351,21 +307,24 @@ export class Agent {
       signal,
     );
   }
-
-  #grant(session: number, stream: number, bytes: number): void {
-    this.#link.post(HostFrame.window, session, packIntegers([32, stream], [32, bytes]));
-  }
 }
 
-/** Writes the beginning of standard input until the command reads no more, then ends the input unless it stays open. */
-async function sendFirstInput(
-  source: AgentExecSpec["stdin"],
-  to: OutboundStream,
-  end: () => Promise<void>,
-): Promise<void> {
-  if (source === undefined || source === "open") return;
-  for await (const chunk of "first" in source ? source.first : source) if (!(await to.write(chunk))) return;
-  if (!("first" in source)) await end();
+/** Returns the connections that are open. */
+function resumeConnections(link: AgentLink, { connections, queries }: AgentRecord): AgentConnection[] {
+  const open: AgentConnection[] = [];
+  const requested: GuestOpenedConnection[] = [];
+  for (const from of connections) {
+    const { destination } = from;
+    const connection =
+      destination === null ? new DialledConnection(link, from) : new GuestOpenedConnection(link, destination, from);
+    link.admit(from.session, connection);
+    if (from.isOpen) open.push(connection);
+    else if (connection instanceof GuestOpenedConnection) requested.push(connection);
+    // The caller that dialled has left with the earlier object.
+    else void connection.opened.then(() => connection.reset()).catch(() => undefined);
+  }
+  link.requests.resume(requested, queries);
+  return open;
 }
 
 function* split(bytes: Uint8Array, sizeBytes: number): Generator<Uint8Array> {

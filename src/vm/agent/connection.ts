@@ -1,17 +1,14 @@
+import type { Destination } from "../../domain/network.ts";
 import { AgentClosedError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
 import { type Frame, packIntegers } from "./frames.ts";
+import { checkLength, parseError, unexpected } from "./payload.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Refusal, Stream } from "./protocol.ts";
-import {
-  checkLength,
-  InboundStream,
-  OutboundStream,
-  parseError,
-  ReceiveWindow,
-  type Session,
-  unexpected,
-} from "./sessions.ts";
+import type { ConnectionRecord } from "./record.ts";
+import type { FrameParts, Session } from "./sessions.ts";
+import { InboundStream, OutboundStream, ReceiveWindow } from "./streams.ts";
 
+const NOTHING = new Uint8Array();
 const REASONS: ReadonlySet<number> = new Set(Object.values(Refusal));
 
 /** A connection between the host and a program of the guest. Each direction ends on its own, as with a socket. */
@@ -40,8 +37,9 @@ export interface GuestConnection extends AgentConnection {
 export interface ConnectionLink {
   post(type: number, session: number, ...payload: readonly Uint8Array[]): void;
   /** Sends the frame of `make`, or none when that is null, after the waiting frames of other connections. */
-  sendInTurn(make: () => readonly [type: number, session: number, payload: Uint8Array] | null): Promise<void>;
-  send(type: number, session: number, ...payload: readonly Uint8Array[]): Promise<void>;
+  sendInTurn(make: () => FrameParts | null): Promise<void>;
+  /** Sends the frame of `make`, or none when that is null. `make` is called when the frame can be sent. */
+  sendMade(make: () => FrameParts | null): Promise<void>;
   /** Forgets a session of which the host sent the last frame. */
   forget(session: number): void;
   readonly growth: WindowGrowth;
@@ -72,8 +70,11 @@ abstract class ConnectionSession implements Session, AgentConnection {
   readonly class = "connection";
   /** given when the session is registered */
   id = 0;
+  /** what the guest wants to connect to; null: the host opened the connection */
+  abstract readonly destination: Destination | null;
   protected readonly link: ConnectionLink;
   protected isOpen = false;
+  readonly #window: ReceiveWindow;
   readonly #inbound: InboundStream;
   readonly #outbound: OutboundStream;
   readonly #broken = new AbortController();
@@ -83,19 +84,41 @@ abstract class ConnectionSession implements Session, AgentConnection {
   #sentReset = false;
   #over = false;
 
-  constructor(link: ConnectionLink) {
+  /** @param from an earlier connection to continue */
+  constructor(link: ConnectionLink, from?: ConnectionRecord) {
     this.link = link;
     const window = new ReceiveWindow(
       (bytes) => link.post(HostFrame.window, this.id, packIntegers([32, Stream.data], [32, bytes])),
-      protocol.INPUT_WINDOW_BYTES_INITIAL,
-      protocol.INPUT_WINDOW_BYTES_MAX,
-      (bytes) => this.#grow(bytes),
+      {
+        sizeBytes: protocol.INPUT_WINDOW_BYTES_INITIAL,
+        sizeBytesMax: protocol.INPUT_WINDOW_BYTES_MAX,
+        mayGrow: (bytes) => this.#grow(bytes),
+        from: from?.inbound,
+      },
     );
-    this.#inbound = new InboundStream(window);
-    this.#outbound = new OutboundStream(Stream.data, protocol.FRAME_PAYLOAD_BYTES_MAX, (bytes) =>
-      // A reset may overtake a piece that waits for its turn.
-      link.sendInTurn(() => (this.over ? null : [HostFrame.netData, this.id, bytes])),
-    );
+    this.#window = window;
+    this.#inbound = new InboundStream(window, from?.waiting);
+    this.#outbound = new OutboundStream((take) => link.sendInTurn(() => this.#dataFrame(take)), {
+      stream: Stream.data,
+      pieceBytesMax: protocol.FRAME_PAYLOAD_BYTES_MAX,
+      from: from?.outbound,
+    });
+    if (from !== undefined) this.#continue(from);
+  }
+
+  record(): ConnectionRecord {
+    return {
+      class: "connection",
+      session: this.id,
+      destination: this.destination,
+      isOpen: this.isOpen,
+      inbound: this.#window.record(),
+      waiting: this.#inbound.waiting,
+      outbound: this.#outbound.record(),
+      sentEnd: this.#sentEnd,
+      gotEnd: this.#gotEnd,
+      sentReset: this.#sentReset,
+    };
   }
 
   /** true when the host may send no more frames */
@@ -130,10 +153,12 @@ abstract class ConnectionSession implements Session, AgentConnection {
   }
 
   async end(): Promise<void> {
-    await this.#outbound.close(async () => {
+    const make = (): FrameParts | null => {
+      if (this.over) return null;
       this.#sentEnd = true;
-      await this.link.send(HostFrame.netEnd, this.id);
-    });
+      return [HostFrame.netEnd, this.id];
+    };
+    await this.#outbound.close(() => this.link.sendMade(make));
   }
 
   reset(): void {
@@ -141,7 +166,7 @@ abstract class ConnectionSession implements Session, AgentConnection {
     // Frames that arrive before the answer are dropped.
     this.#sentReset = true;
     this.#outbound.stop();
-    this.#inbound.finish(new AgentClosedError("the connection was reset by the host"));
+    this.#inbound.finish(resetByHost());
     this.#broken.abort();
     this.link.post(HostFrame.netReset, this.id);
   }
@@ -152,6 +177,26 @@ abstract class ConnectionSession implements Session, AgentConnection {
 
   /** Handles a frame of a connection that is not open yet; returns true for the last one of the session. */
   protected abstract takeOpening(frame: Frame): boolean;
+
+  #continue(from: ConnectionRecord): void {
+    this.id = from.session;
+    this.isOpen = from.isOpen;
+    this.#sentEnd = from.sentEnd;
+    this.#gotEnd = from.gotEnd;
+    this.#sentReset = from.sentReset;
+    if (from.sentReset) this.#inbound.finish(resetByHost());
+    else if (from.gotEnd) this.#inbound.finish(null);
+    this.#grow(from.inbound.sizeBytes - protocol.INPUT_WINDOW_BYTES_INITIAL);
+    // The earlier reader has the bytes that wait no more.
+    const takenBytes = this.#window.waitingBytes - this.#inbound.waitingBytes;
+    if (!from.sentReset && !from.gotEnd) this.#window.consume(takenBytes);
+  }
+
+  /** The frame of a piece that has waited for its turn; null when there is nothing to send, as after a reset. */
+  #dataFrame(take: () => Uint8Array): FrameParts | null {
+    const bytes = this.over ? NOTHING : take();
+    return bytes.byteLength === 0 ? null : [HostFrame.netData, this.id, bytes];
+  }
 
   #grow(bytes: number): boolean {
     if (!this.link.growth.take(bytes)) return false;
@@ -195,12 +240,18 @@ abstract class ConnectionSession implements Session, AgentConnection {
   }
 }
 
+function resetByHost(): AgentClosedError {
+  return new AgentClosedError("the connection was reset by the host");
+}
+
 /** The session of a connection that the host opened. */
 export class DialledConnection extends ConnectionSession {
+  override readonly destination = null;
   readonly #opening = Promise.withResolvers<void>();
 
-  constructor(link: ConnectionLink) {
-    super(link);
+  /** @param from an earlier connection to continue */
+  constructor(link: ConnectionLink, from?: ConnectionRecord) {
+    super(link, from);
     this.#opening.promise.catch(() => undefined);
   }
 
@@ -238,6 +289,14 @@ export class DialledConnection extends ConnectionSession {
 
 /** The session of a connection that the guest opened. */
 export class GuestOpenedConnection extends ConnectionSession implements GuestConnection {
+  override readonly destination: Destination;
+
+  /** @param from an earlier connection to continue */
+  constructor(link: ConnectionLink, destination: Destination, from?: ConnectionRecord) {
+    super(link, from);
+    this.destination = destination;
+  }
+
   accept(): void {
     if (this.isOpen) throw new Error("a connection is accepted once");
     if (this.over) return;

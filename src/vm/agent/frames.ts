@@ -22,6 +22,11 @@ export class FrameDecoder {
     this.#types = types;
   }
 
+  /** False while a part of a frame is kept. */
+  get isBetweenFrames(): boolean {
+    return this.#partialBytes === 0;
+  }
+
   /**
    * Takes the next bytes of the stream, and calls `take` with each complete frame, but with `countMax` at most.
    * @returns the bytes that were not taken, for the next call; empty after fewer frames than `countMax`

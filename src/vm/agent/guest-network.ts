@@ -3,8 +3,10 @@ import type { Destination } from "../../domain/network.ts";
 import { type ConnectionLink, type GuestConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentProtocolError } from "./errors.ts";
 import { type Frame, packIntegers, viewOf } from "./frames.ts";
+import { unexpected } from "./payload.ts";
 import { AddressKind, HostFrame, NAME_BYTES_MAX, Refusal, SESSION_GUEST_BIT } from "./protocol.ts";
-import { unexpected } from "./sessions.ts";
+import type { AgentRecord, QueryRecord } from "./record.ts";
+import type { FrameParts } from "./sessions.ts";
 
 /** Limit of queries of one guest that are under way. Further ones are told to try again. */
 export const RESOLVES_COUNT_MAX = 64;
@@ -47,21 +49,50 @@ export interface RequestsLink extends ConnectionLink {
   readonly connectionsCount: number;
 }
 
+/** What is to be done for a wish of the guest: the network is asked for a connection or a name, or the answer is known. */
+type Wish =
+  | { readonly connection: GuestOpenedConnection }
+  | { readonly query: number }
+  | { readonly answer: FrameParts };
+
 /** The frames by which a guest opens connections and resolves names. */
 export class GuestRequests {
   readonly #link: RequestsLink;
-  readonly #queries = new Set<number>();
+  /** queries that have no answer yet, by their numbers */
+  readonly #queries = new Map<number, GuestQuery>();
   #network: GuestNetwork | null = null;
-  #lastSession = SESSION_GUEST_BIT - 1;
-  #uninvitedCount = 0;
-  /** what is to be done for each wish that waits */
-  readonly #waiting: (() => void)[] = [];
+  #lastSession: number;
+  #uninvitedCount: number;
+  /** wishes that wait for a later interval */
+  readonly #waiting: Wish[] = [];
   /** wishes that can be handled before the end of the interval */
   #leftCount = WISHES_COUNT_MAX;
   #interval: Timer | null = null;
 
-  constructor(link: RequestsLink) {
+  /** @param from an earlier stream to continue */
+  constructor(link: RequestsLink, from?: AgentRecord) {
     this.#link = link;
+    this.#lastSession = from?.lastGuestSession ?? SESSION_GUEST_BIT - 1;
+    this.#uninvitedCount = from?.uninvitedCount ?? 0;
+  }
+
+  /** The part of the record that is about wishes, and the answers that wait for a later interval. */
+  record(): Pick<AgentRecord, "lastGuestSession" | "uninvitedCount" | "queries"> & { answers: FrameParts[] } {
+    return {
+      lastGuestSession: this.#lastSession,
+      uninvitedCount: this.#uninvitedCount,
+      queries: [...this.#queries].map(([number, query]) => ({ number, ...query })),
+      answers: this.#waiting.flatMap((wish) => ("answer" in wish ? [wish.answer] : [])),
+    };
+  }
+
+  /** Asks the network for connections and names of which an earlier one has not answered. Without a network they get none. */
+  resume(connections: readonly GuestOpenedConnection[], queries: readonly QueryRecord[]): void {
+    for (const connection of connections) this.#handle({ connection });
+    for (const { number, type, name } of queries) {
+      this.#queries.set(number, { type, name });
+      this.#handle({ query: number });
+    }
   }
 
   /** Connections that the guest tried to open without a network: only a forged agent does that. */
@@ -83,20 +114,15 @@ export class GuestRequests {
     const destination = parseDestination(frame);
     if (frame.session <= this.#lastSession) throw new AgentProtocolError("a session of the guest with a used number");
     this.#lastSession = frame.session;
-    const refuse = (reason: number) => this.#link.post(HostFrame.netRefuse, frame.session, packIntegers([32, reason]));
-    const network = this.#network;
-    if (network === null) {
+    if (this.#network === null) {
       this.#uninvitedCount += 1;
-      this.#handle(() => refuse(Refusal.noNetwork));
+      this.#handle({ answer: refusal(frame.session, Refusal.noNetwork) });
       return;
     }
-    const connection = new GuestOpenedConnection(this.#link);
+    const connection = new GuestOpenedConnection(this.#link, destination);
     connection.id = frame.session;
     const isAdmitted = this.#link.admit(frame.session, connection);
-    this.#handle(() => {
-      if (!isAdmitted) refuse(Refusal.limited);
-      else if (!connection.over) network.open(destination, connection, this.#link.connectionsCount);
-    });
+    this.#handle(isAdmitted ? { connection } : { answer: refusal(frame.session, Refusal.limited) });
   }
 
   /** Handles a RESOLVE. @throws AgentProtocolError */
@@ -105,12 +131,12 @@ export class GuestRequests {
     const query = { type: viewOf(frame.payload).getUint16(0, true), name: parseName(frame.payload.subarray(2)) };
     const { session } = frame;
     if (this.#queries.has(session)) throw new AgentProtocolError("two queries with the same number");
-    const network = this.#network;
-    if (network === null) this.#handle(() => this.#answer(session, Rcode.noSuchName));
-    else if (this.#queries.size >= RESOLVES_COUNT_MAX) this.#handle(() => this.#answer(session, Rcode.serverFailure));
-    else {
-      this.#queries.add(session);
-      this.#handle(() => this.#resolve(session, query, network));
+    if (this.#network === null) this.#handle({ answer: resolved(session, Rcode.noSuchName) });
+    else if (this.#queries.size >= RESOLVES_COUNT_MAX) {
+      this.#handle({ answer: resolved(session, Rcode.serverFailure) });
+    } else {
+      this.#queries.set(session, query);
+      this.#handle({ query: session });
     }
   }
 
@@ -122,13 +148,13 @@ export class GuestRequests {
   }
 
   /** Does what a wish asks for, now or in a later interval. @throws AgentProtocolError when too many wait */
-  #handle(work: () => void): void {
+  #handle(wish: Wish): void {
     this.#interval ??= setInterval(() => this.#begin(), INTERVAL_MS).unref();
     if (this.#leftCount > 0) {
       this.#leftCount -= 1;
-      work();
+      this.#do(wish);
     } else if (this.#waiting.length < WAITING_COUNT_MAX) {
-      this.#waiting.push(work);
+      this.#waiting.push(wish);
     } else {
       throw new AgentProtocolError("more requests for connections and names than an agent has");
     }
@@ -136,27 +162,42 @@ export class GuestRequests {
 
   /** Begins an interval. */
   #begin(): void {
-    const works = this.#waiting.splice(0, WISHES_COUNT_MAX);
-    this.#leftCount = WISHES_COUNT_MAX - works.length;
-    if (works.length === 0) this.stop();
-    for (const work of works) work();
+    const wishes = this.#waiting.splice(0, WISHES_COUNT_MAX);
+    this.#leftCount = WISHES_COUNT_MAX - wishes.length;
+    if (wishes.length === 0) this.stop();
+    for (const wish of wishes) this.#do(wish);
   }
 
-  #resolve(session: number, query: GuestQuery, network: GuestNetwork): void {
-    network.resolve(query).then(
-      (rcode) => this.#settle(session, rcode),
-      () => this.#settle(session, Rcode.serverFailure),
-    );
+  #do(wish: Wish): void {
+    if ("answer" in wish) this.#link.post(...wish.answer);
+    else if ("query" in wish) this.#resolve(wish.query);
+    else this.#open(wish.connection);
   }
 
-  #settle(query: number, rcode: number): void {
-    this.#queries.delete(query);
-    this.#answer(query, rcode);
+  #open(connection: GuestOpenedConnection): void {
+    if (connection.over) return;
+    if (this.#network === null) connection.refuse(Refusal.noNetwork);
+    else this.#network.open(connection.destination, connection, this.#link.connectionsCount);
   }
 
-  #answer(query: number, rcode: number): void {
-    this.#link.post(HostFrame.resolved, query, packIntegers([32, rcode]));
+  #resolve(number: number): void {
+    const query = this.#queries.get(number);
+    const settle = (rcode: number) => {
+      this.#queries.delete(number);
+      this.#link.post(...resolved(number, rcode));
+    };
+    if (query === undefined) return;
+    if (this.#network === null) settle(Rcode.noSuchName);
+    else this.#network.resolve(query).then(settle, () => settle(Rcode.serverFailure));
   }
+}
+
+function refusal(session: number, reason: number): FrameParts {
+  return [HostFrame.netRefuse, session, packIntegers([32, reason])];
+}
+
+function resolved(query: number, rcode: number): FrameParts {
+  return [HostFrame.resolved, query, packIntegers([32, rcode])];
 }
 
 /** @throws AgentProtocolError when the payload of a NET_OPEN is malformed */

@@ -3,10 +3,12 @@ import { WindowGrowth } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "./errors.ts";
 import { encodeFrame, type Frame, FrameDecoder, viewOf } from "./frames.ts";
 import { GuestRequests } from "./guest-network.ts";
+import { guestText } from "./payload.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame } from "./protocol.ts";
+import { type AgentRecord, fromBase64, toBase64 } from "./record.ts";
 import { RequestQueue } from "./request-queue.ts";
-import { guestText, type Session, type SessionClass } from "./sessions.ts";
+import type { FrameParts, Session, SessionClass } from "./sessions.ts";
 
 /** Limit of lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
@@ -58,7 +60,7 @@ export class AgentLink {
   readonly #queuedCounts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
   readonly #hello = Promise.withResolvers<Hello>();
   /** the guest's wishes for connections and names */
-  readonly requests = new GuestRequests(this);
+  readonly requests: GuestRequests;
   readonly growth = new WindowGrowth(GROWTH_BYTES_MAX);
   /** Callbacks that wait for a session to end. */
   readonly #waiting: (() => void)[] = [];
@@ -67,21 +69,52 @@ export class AgentLink {
   /** The end of the last turn of a connection. */
   #turns: Promise<unknown> = Promise.resolve();
   #unsentCount = 0;
+  /** Posted during a hold. */
+  readonly #postponed: FrameParts[];
   /** Set from the sending of HOLD to the SYNC that ends it. */
-  #hold: Hold | null = null;
-  #lastSession = 0;
-  #greeted = false;
-  #logLines = 0;
+  #hold: Hold | null;
+  #lastSession: number;
+  #greeted: boolean;
+  #logLines: number;
   /** frames that can still be handled before a pause of one turn */
   #leftCount = TURN_FRAMES_COUNT_MAX;
   readonly #onNext = (frame: Frame) => this.#onFrame(frame);
   #closed: Error | null = null;
 
-  constructor(channel: ByteChannel, log: (text: string) => void) {
+  /** @param from an earlier stream to continue, which is held until the next SYNC */
+  constructor(channel: ByteChannel, log: (text: string) => void = () => undefined, from?: AgentRecord) {
     this.#channel = channel;
     this.#log = log;
+    this.requests = new GuestRequests(this, from);
+    this.#hold = from === undefined ? null : { released: Promise.withResolvers(), state: "answered" };
+    this.#lastSession = from?.lastSession ?? 0;
+    this.#greeted = from?.greeted ?? false;
+    this.#logLines = from?.logLines ?? 0;
+    const frames = from?.frames ?? [];
+    this.#postponed = frames.map(({ type, session, payload }) => [type, session, fromBase64(payload)]);
+    this.#unsentCount = this.#postponed.length;
     this.#hello.promise.catch(() => undefined);
     channel.onData((chunk) => this.#onBytes(chunk));
+  }
+
+  /** The host's side of the stream, which a hold must keep still. @throws Error without a hold */
+  record(): AgentRecord {
+    const isStill = this.#hold?.state === "answered" && this.#decoder.isBetweenFrames;
+    if (!isStill || this.#closed !== null) throw new Error("the stream is not held");
+    const sessions = [...this.#sessions.values()].flatMap((session) => session.record?.() ?? []);
+    const { answers, ...wishes } = this.requests.record();
+    const frames = [...this.#postponed, ...answers].map(([type, session, ...payload]) => {
+      return { type, session, payload: toBase64(Buffer.concat(payload)) };
+    });
+    return {
+      greeted: this.#greeted,
+      logLines: this.#logLines,
+      lastSession: this.#lastSession,
+      ...wishes,
+      processes: sessions.filter((session) => session.class === "process"),
+      connections: sessions.filter((session) => session.class === "connection"),
+      frames,
+    };
   }
 
   /** The agent's greeting. */
@@ -113,30 +146,31 @@ export class AgentLink {
   }
 
   /** Sends a frame, after the end of a hold if there is one. @throws AgentClosedError */
-  async send(type: number, session: number, ...payload: readonly Uint8Array[]): Promise<void> {
+  send(...frame: FrameParts): Promise<void> {
+    return this.sendMade(() => frame);
+  }
+
+  /** Sends the frame of `make`, or none when that is null. `make` is called when the frame can be sent. */
+  async sendMade(make: () => FrameParts | null): Promise<void> {
     while (this.#hold !== null) await this.#hold.released.promise;
-    await this.#write(type, session, ...payload);
+    const frame = make();
+    if (frame !== null) await this.#write(...frame);
   }
 
   /** Sends a frame without waiting. A failure fails the session. */
-  post(type: number, session: number, ...payload: readonly Uint8Array[]): void {
+  post(...frame: FrameParts): void {
     if (this.#unsentCount >= UNSENT_COUNT_MAX) {
       this.#blame(new AgentProtocolError("the guest sends requests and reads no answers"));
       return;
     }
     this.#unsentCount += 1;
-    const settled = () => {
-      this.#unsentCount -= 1;
-    };
-    this.send(type, session, ...payload).then(settled, settled);
+    if (this.#hold === null) this.#writePosted(frame);
+    else this.#postponed.push(frame);
   }
 
   /** Sends the frame of `make`, or none when that is null, after the frames that wait for their turns. */
-  sendInTurn(make: () => readonly [type: number, session: number, payload: Uint8Array] | null): Promise<void> {
-    const turn = this.#turns.then(async () => {
-      const frame = make();
-      if (frame !== null) await this.send(...frame);
-    });
+  sendInTurn(make: () => FrameParts | null): Promise<void> {
+    const turn = this.#turns.then(() => this.sendMade(make));
     this.#turns = turn.catch(() => undefined);
     return turn;
   }
@@ -146,7 +180,7 @@ export class AgentLink {
     return this.#counts.connection;
   }
 
-  /** Registers a session that the guest opened; false when the guest has too many connections. */
+  /** Registers a session that the guest opened, or of a record; false when the guest has too many of its kind. */
   admit(id: number, session: Session): boolean {
     if (!this.#hasRoom(session.class)) return false;
     this.#sessions.set(id, session);
@@ -231,14 +265,23 @@ export class AgentLink {
   }
 
   #release(hold: Hold): void {
-    if (this.#hold === hold) this.#hold = null;
+    if (this.#hold !== hold) return;
+    this.#hold = null;
+    for (const frame of this.#postponed.splice(0)) this.#writePosted(frame);
     hold.released.resolve();
   }
 
-  async #write(type: number, session: number, ...payload: readonly Uint8Array[]): Promise<void> {
+  #writePosted(frame: FrameParts): void {
+    const settled = () => {
+      this.#unsentCount -= 1;
+    };
+    this.#write(...frame).then(settled, settled);
+  }
+
+  async #write(...frame: FrameParts): Promise<void> {
     if (this.#closed !== null) throw this.#closed;
     try {
-      await this.#channel.write(encodeFrame(type, session, ...payload));
+      await this.#channel.write(encodeFrame(...frame));
     } catch (error) {
       throw this.fail(new AgentClosedError("the agent's stream is closed", { cause: error }));
     }

@@ -1,45 +1,18 @@
 import { type Frame, packIntegers, viewOf } from "./frames.ts";
-import { AgentFrame, EXIT_BYTES, ExecFlag, ExitFlag, Stream, WINDOW_BYTES_INITIAL } from "./protocol.ts";
+import { checkLength, parseError, unexpected } from "./payload.ts";
+import { type AgentExit, parseExit } from "./process-exit.ts";
 import {
-  checkLength,
-  type Grant,
-  type OutboundStream,
-  parseError,
-  ReceiveWindow,
-  type Session,
-  unexpected,
-} from "./sessions.ts";
-
-const EXIT_FLAGS_ALL = ExitFlag.timedOut | ExitFlag.oomKilled;
-const SIGNALS_COUNT = 64;
-
-/** The kernel's accounting of a command and the children that it waited for. Times in µs, memory in KiB. */
-export interface ProcessUsage {
-  readonly userTimeUs: bigint;
-  readonly systemTimeUs: bigint;
-  readonly residentKibMax: bigint;
-  readonly minorFaults: bigint;
-  readonly majorFaults: bigint;
-  readonly blocksIn: bigint;
-  readonly blocksOut: bigint;
-  readonly voluntarySwitches: bigint;
-  readonly involuntarySwitches: bigint;
-}
-
-/** The result of a command, as the guest measured it. */
-export interface AgentExit {
-  /** 128+n when signal n ended the command */
-  readonly exitCode: number;
-  /** the signal that ended the command, or null */
-  readonly signal: number | null;
-  readonly coreDumped: boolean;
-  readonly timedOut: boolean;
-  readonly oomKilled: boolean;
-  readonly cpuTimeUs: bigint;
-  readonly memoryPeakBytes: bigint;
-  readonly wallUs: bigint;
-  readonly usage: ProcessUsage;
-}
+  AgentFrame,
+  ExecFlag,
+  FRAME_PAYLOAD_BYTES_MAX,
+  HostFrame,
+  SignalFlag,
+  Stream,
+  WINDOW_BYTES_INITIAL,
+} from "./protocol.ts";
+import type { FirstInput, ProcessRecord } from "./record.ts";
+import type { FrameParts, Session } from "./sessions.ts";
+import { LatestValue, OutboundStream, ReceiveWindow } from "./streams.ts";
 
 export type OutputStream = "stdout" | "stderr";
 
@@ -62,11 +35,7 @@ export interface AgentExecSpec {
    * terminal, the bytes of `ExecHandle.write`. "open": the bytes of `write` until `end`. `first`: these bytes, followed by
    * the bytes of `write` until `end`.
    */
-  readonly stdin?:
-    | AsyncIterable<Uint8Array>
-    | Iterable<Uint8Array>
-    | "open"
-    | { readonly first: AsyncIterable<Uint8Array> | Iterable<Uint8Array> };
+  readonly stdin?: InputBytes | "open" | { readonly first: InputBytes };
   /** absent: root */
   readonly user?: { readonly uid: number; readonly gid: number };
   /** absent: the standard streams are pipes */
@@ -83,34 +52,163 @@ export type OutputSink = (stream: OutputStream, chunk: Uint8Array) => Promise<vo
 /** Called with the pid of a command, before its first output is passed on. */
 export type StartListener = (pid: number) => void;
 
+/** A running command. Both promises reject when the agent reports an error or is lost. */
+export interface ExecHandle {
+  /** id of the command's session; 0 until it is sent */
+  readonly session: number;
+  readonly started: Promise<void>;
+  readonly exit: Promise<AgentExit>;
+  /** Sends a signal to the command or to its process group. Does nothing after the command has ended. */
+  signal(number: number, options?: { readonly group: boolean }): void;
+  /**
+   * Writes to standard input, in the order of the calls. Resolves to true when all bytes are sent, to false when the
+   * command reads no more.
+   */
+  write(bytes: Uint8Array): Promise<boolean>;
+  /** Ends standard input after everything written so far. */
+  end(): Promise<void>;
+  /**
+   * Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. Like
+   * `limit`, it does not wait for the guest: while that takes nothing, only the latest value is kept.
+   */
+  resize(size: TerminalSize): void;
+  /**
+   * Sets a new time limit in milliseconds, at least 1, counted from the command's start. Does nothing after the command has
+   * ended.
+   */
+  limit(timeoutMs: number): void;
+}
+
+/** What a command needs of the link to its guest. */
+export interface ProcessLink {
+  post(type: number, session: number, ...payload: readonly Uint8Array[]): void;
+  /** Sends the frame of `make`, or none when that is null. `make` is called when the frame can be sent. */
+  sendMade(make: () => FrameParts | null): Promise<void>;
+}
+
+/** Bytes for standard input, in order. */
+export type InputBytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+
+/** What a running command is connected to on the host. */
+export interface ProcessEnds {
+  readonly onOutput: OutputSink;
+  readonly onStart?: StartListener | undefined;
+}
+
+/** The same of a command that another object started. */
+export interface ResumedEnds extends ProcessEnds {
+  /** the latest promise of the earlier sink, while it is pending */
+  readonly taken?: Promise<void> | undefined;
+  /**
+   * the rest of the first input, from `stdin.sentBytes` on. Without it the command gets no more of it: it must be ended then,
+   * unless the record says "sent"
+   */
+  readonly first?: InputBytes | undefined;
+}
+
 /** The session of a running command. */
-export class ExecSession implements Session {
+export class ExecSession implements Session, ExecHandle {
   readonly class = "process";
-  readonly #started = Promise.withResolvers<void>();
-  readonly #exit = Promise.withResolvers<AgentExit>();
+  session: number;
+  ended = false;
+  readonly #link: ProcessLink;
+  readonly #hasTerminal: boolean;
   readonly #onOutput: OutputSink;
   readonly #onStart: StartListener;
+  readonly #started = Promise.withResolvers<void>();
+  readonly #exit = Promise.withResolvers<AgentExit>();
+  /** resolves when the whole request is sent: to false when it failed */
+  readonly #opened = Promise.withResolvers<boolean>();
+  #isOpen = false;
   readonly #windows: ReadonlyMap<number, ReceiveWindow>;
   readonly #stdin: OutboundStream;
+  readonly #size: LatestValue<TerminalSize>;
+  readonly #limit: LatestValue<{ readonly timeoutMs: number }>;
+  #firstInput: FirstInput;
+  /** later writes wait for the first input, whose failure ends the session */
+  readonly #first: Promise<void>;
   /** the pending promises of the sink, and `bytes` of each stream that were received meanwhile */
   readonly #holds = new Set<Promise<void>>();
   readonly #heldBytes = new Map<number, number>();
-  ended = false;
-  #hasStarted = false;
+  #pid: number | null;
 
-  constructor(grant: Grant, stdin: OutboundStream, onOutput: OutputSink, onStart: StartListener) {
+  private constructor(
+    link: ProcessLink,
+    { onOutput, onStart = () => undefined }: ProcessEnds,
+    options: Pick<ProcessRecord, "hasTerminal" | "firstInput"> & {
+      readonly from?: ProcessRecord;
+      first?: InputBytes | undefined;
+    },
+  ) {
+    const { from } = options;
+    this.#link = link;
+    this.#hasTerminal = options.hasTerminal;
     this.#onOutput = onOutput;
     this.#onStart = onStart;
-    this.#stdin = stdin;
-    this.#windows = new Map(
-      [Stream.stdout, Stream.stderr].map((stream) => [
+    this.session = from?.session ?? 0;
+    this.#pid = from?.pid ?? null;
+    const window = (stream: number, record: ProcessRecord["stdout"] | undefined) =>
+      [
         stream,
-        new ReceiveWindow((bytes) => grant(stream, bytes), WINDOW_BYTES_INITIAL),
-      ]),
+        new ReceiveWindow((bytes) => this.#grant(stream, bytes), { sizeBytes: WINDOW_BYTES_INITIAL, from: record }),
+      ] as const;
+    this.#windows = new Map([window(Stream.stdout, from?.stdout), window(Stream.stderr, from?.stderr)]);
+    this.#stdin = new OutboundStream((take) => this.#sendRunning(() => inputFrame(this.session, take())), {
+      stream: Stream.stdin,
+      pieceBytesMax: FRAME_PAYLOAD_BYTES_MAX,
+      from: from?.stdin,
+    });
+    this.#size = new LatestValue((take) => this.#sendRunning(() => sizeFrame(this.session, take())), from?.unsentSize);
+    this.#limit = new LatestValue(
+      (take) => this.#sendRunning(() => limitFrame(this.session, take())),
+      from?.unsentLimit,
     );
+    this.#firstInput = options.firstInput;
+    this.#first = this.#sendFirst(options.first).catch((error: Error) => this.fail(error));
     // A caller may wait for only one of them.
     this.#started.promise.catch(() => undefined);
     this.#exit.promise.catch(() => undefined);
+  }
+
+  /** A command to be started; `opened` must be called when its request is sent. */
+  static start(link: ProcessLink, { stdin, terminal }: AgentExecSpec, ends: ProcessEnds): ExecSession {
+    const hasTerminal = terminal !== undefined;
+    if (stdin === undefined || stdin === "open")
+      return new ExecSession(link, ends, { hasTerminal, firstInput: "sent" });
+    return "first" in stdin
+      ? new ExecSession(link, ends, { hasTerminal, firstInput: "stays_open", first: stdin.first })
+      : new ExecSession(link, ends, { hasTerminal, firstInput: "ends", first: stdin });
+  }
+
+  /** A command that another object started. */
+  static resume(link: ProcessLink, from: ProcessRecord, ends: ResumedEnds): ExecSession {
+    const { hasTerminal, firstInput } = from;
+    const session = new ExecSession(link, ends, { hasTerminal, firstInput, first: ends.first, from });
+    session.opened();
+    if (from.pid !== null) session.#started.resolve();
+    for (const [stream, window] of session.#windows) session.#heldBytes.set(stream, window.waitingBytes);
+    session.#hold(ends.taken ?? Promise.resolve());
+    return session;
+  }
+
+  record(): ProcessRecord {
+    const window = (stream: number) => {
+      const record = this.#windows.get(stream)?.record();
+      if (record === undefined) throw new Error("a stream without a window");
+      return record;
+    };
+    return {
+      class: "process",
+      session: this.session,
+      pid: this.#pid,
+      hasTerminal: this.#hasTerminal,
+      stdout: window(Stream.stdout),
+      stderr: window(Stream.stderr),
+      stdin: this.#stdin.record(),
+      firstInput: this.#firstInput,
+      unsentSize: this.#size.waiting,
+      unsentLimit: this.#limit.waiting,
+    };
   }
 
   get started(): Promise<void> {
@@ -121,12 +219,44 @@ export class ExecSession implements Session {
     return this.#exit.promise;
   }
 
+  /** To be called when the whole request is sent. */
+  opened(): void {
+    this.#isOpen = true;
+    this.#opened.resolve(true);
+  }
+
+  signal(number: number, { group } = { group: false }): void {
+    const flags = group ? SignalFlag.group : 0;
+    if (this.ended || this.session === 0) return;
+    this.#link.post(HostFrame.signal, this.session, packIntegers([32, number], [32, flags]));
+  }
+
+  async write(bytes: Uint8Array): Promise<boolean> {
+    await this.#first;
+    return await this.#stdin.write(bytes);
+  }
+
+  async end(): Promise<void> {
+    await this.#first;
+    await this.#endInput();
+  }
+
+  resize(size: TerminalSize): void {
+    if (this.#hasTerminal) this.#size.set(size);
+  }
+
+  limit(timeoutMs: number): void {
+    this.#limit.set({ timeoutMs });
+  }
+
   onFrame(frame: Frame): boolean {
     switch (frame.type) {
       case AgentFrame.started: {
         const pid = checkLength(frame, 4).getUint32(0, true);
-        if (this.#hasStarted) throw unexpected(frame);
-        this.#hasStarted = true;
+        if (this.#pid !== null) throw unexpected(frame);
+        this.#pid = pid;
+        // An honest agent has read the whole request.
+        this.opened();
         this.#onStart(pid);
         this.#started.resolve();
         return false;
@@ -151,9 +281,31 @@ export class ExecSession implements Session {
   }
 
   fail(error: Error): void {
+    this.#opened.resolve(false);
     this.#started.reject(error);
     this.#exit.reject(error);
     this.#end();
+  }
+
+  #grant(stream: number, bytes: number): void {
+    this.#link.post(HostFrame.window, this.session, packIntegers([32, stream], [32, bytes]));
+  }
+
+  /** Sends a frame of a command whose request is sent and which has not ended. */
+  async #sendRunning(make: () => FrameParts | null): Promise<void> {
+    if (this.#isOpen || (await this.#opened.promise)) await this.#link.sendMade(() => (this.ended ? null : make()));
+  }
+
+  /** Writes the beginning of standard input until the command reads no more, then ends the input unless it stays open. */
+  async #sendFirst(source: InputBytes | undefined): Promise<void> {
+    if (source === undefined) return;
+    for await (const chunk of source) if (!(await this.#stdin.write(chunk))) return;
+    if (this.#firstInput === "ends") await this.#endInput();
+    this.#firstInput = "sent";
+  }
+
+  async #endInput(): Promise<void> {
+    await this.#stdin.close(() => this.#sendRunning(() => [HostFrame.stdin, this.session]));
   }
 
   #output(frame: Frame): void {
@@ -188,40 +340,17 @@ export class ExecSession implements Session {
   }
 }
 
-/** Decodes a status of wait(2): an exit code, or a signal and whether it dumped core. Null when it is neither. */
-function parseWaitStatus(status: number): { exitCode: number; signal: number | null; coreDumped: boolean } | null {
-  const signal = status & 0x7f;
-  if (status > 0xffff || signal > SIGNALS_COUNT || (signal !== 0 && status > 0xff)) return null;
-  if (signal === 0) return (status & 0x80) === 0 ? { exitCode: status >> 8, signal: null, coreDumped: false } : null;
-  return { exitCode: 128 + signal, signal, coreDumped: (status & 0x80) !== 0 };
+/** The frame of a piece of standard input; null when it is empty, because an empty frame would end the input. */
+function inputFrame(session: number, bytes: Uint8Array): FrameParts | null {
+  return bytes.byteLength === 0 ? null : [HostFrame.stdin, session, bytes];
 }
 
-function parseExit(frame: Frame): AgentExit {
-  const view = checkLength(frame, EXIT_BYTES);
-  const flags = view.getUint32(0, true);
-  const ended = parseWaitStatus(view.getUint32(32, true));
-  if ((flags & ~EXIT_FLAGS_ALL) !== 0 || ended === null || view.getUint32(36, true) !== 0) throw unexpected(frame);
-  if (ended.exitCode !== view.getUint32(4, true)) throw unexpected(frame);
-  const number = (offset: number): bigint => view.getBigUint64(offset, true);
-  return {
-    ...ended,
-    timedOut: (flags & ExitFlag.timedOut) !== 0,
-    oomKilled: (flags & ExitFlag.oomKilled) !== 0,
-    cpuTimeUs: number(8),
-    memoryPeakBytes: number(16),
-    wallUs: number(24),
-    usage: {
-      userTimeUs: number(40),
-      systemTimeUs: number(48),
-      residentKibMax: number(56),
-      minorFaults: number(64),
-      majorFaults: number(72),
-      blocksIn: number(80),
-      blocksOut: number(88),
-      voluntarySwitches: number(96),
-      involuntarySwitches: number(104),
-    },
-  };
+function sizeFrame(session: number, size: TerminalSize | null): FrameParts | null {
+  return size === null ? null : [HostFrame.resize, session, packIntegers([16, size.rows], [16, size.columns])];
+}
+
+function limitFrame(session: number, limit: { readonly timeoutMs: number } | null): FrameParts | null {
+  return limit === null ? null : [HostFrame.limit, session, packIntegers([64, limit.timeoutMs])];
 }
 
 /** The payload of EXEC_OPEN. @param beside session id of the process whose namespaces the command joins, or 0 */

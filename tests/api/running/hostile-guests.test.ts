@@ -16,6 +16,10 @@ import { queuedInstance, runningInstance } from "../../support/api/running.ts";
 import { openAgent, SPEC } from "../../support/guests/agent-script.ts";
 import { until } from "../../support/waiting.ts";
 
+const unrecorded = (): never => {
+  throw new Error("this process is not recorded");
+};
+
 // The first one may have to build the agent.
 setDefaultTimeout(150_000);
 
@@ -71,7 +75,7 @@ async function deafInstance(stack: AsyncDisposableStack): Promise<string> {
   stack.defer(() => events.end());
   const run = stack.use(api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events }));
   stack.use(run.enter(instance));
-  const sink = { started: () => undefined, output: () => undefined, given: () => undefined };
+  const sink = { started: () => undefined, output: () => undefined, given: () => undefined, record: unrecorded };
   const command = instance.start(SPEC, { ...sink, bytes: () => ({ kept: 0, dropped: 0 }) });
   guest.send(AgentFrame.started, (await guest.frame(HostFrame.execOpen)).session, packIntegers([32, 1]));
   await command.started;

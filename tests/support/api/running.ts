@@ -1,8 +1,9 @@
 import type { OperationId } from "../../../src/domain/ids.ts";
 import { Spid } from "../../../src/domain/log-event.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../../src/domain/output.ts";
+import type { InstanceProcess } from "../../../src/supervisor/instance/instance-process.ts";
 import { ProcessLog } from "../../../src/supervisor/instance/process-log.ts";
-import type { InstanceProcess, RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import type { AgentExecSpec } from "../../../src/vm/agent/agent.ts";
 import { nativeInstance, shellSpec } from "../guests/native-instance.ts";

@@ -1,7 +1,8 @@
 import { expect, test } from "bun:test";
 import { constants } from "node:os";
 import { ApiError } from "../../../../src/domain/errors.ts";
-import { type ProcessSink, RunningInstance } from "../../../../src/supervisor/instance/running-instance.ts";
+import type { ProcessSink } from "../../../../src/supervisor/instance/instance-process.ts";
+import { RunningInstance } from "../../../../src/supervisor/instance/running-instance.ts";
 import type { ReadyMachine } from "../../../../src/supervisor/machines/machine-source.ts";
 import type { AgentExecSpec, AgentExit } from "../../../../src/vm/agent/agent.ts";
 import { packIntegers, viewOf } from "../../../../src/vm/agent/frames.ts";
@@ -9,6 +10,10 @@ import { AgentFrame, HostFrame, Refusal, Stream } from "../../../../src/vm/agent
 import { monitorExit } from "../../../../src/vm/machine-end.ts";
 import type { MachineExit } from "../../../../src/vm/vmm.ts";
 import { exitPayload, failure, openAgent, problem, SPEC, text } from "../../../support/guests/agent-script.ts";
+
+const unrecorded = (): never => {
+  throw new Error("this process is not recorded");
+};
 
 const SHAPE = { vcpus: 1, memoryBytes: 1 };
 const OK = exitPayload(0);
@@ -40,6 +45,7 @@ async function scripted() {
     started: (pid: number) => void heard.push(`started ${pid}`),
     output: (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`),
     bytes: () => ({ kept: 0, dropped: 0 }),
+    record: unrecorded,
     given: (bytes: number) => void heard.push(`given ${bytes}`),
     exited: ({ exitCode }: AgentExit) => void heard.push(`exited ${exitCode}`),
   };

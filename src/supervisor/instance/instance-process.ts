@@ -1,0 +1,111 @@
+import type { LogEventData } from "../../domain/log-event.ts";
+import type { OutputSizes, StreamBytes } from "../../storage/events/process-outputs.ts";
+import type { AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
+import type { GuestNetwork } from "../../vm/agent/guest-network.ts";
+import type { InputBytes, OutputSink, OutputStream, StartListener } from "../../vm/agent/process.ts";
+import type { AgentRecord } from "../../vm/agent/record.ts";
+import type { ByteChannel } from "../../vm/vmm.ts";
+import type { GuestDisks } from "../machines/steps.ts";
+import type { ProcessInput } from "./process-input.ts";
+import type { ProcessTaps, TapsRecord } from "./process-taps.ts";
+
+/**
+ * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
+ * awaited.
+ */
+export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | "limit"> {
+  /** number of the process within its instance, in the order of the starts; that of a refused start is given again */
+  readonly spid: number;
+  readonly hasTerminal: boolean;
+  readonly input: ProcessInput;
+  readonly taps: ProcessTaps;
+  /** Rejects with `invalid_path` when the working directory cannot be entered. */
+  readonly started: Promise<void>;
+  readonly exit: Promise<AgentExit>;
+  record(): InstanceProcessRecord;
+}
+
+/** A process with a log. */
+export interface LoggedProcess {
+  readonly spid: number;
+  /** limit of each stream, in `bytes` */
+  readonly truncateOutputAtBytes: number;
+}
+
+/** A process as its log shows its start. */
+export type ShownStart = Omit<LogEventData["spawn"], "pid">;
+
+/** How far the log of a process is, as plain data. */
+export interface ProcessLogRecord extends LoggedProcess, OutputSizes {
+  readonly start: ShownStart;
+  readonly pid: number;
+  readonly stdinBytes: number;
+}
+
+/** A process of an instance as plain data. `InstanceRecord.agent` has its session. */
+export interface InstanceProcessRecord {
+  readonly spid: number;
+  readonly session: number;
+  readonly cwd: string;
+  /** whether it was started with an input that stays open */
+  readonly keepsInput: boolean;
+  readonly log: ProcessLogRecord;
+  readonly taps: TapsRecord;
+}
+
+/** A running instance as plain data, without its machine. */
+export interface InstanceRecord {
+  readonly agent: AgentRecord;
+  readonly disks: GuestDisks | null;
+  readonly spidLast: number;
+  /** numbers below `spidLast` whose processes were refused */
+  readonly refused: readonly number[];
+  readonly processes: readonly InstanceProcessRecord[];
+}
+
+/** What continues with the instance of a record. */
+export interface ResumeOptions {
+  /** a stream to the guest of the record, without any byte on its way */
+  readonly channel: ByteChannel;
+  readonly network: GuestNetwork | null;
+  readonly sinkOf: (log: ProcessLogRecord) => ProcessSink;
+  /** Gives the rest of the command's first input, from an offset in `bytes` on. */
+  readonly commandInput: (from: number) => InputBytes;
+}
+
+/** Receives the start and the output of a process, and its end before it is announced. */
+export interface ProcessSink {
+  readonly started: StartListener;
+  readonly output: OutputSink;
+  /** called with the number of bytes after each write to standard input */
+  readonly given: (bytes: number) => void;
+  /** returns the sizes of the logged and of the dropped output of a stream so far */
+  readonly bytes: (stream: OutputStream) => StreamBytes;
+  readonly record: () => ProcessLogRecord;
+  readonly exited?: (exit: AgentExit) => void;
+}
+
+/** A process whose start was requested. */
+export interface StartedProcess
+  extends Pick<InstanceProcess, "hasTerminal">,
+    Pick<InstanceProcessRecord, "cwd" | "keepsInput"> {
+  readonly handle: ExecHandle;
+  /** false: its input was closed by an earlier object */
+  readonly isInputOpen: boolean;
+  readonly sink: ProcessSink;
+  readonly taps: ProcessTaps;
+}
+
+/** The part of it that comes from the specification. */
+export function startedFrom(
+  spec: AgentExecSpec,
+): Pick<StartedProcess, "cwd" | "hasTerminal" | "keepsInput" | "isInputOpen"> {
+  const { cwd, stdin, terminal } = spec;
+  const keepsInput = stdin === "open" || (stdin !== undefined && "first" in stdin);
+  return { cwd, hasTerminal: terminal !== undefined, keepsInput, isInputOpen: keepsInput };
+}
+
+/** A sink that also gives the output to the taps. */
+export function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
+  return (stream, chunk) => taps.push(stream, chunk, output(stream, chunk));
+}

@@ -1,0 +1,41 @@
+import { constants } from "node:os";
+import { ApiError } from "../../domain/errors.ts";
+import { withinTime } from "../../system/waiting.ts";
+import { AgentError, type AgentRefusedError, type ExecHandle } from "../../vm/agent/agent.ts";
+import { Refusal } from "../../vm/agent/protocol.ts";
+
+/** Errors of a start in namespaces whose first process is dying; the last one can have other reasons. */
+const ENDING_ERRNOS: ReadonlySet<number> = new Set([
+  constants.errno.ESRCH,
+  constants.errno.ECHILD,
+  constants.errno.ENOMEM,
+]);
+/** The end of the command is reported within this time after such an error. */
+const ENDING_MS_MAX = 2000;
+
+/** The error of a request that needs the command of an instance. */
+export function notRunning(): ApiError {
+  return new ApiError("conflict", "the command of the instance is not running");
+}
+
+/** Waits until it is known whether a start failed with `error` because the command it was to run beside was ending. */
+export async function isEnding(command: ExecHandle, error: unknown): Promise<boolean> {
+  if (!(error instanceof AgentError) || !ENDING_ERRNOS.has(error.errno)) return false;
+  const ended = command.exit.then(() => true);
+  return await withinTime(ended, ENDING_MS_MAX, () => false);
+}
+
+/** The caller's error for a port that did not accept a connection. */
+export function refusalOf(port: number, { reason }: AgentRefusedError): ApiError {
+  const name = REFUSALS[reason] ?? "unreachable";
+  return new ApiError("conflict", `port ${port} of the instance took no connection: ${name}`, { port, reason: name });
+}
+
+const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused", [Refusal.timedOut]: "timed_out" };
+
+/** The caller's error when the guest has no room for another process or connection; any other error as it is. */
+export function tooManyOf(kind: "processes" | "connections", error: unknown): unknown {
+  if (!(error instanceof AgentError) || error.errno !== constants.errno.EAGAIN) return error;
+  const message = `the instance has the largest number of ${kind} that it can have`;
+  return new ApiError("too_many_requests", message, { retry_after_seconds: 1 }, { cause: error });
+}
