@@ -168,7 +168,8 @@ async function programFiles(directory: string, executable: string): Promise<{ re
   const libraries = await sharedObjects(executable);
   if (typeof BUILD_GATE === "undefined") {
     const sources = join(import.meta.dir, "../..");
-    return { readable: [...libraries, sources], program: [PROGRAM, join(sources, "network/gate/main.ts")] };
+    const packages = join(sources, "../node_modules");
+    return { readable: [...libraries, sources, packages], program: [PROGRAM, join(sources, "network/gate/main.ts")] };
   }
   const program = join(directory, "program.js");
   await writeFile(program, BUILD_GATE);
