@@ -62,6 +62,8 @@ export class HostileImports implements AsyncDisposable {
     await until("no import directory is left", async () => {
       return (await this.appliance.leftovers()).every((name) => name.startsWith("vms/"));
     });
+    // A program that removes a directory ends after it.
+    await until("the tools have ended", async () => (await this.#tools()).length === 0);
     expect(await this.#outside()).toEqual([...this.#before]);
     expect(this.elsewhere.requests).toEqual([]);
   }
@@ -118,11 +120,15 @@ export class HostileImports implements AsyncDisposable {
   }
 
   /** Everything that an import could change outside of its own directory: files, mounts, processes, control groups. */
+  #tools(): ReturnType<typeof processesWith> {
+    return processesWith(join(this.appliance.dataDir, "tmp/import-"));
+  }
+
   async #outside(): Promise<string[]> {
     const { dataDir } = this.appliance;
     const { mtimeMs, ino } = await stat(join(this.canary, "file"));
     const namespace = `/${cgroupNamespace(dataDir)}/import-`;
-    const tools = await processesWith(join(dataDir, "tmp/import-"));
+    const tools = await this.#tools();
     return [
       `${await readFile(join(this.canary, "file"), "utf8")} ${mtimeMs} ${ino}`,
       ...(await readdir(this.canary)),
