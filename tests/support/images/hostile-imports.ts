@@ -119,11 +119,12 @@ export class HostileImports implements AsyncDisposable {
     return (await this.appliance.finished(body.uuid, (IMPORT_SECONDS + 20) * 1000, token)) as unknown as Ended;
   }
 
-  /** Everything that an import could change outside of its own directory: files, mounts, processes, control groups. */
+  /** Programs that work for imports. */
   #tools(): ReturnType<typeof processesWith> {
     return processesWith(join(this.appliance.dataDir, "tmp/import-"));
   }
 
+  /** Everything that an import could change outside of its own directory: files, mounts, processes, control groups. */
   async #outside(): Promise<string[]> {
     const { dataDir } = this.appliance;
     const { mtimeMs, ino } = await stat(join(this.canary, "file"));
