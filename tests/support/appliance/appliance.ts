@@ -29,6 +29,8 @@ export interface ApplianceOptions {
   readonly poolSize?: number;
   /** where the data directory is made; default is the system's place for temporary files */
   readonly parent?: string;
+  /** a directory whose `data` is the data directory, and which goes with the appliance; default is a new one */
+  readonly home?: string;
   /** another executable than the one under test */
   readonly executable?: string;
   /** further tables of its configuration, in TOML */
@@ -66,7 +68,7 @@ export class Appliance implements AsyncDisposable {
   }
 
   static async start(options: ApplianceOptions = {}): Promise<Appliance> {
-    const home = await mkdtemp(join(options.parent ?? tmpdir(), "coppice-test-"));
+    const home = options.home ?? (await mkdtemp(join(options.parent ?? tmpdir(), "coppice-test-")));
     const configFile = join(home, "config.toml");
     const hosts = (options.registries ?? []).map((entry) => {
       const { host, ...settings } = typeof entry === "string" ? { host: entry, insecure: true } : entry;
@@ -250,7 +252,7 @@ export class Appliance implements AsyncDisposable {
    */
   async #rememberProbe(): Promise<void> {
     if (PROBE_MEMO === null || !existsSync(PROBE_MEMO)) return;
-    await mkdir(this.dataDir, { mode: 0o700 });
+    await mkdir(this.dataDir, { recursive: true, mode: 0o700 });
     await copyFile(PROBE_MEMO, join(this.dataDir, PROBE_MEMO_NAME));
   }
 
