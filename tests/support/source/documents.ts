@@ -10,6 +10,7 @@ export const DOCUMENTS: readonly string[] = [
   "CHANGELOG.md",
   "tests/README.md",
   ...readdirSync(join(ROOT, "docs"))
+    .filter((name) => name.endsWith(".md"))
     .map((name) => `docs/${name}`)
     .sort(),
 ];
