@@ -76,8 +76,8 @@ export const GREP_MS_MAX = 10_000;
 export const GREP_LINE_BYTES_MAX = 65_536;
 /** Instructions of a pattern times `bytes` in one test, which takes a second at most. Longer lines are searched in part. */
 export const GREP_TEST_WORK_MAX = 33_554_432;
-/** Instructions of all patterns of a search: somewhat more than the largest single pattern has. */
-export const GREP_PROGRAM_SIZE_MAX = 262_144;
+/** Instructions of all patterns of a search: more than 1,000 bytes of a line can be tested at a time then. */
+export const GREP_PROGRAM_SIZE_MAX = 32_768;
 /** Paths and lines in the result of one search, approximately, in `bytes`. */
 export const GREP_FOUND_BYTES_MAX = 4_194_304;
 /** Numbers in the result of one search, approximately: nine for each line, and two for each range that matches. */
