@@ -62,7 +62,7 @@ const SIGNAL = {
     tag: "Processes",
     summary: "Send a signal to the process group of a process",
     responses: { 204: { description: "the signal was sent to the guest" } },
-    errors: ["not_found", "conflict"],
+    errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };
 

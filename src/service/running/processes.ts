@@ -77,7 +77,7 @@ export interface ProcessUseCases {
    * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
    */
   write(principal: Principal, request: InputRequest): Promise<Changed<void>>;
-  /** Sends a signal to the process group of a process. */
+  /** Sends a signal to the process group of a process. @throws ApiError `too_many_requests` when too many of them wait */
   signal(principal: Principal, name: ProcessName, signal: number): Changed<void>;
   /** Attaches a client to a process, as `attach` does. */
   attach(principal: Principal, request: AttachRequest): Promise<Changed<Attachment>>;

@@ -13,7 +13,7 @@ import type { ProcessTaps, TapsRecord } from "./process-taps.ts";
  * A process of an instance. Its promises reject with an ApiError that says what failed in the guest; they need not be
  * awaited.
  */
-export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | "limit"> {
+export interface InstanceProcess extends Pick<ExecHandle, "resize" | "limit"> {
   /** number of the process within its instance, in the order of the starts; that of a refused start is given again */
   readonly spid: number;
   readonly hasTerminal: boolean;
@@ -22,6 +22,8 @@ export interface InstanceProcess extends Pick<ExecHandle, "signal" | "resize" | 
   /** Rejects with `invalid_path` when the working directory cannot be entered. */
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
+  /** As `ExecHandle.signal`. @throws ApiError `too_many_requests` when too many signals wait for the guest */
+  readonly signal: ExecHandle["signal"];
   record(): InstanceProcessRecord;
 }
 

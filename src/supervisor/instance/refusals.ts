@@ -33,8 +33,8 @@ export function refusalOf(port: number, { reason }: AgentRefusedError): ApiError
 
 const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused", [Refusal.timedOut]: "timed_out" };
 
-/** The caller's error when the guest has no room for another process or connection; any other error as it is. */
-export function tooManyOf(kind: "processes" | "connections", error: unknown): unknown {
+/** The caller's error when the guest has no room for another of a kind; any other error as it is. */
+export function tooManyOf(kind: "processes" | "connections" | "waiting signals", error: unknown): unknown {
   if (!(error instanceof AgentError) || error.errno !== constants.errno.EAGAIN) return error;
   const message = `the instance has the largest number of ${kind} that it can have`;
   return new ApiError("too_many_requests", message, { retry_after_seconds: 1 }, { cause: error });

@@ -330,7 +330,13 @@ export class RunningInstance implements Guest, AsyncDisposable {
       taps,
       started: this.#explained(entered),
       exit: this.#explained(exit),
-      signal: (number, options) => handle.signal(number, options),
+      signal: (number, options) => {
+        try {
+          handle.signal(number, options);
+        } catch (error) {
+          throw tooManyOf("waiting signals", error);
+        }
+      },
       resize: (size) => handle.resize(size),
       limit: (timeoutMs) => handle.limit(timeoutMs),
       record: () => {

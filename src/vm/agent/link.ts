@@ -21,6 +21,8 @@ const TURN_FRAMES_COUNT_MAX = 128;
  * honest guest, whose frames cause them, far below it.
  */
 const UNSENT_COUNT_MAX = 8192;
+/** Callers may ask for frames up to this number of unsent ones, so that they alone never come near the limit. */
+const ASKED_COUNT_MAX = 1024;
 /** What the windows of all connections of a guest may grow by: they have 32 MiB together then. */
 const GROWTH_BYTES_MAX = 33_554_432 - protocol.CONNECTIONS_COUNT_MAX * protocol.INPUT_WINDOW_BYTES_INITIAL;
 
@@ -166,6 +168,17 @@ export class AgentLink {
     this.#unsentCount += 1;
     if (this.#hold === null) this.#writePosted(frame);
     else this.#postponed.push(frame);
+  }
+
+  /**
+   * Sends a frame that a caller asked for, as `post` does.
+   * @throws AgentError EAGAIN when too many frames wait for the guest to take them
+   */
+  postAsked(type: number, session: number, ...payload: readonly Uint8Array[]): void {
+    if (this.#unsentCount >= ASKED_COUNT_MAX) {
+      throw new AgentError(ERRNO_TRY_AGAIN, `${this.#unsentCount} frames wait for the guest`);
+    }
+    this.post(type, session, ...payload);
   }
 
   /** Sends the frame of `make`, or none when that is null, after the frames that wait for their turns. */

@@ -58,7 +58,10 @@ export interface ExecHandle {
   readonly session: number;
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
-  /** Sends a signal to the command or to its process group. Does nothing after the command has ended. */
+  /**
+   * Sends a signal to the command or to its process group. Does nothing after the command has ended.
+   * @throws AgentError EAGAIN when too many signals wait for the guest to take them
+   */
   signal(number: number, options?: { readonly group: boolean }): void;
   /**
    * Writes to standard input, in the order of the calls. Resolves to true when all bytes are sent, to false when the
@@ -82,6 +85,8 @@ export interface ExecHandle {
 /** What a command needs of the link to its guest. */
 export interface ProcessLink {
   post(type: number, session: number, ...payload: readonly Uint8Array[]): void;
+  /** As `post`, for a frame that a caller asked for. @throws AgentError EAGAIN when too many frames wait for the guest */
+  postAsked(type: number, session: number, ...payload: readonly Uint8Array[]): void;
   /** Sends the frame of `make`, or none when that is null. `make` is called when the frame can be sent. */
   sendMade(make: () => FrameParts | null): Promise<void>;
 }
@@ -228,7 +233,7 @@ export class ExecSession implements Session, ExecHandle {
   signal(number: number, { group } = { group: false }): void {
     const flags = group ? SignalFlag.group : 0;
     if (this.ended || this.session === 0) return;
-    this.#link.post(HostFrame.signal, this.session, packIntegers([32, number], [32, flags]));
+    this.#link.postAsked(HostFrame.signal, this.session, packIntegers([32, number], [32, flags]));
   }
 
   async write(bytes: Uint8Array): Promise<boolean> {

@@ -4,6 +4,7 @@ import { describe, expect, test } from "bun:test";
 import { AgentProtocolError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { RESOLVES_COUNT_MAX, WAITING_COUNT_MAX, WISHES_COUNT_MAX } from "../../../src/vm/agent/guest-network.ts";
+import { AgentLink } from "../../../src/vm/agent/link.ts";
 import {
   AgentFrame,
   CONNECTIONS_COUNT_MAX,
@@ -11,7 +12,7 @@ import {
   INPUT_WINDOW_BYTES_INITIAL,
   Refusal,
 } from "../../../src/vm/agent/protocol.ts";
-import { failure, SPEC, text } from "../../support/guests/agent-script.ts";
+import { exitPayload, failure, openAgent, SPEC, text } from "../../support/guests/agent-script.ts";
 import {
   accepted,
   ask,
@@ -23,6 +24,7 @@ import {
   openName,
   typesOf,
 } from "../../support/guests/guest-asks.ts";
+import { ScriptedAgent } from "../../support/guests/scripted-peer.ts";
 import { turns, until } from "../../support/waiting.ts";
 
 describe("limits of what a guest asks for", () => {
@@ -108,16 +110,42 @@ describe("limits of what a guest asks for", () => {
   });
 
   test("a guest that reads nothing is cut off before too many frames wait for it", async () => {
-    const { guest, agent } = await networked();
-    const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
-    await guest.frame(HostFrame.execSpec);
-    const blocked = Promise.withResolvers<void>();
-    guest.channel.write = () => blocked.promise;
+    const guest = new ScriptedAgent();
+    const link = new AgentLink(guest.channel, () => undefined);
+    const greeted = failure(link.hello);
+    guest.channel.write = () => new Promise(() => undefined);
     let sent = 0;
-    for (; !guest.channel.paused && sent < 100_000; sent++) run.signal(2);
+    for (; !guest.channel.paused && sent < 100_000; sent++) link.post(HostFrame.netRefuse, FIRST + sent);
     expect(sent).toBeLessThan(10_000);
-    expect((await failure(run.exit)).message).toContain("reads no answers");
+    expect((await greeted).message).toContain("reads no answers");
+  });
+
+  test("signals for a guest that reads nothing are refused long before it is cut off", async () => {
+    const { guest, agent } = openAgent();
+    const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
+    const { session } = await guest.frame(HostFrame.execSpec);
+    const blocked = Promise.withResolvers<void>();
+    const write = guest.channel.write.bind(guest.channel);
+    guest.channel.write = async (bytes) => {
+      await blocked.promise;
+      await write(bytes);
+    };
+    const refusals: unknown[] = [];
+    for (let sent = 0; sent < 10_000; sent++) {
+      try {
+        run.signal(2);
+      } catch (error) {
+        refusals.push(error);
+      }
+    }
+    expect(refusals).toHaveLength(10_000 - 1024);
+    expect(refusals[0]).toMatchObject({ errno: 11 });
     blocked.resolve();
+    await guest.frame(HostFrame.signal, 1023);
+    await turns();
+    run.signal(2);
+    guest.send(AgentFrame.exit, session, exitPayload(0));
+    expect(await run.exit).toMatchObject({ exitCode: 0 });
   });
 });
 

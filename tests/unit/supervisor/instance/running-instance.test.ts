@@ -181,3 +181,17 @@ test("everybody who waits for the guest learns of the machine's end", async () =
   await instance[Symbol.asyncDispose]();
   expect(isDisposed()).toBe(true);
 });
+
+test("signals that the guest does not take are refused as too many", async () => {
+  const { guest, begin } = await scripted();
+  const { command } = await begin();
+  guest.channel.write = () => new Promise(() => undefined);
+  const send = async () => {
+    for (let sent = 0; sent < 10_000; sent++) command.signal(15, { group: true });
+  };
+  expect(await failure(send())).toMatchObject({
+    code: "too_many_requests",
+    message: "the instance has the largest number of waiting signals that it can have",
+    details: { retry_after_seconds: 1 },
+  });
+});
