@@ -55,7 +55,8 @@ export type SocketMessage = string | Uint8Array;
 
 export interface SocketOptions {
   /**
-   * gets text messages as they come, ahead of the messages that wait to be read; true: the message is not for their reader
+   * gets text messages ahead of the messages that wait to be read, a few in each turn of the event loop; true: the message is
+   * not for their reader
    */
   readonly onText?: (text: string) => boolean;
   /** true: binary messages are parts of a stream of bytes, so those that wait to be read may become one */
@@ -70,18 +71,21 @@ export class Socket {
   readonly signal: AbortSignal;
   readonly #closing = Promise.withResolvers<SocketClose>();
   readonly #closed = new AbortController();
-  readonly #onText: (text: string) => boolean;
+  readonly #onText: ((text: string) => boolean) | null;
   readonly #joins: boolean;
   readonly #inbox: (SocketMessage | ByteBlocks)[] = [];
   #inboxBytes = 0;
+  /** text messages that wait to be passed on */
+  readonly #texts: string[] = [];
+  #passesTexts = false;
   #raw: ServerWebSocket<unknown> | null = null;
   #wake: (() => void) | null = null;
   #drained: PromiseWithResolvers<void> | null = null;
   #pings: Timer | undefined;
   #heardAt = 0;
 
-  constructor({ onText = () => false, joins = false }: SocketOptions = {}) {
-    this.#onText = onText;
+  constructor({ onText, joins = false }: SocketOptions = {}) {
+    this.#onText = onText ?? null;
     this.#joins = joins;
     this.closed = this.#closing.promise;
     this.signal = this.#closed.signal;
@@ -174,7 +178,31 @@ export class Socket {
     if (typeof message === "string" && message.length > TEXT_CHARACTERS_MAX) {
       this.close(CloseCode.unexpected, `a text message of more than ${TEXT_CHARACTERS_MAX} characters`);
     }
-    if (!this.isOpen || (typeof message === "string" && this.#onText(message))) return;
+    if (!this.isOpen) return;
+    if (typeof message === "string" && this.#onText !== null) this.#takeText(message, this.#onText);
+    else this.#keep(message);
+  }
+
+  #takeText(text: string, onText: (text: string) => boolean): void {
+    this.#texts.push(text);
+    if (this.#texts.length > INBOX_COUNT_MAX) {
+      this.close(CloseCode.tooMuch, `more than ${INBOX_COUNT_MAX} text messages wait to be read`);
+    }
+    if (!this.#passesTexts) void this.#passTexts(onText);
+  }
+
+  /** Passes the first text message of a turn of the event loop on at once, and those behind it in later turns. */
+  async #passTexts(onText: (text: string) => boolean): Promise<void> {
+    this.#passesTexts = true;
+    while (this.#texts.length > 0 && this.isOpen) {
+      for (const text of this.#texts.splice(0, TURN_MESSAGES_COUNT)) if (!onText(text)) this.#keep(text);
+      await ownTurn();
+    }
+    this.#passesTexts = false;
+  }
+
+  /** Keeps a message until it is read. */
+  #keep(message: SocketMessage): void {
     if (!this.#joined(message)) this.#inbox.push(message);
     this.#inboxBytes += message.length;
     // Bun cannot stop reading from the connection, so the client must respect the window.

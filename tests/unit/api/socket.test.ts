@@ -38,8 +38,8 @@ test("a long text message closes a socket before anything reads it", async () =>
 });
 
 /** A socket whose client has sent nothing yet, and how its messages arrive. */
-function opened(joins: boolean) {
-  const socket = new Socket({ joins });
+function opened(joins: boolean, onText?: (text: string) => boolean) {
+  const socket = new Socket({ joins, ...(onText === undefined ? {} : { onText }) });
   const { open, message } = socket.handlers(async () => true);
   open({ close: () => undefined, ping: () => undefined } as unknown as ServerWebSocket<unknown>);
   const arrive = (...messages: (string | Uint8Array)[]) => {
@@ -93,4 +93,33 @@ test("as many messages that cannot be joined as fit into 4096 places may wait", 
   expect(socket.isOpen).toBe(true);
   arrive(Uint8Array.of(1));
   expect((await socket.closed).code).toBe(1009);
+});
+
+test("text messages are passed on in their order, a few in each turn of the event loop", async () => {
+  const texts: string[] = [];
+  const { socket, arrive } = opened(true, (text) => texts.push(text) > 0 && text !== "3999");
+  arrive("0");
+  expect(texts).toEqual(["0"]);
+  for (let sent = 1; sent < 4000; sent++) arrive(String(sent));
+  const counts = [texts.length];
+  for (let before = 1; before < 4000; before = texts.length) {
+    await setImmediate();
+    counts.push(texts.length - before);
+  }
+  expect(Math.max(...counts)).toBeLessThanOrEqual(256);
+  expect(texts).toEqual(Array.from({ length: 4000 }, (_, sent) => String(sent)));
+  expect((await socket.messages().next()).value).toBe("3999");
+});
+
+test("as many text messages as fit into 4096 places may wait", async () => {
+  let count = 0;
+  const { socket, arrive } = opened(true, () => {
+    count += 1;
+    return true;
+  });
+  for (let sent = 0; sent <= 4096; sent++) arrive("1");
+  expect(socket.isOpen).toBe(true);
+  for (let sent = 0; sent < 100_000; sent++) arrive("1");
+  expect((await socket.closed).code).toBe(1009);
+  expect(count).toBe(1);
 });
