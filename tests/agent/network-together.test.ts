@@ -98,7 +98,7 @@ test("programs and servers get what the other side sent, however connections end
   const { agent } = instance;
   const sync = () =>
     agent.sync({ realtimeNs: BigInt(Date.now()) * 1_000_000n, entropy: new Uint8Array(SYNC_ENTROPY_BYTES) });
-  await agent.network(network, { ipv6: false });
+  await agent.network(network);
   using kernel = await Kernel.open({ directory, sync });
   expect((await kernel.answer(dnsQuestion("a.example", TYPE_A))).code).toBe(0);
   expect((await kernel.answer(dnsQuestion("gone.example", TYPE_A))).code).toBe(3);

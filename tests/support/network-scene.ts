@@ -69,7 +69,7 @@ export class NetworkScene implements AsyncDisposable {
     const opened = openAgent();
     const { guest, agent } = opened;
     const scene = new NetworkScene({ ...REQUEST, ...request }, { ...NETWORK_SETTINGS, ...settings }, opened);
-    const given = agent.network(scene.network, { ipv6: false });
+    const given = agent.network(scene.network);
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
     await given;
     return scene;

@@ -83,7 +83,7 @@ enum exec_flag { EXEC_FLAG_STDIN = 1, EXEC_FLAG_TERMINAL = 2 };
 enum signal_flag { SIGNAL_FLAG_GROUP = 1 };
 enum index_flag { INDEX_FLAG_OPAQUE = 1 };
 enum exit_flag { EXIT_FLAG_TIMED_OUT = 1, EXIT_FLAG_OOM_KILLED = 2 };
-enum network_flag { NETWORK_FLAG_ON = 1, NETWORK_FLAG_IPV6 = 2 };
+enum network_flag { NETWORK_FLAG_ON = 1 };
 enum address_kind { ADDRESS_KIND_NAME = 0, ADDRESS_KIND_IPV4 = 4, ADDRESS_KIND_IPV6 = 6 };
 enum refusal {
 	REFUSAL_DENIED = 1,

@@ -103,7 +103,7 @@ function prepare(
     { phase: "mount", name: "mounting the image", done: mounted },
   ];
   if (tools.network !== null) {
-    const done = instance.agent.network(tools.network, { ipv6: false });
+    const done = instance.agent.network(tools.network);
     done.catch(() => undefined);
     steps.push({ phase: "mount", name: "giving the instance its network", done });
   }

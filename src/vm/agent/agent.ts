@@ -211,14 +211,10 @@ export class Agent {
     return session;
   }
 
-  /**
-   * Gives the guest a network: its programs may open connections and resolve names, as far as `network` allows them to.
-   * @param options ipv6: names get IPv6 addresses as well
-   */
-  async network(network: GuestNetwork, { ipv6 }: { readonly ipv6: boolean }): Promise<void> {
+  /** Gives the guest a network: its programs may open connections and resolve names, as far as `network` allows them to. */
+  async network(network: GuestNetwork): Promise<void> {
     this.#link.requests.serve(network);
-    const flags = protocol.NetworkFlag.on | (ipv6 ? protocol.NetworkFlag.ipv6 : 0);
-    await this.#request(AgentFrame.done, HostFrame.network, packIntegers([32, flags]));
+    await this.#request(AgentFrame.done, HostFrame.network, packIntegers([32, protocol.NetworkFlag.on]));
   }
 
   /** Connections that the guest tried to open before it was given a network, which an honest one does not. */

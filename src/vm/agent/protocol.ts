@@ -181,8 +181,8 @@ export const MountFlag = { scratch: 1, bare: 2 } as const;
 export const ExecFlag = { stdin: 1, terminal: 2 } as const;
 export const SignalFlag = { group: 1 } as const;
 export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;
-/** on: there is a network. ipv6: names have IPv6 addresses as well. */
-export const NetworkFlag = { on: 1, ipv6: 2 } as const;
+/** on: there is a network. */
+export const NetworkFlag = { on: 1 } as const;
 export const AddressKind = { name: 0, ipv4: 4, ipv6: 6 } as const;
 /** Why a connection was not made. */
 export const Refusal = {

@@ -18,12 +18,10 @@ export const ends = (fromPort: number, to: Uint8Array = OUTSIDE, toPort = 443) =
 });
 
 /** An agent with a network, and the kernel's side of it. */
-export async function startNetwork(
-  flags: number = NetworkFlag.on,
-): Promise<{ agent: NativeAgent; kernel: Kernel } & AsyncDisposable> {
+export async function startNetwork(): Promise<{ agent: NativeAgent; kernel: Kernel } & AsyncDisposable> {
   await using stack = new AsyncDisposableStack();
   const agent = stack.use(await NativeAgent.mounted());
-  agent.send(frame(HostFrame.network, 0, u32(flags)));
+  agent.send(frame(HostFrame.network, 0, u32(NetworkFlag.on)));
   await next(agent, AgentFrame.done);
   const kernel = stack.use(await Kernel.open(agent));
   const owned = stack.move();

@@ -35,14 +35,14 @@ export class Asked {
   }
 }
 
-export async function networked(ipv6 = false) {
+export async function networked() {
   const { guest, agent } = openAgent();
   const asked = new Asked();
-  const given = agent.network(asked, { ipv6 });
-  const { session, payload } = await guest.frame(HostFrame.network);
+  const given = agent.network(asked);
+  const { session } = await guest.frame(HostFrame.network);
   guest.send(AgentFrame.done, session, done());
   await given;
-  return { guest, agent, asked, flags: payload.readUInt32LE() };
+  return { guest, agent, asked };
 }
 
 export const openName = (name: string, port = 443) =>

@@ -286,14 +286,6 @@ describe("names", () => {
     );
     expect(stdout).toMatch(new RegExp(`^${address}\nECONNREFUSED`));
   });
-
-  test("have IPv6 addresses as well where the host says so", async () => {
-    const both = await start(NetworkFlag.on | NetworkFlag.ipv6);
-    const [found = ""] = await results(["look example.com"], both);
-    expect(found.split(" ").sort()).toEqual(["198.18.1.0", "fd00:c0:ffee:1::c612:100"]);
-    expect(await connects(["fd00:c0:ffee:1::c612:100 80"], both)).toEqual(["OK fd00:c0:ffee:1::c612:100"]);
-    expect(both.wishes).toEqual([{ kind: "name", host: "example.com", port: ECHO }]);
-  });
 });
 
 describe("programs of the guest that serve", () => {

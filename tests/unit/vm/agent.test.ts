@@ -324,7 +324,7 @@ describe("a hostile or dying guest", () => {
           if (seed % 2 === 0) connection.reset();
           await written;
         }),
-        agent.network(eagerNetwork(seed), { ipv6: seed % 2 === 0 }),
+        agent.network(eagerNetwork(seed)),
       ];
       const settled = Promise.allSettled(requests);
       const dialled = (await guest.frame(HostFrame.netDial)).session;

@@ -31,11 +31,11 @@ import { turns } from "../../support/waiting.ts";
 const NOTHING = new Uint8Array(0);
 
 describe("a network", () => {
-  test.each([
-    [false, NetworkFlag.on],
-    [true, NetworkFlag.on | NetworkFlag.ipv6],
-  ])("is given once, with IPv6: %p", async (ipv6, flags) => {
-    expect((await networked(ipv6)).flags).toBe(flags);
+  test("is turned on by one frame", async () => {
+    const { guest } = await networked();
+    expect(guest.frames.map(({ type, payload }) => [type, payload.readUInt32LE()])).toEqual([
+      [HostFrame.network, NetworkFlag.on],
+    ]);
   });
 
   test.each([

@@ -6,8 +6,6 @@
 /* Addresses from 198.18.1.0 to 198.19.255.255, of a range that is reserved for tests of network devices. */
 #define SYNTHETIC_FIRST 0xc6120100U
 #define SYNTHETIC_LAST 0xc613ffffU
-/* The same numbers below fd00:c0:ffee:1::/96. */
-static const uint8_t synthetic_ipv6[ADDRESS_IPV4_AT] = {0xfd, 0, 0, 0xc0, 0xff, 0xee, 0, 1};
 
 /* Arrays instead of an array of entries: a search touches only what it compares. */
 static struct {
@@ -69,9 +67,7 @@ int names_take(const char *name, size_t size)
 int names_of_address(const uint8_t address[ADDRESS_BYTES])
 {
 	uint32_t value = get_net32(address + ADDRESS_IPV4_AT);
-	if (!address_is_ipv4(address) && memcmp(address, synthetic_ipv6, sizeof synthetic_ipv6) != 0)
-		return NAMES_NONE;
-	if (value < SYNTHETIC_FIRST || value - SYNTHETIC_FIRST >= names.next_number)
+	if (!address_is_ipv4(address) || value < SYNTHETIC_FIRST || value - SYNTHETIC_FIRST >= names.next_number)
 		return NAMES_NONE;
 	for (unsigned i = 0; i < names.count; i++)
 		if (names.numbers[i] == value - SYNTHETIC_FIRST)
@@ -85,13 +81,9 @@ const char *names_text(int entry, size_t *size)
 	return names.texts[entry];
 }
 
-void names_address(int entry, bool ipv6, uint8_t address[ADDRESS_BYTES])
+void names_address(int entry, uint8_t ipv4[4])
 {
-	uint8_t number[4];
-	put_net32(number, SYNTHETIC_FIRST + names.numbers[entry]);
-	address_of_ipv4(address, number);
-	if (ipv6)
-		memcpy(address, synthetic_ipv6, sizeof synthetic_ipv6);
+	put_net32(ipv4, SYNTHETIC_FIRST + names.numbers[entry]);
 }
 
 void names_hold(int entry)

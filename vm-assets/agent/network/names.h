@@ -15,10 +15,10 @@
 
 /* The entry of a name, which is made if it is new; NAMES_NONE when no address is left. */
 int names_take(const char *name, size_t size);
-/* The entry of a synthetic address of either family. */
+/* The entry of a synthetic address. */
 int names_of_address(const uint8_t address[ADDRESS_BYTES]);
 const char *names_text(int entry, size_t *size);
-void names_address(int entry, bool ipv6, uint8_t address[ADDRESS_BYTES]);
+void names_address(int entry, uint8_t ipv4[4]);
 /* An entry that is in use by a connection is kept. Other entries go, the least recently used first. */
 void names_hold(int entry);
 void names_release(int entry);

@@ -145,32 +145,33 @@ void network_begin_command(const char *hostname, bool alone)
 		platform_network_serve_loopback();
 }
 
-static void turn(bool on, bool ipv6)
+static void turn(bool on)
 {
 	enabled = on;
-	resolver_switch(on, ipv6);
+	resolver_switch(on);
 }
 
 void network_lose_host(void)
 {
-	turn(false, false);
+	turn(false);
 }
 
 bool network_switch(const struct frame *frame)
 {
 	uint32_t flags = get_u32(frame->payload);
-	if ((flags & ~(uint32_t)(NETWORK_FLAG_ON | NETWORK_FLAG_IPV6)) != 0)
+	if ((flags & ~(uint32_t)NETWORK_FLAG_ON) != 0)
 		return false;
+	bool on = flags != 0;
 	if (!available) {
 		frame_send_problem(frame->session, &unavailable);
 		return true;
 	}
 	struct problem problem;
-	if ((flags & NETWORK_FLAG_ON) != 0 && !platform_network_reach(&problem)) {
+	if (on && !platform_network_reach(&problem)) {
 		frame_send_problem(frame->session, &problem);
 		return true;
 	}
-	turn((flags & NETWORK_FLAG_ON) != 0, flags == (NETWORK_FLAG_ON | NETWORK_FLAG_IPV6));
+	turn(on);
 	frame_send_done(frame->session, 0);
 	return true;
 }

@@ -32,7 +32,6 @@ static struct query {
 } queries[QUESTIONS_COUNT_MAX];
 
 static bool enabled;
-static bool has_ipv6;
 static char hostname[HOSTNAME_BYTES_MAX + 1];
 
 static void reply(const struct asker *asker, const struct question *question, const struct answer *answer)
@@ -52,10 +51,9 @@ static void forget(struct query *query)
 	query->id = 0;
 }
 
-void resolver_switch(bool on, bool ipv6)
+void resolver_switch(bool on)
 {
 	enabled = on;
-	has_ipv6 = ipv6;
 	for (unsigned i = 0; i < QUESTIONS_COUNT_MAX; i++)
 		if (queries[i].id != 0)
 			forget(&queries[i]);
@@ -187,7 +185,7 @@ bool resolver_pump(uint64_t now_ns)
 
 bool resolver_resolved(uint32_t id, uint32_t response)
 {
-	uint8_t address[ADDRESS_BYTES];
+	uint8_t ipv4[4];
 	struct query *query = NULL;
 	if (response >= RESPONSES_END)
 		return false;
@@ -197,17 +195,16 @@ bool resolver_resolved(uint32_t id, uint32_t response)
 	if (query == NULL)
 		return true;
 	struct answer answer = {.response = (enum response_code)response};
-	uint16_t type = query->question.type;
-	if (response == RESPONSE_OK && (type == TYPE_A || (type == TYPE_AAAA && has_ipv6))) {
+	/* A name has no address of IPv6: the host chooses the family when a program connects. */
+	if (response == RESPONSE_OK && query->question.type == TYPE_A) {
 		int name = names_take(query->question.name, query->question.name_bytes);
 		if (name == NAMES_NONE) {
 			answer.response = RESPONSE_SERVER_FAILURE;
 		} else {
-			size_t skip = type == TYPE_A ? ADDRESS_IPV4_AT : 0;
-			names_address(name, type == TYPE_AAAA, address);
-			answer.type = type;
-			answer.data = address + skip;
-			answer.size = sizeof address - skip;
+			names_address(name, ipv4);
+			answer.type = TYPE_A;
+			answer.data = ipv4;
+			answer.size = sizeof ipv4;
 		}
 	}
 	query->id = 0;

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* `on`: names are resolved; otherwise none exists. `ipv6`: names have IPv6 addresses as well. Open questions are dropped. */
-void resolver_switch(bool on, bool ipv6);
+/* `on`: names are resolved; otherwise none exists. Open questions are dropped. */
+void resolver_switch(bool on);
 /* The name of this machine, which stands for a loopback address. */
 void resolver_set_hostname(const char *hostname);
 /* Handles some questions. Returns true when something moved. */
