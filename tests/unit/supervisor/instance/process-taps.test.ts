@@ -127,3 +127,77 @@ test("a process that is let go does not wait; its reader gets what waited, and t
   expect(await readAll(late)).toEqual([]);
   for (const { missed } of [tap, late]) expect(missed).toEqual({ stdout: 8, stderr: 0 });
 });
+
+test("readers at different places are continued from a record, each without losing or repeating a byte", async () => {
+  const random = seededRandom(seedOfTests());
+  for (let round = 0; round < 50; round++) {
+    const taps = makeTaps();
+    const given: [OutputStream, Uint8Array][] = [];
+    const push = (to: ProcessTaps): void => {
+      const stream = STREAMS[random.below(2)] ?? "stdout";
+      const chunk = random.bytes(1 + random.below(random.below(10) === 0 ? 9000 : 40));
+      given.push([stream, chunk]);
+      void to.push(stream, chunk, undefined);
+    };
+    const readers = await openReaders(taps, { random, given, push: () => push(taps) });
+    const record = JSON.parse(JSON.stringify(taps.record()));
+    const resumed = new ProcessTaps(() => ({ kept: 0, dropped: 0 }), record);
+    expect(resumed.count).toBe(readers.length);
+    const wait = resumed.taken;
+    expect(wait === undefined).toBe(readers.every(({ taken, from }) => bytesOf(taken) === sizeFrom(given, from)));
+    const rests = resumed.opened.map((tap) => readAll(tap));
+    push(resumed);
+    resumed.end();
+    for (const [index, { from, taken }] of readers.entries()) {
+      const expected: [OutputStream, string][] = [];
+      for (const [stream, bytes] of given.slice(from)) add(expected, stream, bytes);
+      for (const [stream, hex] of (await rests[index]) ?? []) add(taken, stream, Buffer.from(hex, "latin1"));
+      expect(taken).toEqual(expected);
+    }
+    await wait;
+    expect(resumed.taken).toBeUndefined();
+  }
+});
+
+/** Opens up to four taps between chunks of output; each reader takes some of its chunks. */
+async function openReaders(
+  taps: ProcessTaps,
+  { random, given, push }: { random: ReturnType<typeof seededRandom>; given: readonly unknown[]; push: () => unknown },
+) {
+  const readers = [];
+  for (let index = 0; index < 1 + random.below(4); index++) {
+    const tap = taps.open();
+    const from = given.length;
+    for (let count = random.below(6); count > 0; count--) push();
+    readers.push({ from, tap, taken: [] as [OutputStream, string][] });
+  }
+  for (const { tap, taken } of readers) {
+    const chunks = tap.chunks();
+    // A chunk is there for as long as the sizes say so.
+    for (let count = random.below(4); count > 0 && tap.waiting().length > 0; count--) {
+      const { value } = await chunks.next();
+      if (value !== undefined) add(taken, value.stream, value.bytes);
+    }
+  }
+  return readers;
+}
+
+const bytesOf = (runs: readonly [OutputStream, string][]) => runs.reduce((sum, [, hex]) => sum + hex.length, 0);
+const sizeFrom = (given: readonly [OutputStream, Uint8Array][], from: number) =>
+  given.slice(from).reduce((sum, [, bytes]) => sum + bytes.byteLength, 0);
+
+test("a record has the sizes before and after each tap, and that the process waits for no reader", async () => {
+  const taps = new ProcessTaps((stream) => ({ kept: stream === "stdout" ? 7 : 0, dropped: 1 }));
+  using tap = taps.open();
+  void taps.push("stdout", text("waits"), undefined);
+  taps.letGo();
+  void taps.push("stderr", text("missed"), undefined);
+  const resumed = new ProcessTaps(() => ({ kept: 99, dropped: 99 }), JSON.parse(JSON.stringify(taps.record())));
+  const [other] = resumed.opened;
+  expect(other).toMatchObject({ before: tap.before, missed: { stdout: 0, stderr: 6 } });
+  expect(resumed.taken).toBeUndefined();
+  expect(resumed.push("stdout", text("missed, too"), undefined)).toBeUndefined();
+  resumed.end();
+  expect(await readAll(other as Tap)).toEqual([["stdout", "waits"]]);
+  expect(other?.missed).toEqual({ stdout: 11, stderr: 6 });
+});
