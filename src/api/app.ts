@@ -91,10 +91,10 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
         }
         const isReadRight = !isOfPage && request.method !== "HEAD" && elysiaPathOf(request.url) === path;
         if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
-        const found = table.find(request.method, path);
-        if (found === null) throw unknownRoute(table, path);
+        const match = table.find(request.method, path);
+        if (match === null) throw unknownRoute(table, path);
         const isEventSocket = isOfPage && wantsEventSocket(request);
-        const answer = await found.route.compile()(Object.assign(context, { params: found.params }));
+        const answer = await match.route.compile()(Object.assign(context, { params: match.params }));
         return isEventSocket ? eventSocket(answer, { request, server: serverOf() }, upgraded) : answer;
       }),
     )

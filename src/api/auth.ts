@@ -30,7 +30,7 @@ export async function authenticate(request: Request, verifyToken: ApiOptions["ve
   }
   const isAllowed = () =>
     verifyToken(token).then(
-      (found) => found !== null,
+      (current) => current !== null,
       () => true,
     );
   return { principal, isAllowed };

@@ -47,8 +47,8 @@ export class RouteTable<Route extends RoutePattern> {
 
   /** The route of a method and path; HEAD falls back to GET. */
   find(method: string, path: string): { route: Route; params: Record<string, string> } | null {
-    const found = this.#match(method, path);
-    return found === null && method === "HEAD" ? this.#match("GET", path) : found;
+    const match = this.#match(method, path);
+    return match === null && method === "HEAD" ? this.#match("GET", path) : match;
   }
 
   /** Methods that a path allows, sorted; empty for an unknown path. */

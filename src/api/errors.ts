@@ -53,8 +53,8 @@ const INTERNAL_ERROR: ErrorBody = {
 
 /** The answer to a failure. An error that is not an `ApiError` becomes an internal error, without its message. */
 export function errorReply(error: unknown, form: ErrorForm = SPECIFIED_ERRORS): Reply {
-  const known = error instanceof ApiError ? error : storageFull(error);
-  const body = known?.body() ?? INTERNAL_ERROR;
+  const apiError = error instanceof ApiError ? error : storageFull(error);
+  const body = apiError?.body() ?? INTERNAL_ERROR;
   const status = form.statusOf[body.error];
   return json(status, form.body(body, status), errorHeaders(body));
 }

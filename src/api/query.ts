@@ -76,7 +76,7 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
 
 /** Raw values by decoded name. */
 function splitQuery(raw: string): Map<string, string[]> {
-  const found = new Map<string, string[]>();
+  const valuesOf = new Map<string, string[]>();
   for (const pair of raw.split("&")) {
     if (pair === "") continue;
     const equals = pair.indexOf("=");
@@ -85,11 +85,11 @@ function splitQuery(raw: string): Map<string, string[]> {
     // A name that cannot be decoded is ignored, as every unknown name is.
     const decoded = percentDecode(name);
     if (decoded === null) continue;
-    const values = found.get(decoded);
-    if (values === undefined) found.set(decoded, [value]);
+    const values = valuesOf.get(decoded);
+    if (values === undefined) valuesOf.set(decoded, [value]);
     else values.push(value);
   }
-  return found;
+  return valuesOf;
 }
 
 function coerce(name: string, schema: TSchema, raw: string): unknown {

@@ -46,8 +46,8 @@ export class RequestTracker {
 
   /** The state of a request; the first call creates it. */
   of(request: Request): RequestState {
-    const known = this.#states.get(request);
-    if (known !== undefined) return known;
+    const previous = this.#states.get(request);
+    if (previous !== undefined) return previous;
     const state: RequestState = {
       id: Bun.randomUUIDv7(),
       path: pathOf(request.url),

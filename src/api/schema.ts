@@ -14,8 +14,8 @@ if (!FormatRegistry.Has("date-time")) {
 const FIELD_CHARACTERS_MAX = 200;
 
 /** The error for an invalid value: the message names the field and the rule. */
-export function validationError(found: ValueError): ApiError {
-  const error = innermost(found);
+export function validationError(failure: ValueError): ApiError {
+  const error = innermost(failure);
   const field = fieldName(error.path);
   const text: unknown = error.schema["error"];
   const rule = typeof text === "string" && text !== "" ? text : genericRule(error);
@@ -56,13 +56,13 @@ function genericRule(error: ValueError): string {
 
 /** The bounds of a value, for the details of the error. */
 function bounds(schema: TSchema): Record<string, unknown> {
-  const found: Record<string, unknown> = {};
+  const bounds: Record<string, unknown> = {};
   for (const keyword of ["minimum", "maximum", "minLength", "maxLength", "pattern"]) {
-    if (schema[keyword] !== undefined) found[keyword] = schema[keyword];
+    if (schema[keyword] !== undefined) bounds[keyword] = schema[keyword];
   }
   if (Array.isArray(schema["anyOf"])) {
     const values = schema["anyOf"].map((option: TSchema) => option["const"]).filter((value) => value !== undefined);
-    if (values.length > 0) found["allowed"] = values;
+    if (values.length > 0) bounds["allowed"] = values;
   }
-  return found;
+  return bounds;
 }

@@ -269,9 +269,9 @@ export interface Handshake {
 }
 
 /** The first protocol of `known` that the client offers; null when it offers none of them. */
-export function chosenProtocol(request: Request, known: readonly string[]): string | null {
+export function chosenProtocol(request: Request, supported: readonly string[]): string | null {
   const offered = (request.headers.get("sec-websocket-protocol") ?? "").split(",").map((name) => name.trim());
-  return known.find((name) => offered.includes(name)) ?? null;
+  return supported.find((name) => offered.includes(name)) ?? null;
 }
 
 export interface Upgrade {

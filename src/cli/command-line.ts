@@ -18,12 +18,12 @@ const GROUPS: Readonly<Record<string, string>> = {
 export async function runCommandLine(argv: readonly string[], io: Io, environment: Environment): Promise<number> {
   // The appliance starts without the other commands: to load them takes a tenth of its start.
   const commands = argv[0] === serveCommand.name ? [serveCommand] : (await import("./commands.ts")).COMMANDS;
-  const found = commands.find(({ name }) => argv.slice(0, name.split(" ").length).join(" ") === name);
+  const command = commands.find(({ name }) => argv.slice(0, name.split(" ").length).join(" ") === name);
   try {
-    if (found === undefined) return await withoutCommand(commands, argv, io);
-    return await found.run(argv.slice(found.name.split(" ").length), io, environment);
+    if (command === undefined) return await withoutCommand(commands, argv, io);
+    return await command.run(argv.slice(command.name.split(" ").length), io, environment);
   } catch (error) {
-    return report(error, found?.name, io);
+    return report(error, command?.name, io);
   }
 }
 

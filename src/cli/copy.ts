@@ -64,7 +64,7 @@ interface Directory {
 
 async function copyTree(options: CopyOptions, temporary: string, items: readonly ListingItem[]): Promise<number> {
   let specials = 0;
-  const made: Directory[] = [];
+  const directories: Directory[] = [];
   const pending: Directory[] = [
     { from: Buffer.from(options.path), to: Buffer.from(temporary), mode: MODE_KEPT & ~process.umask(), items },
   ];
@@ -73,7 +73,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
     options.signal.throwIfAborted();
     // With this mode no other user can put a link in the way; the final mode is set when the directory is complete.
     await mkdir(to, { mode: 0o700 });
-    made.push(next);
+    directories.push(next);
     const files: FileCopy[] = [];
     for (const item of next.items ?? (await listDirectory(options.client, { ...options, path: from }))) {
       const name = nameOf(item);
@@ -86,7 +86,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
     }
     await copyFiles(options, files);
   }
-  for (const { to, mode } of made.reverse()) await chmod(to, mode);
+  for (const { to, mode } of directories.reverse()) await chmod(to, mode);
   return specials;
 }
 
@@ -139,9 +139,9 @@ function joined(directory: Buffer, name: Buffer): Buffer {
 }
 
 async function kindOf(path: string): Promise<"directory" | "other" | null> {
-  const found = await lstat(path).catch((error: NodeJS.ErrnoException) => {
+  const stats = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT") return null;
     throw error;
   });
-  return found === null ? null : found.isDirectory() ? "directory" : "other";
+  return stats === null ? null : stats.isDirectory() ? "directory" : "other";
 }

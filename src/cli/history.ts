@@ -150,15 +150,15 @@ export function drawTree(steps: readonly ImageStep[], columns: number | null = n
   for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
     const { step, own, below, depth } = next;
     lines.push(`${own}${step.uuid}  ${shownSize(step.size_bytes)}  ${nameOf(step)}${makingOf(step)}`);
-    const found = children.get(step.uuid) ?? [];
-    const [only] = found;
+    const childSteps = children.get(step.uuid) ?? [];
+    const [only] = childSteps;
     // A last child directly below a last child is its only child: the chain can go on in the same column.
-    if (only !== undefined && found.length === 1 && depth >= NESTING_MAX && own.endsWith(LAST)) {
+    if (only !== undefined && childSteps.length === 1 && depth >= NESTING_MAX && own.endsWith(LAST)) {
       pending.push({ ...next, step: only });
       continue;
     }
-    for (const [index, child] of [...found.entries()].reverse()) {
-      const isLast = index === found.length - 1;
+    for (const [index, child] of [...childSteps.entries()].reverse()) {
+      const isLast = index === childSteps.length - 1;
       pending.push({
         step: child,
         own: `${below}${isLast ? LAST : "├─ "}`,

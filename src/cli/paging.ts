@@ -41,11 +41,11 @@ export async function listed<Item extends { readonly created_at: string }>(
   const { read, options, io, keyOf } = request;
   const count = integerOption("limit", options.limit, 1);
   if (count !== undefined && options.all === true) throw new UsageError("--limit and --all exclude each other");
-  const wanted = options.all === true ? Number.POSITIVE_INFINITY : (count ?? LIMIT_DEFAULT);
+  const countMax = options.all === true ? Number.POSITIVE_INFINITY : (count ?? LIMIT_DEFAULT);
   const items = new Map<string, Item>();
   let { until } = options;
-  for (let offset = 0; items.size < wanted; ) {
-    const limit = Math.min(LIMIT_MAX, wanted - items.size);
+  for (let offset = 0; items.size < countMax; ) {
+    const limit = Math.min(LIMIT_MAX, countMax - items.size);
     const page = await read({ ...given({ since: options.since, until }), limit, ...(offset > 0 ? { offset } : {}) });
     for (const item of page) items.set(keyOf(item), item);
     offset += page.length;
@@ -53,8 +53,8 @@ export async function listed<Item extends { readonly created_at: string }>(
     until = [...items.values()][0]?.created_at ?? until;
     if (page.length < limit) break;
   }
-  if (count === undefined && items.size === wanted) {
-    io.stderr(`these are the newest ${wanted}; --all lists everything\n`);
+  if (count === undefined && items.size === countMax) {
+    io.stderr(`these are the newest ${countMax}; --all lists everything\n`);
   }
   return [...items.values()];
 }

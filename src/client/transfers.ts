@@ -105,8 +105,8 @@ export async function imageIdOf(client: Client, reference: string): Promise<stri
   const response = await client.call("GET", "/inspect/", { query });
   // Browsers hide where a redirection leads, and follow it.
   if (response.type === "opaqueredirect") {
-    const found = await client.call("GET", "/inspect/", { query, redirect: "follow" });
-    return ((await found.json()) as Image).uuid;
+    const response = await client.call("GET", "/inspect/", { query, redirect: "follow" });
+    return ((await response.json()) as Image).uuid;
   }
   const id = /\/inspect\/([0-9a-f-]{36})\/?$/.exec(response.headers.get("location") ?? "")?.[1];
   if (id !== undefined) return id;

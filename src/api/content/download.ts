@@ -43,8 +43,8 @@ export async function downloadReply(file: OpenFile, path: GuestPath, { asked, te
   };
   if (matchesAny(asked.get("if-none-match"), etag)) return empty(304, headers);
   const ifRange = asked.get("if-range");
-  const wanted = ifRange === null || ifRange.trim() === etag ? asked.get("range") : null;
-  const range = parseRange(wanted, entry.size);
+  const header = ifRange === null || ifRange.trim() === etag ? asked.get("range") : null;
+  const range = parseRange(header, entry.size);
   if (range === "unsatisfiable") {
     throw new ApiError("range_not_satisfiable", `the file has ${entry.size} bytes`, { size_bytes: entry.size });
   }

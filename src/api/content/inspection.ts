@@ -38,10 +38,10 @@ export async function listing(
   { request, principal, params, query }: PathAsked,
   bodyOf: (path: string, entries: AsyncIterable<Entry> | Iterable<Entry>) => Readonly<Record<string, unknown>>,
 ): Promise<Response> {
-  const wanted = pathOf(request, params.uuid, query.path);
-  const { entries, held } = await inspect.list(principal, wanted);
+  const target = pathOf(request, params.uuid, query.path);
+  const { entries, held } = await inspect.list(principal, target);
   if (query.text === true) return respond(await streamed(TEXT_TYPE, mapped(entries, listingLine), held), request);
-  return await itemsResponse(request, bodyOf(displayName(wanted.path), entries), held);
+  return await itemsResponse(request, bodyOf(displayName(target.path), entries), held);
 }
 
 /** The lines that a search finds, in the body of a dialect. */
@@ -72,9 +72,9 @@ export async function download(
   inspect: InspectUseCases,
   { request, principal, params, query }: PathAsked,
 ): Promise<Response> {
-  const wanted = pathOf(request, params.uuid, query.path);
-  const file = await inspect.open(principal, wanted);
-  const reply = await downloadReply(file, wanted.path, { asked: request.headers, text: query.text === true });
+  const target = pathOf(request, params.uuid, query.path);
+  const file = await inspect.open(principal, target);
+  const reply = await downloadReply(file, target.path, { asked: request.headers, text: query.text === true });
   return respond(reply, request);
 }
 
@@ -87,9 +87,9 @@ export async function archive(
     nameOf,
   }: { readonly contentOnly: boolean; readonly nameOf: (archive: Archive, path: string) => string },
 ): Promise<Response> {
-  const wanted = pathOf(request, params.uuid, query.path);
-  const source = await inspect.archive(principal, { ...wanted, contentOnly });
-  return respond(archiveReply(source, nameOf(source, displayName(wanted.path)), request.headers), request);
+  const target = pathOf(request, params.uuid, query.path);
+  const source = await inspect.archive(principal, { ...target, contentOnly });
+  return respond(archiveReply(source, nameOf(source, displayName(target.path)), request.headers), request);
 }
 
 function pathOf({ signal }: Request, id: string, path: ByteString): PathRequest {

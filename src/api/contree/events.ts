@@ -44,13 +44,13 @@ export function eventRoutes(surface: ContreeSurface) {
       await ownTurn(principal.accountId);
       const left = new AbortController();
       request.signal.addEventListener("abort", () => left.abort(), { once: true });
-      const wanted = { id: params.id as OperationId, since: lastEventId(request) ?? since, follow, spid };
-      const events = surface.service.operations.events(principal, { ...wanted, signal: left.signal });
-      const framesOf = (found: readonly LogEvent[]) => {
-        const [first] = found;
-        if (first?.type !== "completion") return shared.of(found);
+      const query = { id: params.id as OperationId, since: lastEventId(request) ?? since, follow, spid };
+      const events = surface.service.operations.events(principal, { ...query, signal: left.signal });
+      const framesOf = (batch: readonly LogEvent[]) => {
+        const [first] = batch;
+        if (first?.type !== "completion") return shared.of(batch);
         // It belongs to no process. A stream of one process ends without it.
-        return spid === undefined ? frames.completion(first, resultBytes(surface, principal, wanted.id)) : NO_FRAMES;
+        return spid === undefined ? frames.completion(first, resultBytes(surface, principal, query.id)) : NO_FRAMES;
       };
       const failure = (error: unknown) =>
         failureFrames(error instanceof ApiError ? error.message : "the events could not be read");

@@ -66,9 +66,9 @@ export function operationRoutes(surface: ContreeSurface) {
         const status = statusOf(query.status);
         const { signal } = request;
         const filter = { ...pageOf(query), kind: kindOf(query.kind), kinds: KINDS, signal } as const;
-        const found = status === "ASSIGNED" ? [] : await operations.list(principal, { ...filter, status });
-        const parts = summaryParts(surface, principal, found);
-        return respond(await pageReply(mapped(found, (operation) => summaryOf(operation, parts))), request) as never;
+        const page = status === "ASSIGNED" ? [] : await operations.list(principal, { ...filter, status });
+        const parts = summaryParts(surface, principal, page);
+        return respond(await pageReply(mapped(page, (operation) => summaryOf(operation, parts))), request) as never;
       },
       { reads: "operations:read", ...LIST },
     )
@@ -112,7 +112,7 @@ async function metadataOf(
 }
 
 /** What the summaries of operations need. */
-function summaryParts(surface: ContreeSurface, principal: Principal, found: readonly Operation[]): SummaryParts {
-  const images = found.map(resultImage).filter((image) => image !== null);
+function summaryParts(surface: ContreeSurface, principal: Principal, page: readonly Operation[]): SummaryParts {
+  const images = page.map(resultImage).filter((image) => image !== null);
   return { imageSizes: surface.service.operations.imageSizes(principal, images), nowMs: Date.now() };
 }

@@ -244,8 +244,8 @@ async function begins({ operations }: Service, { principal, id, signal }: Asked)
   if (operations.get(principal, id).status === "PENDING") return false;
   const late = AbortSignal.timeout(BEGIN_MS_MAX);
   const either = AbortSignal.any([signal, late]);
-  const wanted = { id, since: -1, follow: true, spid: Spid.command, limit: 1, signal: either };
-  using events = operations.events(principal, wanted);
+  const query = { id, since: -1, follow: true, spid: Spid.command, limit: 1, signal: either };
+  using events = operations.events(principal, query);
   try {
     await events.next();
     return true;

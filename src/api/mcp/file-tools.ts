@@ -25,21 +25,21 @@ function entryText(
   name: ByteString,
   { type, size, mode, target }: Pick<Entry, "type" | "size"> & Partial<Entry>,
 ): string {
-  const shown = shownName(displayName(name));
-  if (type === "d") return `${shown}/`;
+  const label = shownName(displayName(name));
+  if (type === "d") return `${label}/`;
   if (type === "l")
-    return target === undefined ? `${shown} (symlink)` : `${shown} -> ${shownName(displayName(target))}`;
-  if (type !== "f") return `${shown} (special)`;
-  return `${shown}${((mode ?? 0) & 0o111) === 0 ? "" : "*"} ${size}`;
+    return target === undefined ? `${label} (symlink)` : `${label} -> ${shownName(displayName(target))}`;
+  if (type !== "f") return `${label} (special)`;
+  return `${label}${((mode ?? 0) & 0o111) === 0 ? "" : "*"} ${size}`;
 }
 
 const CHANGES: Readonly<Record<Difference["change"], string>> = { added: "A", removed: "D", changed: "M" };
 
 function differenceText({ path, change, now, before }: Difference): string {
   const entry = (now ?? before)?.entry;
-  const shown = entry === undefined ? shownName(displayName(path)) : entryText(path, entry);
+  const label = entry === undefined ? shownName(displayName(path)) : entryText(path, entry);
   const size = now?.entry.type === "f" && before?.entry.type === "f" ? ` (was ${before.entry.size})` : "";
-  return `${CHANGES[change]} ${shown}${size}`;
+  return `${CHANGES[change]} ${label}${size}`;
 }
 
 /** A page's end as its caller sends it back. */
@@ -59,8 +59,8 @@ export const FILE_TOOLS: readonly Tool[] = [
     annotations: READS,
     scope: "images:read",
     async run({ image, path = "/", limit = ENTRIES_COUNT_DEFAULT, offset = 0 }, call) {
-      const wanted = { id: imageId(call, image), path: parseGuestPathText(path), signal: call.signal };
-      const { entries, held } = await call.service.inspect.list(call.principal, wanted);
+      const target = { id: imageId(call, image), path: parseGuestPathText(path), signal: call.signal };
+      const { entries, held } = await call.service.inspect.list(call.principal, target);
       using _held = held;
       const lines: string[] = [];
       let at = 0;
@@ -144,14 +144,14 @@ export const FILE_TOOLS: readonly Tool[] = [
     annotations: READS,
     scope: "images:read",
     async run({ image, against, limit = DIFFERENCES_COUNT_DEFAULT, cursor }, call) {
-      const wanted = {
+      const query = {
         id: imageId(call, image),
         against: against === undefined ? null : imageId(call, against),
         after: cursor === undefined ? null : pathOfCursor(cursor),
         limit,
         signal: call.signal,
       };
-      const { found, next, against: other } = await call.service.images.diff(call.principal, wanted);
+      const { found, next, against: other } = await call.service.images.diff(call.principal, query);
       const base = other === null ? "an empty image" : `image ${other}`;
       const lines = found.map(differenceText);
       const more = next === null ? [] : [`(there is more: cursor ${cursorOf(next)})`];
@@ -163,8 +163,8 @@ export const FILE_TOOLS: readonly Tool[] = [
 /** `path:line: text`; a line of the context has hyphens, as `grep` shows it. */
 function foundText({ path, line, bytes, kind }: FoundLine): string {
   const mark = kind === "match" ? ":" : "-";
-  const shown = cutLine(shownName(fileText(bytes).text), LINE_CHARACTERS_MAX);
-  return `${shownName(displayName(path))}${mark}${line}${mark} ${shown}`;
+  const lineText = cutLine(shownName(fileText(bytes).text), LINE_CHARACTERS_MAX);
+  return `${shownName(displayName(path))}${mark}${line}${mark} ${lineText}`;
 }
 
 function boundText(bounds: readonly string[]): string[] {
@@ -182,21 +182,22 @@ interface ReadInput {
 
 async function readFile(call: ToolCall, { image, path, offset, length }: ReadInput) {
   const id = imageId(call, image);
-  const wanted = { id, path: parseGuestPathText(path), signal: call.signal };
-  const file = await call.service.inspect.open(call.principal, wanted);
+  const target = { id, path: parseGuestPathText(path), signal: call.signal };
+  const file = await call.service.inspect.open(call.principal, target);
   using _held = file.held;
   const { size } = file.entry;
   const start = Math.min(offset, size);
   const end = Math.min(start + length, size);
   const bytes = await file.read({ start, end });
-  const name = shownName(displayName(wanted.path));
-  const uri = fileUri(id, wanted.path);
+  const name = shownName(displayName(target.path));
+  const uri = fileUri(id, target.path);
   const link = { type: "resource_link", uri, name: path.split("/").at(-1) ?? "", size } as const;
   const range = start === 0 && end === size ? shownBytes(size) : `bytes ${start} to ${end} of ${size}`;
   const rest = end < size ? `; offset ${end} goes on` : "";
   const links = start === 0 && end === size ? [] : [link];
   if (isBinary(bytes)) return { content: [text(`${name}: binary, ${shownBytes(size)}; the resource has it`), link] };
-  const shown = fileText(bytes);
-  const hidden = shown.hiddenCount === 0 ? "" : `; ${shown.hiddenCount} control or invisible characters are not shown`;
-  return { content: [text(`${name}: ${range}${rest}${hidden}`), text(shown.text), ...links] };
+  const fileContent = fileText(bytes);
+  const hidden =
+    fileContent.hiddenCount === 0 ? "" : `; ${fileContent.hiddenCount} control or invisible characters are not shown`;
+  return { content: [text(`${name}: ${range}${rest}${hidden}`), text(fileContent.text), ...links] };
 }

@@ -65,9 +65,9 @@ async function tell(
     }
   };
   for (;;) {
-    const found = await next();
-    if (found === null || found.some(({ type }) => type === "completion")) return true;
-    news.take(found);
+    const batch = await next();
+    if (batch === null || batch.some(({ type }) => type === "completion")) return true;
+    news.take(batch);
   }
 }
 
@@ -132,24 +132,24 @@ class News implements Disposable {
   /** The last step and the last lines of output. */
   #message(): string {
     const lines = outputText(this.#output.take()).trimEnd().split("\n");
-    const shown = [this.#step, ...lines]
+    const texts = [this.#step, ...lines]
       .filter((line) => line !== "")
       .map((line) => cutLine(line, LINE_CHARACTERS_MAX));
     this.#step = "";
     this.#output = new Tail(RECENT_BYTES_MAX);
     this.#hasOutput = false;
-    let kept = shown.length;
+    let kept = texts.length;
     for (let room = MESSAGE_CHARACTERS_MAX; kept > 0; kept--) {
-      room -= (shown[kept - 1]?.length ?? 0) + 1;
+      room -= (texts[kept - 1]?.length ?? 0) + 1;
       if (room < 0) break;
     }
-    return shown.slice(kept).join("\n");
+    return texts.slice(kept).join("\n");
   }
 }
 
 /** The step of an import or a checkpoint, with its figures. */
 function stepText(payload: Uint8Array): string {
   const { step, ...figures } = JSON.parse(Buffer.from(payload).toString("utf8")) as Record<string, unknown>;
-  const shown = Object.entries(figures).map(([name, value]) => `${name.replaceAll("_", " ")} ${String(value)}`);
-  return [String(step), ...shown].join(", ");
+  const figureTexts = Object.entries(figures).map(([name, value]) => `${name.replaceAll("_", " ")} ${String(value)}`);
+  return [String(step), ...figureTexts].join(", ");
 }

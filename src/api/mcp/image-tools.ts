@@ -32,11 +32,11 @@ export function nextPage(count: number, limit: number, offset: number): string[]
 
 function stepLine(step: ImageStep): string {
   const { imageId: id, tag, exists, source, command, commandCut, exitCode, sizeBytes, createdAt } = step;
-  const made = source === null ? `ran ${JSON.stringify(commandText(command ?? []))}` : `imported ${source}`;
+  const origin = source === null ? `ran ${JSON.stringify(commandText(command ?? []))}` : `imported ${source}`;
   const cut = commandCut ? "…" : "";
   const code = exitCode === null ? "" : ` -> exit ${exitCode}`;
   const mark = exists ? (tag === null ? "" : ` [${tag}]`) : " (deleted)";
-  return `${id}${mark} ${made}${cut}${code}, +${shownBytes(sizeBytes)}, ${isoTime(createdAt)}`;
+  return `${id}${mark} ${origin}${cut}${code}, +${shownBytes(sizeBytes)}, ${isoTime(createdAt)}`;
 }
 
 /** A command as its caller wrote it: a shell's own arguments are left out. */
@@ -85,8 +85,8 @@ export const IMAGE_TOOLS: readonly Tool[] = [
       { tag_prefix: tagPrefix, tagged, limit = LIST_COUNT_DEFAULT, offset = 0 },
       { service, principal, signal },
     ) {
-      const wanted = { perTag: true, tagPrefix, tagged, limit, offset, signal } as const;
-      const images = await service.images.list(principal, wanted);
+      const query = { perTag: true, tagPrefix, tagged, limit, offset, signal } as const;
+      const images = await service.images.list(principal, query);
       const lines = images.map(({ id, tag, createdAt }) => `${id} ${tag ?? "-"} ${isoTime(createdAt)}`);
       if (lines.length === 0) return answer("no images here; import_image imports one");
       return answer("uuid tag created", ...lines, ...nextPage(lines.length, limit, offset));

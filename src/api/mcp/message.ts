@@ -67,9 +67,9 @@ export function passedOn({ jsonrpc, method = "", id, params }: Message): PassedO
   );
   let input = method === "tools/call" ? params?.["arguments"] : undefined;
   const takeInput = () => {
-    const taken = input;
+    const value = input;
     input = undefined;
-    return taken ?? {};
+    return value ?? {};
   };
   const message = {
     jsonrpc,

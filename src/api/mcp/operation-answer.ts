@@ -44,11 +44,11 @@ async function outputItems(reading: Reading, operation: Operation, bytesMax: num
   if (operation.kind !== "instance" || operation.startedAt === null) return [];
   // A short stderr leaves its room to stdout.
   const half = Math.floor(bytesMax / 2);
-  const shown = async (stream: OutputStream, bytes: number) =>
+  const output = async (stream: OutputStream, bytes: number) =>
     await shownOutput(reading, operation, { stream, bytesMax: bytes });
   try {
-    const stderr = await shown("stderr", half);
-    const stdout = await shown("stdout", bytesMax - Math.min(half, stderr.totalBytes));
+    const stderr = await output("stderr", half);
+    const stdout = await output("stdout", bytesMax - Math.min(half, stderr.totalBytes));
     const items = [...stdout.items, ...stderr.items];
     return items.length === 0 && isTerminal(operation.status) ? [text("no output")] : items;
   } catch (error) {
@@ -116,8 +116,8 @@ function keptText({ image, tag, isUnchanged }: Kept): string {
 
 /** Ids and figures for programs. */
 function factsOf({ id, kind, status, result }: Operation): Record<string, unknown> {
-  const known = (result ?? {}) as Partial<StoredInstanceResult & StoredImportResult>;
-  const { exit_code, timed_out, image, tag, digest } = known;
-  const shown = { exit_code, timed_out, image, tag, digest };
-  return { id, kind, status, ...(status === "SUCCESS" ? shown : {}) };
+  const fields = (result ?? {}) as Partial<StoredInstanceResult & StoredImportResult>;
+  const { exit_code, timed_out, image, tag, digest } = fields;
+  const data = { exit_code, timed_out, image, tag, digest };
+  return { id, kind, status, ...(status === "SUCCESS" ? data : {}) };
 }

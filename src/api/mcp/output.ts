@@ -48,8 +48,8 @@ async function* loggedChunks(
   stream: OutputStream,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   using events = service.operations.events(principal, { id, since: -1, follow: false, spid: Spid.command, signal });
-  for (let found = await events.next(); found !== null; found = await events.next()) {
-    for (const { type, payload } of found) if (type === stream) yield payload;
+  for (let batch = await events.next(); batch !== null; batch = await events.next()) {
+    for (const { type, payload } of batch) if (type === stream) yield payload;
   }
 }
 

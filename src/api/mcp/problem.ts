@@ -17,12 +17,12 @@ export function requireScope({ grants, accountId }: Principal, scope: Scope): vo
 
 /** An error as the answer of a tool: what is wrong, and what to do next. Null for one whose message nobody may see. */
 export function problem(error: unknown): Answer | null {
-  const known = error instanceof ApiError ? error : storageFull(error);
-  if (known === null) return null;
-  const { message, details } = known;
+  const apiError = error instanceof ApiError ? error : storageFull(error);
+  if (apiError === null) return null;
+  const { message, details } = apiError;
   const path = typeof details["path"] === "string" && !message.includes(details["path"]) ? details["path"] : null;
   const said = path === null ? message : `${message}: ${shownName(cutLine(path, PATH_CHARACTERS_MAX))}`;
-  const next = nextStep(known);
+  const next = nextStep(apiError);
   return { isError: true, content: [text(next === "" ? said : `${said}. ${next}`)] };
 }
 

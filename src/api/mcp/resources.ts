@@ -93,8 +93,10 @@ export async function readResource(reading: Reading, uri: string): Promise<Conte
 
 /** The path in a URI, of whose bytes any may be encoded. @throws ApiError `invalid_path` */
 function pathOf(encoded: string): GuestPath {
-  const bytes = encoded.replace(/%([0-9A-Fa-f]{2})|\P{ASCII}+/gu, (found, hex: string | undefined) =>
-    hex === undefined ? Buffer.from(found, "utf8").toString("latin1") : String.fromCharCode(Number.parseInt(hex, 16)),
+  const bytes = encoded.replace(/%([0-9A-Fa-f]{2})|\P{ASCII}+/gu, (sequence, hex: string | undefined) =>
+    hex === undefined
+      ? Buffer.from(sequence, "utf8").toString("latin1")
+      : String.fromCharCode(Number.parseInt(hex, 16)),
   );
   return parseGuestPath(bytesToByteString(Buffer.from(bytes, "latin1")));
 }
@@ -107,8 +109,8 @@ interface Place {
 
 async function readPath(reading: Reading, uri: string, { id, path, offset }: Place): Promise<Contents> {
   const { service, principal, signal } = reading;
-  const wanted = { id, path, signal };
-  const file = await service.inspect.open(principal, wanted).catch((error: unknown) => {
+  const target = { id, path, signal };
+  const file = await service.inspect.open(principal, target).catch((error: unknown) => {
     if (error instanceof ApiError && error.code === "invalid_path") return null;
     throw error;
   });
@@ -152,9 +154,9 @@ async function readOutput(
   uri: string,
   { operation, stream, offset }: OutputPlace,
 ): Promise<Contents> {
-  const found = reading.service.operations.get(reading.principal, operation);
+  const run = reading.service.operations.get(reading.principal, operation);
   const range = { offset, length: READ_BYTES_MAX };
-  const { bytes, start, totalBytes: size } = await rangeOf(outputChunks(reading, found, stream), range);
+  const { bytes, start, totalBytes: size } = await rangeOf(outputChunks(reading, run, stream), range);
   return contents(uri, bytes, { start, size, next: outputUri(operation, stream) });
 }
 
@@ -174,11 +176,11 @@ function contents(uri: string, bytes: Uint8Array, { start, size, next }: Whole):
   const part = text === null ? bytes : whole;
   const end = start + part.byteLength;
   const more = end < size ? { "coppice/next": `${next}?offset=${end}` } : {};
-  const shown =
+  const content =
     text === null
       ? { mimeType: BINARY_TYPE, blob: Buffer.from(part).toString("base64") }
       : { mimeType: TEXT_TYPE, text };
-  return { contents: [{ uri, ...shown, _meta: { "coppice/size": size, "coppice/offset": start, ...more } }] };
+  return { contents: [{ uri, ...content, _meta: { "coppice/size": size, "coppice/offset": start, ...more } }] };
 }
 
 /** Without the last character, if its end is missing. */

@@ -65,16 +65,16 @@ async function stored({ service, principal }: ToolCall, content: Uint8Array): Pr
 type RunFile = { path: string; content?: string; file?: string; mode?: string };
 
 async function inputFiles(call: ToolCall, files: readonly RunFile[]): Promise<Record<string, FileInput>> {
-  const found: Record<string, FileInput> = {};
+  const inputs: Record<string, FileInput> = {};
   for (const { path, content, file, mode } of files) {
     if ((content === undefined) === (file === undefined)) {
       throw new ApiError("validation_error", `files: ${shownName(path)} must have either content or file`);
     }
-    if (path in found) throw new ApiError("validation_error", `files: ${shownName(path)} is there twice`);
+    if (path in inputs) throw new ApiError("validation_error", `files: ${shownName(path)} is there twice`);
     const fileId = file ?? (await stored(call, Buffer.from(content ?? "", "utf8"))).id;
-    found[path] = { fileId, ...given({ mode }) };
+    inputs[path] = { fileId, ...given({ mode }) };
   }
-  return found;
+  return inputs;
 }
 
 /** @throws ApiError `validation_error` */
@@ -171,11 +171,11 @@ export const RUN_TOOLS: readonly Tool[] = [
     annotations: READS,
     scope: "operations:read",
     async run({ operation, stream = "stdout", offset = 0, length = SHOWN_BYTES_DEFAULT }, call) {
-      const found = call.service.operations.get(call.principal, operationId(operation));
+      const run = call.service.operations.get(call.principal, operationId(operation));
       const range = { offset, length };
-      const { bytes, start, totalBytes } = await rangeOf(outputChunks(call, found, stream), range);
+      const { bytes, start, totalBytes } = await rangeOf(outputChunks(call, run, stream), range);
       const end = start + bytes.byteLength;
-      const state = found.finishedAt === null ? " so far" : "";
+      const state = run.finishedAt === null ? " so far" : "";
       const head = `${stream} bytes ${start} to ${end} of ${totalBytes}${state}`;
       if (isBinary(bytes)) return { content: [text(`${head}, base64:`), text(Buffer.from(bytes).toString("base64"))] };
       return { content: [text(head), text(outputText(bytes))] };

@@ -55,9 +55,9 @@ export function mcpExchange({ service, log }: Pick<ApiOptions, "service" | "log"
       let step = 0;
       const tell = (message: string): void => {
         if (token === undefined || !asker.progress.begin()) return;
-        const told = { progressToken: token, progress: ++step, message };
+        const progress = { progressToken: token, progress: ++step, message };
         // It fails when the client has left, which the signal tells.
-        void mcpReq.notify({ method: "notifications/progress", params: told }).catch(() => undefined);
+        void mcpReq.notify({ method: "notifications/progress", params: progress }).catch(() => undefined);
       };
       const { principal, signal, takeInput } = asker;
       const call = { service, principal, signal, progress: token === undefined ? null : tell };
@@ -107,7 +107,7 @@ async function callTool(
 ): Promise<Answer> {
   const tool = TOOLS.find((candidate) => candidate.name === name);
   if (tool === undefined) {
-    const names = TOOLS.map((known) => known.name).join(", ");
+    const names = TOOLS.map((tool) => tool.name).join(", ");
     throw new ProtocolError(ProtocolErrorCode.InvalidParams, `there is no tool of this name; there are ${names}`);
   }
   try {

@@ -47,7 +47,7 @@ export function isBinary(bytes: Uint8Array): boolean {
 
 /** A name of a guest in one line: control characters and the like as `\u{…}`. */
 export function shownName(name: string): string {
-  const escaped = (found: string): string => `\\u{${(found.codePointAt(0) ?? 0).toString(16)}}`;
+  const escaped = (character: string): string => `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`;
   return name.replace(/[\t\n]/g, escaped).replace(INVISIBLE, escaped);
 }
 

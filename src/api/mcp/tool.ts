@@ -68,13 +68,13 @@ export function tool<const Schema extends TObject>({ input, run, ...spec }: Tool
   };
 }
 
-function inputError(found: Parameters<typeof validationError>[0], { properties }: TObject): ApiError {
-  const unknownName = /^\/([^/]+)$/.exec(found.path)?.[1];
+function inputError(failure: Parameters<typeof validationError>[0], { properties }: TObject): ApiError {
+  const unknownName = /^\/([^/]+)$/.exec(failure.path)?.[1];
   if (unknownName !== undefined && !(unknownName in properties)) {
     const names = Object.keys(properties).join(", ");
     return new ApiError("validation_error", `there is no parameter ${unknownName.slice(0, 100)}; there are ${names}`);
   }
-  const error = validationError(found);
+  const error = validationError(failure);
   return new ApiError("validation_error", error.message.replace(/^the body /, "the arguments "), error.details);
 }
 

@@ -38,9 +38,9 @@ export class SchemaWriter {
    */
   write(schema: TSchema, suggested: string): JsonObject {
     const key = keyOf(schema);
-    const known = this.#names.get(key);
-    if (known === undefined && !isComponent(schema)) return this.#define(schema, suggested);
-    const name = known ?? this.#free(suggested);
+    const ownName = this.#names.get(key);
+    if (ownName === undefined && !isComponent(schema)) return this.#define(schema, suggested);
+    const name = ownName ?? this.#free(suggested);
     this.#names.set(key, name);
     const declared = this.#named[name] ?? schema;
     if (!this.#components.has(name)) {
@@ -50,15 +50,15 @@ export class SchemaWriter {
       const { default: _default, ...lasting } = this.#define(declared, name);
       this.#components.set(name, lasting);
     }
-    const own = ownAnnotations(schema, declared, known !== undefined);
+    const own = ownAnnotations(schema, declared, ownName !== undefined);
     return { $ref: `${REFERENCE}${name}`, ...own };
   }
 
   /** The name, or the first one with a number behind it that no component has. */
   #free(suggested: string): string {
-    const taken = (name: string): boolean => this.#components.has(name) || this.#named[name] !== undefined;
+    const isUsed = (name: string): boolean => this.#components.has(name) || this.#named[name] !== undefined;
     let name = suggested;
-    for (let count = 2; taken(name); count += 1) name = `${suggested}${count}`;
+    for (let count = 2; isUsed(name); count += 1) name = `${suggested}${count}`;
     return name;
   }
 

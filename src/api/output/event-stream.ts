@@ -63,8 +63,8 @@ export class SharedFrames<Event> {
 
   /** The frames of an array of events. */
   of(events: readonly Event[]): Uint8Array<ArrayBuffer> {
-    const known = this.#framesOf.get(events);
-    if (known !== undefined) return known;
+    const cached = this.#framesOf.get(events);
+    if (cached !== undefined) return cached;
     const frames = this.#encode(events);
     this.#framesOf.set(events, frames);
     return frames;

@@ -5,7 +5,7 @@ export interface Followed<Found> {
   /** What comes next; null at the end. It is a promise only when it must wait, and settles when the client has left. */
   next(): Found | null | Promise<Found | null>;
   /** The bytes of it; there may be none. They are valid for good. */
-  encode(found: Found): Uint8Array<ArrayBuffer>;
+  encode(item: Found): Uint8Array<ArrayBuffer>;
   /** The last bytes after a failure; null: none. It may throw the error, which then cuts the body off. */
   failed(error: unknown): Uint8Array<ArrayBuffer> | null;
 }
@@ -40,8 +40,8 @@ export function followStream<Found>(
         if (sent !== undefined) await sent;
         try {
           const next = source.next();
-          const found = next instanceof Promise ? await next : next;
-          chunk = found === null ? null : source.encode(found);
+          const item = next instanceof Promise ? await next : next;
+          chunk = item === null ? null : source.encode(item);
         } catch (error) {
           const last = source.failed(error);
           if (last !== null) await sink.send(last);

@@ -21,8 +21,8 @@ export function checkpointRoutes(surface: Surface) {
   return new Elysia({ prefix: "/instances" }).use(surface.access).post(
     "/:uuid/checkpoint",
     async ({ request, principal, params, body: { tag, timeout } }) => {
-      const wanted = { id: params.uuid as OperationId, tag, timeoutSeconds: timeout };
-      return accepted(surface, request, 202, await surface.service.instances.checkpoint(principal, wanted));
+      const checkpoint = { id: params.uuid as OperationId, tag, timeoutSeconds: timeout };
+      return accepted(surface, request, 202, await surface.service.instances.checkpoint(principal, checkpoint));
     },
     { takes: { scope: KIND_FACTS.checkpoint.scope }, ...CHECKPOINT },
   );

@@ -52,13 +52,13 @@ export function eventRoutes(surface: Surface) {
       request.signal.addEventListener("abort", () => left.abort(), { once: true });
       const { operations } = surface.service;
       const id = params.id as OperationId;
-      const wanted = { id, since, follow, spid, limit, signal: left.signal };
+      const filter = { id, since, follow, spid, limit, signal: left.signal };
       if (!isJson) {
-        const events = operations.events(principal, wanted);
-        const frames = (found: readonly LogEvent[]) => shared.of(found);
+        const events = operations.events(principal, filter);
+        const frames = (batch: readonly LogEvent[]) => shared.of(batch);
         return respond(eventStream({ events, frames, left, isAllowed, idleMs: IDLE_MS }), request);
       }
-      const events = await operations.eventArray(principal, wanted);
+      const events = await operations.eventArray(principal, filter);
       return respond(await streamed(JSON_TYPE, arrayText(events, text), events), request);
     },
     { reads: "operations:read", ...EVENTS },
@@ -80,8 +80,8 @@ function checkedQuery(query: Static<typeof EventsQuery>, isJson: boolean): Stati
 
 async function* arrayText(events: EventStream, text: EventText): AsyncGenerator<string, void, undefined> {
   let separator = "[";
-  for (let found = await events.next(); found !== null; found = await events.next()) {
-    yield separator + text.items(found);
+  for (let batch = await events.next(); batch !== null; batch = await events.next()) {
+    yield separator + text.items(batch);
     separator = ",";
   }
   yield separator === "[" ? "[]" : "]";

@@ -159,13 +159,13 @@ function cursorPath(cursor: string | undefined): GuestPath | null {
 }
 
 function diffItem({ path, change, now, before }: Difference): DiffItem {
-  const shown = (now ?? before)?.entry.type ?? "f";
+  const type = (now ?? before)?.entry.type ?? "f";
   return {
     ...pathFields(path),
     change,
-    type: TYPE_NAMES[shown],
+    type: TYPE_NAMES[type],
     ...(now === null ? {} : { size_bytes: now.entry.size }),
-    ...(before === null || before.entry.type === shown ? {} : { previous_type: TYPE_NAMES[before.entry.type] }),
+    ...(before === null || before.entry.type === type ? {} : { previous_type: TYPE_NAMES[before.entry.type] }),
     ...(before === null ? {} : { previous_size_bytes: before.entry.size }),
   };
 }
@@ -183,8 +183,8 @@ function diffItemAbout(difference: Difference): DiffItem {
 /** The fields of one side of a difference that a listing has, too. */
 function sideOf(prefix: "" | "previous_", entry: Entry): Partial<DiffItem> {
   const { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 } = listingItem(entry);
-  const told = { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 };
-  const given = Object.entries(told).filter(([, value]) => value !== undefined);
+  const fields = { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 };
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined);
   return Object.fromEntries(given.map(([name, value]) => [prefix + name, value]));
 }
 

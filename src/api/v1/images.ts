@@ -80,8 +80,8 @@ export function imagesRoutes(surface: Surface) {
       "/import",
       async ({ request, principal, body: { registry, credentials, tag, timeout } }) => {
         const source = { kind: "registry", reference: registry } as const;
-        const wanted = { source, credentials, tag, timeoutSeconds: timeout };
-        return accepted(surface, request, 202, await surface.service.images.import(principal, wanted));
+        const image = { source, credentials, tag, timeoutSeconds: timeout };
+        return accepted(surface, request, 202, await surface.service.images.import(principal, image));
       },
       { takes: { scope: KIND_FACTS.image_import.scope }, ...IMPORT },
     )

@@ -106,8 +106,8 @@ export function processRoutes(surface: Surface) {
     .post(
       "",
       async ({ request, principal, params, body: { timeout, ...command } }) => {
-        const wanted = { ...commandOf(command), timeoutSeconds: timeout };
-        const spid = await processes.start(principal, params.uuid as OperationId, wanted, request.signal);
+        const process = { ...commandOf(command), timeoutSeconds: timeout };
+        const spid = await processes.start(principal, params.uuid as OperationId, process, request.signal);
         const location = `${surface.address}/instances/${params.uuid}/processes/${spid}`;
         return respond(json(201, { spid }, { location }), request) as never;
       },
@@ -130,8 +130,8 @@ export function processRoutes(surface: Surface) {
         const opened = outputs.hold(await processes.outputs(principal, name.id, process, request.signal));
         const send = async (stream: "stdout" | "stderr") =>
           await sentOutput(outputs, await opened.read(stream), process.outputs[stream].truncated);
-        const shown = { ...processOf(process), stdout: await send("stdout"), stderr: await send("stderr") };
-        return respond(await outputs.reply(shown, 200), request) as never;
+        const body = { ...processOf(process), stdout: await send("stdout"), stderr: await send("stderr") };
+        return respond(await outputs.reply(body, 200), request) as never;
       },
       { reads: SCOPE, ...GET },
     )

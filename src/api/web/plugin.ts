@@ -19,7 +19,7 @@ export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
   const { gate, sessions } = options;
   const signIn = new SignIn(options);
   const sessionPath = `${prefix}/session`;
-  const told = ({ principal, tokenExpiresAt }: Session, { pageKey }: SessionProof) => ({
+  const sessionBody = ({ principal, tokenExpiresAt }: Session, { pageKey }: SessionProof) => ({
     account: principal.accountId,
     scopes: [...principal.grants].sort(),
     csrf: pageKey,
@@ -39,13 +39,13 @@ export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
       async ({ request, server }) => {
         const session = await signIn.run(request, server);
         const cookie = { "set-cookie": gate.cookie.set(request, session.secret) };
-        return respond(json(201, told(session, session), cookie), request);
+        return respond(json(201, sessionBody(session, session), cookie), request);
       },
       { parse: "none" },
     )
     .get(sessionPath, async ({ request }) => {
       const { session, proof } = await gate.signedIn(request);
-      return respond(json(200, told(session, proof)), request);
+      return respond(json(200, sessionBody(session, proof)), request);
     })
     .delete(sessionPath, async ({ request }) => {
       const { proof } = await gate.signedIn(request);

@@ -218,8 +218,8 @@ async function requirePlainFiles(directory: string, path: string, signal?: Abort
       await requirePlainFiles(directory, join(path, name), signal);
     }
   } else if (status !== null && !(status.isFile() && status.nlink === 1)) {
-    const shown = JSON.stringify(path);
-    throw new BackupError(`${shown} in the archive is not a file or directory of its own: a backup has no links`);
+    const name = JSON.stringify(path);
+    throw new BackupError(`${name} in the archive is not a file or directory of its own: a backup has no links`);
   }
 }
 

@@ -17,7 +17,7 @@ export interface Findings {
 /** Collects the findings of all parts: a part that fails does not lose those of the others. */
 export class Ledger {
   readonly #say: (line: string) => void;
-  readonly #found = {
+  readonly #findings = {
     rows: [] as Row[],
     remarks: [] as Remark[],
     missing: [] as Remark[],
@@ -31,16 +31,16 @@ export class Ledger {
   }
 
   get findings(): Findings {
-    return this.#found;
+    return this.#findings;
   }
 
   /** True when every part came to its end. */
   get isComplete(): boolean {
-    return this.#found.failures.length === 0;
+    return this.#findings.failures.length === 0;
   }
 
   add(finding: Finding): void {
-    const { rows, missing, remarks } = this.#found;
+    const { rows, missing, remarks } = this.#findings;
     if ("figure" in finding) rows.push(finding);
     else if ("isMissing" in finding) missing.push({ name: finding.name, text: finding.text });
     else remarks.push(finding);
@@ -49,22 +49,22 @@ export class Ledger {
 
   fail(part: string, error: unknown): void {
     const text = error instanceof Error ? error.message : String(error);
-    this.#found.failures.push({ name: part, text });
+    this.#findings.failures.push({ name: part, text });
     this.#say(`FAILED ${part}: ${text}`);
   }
 
   /** @param durationMs of the part, which ended now */
   end(part: string, durationMs: number): void {
     const text = `${(durationMs / 1000).toFixed(0)} s, load ${loadavg()[0]?.toFixed(1)}`;
-    this.#found.parts[part] = text;
+    this.#findings.parts[part] = text;
     this.#say(`measured ${part} in ${text}`);
   }
 
   text(): string {
-    return benchText(this.#found);
+    return benchText(this.#findings);
   }
 
   json(): string {
-    return JSON.stringify(this.#found, null, 2);
+    return JSON.stringify(this.#findings, null, 2);
   }
 }

@@ -111,9 +111,9 @@ export async function spansAt(
   perSecond: number,
   spans: { readonly count: number; readonly durationMs: number },
 ): Promise<number[][]> {
-  const found: number[][] = [];
-  for (let n = 0; n < spans.count; n++) found.push(await latenciesAt(target, perSecond, spans.durationMs));
-  return found;
+  const latencies: number[][] = [];
+  for (let n = 0; n < spans.count; n++) latencies.push(await latenciesAt(target, perSecond, spans.durationMs));
+  return latencies;
 }
 
 /** How long each answer took that was asked for at a steady rate, in `milliseconds` from when it was due. */

@@ -33,13 +33,13 @@ function rowText({ name, figure, against, value, bar, holds, from, to, note }: R
 }
 
 /** All findings, and how many bars hold. */
-export function benchText(found: {
+export function benchText(findings: {
   readonly rows: readonly Row[];
   readonly remarks: readonly Remark[];
   readonly missing: readonly Remark[];
   readonly failures: readonly Remark[];
 }): string {
-  const { rows, remarks, missing, failures } = found;
+  const { rows, remarks, missing, failures } = findings;
   const held = rows.filter(({ holds }) => holds).length;
   return [
     ...rows.map(rowText),

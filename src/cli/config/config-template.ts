@@ -38,10 +38,10 @@ function entry(short: string, name: KeyName): string {
 }
 
 /** The default as TOML: sizes and durations have a unit, and so need quotes. */
-function literal(shown: string, value: unknown): string {
+function literal(text: string, value: unknown): string {
   if (Array.isArray(value)) return JSON.stringify(value);
-  const isBare = typeof value === "boolean" || (typeof value === "number" && /^\d+$/.test(shown));
-  return isBare ? shown : JSON.stringify(shown);
+  const isBare = typeof value === "boolean" || (typeof value === "number" && /^\d+$/.test(text));
+  return isBare ? text : JSON.stringify(text);
 }
 
 function registryHosts(): string {

@@ -35,9 +35,9 @@ export const doctorCommand = command({
     const { dataDir: dataDirectory, vm, network } = config;
     const settings = { dataDirectory, emulation: vm.emulation, outside: directOutside(network) };
     const onHost = await hostFindings(settings, noBoot === true ? null : await trial(config, io));
-    const found = [...onHost, await applianceFinding(config)];
-    const healthy = isHealthy(found);
-    await io.stdout(json === true ? `${JSON.stringify({ healthy, findings: found })}\n` : report(found, healthy, io));
+    const findings = [...onHost, await applianceFinding(config)];
+    const healthy = isHealthy(findings);
+    await io.stdout(json === true ? `${JSON.stringify({ healthy, findings })}\n` : report(findings, healthy, io));
     return healthy ? 0 : EXIT_FAILED;
   },
 });
@@ -64,9 +64,9 @@ const MARKS: Record<FindingState, { readonly mark: string; readonly color: strin
   problem: { mark: "✗", color: "\x1b[31m" },
 };
 
-function report(found: readonly Finding[], healthy: boolean, io: Io): string {
-  const width = Math.max(...found.map(({ name }) => name.length));
-  const lines = found.flatMap(({ name, state, summary, meaning, fix }) => {
+function report(findings: readonly Finding[], healthy: boolean, io: Io): string {
+  const width = Math.max(...findings.map(({ name }) => name.length));
+  const lines = findings.flatMap(({ name, state, summary, meaning, fix }) => {
     const { mark, color } = MARKS[state];
     const shownMark = io.stdoutLooks.colors ? `${color}${mark}\x1b[0m` : mark;
     const indent = " ".repeat(width + 4);
@@ -79,7 +79,7 @@ function report(found: readonly Finding[], healthy: boolean, io: Io): string {
       ...(fix === null ? [] : [`${indent}fix: ${fix}`]),
     ];
   });
-  const problems = found.filter(({ state }) => state === "problem").length;
+  const problems = findings.filter(({ state }) => state === "problem").length;
   const verdict = healthy
     ? "This machine can run Coppice."
     : `${problems} ${problems === 1 ? "thing stands" : "things stand"} in the way.`;

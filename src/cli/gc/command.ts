@@ -26,20 +26,20 @@ export const gcCommand = command({
     const { "dry-run": dryRun = false, json = false, ...rest } = options;
     // Loaded only here: no other command of the client needs the store.
     const { collectGarbage, GcError } = await import("./collect.ts");
-    const found = await collectGarbage(configOf(rest, environment), silentLog, dryRun === true).catch((error) => {
+    const collection = await collectGarbage(configOf(rest, environment), silentLog, dryRun === true).catch((error) => {
       throw error instanceof GcError ? new CliError(error.message) : error;
     });
-    const bytes = found.layerBytes + found.fileBytes;
+    const bytes = collection.layerBytes + collection.fileBytes;
     if (json === true) {
-      const { images, layers, layerBytes, files, fileBytes } = found;
-      const shown = { dry_run: dryRun, images, layers, layer_bytes: layerBytes, files, file_bytes: fileBytes, bytes };
-      await io.stdout(`${JSON.stringify(shown)}\n`);
+      const { images, layers, layerBytes, files, fileBytes } = collection;
+      const body = { dry_run: dryRun, images, layers, layer_bytes: layerBytes, files, file_bytes: fileBytes, bytes };
+      await io.stdout(`${JSON.stringify(body)}\n`);
       return 0;
     }
     const verb = dryRun === true ? "would give back" : "gave back";
     await io.stdout(
-      `${verb} ${shownSize(bytes)}: ${found.images} images, ` +
-        `${found.layers} layers (${shownSize(found.layerBytes)}), ${found.files} files (${shownSize(found.fileBytes)})\n`,
+      `${verb} ${shownSize(bytes)}: ${collection.images} images, ` +
+        `${collection.layers} layers (${shownSize(collection.layerBytes)}), ${collection.files} files (${shownSize(collection.fileBytes)})\n`,
     );
     return 0;
   },

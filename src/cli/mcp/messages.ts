@@ -27,8 +27,8 @@ export async function* messagesOf(chunks: AsyncIterable<Uint8Array>): AsyncGener
     for (let end = rest.indexOf(NEWLINE); end !== -1; end = rest.indexOf(NEWLINE)) {
       take(rest.subarray(0, end));
       rest = rest.subarray(end + 1);
-      const found = line();
-      if (found !== "") yield found;
+      const text = line();
+      if (text !== "") yield text;
     }
     take(rest);
   }

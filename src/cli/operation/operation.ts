@@ -188,8 +188,8 @@ function details(operation: Operation): string {
     ...(result === undefined ? [] : resultFacts(result)),
     ...networkFacts(operation),
   ];
-  const known = facts.filter((fact): fact is [string, string] => fact[1] !== undefined);
-  return known.map(([name, value]) => `${name.padEnd(10)} ${printable(value)}\n`).join("");
+  const rows = facts.filter((fact): fact is [string, string] => fact[1] !== undefined);
+  return rows.map(([name, value]) => `${name.padEnd(10)} ${printable(value)}\n`).join("");
 }
 
 function networkFacts(operation: Operation): [string, string | undefined][] {

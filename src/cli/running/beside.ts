@@ -146,7 +146,7 @@ async function join({
     input,
     hasTerminal,
     started: Promise.resolve(),
-    shown: (bytes) => replay.take(bytes),
+    filter: (bytes) => replay.take(bytes),
   });
   using signals = passSignals({
     client,

@@ -40,8 +40,8 @@ export class ReplayFilter {
     this.#leftBytes -= replayed.byteLength;
     const text = (this.#held + Buffer.from(replayed).toString("latin1")).replaceAll(QUERIES, "");
     const at = this.#leftBytes === 0 ? text.length : text.search(OPEN);
-    const shown = at < 0 || text.length - at > HELD_BYTES_MAX ? text : text.slice(0, at);
-    this.#held = text.slice(shown.length);
-    return Buffer.concat([Buffer.from(shown, "latin1"), live]);
+    const complete = at < 0 || text.length - at > HELD_BYTES_MAX ? text : text.slice(0, at);
+    this.#held = text.slice(complete.length);
+    return Buffer.concat([Buffer.from(complete, "latin1"), live]);
   }
 }

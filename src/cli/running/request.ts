@@ -101,9 +101,9 @@ function resourcesOf({ cpus, memory, disk }: InstanceValues): SpawnRequest["reso
 function variable(entry: string, environment: Environment): [string, string] {
   const [, name, value] = /^([^=]+)(?:=([\s\S]*))?$/.exec(entry) ?? [];
   if (name === undefined) throw new UsageError(`--env ${entry} must be NAME=VALUE or NAME`);
-  const taken = value ?? environment[name];
-  if (taken === undefined) throw new UsageError(`--env ${name}: there is no such variable here`);
-  return [name, taken];
+  const text = value ?? environment[name];
+  if (text === undefined) throw new UsageError(`--env ${name}: there is no such variable here`);
+  return [name, text];
 }
 
 export interface Placement {
@@ -131,14 +131,14 @@ export async function filesField(
 ): Promise<Pick<SpawnRequest, "files">> {
   const files: Record<string, { readonly uuid: string; readonly mode: string }> = {};
   for (const { local, remote } of placements) {
-    const found = await stat(local).catch((error: NodeJS.ErrnoException) => {
+    const stats = await stat(local).catch((error: NodeJS.ErrnoException) => {
       throw new CliError(`cannot read ${local}: ${error.code}`);
     });
-    if (!found.isFile()) throw new CliError(`${local} is not a regular file`);
+    if (!stats.isFile()) throw new CliError(`${local} is not a regular file`);
     using _progress = showProgress(io, `uploading ${local}`);
     files[remote] = {
       uuid: await uploadContent(client, Bun.file(local), { sha256: await hashOf(local) }),
-      mode: (found.mode & 0o777).toString(8).padStart(4, "0"),
+      mode: (stats.mode & 0o777).toString(8).padStart(4, "0"),
     };
   }
   return placements.length === 0 ? {} : { files };

@@ -30,7 +30,7 @@ export interface SessionOptions {
   /** called before the first byte of output */
   readonly onOutput?: () => void;
   /** what is shown of a piece of standard output; default is all */
-  readonly shown?: (bytes: Uint8Array) => Uint8Array;
+  readonly filter?: (bytes: Uint8Array) => Uint8Array;
 }
 
 /**
@@ -108,12 +108,12 @@ export class Session {
   }
 
   async #write({ stream, bytes }: AttachedOutput): Promise<void> {
-    const { io, onOutput, shown = (all) => all } = this.#options;
+    const { io, onOutput, filter = (bytes) => bytes } = this.#options;
     if (this.written.stdout + this.written.stderr === 0) onOutput?.();
     this.written[stream] += bytes.byteLength;
     if (this.#isClosed[stream]) return;
     try {
-      await (stream === "stdout" ? io.stdout(shown(bytes)) : io.stderrBytes(bytes));
+      await (stream === "stdout" ? io.stdout(filter(bytes)) : io.stderrBytes(bytes));
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       // EIO: the terminal was closed, which is a signal of its own.

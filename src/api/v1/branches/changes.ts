@@ -39,8 +39,8 @@ export function changeRoutes(surface: Surface) {
       const events = surface.service.branches.changes(principal, left.signal);
       const withOperations = allows(principal.grants, "operations:read");
       const frames = withOperations
-        ? (found: readonly Change[]) => shared.of(found)
-        : (found: readonly Change[]) => framesOf(found.filter(({ type }) => type !== "operation"));
+        ? (changes: readonly Change[]) => shared.of(changes)
+        : (changes: readonly Change[]) => framesOf(changes.filter(({ type }) => type !== "operation"));
       return respond(eventStream({ events, frames, left, isAllowed, idleMs: IDLE_MS }), request);
     },
     { reads: "images:read", ...CHANGES },

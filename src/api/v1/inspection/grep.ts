@@ -60,7 +60,7 @@ function matchOf({ path, line, bytes, isCut }: FoundLine): GrepMatch {
   };
 }
 
-function detailedMatchOf(found: FoundLine): GrepMatch {
-  const { kind: type, offset, length, ranges } = found;
-  return { ...matchOf(found), type, offset, length, ranges: [...ranges] };
+function detailedMatchOf(match: FoundLine): GrepMatch {
+  const { kind: type, offset, length, ranges } = match;
+  return { ...matchOf(match), type, offset, length, ranges: [...ranges] };
 }

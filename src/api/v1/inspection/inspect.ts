@@ -56,8 +56,8 @@ export function inspectRoutes(surface: Surface) {
   // HEAD answers as GET without a path does: the headers are the same, and HEAD drops the body.
   const exists = async ({ signal }: Request, principal: Principal, id: string, path?: ByteString): Promise<Image> => {
     if (path === undefined) return metadata(principal, id);
-    const wanted = { id: id as ImageId, path: parseGuestPath(path), signal };
-    return imageOf(await inspect.withPath(principal, wanted));
+    const target = { id: id as ImageId, path: parseGuestPath(path), signal };
+    return imageOf(await inspect.withPath(principal, target));
   };
   return new Elysia({ prefix: "/inspect" })
     .use(surface.access)
