@@ -41,7 +41,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 }, 60_000);
 
-/** Does the steps one after the other, and walks the last image in a new machine. */
+/** Runs the steps in order, and walks the last image in a new machine. */
 async function chain(...steps: readonly (readonly Operation[])[]): Promise<KnownImage> {
   let image = first;
   for (const operations of steps) image = await capture.step(image, operations);
@@ -52,9 +52,9 @@ async function chain(...steps: readonly (readonly Operation[])[]): Promise<Known
 /** Compares a walk of the whole image with its inspection, without the machine's mounts. */
 async function expectWholeImage(image: string): Promise<View> {
   const { before } = await runProgram(appliance, image, { directory: "/", request: { disposable: true } });
-  const shown = await inspector.view(image, "/");
+  const entries = await inspector.view(image, "/");
   const mounted = /^\/(proc|sys|dev)(\/|$)/;
-  const view = new Map([...shown].filter(([path]) => !mounted.test(path)));
+  const view = new Map([...entries].filter(([path]) => !mounted.test(path)));
   expect(differences(before, view)).toEqual([]);
   expect(before.size).toBeGreaterThan(20);
   return before;
@@ -80,7 +80,7 @@ describe("an image", () => {
     }
   }, 60_000);
 
-  test("gives back what its run deleted, wherever on the disk it was", async () => {
+  test("uses no space for files that its run deleted, wherever on the disk they were", async () => {
     const layers = join(appliance.dataDir, "layers");
     const before = new Set(await readdir(layers));
     // Each of the large files takes more than one group of blocks of the disk.
@@ -165,9 +165,9 @@ describe("an image", () => {
         ["chmod", "/t/largest", 0o600],
       ],
     );
-    const found = await inspector.download(id, "/t/largest", { start: FILE_BYTES_MAX - 20, end: FILE_BYTES_MAX });
-    expect(found.subarray(0, 10)).toEqual(Buffer.alloc(10));
-    expect(found.subarray(10)).not.toEqual(Buffer.alloc(10));
+    const bytes = await inspector.download(id, "/t/largest", { start: FILE_BYTES_MAX - 20, end: FILE_BYTES_MAX });
+    expect(bytes.subarray(0, 10)).toEqual(Buffer.alloc(10));
+    expect(bytes.subarray(10)).not.toEqual(Buffer.alloc(10));
   }, 60_000);
 
   test("has one inode for a new hard link to a file of an older layer", async () => {
@@ -202,7 +202,7 @@ describe("an image", () => {
       [...paths.map((path): Operation => ["mkdir", path, 0o755]), ["create", `${bottom}/file`, 0o644]],
       [
         ["write", `${bottom}/file`, 0, 100, 1],
-        ["create", `${paths[50]}/beside`, 0o644],
+        ["create", `${paths[50]}/sibling`, 0o644],
         ["rename", paths[98] ?? "", `${paths[50]}/elsewhere`],
       ],
       [
@@ -213,9 +213,9 @@ describe("an image", () => {
     );
   }, 60_000);
 
-  test(`shows the last state of names that each of ${LAYERS_COUNT} layers removed and made again`, async () => {
+  test(`shows the last state of names that each of ${LAYERS_COUNT} layers removed and created again`, async () => {
     const names = Array.from({ length: 12 }, (_, at) => `/t/name-${at}`);
-    const made = (path: string, kind: number): Operation[] => {
+    const creation = (path: string, kind: number): Operation[] => {
       switch (kind) {
         case 0:
           return [
@@ -237,7 +237,10 @@ describe("an image", () => {
       }
     };
     const layers = Array.from({ length: LAYERS_COUNT }, (_, layer) =>
-      names.flatMap((path, at): Operation[] => [["remove", path], ...made(path, (layer * 7 + at * (layer % 3)) % 5)]),
+      names.flatMap((path, at): Operation[] => [
+        ["remove", path],
+        ...creation(path, (layer * 7 + at * (layer % 3)) % 5),
+      ]),
     );
     await chain(...layers);
   }, 120_000);

@@ -6,7 +6,7 @@ import { execute, resultOf } from "../../support/runs.ts";
 
 setDefaultTimeout(180_000);
 
-/** A root command can have the disk of its scratch: `$disk` is that in /sys, /tmp/d/s its node, /tmp/m what is on it. */
+/** Gives the command the disk of its scratch: `$disk` is its directory in /sys, /tmp/d/s its node, /tmp/m its mount. */
 const HAVE_SCRATCH = `
   mkdir /tmp/d /tmp/m && mount -t tmpfs -o dev none /tmp/d
   for disk in /sys/block/sd*; do [ "$(cat $disk/ro)" = 0 ] && break; done
@@ -26,7 +26,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-describe("a guest that spoils its own files fails with an error that says it is to blame", () => {
+describe("a guest that damages its own files fails with an error that blames it", () => {
   test.each([
     ["by freezing its file system", FREEZE, /read-only mount of the scratch/],
     ["by taking its disk away", "mount -o remount,rw /sys && echo 1 > $disk/device/delete || exit 8", /the scratch/],
@@ -50,7 +50,7 @@ describe("a guest that spoils its own files fails with an error that says it is 
     expect(result).not.toHaveProperty("image");
   });
 
-  test("and affects nobody else", async () => {
+  test("and affects no other run", async () => {
     expect(await execute(appliance, { image, command: "true" })).toMatchObject({ exit_code: 0 });
     expect((await appliance.leftovers()).filter((name) => !name.startsWith("vms/"))).toEqual([]);
   });

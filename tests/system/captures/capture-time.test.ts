@@ -7,9 +7,9 @@ import { type Body, execute, resultOf, uploadProgram } from "../../support/runs.
 setDefaultTimeout(240_000);
 
 /**
- * A root command owns its guest: a process of its that dumps core makes the kernel start this program anew, outside of
- * all that ends with the command. There it keeps the root busy, so that it cannot be unmounted, and once the command
- * has ended and the agent is trying to do that, stops the agent for ever.
+ * A command that runs as root controls its guest. When one of its processes dumps core, the kernel starts this program
+ * again, outside of all that ends with the command. There it keeps the root busy, so that it cannot be unmounted.
+ * Once the command has ended and the agent tries to unmount the root, the program stops the agent for ever.
  */
 const HOLDER = `
 #include <fcntl.h>
@@ -85,7 +85,7 @@ describe("a guest that delays the capture of its files", () => {
     expect(result).not.toHaveProperty("image");
   });
 
-  test("affects nobody else, and leaves nothing behind", async () => {
+  test("affects no other run, and leaves nothing behind", async () => {
     expect(await execute(appliance, { image, command: "true" })).toMatchObject({ exit_code: 0 });
     expect((await appliance.leftovers()).filter((name) => !name.startsWith("vms/"))).toEqual([]);
   });

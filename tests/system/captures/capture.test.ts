@@ -1,9 +1,9 @@
 /**
- * Random operations in machines, and three views of every image that they leave: a walk in a fresh machine, the
- * inspection without one, and a model. COPPICE_TEST_STEPS sets the number of steps, COPPICE_TEST_SEED what is random:
- * `make soak` takes another seed each time.
- * A step is one machine: it walks the image that it starts from, which a former machine left, applies about a hundred
- * operations, and walks what its program sees then.
+ * Random operations in machines, and three views of every image that they make: a walk in a fresh machine, the
+ * inspection without one, and a model. COPPICE_TEST_STEPS sets the number of steps, COPPICE_TEST_SEED the choices:
+ * `make soak` uses a new seed each time.
+ * A step is one machine: it walks the image of an earlier machine, applies about a hundred operations, and walks the
+ * result as its program sees it.
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
@@ -72,9 +72,9 @@ async function checkHttp({ id, model }: KnownImage, view: View): Promise<void> {
 }
 
 async function checkList(image: string, view: View, [path, { children }]: readonly [string, Node]): Promise<void> {
-  const wanted: Record<string, string> = {};
-  for (const name of children.keys()) wanted[name] = listedLine(view.get(`${path}/${name}`) ?? expect.unreachable());
-  expect(Object.fromEntries(await inspector.list(image, path))).toEqual(wanted);
+  const expected: Record<string, string> = {};
+  for (const name of children.keys()) expected[name] = listedLine(view.get(`${path}/${name}`) ?? expect.unreachable());
+  expect(Object.fromEntries(await inspector.list(image, path))).toEqual(expected);
 }
 
 async function checkDownload(image: string, [path, { content }]: readonly [string, Node]): Promise<void> {
@@ -84,8 +84,8 @@ async function checkDownload(image: string, [path, { content }]: readonly [strin
   if (size === 0) return;
   const isLarge = size > DOWNLOAD_BYTES_MAX;
   const start = isLarge ? size - DOWNLOAD_BYTES_MAX : 0;
-  const found = await inspector.download(image, path, isLarge ? { start, end: size } : undefined);
-  expect(found.equals(content.slice(start, size))).toBe(true);
+  const bytes = await inspector.download(image, path, isLarge ? { start, end: size } : undefined);
+  expect(bytes.equals(content.slice(start, size))).toBe(true);
 }
 
 function some<T>(values: readonly T[]): T {
@@ -100,9 +100,9 @@ async function run(): Promise<void> {
     // Nothing will start from it, so a machine of its own has to walk it.
     if (goesBack) await capture.walk(newest);
     const parent = goesBack ? some(shallow) : newest;
-    const made = await capture.step(parent, generate(parent.model));
-    await checkHttp(made, made.view);
-    newest = made;
+    const image = await capture.step(parent, generate(parent.model));
+    await checkHttp(image, image.view);
+    newest = image;
     if (newest.depth < DEPTH_MAX / 2) shallow.push(newest);
   }
   await capture.walk(newest);

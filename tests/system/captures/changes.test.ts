@@ -13,12 +13,12 @@ beforeAll(async () => {
 });
 afterAll(() => host[Symbol.asyncDispose]());
 
-test("a run is told from its acceptance to its end, and its image is a branch of the one it ran on", async () => {
+test("a run is reported from its acceptance to its end, and its image is a branch of the one it ran on", async () => {
   const seen: Change[] = [];
   let running: ReturnType<typeof runCommand> | null = null;
   for await (const change of readChanges(client)) {
     seen.push(change);
-    // None of what follows the first change is missing.
+    // No change after the first one is missing.
     running ??= runCommand(client, { image: host.image, command: "touch", args: ["/root/new"] });
     if (change.type === "operation" && change.status === "SUCCESS") break;
   }
@@ -27,8 +27,8 @@ test("a run is told from its acceptance to its end, and its image is a branch of
   expect(states).toContain("EXECUTING");
   const ended = seen.at(-1) as Extract<Change, { readonly type: "operation" }>;
   expect(ended).toMatchObject({ kind: "instance", image: host.image, about: "touch /root/new" });
-  const made = { type: "image", uuid: ended.result, parent: host.image, about: "touch /root/new", exit_code: 0 };
-  expect(seen.filter(({ type }) => type === "image")).toEqual([expect.objectContaining(made)] as never);
+  const row = { type: "image", uuid: ended.result, parent: host.image, about: "touch /root/new", exit_code: 0 };
+  expect(seen.filter(({ type }) => type === "image")).toEqual([expect.objectContaining(row)] as never);
   const rows: BranchRow[] = (await Array.fromAsync(readBranches(client))).flat();
   expect(rows.map((row) => (row.type === "image" ? row.uuid : row.type))).toEqual([
     host.image,

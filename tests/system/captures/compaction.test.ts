@@ -1,6 +1,6 @@
 /**
- * Chains that are merged: what machines and inspection see of an image must not change by it, whatever ends in the
- * middle. COPPICE_TEST_SEED sets the operations of the last test.
+ * Chains that are merged: a merge must not change what machines and inspection see of an image, even if a process ends
+ * during the merge. COPPICE_TEST_SEED sets the operations of the last test.
  */
 import { Database } from "bun:sqlite";
 import { afterAll, beforeAll, expect, test } from "bun:test";
@@ -44,7 +44,7 @@ afterAll(async () => {
 
 /** The merged layers, the least recently used first. */
 function mergedRows(): { readonly id: string }[] {
-  // The daemon's own kind of connection would hold up its writes each time, for a checkpoint when it is closed.
+  // A connection like the daemon's makes a checkpoint when it is closed, which would block the daemon's writes.
   using db = new Database(dataLayout(appliance.dataDir).database, { readonly: true });
   const query = "SELECT id FROM merged_layers WHERE account_id = 'tester' ORDER BY last_used_at, created_at";
   return db.query<{ readonly id: string }, []>(query).all();
@@ -116,33 +116,33 @@ async function listings(image: string): Promise<string[]> {
   return pages;
 }
 
-test("a chain of 156 runs starts merged at once, and shows the same files", async () => {
+test("a chain of 156 runs starts merged at once, and has the same files", async () => {
   const six = await runAll(base, RUNS);
-  const wanted = await look(six);
-  const shown = await listings(six);
-  expect(wanted.disks).toBe(7);
-  expect(wanted.tree).toContain("./d/e/five/six regular file 644 0 0 2 1");
+  const original = await look(six);
+  const pages = await listings(six);
+  expect(original.disks).toBe(7);
+  expect(original.tree).toContain("./d/e/five/six regular file 644 0 0 2 1");
   await appliance.down();
   const deep = deepen(appliance.dataDir, six, { period: 6, count: 150 }).at(-1) as string;
   await restart(NONE);
   // It has too many disks for a machine, so the run itself has to merge.
   const first = await look(deep);
-  expect(first.tree).toBe(wanted.tree);
+  expect(first.tree).toBe(original.tree);
   expect(first.disks).toBeLessThanOrEqual(128);
   expect(first.disks).toBeGreaterThan(60);
-  expect(await listings(deep)).toEqual(shown);
+  expect(await listings(deep)).toEqual(pages);
 
   await restart(ANY);
   await look(deep);
   await settled();
   const second = await look(deep);
-  expect(second.tree).toBe(wanted.tree);
+  expect(second.tree).toBe(original.tree);
   expect(second.disks).toBeLessThanOrEqual(6);
-  expect(await listings(deep)).toEqual(shown);
+  expect(await listings(deep)).toEqual(pages);
   expect(resultOf(await appliance.run(deep, "rm -r /t/d && ls -A /t")).out).toBe("was-file\n");
 }, 300_000);
 
-test("a chain is merged on a host that is never idle, and no run is delayed by it", async () => {
+test("a chain is merged on a host that is never idle, and the merge delays no run", async () => {
   await restart(NONE);
   const six = await runAll(base, RUNS);
   const { tree } = await look(six);
@@ -161,14 +161,14 @@ test("a chain is merged on a host that is never idle, and no run is delayed by i
   const ids: string[] = [];
   const wait = async () => ids.push((await call("/instances", { image, command: "sleep 0.2", shell: true })).uuid);
   for (let count = 0; count < 4; count++) await wait();
-  const known = mergedRows().length;
+  const previousCount = mergedRows().length;
   expect(await look(deep)).toEqual({ tree, disks: 31 });
   await until(
     "the chain is merged",
     async () => {
       const { status } = await call(`/operations/${ids.at(-3)}`);
       if (status === "SUCCESS") await wait();
-      return mergedRows().length > known;
+      return mergedRows().length > previousCount;
     },
     MERGE_MS_MAX,
   );
@@ -178,7 +178,7 @@ test("a chain is merged on a host that is never idle, and no run is delayed by i
   expect(appliance.log).toContain('"urgency":"urgent"');
 }, 300_000);
 
-test("a kill of the service leaves no half-made layer, and the merge is repeated", async () => {
+test("a kill of the service leaves no incomplete layer, and the merge is repeated", async () => {
   await restart(ANY);
   const eight = await runAll(base, [
     ...RUNS,
@@ -186,14 +186,14 @@ test("a kill of the service leaves no half-made layer, and the merge is repeated
     "echo 8 > eight",
   ]);
   const { tree } = await look(eight);
-  const known = mergedRows().length;
+  const previousCount = mergedRows().length;
   await until("a merge is under way", async () => (await leftovers()).length > 0, MERGE_MS_MAX);
   await restart(ANY, "SIGKILL");
   expect(await leftovers()).toEqual([]);
   const filesCount = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
   await until("half a layer is swept", async () => (await filesCount()) % 2 === 0);
   expect((await look(eight)).tree).toBe(tree);
-  await until("the layers are merged after all", () => mergedRows().length > known, MERGE_MS_MAX);
+  await until("the layers are merged after all", () => mergedRows().length > previousCount, MERGE_MS_MAX);
   expect((await look(eight)).tree).toBe(tree);
 }, 300_000);
 

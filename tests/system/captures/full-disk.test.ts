@@ -52,8 +52,8 @@ async function expectService(): Promise<void> {
   const operation = await appliance.run(base, "echo well > /root/state");
   expect(operation.status).toBe("SUCCESS");
   const image = (operation.result as unknown as { image: string }).image;
-  const found = await appliance.fetch(`/inspect/${image}/download?path=/root/state`);
-  expect(await found.text()).toBe("well\n");
+  const file = await appliance.fetch(`/inspect/${image}/download?path=/root/state`);
+  expect(await file.text()).toBe("well\n");
 }
 
 const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).sort();
@@ -79,8 +79,8 @@ async function scratchSizes(): Promise<number[]> {
   const sizes: number[] = [];
   for (const name of await readdir(directory)) {
     // A waiting clone has no scratch, and a machine may end meanwhile.
-    const found = await stat(join(directory, name, "S")).catch(() => null);
-    if (found !== null) sizes.push(found.blocks * 512);
+    const scratch = await stat(join(directory, name, "S")).catch(() => null);
+    if (scratch !== null) sizes.push(scratch.blocks * 512);
   }
   return sizes;
 }
@@ -94,7 +94,7 @@ async function importFails(name: string, entries: readonly TarEntry[], leftBytes
 }
 
 describe("a disk that fills up", () => {
-  test("in the guest fails the run at once, and its space comes back", async () => {
+  test("in the guest fails the run at once, and frees its space", async () => {
     const before = await layers();
     const operation = await appliance.run(base, "dd if=/dev/zero of=/root/big bs=1M count=2000; sleep 200");
     expect(operation).toMatchObject(FULL);
@@ -119,7 +119,7 @@ describe("a disk that fills up", () => {
     const many =
       "mkdir /root/d; cd /root/d; i=0; while [ $i -lt 3000 ]; do : > name-$i; i=$((i+1)); done; sync; sleep 15";
     const id = await appliance.spawn({ image: base, command: many, shell: true });
-    // Their inodes alone take more than this.
+    // Their inodes alone need more than this.
     await written(600 * 1024);
     await disk.fill(0);
     // Its end may be recorded only once there is space again.
@@ -165,7 +165,7 @@ describe("a disk with nearly no free inodes", () => {
     message: "the disk of the service has nearly no room for more files",
   };
 
-  test("fails the import that needs them, and takes no new work", async () => {
+  test("fails the import that needs them, and no new work is accepted", async () => {
     const before = await layers();
     const entries = Array.from({ length: 3000 }, (_, index) => ({ path: `file-${index}`, content: "" }));
     const many = await pushImage(registry, "many:1", { layers: [entries] });
@@ -223,8 +223,8 @@ test("these tests have damaged nothing that was acknowledged", async () => {
   const images = (await (await appliance.fetch("/images?limit=1000")).json()) as { uuid: string }[];
   expect(images.length).toBeGreaterThan(5);
   for (const { uuid } of images) {
-    const found = await appliance.fetch(`/inspect/${uuid}/download?path=/bin/busybox`);
-    expect(Bun.hash(await found.bytes())).toBe(Bun.hash(await Bun.file("/bin/busybox").bytes()));
+    const file = await appliance.fetch(`/inspect/${uuid}/download?path=/bin/busybox`);
+    expect(Bun.hash(await file.bytes())).toBe(Bun.hash(await Bun.file("/bin/busybox").bytes()));
   }
   await appliance.down();
   // A copy: an open database would keep the disk busy for longer than this test.

@@ -41,7 +41,7 @@ describe("the layer of a run", () => {
       const { size_bytes: bytes, parent } = await details(imageOf(operation));
       expect(parent).toBe(base);
       expect(bytes).toBeLessThan(KEPT_BYTES_MAX);
-      // Bytes that stay do count, also zeros.
+      // Bytes that stay count, zeros included.
       const kept = await appliance.run(base, write(16));
       expect((await details(imageOf(kept))).size_bytes).toBeGreaterThan(2 * KEPT_BYTES_MAX);
       expect(await remove(imageOf(kept))).toBe(204);
@@ -80,7 +80,7 @@ describe("an image", () => {
   );
 
   test(
-    "cannot be deleted while an instance runs on it; its layer lives on below what was made of it",
+    "cannot be deleted while an instance runs on it; its layer stays below the images made from it",
     async () => {
       const before = await layers();
       const parent = imageOf(await appliance.run(base, "echo 1 > /root/x"));
@@ -99,7 +99,7 @@ describe("an image", () => {
   );
 
   test(
-    "is found, packed and searched after many runs as the guest left it",
+    "is packed and searched after many runs as the guest left it",
     async () => {
       let image = base;
       for (let step = 0; step < 5; step++) {
@@ -110,15 +110,15 @@ describe("an image", () => {
       const archive = await appliance.fetch(`/inspect/${image}/archive?path=/srv`);
       const list = Bun.spawn(["tar", "-t"], { stdin: await archive.bytes(), stdout: "pipe" });
       expect((await new Response(list.stdout).text()).split("\n").sort()).toEqual(["", "./", "./3", "./4"]);
-      const found = await (await appliance.fetch(`/inspect/${image}/grep?pattern=^step&path=/srv`)).json();
-      expect(found).toMatchObject({ matches: [{ path: "/srv/3" }, { path: "/srv/4" }], truncated: false });
+      const matches = await (await appliance.fetch(`/inspect/${image}/grep?pattern=^step&path=/srv`)).json();
+      expect(matches).toMatchObject({ matches: [{ path: "/srv/3" }, { path: "/srv/4" }], truncated: false });
     },
     RUNS_MS_MAX,
   );
 });
 
 test(
-  "coppice gc beside the appliance gives back what a dry run says",
+  "coppice gc frees what its dry run reported, while the appliance runs",
   async () => {
     await appliance.run(base, "head -c 1000000 /dev/urandom > /root/untagged");
     await pause("the image is older than untagged ones may be", 1500);
