@@ -26,7 +26,7 @@ beforeAll(async () => {
 }, 240_000);
 afterAll(async () => await owned.disposeAsync(), 60_000);
 
-/** Pushes busybox with this part of the config, and a layer that makes it another image. */
+/** Pushes busybox with this part of the config, and a layer that makes the image distinct. */
 async function pushWith(name: string, config: object, marker = name): Promise<string> {
   const { layers } = await busyboxImage();
   const own = [{ path: "marker", content: marker }];
@@ -83,10 +83,10 @@ describe("a re-import", () => {
     expect(await imported(reference, { tag: "first" })).toBe(base);
     expect(await imported(reference, { tag: "second" })).toBe(base);
     for (const tag of ["first", "second"]) {
-      const found = await fetch(`${appliance.url}/contree/v1/inspect/?tag=${tag}`, {
+      const response = await fetch(`${appliance.url}/contree/v1/inspect/?tag=${tag}`, {
         headers: { authorization: `Bearer ${appliance.token}` },
       });
-      expect([tag, ((await found.json()) as { uuid: string }).uuid]).toEqual([tag, base]);
+      expect([tag, ((await response.json()) as { uuid: string }).uuid]).toEqual([tag, base]);
     }
     const other = await appliance.importImage(reference);
     expect(other).not.toBe(base);
@@ -186,7 +186,7 @@ describe("a run that keeps", () => {
     expect((await ran(kept.image, "pwd; cat file", { disposable: true })).out).toBe("/work/dir\nhere\n");
     const child = await ran(kept.image, "echo more > other");
     expect((await ran(child.image, "ls", { disposable: true })).out).toBe("file\nother\n");
-    // A directory that exists already is no change of files.
+    // A directory that already exists changes no file.
     const root = await ran(kept.image, "true", { cwd: "/", preserve_cwd: true });
     expect((await ran(root.image, "pwd", { disposable: true })).out).toBe("/\n");
   });
@@ -235,7 +235,7 @@ describe("a run that keeps", () => {
   });
 });
 
-test("a process beside the command inherits from the image, not from the command", async () => {
+test("an additional process inherits from the image, not from the command", async () => {
   const { image } = await ran(base, "true", {
     env: { KEPT: "1" },
     preserve_env: true,
@@ -282,7 +282,7 @@ async function checkpointOf(instance: string): Promise<string> {
   return String((await appliance.finished(uuid)).result?.["image"]);
 }
 
-test("what an instance or an import was asked for stays readable, without secrets", async () => {
+test("requests of instances and imports stay readable, without secrets", async () => {
   const env = { TOKEN: "canary-secret-value" };
   const { uuid } = await call("POST", "/instances", {
     ...{ image: base, command: "true", shell: true, env, disposable: true },

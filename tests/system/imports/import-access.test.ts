@@ -23,7 +23,7 @@ let slow: SlowRegistry;
 let redirecting: RedirectingRegistry;
 let appliance: Appliance;
 
-/** vCPUs; one run can have as many */
+/** vCPUs, all of which one run can have */
 const CPU_BUDGET = 4;
 
 beforeAll(async () => {
@@ -137,7 +137,7 @@ describe("POST /images/import credentials", () => {
     expect(JSON.stringify(wrong)).not.toContain("wr0ng-canary");
   });
 
-  test("a known digest is still requested from the registry: one account's credentials give another no access", async () => {
+  test("a digest that the appliance has is still requested from the registry: one account's credentials give another no access", async () => {
     const token = await appliance.createToken("stranger");
     const headers = { "content-type": "application/json" };
     const body = JSON.stringify({ registry: app(closed) });
@@ -225,7 +225,7 @@ describe("a long import", () => {
   const fresh = (name: string) => pushImage(open, `${name}:1`, { layers: [[{ path: "marker", content: name }]] });
 
   // spec: images.import.timeout
-  test("timeout, in seconds: it ends FAILED when the time is up, and leaves nothing behind", async () => {
+  test("ends FAILED when its timeout (in seconds) is over, and leaves nothing behind", async () => {
     await fresh("late");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     const operation = await ended({ registry: `${slow.host}/late:1`, timeout: 2 });
@@ -235,12 +235,12 @@ describe("a long import", () => {
   });
 
   // spec: operations.cancel
-  test("cancelled while it pulls, it ends CANCELLED, and leaves nothing behind", async () => {
+  test("that is cancelled while it pulls ends CANCELLED, and leaves nothing behind", async () => {
     await fresh("cancelled");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
-    const wanted = slow.blobWanted();
+    const requested = slow.blobWanted();
     const id = await submit({ registry: `${slow.host}/cancelled:1`, tag: "never" });
-    await wanted;
+    await requested;
     expect(await operationOf(appliance, id)).toMatchObject({ status: "EXECUTING" });
     // The registry never sends the rest.
     expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(202);
@@ -252,9 +252,9 @@ describe("a long import", () => {
 
   test("concurrent imports of one digest, one of them cancelled, give the other its layer", async () => {
     await fresh("shared");
-    const wanted = slow.blobWanted();
+    const requested = slow.blobWanted();
     const ids = await Promise.all([1, 2].map(() => submit({ registry: `${slow.host}/shared:1` })));
-    await wanted;
+    await requested;
     await appliance.fetch(`/operations/${ids[0]}`, { method: "DELETE" });
     slow.release();
     const statuses = await Promise.all(ids.map(async (id) => (await appliance.finished(id)).status));

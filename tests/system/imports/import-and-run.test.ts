@@ -45,7 +45,7 @@ describe("an image", () => {
     );
   });
 
-  test("imported again reuses its layer and gives another image", async () => {
+  test("imported again reuses its layer and becomes another image", async () => {
     const before = (await readdir(join(appliance.dataDir, "layers"))).length;
     const again = await appliance.importImage(reference);
     expect(again).not.toBe(base);
@@ -81,7 +81,7 @@ describe("a run", () => {
     expect((await download(base, "/root/greeting")).status).toBe(404);
   });
 
-  test("takes uploaded files with their modes", async () => {
+  test("accepts uploaded files with their modes", async () => {
     const body = "#!/bin/sh\necho ran with $#\n";
     const upload = await appliance.fetch("/files", { method: "POST", body });
     expect(upload.status).toBe(201);
@@ -97,7 +97,7 @@ describe("a run", () => {
     expect(text(result(operation)["stdout"])).toBe("ran with 2\n");
   });
 
-  test("without changes gives the image it ran on; a disposable one gives none", async () => {
+  test("without changes returns the image it ran on; a disposable one returns none", async () => {
     const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
     const before = await layers();
     expect(imageOf(await appliance.run(base, "true"))).toBe(base);
@@ -107,7 +107,7 @@ describe("a run", () => {
     expect(await layers()).toBe(before);
   });
 
-  test("has its tag when it has ended, whatever its exit code; a run that fails or is disposable moves none", async () => {
+  test("sets its tag at its end, whatever its exit code; a run that fails or is disposable sets none", async () => {
     const tagged = async (name: string) =>
       ((await (await appliance.fetch(`/images?tag=${name}`)).json()) as { uuid: string }[]).map(({ uuid }) => uuid);
     const first = await appliance.run(base, "echo 1 > /root/step", { tag: "step" });
@@ -116,7 +116,7 @@ describe("a run", () => {
     const second = await appliance.run("tag:step", "echo 2 > /root/step; exit 3", { tag: "step" });
     expect(await tagged("step")).toEqual([imageOf(second)]);
     expect(await (await download(imageOf(second), "/root/step")).text()).toBe("2\n");
-    // It changed no file: the image on which it ran keeps its tag.
+    // It changed no file: the image on which it ran stays tagged.
     const same = await appliance.run("tag:step", "true", { tag: "same" });
     expect(await tagged("same")).toEqual([imageOf(same)]);
     expect(await tagged("step")).toEqual([imageOf(second)]);

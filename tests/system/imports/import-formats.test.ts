@@ -110,7 +110,7 @@ describe("POST /images/import", () => {
     }
   });
 
-  test.concurrent("of a multi-architecture image the host's platform is taken; without it the import fails", async () => {
+  test.concurrent("of a multi-architecture image imports the host's platform, and fails without it", async () => {
     const of = (architecture: string) => one(architecture, { config: { os: "linux", architecture } });
     const many = await pushIndex(registry, "many:1", {
       "linux/arm64": of("arm64"),
@@ -203,13 +203,13 @@ describe("POST /images/import", () => {
     expect(await marker((await imported(reference)).image)).toBe("b");
   });
 
-  test("concurrent imports of one digest give an image each and one layer", async () => {
+  test("concurrent imports of one digest make an image each and one layer", async () => {
     const reference = await pushImage(registry, "same:1", one("same"));
     const before = new Set(await layers());
     const results = await Promise.all([1, 2, 3].map(() => imported(reference)));
     expect(new Set(results.map(({ image }) => image)).size).toBe(3);
     for (const { image } of results) expect(await marker(image)).toBe("same");
-    // An import has ended before its own copy of a layer that another import has published is removed.
+    // An import ends before it removes its own copy of a layer that another import has published.
     await until("one layer is left of all three", async () => {
       return (await layers()).filter((name) => !before.has(name)).length === 1;
     });

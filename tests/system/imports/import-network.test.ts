@@ -74,7 +74,7 @@ describe("an import behind the site's proxy", () => {
     expect((await ended(appliance, `${host}/team/app:1`)).status).toBe("SUCCESS");
     expect(new Set(proxy.asked)).toEqual(new Set([host]));
     expect(appliance.log).not.toContain("s3cret");
-    // What is at this host is not the proxy's to judge.
+    // Addresses of this host are refused without the proxy.
     const here = await ended(appliance, `127.1:${port()}/team/app:1`);
     expect(here).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
     expect(new Set(proxy.asked)).toEqual(new Set([host]));
@@ -101,9 +101,9 @@ describe("the connecting process of an appliance", () => {
     await using appliance = await Appliance.start({ registries: [registry.host, slow.host] });
     const { pid } = appliance;
     expect(gatesOf(pid)).toEqual([]);
-    const wanted = slow.blobWanted();
+    const requested = slow.blobWanted();
     const torn = await submit(appliance, `${slow.host}/team/app:1`);
-    await wanted;
+    await requested;
     const [gate = 0, ...others] = gatesOf(pid);
     expect(others).toEqual([]);
     process.kill(gate, "SIGKILL");

@@ -26,7 +26,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** A layer whose content does not compress, and is another with each seed. */
+/** A layer of incompressible content, different for each seed. */
 function someLayer(seed: number) {
   const content = Buffer.from(seededRandom(seed).bytes(LAYER_BYTES)).toString("latin1");
   const { blob, ...rest } = layer({ path: `file-${seed}`, content });
@@ -42,7 +42,7 @@ const submitted = async (path: string, request: object): Promise<string> => {
 const progressOf = (events: readonly WireEvent[]) => events.filter(({ type }) => type === "progress");
 const stepsOf = (events: readonly WireEvent[]) => [...new Set(progressOf(events).map(({ data }) => data.step))];
 
-/** Bytes of each layer in the order of the reports; fails when a figure goes back. */
+/** Bytes of each layer in the order of the reports; fails when a figure decreases. */
 function pulledOf(events: readonly WireEvent[]): Map<string, number> {
   const pulled = new Map<string, number>();
   let all = 0;
@@ -58,7 +58,7 @@ function pulledOf(events: readonly WireEvent[]): Map<string, number> {
   return pulled;
 }
 
-test("an import tells its steps, and the bytes of each layer while they arrive", async () => {
+test("an import reports its steps, and the bytes of each layer while they arrive", async () => {
   const [first, second] = [someLayer(1), someLayer(2)];
   const reference = registry.add("slow", rawImage([first, second]));
   const goOn = Promise.withResolvers<void>();
@@ -119,7 +119,7 @@ test("an import that fails ends with the step that failed, and says so", async (
   expect(events.at(-1)).toMatchObject({ type: "completion", data: { status: "FAILED" } });
 });
 
-test("an archive tells the same steps", async () => {
+test("the import of an archive reports the same steps", async () => {
   const archive = tar(layoutFiles(rawImage([someLayer(5)])));
   const upload = await appliance.fetch("/files", { method: "POST", body: new Uint8Array(archive) });
   const { uuid } = (await upload.json()) as { uuid: string };
@@ -128,10 +128,10 @@ test("an archive tells the same steps", async () => {
   expect(stepsOf(await eventsOf(appliance, id))).toEqual(["resolving", "pulling", "unpacking", "building", "indexing"]);
 });
 
-test("the command line shows the step, and how much has arrived, on a terminal", async () => {
-  const shown = someLayer(6);
-  const { blob, digest } = shown;
-  const reference = registry.add("shown", rawImage([shown]));
+test("the command line shows the step and the received bytes on a terminal", async () => {
+  const layer = someLayer(6);
+  const { blob, digest } = layer;
+  const reference = registry.add("shown", rawImage([layer]));
   const drawn = Promise.withResolvers<void>();
   const body = async function* () {
     yield blob.subarray(0, LAYER_BYTES / 2);
@@ -141,7 +141,7 @@ test("the command line shows the step, and how much has arrived, on a terminal",
   registry.setBlob(digest, () => new Response(body() as unknown as ReadableStream));
   const environment = { COPPICE_URL: appliance.url, COPPICE_TOKEN: appliance.token };
   let shownText = "";
-  // Only when the line is there does the rest of the layer arrive.
+  // The rest of the layer arrives only after this line was printed.
   const { code } = await cli(["image", "import", reference], {
     ...{ environment, terminal: true },
     stderr: (text) => {

@@ -68,14 +68,14 @@ const indexed = (index: RawImage["manifest"], ...blobs: TarEntry[]): TarEntry[] 
   const layout = file("oci-layout", JSON.stringify({ imageLayoutVersion: "1.0.0" }));
   return [layout, file("index.json", JSON.stringify(top)), blob(index.bytes), ...blobs];
 };
-/** The parts of an image that an attacker may have, and those that they have not. */
+/** The parts of an image that an attacker may have, and those that they do not have. */
 const partsOf = ({ manifest, blobs }: RawImage) => {
   const [config = Buffer.alloc(0), ...layers] = [...blobs.values()];
   return { manifest: blob(manifest.bytes), config: blob(config), layers: layers.map((it) => blob(it)), blobs };
 };
 
 describe("another account's image", () => {
-  test("is not given for a digest in an archive without all of the image", async () => {
+  test("is not returned for a digest in an archive without all of the image", async () => {
     const { image, name } = fresh();
     imageOf(await pull("owner", hostile.registry.add(name, image)));
     const { manifest, config, layers, blobs } = partsOf(image);
@@ -102,7 +102,7 @@ describe("another account's image", () => {
       expect([what, status, error?.error]).toEqual([what, "FAILED", "validation_error"]);
     }
     expect(await images("mallory")).toEqual([]);
-    // With all of it, the account has the image itself; the disk has it once.
+    // With all of it, the account has the image itself; the disk stores it once.
     const before = await disks();
     expect(await marker("mallory", await load("mallory", ...indexed(index, manifest, config, ...layers)))).toStartWith(
       "genuine",
@@ -110,7 +110,7 @@ describe("another account's image", () => {
     expect(await disks()).toEqual(before);
   });
 
-  test("is not given for a config and sizes of layers, from which Docker's format makes a manifest", async () => {
+  test("is not returned for a config and sizes of layers, from which Docker's format makes a manifest", async () => {
     const archive = tar([file("marker", "docker's")]);
     const rootfs = { type: "layers", diff_ids: [digestOf(archive)] };
     const config = file("config.json", JSON.stringify({ os: "linux", architecture: "amd64", rootfs }));
@@ -125,7 +125,7 @@ describe("another account's image", () => {
     expect(await disks()).toEqual(before);
   });
 
-  test("is not given for a digest in a registry's index", async () => {
+  test("is not returned for a digest in a registry's index", async () => {
     const { image, name, digest } = fresh();
     const { registry } = hostile;
     imageOf(await pull("owner", registry.add(name, image)));
@@ -184,7 +184,7 @@ describe("a genuine image", () => {
     "with the same platform twice": [planted.manifest, entry],
   });
 
-  test("has the content of its digest, after an archive's index named it beside a planted one", async () => {
+  test("has the content of its digest, after an archive's index named it together with a planted one", async () => {
     for (const order of Object.keys(orders(planted.manifest))) {
       const { image, name } = fresh();
       const blobs = [...blobsOf(image), ...blobsOf(planted)];
@@ -194,7 +194,7 @@ describe("a genuine image", () => {
     }
   });
 
-  test("has the content of its digest, after a registry's index named it beside a planted one", async () => {
+  test("has the content of its digest, after a registry's index named it together with a planted one", async () => {
     const { registry } = hostile;
     for (const order of Object.keys(orders(planted.manifest))) {
       const { image, name } = fresh();

@@ -42,7 +42,7 @@ const empty = (path: string): TarEntry => ({ path, content: "" });
 const range = (count: number) => Array.from({ length: count }, (_, index) => index);
 
 describe("an imported image may have", () => {
-  test("names of 255 bytes, which only ext4 supports, beside names of 254", async () => {
+  test("names of 255 bytes, which only ext4 supports, together with names of 254", async () => {
     const long = "l".repeat(255);
     const wide = "ü".repeat(127);
     const { image } = await imported("long-names", [

@@ -244,8 +244,8 @@ test("a tree that mke2fs could not finish is refused", async () => {
   await writeFile(join(staging, "upper", "l".repeat(255)), "");
   const make = 'cd "$1/upper" && seq 50001 | xargs touch';
   await run({ argv: ["sh", "-c", make, "sh", staging], timeoutMs: 30_000 });
-  const made = buildBaseDisk({ staging, path: join(scratch.path, "huge.disk"), ...bounds });
-  expect(await throwing(made)).toThrow(/^the image has a directory of more than 50000 entries/);
+  const disk = buildBaseDisk({ staging, path: join(scratch.path, "huge.disk"), ...bounds });
+  expect(await throwing(disk)).toThrow(/^the image has a directory of more than 50000 entries/);
   await rm(staging, { recursive: true });
 });
 

@@ -177,7 +177,7 @@ test("an unknown authority and a registry with plain HTTP are named as the cause
 });
 
 test("a missing tag, repository or digest is not found", async () => {
-  for (const rest of ["team/busybox:nope", "nobody/nothing:1", `team/busybox@${ZEROS}`]) {
+  for (const rest of ["team/busybox:nope", "missing/nothing:1", `team/busybox@${ZEROS}`]) {
     const error = await failure(pull(`${open.host}/${rest}`, access(open)));
     expect([error.code, error.message]).toEqual(["not_found", `there is no image ${open.host}/${rest}`]);
   }
@@ -236,11 +236,11 @@ test("the configuration of the host's own image tools is neither read nor writte
   const { directory } = await pull(busybox, access(open));
   expect(directory).toBeString();
   await using home = await scratchDirectory(scratch.path, "traced-");
-  const made = await prepareSkopeoHome(home.path, parseRegistryReference(busybox), access(open));
-  const argv = copyArgv(made, `docker://${busybox}`, "dir:traced");
+  const skopeoHome = await prepareSkopeoHome(home.path, parseRegistryReference(busybox), access(open));
+  const argv = copyArgv(skopeoHome, `docker://${busybox}`, "dir:traced");
   await run({
     argv: ["strace", "-f", "-qq", "-e", "trace=%file", "-o", trace, ...argv],
-    env: made.environment,
+    env: skopeoHome.environment,
     cwd: scratch.path,
     timeoutMs: 30_000,
   });
@@ -340,7 +340,7 @@ test("wrong content of a mirror is refused, for a tag and for a digest", async (
     const blob = await readFile(join(pulled.directory, "blobs", only?.digest.replace(":", "/") ?? ""));
     return `${pulled.digest === digest} ${Buffer.from(Bun.gunzipSync(blob)).includes("genuine")}`;
   };
-  // A tag is what the operator's mirror says it is, but content must match its digest.
+  // The operator's mirror decides what a tag refers to, but content must match its digest.
   mirror.add(name, planted);
   expect(await contents()).toBe("false false");
   const genuine = { type: planted.manifest.type, bytes: await bytesOf(name, digest) };

@@ -31,7 +31,7 @@ const BYTES = 24 * 1024 * 1024;
 let network: ToolNetwork;
 let outside: TestGate;
 let names: NameServer;
-/** what the name server answers, in turn; then nothing exists */
+/** the answers of the name server, in order; after them no name exists */
 const answers: (readonly string[])[] = [];
 let scratch: ScratchDirectory;
 let plain: Registry;
@@ -39,7 +39,7 @@ let closed: Registry;
 let redirecting: RedirectingRegistry;
 let service: Bystander;
 
-/** Another spelling of the loopback, which Go takes for a name, so that it goes to the proxy. */
+/** Another spelling of the loopback address. Go takes it for a name, and so sends it to the proxy. */
 const named = (host: string): string => host.replace("127.0.0.1", "127.1");
 
 beforeAll(async () => {
@@ -117,8 +117,8 @@ async function listeners(): Promise<number> {
 
 const elsewhere = (host: string, kind: string): [string, string] => {
   const address = host.replace(/:\d+$/, "").replace(/^127\.1$/, "127.0.0.1");
-  const found = `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;
-  return ["forbidden", `the registry ${redirecting.host} sends its clients elsewhere, and ${found}`];
+  const refusal = `the registry ${host} has the ${kind} address ${address}, which the operator has not allowed`;
+  return ["forbidden", `the registry ${redirecting.host} sends its clients elsewhere, and ${refusal}`];
 };
 
 describe("a registry that redirects its clients", () => {
