@@ -8,7 +8,7 @@ import { pause, until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
 const PREPARE_MS_MAX = 2_400_000;
-/** Time limit of a step: everything in the machine is emulated, and its own virtual machines twice. */
+/** Time limit of a step: everything in the machine is emulated, and its own virtual machines are emulated twice. */
 const STEP_MS_MAX = 1_200_000;
 const READY_MS_MAX = 1_000_000;
 const GROUP = "/sys/fs/cgroup/system.slice/coppice.service";
@@ -43,7 +43,7 @@ const contentOf = (tag: string) => vm.output(`coppice cat tag:${tag} /root/${tag
 /** Waits until instances can run. */
 async function ready(): Promise<void> {
   const isReady = async () => {
-    // Each request delays the start itself.
+    // Each of these requests delays the start.
     await pause("before the next look", 5000);
     return await succeeds(`curl -sf -m 60 ${URL}/readyz`);
   };
@@ -52,25 +52,25 @@ async function ready(): Promise<void> {
   });
 }
 
-/** Directory of the control group of the machine in use: a waiting clone has a smaller CPU share. */
+/** Directory of the control group of the machine in use: clones that wait in the pool have a smaller CPU share. */
 async function groupInUse(): Promise<string> {
-  let found = "";
+  let groups = "";
   const isFound = async () => {
-    found = (await vm.run(`grep -lx 50 ${GROUP}/coppice-*/*/cpu.weight`)).stdout.trim();
-    return found !== "";
+    groups = (await vm.run(`grep -lx 50 ${GROUP}/coppice-*/*/cpu.weight`)).stdout.trim();
+    return groups !== "";
   };
   await until("a machine is in use", isFound, STEP_MS_MAX);
-  return found.split("\n")[0]?.replace(/\/cpu\.weight$/, "") ?? "";
+  return groups.split("\n")[0]?.replace(/\/cpu\.weight$/, "") ?? "";
 }
 
-/** Bytes that the running instance uses of the host. */
+/** Bytes of the host's memory that the running instance uses. */
 async function memoryInUse(): Promise<number> {
   const [first] = JSON.parse(await vm.output("coppice ps --json")) as { usage: { memory_bytes: number } | null }[];
   return first?.usage?.memory_bytes ?? 0;
 }
 
-describe("on Debian with control groups of version 2 alone", () => {
-  test("the previous build is installed, and has data", async () => {
+describe("on Debian with control groups of version 2 only", () => {
+  test("installs the previous build and writes data", async () => {
     expect(await vm.output("stat -fc %T /sys/fs/cgroup")).toBe("cgroup2fs");
     await vm.output("mkdir -p /etc/coppice && printf '[pool]\\nsize = 1\\n' >/etc/coppice/config.toml");
     await vm.output("/media/payload/previous install");
@@ -82,19 +82,19 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await contentOf("kept")).toBe("precious");
   });
 
-  test("this build upgrades it, and keeps data and configuration", async () => {
-    // A setting that the previous build may not know.
+  test("upgrades to this build and keeps data and configuration", async () => {
+    // A setting that the previous build may not support.
     await vm.output("printf '[vm]\\nprobe_timeout = \"15m\"\\n' >>/etc/coppice/config.toml");
     const { code, stderr } = await vm.run("/media/payload/coppice install --start");
     expect([code, stderr]).toEqual([0, expect.stringContaining("is there and stays as it is")]);
     expect(await isActive()).toBe(true);
     expect(await vm.property("StatusText")).toBe(`listening on ${URL}`);
     expect(await revision()).not.toBe(previous.revision);
-    // With the old token, and before any machine can run.
+    // Uses the old token, before any machine can run.
     expect(await contentOf("kept")).toBe("precious");
   });
 
-  test("the service is confined by its unit, and has a control group of its own below the unit's", async () => {
+  test("confines the service by its unit, in a control group of its own below the unit's", async () => {
     expect(await vm.property("ControlGroup")).toBe("/system.slice/coppice.service");
     expect(await file(`${GROUP}/cgroup.procs`)).toBe("");
     expect(await words(`${GROUP}/cgroup.subtree_control`)).toEqual(expect.arrayContaining(["cpu", "memory", "pids"]));
@@ -102,7 +102,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await vm.output("systemd-analyze security coppice --threshold=40 | tail -n 1")).toContain("OK");
   });
 
-  test("a service that is killed or hangs is restarted", async () => {
+  test("restarts a service that was killed or hangs", async () => {
     for (const signal of ["KILL", "STOP"]) {
       const pid = await vm.property("MainPID");
       await vm.output(`kill -${signal} ${pid}`);
@@ -114,34 +114,34 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await contentOf("kept")).toBe("precious");
   });
 
-  test("a run has a machine within limits, and leaves an image", async () => {
+  test("runs a command in a machine with limits, and publishes an image", async () => {
     await ready();
     const run = "coppice run --image tag:kept --tag more -- sh -c 'cp /root/kept /root/more; echo done; sleep 60'";
     await vm.output(`(${run} >run.out 2>run.err; echo $? >run.code) >/dev/null 2>&1 &`);
     const group = await groupInUse();
     const limits = ["memory.max", "memory.swap.max", "pids.max"].map((name) => file(`${group}/${name}`));
-    // What counts against the budget: 512 MiB of the guest, a 32nd of that, 128 MiB, and 2 MiB for its vCPU.
+    // The budget counts 512 MiB of the guest, a 32nd of that, 128 MiB, and 2 MiB for its vCPU.
     expect(await Promise.all(limits)).toEqual([String((512 + 512 / 32 + 128 + 2) * 1024 ** 2), "0", "256"]);
     expect((await words(`${group}/cgroup.procs`)).length).toBeGreaterThan(0);
-    await until("its use is told", async () => (await memoryInUse()) > 10 * 1024 ** 2, STEP_MS_MAX);
+    await until("its use is reported", async () => (await memoryInUse()) > 10 * 1024 ** 2, STEP_MS_MAX);
     await until("the run has ended", () => succeeds("test -s run.code"), STEP_MS_MAX);
     expect([await file("run.code"), await file("run.out")]).toEqual(["0", "done"]);
     expect(await contentOf("more")).toBe("precious");
     await until("its group is gone", () => succeeds(`test ! -e ${group}`), STEP_MS_MAX);
   });
 
-  test("doctor boots a VM, and finds no problem", async () => {
+  test("doctor boots a VM and finds no problem", async () => {
     const { code, stdout } = await vm.run("coppice doctor --json", STEP_MS_MAX);
     const { healthy, findings } = JSON.parse(stdout) as { healthy: boolean; findings: Record<string, string>[] };
     expect(findings.filter(({ state }) => state === "problem")).toEqual([]);
     expect([code, healthy]).toEqual([0, true]);
-    const found = (name: string) => findings.find((finding) => finding["name"] === name);
-    expect(found("cgroups")).toMatchObject({ state: "ok", summary: "version 2" });
-    expect(found("appliance")).toMatchObject({ state: "ok", summary: `running at ${URL}` });
-    expect(found("kvm")).toMatchObject({ state: "ok" });
+    const finding = (name: string) => findings.find((each) => each["name"] === name);
+    expect(finding("cgroups")).toMatchObject({ state: "ok", summary: "version 2" });
+    expect(finding("appliance")).toMatchObject({ state: "ok", summary: `running at ${URL}` });
+    expect(finding("kvm")).toMatchObject({ state: "ok" });
   });
 
-  test("after a reboot it starts by itself, with all its data", async () => {
+  test("starts after a reboot, with all its data", async () => {
     await vm.reboot();
     await until("it is up", isActive, STEP_MS_MAX);
     expect(await vm.property("NRestarts")).toBe("0");
@@ -151,7 +151,7 @@ describe("on Debian with control groups of version 2 alone", () => {
     expect(await vm.output("coppice run --image tag:loaded --disposable -- id -u")).toBe("0");
   });
 
-  test("uninstalled, it leaves its data and no process", async () => {
+  test("an uninstallation leaves the data and no process", async () => {
     await vm.output("coppice uninstall");
     expect(await succeeds("systemctl cat coppice")).toBe(false);
     expect(await succeeds("command -v coppice")).toBe(false);

@@ -14,7 +14,7 @@ import { outputText, Session } from "./session.ts";
 const screen = new Screen();
 
 function prove(claim: string, holds: boolean): void {
-  if (!holds) throw new Error(`this should be true, and is not: ${claim}`);
+  if (!holds) throw new Error(`this does not hold: ${claim}`);
   screen.proven(claim);
 }
 
@@ -28,13 +28,13 @@ function show(result: InstanceResult): void {
   screen.back(`${facts.join(", ")}, isolation: ${result.isolation}`);
 }
 
-/** The image that a run left behind. */
+/** The image that a run published. */
 function imageOf(result: InstanceResult): string {
-  if (result.image === undefined) throw new Error("the run left no image");
+  if (result.image === undefined) throw new Error("the run published no image");
   return result.image;
 }
 
-/** A started part of the demonstration: also what is started while Ctrl-C comes is taken down again. */
+/** Starts a part of the demonstration. A part that starts during Ctrl-C is stopped, too. */
 async function starting<T extends AsyncDisposable>(
   what: string,
   start: Promise<T>,
@@ -144,7 +144,7 @@ try {
   const stopped = interrupted.signal.aborted;
   screen.failed(
     stopped
-      ? "Stopped; everything is taken down again."
+      ? "Stopped; everything has been removed."
       : `The demonstration failed: ${error instanceof Error ? error.message : Bun.inspect(error)}`,
   );
   process.exit(stopped ? 130 : 1);

@@ -1,7 +1,7 @@
 const FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏";
 const FRAME_MS = 100;
 
-/** Prints a demonstration that a person enjoys reading; colours and moving parts only on a terminal. */
+/** Prints a demonstration for a person to watch; colours and moving parts only on a terminal. */
 export class Screen {
   readonly #terminal: boolean;
   readonly #startedAt = performance.now();
@@ -15,7 +15,7 @@ export class Screen {
     this.#terminal = terminal;
   }
 
-  /** Opens the next step, and tells how long the one before took. */
+  /** Opens the next step, and prints how long the previous one took. */
   step(title: string): void {
     this.#closeStep();
     this.#steps += 1;
@@ -23,12 +23,12 @@ export class Screen {
     this.#line(`\n${this.#paint("1", `${this.#steps}. ${title}`)}`);
   }
 
-  /** What goes out: a request, or a command. */
+  /** Prints a request or a command. */
   out(text: string): void {
     this.#line(`   ${this.#paint("36", "→")} ${text}`);
   }
 
-  /** What comes back. */
+  /** Prints an answer. */
   back(text: string): void {
     this.#line(`   ${this.#paint("2", `← ${text}`)}`);
   }
@@ -37,17 +37,17 @@ export class Screen {
     this.#line(`   ${text}`);
   }
 
-  /** A fact that the demonstration has checked. */
+  /** Prints a fact that the demonstration has checked. */
   proven(text: string): void {
     this.#line(`   ${this.#paint("32", "✓")} ${text}`);
   }
 
-  /** What a command in a sandbox printed. */
+  /** Prints the output of a command in a sandbox. */
   quote(text: string): void {
     for (const line of text.trimEnd().split("\n")) this.#line(`   ${this.#paint("33", "│")} ${line}`);
   }
 
-  /** Tells that something slow goes on until disposed; several may go on at once. */
+  /** Shows slow work until disposed; several may run at once. */
   waiting(what: string): Disposable {
     if (!this.#terminal) {
       this.note(`${what} …`);
@@ -85,11 +85,11 @@ export class Screen {
     process.stdout.write(`${text}\n`);
   }
 
-  /** Draws the one line that moves, below everything else. */
+  /** Draws the moving line, below everything else. */
   #turn(): void {
     this.#frame = (this.#frame + 1) % FRAMES.length;
-    const shown = [...this.#waits].map(({ what, startedAt }) => `${what} ${this.#paint("2", seconds(startedAt))}`);
-    process.stdout.write(`\r\x1b[K   ${FRAMES[this.#frame]} ${shown.join(", ")}`);
+    const waits = [...this.#waits].map(({ what, startedAt }) => `${what} ${this.#paint("2", seconds(startedAt))}`);
+    process.stdout.write(`\r\x1b[K   ${FRAMES[this.#frame]} ${waits.join(", ")}`);
   }
 
   #clearStatus(): void {

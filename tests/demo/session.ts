@@ -3,12 +3,12 @@ import { sleepUnlessAborted } from "../../src/system/waiting.ts";
 import type { Appliance } from "../support/appliance/appliance.ts";
 import type { Screen } from "./screen.ts";
 
-/** Longest wait for one operation, in `milliseconds`: the first run waits for the probe of this host, too. */
+/** Longest wait for one operation, in `milliseconds`: the first run also waits for the probe of this host. */
 const OPERATION_MS_MAX = 120_000;
 const RETRY_SECONDS_DEFAULT = 1;
 const READY_MS = 200;
 
-/** A user with curl and the interface's description: every request is shown. */
+/** A user with curl and the description of the interface: every request is shown. */
 export class Session {
   readonly #appliance: Appliance;
   readonly #screen: Screen;
@@ -20,11 +20,11 @@ export class Session {
     this.#signal = signal;
   }
 
-  /** One request, shown; any other status than `expected` ends the demonstration. */
+  /** Sends and shows one request; any other status than `expected` ends the demonstration. */
   async request(expected: number, method: string, path: string, body?: object): Promise<Response> {
     this.#signal.throwIfAborted();
-    const shown = body === undefined ? "" : ` ${JSON.stringify(body)}`;
-    this.#screen.out(`${method} /v1${decodeURIComponent(path)}${shown}`);
+    const bodyText = body === undefined ? "" : ` ${JSON.stringify(body)}`;
+    this.#screen.out(`${method} /v1${decodeURIComponent(path)}${bodyText}`);
     const init: RequestInit = { method, signal: this.#signal };
     if (body !== undefined) {
       init.body = JSON.stringify(body);
@@ -37,7 +37,7 @@ export class Session {
     return response;
   }
 
-  /** Waits until the appliance knows how VMs run on this host, and gives their isolation. */
+  /** Waits until the appliance has found out how VMs run on this host, and returns their isolation. */
   async ready(): Promise<string> {
     this.#screen.out("GET /readyz");
     using _waiting = this.#screen.waiting("booting, saving and cloning a VM, to see what this host can do");
@@ -56,7 +56,7 @@ export class Session {
     }
   }
 
-  /** Imports an image and gives its uuid. */
+  /** Imports an image and returns its uuid. */
   async importImage(registry: string, tag: string): Promise<ImportResult> {
     const response = await this.request(202, "POST", "/images/import", { registry, tag });
     return (await this.#follow(response, "importing")) as ImportResult;

@@ -1,12 +1,12 @@
 import type { Appliance } from "../support/appliance/appliance.ts";
 
-/** What an image must contain: content by path, until its deletion is requested. */
+/** The content that an image must have, by path, until its deletion is requested. */
 export interface ImageFacts {
   readonly files: ReadonlyMap<string, string>;
   /** it has a shell, so that runs can start from it */
   readonly hasShell: boolean;
-  /** `asked`: a deletion was sent and its answer was lost, so that the image may exist or not */
-  deletion: "none" | "asked" | "done";
+  /** `requested`: a deletion was sent and its answer was lost, so that the image may exist or not */
+  deletion: "none" | "requested" | "done";
 }
 
 interface OperationView {
@@ -20,8 +20,8 @@ const REASONS = ["unavailable", "insufficient_storage", "validation_error", "con
 const PAGE_COUNT = 1000;
 
 /**
- * Everything that an appliance has acknowledged, and the check that it still holds: a fact goes in when its answer has
- * arrived, and where an answer was lost both outcomes are right until one of them was seen.
+ * Everything that an appliance has acknowledged, and the check that it still holds. A fact is added when its answer has
+ * arrived; when an answer was lost, both outcomes are right until one of them was seen.
  */
 export class Acknowledged {
   readonly #appliance: Appliance;
@@ -30,7 +30,7 @@ export class Acknowledged {
   readonly images = new Map<string, ImageFacts>();
   /** by tag, the images that it may show; null: none */
   readonly tags = new Map<string, Set<string | null>>();
-  /** changes of tags so far, and those without an answer yet: a tag may move while they are not the same */
+  /** changes of tags so far, and those without an answer yet: while the two differ, a tag may move */
   tagsAsked = 0;
   tagsAnswered = 0;
   /** the first terminal answer of each operation */
@@ -127,7 +127,7 @@ export class Acknowledged {
         const before = facts.deletion;
         const place = path === "" ? `/inspect/${uuid}/` : `/inspect/${uuid}/download?path=${encodeURIComponent(path)}`;
         const { status, text } = await this.#get(place);
-        if (before === "asked" && facts.deletion === "asked" && status === 404) facts.deletion = "done";
+        if (before === "requested" && facts.deletion === "requested" && status === 404) facts.deletion = "done";
         const mayBeThere = before !== "done";
         const mayBeGone = before !== "none" || facts.deletion !== "none";
         const isRight = status === 200 ? mayBeThere && (path === "" || text === content) : status === 404 && mayBeGone;

@@ -1,6 +1,6 @@
 /**
  * Uploaded archives that were damaged at random, at every depth: the tar around them, the documents in them, the compressed
- * layers, and the archives in those. COPPICE_TEST_ARCHIVES says how many (60), COPPICE_TEST_SEED which.
+ * layers, and the archives in the layers. COPPICE_TEST_ARCHIVES is their number (60), COPPICE_TEST_SEED the seed.
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { gzipSync } from "node:zlib";
@@ -12,7 +12,7 @@ import { seededRandom, seedOfTests } from "../support/random.ts";
 const COUNT_DEFAULT = 60;
 const AT_ONCE_COUNT = 3;
 const START_MS_MAX = 120_000;
-/** Each import starts programs, and waits in the queue. */
+/** Each import starts programs and waits in the queue. */
 const ARCHIVE_MS_MAX = 20_000;
 const BLOCK_BYTES = 512;
 
@@ -42,7 +42,7 @@ test(
     process.stderr.write(`seed ${seed}: ${JSON.stringify(endings)}\n`);
     expect(problems).toEqual([]);
     await imports.expectNothingTouched();
-    // The fuzz is worthless when everything is refused early, or nothing is.
+    // The fuzz proves nothing when everything is refused early, or nothing is refused.
     expect(Object.keys(endings).length).toBeGreaterThan(1);
   },
   START_MS_MAX + count * ARCHIVE_MS_MAX,

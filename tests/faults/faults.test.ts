@@ -1,8 +1,8 @@
 /**
- * An appliance under load while things go wrong: kills of the daemon and of monitors, a disk that fills, a registry that
- * lies, slow clients, a clock that jumps by an hour. What it acknowledged must hold after each, and nothing be left at the
- * end. COPPICE_TEST_FAULT_SECONDS says for how long (120), COPPICE_TEST_FAULT_KILLS how many kills there must be (3; for
- * which it goes on twice as long), COPPICE_TEST_SEED which faults (a run tells its seed).
+ * An appliance under load with faults: kills of the daemon and of monitors, a full disk, a registry that lies, slow
+ * clients, a clock that jumps by an hour. All that it acknowledged must hold after each fault, and the end must leave no
+ * remains on the host. COPPICE_TEST_FAULT_SECONDS is the time (120), COPPICE_TEST_FAULT_KILLS the number of kills (3; the
+ * test lasts up to twice as long to reach it), COPPICE_TEST_SEED the seed of the faults, which a run prints.
  */
 
 import { expect, test } from "bun:test";
@@ -32,14 +32,14 @@ const CLIENTS_COUNT = 4;
 const PAUSE_MS_MAX = 6000;
 const PROGRESS_MS_MAX = 15_000;
 const SETTLE_MS_MAX = 400_000;
-/** Beside the time of the faults: start, the last restart, the end of what waits, and the checks. */
+/** Time in addition to that of the faults: the start, the last restart, the end of waiting operations, and the checks. */
 const MORE_MS = 900_000;
 const DISK_BYTES = 3_221_225_472;
 const DISK_FILES = 60_000;
 const RESERVE_BYTES = 67_108_864;
 /** Descriptors beyond those of a new daemon: indexes that stay open for the next reader, and a few more. */
 const DESCRIPTORS_MORE_MAX = OPEN_LAYERS_COUNT_MAX + 60;
-/** A pool of one machine: its monitor, and the launcher that waits for it. */
+/** A pool of one machine: its monitor, and the launcher, which waits for it. */
 const POOL_PROCESSES_COUNT = 2;
 const POOL_MS_MAX = 60_000;
 const ERROR_LINES_MAX = 20;
@@ -84,11 +84,11 @@ test(
     const isOver = () => Date.now() > latest || (Date.now() > end && faults.kills >= killsMin);
     while (!isOver() && problems.length === 0) {
       await pause("faults come at any time", random.below(PAUSE_MS_MAX));
-      // On a slow host nothing would succeed between faults otherwise; every third fault does not wait.
+      // On a slow host nothing would succeed between faults otherwise. One of three faults does not wait.
       if (random.below(3) > 0) await progress(facts);
       const fault = await faults.one();
-      const found = fault.includes("daemon") || fault === "restart" ? await facts.check() : [];
-      problems.push(...found.map((problem) => `after ${fault}: ${problem}`));
+      const contradictions = fault.includes("daemon") || fault === "restart" ? await facts.check() : [];
+      problems.push(...contradictions.map((problem) => `after ${fault}: ${problem}`));
     }
     await faults.end();
     load.stop();
@@ -101,7 +101,7 @@ test(
     expect(problems).toEqual([]);
 
     const pool = async () => (await appliance.machinePids()).length <= POOL_PROCESSES_COUNT;
-    // Merges go on in the background for a while.
+    // Merges in the background take a while.
     await until(
       "only the pool is left",
       async () => (await appliance.unfinished()).length === 0 && (await pool()),
@@ -120,7 +120,7 @@ test(
   2 * seconds * 1000 + MORE_MS,
 );
 
-/** Waits until one more operation has succeeded, or for as long as that should take at most. */
+/** Waits until one more operation has succeeded, or for the longest time that this may take. */
 async function progress(facts: Acknowledged): Promise<void> {
   const before = facts.successes;
   await until("an operation succeeds", () => facts.successes > before, PROGRESS_MS_MAX).catch(() => undefined);
@@ -132,11 +132,11 @@ function errorsIn(log: string): string {
   return `${lines.slice(0, ERROR_LINES_MAX).join("\n")}\n`;
 }
 
-/** The remains on the host of a daemon that was stopped with SIGTERM. */
+/** Remains on the host of a daemon that was stopped with SIGTERM. */
 async function leftBy(appliance: Appliance): Promise<string[]> {
   const layout = dataLayout(appliance.dataDir);
   using db = openDatabase(layout.database);
-  const known = new Set(allLayerIds(db));
+  const layerIds = new Set(allLayerIds(db));
   const namespace = `/${cgroupNamespace(appliance.dataDir)}/`;
   const mounts = await Bun.file("/proc/self/mountinfo").text();
   return [
@@ -144,6 +144,6 @@ async function leftBy(appliance: Appliance): Promise<string[]> {
     ...(await controlGroups((path) => path.includes(namespace))),
     ...mounts.split("\n").filter((line) => line.includes(appliance.dataDir)),
     ...(await appliance.leftovers()),
-    ...[...(await listLayers(layout))].filter((id) => !known.has(id)).map((id) => `layer ${id}`),
+    ...[...(await listLayers(layout))].filter((id) => !layerIds.has(id)).map((id) => `layer ${id}`),
   ].filter((line) => line !== "");
 }

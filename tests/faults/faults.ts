@@ -8,7 +8,7 @@ import type { Random } from "./load.ts";
 const HOUR_SECONDS = 3600;
 const FULL_MS_MAX = 4000;
 const SLOW_CLIENTS_COUNT = 20;
-/** A slow client leaves after at most this time, whatever it is doing. */
+/** A slow client leaves after at most this time, in any state. */
 const SLOW_MS_MAX = 5000;
 
 export interface FaultOptions {
@@ -25,7 +25,7 @@ export interface FaultOptions {
 export class Faults {
   readonly #options: FaultOptions;
   readonly #slow = new Set<Socket>();
-  /** how often each was done */
+  /** number of faults of each kind */
   readonly counts: Record<string, number> = {};
 
   constructor(options: FaultOptions) {
@@ -37,7 +37,7 @@ export class Faults {
     return (this.counts["kill daemon"] ?? 0) + (this.counts["kill monitor"] ?? 0);
   }
 
-  /** Makes one fault and ends it; returns its name. */
+  /** Causes one fault and ends it; returns its name. */
   async one(): Promise<string> {
     const { random } = this.#options;
     const faults: readonly [string, number, () => Promise<boolean>][] = [
@@ -109,7 +109,7 @@ export class Faults {
     return true;
   }
 
-  /** Clients with half a request, a slow body, or a download that they do not read; each leaves at any time. */
+  /** Clients with half a request, a slow body, or a download that they do not read. Each leaves at any time. */
   async #slowClients(): Promise<boolean> {
     const { appliance, random, readable } = this.#options;
     const { hostname, port } = new URL(appliance.url);
@@ -126,7 +126,7 @@ export class Faults {
     for (let count = 0; count < SLOW_CLIENTS_COUNT; count++) {
       const socket = createConnection({ host: hostname, port: Number(port) });
       this.#slow.add(socket);
-      // The daemon may be killed while it is connected, and nobody reads.
+      // The daemon may be killed during the connection, and no process reads.
       socket.on("error", () => undefined).on("close", () => this.#slow.delete(socket));
       socket.pause();
       socket.write(requests[random.below(requests.length)] ?? "");

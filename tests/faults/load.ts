@@ -9,7 +9,7 @@ import type { Acknowledged } from "./acknowledged.ts";
 export type Random = ReturnType<typeof seededRandom>;
 
 const UPLOAD_BYTES_MAX = 2_097_152;
-/** Beyond this number, images are deleted as often as new ones are made. */
+/** Above this number, images are deleted as often as new ones are published. */
 const IMAGES_COUNT_MAX = 40;
 const REQUEST_MS_MAX = 90_000;
 /** Temporary refusals: the queue or the disk is full, or no machine can run yet. */
@@ -20,7 +20,7 @@ export interface LoadOptions {
   readonly facts: Acknowledged;
   readonly random: Random;
   readonly registry: RawRegistry;
-  /** an image with a shell, which nobody deletes */
+  /** an image with a shell, which no client deletes */
   readonly base: string;
   /** answers that no fault explains */
   readonly problems: string[];
@@ -28,7 +28,7 @@ export interface LoadOptions {
 
 type Answer = { readonly status: number; readonly text: string } | null;
 
-/** Clients of an appliance that does not always answer. Each records the answers that it got, and nothing else. */
+/** Clients of an appliance that does not always answer. Each records only the answers that arrived. */
 export class Load {
   readonly #options: LoadOptions;
   #isStopping = false;
@@ -40,7 +40,7 @@ export class Load {
     this.#options = options;
   }
 
-  /** Runs so many clients until `stop` is called. */
+  /** Runs this number of clients until `stop` is called. */
   async run(clients: number): Promise<void> {
     await Promise.all(Array.from({ length: clients }, () => this.#client()));
   }
@@ -63,12 +63,12 @@ export class Load {
     while (!this.#isStopping) {
       const step = steps[this.#options.random.below(steps.length)] as () => Promise<boolean>;
       const answered = await step();
-      // A client without an answer, or with a refusal, tries again a moment later.
+      // A client whose request was lost or refused tries again a moment later.
       if (!answered) await pause("before the next try", 50);
     }
   }
 
-  /** Changes a file and keeps the image, which must have the parent's files and the change. */
+  /** Changes a file and publishes the image, which must have the parent's files and the change. */
   async #spawn(): Promise<boolean> {
     const { facts } = this.#options;
     const parent = this.#someImage();
@@ -122,7 +122,7 @@ export class Load {
     const tag = `tag-${random.below(8)}`;
     const isRemoval = random.below(4) === 0;
     const [before] = [...facts.tags].filter(([, holders]) => holders.has(image)).map(([name]) => name);
-    // Whatever the outcome: the tag, and the image's former one, are at their old or new place.
+    // Both the tag and the image's former tag are at their old or new place, with any outcome.
     this.#widen(tag, isRemoval ? null : image);
     if (before !== undefined) this.#widen(before, null);
     const init = isRemoval ? { method: "DELETE" } : { method: "PATCH", ...json({ tag }) };
@@ -143,11 +143,11 @@ export class Load {
     const present = [...facts.images].filter(([uuid, { deletion }]) => uuid !== base && deletion === "none");
     const chosen = present.length > IMAGES_COUNT_MAX ? present[this.#options.random.below(present.length)] : undefined;
     if (chosen === undefined) return true;
-    const [uuid, known] = chosen;
-    known.deletion = "asked";
+    const [uuid, image] = chosen;
+    image.deletion = "requested";
     const answer = await this.#ask("delete", `/images/${uuid}`, { method: "DELETE" });
-    if (answer?.status === 204) known.deletion = "done";
-    else if (answer !== null) known.deletion = "none";
+    if (answer?.status === 204) image.deletion = "done";
+    else if (answer !== null) image.deletion = "none";
     return answer !== null;
   }
 
@@ -162,7 +162,7 @@ export class Load {
     for (;;) {
       const answer = await this.#ask("cancel", `/operations/${uuid}`, { method: "DELETE" });
       if (answer?.status === 202) facts.cancelled(uuid);
-      // It runs for 300 s unless it is cancelled, so this repeats until there is an answer.
+      // It runs for 300 s unless it is cancelled, so the cancellation is repeated until there is an answer.
       if (answer !== null && !BUSY.includes(answer.status)) break;
       await pause("before the next try", 100);
     }
@@ -184,7 +184,7 @@ export class Load {
     return await this.#imported("load", "/images/load", { file: uuid }, damage > 1 ? [path, content] : "unknown");
   }
 
-  /** From a registry of which half of the answers are wrong. */
+  /** Imports from a registry half of whose answers are wrong. */
   async #import(): Promise<boolean> {
     const { random, registry } = this.#options;
     const [path, content] = this.#newFile();
@@ -204,7 +204,7 @@ export class Load {
     return await this.#imported("import", "/images/import", { registry: reference }, file);
   }
 
-  /** @param file what the image holds; `unknown` where it may be anything, `none` where it must not become an image */
+  /** @param file of the image; `unknown` for any content, `none` for a source that must not become an image */
   async #imported(
     what: string,
     path: string,
@@ -225,7 +225,7 @@ export class Load {
     const answer = await this.#ask(what, path, { method: "POST", ...json(request) });
     if (answer === null) return null;
     if (answer.status !== 201 && answer.status !== 202) {
-      // The image may have been deleted meanwhile.
+      // Another client may have deleted the image.
       if (!BUSY.includes(answer.status) && answer.status !== 404)
         this.#problem(`${what}: ${answer.status} ${answer.text}`);
       return null;
@@ -235,7 +235,7 @@ export class Load {
     return await this.#ended(uuid);
   }
 
-  /** The end of an operation, across restarts; null when the load is stopped before. */
+  /** The end of an operation, across restarts; null when the load stops before it. */
   async #ended(id: string): Promise<Record<string, unknown> | null> {
     while (!this.#isStopping) {
       const answer = await this.#ask("wait", `/operations/${id}?wait=5`, {});
@@ -252,7 +252,7 @@ export class Load {
     return null;
   }
 
-  /** Null without a whole answer. */
+  /** Null without a complete answer. */
   async #ask(what: string, path: string, init: RequestInit): Promise<Answer> {
     try {
       const response = await this.#options.appliance.fetch(path, {

@@ -6,7 +6,7 @@ import { sectionOf, stepsOf } from "../support/source/documents.ts";
 import { until } from "../support/waiting.ts";
 
 const PROGRAM = resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
-/** The booted system sees what the host has: /root/coppice could be a clone of the repository. */
+/** The booted system sees the directories of the host: /root/coppice could be a clone of the repository. */
 const INSTALLED_FROM = "/root/coppice-to-install";
 const REGISTRY = resolve(import.meta.dir, "../support/images/registry-program.ts");
 const URL = "http://127.0.0.1:8642";
@@ -40,7 +40,7 @@ const ready = () =>
 const mainPid = () => system.property("MainPID");
 const coppice = (...argv: string[]) => system.output("coppice", ...argv);
 
-/** Runs the commands that a section shows, where the executable is in INSTALLED_FROM and there is no other disk. */
+/** Runs the commands of a section, with the executable in INSTALLED_FROM and no other disk. */
 async function asShown(section: string, prompt: "#" | "$" = "#"): Promise<void> {
   const steps = stepsOf(section, prompt);
   expect(steps.length).toBeGreaterThan(0);
@@ -51,7 +51,7 @@ async function asShown(section: string, prompt: "#" | "$" = "#"): Promise<void> 
 }
 
 describe("the service", () => {
-  test("is installed and started by one command, and notifies systemd of its start", async () => {
+  test("one command installs and starts it, and it notifies systemd of its start", async () => {
     await mkdir(system.path("/etc/systemd/system/coppice.service.d"), { recursive: true });
     // There is no KVM here, and the test does not wait for the default watchdog.
     const override = "[Service]\nEnvironment=COPPICE_VM_EMULATION=allow\nWatchdogSec=15\nRestartSec=100ms\n";
@@ -67,7 +67,7 @@ describe("the service", () => {
     expect(await system.output("stat", "-c", "%a", "/var/lib/coppice")).toBe("700");
   }, 60_000);
 
-  test("runs instances in spite of the unit's restrictions", async () => {
+  test("runs instances within the unit's restrictions", async () => {
     await ready();
     await coppice("image", "import", reference, "--tag", "base");
     const run = ["run", "--image", "tag:base", "--tag", "kept", "--", "sh", "-c", "echo precious > /root/kept; id -u"];
@@ -75,18 +75,18 @@ describe("the service", () => {
     expect(await coppice("cat", "tag:kept", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("has only the unit's privileges, and its VMs are in control groups of its own", async () => {
+  test("has only the unit's privileges, and its VMs are in its own control groups", async () => {
     const status = await system.output("cat", `/proc/${await mainPid()}/status`);
     expect(status).toMatch(/^NoNewPrivs:\t1$/m);
     expect(status).toMatch(/^Seccomp:\t2$/m);
     const bounding = BigInt(`0x${/^CapBnd:\t(\w+)$/m.exec(status)?.[1]}`);
     const [sysModule, sysRawio, sysPtrace, netAdmin] = [16n, 17n, 19n, 12n];
     for (const capability of [sysModule, sysRawio, sysPtrace, netAdmin]) expect((bounding >> capability) & 1n).toBe(0n);
-    // The unit did for it what needs one of these.
+    // The unit mounts this for the daemon, which would need one of these capabilities for it.
     expect(await system.output("cat", "/proc/mounts")).toContain("nsfs /run/coppice/network nsfs");
     const group = await system.property("ControlGroup");
     expect(group).toBe("/system.slice/coppice.service");
-    // The shell has this pattern in its arguments, and the pool may be about to make another machine.
+    // The arguments of the shell contain this pattern, and the pool may start another machine at any time.
     const groups = "for pid in $(pgrep -f '[q]emu-system'); do cat /proc/$pid/cgroup; done";
     let machines = "";
     await until("there is a machine", async () => {
@@ -98,7 +98,7 @@ describe("the service", () => {
     expect(escaped.stdout.trim()).toBe("0");
   }, 60_000);
 
-  test("is restarted by the watchdog when it hangs, and when it is killed", async () => {
+  test("is restarted when it hangs, by the watchdog, and when it was killed", async () => {
     const hanging = await mainPid();
     await system.output("kill", "-STOP", hanging);
     await until("another process serves", async () => ![hanging, "0"].includes(await mainPid()), 40_000);
@@ -121,7 +121,7 @@ describe("the service", () => {
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("is backed up while it runs, and restored to an empty directory", async () => {
+  test("is backed up while it runs and restored to an empty directory", async () => {
     const section = sectionOf("docs/operations.md", "Backup");
     await asShown(section, "$");
     await asShown(section);
@@ -131,7 +131,7 @@ describe("the service", () => {
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("with a wrong configuration ends with the reason, and is not restarted repeatedly", async () => {
+  test("ends with the reason when the configuration is wrong, and is not restarted repeatedly", async () => {
     const file = system.path("/etc/coppice/config.toml");
     const good = await Bun.file(file).text();
     await writeFile(file, `${good}\n[pool]\nsize = "many"\n`);
@@ -147,16 +147,16 @@ describe("the service", () => {
 
   test("sends packets only to configured hosts", async () => {
     expect(await system.sentPackets()).toBe(0);
-    // Named hosts are contacted: the counter works.
+    // Configured hosts are contacted, so the counter works.
     const refused = await system.run("coppice", "image", "import", "192.0.2.77:5000/x:1", "--timeout", "5");
     expect(refused.code).not.toBe(0);
     expect(await system.sentPackets()).toBeGreaterThan(0);
   }, 60_000);
 
-  test("finds within the unit's restrictions what doctor finds without them", async () => {
+  test("reports the same findings within the unit's restrictions as doctor does without them", async () => {
     await ready();
     const token = await coppice("token", "create", "--account", "root", "--scope", "operator");
-    const asked = await system.output(
+    const reported = await system.output(
       "curl",
       "-sf",
       "-H",
@@ -168,11 +168,11 @@ describe("the service", () => {
         JSON.parse(text).findings.map(({ name, state }: { name: string; state: string }) => [name, state]),
       );
     const bySelf = await system.run("env", "COPPICE_VM_EMULATION=allow", "coppice", "doctor", "--json", "--no-boot");
-    expect(states(asked)).toEqual(states(bySelf.stdout));
-    expect(JSON.parse(asked).healthy).toBe(bySelf.code === 0);
+    expect(states(reported)).toEqual(states(bySelf.stdout));
+    expect(JSON.parse(reported).healthy).toBe(bySelf.code === 0);
   }, 60_000);
 
-  test("is uninstalled without a trace except its data", async () => {
+  test("an uninstallation leaves only its data", async () => {
     await system.output("coppice", "uninstall");
     expect((await system.run("systemctl", "cat", "coppice")).code).not.toBe(0);
     expect((await system.run("pgrep", "-f", "qemu-system|coppice serve")).stdout).toBe("");

@@ -1,6 +1,6 @@
 /**
- * A chain of runs as fast as they go, on a host that is never idle: another account keeps its queue full all the
- * time. Tells how many disks runs had, and how long they took. Usage: bun tests/soak/busy-chain.ts [RUNS]
+ * A chain of runs at full speed, on a host that is never idle: another account keeps its queue full all the time. Prints
+ * how many disks the runs had, and how long they took. Usage: bun tests/soak/busy-chain.ts [RUNS]
  */
 import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
 import { resultOf } from "../support/runs.ts";
@@ -13,9 +13,9 @@ interface Answer {
 
 const RUNS_COUNT_DEFAULT = 200;
 const REPORT_COUNT = 10;
-/** Runs of the other account at a time: more than there are places. */
+/** Concurrent runs of the other account: more than there are places. */
 const OTHERS_COUNT = 4;
-/** Computes for a moment, so that the processors have no rest either. */
+/** Computes for a moment, so that the processors are never idle either. */
 const BUSY_COMMAND = "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done";
 const FLAGS = ["--vm-cpu-budget", "2"];
 
@@ -30,7 +30,7 @@ const other = await importForOther();
 let isDone = false;
 let otherCount = 0;
 
-/** The same appliance in the name of another account. */
+/** The same appliance with the token of another account. */
 async function call(path: string, body?: unknown): Promise<Answer> {
   const headers = { "content-type": "application/json" };
   const request = body === undefined ? {} : { method: "POST", headers, body: JSON.stringify(body) };
@@ -62,14 +62,14 @@ for (let run = 1; run <= runCount; run++) {
   const command = `mkdir -p /t && echo ${run} > /t/f${run % 10} && ls -d /sys/block/sd* | wc -l`;
   const operation = await appliance.run(image, command);
   if (operation.status !== "SUCCESS") {
-    // A host that is shared with others may be too slow for a machine's own time limits.
+    // A shared host may be too slow for a machine's own time limits.
     say(`run ${run} failed: ${JSON.stringify(operation.error)}`);
     continue;
   }
   const result = resultOf(operation);
   image = String(result.image);
   times.push(performance.now() - runStartedAt);
-  // One of them is the scratch.
+  // One of the disks is the scratch.
   disks.push(Number(result.out) - 1);
   if (run % REPORT_COUNT !== 0 && run !== runCount) continue;
   const sorted = times.toSorted((a, b) => a - b);

@@ -1,6 +1,6 @@
 /**
- * A chain of runs, each on the image of the one before, with the time and the bytes of every hundred; then the first
- * file is read back at the end of the chain. Usage: bun tests/soak/chain.ts [RUNS]
+ * A chain of runs, each on the image of the one before it, with the time and the bytes of every hundred. The first file
+ * is read at the end of the chain. Usage: bun tests/soak/chain.ts [RUNS]
  */
 
 import { readdir, stat } from "node:fs/promises";
@@ -18,7 +18,7 @@ const say = (text: string): void => void process.stdout.write(`${text}\n`);
 async function allocatedBytes(directory: string): Promise<number> {
   let bytes = 0;
   for (const name of await readdir(directory)) {
-    // A merged layer may be given up between the listing and the look.
+    // A merged layer may be removed between the listing and the look.
     const status = await stat(join(directory, name)).catch(() => null);
     bytes += (status?.blocks ?? 0) * BLOCK_BYTES;
   }
@@ -46,6 +46,6 @@ for (let run = 1; run <= runCount; run++) {
   times = [];
 }
 const { out } = resultOf(await appliance.run(image, "cat /t/*/* | sort -n | tr '\\n' ' '", { disposable: true }));
-const wanted = Array.from({ length: Math.min(50, runCount) }, (_, at) => runCount - Math.min(50, runCount) + 1 + at);
-if (out.trim() !== wanted.join(" ")) throw new Error(`the end of the chain shows ${out}`);
+const expected = Array.from({ length: Math.min(50, runCount) }, (_, at) => runCount - Math.min(50, runCount) + 1 + at);
+if (out.trim() !== expected.join(" ")) throw new Error(`the end of the chain shows ${out}`);
 say(`the end of the chain shows what ${runCount} runs left`);

@@ -1,7 +1,7 @@
 /**
- * Runs short processes one after the other beside the command of one instance, and fails when the daemon's memory, its
- * descriptors, what the guest keeps, or the time of a process grow. Every other process is read by an attachment, as
- * `coppice exec` does, the others from the events. Usage: bun tests/soak/processes.ts [COUNT]
+ * Runs short processes one after the other in an instance with a running command. Fails when the memory or the
+ * descriptors of the daemon, the memory or the processes of the guest, or the time of a process grow. Every other process
+ * is read by an attachment, as `coppice exec` does, the others from the events. Usage: bun tests/soak/processes.ts [COUNT]
  */
 import { readdirSync } from "node:fs";
 import { median, timed } from "../../src/cli/bench/measure.ts";
@@ -17,9 +17,9 @@ const COUNT_DEFAULT = 10_000;
 const PARTS_COUNT = 10;
 const MIB = 1_048_576;
 const INSTANCE_SECONDS = 3600;
-/** Caches fill in the first part; what comes after may not grow by more than this over the second part. */
+/** Caches fill in the first part; growth over the second part may not exceed this. */
 const GROWTH_MAX = { residentMib: 25, descriptors: 8, cpu: 1.5, latency: 3, guestKib: 2048, guestProcesses: 2 };
-/** What the agent and the kernel of the guest hold: no other process has memory of its own there. */
+/** Memory and processes of the guest, of its agent and its kernel: no other process has memory of its own there. */
 const GUEST = "awk '/^(AnonPages|Slab)/ {sum += $2} END {print sum}' /proc/meminfo; ps | wc -l";
 
 const count = Number(process.argv[2] ?? COUNT_DEFAULT);
@@ -65,7 +65,7 @@ for (const problem of problems) process.stdout.write(`${problem}\n`);
 process.stdout.write(problems.length === 0 ? `${count} processes in one instance: nothing grows\n` : "");
 process.exitCode = problems.length === 0 ? 0 : 1;
 
-/** Runs a process to its end, and gives its output. */
+/** Runs a process to its end, and returns its output. */
 async function byEvents(from: Client, command: string): Promise<string> {
   const { spid } = await startProcess(from, id, { command, shell: true });
   let text = "";
@@ -98,12 +98,12 @@ async function read(processes: number, eventsMs: readonly number[], attachedMs: 
     guestProcesses,
   };
   cpuSecondsBefore = cpuSeconds;
-  const shown = Object.entries(reading).map(([name, value]) => `${name} ${shortNumber(value)}`);
-  process.stdout.write(`${shown.join(", ")}\n`);
+  const figures = Object.entries(reading).map(([name, value]) => `${name} ${shortNumber(value)}`);
+  process.stdout.write(`${figures.join(", ")}\n`);
   return reading;
 }
 
-/** Between the second part and the last: the first fills caches. */
+/** Growth between the second part and the last: the first part fills caches. */
 function growth(all: readonly Reading[]): string[] {
   const [first, last] = [all[2], all.at(-1)];
   if (first === undefined || last === undefined || first === last) return ["too few parts"];
