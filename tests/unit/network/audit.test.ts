@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { AuditRecorder, ENTRIES_COUNT_MAX, UNREACHED_COUNT_MAX } from "../../../src/supervisor/network/audit.ts";
 import { TokenBucket } from "../../../src/supervisor/network/token-bucket.ts";
 
-test("an audit has one entry for each host, port and verdict, with its times, bytes and addresses", () => {
+test("an audit has one entry for each host, port and verdict, with times, bytes and addresses", () => {
   let now = Date.parse("2026-01-01T00:00:00Z");
   const firsts: string[] = [];
   const recorder = new AuditRecorder(
@@ -35,7 +35,7 @@ test("an audit has one entry for each host, port and verdict, with its times, by
   expect(firsts).toEqual(["allowed a.example:443", "refused a.example:443"]);
 });
 
-test("an audit is bounded in entries and addresses, and what is known already is still counted", () => {
+test("an audit has a bounded number of entries and addresses, and continues to count for the entries it has", () => {
   let firstCount = 0;
   const recorder = new AuditRecorder(Date.now, () => {
     firstCount += 1;
@@ -52,7 +52,7 @@ test("an audit is bounded in entries and addresses, and what is known already is
   expect(entries[0]?.addresses).toHaveLength(8);
 });
 
-test("names and hosts that a guest makes up do not keep out those that it reached", () => {
+test("names and hosts that a guest invents do not displace those that it reached", () => {
   const recorder = new AuditRecorder(Date.now, () => undefined);
   for (let index = 0; index < ENTRIES_COUNT_MAX; index++) {
     recorder.count({ host: `h${index}.example`, port: index % 2 === 0 ? null : 80, verdict: "denied" });
@@ -63,7 +63,7 @@ test("names and hosts that a guest makes up do not keep out those that it reache
   expect(entries.at(-1)).toMatchObject({ host: "exit.example", bytes_sent: 7 });
 });
 
-test("names that are only asked for have half of the places, and one that is connected to leaves its own", () => {
+test("names that are only resolved have half of the places, and a connection to one frees its place", () => {
   const firsts: string[] = [];
   const recorder = new AuditRecorder(Date.now, ({ host }) => firsts.push(host));
   const ask = (host: string) => recorder.count({ host, port: null, verdict: "allowed" });
@@ -82,7 +82,7 @@ test("names that are only asked for have half of the places, and one that is con
   expect(recorder.audit(true).policy).toEqual([{ host: "data-1.example", ports: [80] }]);
 });
 
-test("the policy of an audit has at most as many ports in a rule as a caller may send", () => {
+test("a rule in the policy of an audit has at most as many ports as a caller may send", () => {
   const recorder = new AuditRecorder(Date.now, () => undefined);
   for (let port = 300; port > 0; port--) recorder.count({ host: "a.example", port, verdict: "allowed" });
   recorder.count({ host: "192.0.2.1", port: 5432, verdict: "allowed" });
@@ -94,15 +94,15 @@ test("the policy of an audit has at most as many ports in a rule as a caller may
   ]);
 });
 
-test("a token bucket allows a burst, and so many a second", () => {
+test("a token bucket allows a burst, and then a number per second", () => {
   let now = 0;
   const bucket = new TokenBucket({ perSecond: 10, burst: 3, now: () => now });
-  const taken = () => [bucket.take(), bucket.take(), bucket.take(), bucket.take()];
-  expect(taken()).toEqual([true, true, true, false]);
+  const fourTakes = () => [bucket.take(), bucket.take(), bucket.take(), bucket.take()];
+  expect(fourTakes()).toEqual([true, true, true, false]);
   now += 99;
   expect(bucket.take()).toBe(false);
   now += 101;
-  expect(taken()).toEqual([true, true, false, false]);
+  expect(fourTakes()).toEqual([true, true, false, false]);
   now += 60_000;
-  expect(taken()).toEqual([true, true, true, false]);
+  expect(fourTakes()).toEqual([true, true, true, false]);
 });

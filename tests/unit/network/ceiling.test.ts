@@ -12,12 +12,12 @@ const RULES: readonly NetworkRule[] = [
 const principal = (...grants: string[]) => ({ accountId: alice, grants: new Set(grants), tokenId: "t" });
 const operator = (allow: readonly NetworkRule[]) => ({ allow, record: false });
 
-test("the ceiling is what the operator's rules are when the instance runs, and nothing more", () => {
+test("the ceiling is the operator's rules while the instance runs, and nothing more", () => {
   for (const scope of ["instances:network", "*"]) {
     const request = ceilingOf(principal(scope), operator(RULES));
     if (request === null) throw new Error("no network");
     const judge = new NetworkJudge({ allow: RULES, private: { names: [], ranges: [] } }, request);
-    const asked = [
+    const destinations = [
       ["name", "a.example.org", 443],
       ["name", "a.example.org", 80],
       ["name", "example.com", 443],
@@ -26,17 +26,17 @@ test("the ceiling is what the operator's rules are when the instance runs, and n
       ["address", "2001:db8::1", 80],
       ["address", "2001:db9::1", 80],
     ] as const;
-    expect(asked.map(([kind, host, port]) => judge.allows({ kind, host, port }))).toEqual([
+    expect(destinations.map(([kind, host, port]) => judge.allows({ kind, host, port }))).toEqual([
       ...[true, false, false, true, false, true, false],
     ]);
     expect([judge.allowsName("a.example.org"), judge.allowsName("example.com")]).toEqual([true, false]);
-    // The operator has taken everything back meanwhile.
+    // The operator has removed all rules.
     const later = new NetworkJudge({ allow: [], private: { names: [], ranges: [] } }, request);
     expect(later.allows({ kind: "name", host: "a.example.org", port: 443 })).toBe(false);
   }
 });
 
-test("without a rule of the operator or the scope there is no network, and no error", () => {
+test("without an operator's rule or the scope there is neither a network nor an error", () => {
   expect(ceilingOf(principal("instances:spawn"), operator(RULES))).toBeNull();
   expect(ceilingOf(principal(), operator(RULES))).toBeNull();
   expect(ceilingOf(principal("*"), operator([]))).toBeNull();

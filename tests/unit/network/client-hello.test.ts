@@ -7,14 +7,14 @@ const ENCRYPTED_HELLO = 0xfe0d;
 const readClientHello = (bytes: Uint8Array): Hello => new HelloReader().push(bytes);
 const whole = helloTo("www.example.com");
 
-/** The answer to bytes in pieces of `size`, how many bytes it took, and what is held then. */
-function pushed(bytes: Buffer, size: number): { hello: Hello; taken: number; held: Buffer } {
+/** The answer to bytes in pieces of `size`, the number of bytes read, and the bytes held then. */
+function pushed(bytes: Buffer, size: number): { hello: Hello; bytes: number; held: Buffer } {
   const reader = new HelloReader();
   for (let at = 0; at < bytes.byteLength; at += size) {
     const hello = reader.push(bytes.subarray(at, at + size));
-    if (hello !== "more") return { hello, taken: at + size, held: Buffer.from(reader.held) };
+    if (hello !== "more") return { hello, bytes: at + size, held: Buffer.from(reader.held) };
   }
-  return { hello: "more", taken: bytes.byteLength, held: Buffer.from(reader.held) };
+  return { hello: "more", bytes: bytes.byteLength, held: Buffer.from(reader.held) };
 }
 
 describe("a ClientHello", () => {
@@ -23,7 +23,7 @@ describe("a ClientHello", () => {
     expect(readClientHello(helloTo("WWW.Example.COM"))).toEqual({ serverName: "www.example.com" });
   });
 
-  test("may come in pieces, and in records of any size", () => {
+  test("may arrive in pieces and in records of any size", () => {
     for (let length = 0; length < whole.byteLength; length++) {
       expect(readClientHello(whole.subarray(0, length))).toBe("more");
     }
@@ -34,12 +34,12 @@ describe("a ClientHello", () => {
     }
   });
 
-  test("is known with its last byte, whatever the pieces and the records", () => {
+  test("is read at its last byte, for all sizes of pieces and records", () => {
     const name = { serverName: "www.example.com" };
     const message = clientHello([named("www.example.com")]);
     for (const bytes of [whole, ...[1, 2, 7, 99].map((size) => records(message, size))]) {
-      const { hello, taken, held } = pushed(bytes, 1);
-      expect({ hello, taken }).toEqual({ hello: name, taken: bytes.byteLength });
+      const { hello, bytes: read, held } = pushed(bytes, 1);
+      expect({ hello, read }).toEqual({ hello: name, read: bytes.byteLength });
       expect(held).toEqual(bytes.subarray(0, -1));
       for (const size of [2, 3, 50]) expect(pushed(bytes, size).hello).toEqual(name);
     }
@@ -51,7 +51,7 @@ describe("a ClientHello", () => {
     expect(readClientHello(records(message, 1).subarray(0, 6 * 257))).toBe("malformed");
   });
 
-  test("is looked at seldom, however small the pieces are", () => {
+  test("is parsed seldom, even when the pieces are small", () => {
     const bytes = records(clientHello([extension(21, Buffer.alloc(HELLO_BYTES_MAX / 2))]), 40);
     const concat = spyOn(Buffer, "concat");
     const { hello } = pushed(bytes, 1);
@@ -61,12 +61,12 @@ describe("a ClientHello", () => {
     expect(lookCount).toBeLessThan(200);
   });
 
-  test("may be followed by anything", () => {
+  test("may be followed by any bytes", () => {
     const early = Buffer.concat([whole, Buffer.of(23, 3, 3, 0, 4, 1, 2, 3, 4), Buffer.of(99)]);
     expect(readClientHello(early)).toEqual({ serverName: "www.example.com" });
   });
 
-  test("with an encrypted one inside has the outer name", () => {
+  test("with an encrypted ClientHello inside has the outer name", () => {
     const outer = clientHello([extension(ENCRYPTED_HELLO, Buffer.alloc(200, 3)), named("front.example")]);
     expect(readClientHello(records(outer))).toEqual({ serverName: "front.example" });
   });
@@ -95,7 +95,7 @@ describe("a ClientHello", () => {
     ],
     ["a length beyond the end", Buffer.concat([u8(1), u24(4), Buffer.alloc(4)])],
     ["a server's message", Buffer.concat([u8(2), u24(4), Buffer.alloc(4)])],
-    ["more than is held", Buffer.concat([u8(1), u24(HELLO_BYTES_MAX + 1), Buffer.alloc(10)])],
+    ["more than the reader holds", Buffer.concat([u8(1), u24(HELLO_BYTES_MAX + 1), Buffer.alloc(10)])],
   ])("with %s is malformed", (_, message) => {
     expect(readClientHello(records(message))).toBe("malformed");
   });
@@ -112,7 +112,7 @@ describe("a ClientHello", () => {
   });
 });
 
-test("whatever arrives, the answer is one of four, and a longer start of the same bytes does not change a name", () => {
+test("any bytes have one of four answers, and more of the same bytes do not change a name", () => {
   const random = seededRandom(seedOfTests());
   const sound = (result: Hello): boolean =>
     result === "more" || result === "none" || result === "malformed" || /^[a-z0-9._-]{1,253}$/.test(result.serverName);
@@ -129,7 +129,7 @@ test("whatever arrives, the answer is one of four, and a longer start of the sam
   }
 });
 
-test("what is held is bounded", () => {
+test("holds a bounded number of bytes", () => {
   // Records that never become a whole ClientHello.
   const start = Buffer.concat([u8(1), u24(HELLO_BYTES_MAX), Buffer.alloc(HELLO_BYTES_MAX - 4)]);
   const bytes = records(start, 1000).subarray(0, HELLO_BYTES_MAX);

@@ -15,10 +15,14 @@ const failure = (answer: unknown): GateError => {
   throw new Error("it was accepted");
 };
 
-test("an answer gives its addresses, or says why there are none", () => {
+test("an answer has addresses, or the reason why it has none", () => {
   expect(parse({ ok: true, addresses: ["192.0.2.1", "2001:db8::1"] })).toEqual(["192.0.2.1", "2001:db8::1"]);
-  const told = failure({ ok: false, verdict: "refused", message: "connection refused", addresses: ["192.0.2.1"] });
-  expect([told.verdict, told.message, told.addresses]).toEqual(["refused", "connection refused", ["192.0.2.1"]]);
+  const refusal = failure({ ok: false, verdict: "refused", message: "connection refused", addresses: ["192.0.2.1"] });
+  expect([refusal.verdict, refusal.message, refusal.addresses]).toEqual([
+    "refused",
+    "connection refused",
+    ["192.0.2.1"],
+  ]);
 });
 
 test.each([
@@ -27,9 +31,9 @@ test.each([
   ["no addresses", { ok: true, addresses: [] }],
   ["a name for an address", { ok: true, addresses: ["host.example"] }],
   ["a number for an address", { ok: true, addresses: [7] }],
-  ["a list of too many", { ok: true, addresses: Array(33).fill("192.0.2.1") }],
+  ["a list of too many addresses", { ok: true, addresses: Array(33).fill("192.0.2.1") }],
   ["neither yes nor no", { ok: 1, addresses: ["192.0.2.1"] }],
-  ["a verdict that is none", { ok: false, verdict: "allowed", message: "", addresses: [] }],
+  ["an unknown verdict", { ok: false, verdict: "allowed", message: "", addresses: [] }],
   ["no message", { ok: false, verdict: "refused", addresses: [] }],
 ])("%s makes no sense", (_, answer) => {
   expect(failure(answer).message).toBe("the connecting process gave an answer that makes no sense");
@@ -37,11 +41,11 @@ test.each([
 
 test("a message of the process is short and printable", () => {
   const message = `\x1b[31m${"é".repeat(5000)}\n`;
-  const told = failure({ ok: false, verdict: "refused", message, addresses: [] }).message;
-  expect(told).toMatch(/^[\x20-\x7e]{1,1000}$/);
+  const text = failure({ ok: false, verdict: "refused", message, addresses: [] }).message;
+  expect(text).toMatch(/^[\x20-\x7e]{1,1000}$/);
 });
 
-test("whatever the process says, it is an answer or an error of the gate", () => {
+test("any message of the process is an answer or an error of the gate", () => {
   const random = seededRandom(seedOfTests());
   const good = Buffer.from(JSON.stringify({ ok: true, addresses: ["192.0.2.1", "2001:db8::1"] }));
   for (let round = 0; round < 5000; round++) {
@@ -55,7 +59,7 @@ test("whatever the process says, it is an answer or an error of the gate", () =>
   }
 });
 
-test("name servers are those of resolv.conf that can be asked, or this host", () => {
+test("uses the reachable name servers of resolv.conf, or this host", () => {
   const text =
     "# local\nsearch lan.example\nnameserver 192.0.2.53\n nameserver\t2001:db8::53 \nnameserver fe80::1%eth0\noptions ndots:5\n";
   expect(parseServers(text)).toEqual(["192.0.2.53", "2001:db8::53"]);
@@ -63,7 +67,7 @@ test("name servers are those of resolv.conf that can be asked, or this host", ()
   for (const empty of ["", "nameserver dns.example", "nameserver"]) expect(parseServers(empty)).toEqual(["127.0.0.1"]);
 });
 
-test("names of /etc/hosts are read in lower case, with all of their addresses", () => {
+test("reads the names of /etc/hosts in lower case, with all of their addresses", () => {
   const text =
     "127.0.0.1\tlocalhost\n192.0.2.7 NAS.lan nas # the shelf\n2001:db8::7 nas.lan\n# 192.0.2.9 gone\nnonsense here\n";
   expect(Object.fromEntries(parseHosts(text))).toEqual({

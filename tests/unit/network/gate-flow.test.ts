@@ -23,7 +23,7 @@ function recorder() {
   return { got, socket: { write: (bytes: Uint8Array) => reader.push(bytes) } };
 }
 
-test("a sender sends a window, waits for credit, and keeps the order, the end last", () => {
+test("a sender sends a window, waits for credit, and keeps the order with the end last", () => {
   const { got, socket } = recorder();
   const events: string[] = [];
   const sender = new DataSender(socket, { onRoom: () => events.push("room"), onEnded: () => events.push("ended") });
@@ -40,14 +40,14 @@ test("a sender sends a window, waits for credit, and keeps the order, the end la
   expect(Buffer.concat(got.bytes)).toEqual(Buffer.from(content));
 });
 
-test("a reader that claims to have taken what was not sent breaks the connection", () => {
+test("a credit for bytes that were not sent breaks the connection", () => {
   const { socket } = recorder();
   const sender = new DataSender(socket, { onRoom: () => undefined, onEnded: () => undefined });
   sender.send(new Uint8Array(100));
   expect(() => sender.granted(101)).toThrow(FrameError);
 });
 
-test("a receiver accepts a window, and gives back what was taken", () => {
+test("a receiver accepts a window, and grants credit for the bytes read", () => {
   const { got, socket } = recorder();
   const receiver = new DataReceiver(socket);
   receiver.arrived(WINDOW_BYTES);

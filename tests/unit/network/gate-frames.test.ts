@@ -15,17 +15,17 @@ import { seededRandom, seedOfTests } from "../../support/random.ts";
 
 const MESSAGE_BYTES_MAX = 4096;
 
-/** Everything that a reader tells, as one list. */
-function recorder(): { readonly told: string[]; readonly reader: FrameReader } {
-  const told: string[] = [];
+/** Everything that a reader reports, in one list. */
+function recorder(): { readonly reports: string[]; readonly reader: FrameReader } {
+  const reports: string[] = [];
   const handler: FrameHandler = {
-    message: (payload) => told.push(`message ${Buffer.from(payload)}`),
-    data: (bytes) => told.push(`data ${Buffer.from(bytes).toString("hex")}`),
-    end: () => told.push("end"),
-    reset: (reason) => told.push(`reset ${reason}`),
-    window: (bytes) => told.push(`window ${bytes}`),
+    message: (payload) => reports.push(`message ${Buffer.from(payload)}`),
+    data: (bytes) => reports.push(`data ${Buffer.from(bytes).toString("hex")}`),
+    end: () => reports.push("end"),
+    reset: (reason) => reports.push(`reset ${reason}`),
+    window: (bytes) => reports.push(`window ${bytes}`),
   };
-  return { told, reader: new FrameReader(MESSAGE_BYTES_MAX, handler) };
+  return { reports, reader: new FrameReader(MESSAGE_BYTES_MAX, handler) };
 }
 
 const stream = Buffer.concat([
@@ -36,14 +36,14 @@ const stream = Buffer.concat([
   resetFrame("denied_sni"),
 ]);
 
-test("frames are read however they are split", () => {
+test("reads frames that are split anywhere", () => {
   for (let at = 0; at <= stream.byteLength; at++) {
-    const { told, reader } = recorder();
+    const { reports, reader } = recorder();
     reader.push(stream.subarray(0, at));
     reader.push(stream.subarray(at));
-    const data = told.filter((each) => each.startsWith("data")).map((each) => each.slice(5));
+    const data = reports.filter((each) => each.startsWith("data")).map((each) => each.slice(5));
     expect(data.join("")).toBe(Buffer.from("abcdef").toString("hex"));
-    expect(told.filter((each) => !each.startsWith("data"))).toEqual([
+    expect(reports.filter((each) => !each.startsWith("data"))).toEqual([
       'message {"ok":true}',
       "window 70000",
       "end",
@@ -52,7 +52,7 @@ test("frames are read however they are split", () => {
   }
 });
 
-test("what is no frame is refused", () => {
+test("refuses bytes that are not a frame", () => {
   const wrong = [
     [9, 0, 0, 0],
     [FRAME.data, 0, 0, 0],
@@ -78,8 +78,8 @@ test("random bytes are frames or errors", () => {
   }
 });
 
-test("a frame of data has at most a window", () => {
-  const { told, reader } = recorder();
+test("a data frame has at most a window", () => {
+  const { reports, reader } = recorder();
   reader.push(dataFrame(new Uint8Array(WINDOW_BYTES)));
-  expect(told.map((each) => (each.length - 5) / 2)).toEqual([WINDOW_BYTES]);
+  expect(reports.map((each) => (each.length - 5) / 2)).toEqual([WINDOW_BYTES]);
 });

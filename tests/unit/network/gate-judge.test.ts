@@ -6,7 +6,7 @@ const GUEST: AddressReach = { forbidden: "all-not-public", except: [], anyAddres
 const REGISTRY: AddressReach = { forbidden: "registry", except: [], anyAddress: false };
 const base: Judgement = { port: 443, reach: GUEST, own: ["203.0.114.9", "192.168.1.5", "2a00:1::9"], ownPort: 8642 };
 
-/** Spellings of addresses that no guest may reach, one for each way to write or to wrap one. */
+/** Spellings of addresses that no guest may reach, one for each way to write or to embed them. */
 const FORBIDDEN = [
   ...["0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254"],
   ...["168.63.129.16", "169.254.1.1", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.2.1"],
@@ -28,7 +28,7 @@ const FORBIDDEN = [
 ];
 
 describe("a guest", () => {
-  test("reaches public addresses only, however they are written", () => {
+  test("reaches only public addresses, in every spelling", () => {
     expect(FORBIDDEN.filter((address) => isAllowed(address, base))).toEqual([]);
     for (const address of ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::1.1.1.1"]) {
       expect(isAllowed(address, base)).toBeTrue();
@@ -47,7 +47,7 @@ describe("a guest", () => {
     }
   });
 
-  test("reaches what the operator excepts, and not the daemon there", () => {
+  test("reaches the addresses that the operator excepts, but not the daemon there", () => {
     const reach = { ...GUEST, except: ["10.0.7.0/24", "127.0.0.1", "fd00::/8", "192.168.0.0/16"] };
     for (const address of ["10.0.7.9", "::ffff:10.0.7.9", "127.0.0.1", "fd12::1", "192.168.1.5"]) {
       expect(isAllowed(address, { ...base, reach })).toBeTrue();
@@ -60,7 +60,7 @@ describe("a guest", () => {
     expect(isAllowed("10.0.7.9", { ...base, reach, port: 8642 })).toBeTrue();
   });
 
-  test("reaches any address of a name that the operator lists, and not the daemon there", () => {
+  test("reaches any address of a name that the operator lists, but not the daemon there", () => {
     const reach = { ...GUEST, anyAddress: true };
     expect(isAllowed("169.254.1.1", { ...base, reach })).toBeTrue();
     for (const address of ["127.0.0.1", "::1", "0.0.0.0", "203.0.114.9", "::ffff:127.0.0.1"]) {
@@ -69,7 +69,7 @@ describe("a guest", () => {
   });
 });
 
-test("a registry may have private addresses, and none of the machine or its cloud", () => {
+test("a registry may have private addresses, but no address of the machine or its cloud", () => {
   const judged = { ...base, reach: REGISTRY };
   for (const address of ["10.0.0.1", "192.168.1.5", "fd12::1", "1.1.1.1"])
     expect(isAllowed(address, judged)).toBeTrue();

@@ -1,10 +1,10 @@
-/** Questions of a guest for names, between a scripted agent and a stand-in for the process that connects. */
+/** Queries of a guest for names, between a scripted agent and a stand-in for the connecting process. */
 
 import { expect, test } from "bun:test";
 import { NetworkScene } from "../../support/network-scene.ts";
 import { turns } from "../../support/waiting.ts";
 
-test("names that no rule allows do not exist, and nobody is asked for them", async () => {
+test("names that no rule allows do not exist, and no name server gets a query for them", async () => {
   await using scene = await NetworkScene.open();
   expect(await scene.resolve("secret.attacker.com")).toBe(3);
   expect(await scene.resolve("1.2.3.4")).toBe(3);
@@ -17,7 +17,7 @@ test("names that no rule allows do not exist, and nobody is asked for them", asy
   ]);
 });
 
-test("names are asked for once in a minute, and every question counts", async () => {
+test("a name is resolved once a minute, and every query counts", async () => {
   await using scene = await NetworkScene.open();
   expect(await scene.resolve("a.example")).toBe(0);
   expect(await scene.resolve("a.example")).toBe(0);
@@ -30,13 +30,13 @@ test("names are asked for once in a minute, and every question counts", async ()
   expect(await scene.resolve("gone.example")).toBe(3);
   expect(scene.entries()).toEqual(["allowed a.example:null 3 0/0", "no_such_name gone.example:null 2 0/0"]);
   expect(scene.gate.resolved.length).toBe(3);
-  // It may exist soon.
+  // The name may exist soon.
   scene.gate.names = new Set(["gone.example"]);
   scene.nowMs += 5000;
   expect(await scene.resolve("gone.example")).toBe(0);
 });
 
-test("names whose name server does not answer may be asked for again, at once", async () => {
+test("a name whose name server does not answer can be queried again at once", async () => {
   await using scene = await NetworkScene.open();
   scene.gate.failure = "timed_out";
   expect(await scene.resolve("a.example")).toBe(2);
@@ -45,7 +45,7 @@ test("names whose name server does not answer may be asked for again, at once", 
   expect(scene.entries()).toEqual(["timed_out a.example:null 1 0/0", "allowed a.example:null 1 0/0"]);
 });
 
-test("names that nothing connects to are in the audit and the events, and are no connections of the metrics", async () => {
+test("names without connections are in the audit and the events, but do not count as connections in the metrics", async () => {
   await using scene = await NetworkScene.open();
   scene.gate.names = new Set(["data-1.example", "data-2.example", "a.example"]);
   for (const name of ["data-1.example", "a.example", "data-2.example"]) expect(await scene.resolve(name)).toBe(0);
@@ -63,7 +63,7 @@ test("names that nothing connects to are in the audit and the events, and are no
   expect(scene.verdicts).toEqual(["allowed", "denied"]);
 });
 
-test("names that are being asked for when the instance ends are counted, once", async () => {
+test("names with an open query when the instance ends are counted once", async () => {
   const scene = await NetworkScene.open();
   const held = Promise.withResolvers<void>();
   scene.gate.held = held.promise;

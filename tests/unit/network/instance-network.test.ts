@@ -1,4 +1,4 @@
-/** The network of an instance between a scripted agent and a stand-in for the process that connects. */
+/** The network of an instance, between a scripted agent and a stand-in for the connecting process. */
 
 import { describe, expect, test } from "bun:test";
 import type { GateVerdict } from "../../../src/network/gate.ts";
@@ -8,12 +8,12 @@ import { done, text } from "../../support/guests/agent-script.ts";
 import { NetworkScene, rule } from "../../support/network-scene.ts";
 import { turns } from "../../support/waiting.ts";
 
-describe("what a guest may reach", () => {
+describe("access of a guest", () => {
   test.each([
     ["a.example", 80, "accepted"],
     ["a.example", 22, Refusal.denied],
     ["example", 80, Refusal.denied],
-    // The ceiling has it, the request does not.
+    // The ceiling has this rule, the request does not.
     ["a.org", 80, Refusal.denied],
     [[192, 0, 2, 7], 5432, "accepted"],
     [[192, 0, 2, 7], 80, Refusal.denied],
@@ -27,7 +27,7 @@ describe("what a guest may reach", () => {
     expect(scene.gate.connections).toHaveLength(answer === "accepted" ? 1 : 0);
   });
 
-  test("is judged by the ceiling alone when the run is recorded, whose policy allows what was reached", async () => {
+  test("is judged only by the ceiling when the run is recorded, whose policy allows the hosts that were reached", async () => {
     await using scene = await NetworkScene.open({ record: true, allow: [] });
     await scene.connect("b.org", 443);
     await scene.connect("a.org", 80);
@@ -43,7 +43,7 @@ describe("what a guest may reach", () => {
     expect(scene.network.audit().policy).toEqual([rule("a.org", [80]), rule("b.org", [80, 443])]);
   });
 
-  test("reaches the gate with the name to pin and the addresses that are excepted", async () => {
+  test("reaches the gate with the name to pin and the excepted addresses", async () => {
     await using scene = await NetworkScene.open();
     await using free = await NetworkScene.open({ tls: "any" });
     const pinned = (await scene.connect("a.example", 443)).outer.request;
@@ -67,7 +67,7 @@ describe("what a guest may reach", () => {
     ["unreachable", Refusal.unreachable],
     ["timed_out", Refusal.timedOut],
     ["limited", Refusal.limited],
-  ] as const)("is told when the gate says %s", async (verdict: GateVerdict, reason) => {
+  ] as const)("is refused with its reason when the gate says %s", async (verdict: GateVerdict, reason) => {
     await using scene = await NetworkScene.open();
     scene.gate.failure = verdict;
     const id = scene.ask("a.example");
@@ -78,7 +78,7 @@ describe("what a guest may reach", () => {
     ]);
   });
 
-  test("is unreachable when the gate does not work, which the operator is told", async () => {
+  test("is unreachable when the gate does not work, and the log reports it", async () => {
     await using scene = await NetworkScene.open();
     scene.gate.failure = new Error("no gate");
     const id = scene.ask("a.example");
@@ -89,7 +89,7 @@ describe("what a guest may reach", () => {
 });
 
 describe("a connection", () => {
-  test("carries bytes in both directions, which end separately, and are counted", async () => {
+  test("carries and counts bytes in both directions, which end separately", async () => {
     await using scene = await NetworkScene.open();
     const { id, outer } = await scene.connect();
     expect(scene.openCount).toBe(1);
@@ -132,7 +132,7 @@ describe("a connection", () => {
     expect([outer.wasReset, scene.openCount]).toEqual([true, 0]);
   });
 
-  test("that both sides ended goes on until its bytes are passed on", async () => {
+  test("that both sides ended lasts until its bytes are passed on", async () => {
     await using scene = await NetworkScene.open();
     const { id, outer } = await scene.connect();
     const full = Promise.withResolvers<void>();
@@ -154,7 +154,7 @@ describe("a connection", () => {
     ]);
   });
 
-  test("gets no credit while the outer end takes nothing", async () => {
+  test("gets no credit while the outer end reads nothing", async () => {
     await using scene = await NetworkScene.open();
     const { id, outer } = await scene.connect();
     outer.full = new Promise(() => undefined);
@@ -176,7 +176,7 @@ describe("a connection", () => {
     await turns();
     second.outer.break("denied_sni");
     await turns();
-    // The gate has passed on nothing of what it refuses.
+    // The gate has passed on none of the bytes that it refuses.
     expect(scene.entries()).toEqual(["allowed a.example:443 1 5/12", "denied_sni a.example:443 1 0/0"]);
     expect(scene.moved).toEqual({ sent: 5, received: 12 });
     expect(scene.verdicts).toEqual(["allowed", "denied_sni"]);
@@ -192,7 +192,7 @@ describe("a connection", () => {
     expect(scene.entries()).toEqual(["allowed a.example:443 2 5/25", "denied_sni a.example:443 2 0/0"]);
   });
 
-  test("that the guest gives up while it is made is made no more, and counts: the host may have been reached", async () => {
+  test("that the guest abandons before it is open is aborted, and counts: the host may have been reached", async () => {
     await using scene = await NetworkScene.open();
     scene.gate.held = new Promise(() => undefined);
     const id = scene.ask("a.example");
@@ -205,7 +205,7 @@ describe("a connection", () => {
 });
 
 describe("limits", () => {
-  test("of opens and questions come before the gate, and are given back with time", async () => {
+  test("of opens and queries are checked before the gate, and recover with time", async () => {
     await using scene = await NetworkScene.open({}, { opensPerSecond: 2 });
     expect(await scene.resolve("a.example")).toBe(0);
     const opens = Array.from({ length: 8 }, () => scene.ask("a.example"));
@@ -217,12 +217,12 @@ describe("limits", () => {
     const later = [scene.ask("a.example"), scene.ask("a.example")];
     await turns();
     expect(later.map((id) => scene.answer(id))).toEqual(["accepted", Refusal.limited]);
-    // Rules are judged first: what is denied uses nothing up.
+    // Rules are judged first: a denied open uses up no limit.
     const denied = scene.ask("a.com");
     expect(scene.answer(denied)).toBe(Refusal.denied);
   });
 
-  test("of connections count those that are being made", async () => {
+  test("of connections include those that are being opened", async () => {
     await using scene = await NetworkScene.open({}, { connectionsMax: 2 });
     const held = Promise.withResolvers<void>();
     scene.gate.held = held.promise;
@@ -239,7 +239,7 @@ describe("limits", () => {
     expect(scene.answer(scene.ask("a.example"))).toBeNull();
   });
 
-  test("of connections count those to ports of the guest", async () => {
+  test("of connections include those to ports of the guest", async () => {
     await using scene = await NetworkScene.open({}, { connectionsMax: 2 });
     const dialled = scene.agent.dial(80).catch(() => undefined);
     const { session } = await scene.guest.frame(HostFrame.netDial);
@@ -270,7 +270,7 @@ describe("limits", () => {
   });
 });
 
-test("bytes that were refused for their TLS name use up no limit", async () => {
+test("bytes that were refused for their TLS name do not count towards a limit", async () => {
   await using scene = await NetworkScene.open({}, { bytesMax: 10 });
   for (let count = 0; count < 3; count++) {
     const { id, outer } = await scene.connect("a.example", 443);
@@ -283,7 +283,7 @@ test("bytes that were refused for their TLS name use up no limit", async () => {
 });
 
 describe("the end of an instance", () => {
-  test("waits for what its programs have sent, but not for what is being made", async () => {
+  test("waits for the bytes that its programs have sent, but not for connections that are being opened", async () => {
     await using scene = await NetworkScene.open();
     await scene.network.drain(60_000);
     const { id, outer } = await scene.connect();
@@ -302,7 +302,7 @@ describe("the end of an instance", () => {
     await drained;
   });
 
-  test("resets what is open or being made, and answers nothing any more", async () => {
+  test("resets open and opening connections, and answers nothing afterwards", async () => {
     const scene = await NetworkScene.open();
     const { id, outer } = await scene.connect();
     scene.gate.held = new Promise(() => undefined);
@@ -326,7 +326,7 @@ describe("the end of an instance", () => {
   });
 });
 
-test("events are one for each host, port and verdict", async () => {
+test("there is one event for each host, port and verdict", async () => {
   await using scene = await NetworkScene.open();
   for (const _ of [1, 2]) {
     await scene.connect();

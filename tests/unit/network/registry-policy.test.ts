@@ -30,12 +30,12 @@ async function allowedAddresses(host: string, hosts: RegistryHosts, addresses: r
   const bare = name.replace(/^\[|\]$/g, "");
   const reach = { forbidden: "registry", except: [], anyAddress: isListed(host, hosts) } as const;
   const judgement = { port: Number(port), reach, own: [], ownPort: 0 };
-  const found = isIP(bare) === 0 ? addresses : [bare];
-  if (found.every((address) => isAllowed(address, judgement))) return found;
+  const resolved = isIP(bare) === 0 ? addresses : [bare];
+  if (resolved.every((address) => isAllowed(address, judgement))) return resolved;
   throw new ApiError("forbidden", "denied");
 }
 
-test("this host and its cloud's metadata are forbidden in every spelling; private addresses of a site are allowed", () => {
+test("forbids this host and its cloud's metadata in every spelling, and allows private addresses of a site", () => {
   const forbidden = ["127.0.0.1", "169.254.1.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "0.0.0.0"];
   const wrapped = forbidden.flatMap((address) => [`::ffff:${address}`, `64:ff9b::${address}`, `64:ff9b:1::${address}`]);
   for (const address of [...forbidden, ...wrapped, "::1", "::", "fe80::1%eth0", "fd00:ec2::254", "fd20:ce::254"]) {
@@ -52,13 +52,13 @@ test("this host and its cloud's metadata are forbidden in every spelling; privat
   }
 });
 
-test("one forbidden address among several forbids the name", async () => {
+test("forbids a name if one of its addresses is forbidden", async () => {
   expect(await code(checkRegistryHost("r.example", none, at("10.0.0.1")))).toBe("accepted");
   expect(await code(checkRegistryHost("r.example", none, at("10.0.0.1", "127.0.0.1")))).toBe("forbidden");
   expect(await code(checkRegistryHost("r.example:5000", none, at("fe80::1")))).toBe("forbidden");
 });
 
-test("literal addresses are not looked up", async () => {
+test("does not look up literal addresses", async () => {
   expect(await code(checkRegistryHost("127.0.0.1:5000", none, never))).toBe("forbidden");
   expect(await code(checkRegistryHost("[::1]:5000", none, never))).toBe("forbidden");
   expect(await code(checkRegistryHost("[::ffff:7f00:1]", none, never))).toBe("forbidden");
@@ -68,7 +68,7 @@ test("literal addresses are not looked up", async () => {
   expect(await code(checkRegistryHost("192.168.7.7:5000", none, never))).toBe("accepted");
 });
 
-test("the operator's list decides; an entry with the port comes first", async () => {
+test("the operator's list decides, and an entry with the port has precedence", async () => {
   const hosts: RegistryHosts = {
     "127.0.0.1:5000": { insecure: true },
     "nas.example": { caFile: "/ca.pem" },
@@ -85,7 +85,7 @@ test("the operator's list decides; an entry with the port comes first", async ()
   expect(await code(checkRegistryHost("constructor:1", none, at("127.0.0.1")))).toBe("forbidden");
 });
 
-test("names are looked up by the gate, and numbers are the addresses that they mean", async () => {
+test("the gate looks up names, and numbers stand for the addresses that they encode", async () => {
   const lookup = (name: string) => {
     if (name === "localhost") return Promise.resolve(["127.0.0.1", "::1"]);
     return Promise.reject(new GateError("no_such_name", "its name does not resolve"));
@@ -112,7 +112,7 @@ test("names are looked up by the gate, and numbers are the addresses that they m
   expect(await code(checkRegistryHost("127.1:5000", none, behindProxy))).toBe("forbidden");
 });
 
-test("connections go to the addresses that were checked", async () => {
+test("connects to the addresses that were checked", async () => {
   const hosts = { "listed.example": {}, "port.example:5000": {}, "denied.example": { allow: false } };
   const allowed = (host: string, ...addresses: string[]) => allowedAddresses(host, hosts, addresses);
   expect(await allowed("r.example:443", "10.0.0.1", "fd00::1")).toEqual(["10.0.0.1", "fd00::1"]);
@@ -124,11 +124,11 @@ test("connections go to the addresses that were checked", async () => {
   expect(await code(allowed("denied.example:5000", "10.0.0.1"))).toBe("forbidden");
   expect(await code(allowed("[::1]:443"))).toBe("forbidden");
   expect(await allowed("[fd00::1]:443")).toEqual(["fd00::1"]);
-  // Whatever a name server answers, an address that cannot be checked is not connected to.
+  // A name server may answer anything: an address that cannot be checked gets no connection.
   expect(await code(allowed("r.example:443", "127.1"))).not.toBe("accepted");
 });
 
-test("an entry without a port opens the ports of its scheme, and no other", async () => {
+test("an entry without a port opens only the ports of its scheme", async () => {
   const hosts: RegistryHosts = {
     localhost: {},
     "plain.lan": { insecure: true },
@@ -142,7 +142,7 @@ test("an entry without a port opens the ports of its scheme, and no other", asyn
       expect(await connect(`${host}:443`, address)).toBe("accepted");
       expect(await connect(`${host}:80`, address)).toBe(host === "plain.lan" ? "accepted" : "forbidden");
       for (const port of [5000, 6379, 8443]) expect(await connect(`${host}:${port}`, address)).toBe("forbidden");
-      // The reference of an import may name any port; that opens none.
+      // The reference of an import may name any port, but that does not open it.
       expect(await code(checkRegistryHost(`${host}:6379`, hosts, at(address)))).toBe("forbidden");
       expect(await code(checkRegistryHost(host, hosts, at(address)))).toBe("accepted");
     }

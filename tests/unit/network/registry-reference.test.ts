@@ -47,11 +47,11 @@ test("a reference without a host is refused with its full spelling, or goes to t
     );
   }
   expect(parseRegistryReference("r.example/x", { defaultRegistry: "other.example" }).host).toBe("r.example");
-  // Image tools take such a host for part of the repository, and connect to another one.
+  // Image tools read such a host as a part of the repository, and connect to another host.
   expect(refusal("app", "nas")).toContain("needs a port");
 });
 
-test("only registries are accepted as sources", () => {
+test("accepts only registries as sources", () => {
   for (const text of [
     "oci:/etc",
     "oci:image:tag",
@@ -73,7 +73,7 @@ test("only registries are accepted as sources", () => {
   }
 });
 
-test("credentials in a reference are refused and not repeated", () => {
+test("refuses credentials in a reference, and does not repeat them", () => {
   for (const text of [
     "user:hunter2@r.example/app",
     "user@r.example:5000/app:1",
@@ -87,7 +87,7 @@ test("credentials in a reference are refused and not repeated", () => {
   }
 });
 
-test("malformed references are refused", () => {
+test("refuses malformed references", () => {
   for (const text of [
     "",
     " r.example/app",
@@ -131,7 +131,7 @@ const hostName = fc.oneof(
 );
 const version = fc.stringMatching(/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}$/);
 
-test("every well-formed reference gives its parts back", () => {
+test("parses every well-formed reference into its parts", () => {
   const path = fc.array(component, { minLength: 1, maxLength: 4 }).map((parts) => parts.join("/"));
   void fc.assert(
     fc.property(hostName, path, fc.option(version), fc.boolean(), (host, repository, tag, pinned) => {
@@ -146,7 +146,7 @@ test("every well-formed reference gives its parts back", () => {
   );
 });
 
-test("any text is either refused with an ApiError, or names a host that image tools recognise as one", () => {
+test("any text is refused with an ApiError, or names a host that image tools recognise as one", () => {
   const noise = fc.string({
     unit: fc.constantFrom(..."aB0.:/@[]-_ \n%éoci:dir:docker://sha256:".split("")),
     maxLength: 60,

@@ -27,13 +27,13 @@ function refusal(body: () => unknown): { readonly message: string; readonly fiel
   throw new Error("it was accepted");
 }
 
-/** A destination as the daemon makes it from what the guest sent. */
+/** A destination as the daemon builds it from the bytes of the guest. */
 function to(text: string): Destination {
   const [, host = "", port = ""] = /^\[?(.*?)\]?:(\d+)$/.exec(text) ?? [];
   return { kind: canonicalAddress(host) === null ? "name" : "address", host, port: Number(port) };
 }
 
-describe("the one spelling of a host", () => {
+describe("the canonical spelling of a host", () => {
   test.each([
     ["Example.ORG", "example.org"],
     ["*.Example.org", "*.example.org"],
@@ -129,7 +129,7 @@ describe("the one spelling of a host", () => {
     expect(message).toContain(reason);
   });
 
-  test("ports are a set in order, and 80 and 443 when there are none", () => {
+  test("ports are sorted and unique, and are 80 and 443 by default", () => {
     const portsOf = (ports: NetworkPorts | undefined) => parseRule("a.example", ports, "f").ports;
     expect(portsOf(undefined)).toEqual([80, 443]);
     expect(portsOf([443, 1, 65_535, 443])).toEqual([1, 443, 65_535]);
@@ -175,7 +175,7 @@ describe("rules as text", () => {
     ["example.org: 80", "the ports"],
     ["example.org:+80", "the ports"],
     ["example.org:8e1", "the ports"],
-    // The last group might be meant as the port.
+    // The last group might be read as the port.
     ["2001:db8::5:5432", "brackets"],
     ["::1", "brackets"],
     ["[example.org]:80", "brackets"],
@@ -191,7 +191,7 @@ describe("rules as text", () => {
     expect(message).toContain(reason);
   });
 
-  test("hosts without ports are for all ports, and * is none", () => {
+  test("hosts without ports are for all ports, and * is not a host", () => {
     expect(parseHostText("*.Lan.example")).toEqual({ host: "*.lan.example", ports: "*" });
     expect(parseHostText("fd00::/8")).toEqual({ host: "fd00::/8", ports: "*" });
     expect(refusal(() => parseHostText("*")).message).toContain("must not be *");
@@ -199,7 +199,7 @@ describe("rules as text", () => {
   });
 });
 
-describe("what a rule allows", () => {
+describe("a rule", () => {
   const allows = (rules: readonly string[], destination: string): boolean =>
     allowsDestination(rules.map(rule), to(destination));
 
@@ -220,13 +220,13 @@ describe("what a rule allows", () => {
     ["[fd00::/8]:1", "[fd12::1]:1", true],
     ["[::/0]:1", "10.0.0.1:1", false],
     ["0.0.0.0/0:1", "[2001:db8::1]:1", false],
-    // Name rules are not about literals, and address rules not about names.
+    // Name rules do not apply to literals, nor address rules to names.
     ["*:*", "93.184.215.14:443", false],
     ["*:*", "[2001:db8::1]:443", false],
     ["0.0.0.0/0:*", "example.org:443", false],
   ])("%s, %s: %p", (text, destination, isAllowed) => expect(allows([text], destination)).toBe(isAllowed));
 
-  test("each rule has its own ports", () => {
+  test("has its own ports", () => {
     const both = ["a.example:80", "*.example:443"];
     expect(["a.example:80", "a.example:443", "b.example:80"].map((each) => allows(both, each))).toEqual([
       true,
@@ -235,7 +235,7 @@ describe("what a rule allows", () => {
     ]);
   });
 
-  // A guest is free to send anything: only the one spelling of a destination is judged, so nothing is read in two ways.
+  // A guest may send anything: only the canonical spelling of a destination is judged, so it has one meaning.
   test.each([
     ["Example.org", "name"],
     ["example.org.", "name"],
@@ -266,13 +266,13 @@ describe("what a rule allows", () => {
     if (kind === "name") expect(allowsName(all, host)).toBe(false);
   });
 
-  test("a port that is none is not allowed", () => {
+  test("does not allow an invalid port", () => {
     for (const port of [0, -1, 65_536, 1.5, Number.NaN]) {
       expect(allowsDestination([rule("example.org:*")], { kind: "name", host: "example.org", port })).toBe(false);
     }
   });
 
-  test("a name exists when any port of it is allowed", () => {
+  test("makes a name exist when any of its ports is allowed", () => {
     expect(allowsName([rule("example.org:22")], "example.org")).toBe(true);
     expect(allowsName([rule("example.org:22")], "www.example.org")).toBe(false);
     expect(allowsName([rule("10.0.0.0/8:*")], "10.0.0.1")).toBe(false);
@@ -310,13 +310,13 @@ describe("the ceiling", () => {
     ["[2001:db8::/33]:*", "[2001:db8:8000::/34]:80", false],
   ])("%s, %s: %p", (ceiling, wish, isCovered) => expect(covers([rule(ceiling)], rule(wish))).toBe(isCovered));
 
-  test("the ports of a rule may be covered by several rules, its hosts by one", () => {
+  test("covers the ports of a rule by several rules, but its hosts only by one", () => {
     expect(covers([rule("*.example:80"), rule("a.example:443")], rule("a.example"))).toBe(true);
     expect(covers([rule("10.0.0.0/9:1"), rule("10.128.0.0/9:1")], rule("10.0.0.0/8:1"))).toBe(false);
     expect(covers([], rule("a.example"))).toBe(false);
   });
 
-  test("a covered rule allows nothing that the ceiling does not allow, whatever they are", () => {
+  test("covers only rules that allow nothing beyond it, for random rules", () => {
     const random = seededRandom(14);
     const pick = <T>(values: readonly T[]): T => values[random.below(values.length)] as T;
     const labels = ["a", "b", "ab", "xn--a", "_b"];
@@ -352,7 +352,7 @@ describe("the ceiling", () => {
     expect(allowed).toBeGreaterThan(1000);
   });
 
-  test("any text is a rule in its one spelling, or refused with the field", () => {
+  test("any text is a rule in its canonical spelling, or is refused with the field", () => {
     const random = seededRandom(41);
     const alphabet = "aB01x.*-_:/[]%@ \n\0üf";
     let accepted = 0;
@@ -373,7 +373,7 @@ describe("the ceiling", () => {
   });
 });
 
-/** The range of a random length around an address. */
+/** A range of random length around an address. */
 function zeroed(address: string, random: ReturnType<typeof seededRandom>): string {
   const isV4 = !address.includes(":");
   const bits = isV4 ? [0, 8, 9, 24, 25, 32] : [0, 7, 8, 32, 33, 48, 128];
@@ -381,7 +381,7 @@ function zeroed(address: string, random: ReturnType<typeof seededRandom>): strin
     try {
       return parseHostText(`${address}/${length}`).host;
     } catch {
-      // The address has bits beyond this length: another one fits.
+      // The address has bits beyond this length, so another length is tried.
     }
   }
   return address;

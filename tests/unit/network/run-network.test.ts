@@ -35,7 +35,7 @@ const ID = "01980000-0000-7000-8000-000000000000" as OperationId;
 const never = new AbortController().signal;
 const REQUEST: NetworkRequest = { allow: [rule("*.example")], tls: "sni", record: false };
 
-/** Runs a command; `play` is the guest from the command's start to its end. */
+/** Runs a command; `play` acts as the guest from the command's start to its end. */
 async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) => Promise<void>) {
   const directory = testDirectory("run-network");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
@@ -97,8 +97,8 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
   await network?.[Symbol.asyncDispose]();
   await events.end();
   using file = EventFile.open(events.path);
-  const told = file === null ? [] : await Array.fromAsync(allEvents(file));
-  const types = told.map(({ type, payload }) => (type === "network" ? `network ${Buffer.from(payload)}` : type));
+  const entries = file === null ? [] : await Array.fromAsync(allEvents(file));
+  const types = entries.map(({ type, payload }) => (type === "network" ? `network ${Buffer.from(payload)}` : type));
   const denied = lines.filter(({ message }) => message === "an instance was denied a connection");
   const exposition = await metrics.registry.render();
   return { guest, error: failed, audit: network?.audit() ?? null, types, lines, denied, gate, exposition };
@@ -106,12 +106,12 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
 
 const openName = (name: string, port = 80) => [packIntegers([16, port], [16, 0]), text(name)];
 
-test("a run gives its guest the network right after the disks, and logs the first of each", async () => {
+test("a run sends its guest the network right after the disks, and logs the first connection to each host", async () => {
   const ended = await run(REQUEST, async (guest) => {
     for (const id of [0, 1]) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName("a.example"));
     for (const id of [2, 3]) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName("a.com", 22));
     await turns();
-    // The programs are killed with the command.
+    // The command's end kills its programs.
     for (const id of [0, 1]) guest.send(AgentFrame.netReset, SESSION_GUEST_BIT + id);
   });
   expect(ended.error).toBeNull();
@@ -133,7 +133,7 @@ test("a run gives its guest the network right after the disks, and logs the firs
   expect(ended.exposition).toContain("coppice_egress_open 0\n");
 });
 
-test("a guest that breaks the rules of its network's frames ends its run, and the audit is kept", async () => {
+test("a guest that breaks the rules of network frames ends its run, and its audit is stored", async () => {
   const ended = await run(REQUEST, async (guest) => {
     guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT, ...openName("a.example"));
     await turns();
@@ -147,7 +147,7 @@ test("a guest that breaks the rules of its network's frames ends its run, and th
   expect(ended.gate.connections.map(({ wasReset }) => wasReset)).toEqual([true]);
 });
 
-test("a run without a network has none, and an agent that opens connections anyway is reported", async () => {
+test("a run without a network opens no connections, and reports an agent that tries to", async () => {
   const ended = await run(null, async (guest) => {
     for (const id of [0, 1]) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName("a.example"));
     guest.send(AgentFrame.resolve, 1, packIntegers([16, 1]), text("a.example"));
@@ -161,7 +161,7 @@ test("a run without a network has none, and an agent that opens connections anyw
   expect(ended.exposition).toContain('coppice_egress_connections_total{verdict="denied"} 2\n');
 });
 
-test("a guest that is denied everything adds a bounded number of lines to the log", async () => {
+test("a guest whose connections are all denied adds a bounded number of lines to the log", async () => {
   const ended = await run(REQUEST, async (guest) => {
     for (let id = 0; id < 300; id++) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + id, ...openName(`h${id}.com`));
     const refusals = () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse);

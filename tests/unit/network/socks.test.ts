@@ -7,7 +7,7 @@ import { ToolNetwork } from "../../../src/system/tool-network.ts";
 const GREETING = Uint8Array.of(5, 1, 0);
 const REQUEST = Uint8Array.of(5, 1, 0, 1, 192, 0, 2, 1, 0, 80);
 
-/** Listens nowhere: the test calls the handlers of the sockets. */
+/** Does not listen: the test calls the handlers of the sockets. */
 class PlayedNetwork extends ToolNetwork {
   handlers: TCPSocketListenOptions<End>["socket"] | null = null;
 
@@ -17,13 +17,13 @@ class PlayedNetwork extends ToolNetwork {
   }
 }
 
-test("data after a client's request closes the connection, and makes no second one", () => {
+test("data after a client's request closes the connection without opening a second one", () => {
   using network = new PlayedNetwork();
-  const asked: string[] = [];
+  const requests: string[] = [];
   using _proxy = openSocksProxy({
     network,
     connect: (host) => {
-      asked.push(host);
+      requests.push(host);
       return new Promise(() => undefined);
     },
     onFailure: () => undefined,
@@ -38,8 +38,8 @@ test("data after a client's request closes the connection, and makes no second o
   } as unknown as Socket<End>;
   network.handlers?.open?.(socket);
   for (const chunk of [GREETING, REQUEST]) network.handlers?.data?.(socket, Buffer.from(chunk));
-  expect([asked, terminated]).toEqual([["192.0.2.1:80"], 0]);
-  // A chunk can still arrive when the socket is paused; an empty one does not change the request.
+  expect([requests, terminated]).toEqual([["192.0.2.1:80"], 0]);
+  // A chunk can still arrive when the socket is paused. An empty one does not change the request.
   network.handlers?.data?.(socket, Buffer.alloc(0));
-  expect([asked, terminated]).toEqual([["192.0.2.1:80"], 1]);
+  expect([requests, terminated]).toEqual([["192.0.2.1:80"], 1]);
 });
