@@ -24,7 +24,7 @@ function worse(before: Row, after: Row, machine = HERE): string[] {
   return regressions([after], release, machine).map(({ name, text }) => `${name}: ${text}`);
 }
 
-test("a row that is worse than the last release by more than a tenth is a defect, although it holds its bar", () => {
+test("a row that is more than a tenth worse than the last release is a defect, even within its bar", () => {
   const now = ratio("spawn", 0.0561);
   expect(now.holds).toBe(true);
   expect(worse(ratio("spawn", 0.05), now)).toEqual(["spawn: 0.0561, 0.05 in 1.0: 1.12 times worse"]);
@@ -32,13 +32,13 @@ test("a row that is worse than the last release by more than a tenth is a defect
   expect(worse(ratio("spawn", 0.05), ratio("spawn", 0.01))).toEqual([]);
 });
 
-test("of a rate, less is worse", () => {
+test("a lower rate is worse", () => {
   const [before, less, more] = [1, 0.85, 1.5].map((value) => ratio("download", value, "atLeast")) as [Row, Row, Row];
   expect(worse(before, less)).toEqual(["download: 0.85, 1 in 1.0: 1.18 times worse"]);
   expect(worse(before, more)).toEqual([]);
 });
 
-test("memory and instructions are compared between machines, a time without a comparison only on one", () => {
+test("compares memory and instructions between machines, but a time without a comparison only on one machine", () => {
   const other = "8 cores, 64 GiB, guests under KVM";
   expect(worse(absolute("idle", 60, "MiB RSS"), absolute("idle", 70, "MiB RSS"), other)).toEqual([
     "idle: 70 MiB RSS, 60 in 1.0: 1.17 times worse",
@@ -47,12 +47,12 @@ test("memory and instructions are compared between machines, a time without a co
   expect(worse(absolute("task", 10, "ms"), absolute("task", 20, "ms"))).toHaveLength(1);
 });
 
-test("a row that the release does not have, or had without a comparison, is not compared", () => {
+test("does not compare a row that the release lacks, or had without a comparison", () => {
   expect(worse(ratio("spawn", 0.01), ratio("start", 2))).toEqual([]);
   expect(worse(absolute("start", 1, "ms"), ratio("start", 2))).toEqual([]);
 });
 
-test("the median of the runs of a release counts", () => {
+test("uses the median of the runs of a release", () => {
   const runs = [0.05, 0.09, 0.06].map((value) => ratio("spawn", value));
   let figures: Figures = { releases: [] };
   for (const row of runs) figures = withRun(figures, { name: "1.0", machine: HERE, rows: [row, ratio("list", 1)] });
@@ -62,13 +62,13 @@ test("the median of the runs of a release counts", () => {
   const release = releaseOf(figures, {});
   expect(release === null ? null : regressions([ratio("spawn", 0.065)], release, HERE)).toEqual([]);
   expect(release === null ? null : regressions([ratio("spawn", 0.067)], release, HERE)).toHaveLength(1);
-  // A part alone leaves the other rows as they are.
+  // A part leaves the other rows as they are.
   const more = withRun(figures, { name: "1.0", machine: HERE, rows: [ratio("spawn", 0.06)] });
   expect(more.releases[0]?.rows["list"]?.values).toHaveLength(3);
   expect(() => withRun(figures, { name: "1.0", machine: "another", rows: [] })).toThrow("another machine");
 });
 
-test("a run is compared with the last release, or with the one that is named, but not with itself", () => {
+test("compares a run with the last release or with a named one, but not with itself", () => {
   let figures: Figures = { releases: [] };
   for (const name of ["1.0", "1.1"]) figures = withRun(figures, { name, machine: HERE, rows: [] });
   expect(releaseOf(figures, {})?.name).toBe("1.1");

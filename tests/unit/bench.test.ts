@@ -3,7 +3,7 @@ import { Ledger } from "../../src/cli/bench/ledger.ts";
 import { missing, rowOf } from "../../src/cli/bench/row.ts";
 import { turnsOf } from "../bench/turns.ts";
 
-test("a ledger prints each line at once, and keeps all of them when a later part fails", () => {
+test("a ledger prints each line at once, and keeps all lines when a later part fails", () => {
   const said: string[] = [];
   const ledger = new Ledger((line) => said.push(line));
   ledger.add(rowOf({ name: "spawn", from: "sent", to: "read", unit: "ms", values: [20], atMost: 5 }));

@@ -104,17 +104,17 @@ test("the errors and scopes are those of the code", () => {
   expect(list.match(/[a-z:]+/g)).toEqual([...SCOPES]);
 });
 
-test("every command that is shown exists", () => {
-  const shown = [...everything.matchAll(/(?:dist\/|^\$ |\$\(|\| |`)coppice ((?:[a-z]+ )?[a-z]+)/gm)].map(
+test("every command in the documents exists", () => {
+  const commands = [...everything.matchAll(/(?:dist\/|^\$ |\$\(|\| |`)coppice ((?:[a-z]+ )?[a-z]+)/gm)].map(
     ([, words = ""]) => words,
   );
   const names = new Set(COMMANDS.flatMap(({ name }) => [name, name.split(" ")[0] ?? ""]));
-  const unknown = shown.filter((words) => !names.has(words) && !names.has(words.split(" ")[0] ?? ""));
-  expect(shown.length).toBeGreaterThan(40);
+  const unknown = commands.filter((words) => !names.has(words) && !names.has(words.split(" ")[0] ?? ""));
+  expect(commands.length).toBeGreaterThan(40);
   expect(unknown).toEqual([]);
 });
 
-test("every file, folder and target that is named exists", () => {
+test("every file, folder and target in the documents exists", () => {
   const makefile = readFileSync(join(ROOT, "Makefile"), "utf8");
   const targets = [...everything.matchAll(/`(?:[A-Z_a-z]+=\S+ )?make ([a-z-]+)/g)].map(([, target = ""]) => target);
   expect(targets.length).toBeGreaterThan(15);
@@ -139,7 +139,7 @@ test("every link leads to an existing page and heading", () => {
   expect(broken).toEqual([]);
 });
 
-test("every page of docs has a row in the README, which can be read in ten minutes", () => {
+test("every page of docs has a row in the README, which takes ten minutes to read", () => {
   const rows = sectionOf("README.md", "Where to read on");
   const names = DOCUMENTS.filter((path) => path.startsWith("docs/"));
   expect(names.filter((path) => !rows.includes(`](${path})`))).toEqual([]);
@@ -148,7 +148,7 @@ test("every page of docs has a row in the README, which can be read in ten minut
 
 test("every block with commands is run by a test", () => {
   for (const { path, text } of pages) {
-    // Programs in TypeScript are of the client's package, whose test compiles its own page and the one that shows it again.
+    // TypeScript programs belong to the client's package, whose test compiles its page and the page that repeats it.
     const unknown = languagesOf(text).filter((language) => !/^(console|sh|json|text|toml|mermaid|ts)$/.test(language));
     expect({ path, unknown }).toEqual({ path, unknown: [] });
   }

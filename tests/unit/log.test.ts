@@ -17,7 +17,7 @@ function capture(options: Partial<LogOptions> = {}) {
 }
 
 describe("json", () => {
-  test("writes one object a line: time, level and message first, then the fields", () => {
+  test("writes one object per line: time, level and message first, then the fields", () => {
     const { log, lines } = capture();
     log.info("operation ended", { status: "SUCCESS", durationMs: 12 });
     expect(lines).toEqual([
@@ -31,13 +31,13 @@ describe("json", () => {
     expect(only()).toEqual({ time: "2026-11-20T10:30:00.000Z", level: "warn", message: "real" });
   });
 
-  test("a message with a newline stays one line", () => {
+  test("a message with a newline stays on one line", () => {
     const { log, lines } = capture();
     log.info('a\n{"level":"error"}');
     expect(lines.join("").match(/\n/g)).toHaveLength(1);
   });
 
-  test("an error shows its chain and its own fields", () => {
+  test("an error is written with its causes and its own fields", () => {
     const { log, only } = capture();
     const cause = Object.assign(new Error("connection refused"), { errno: 111 });
     log.error("import failed", { error: new ApiError("unavailable", "registry is down", { host: "r" }, { cause }) });
@@ -70,14 +70,14 @@ describe("secrets", () => {
     expect([parsed[name], parsed.body[0][name]]).toEqual([REDACTED, REDACTED]);
   });
 
-  test("a web token is masked inside any text, the message included", () => {
+  test("a web token is masked inside any text, including the message", () => {
     const { log, lines } = capture();
     log.error(`bad header: Bearer ${TOKEN}`, { url: `/x?t=${TOKEN}`, error: new Error(TOKEN) });
     expect(lines.join("")).not.toContain(TOKEN);
     expect(lines.join("")).not.toContain("c2lnbmF0dXJl");
   });
 
-  test("booleans about secrets are kept", () => {
+  test("booleans about secrets are written", () => {
     const { log, only } = capture();
     log.info("import", { hadCredentials: true, tokenId: "0197", environment: "x" });
     expect(only()).toMatchObject({ hadCredentials: true, tokenId: "0197", environment: "x" });
@@ -96,11 +96,11 @@ describe("text", () => {
   test("control characters from outside do not reach the terminal", () => {
     const { log, lines } = capture({ format: "text" });
     log.info("said \x1b[2J", { text: "\x1b]0;title\x07\n\u009b31m" });
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what this is about.
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: the test is about control characters.
     expect(lines.join("").slice(0, -1)).not.toMatch(/[\x00-\x1f\x7f-\x9f]/);
   });
 
-  test("uses colours only when asked to", () => {
+  test("uses colours only on request", () => {
     const { log, lines } = capture({ format: "text", color: true });
     log.error("x");
     expect(lines[0]).toContain("\x1b[31mERROR\x1b[0m");

@@ -18,7 +18,7 @@ describe("metrics", () => {
     );
   });
 
-  test("a histogram's buckets are cumulative, its limits inclusive, and the last holds everything", async () => {
+  test("a histogram's buckets are cumulative, their limits are inclusive, and the last one counts all values", async () => {
     const registry = new MetricRegistry();
     const histogram = registry.histogram("h_seconds", "Times.", ["phase"]);
     for (const seconds of [0.001, 0.0011, 0.3, 5000]) histogram.observe({ phase: "x" }, seconds);
@@ -35,7 +35,7 @@ describe("metrics", () => {
     expect(buckets).toEqual([...buckets].sort((a, b) => a - b));
   });
 
-  test("label values beyond a limit become one series", async () => {
+  test("label values beyond the limit become one series", async () => {
     const registry = new MetricRegistry();
     const counter = registry.counter("c_total", "Counts.", ["path"]);
     for (let index = 0; index < 5000; index++) counter.add({ path: `/${index}` });
@@ -44,13 +44,13 @@ describe("metrics", () => {
     expect(value("c_total", { path: "other" })).toBe(4000);
   });
 
-  test("a name can be taken once", async () => {
+  test("a name can be registered once", async () => {
     const registry = new MetricRegistry();
     registry.counter("c_total", "Counts.", []);
     expect(() => registry.gauge("c_total", "Again.", () => [])).toThrow("two metrics");
   });
 
-  test("names end in their unit, and those of counters in _total", async () => {
+  test("names end in their unit, and names of counters in _total", async () => {
     const { registry, requests } = createMetrics();
     requests.add({ method: "GET", route: "/healthz", status: "200" });
     for (const [name, type] of parseExposition(await registry.render()).types) {
@@ -59,7 +59,7 @@ describe("metrics", () => {
     }
   });
 
-  test("laps add up to the time that has passed", async () => {
+  test("laps add up to the elapsed time", async () => {
     const startsAfter = performance.now();
     const laps = new Laps();
     const startsBefore = performance.now();

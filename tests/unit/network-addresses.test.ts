@@ -77,14 +77,14 @@ const PLAIN: Readonly<Record<string, AddressKind>> = {
 };
 
 describe("an IPv4 address", () => {
-  test("has the kind that the table says", () => {
+  test("has its kind of the table", () => {
     for (const [address, kind] of Object.entries(PLAIN))
       expect([address, addressKind(address)]).toEqual([address, kind]);
     for (const address of ["0.0.0.0", "0.1.2.3"]) expect(addressKind(address)).toBe("unspecified");
   });
 
-  test("is public right beside ranges that are not", () => {
-    const beside = ["1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"];
+  test("is public next to ranges that are not", () => {
+    const neighbours = ["1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"];
     const more = ["128.0.0.0", "168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.0", "172.15.255.255"];
     const last = [
       "172.32.0.0",
@@ -95,7 +95,7 @@ describe("an IPv4 address", () => {
       "198.20.0.0",
       "223.255.255.255",
     ];
-    for (const address of [...beside, ...more, ...last])
+    for (const address of [...neighbours, ...more, ...last])
       expect([address, addressKind(address)]).toEqual([address, "public"]);
   });
 });
@@ -112,7 +112,7 @@ describe("an IPv6 address", () => {
   }
 
   for (const [name, embed] of Object.entries(AMBIGUOUS)) {
-    test(`is no more public than the IPv4 address that it may embed: ${name}`, () => {
+    test(`is not more public than the IPv4 address that it may embed: ${name}`, () => {
       for (const [address, kind] of Object.entries(PLAIN)) {
         const wrapped = embed(bytesOf(address));
         expect([wrapped, rank(addressKind(wrapped)) <= rank(kind)]).toEqual([wrapped, true]);
@@ -120,12 +120,12 @@ describe("an IPv6 address", () => {
     });
   }
 
-  test("of a site's NAT64 is public if all addresses that it may embed are", () => {
+  test("of a site's NAT64 is public if all addresses that it may embed are public", () => {
     expect(addressKind("64:ff9b:1::8.8.8.8")).toBe("public");
     expect(addressKind("64:ff9b:1:808:8:800::")).toBe("public");
   });
 
-  test("has the kind that the table says, in every spelling", () => {
+  test("has its kind of the table in every spelling", () => {
     for (const [address, kind] of [
       ["::", "unspecified"],
       ["0:0:0:0:0:0:0:0", "unspecified"],
@@ -167,7 +167,7 @@ describe("an IPv6 address", () => {
   });
 });
 
-test("no address is more public in any form than by itself", () => {
+test("an address is not more public in another form", () => {
   const byte = fc.nat({ max: 255 });
   const embedding = fc.constantFrom(...Object.values(EMBEDDINGS), ...Object.values(AMBIGUOUS));
   void fc.assert(
@@ -178,7 +178,7 @@ test("no address is more public in any form than by itself", () => {
   );
 });
 
-test("other texts have no kind", () => {
+test("texts that are not addresses have no kind", () => {
   for (const text of [
     "",
     "localhost",
@@ -208,14 +208,14 @@ describe("the text of an address", () => {
     "[::1]",
   ])("%s is refused", (text) => expect(() => addressBytes(text)).toThrow(TypeError));
 
-  test("keeps the forms with four decimal numbers apart", () => {
+  test("distinguishes the forms with four decimal numbers", () => {
     const forms = ["::1.2.3.4", "::0:1.2.3.4", "::ffff:1.2.3.4", "64:ff9b::1.2.3.4"];
     expect(forms.map((form) => addressText(addressBytes(form)))).toEqual([
       ...["::102:304", "::102:304", "::ffff:102:304", "64:ff9b::102:304"],
     ]);
   });
 
-  test("names a range of one address: that of IPv4 also in the form of IPv6", () => {
+  test("names a range of one address, an IPv4 address also in the form of IPv6", () => {
     const targets = ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "::1"];
     expect(targets.map((address) => isInRange(address, "::ffff:a00:1"))).toEqual([true, true, false, false]);
   });

@@ -5,7 +5,7 @@ import { OperationChanges } from "../../src/supervisor/operations/changes.ts";
 import { OperationLog } from "../../src/supervisor/operations/operation-log.ts";
 
 describe("the log of operations", () => {
-  test("keeps entries that name an operation, and passes all entries on", () => {
+  test("stores entries that name an operation, and passes all entries on", () => {
     const written: string[] = [];
     const kept = new OperationLog(() => 5);
     const base = createLog({ level: "info", format: "json", write: (line) => void written.push(line), clock: () => 0 });
@@ -23,7 +23,7 @@ describe("the log of operations", () => {
     expect(kept.lines("c")).toEqual([]);
   });
 
-  test("forgets the oldest operation, and limits the entries of each", () => {
+  test("drops the oldest operation, and limits the entries of each", () => {
     const kept = new OperationLog(() => 0);
     const log = kept.listenTo(createLog({ level: "error", format: "json", write: () => undefined }));
     for (let index = 0; index < 2001; index++) log.info("x", { operation: String(index) });
@@ -34,7 +34,7 @@ describe("the log of operations", () => {
     expect(kept.lines("2000").at(-1)?.message).toHaveLength(1000);
   });
 
-  test("keeps the entries of an operation that runs, and forgets it like others when it has ended", () => {
+  test("keeps the entries of a running operation, and drops them like others when it has ended", () => {
     const kept = new OperationLog(() => 0);
     const log = kept.listenTo(createLog({ level: "error", format: "json", write: () => undefined }));
     const events = new OperationChanges(log);

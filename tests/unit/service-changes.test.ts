@@ -10,13 +10,13 @@ import { addExecuting, alice, testDatabase } from "../support/database.ts";
 
 const someId = () => Bun.randomUUIDv7() as ImageId;
 
-test("a row that was read before a resync does not come after it", async () => {
+test("a row that was read before a resync is not sent after it", async () => {
   const { db } = testDatabase();
   const id = Bun.randomUUIDv7() as OperationId;
   addExecuting(db, { id });
   const changes = new AccountChanges();
   let readsCount = 0;
-  /** Tells of more than is kept while the row of the operation is on its way to the streams. */
+  /** Announces more changes than are stored, while the row of the operation is on its way to the streams. */
   const watched = {
     get orm() {
       readsCount += 1;

@@ -4,7 +4,7 @@ import { branchUseCases } from "../../src/service/branches/use-cases.ts";
 import type { ServiceParts } from "../../src/service/parts.ts";
 import { alice, bob, importImage, testDatabase } from "../support/database.ts";
 
-test("many previews of one account do not come before the one of another", async () => {
+test("many previews of one account do not delay the preview of another", async () => {
   const { db } = testDatabase();
   const { previewDeletion } = branchUseCases({ db } as unknown as ServiceParts);
   const order: AccountId[] = [];

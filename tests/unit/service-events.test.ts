@@ -13,7 +13,7 @@ import { testDirectory } from "../support/images/layer-files.ts";
 
 const EVENTS_COUNT = 10_000;
 
-test("a client that has left ends the search of a long log for what is not in it", async () => {
+test("the departure of a client ends the search of a long log for a missing event", async () => {
   const layout = dataLayout(testDirectory("service-events"));
   await layout.ensure();
   const eventLogs = new EventLogs(layout, new Accounts(), wallClock());
@@ -31,9 +31,9 @@ test("a client that has left ends the search of a long log for what is not in it
     { id, status: "EXECUTING" } as OperationRow,
     request,
   );
-  const found = events.next();
+  const next = events.next();
   left.abort(new Error("left"));
-  expect(await throwing(found)).toThrow("left");
+  expect(await throwing(next)).toThrow("left");
   events[Symbol.dispose]();
   log[Symbol.dispose]();
   expect(eventLogs.counts).toEqual({ feeds: 0, readers: 0 });

@@ -4,7 +4,7 @@ import type { OperationId } from "../../src/domain/ids.ts";
 import { pacedRequestLines, REQUESTS_COUNT } from "../../src/service/request-lines.ts";
 import { alice, testDatabase } from "../support/database.ts";
 
-test("requests are read a few in a turn of the event loop", async () => {
+test("a few requests are read in each turn of the event loop", async () => {
   const { db } = testDatabase();
   const ids = Array.from({ length: 5 * REQUESTS_COUNT }, (_, n) => {
     const id = Bun.randomUUIDv7() as OperationId;

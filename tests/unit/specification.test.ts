@@ -5,14 +5,14 @@ import { allCoveringTests, coveringTests, specificationTables } from "../support
 const ids = SPECIFICATION.flatMap(({ rows }) => Object.keys(rows));
 const tests = allCoveringTests();
 
-test("every row of the specification has a test, and an id of its own", () => {
+test("every row of the specification has a test and a unique id", () => {
   const covered = new Set(tests.flatMap(({ rows }) => rows));
   expect(ids.filter((id) => !covered.has(id))).toEqual([]);
   expect(ids.length).toBeGreaterThan(80);
   expect([...new Set(ids)]).toEqual(ids);
 });
 
-test("every row that a test names exists, and every such comment is above a test", () => {
+test("every row in a comment of a test exists, and every such comment is above a test", () => {
   const places = tests.map(({ path, line, ...test }) => ({ place: `${path}:${line}`, ...test }));
   const unknown = places.flatMap(({ place, rows }) =>
     rows.filter((id) => !ids.includes(id)).map((id) => `${place}: ${id}`),
@@ -21,7 +21,7 @@ test("every row that a test names exists, and every such comment is above a test
   expect(places.filter(({ title }) => title === null)).toEqual([]);
 });
 
-/** In pieces, so that this file names no rows itself. */
+/** Written in parts, so that this file itself names no rows. */
 const TAG = ["//", "spec:"].join(" ");
 
 test("titles are found in every form of a test", () => {

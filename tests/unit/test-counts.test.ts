@@ -17,7 +17,7 @@ tests/a.test.ts:
 Ran 18 tests across 1 file. [320.00ms]
 `;
 
-test("counts come from the closing lines", () => {
+test("reads the counts from the closing lines", () => {
   expect(countTests(CLOSING)).toEqual({
     passed: 12,
     failed: 3,
@@ -36,7 +36,7 @@ test("colours and the dotted reporter do not matter", () => {
   expect(countTests("4 pass\n1 fail\n")).toMatchObject({ passed: 4, failed: 1 });
 });
 
-test("lines that a test prints are not counted", () => {
+test("does not count lines that a test prints", () => {
   expect(countTests("it printed: 99 pass\n99 passengers\n 1 pass\n 0 fail\n")).toMatchObject({ passed: 1, failed: 0 });
 });
 
@@ -44,7 +44,7 @@ test("an interrupted run has no counts", () => {
   expect(countTests("bun test v1.4.4\n(pass) adds\n")).toEqual({ passed: 0, failed: 0, skipped: [], failures: [] });
 });
 
-test("a failure is named once, with its error", () => {
+test("lists a failure once, with its error", () => {
   const output = [
     "error: of a test that passed all the same",
     "(pass) adds [0.10ms]",
