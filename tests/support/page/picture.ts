@@ -1,16 +1,16 @@
 /**
  * Makes the picture of the README: the branches of an image on the page.
- * Usage: COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/demo/picture.ts   (writes docs/page.png)
+ * Usage: COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/support/page/picture.ts   (writes docs/page.png)
  */
 import { resolve } from "node:path";
-import { Appliance } from "../support/appliance/appliance.ts";
-import { pushBusybox } from "../support/images/images.ts";
-import { Registry } from "../support/images/registry.ts";
-import { PageBrowser } from "../support/page/browser.ts";
-import { signIn } from "../support/page/scene.ts";
-import { settled } from "../support/page/views.ts";
+import { Appliance } from "../appliance/appliance.ts";
+import { pushBusybox } from "../images/images.ts";
+import { Registry } from "../images/registry.ts";
+import { PageBrowser } from "./browser.ts";
+import { signIn } from "./scene.ts";
+import { settled } from "./views.ts";
 
-const PICTURE = resolve(import.meta.dir, "../../docs/page.png");
+const PICTURE = resolve(import.meta.dir, "../../../docs/page.png");
 
 await using registry = await Registry.start();
 // The commands only run a shell, which the mirror serves under the public name of an image that has one.
