@@ -1,7 +1,7 @@
 import { Elysia } from "elysia";
-import { YieldingTurns } from "../system/yielding-turns.ts";
 import { accessPlugin } from "./access.ts";
 import { answersPlugin } from "./answers.ts";
+import { Arrivals } from "./arrivals.ts";
 import { authenticate } from "./auth.ts";
 import { BodyRooms } from "./body/room.ts";
 import { CONTREE_ERRORS } from "./contree/errors.ts";
@@ -13,7 +13,7 @@ import { mcpPlugin } from "./mcp/plugin.ts";
 import { openApiPlugin } from "./openapi/openapi.ts";
 import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
-import { RequestTracker } from "./request-tracker.ts";
+import { type RequestState, RequestTracker } from "./request-tracker.ts";
 import { describe, type ServedRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
@@ -66,8 +66,15 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
   let serverOf = (): Handshake["server"] => null;
-  /** Bun hands over all requests that have arrived, which may be hundreds, in one turn of the event loop. */
-  const arrivals = new YieldingTurns();
+  const arrivals = new Arrivals();
+  /** Proves the caller of a request, and returns the path of the route that answers. */
+  const proven = async (request: Request, state: RequestState, isOfPage: boolean): Promise<string> => {
+    if (isOfPage && gate !== null) return await gate.admit(request, state);
+    if (GUARDED_PREFIXES.some((prefix) => isBelow(prefix, state.path))) {
+      Object.assign(state, await authenticate(request, verifyToken));
+    }
+    return state.path;
+  };
   const app = new Elysia({
     // A path with and one without a trailing slash are different routes, which Bun's router cannot tell apart.
     strictPath: true,
@@ -81,14 +88,8 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
       unread(async (context: { readonly request: Request }) => {
         const { request } = context;
         const state = requests.of(request);
-        // The account is not known yet: tokens and sessions take turns, so that the requests of one hold up no other.
-        const turn = arrivals.take(request.headers.get("authorization") ?? request.headers.get("cookie"));
-        if (turn !== undefined) await turn;
         const isOfPage = gate !== null && isBelow(WEB_API_PREFIX, state.path);
-        const path = isOfPage ? await gate.admit(request, state) : state.path;
-        if (!isOfPage && GUARDED_PREFIXES.some((prefix) => isBelow(prefix, path))) {
-          Object.assign(state, await authenticate(request, verifyToken));
-        }
+        const path = await arrivals.admit(request, state, () => proven(request, state, isOfPage));
         const isReadRight = !isOfPage && request.method !== "HEAD" && elysiaPathOf(request.url) === path;
         if (isReadRight && !table.isShadowed(request.method, path)) return undefined;
         const match = table.find(request.method, path);

@@ -12,7 +12,7 @@ const COLLECT_IDLE_BYTES_MIN = 1_048_576;
 const COLLECT_IDLE_MS = 1000;
 
 /** Bun buffers about this much of a body that is not being read, in `bytes`; the rest stays in the connection. */
-const BUFFERED_BYTES_MAX = 1_048_576;
+export const BUFFERED_BYTES_MAX = 1_048_576;
 
 /**
  * Bounds the memory of bodies, from their first byte until their request is done, whatever the number of requests and

@@ -1,0 +1,58 @@
+import { expect, test } from "bun:test";
+import { Arrivals } from "../../../src/api/arrivals.ts";
+import type { Principal } from "../../../src/service/parts.ts";
+import { failureOf } from "../../support/failures.ts";
+
+const MIB = 1_048_576;
+const principal = { accountId: "a" } as unknown as Principal;
+
+/** Requests with bodies of a MiB, whose proofs the test gives. */
+function scene() {
+  const arrivals = new Arrivals();
+  const proof = Promise.withResolvers<void>();
+  const send = (
+    authorization: string | null,
+    headers: Readonly<Record<string, string>> = { "content-length": `${MIB}` },
+  ) => {
+    const all = { ...headers, ...(authorization === null ? {} : { authorization }) };
+    return new Request("http://a.example/", { method: "POST", headers: all });
+  };
+  const waits = (request: Request) => arrivals.admit(request, { principal: null }, () => proof.promise);
+  const proves = (request: Request) => arrivals.admit(request, { principal }, async () => "proven");
+  return { arrivals, proof, send, waits, proves };
+}
+
+test("bodies without a proven caller are refused before they fill the memory, whatever their credentials", async () => {
+  const { proof, send, waits, proves } = scene();
+  expect(await proves(send("Bearer good"))).toBe("proven");
+  const waiting: Promise<unknown>[] = [];
+  const refused: unknown[] = [];
+  for (let count = 0; count < 1000; count++) {
+    const headers = count % 2 === 0 ? { "content-length": "100000000" } : { "transfer-encoding": "chunked" };
+    const wait = waits(send(count % 3 === 0 ? null : `Bearer ${count}`, headers));
+    waiting.push(wait.catch((error: unknown) => refused.push(error)));
+  }
+  for (let turn = 0; turn < 10; turn++) await Promise.resolve();
+  expect(1000 - refused.length).toBeLessThanOrEqual(128);
+  expect(refused[0]).toMatchObject({ code: "too_many_requests", details: { retry_after_seconds: 1 } });
+  expect(await failureOf(waits(send("Bearer new")))).toMatchObject({ code: "too_many_requests" });
+  // A request without a body waits for its turn only, and whoever was proven lately has a share of their own.
+  const bare = waits(send(null, {}));
+  const known = proves(send("Bearer good"));
+  proof.resolve();
+  await Promise.all([...waiting, bare]);
+  expect(await known).toBe("proven");
+});
+
+test("what a body took is given back when its caller is known, or is not", async () => {
+  const { arrivals, send, proves } = scene();
+  const failing = async () => {
+    throw new Error("no");
+  };
+  for (let count = 0; count < 1000; count++) {
+    expect(await failureOf(arrivals.admit(send("Bearer bad"), { principal: null }, failing))).toMatchObject({
+      message: "no",
+    });
+    expect(await proves(send("Bearer good"))).toBe("proven");
+  }
+});
