@@ -115,8 +115,7 @@ test("marks without number stay few at each character, so that the screen is dra
   const { page } = tab;
   await openShell(page);
   // 20,480 marks in one write: thousands of small ones take an emulated guest longer than a shell is given.
-  const marks = (mark: string) =>
-    `awk 'BEGIN { m = "${mark.repeat(5)}"; while (n++ < 12) m = m m; print "a" m "b" }'`;
+  const marks = (mark: string) => `awk 'BEGIN { m = "${mark.repeat(5)}"; while (n++ < 12) m = m m; print "a" m "b" }'`;
   await typeUntil(page, `clear; ${marks("\\314\\201")}; echo done`, () => isShown(page, "done"));
   expect(await rows(page)).toContain(`a${"\u0301".repeat(16)}b`);
   // A sequence between two marks makes xterm.js give each a cell of its own.

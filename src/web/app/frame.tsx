@@ -47,7 +47,7 @@ export function Frame({ children }: { readonly children: ComponentChildren }) {
             <PlaceLink key={destination.href} {...destination} />
           ))}
         </nav>
-        <div class="bar-end row gap-1">
+        <div class="bar-end push row gap-1">
           <span class="bar-help">
             <IconButton icon="help" label="Keyboard shortcuts" onClick={() => setHelpOpen(true)} />
           </span>
@@ -70,7 +70,7 @@ function PlaceLink({ label, href, icon, keys, paths }: Destination) {
   };
   return (
     <Link
-      class="bar-place relative row gap-2 medium muted"
+      class="bar-place relative row gap-2 medium quiet"
       href={href}
       aria-current={paths.test(path) ? "page" : undefined}
       onPointerEnter={prepare}
@@ -107,7 +107,7 @@ function AccountMenu({ onHelp }: { readonly onHelp: () => void }) {
     <Menu label="Account" items={items}>
       <Icon name="person" />
       <span class="visually-hidden">Account</span>
-      <span class="bar-account nowrap">{printable(account)}</span>
+      <span class="bar-account ellipsis">{printable(account)}</span>
       <Icon name="down" />
     </Menu>
   );
@@ -144,7 +144,7 @@ function Main({ children }: { readonly children: ComponentChildren }) {
     main.current?.focus({ preventScroll: true });
   }, [path]);
   return (
-    <main ref={main} class="main" id="main" tabIndex={-1}>
+    <main ref={main} class="main stack fill gap-5 shrink" id="main" tabIndex={-1}>
       {children}
     </main>
   );

@@ -46,9 +46,9 @@ function KeyList(props: {
       <h3>{props.name}</h3>
       <dl class="key-list">
         {props.keys.map(({ keys, text }) => (
-          <div key={keys}>
+          <div key={keys} class="row between gap-4">
             <dt>{text}</dt>
-            <dd>
+            <dd class="flex gap-1">
               {keys.split(" ").map((key) => (
                 <kbd key={key}>{key}</kbd>
               ))}

@@ -58,7 +58,7 @@ export function SignIn({ hasEnded }: { readonly hasEnded: boolean }) {
         </Button>
       </form>
       <section class="sign-in-help stack gap-2">
-        <h2>No token yet?</h2>
+        <h2 class="text-size">No token yet?</h2>
         <p class="muted">Create one on the host of the appliance, as root:</p>
         <CommandLine text="coppice token create --account NAME" />
       </section>

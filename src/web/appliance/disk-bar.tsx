@@ -31,25 +31,25 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
       <dl class="appliance-legend">
         {pieces.map(({ id, label, bytes, note }) => (
           <div key={id}>
-            <dt>
+            <dt class="row gap-2 muted small">
               <span class={`appliance-swatch appliance-bar-${id}`} aria-hidden="true" />
               {label}
             </dt>
-            <dd>
+            <dd class="medium">
               <Bytes value={bytes} />
               {note === undefined ? null : <span class="muted small block">{note}</span>}
             </dd>
           </div>
         ))}
       </dl>
-      <p class={isFull ? "appliance-warning flex items-start gap-2" : "muted"}>
+      <p class={isFull ? "appliance-warning prose warning flex items-start gap-2" : "muted"}>
         {isFull ? <Icon name="warning" /> : null}
         {isFull
           ? `Less than ${bytesText(reserve)} is free: no new work is accepted, and the run that writes most is ended.`
           : `No new work is accepted when less than ${bytesText(reserve)} is free.`}
       </p>
       {disk.files === undefined || disk.files.free >= disk.files.reserve ? null : (
-        <p class="appliance-warning flex items-start gap-2">
+        <p class="appliance-warning prose warning flex items-start gap-2">
           <Icon name="warning" />
           The file system has nearly no room for more files (inodes): no new work is accepted.
         </p>

@@ -79,12 +79,12 @@ function Findings() {
 function FindingItem({ name, state, summary, meaning, fix, word }: Finding & { readonly word: string }) {
   return (
     <li class={`appliance-finding appliance-finding-${state}`}>
-      <span class="appliance-finding-mark">
+      <span class="appliance-finding-mark muted">
         <Icon name={state === "ok" ? "check" : "warning"} />
         <span class="visually-hidden">{word}:</span>
       </span>
       <h3>{name}</h3>
-      <div class="appliance-finding-text">
+      <div class="appliance-finding-text prose stack gap-1 shrink anywhere">
         {/* It may hold what a program of the host said. */}
         <p>
           <GuestText text={summary.replaceAll(/\s*\n\s*/g, " ")} isLong />

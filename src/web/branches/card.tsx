@@ -61,8 +61,8 @@ function ImageContent({ image, search }: { readonly image: ImageNode; readonly s
         <Highlighted text={nameOf(image)} search={search} isMono={image.tag === null} />
       </span>
       <Age class="branches-age" at={image.createdAt} />
-      <span class="branches-command nowrap shrink muted">
-        {failure === null ? null : <span class="branches-failure rigid medium">{failure}</span>}
+      <span class="branches-command row nowrap shrink muted">
+        {failure === null ? null : <span class="warning rigid medium">{failure}</span>}
         {image.command === null ? (
           <span class="branches-about">{kindLabel(image.origin)}</span>
         ) : (
@@ -85,7 +85,7 @@ function RunContent({ run, search }: { readonly run: RunRow; readonly search: Se
         {runName(run)}
       </span>
       {isLive ? <Clock since={run.since} isGrowing={run.state === "running"} /> : null}
-      <span class="branches-command nowrap shrink muted">
+      <span class="branches-command row nowrap shrink muted">
         {run.command === null ? null : <Highlighted text={run.command} search={search} isMono />}
       </span>
     </>
@@ -124,7 +124,7 @@ function FoldContent({ item }: { readonly item: Extract<Item, { readonly kind: "
   return (
     <>
       <span class="branches-name row nowrap shrink">{titleOf(item)}</span>
-      <span class="branches-command nowrap shrink muted branches-about">{about.join(" · ")}</span>
+      <span class="branches-command row nowrap shrink muted branches-about">{about.join(" · ")}</span>
     </>
   );
 }

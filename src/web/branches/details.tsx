@@ -59,8 +59,8 @@ export function Details({ item, actions, onReveal }: DetailsProps) {
 
 function Fact({ name, children }: { readonly name: string; readonly children: ComponentChildren }) {
   return (
-    <div>
-      <dt>{name}</dt>
+    <div class="baseline between flex gap-3">
+      <dt class="muted">{name}</dt>
       <dd>{children}</dd>
     </div>
   );
@@ -77,7 +77,7 @@ function Command({ text }: { readonly text: string }) {
 function ImageDetails({ image, actions, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
   return (
     <>
-      <h2 class="branches-details-name">
+      <h2 class="ellipsis">
         <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} hasTitle />
       </h2>
       <div class="branches-id muted small">
@@ -116,7 +116,7 @@ function Way({ image, onReveal }: { readonly image: ImageNode; readonly onReveal
       <h3>From</h3>
       <ul>
         {names.map(({ ancestor, steps }) => (
-          <li key={ancestor.id}>
+          <li key={ancestor.id} class="baseline between flex gap-3">
             <button type="button" class="text-button" onClick={() => onReveal(ancestor.id)}>
               <GuestText text={ancestor.tag ?? shortId(ancestor.id)} isMono={ancestor.tag === null} />
             </button>

@@ -75,7 +75,7 @@ export function Toolbar({ view, loaded, onHit, onNewest, onZoom, onFit }: Toolba
         {isWhole ? "Fold" : "Unfold all"}
       </Button>
       {view.isList ? null : (
-        <span class="branches-zoom">
+        <span class="branches-zoom flex">
           <IconButton icon="minus" label="Zoom out" onClick={() => onZoom(false)} />
           <IconButton icon="plus" label="Zoom in" onClick={() => onZoom(true)} />
           <IconButton icon="fit" label="Fit the tree into the window" onClick={onFit} />
@@ -124,7 +124,7 @@ function Search({ view, drawing, onHit }: SearchProps) {
         {drawing.search === null ? "" : foundText(drawing.hits)}
       </span>
       {drawing.search === null || drawing.hits === 0 ? null : (
-        <span class="branches-steps">
+        <span class="flex">
           <IconButton icon="up" label="Previous one found" onClick={() => onHit(true)} />
           <IconButton icon="down" label="Next one found" onClick={() => onHit(false)} />
         </span>

@@ -38,7 +38,7 @@ export function View() {
   ) : null;
   return (
     <>
-      <div class="full branches">
+      <div class="full branches stack fill gap-4 shrink">
         <PageHeader
           heading="Branches"
           about={<Summary drawing={drawing} onOlder={loaded.loadOlder} />}
@@ -102,7 +102,7 @@ function Forest({ loaded, view }: ForestProps) {
       <FocusNote drawing={drawing} focusId={view.focusId} onEnd={() => actions.onFocus(null)} />
       {active === undefined ? <MissingNote drawing={drawing} id={view.namedId} onEnd={items.deselect} /> : null}
       <div class="branches-body fill relative">
-        <div class="branches-panes flex">
+        <div class="branches-panes cover flex">
           {drawing.isThere ? null : <Skeleton class="branches-skeleton" lines={9} label="Loading the branches" />}
           {view.isList ? <ListView {...form} /> : <TreeView {...form} control={control} />}
           {active === undefined ? null : (

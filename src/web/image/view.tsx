@@ -75,7 +75,7 @@ function Image({ link }: { readonly link: ImageLink }) {
     );
   }
   return (
-    <div class="image">
+    <div class="image stack gap-4 shrink">
       <PageHeader
         heading={<GuestText text={name} />}
         title={name}

@@ -73,7 +73,7 @@ export function OperationList({ none }: { readonly none: ComponentChildren }) {
         <Select label="Kind" value={kind ?? ""} choices={KINDS} onValue={(next) => filter({ kind: next })} />
         <Select label="Started" value={since ?? ""} choices={TIMES} onValue={(next) => filter({ since: next })} />
         {isFiltered ? (
-          <Link class="filters-clear" href={path}>
+          <Link class="filters-clear inline-row" href={path}>
             Clear
           </Link>
         ) : null}

@@ -17,9 +17,9 @@ export function Breadcrumbs({
 }) {
   return (
     <nav class="breadcrumbs" aria-label={label}>
-      <ol>
+      <ol class="row wrap gap-2 small muted">
         {crumbs.map(({ label: text, href }, index) => (
-          <li key={index}>
+          <li key={index} class="row gap-2 shrink">
             {href === undefined ? <span aria-current="page">{text}</span> : <Link href={href}>{text}</Link>}
           </li>
         ))}

@@ -29,7 +29,7 @@ export function CopyButton({ text, label = "Copy" }: CopyButtonProps) {
 /** An id in full, which a narrow place cuts, and a button that copies all of it. */
 export function Identifier({ id }: { readonly id: string }) {
   return (
-    <span class="identifier shrink">
+    <span class="identifier inline-row shrink">
       <code title={id}>{id}</code>
       <CopyButton text={id} label="Copy the id" />
     </span>

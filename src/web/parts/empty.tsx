@@ -14,8 +14,8 @@ export interface EmptyProps {
 export function Empty({ title, text, command, action }: EmptyProps) {
   return (
     <div class="empty stack items-start gap-3">
-      <p class="empty-title strong">{title}</p>
-      {text === undefined ? null : <p class="empty-text muted">{text}</p>}
+      <p class="large strong">{title}</p>
+      {text === undefined ? null : <p class="prose muted">{text}</p>}
       {command === undefined ? null : <CommandLine text={command} />}
       {action === undefined ? null : <div class="empty-action">{action}</div>}
     </div>

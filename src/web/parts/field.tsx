@@ -25,7 +25,7 @@ function Labelling(props: Labelled & { readonly id: string; readonly children: C
       </label>
       {children}
       {problem === undefined || problem === "" ? null : (
-        <p class="field-problem" id={`${id}-problem`}>
+        <p class="field-problem danger small" id={`${id}-problem`}>
           {problem}
         </p>
       )}

@@ -15,9 +15,9 @@ export function Figure({ label, value, note }: FigureProps) {
   return (
     <div class="figure">
       <dt class="muted small">{label}</dt>
-      <dd class="figure-value medium tabular">
+      <dd class="large medium tabular">
         {value}
-        {note === undefined ? null : <span class="figure-note muted small">{note}</span>}
+        {note === undefined ? null : <span class="figure-note block muted small">{note}</span>}
       </dd>
     </div>
   );

@@ -15,7 +15,7 @@ export interface ProblemNoteProps {
 export function ProblemNote({ problem, title, onRetry }: ProblemNoteProps) {
   const help = helpFor(problem);
   return (
-    <div class="problem" role="alert">
+    <div class="problem flex items-start gap-3" role="alert">
       <Icon name="warning" />
       <div class="fill shrink">
         {title === undefined ? null : <p class="strong">{title}</p>}

@@ -16,7 +16,7 @@ export function Segments<Value extends string>({ label, value, choices, onValue 
         <button
           key={choice.value}
           type="button"
-          class="segment medium muted"
+          class="segment medium quiet"
           aria-pressed={choice.value === value}
           onClick={() => onValue(choice.value)}
         >

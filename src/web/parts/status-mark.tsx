@@ -38,7 +38,7 @@ interface StatusLabel {
 export function StatusMark({ isBrief, ...props }: StatusProps) {
   const { mark, tone, text } = statusLabel(props);
   return (
-    <span class={classes("status", `status-${tone}`)} title={isBrief === true ? text : undefined}>
+    <span class={classes("status", tone === "neutral" ? "muted" : tone)} title={isBrief === true ? text : undefined}>
       <svg class="status-mark" viewBox="0 0 12 12" aria-hidden="true">
         <path d={MARKS[mark]} class={mark === "running" || mark === "failed" ? "status-filled" : undefined} />
       </svg>

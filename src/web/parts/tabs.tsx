@@ -33,7 +33,7 @@ export function Tabs({ label, tabs, current }: TabsProps) {
       {tabs.map(({ id, label: text, count, href }) => (
         <Link
           key={id}
-          class="tab gap-2 rigid nowrap medium relative muted"
+          class="tab inline-row gap-2 rigid nowrap medium relative quiet"
           href={href}
           aria-current={id === current ? "page" : undefined}
         >

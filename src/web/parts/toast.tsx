@@ -38,7 +38,7 @@ export function Toasts() {
   return (
     <div class="toasts stack gap-2" role="status" aria-live="polite">
       {visible.map(({ id, text, isProblem }) => (
-        <div key={id} class={classes("toast flex items-start between gap-2", isProblem && "toast-problem")}>
+        <div key={id} class={classes("toast flex items-start between gap-2", isProblem && "danger")}>
           <p>{text}</p>
           <IconButton icon="close" label="Close the note" onClick={() => close(id)} />
         </div>

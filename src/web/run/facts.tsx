@@ -34,8 +34,8 @@ export function Facts({ operation, asked, feed, usage }: FactsProps) {
   return (
     <>
       {failure === null ? null : <ProblemNote problem={failure} title={`${kindLabel(operation.kind)} failed`} />}
-      {command?.oom_killed === true ? <p class="run-note">The sandbox ran out of memory.</p> : null}
-      {command?.timed_out === true ? <p class="run-note">The time limit ended the command.</p> : null}
+      {command?.oom_killed === true ? <p class="prose muted">The sandbox ran out of memory.</p> : null}
+      {command?.timed_out === true ? <p class="prose muted">The time limit ended the command.</p> : null}
       <dl class="figures flex wrap run-figures">
         <Figure label="Started" value={<Age at={operation.created_at} />} note={waitedNote(operation)} />
         <Figure
@@ -66,7 +66,7 @@ export function Facts({ operation, asked, feed, usage }: FactsProps) {
         {image === undefined ? null : <Figure label="Result" value={<ImageLink id={image} tag={result?.tag} />} />}
       </dl>
       {asked?.tag === undefined || hasEnded(operation) ? null : (
-        <p class="run-note">
+        <p class="prose muted">
           The image of the result will get the tag <GuestText text={asked.tag} isMono />.
         </p>
       )}

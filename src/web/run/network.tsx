@@ -52,7 +52,7 @@ function Rules({ network }: { readonly network: Exclude<AskedInstance["network"]
   if (network.record === true) return <p>It may reach what the operator allows, and what it reaches is recorded.</p>;
   return (
     <div>
-      <h2 class="run-subhead row gap-2 strong">Rules</h2>
+      <h2 class="row gap-2 text-size strong">Rules</h2>
       <ul class="run-rules">
         {(network.allow ?? []).map((rule) => (
           <li key={ruleText(rule)}>
@@ -68,7 +68,7 @@ function Policy({ rules }: { readonly rules: readonly string[] }) {
   const text = rules.join("\n");
   return (
     <div>
-      <h2 class="run-subhead row gap-2 strong">
+      <h2 class="row gap-2 text-size strong">
         Rules that would have been enough <CopyButton text={text} label="Copy the rules" />
       </h2>
       <ul class="run-rules">

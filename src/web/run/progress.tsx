@@ -18,7 +18,7 @@ export function ProgressPanel({ operation, feed }: { readonly operation: Operati
   if (steps.length === 0) return isOver ? null : <p class="muted">Not started yet.</p>;
   return (
     <section class="stack gap-3 shrink" aria-label="Progress">
-      <h2 class="run-subhead row gap-2 strong">Progress</h2>
+      <h2 class="row gap-2 text-size strong">Progress</h2>
       <ol class="run-steps stack gap-2" aria-live="polite" aria-relevant="additions">
         {steps.map(({ step, pulledBytes, sizeBytes }, index) => {
           const isLast = index === steps.length - 1 && !isOver;

@@ -147,7 +147,7 @@ function Surface(props: SurfaceProps) {
     <div class="branches-stage relative fill shrink">
       <div
         ref={element}
-        class={classes("branches-tree", pointer.isPanning && "branches-panning")}
+        class={classes("branches-tree cover", pointer.isPanning && "branches-panning")}
         role="tree"
         aria-label="Branches"
         tabIndex={0}
@@ -155,7 +155,7 @@ function Surface(props: SurfaceProps) {
         onKeyDown={props.onKeyDown}
         {...pointer.handlers}
       >
-        <canvas ref={canvas} class="branches-canvas" />
+        <canvas ref={canvas} class="branches-canvas cover" />
         <div
           class={classes("branches-cards", cards === null && "branches-cards-small")}
           role="presentation"

@@ -43,7 +43,7 @@ export function BasePicker({ link }: { readonly link: ImageLink }) {
     if (uuid !== OTHER) navigate(linkTo(image, "changes", link.path, { against: uuid, side: fields.get("side") }));
   };
   return (
-    <div class="image-tools image-against">
+    <div class="image-tools image-against flex wrap items-start gap-2">
       <Select label="Compare with" value={isOther ? OTHER : against} choices={choices} onValue={choose} />
       {isOther ? <OtherImage onFound={choose} /> : null}
       {against === "" ? null : (

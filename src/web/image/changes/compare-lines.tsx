@@ -1,4 +1,5 @@
 import { useMemo, useRef, useState } from "preact/hooks";
+import { classes } from "../../parts/classes.ts";
 import { Icon } from "../../parts/icon.tsx";
 import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { countOf } from "../../text/format.ts";
@@ -56,7 +57,11 @@ export function CompareLines({ reply, isBeside: isBesideWanted }: CompareLinesPr
   };
   const sides: Sides = { reply, left, right };
   return (
-    <div ref={place} class={isBeside ? "image-sided" : "image-unified"} style={{ "--image-columns": longest }}>
+    <div
+      ref={place}
+      class={classes("relative stack fill gap-2 shrink", isBeside ? "image-sided" : "image-unified")}
+      style={{ "--image-columns": longest }}
+    >
       <VirtualRows
         label="Lines"
         class="image-compared"
@@ -96,7 +101,7 @@ function rowCells(sides: Sides, seen: SeenRow | undefined, isBeside: boolean, un
   const { row, part } = seen;
   if (row.kind === "fold") {
     return [
-      <button key="fold" type="button" class="image-unfold row gap-2 muted" tabIndex={-1} onClick={unfold}>
+      <button key="fold" type="button" class="image-unfold row gap-2 quiet" tabIndex={-1} onClick={unfold}>
         <Icon name="more" />
         {countOf(row.count, "unchanged line")}
       </button>,
@@ -131,7 +136,7 @@ function rowCells(sides: Sides, seen: SeenRow | undefined, isBeside: boolean, un
     />
   );
   const numbers = [row.left, row.right].map((index) => (
-    <span key={`n${index}`} class="image-number faint small tabular">
+    <span key={`n${index}`} class="image-number block fixed faint small tabular">
       {index < 0 || part > 0 ? "" : index + 1}
     </span>
   ));

@@ -98,15 +98,15 @@ function Facts({ item }: { readonly item: DiffItem }) {
     <dl class="image-sides">
       {visible.map(([name, before, after]) => (
         <div key={name}>
-          <dt>{name}</dt>
+          <dt class="muted">{name}</dt>
           {before === undefined ? null : (
-            <dd class={after === undefined ? "" : "image-side-before"}>
+            <dd class={after === undefined ? "" : "removed"}>
               {after === undefined ? null : <span class="visually-hidden">before </span>}
               <GuestText text={before} isLong />
             </dd>
           )}
           {after === undefined ? null : (
-            <dd class={before === undefined ? "" : "image-side-after"}>
+            <dd class={before === undefined ? "" : "added"}>
               {before === undefined ? null : <span class="visually-hidden">now </span>}
               <GuestText text={after} isLong />
             </dd>
@@ -155,7 +155,7 @@ function TextChange({ link, path, item, against }: TextChangeProps) {
   if (value === undefined) return <Skeleton lines={8} label="Comparing the texts" />;
   return (
     <>
-      <div class="image-tools">
+      <div class="image-tools flex wrap items-end gap-2">
         <p class="muted fill">{note}</p>
         {reply === null ? null : (
           <Segments

@@ -6,9 +6,9 @@ const CHANGE_MARKS = { added: "+", changed: "~", removed: "−" } as const;
 
 /** A sign in addition to the colour, which not everybody sees. */
 export function ChangeMark({ change }: { readonly change: keyof typeof CHANGE_MARKS | null }) {
-  if (change === null) return <span class="image-mark rigid strong" />;
+  if (change === null) return <span class="image-mark fixed rigid strong" />;
   return (
-    <span class={classes("image-mark rigid strong", `image-change-${change}`)} title={change}>
+    <span class={classes("image-mark fixed rigid strong", `image-change-${change}`)} title={change}>
       <span aria-hidden="true">{CHANGE_MARKS[change]}</span>
       <span class="visually-hidden">{change}</span>
     </span>

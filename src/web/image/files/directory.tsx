@@ -165,7 +165,7 @@ function DirectoryTools({ link, filter, onFilter, sort, isDescending }: ToolsPro
   );
   const archive = useMemo(() => addressOf(contentPath(image, path, "archive")), [image, path]);
   return (
-    <div class="image-tools" ref={place}>
+    <div class="image-tools flex wrap items-end gap-2" ref={place}>
       <div class="image-tools-wide">
         <Field
           label="Filter by name"

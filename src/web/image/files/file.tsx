@@ -83,7 +83,7 @@ function FileHead(props: { readonly link: ImageLink; readonly size: number; read
     return cached ?? keptItem(image, path) ?? null;
   });
   return (
-    <div class="image-tools image-file-head">
+    <div class="image-tools row wrap gap-2">
       <p class="image-facts flex wrap gap-1-4 muted">
         <Bytes value={size} />
         {item === null ? null : <EntryFacts item={item} />}

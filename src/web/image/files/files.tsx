@@ -58,15 +58,19 @@ function PathCrumbs({ image, path }: { readonly image: string; readonly path: En
   const steps = stepsTo(path);
   return (
     <nav class="image-path mono" aria-label="Path">
-      <ol>
+      <ol class="flex wrap shrink">
         {steps.map((step, index) => (
-          <li key={step}>
+          <li key={step} class="row shrink muted">
             {step === path ? (
               <span aria-current="page">
                 <GuestText text={shownName(step)} hasTitle />
               </span>
             ) : (
-              <Link href={linkTo(image, "files", step)} aria-label={step === ROOT ? "Root directory" : undefined}>
+              <Link
+                class="inline-row"
+                href={linkTo(image, "files", step)}
+                aria-label={step === ROOT ? "Root directory" : undefined}
+              >
                 <GuestText text={shownName(step)} hasTitle />
               </Link>
             )}

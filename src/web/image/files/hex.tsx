@@ -33,7 +33,7 @@ export function HexView({ link, size }: { readonly link: ImageLink; readonly siz
   const active = Math.floor(chosen / perRow);
   const offset = active * perRow;
   return (
-    <div ref={place} class="image-hex-view">
+    <div ref={place} class="image-hex-view relative stack fill gap-2 shrink">
       <GoTo link={link} size={size} offset={offset} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="These bytes cannot be read" onRetry={retry} />
@@ -151,7 +151,7 @@ function GoTo({ link, size, offset }: { readonly link: ImageLink; readonly size:
     navigate(linkWith(link, { as: "hex", at: target, line: null, first: null }), { replace: true });
   };
   return (
-    <form class="image-tools image-go" onSubmit={go}>
+    <form class="image-tools image-go flex wrap items-start gap-2" onSubmit={go}>
       <Field
         label="Offset"
         isLabelHidden

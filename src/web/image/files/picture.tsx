@@ -28,7 +28,7 @@ interface PictureProps {
 export function PictureView({ link, header, size }: PictureProps) {
   const refusal = refusalOf(header, size);
   return (
-    <div class="image-picture-view">
+    <div class="image-picture-view relative stack fill gap-2 shrink">
       {refusal === null ? (
         <Picture link={link} header={header} />
       ) : (

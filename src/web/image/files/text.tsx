@@ -97,7 +97,11 @@ function Lines({ link, lines, start, size }: LinesProps) {
   return (
     <div
       ref={place}
-      class={wrapped ? "image-text image-text-wrapped" : "image-text"}
+      class={
+        wrapped
+          ? "image-text-wrapped image-text relative stack fill gap-2 shrink"
+          : "image-text relative stack fill gap-2 shrink"
+      }
       style={{ "--image-columns": longest, "--digits": digits }}
     >
       <TextFacts lines={lines} language={language} tokens={tokens} />
@@ -150,7 +154,7 @@ function TextFacts(props: {
         {lines.replacedCount === 0 ? null : (
           <>
             {" · "}
-            <span class="image-warning">
+            <span class="warning">
               <span class="escape">�</span> stands for {countText(lines.replacedCount)}{" "}
               {lines.replacedCount === 1 ? "byte" : "bytes"} that are not {lines.encoding.toUpperCase()}
             </span>
@@ -181,7 +185,13 @@ function lineCells({ lines, tokens, rows, row, base, linkToLine }: LineCell) {
   const hidden = lineEnd(lines.text, lines.starts, line) - end;
   return [
     isFirst && base !== null ? (
-      <Link key="number" class="image-number faint small tabular" href={linkToLine(line)} replace tabIndex={-1}>
+      <Link
+        key="number"
+        class="image-number block fixed faint small tabular"
+        href={linkToLine(line)}
+        replace
+        tabIndex={-1}
+      >
         {base + line}
       </Link>
     ) : (

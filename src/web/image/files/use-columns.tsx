@@ -10,7 +10,7 @@ const COLUMNS_MIN = 16;
 /** Invisible text of a known length: {@link useColumns} measures it. */
 export function Measure() {
   return (
-    <span class="image-measure small" aria-hidden="true">
+    <span class="image-measure fixed small" aria-hidden="true">
       {"0".repeat(MEASURED_COUNT)}
     </span>
   );

@@ -105,7 +105,7 @@ function matchCells(image: string, row: MatchRow | undefined) {
     <span key="path" class={isFirst ? "image-match-path" : "image-match-path image-match-again"}>
       <GuestText text={shownPath(path)} hasTitle />
     </span>,
-    <Link key="line" class="image-number faint small tabular" href={lineLink(image, match)} tabIndex={-1}>
+    <Link key="line" class="image-number block fixed faint small tabular" href={lineLink(image, match)} tabIndex={-1}>
       {match.line}
     </Link>,
     <code key="text" class="image-code small">

@@ -69,7 +69,9 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
       ) : (
         <ol class="run-words flex wrap gap-1" aria-label="Program and arguments">
           {words.words.map((word, index) => (
-            <li key={index}>{word === "" ? <span class="muted">empty</span> : <GuestText text={word} isMono />}</li>
+            <li key={index} class="inset small">
+              {word === "" ? <span class="muted">empty</span> : <GuestText text={word} isMono />}
+            </li>
           ))}
         </ol>
       )}

@@ -53,10 +53,10 @@ function Texts({ form, request }: { readonly form: RunForm; readonly request: To
 function Command({ title, text }: { readonly title: string; readonly text: string }) {
   return (
     <section aria-label={title}>
-      <h3 class="run-subhead row gap-2 strong">
+      <h3 class="row gap-2 text-size strong">
         {title} <CopyButton text={text} label={`Copy the command for ${title}`} />
       </h3>
-      <pre class="run-command-text inset small" tabIndex={0}>
+      <pre class="run-command-text inset fixed small" tabIndex={0}>
         {text}
       </pre>
     </section>

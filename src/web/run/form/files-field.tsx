@@ -104,7 +104,7 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
         </div>
       ))}
       {problem === undefined ? null : (
-        <p class="field-problem" role="alert">
+        <p class="field-problem danger small" role="alert">
           {problem}
         </p>
       )}
@@ -135,9 +135,9 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
 function UploadState({ upload }: { readonly upload: Upload | undefined }) {
   if (upload === undefined) return null;
   const { share, size, problem } = upload;
-  if (problem !== undefined) return <p class="field-problem">Not uploaded: {problem}</p>;
+  if (problem !== undefined) return <p class="field-problem danger small">Not uploaded: {problem}</p>;
   return (
-    <span class="run-upload gap-2">
+    <span class="run-upload inline-row gap-2">
       <progress value={share} max={1} aria-label="Uploading" />
       <span class="number muted">
         {Math.floor(share * 100)} % of {bytesText(size)}

@@ -138,7 +138,7 @@ function Variables({ form, set, problems }: FieldsProps) {
         </div>
       ))}
       {problems["env"] === undefined ? null : (
-        <p class="field-problem" role="alert">
+        <p class="field-problem danger small" role="alert">
           {problems["env"]}
         </p>
       )}

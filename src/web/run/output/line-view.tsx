@@ -62,7 +62,7 @@ export function LineView(props: LineViewProps) {
   return (
     <div
       ref={view}
-      class="run-lines relative inset small"
+      class="run-lines relative inset fixed small"
       role="log"
       aria-live="off"
       aria-label="Lines of output"

@@ -2,7 +2,7 @@ import { hasHidden, PARTS_MAX, partsOf } from "../../text/printable.ts";
 import { type Match, placesOf } from "./find.ts";
 import { lineSpans } from "./line-spans.ts";
 import type { OutputLine } from "./output-buffer.ts";
-import { classesOf, PLAIN_STYLE } from "./sgr.ts";
+import { classesOf, colorsOf, PLAIN_STYLE } from "./sgr.ts";
 
 export interface RowProps {
   readonly line: OutputLine;
@@ -24,8 +24,8 @@ export function Row({ line, hasTime, hasStream, words, isCurrent, top }: RowProp
   const partsMax = Math.ceil(PARTS_MAX / Math.max(1, pieces.length));
   return (
     <div class={name} style={{ top: `${top}px` }}>
-      {hasTime ? <time class="run-line-time">{timeOf(time)}</time> : null}
-      {hasStream ? <span class="run-line-stream">{stream === "stderr" ? "err" : ""}</span> : null}
+      {hasTime ? <time class="run-line-time rigid faint tabular">{timeOf(time)}</time> : null}
+      {hasStream ? <span class="run-line-stream rigid faint">{stream === "stderr" ? "err" : ""}</span> : null}
       <span class="run-line-text">
         {pieces.map((piece, index) => (
           <PieceText key={index} {...piece} partsMax={partsMax} />
@@ -51,7 +51,13 @@ function PieceText({
 }) {
   const shown = <Shown text={text} partsMax={partsMax} />;
   const marked = isFound ? <mark>{shown}</mark> : shown;
-  return style === PLAIN_STYLE ? marked : <span class={classesOf(style)}>{marked}</span>;
+  return style === PLAIN_STYLE ? (
+    marked
+  ) : (
+    <span class={classesOf(style)} style={colorsOf(style)}>
+      {marked}
+    </span>
+  );
 }
 
 function Shown({ text, partsMax }: { readonly text: string; readonly partsMax: number }) {

@@ -12,30 +12,26 @@ const FLAGS_FROM_BITS = 10;
 /** Flags with the words that the classes of the style sheet have for them, by their numbers in SGR less 1. */
 const FLAG_NAMES = ["bold", "dim", "italic", "underline", "blink", "", "inverse", "hidden", "strike"] as const;
 
-/** The 16 colours as xterm has them; the theme draws its own in their place. */
-const BASIC: readonly (readonly [number, number, number])[] = [
-  ...([
-    [0, 0, 0],
-    [205, 0, 0],
-    [0, 205, 0],
-    [205, 205, 0],
-    [0, 0, 238],
-    [205, 0, 205],
-    [0, 205, 205],
-  ] as const),
-  ...([
-    [229, 229, 229],
-    [127, 127, 127],
-    [255, 0, 0],
-    [0, 255, 0],
-    [255, 255, 0],
-    [92, 92, 255],
-  ] as const),
-  ...([
-    [255, 0, 255],
-    [0, 255, 255],
-    [255, 255, 255],
-  ] as const),
+type Rgb = readonly [red: number, green: number, blue: number];
+
+/** The 16 colours of a terminal: as xterm has them, and as the theme draws them as text and behind it. */
+const BASIC: readonly { readonly xterm: Rgb; readonly text: string; readonly behind: string }[] = [
+  { xterm: [0, 0, 0], text: "light-dark(#1a1c19, #8b918a)", behind: "light-dark(#d3d5ce, #282b28)" },
+  { xterm: [205, 0, 0], text: "light-dark(#b3261e, #f2887f)", behind: "light-dark(#f6d5d2, #4b211d)" },
+  { xterm: [0, 205, 0], text: "light-dark(#1c7145, #5fc58d)", behind: "light-dark(#cfe9d9, #1a3d2a)" },
+  { xterm: [205, 205, 0], text: "light-dark(#87560a, #dba95a)", behind: "light-dark(#f3e2bd, #453314)" },
+  { xterm: [0, 0, 238], text: "light-dark(#2c5aa0, #86abec)", behind: "light-dark(#d3e0f5, #20345a)" },
+  { xterm: [205, 0, 205], text: "light-dark(#8a3d86, #d79bd3)", behind: "light-dark(#ecd5ea, #44264a)" },
+  { xterm: [0, 205, 205], text: "light-dark(#0f6b73, #6cc7cf)", behind: "light-dark(#cdeaec, #163f43)" },
+  { xterm: [229, 229, 229], text: "light-dark(#6b7069, #e8eae6)", behind: "light-dark(#f0f1ed, #3a3e3a)" },
+  { xterm: [127, 127, 127], text: "light-dark(#5b605a, #a1a79f)", behind: "light-dark(#c7cac2, #373b37)" },
+  { xterm: [255, 0, 0], text: "light-dark(#a3231b, #f7a59e)", behind: "light-dark(#f4c9c5, #5a2722)" },
+  { xterm: [0, 255, 0], text: "light-dark(#17663b, #7ad6a3)", behind: "light-dark(#c1e3cf, #204a33)" },
+  { xterm: [255, 255, 0], text: "light-dark(#7a5a00, #e8c07f)", behind: "light-dark(#efd9a8, #523e19)" },
+  { xterm: [92, 92, 255], text: "light-dark(#3b64b0, #a5c1f2)", behind: "light-dark(#c5d6f2, #28406b)" },
+  { xterm: [255, 0, 255], text: "light-dark(#7d3a94, #e4b8e1)", behind: "light-dark(#e6c8e3, #522f58)" },
+  { xterm: [0, 255, 255], text: "light-dark(#12636b, #8dd8de)", behind: "light-dark(#bfe4e7, #1c4d52)" },
+  { xterm: [255, 255, 255], text: "light-dark(#1a1c19, #ffffff)", behind: "light-dark(#ffffff, #4a4f4a)" },
 ];
 /** Levels of red, green and blue in the cube of the 256 colours. */
 const CUBE_LEVELS = [0, 95, 135, 175, 215, 255] as const;
@@ -91,8 +87,8 @@ function extendedColour(codes: readonly number[], hasColons: boolean): { colour:
   return { colour: nearest([codes[from] ?? 0, codes[from + 1] ?? 0, codes[from + 2] ?? 0]), used: from + 3 };
 }
 
-function ofPalette(number: number): readonly [number, number, number] {
-  const basic = BASIC[number];
+function ofPalette(number: number): Rgb {
+  const basic = BASIC[number]?.xterm;
   if (basic !== undefined) return basic;
   if (number >= 232) return [8 + (number - 232) * 10, 8 + (number - 232) * 10, 8 + (number - 232) * 10];
   const cell = number - 16;
@@ -100,16 +96,23 @@ function ofPalette(number: number): readonly [number, number, number] {
   return [level(Math.floor(cell / 36)), level(Math.floor(cell / 6)), level(cell)];
 }
 
-function nearest([red, green, blue]: readonly [number, number, number]): number {
+function nearest([red, green, blue]: Rgb): number {
   let best = 0;
   let least = Number.POSITIVE_INFINITY;
-  BASIC.forEach(([r, g, b], index) => {
+  BASIC.forEach(({ xterm: [r, g, b] }, index) => {
     const distance = (r - red) ** 2 + (g - green) ** 2 + (b - blue) ** 2;
     if (distance >= least) return;
     least = distance;
     best = index;
   });
   return best;
+}
+
+/** The colours of a style, as properties that the style sheet reads; no text of a guest is part of them. */
+export function colorsOf(style: number): Readonly<Record<"--sgr-text" | "--sgr-behind", string | undefined>> {
+  const text = style & COLOUR_BITS_MASK;
+  const behind = (style >> BACKGROUND_BITS) & COLOUR_BITS_MASK;
+  return { "--sgr-text": BASIC[text - 1]?.text, "--sgr-behind": BASIC[behind - 1]?.behind };
 }
 
 /** The classes of a style, which the style sheet draws; no text of a guest is part of them. */

@@ -75,7 +75,7 @@ export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
         </div>
       </div>
       {state.is === "failed" ? <ProblemNote problem={state.problem} title="The terminal is not attached" /> : null}
-      <div ref={place} class="run-screen inset shrink small" />
+      <div ref={place} class="run-screen inset shrink fixed small" />
       <p class="field-hint muted small">
         Ctrl+Alt+Escape moves the focus out of the terminal. Detaching leaves the process running; this link comes back
         to it.

@@ -135,7 +135,7 @@ function LineChart({ label, color, at, values, least, text, steps, summary }: Li
   const time = point === null ? undefined : at[point];
   return (
     <figure class="run-chart shrink">
-      <figcaption>
+      <figcaption class="flex wrap gap-2">
         <span class="strong">{label}</span>{" "}
         <span class="run-chart-summary muted tabular">
           {value === undefined || time === undefined

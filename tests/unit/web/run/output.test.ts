@@ -9,7 +9,7 @@ import {
   linesBefore,
   OutputBuffer,
 } from "../../../../src/web/run/output/output-buffer.ts";
-import { classesOf, PLAIN_STYLE, styleAfter } from "../../../../src/web/run/output/sgr.ts";
+import { classesOf, colorsOf, PLAIN_STYLE, styleAfter } from "../../../../src/web/run/output/sgr.ts";
 
 let id = 0;
 const output = (content: string, type: "stdout" | "stderr" = "stdout"): OutputEvent => ({
@@ -233,6 +233,15 @@ describe("styles", () => {
     expect(classes("38:2::0:255:0")).toBe("sgr-text-10");
     expect(classes("38;5;244;1")).toBe("sgr-text-8 sgr-bold");
     expect(classes("999;;")).toBe("");
+  });
+
+  test("have the colours of the theme as properties", () => {
+    const colors = (parameters: string) => colorsOf(styleAfter(PLAIN_STYLE, parameters));
+    expect(colors("31;107")).toEqual({
+      "--sgr-text": "light-dark(#b3261e, #f2887f)",
+      "--sgr-behind": "light-dark(#ffffff, #4a4f4a)",
+    });
+    expect(colors("1;49")).toEqual({ "--sgr-text": undefined, "--sgr-behind": undefined });
   });
 
   test("are undone one by one, and all together", () => {
