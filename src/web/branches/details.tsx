@@ -25,7 +25,7 @@ export function Details({ item, actions, onReveal }: DetailsProps) {
   if (item.kind === "run") {
     return (
       <>
-        <h2>{runName(item.run)}</h2>
+        <h2 class="row">{runName(item.run)}</h2>
         {item.run.command === null ? null : <Command text={item.run.command} />}
         <div class="flex wrap gap-2">
           <ButtonLink href={`/runs/${item.run.id}`} tone="primary" icon="run">
@@ -38,7 +38,7 @@ export function Details({ item, actions, onReveal }: DetailsProps) {
   const { failed, addedBytes } = sumOf(item.images);
   return (
     <>
-      <h2>{titleOf(item)}</h2>
+      <h2 class="row">{titleOf(item)}</h2>
       <p class="muted">
         {item.kind === "steps" ? "A chain of runs without branches or tags." : "Older images from the same parent."}
       </p>
@@ -77,7 +77,7 @@ function Command({ text }: { readonly text: string }) {
 function ImageDetails({ image, actions, onReveal }: Omit<DetailsProps, "item"> & { readonly image: ImageNode }) {
   return (
     <>
-      <h2 class="ellipsis">
+      <h2 class="row ellipsis">
         <GuestText text={image.tag ?? shortId(image.id)} isMono={image.tag === null} hasTitle />
       </h2>
       <div class="branches-id muted small">

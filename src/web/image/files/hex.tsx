@@ -63,7 +63,7 @@ function hexCells(parts: Parts, offset: number, count: number, size: number) {
       {offsetText(offset, size)}
     </code>,
     row === null ? (
-      <span key="bytes" class="image-waiting" />
+      <span key="bytes" class="image-waiting block" />
     ) : (
       <code key="bytes" class="image-bytes small flex">
         <span>{row.hex.slice(0, half).join(" ")}</span>
