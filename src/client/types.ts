@@ -11,8 +11,8 @@ export type Operation = Routes["operations"][":id"]["get"]["response"][200];
 export type OperationsQuery = Routes["operations"]["get"]["query"];
 export type LogLine = Routes["operations"][":id"]["log"]["get"]["response"][200][number];
 /** What an operation was asked to do. */
-export type AskedOperation = Routes["operations"][":id"]["request"]["get"]["response"][200];
-export type AskedInstance = Extract<AskedOperation, { readonly kind: "instance" }>;
+export type OperationRequest = Routes["operations"][":id"]["request"]["get"]["response"][200];
+export type InstanceOperationRequest = Extract<OperationRequest, { readonly kind: "instance" }>;
 export type OperationStatus = Operation["status"];
 /** Why an operation is FAILED. */
 export type OperationFailure = NonNullable<Operation["error"]>;

@@ -17,7 +17,12 @@ import {
   SpawnRequest,
 } from "../v1/schema/instances.ts";
 import { NetworkAudit, NetworkEntry, NetworkRequest, NetworkRule, NetworkVerdict } from "../v1/schema/network.ts";
-import { AskedCheckpoint, AskedImport, AskedInstance, AskedOperation } from "../v1/schema/operation-requests.ts";
+import {
+  CheckpointOperationRequest,
+  ImportOperationRequest,
+  InstanceOperationRequest,
+  OperationRequest,
+} from "../v1/schema/operation-requests.ts";
 import {
   AcceptedOperation,
   CheckpointResult,
@@ -49,10 +54,10 @@ import { Process, ProcessDetails, ProcessRequest, StartedProcess, StdinRequest }
  */
 export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   AcceptedOperation,
-  AskedCheckpoint,
-  AskedImport,
-  AskedInstance,
-  AskedOperation,
+  AskedCheckpoint: CheckpointOperationRequest,
+  AskedImport: ImportOperationRequest,
+  AskedInstance: InstanceOperationRequest,
+  AskedOperation: OperationRequest,
   BranchesEnd,
   BranchImage,
   BranchOperation,

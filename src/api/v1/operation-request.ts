@@ -1,10 +1,10 @@
 import { given } from "../../domain/given.ts";
 import type { KeptInstance } from "../../domain/spawn.ts";
 import type { KeptRequest } from "../../service/operations.ts";
-import type { AskedInstance, AskedOperation } from "./schema/operation-requests.ts";
+import type { InstanceOperationRequest, OperationRequest } from "./schema/operation-requests.ts";
 
 /** The wire form of what an operation was asked to do. */
-export function askedOf(request: KeptRequest): AskedOperation {
+export function operationRequestOf(request: KeptRequest): OperationRequest {
   if (request.kind === "instance") return instanceOf(request);
   const { tag, timeoutSeconds: timeout } = request;
   const common = { ...given({ tag }), timeout };
@@ -15,7 +15,7 @@ export function askedOf(request: KeptRequest): AskedOperation {
 }
 
 /** Fields of which the request had none are left out, as a request leaves them out. */
-function instanceOf(request: KeptInstance): AskedInstance {
+function instanceOf(request: KeptInstance): InstanceOperationRequest {
   const { kind, imageId, command, args, shell, envNames, uid, gid, hostname, tag, terminal, resources, network } =
     request;
   return {
@@ -50,7 +50,7 @@ function instanceOf(request: KeptInstance): AskedInstance {
   };
 }
 
-function filesOf({ files }: KeptInstance): AskedInstance["files"] {
+function filesOf({ files }: KeptInstance): InstanceOperationRequest["files"] {
   const mode = (bits: number) => bits.toString(8).padStart(4, "0");
   const entries = files.map((file) => [
     file.path,
@@ -60,7 +60,7 @@ function filesOf({ files }: KeptInstance): AskedInstance["files"] {
 }
 
 /** A recorded run has no rules of its own, and a request with both is refused. */
-function networkOf(network: KeptInstance["network"]): AskedInstance["network"] {
+function networkOf(network: KeptInstance["network"]): InstanceOperationRequest["network"] {
   if (network === null) return "none";
   const { allow, tls, record } = network;
   if (record) return { tls, record };

@@ -13,8 +13,8 @@ import { SentOutputs } from "../output/sent-outputs.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { about, checked, jsonSpec, RETRY_AFTER } from "../route.ts";
 import { POLL_SECONDS } from "../wire-fields.ts";
-import { askedOf } from "./operation-request.ts";
-import { AskedOperation } from "./schema/operation-requests.ts";
+import { operationRequestOf } from "./operation-request.ts";
+import { OperationRequest } from "./schema/operation-requests.ts";
 import { LogLine, Operation } from "./schema/operations.ts";
 import { OperationQuery, OperationsQuery } from "./schema/query.ts";
 import { type SentOutput, sentOutput } from "./sent-output.ts";
@@ -57,7 +57,7 @@ const REQUEST = {
     id: "operationRequest",
     tag: "Operations",
     summary: "Read what an operation was asked to do; values of variables, standard input and passwords are not kept",
-    responses: { 200: jsonSpec("the request", AskedOperation) },
+    responses: { 200: jsonSpec("the request", OperationRequest) },
     errors: ["not_found"],
   }),
 };
@@ -115,7 +115,7 @@ export function operationRoutes(surface: Surface) {
         const id = params.id as OperationId;
         const request = surface.service.operations.request(principal, id);
         if (request === null) throw new ApiError("not_found", "the request of the operation was not kept", { id });
-        return askedOf(request);
+        return operationRequestOf(request);
       },
       { reads: "operations:read", ...REQUEST },
     )

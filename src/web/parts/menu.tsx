@@ -130,7 +130,11 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
         <button
           key={item.label}
           type="button"
-          class={classes("menu-item row gap-2", item.isDangerous && "danger", item.isApart && "menu-item-apart relative")}
+          class={classes(
+            "menu-item row gap-2",
+            item.isDangerous && "danger",
+            item.isApart && "menu-item-apart relative",
+          )}
           {...(item.isChecked === undefined
             ? { role: "menuitem" }
             : { role: "menuitemradio", "aria-checked": item.isChecked })}

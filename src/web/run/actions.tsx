@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import { startCheckpoint } from "../../client/imports.ts";
 import { cancelOperation, hasEnded } from "../../client/operations.ts";
-import type { AskedOperation, Operation } from "../../client/types.ts";
+import type { Operation, OperationRequest } from "../../client/types.ts";
 import { DURATION_FORM, secondsOfDuration } from "../../domain/text/quantities.ts";
 import { queryOf } from "../browser/links.ts";
 import { navigate } from "../browser/router.ts";
@@ -17,7 +17,7 @@ import { useToast } from "../parts/toast.tsx";
 
 interface ActionsProps {
   readonly operation: Operation;
-  readonly asked: AskedOperation | undefined;
+  readonly request: OperationRequest | undefined;
   /** something was done to the operation */
   readonly onChange: () => void;
 }
@@ -25,7 +25,7 @@ interface ActionsProps {
 type Asking = "stop" | "checkpoint" | "extend" | null;
 
 /** The possible actions on an operation. */
-export function RunActions({ operation, asked, onChange }: ActionsProps) {
+export function RunActions({ operation, request, onChange }: ActionsProps) {
   const { may } = useSession();
   const [asking, setAsking] = useState<Asking>(null);
   const { id, kind, status } = operation;
@@ -41,8 +41,8 @@ export function RunActions({ operation, asked, onChange }: ActionsProps) {
     ...(isRun && mayRun && !isOver
       ? [{ label: "Run again", icon: "run" as const, href: `/runs/new${queryOf({ from: id })}` }]
       : []),
-    ...(asked?.kind === "checkpoint"
-      ? [{ label: "Go to the run", icon: "run" as const, href: `/runs/${asked.instance}` }]
+    ...(request?.kind === "checkpoint"
+      ? [{ label: "Go to the run", icon: "run" as const, href: `/runs/${request.instance}` }]
       : []),
   ];
   const close = () => setAsking(null);

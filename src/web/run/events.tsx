@@ -3,13 +3,13 @@ import { Empty } from "../parts/empty.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { type Column, Table } from "../parts/lists/table.tsx";
 import { countOf } from "../text/format.ts";
-import type { Feed } from "./feed-reader.ts";
+import type { EventFeed } from "./event-feed-reader.ts";
 
 /** Events that a table shows; the newest are of most interest. */
 const SHOWN_COUNT = 200;
 
 /** Events of the operation without output. */
-export function EventList({ feed }: { readonly feed: Feed }) {
+export function EventList({ feed }: { readonly feed: EventFeed }) {
   const { events, droppedEventsCount } = feed;
   if (events.length === 0) return <Empty title="Nothing has happened yet" text="Events appear here as they happen." />;
   const newest = events.slice(-SHOWN_COUNT).reverse();

@@ -1,5 +1,5 @@
 import { hasEnded } from "../../client/operations.ts";
-import type { AskedOperation, Operation } from "../../client/types.ts";
+import type { Operation, OperationRequest } from "../../client/types.ts";
 import { useSeconds } from "../browser/clock.ts";
 import { ImageLink } from "../operations/image-link.tsx";
 import { resultImage, tookMs } from "../operations/outcome.ts";
@@ -8,24 +8,24 @@ import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { kindLabel } from "../parts/status-mark.tsx";
 import { bytesText } from "../text/format.ts";
+import type { EventFeed } from "./event-feed-reader.ts";
 import { problemOfOperation } from "./failure.ts";
-import type { Feed } from "./feed-reader.ts";
 import type { UsageSeries } from "./usage/use-usage.ts";
 
 interface FactsProps {
   readonly operation: Operation;
-  readonly asked: AskedOperation | undefined;
-  readonly feed: Feed;
+  readonly request: OperationRequest | undefined;
+  readonly feed: EventFeed;
   readonly usage?: UsageSeries;
 }
 
 /** The figures of an operation, and why it failed if it did. */
-export function Facts({ operation, asked, feed, usage }: FactsProps) {
+export function Facts({ operation, request, feed, usage }: FactsProps) {
   const now = useSeconds(!hasEnded(operation));
   const { result } = operation;
   const command = result !== undefined && "exit_code" in result ? result : undefined;
   const image = resultImage(operation);
-  const from = asked?.kind === "instance" ? asked.image : undefined;
+  const from = request?.kind === "instance" ? request.image : undefined;
   const machine = feed.machine?.data as
     | { readonly vcpus: number; readonly memory_bytes: number; readonly isolation: string }
     | undefined;
@@ -65,9 +65,9 @@ export function Facts({ operation, asked, feed, usage }: FactsProps) {
         {from === undefined ? null : <Figure label="From" value={<ImageLink id={from} />} />}
         {image === undefined ? null : <Figure label="Result" value={<ImageLink id={image} tag={result?.tag} />} />}
       </dl>
-      {asked?.tag === undefined || hasEnded(operation) ? null : (
+      {request?.tag === undefined || hasEnded(operation) ? null : (
         <p class="prose muted">
-          The image of the result will get the tag <GuestText text={asked.tag} isMono />.
+          The image of the result will get the tag <GuestText text={request.tag} isMono />.
         </p>
       )}
     </>

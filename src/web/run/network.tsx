@@ -1,24 +1,24 @@
-import type { AskedInstance, NetworkEntry, Operation } from "../../client/types.ts";
+import type { InstanceOperationRequest, NetworkEntry, Operation } from "../../client/types.ts";
 import { CopyButton } from "../parts/copy-button.tsx";
 import { Empty } from "../parts/empty.tsx";
 import { Bytes } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { type Column, Table } from "../parts/lists/table.tsx";
 import { Badge } from "../parts/status-mark.tsx";
-import type { Feed } from "./feed-reader.ts";
+import type { EventFeed } from "./event-feed-reader.ts";
 import { ruleText } from "./form/network-rules.ts";
 
 interface NetworkPanelProps {
   readonly operation: Operation;
-  readonly asked: AskedInstance | undefined;
-  readonly feed: Feed;
+  readonly request: InstanceOperationRequest | undefined;
+  readonly feed: EventFeed;
 }
 
 /** The network rules of a run, and its allowed and refused connections. */
-export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
+export function NetworkPanel({ operation, request, feed }: NetworkPanelProps) {
   const { result } = operation;
   const audit = operation.network ?? (result !== undefined && "exit_code" in result ? result.network : undefined);
-  const network = asked?.network;
+  const network = request?.network;
   if (audit === undefined && (network === undefined || network === "none")) {
     return (
       <Empty
@@ -48,7 +48,7 @@ export function NetworkPanel({ operation, asked, feed }: NetworkPanelProps) {
   );
 }
 
-function Rules({ network }: { readonly network: Exclude<AskedInstance["network"], "none" | undefined> }) {
+function Rules({ network }: { readonly network: Exclude<InstanceOperationRequest["network"], "none" | undefined> }) {
   if (network.record === true) return <p>It may reach what the operator allows, and what it reaches is recorded.</p>;
   return (
     <div>
@@ -96,7 +96,7 @@ function rowOf(entry: NetworkEntry): Row {
 }
 
 /** During the run, the first connection of each kind is reported. */
-function liveRows({ events }: Feed): Row[] {
+function liveRows({ events }: EventFeed): Row[] {
   return events
     .filter(({ type }) => type === "network")
     .map(({ data }) => {

@@ -2,7 +2,7 @@ import { useEffect } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import { hasEnded } from "../../client/operations.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
-import type { AskedOperation, Operation } from "../../client/types.ts";
+import type { Operation, OperationRequest } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
 import { queryOf } from "../browser/links.ts";
 import { navigate, useRoute } from "../browser/router.ts";
@@ -22,10 +22,10 @@ import { kindLabel, StatusMark } from "../parts/status-mark.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { shortId } from "../text/format.ts";
 import { RunActions } from "./actions.tsx";
+import { useEventFeed } from "./event-feed.ts";
+import { countOfTypes, type EventFeed } from "./event-feed-reader.ts";
 import { EventList } from "./events.tsx";
 import { Facts } from "./facts.tsx";
-import { useFeed } from "./feed.ts";
-import { countOfTypes, type Feed } from "./feed-reader.ts";
 import { NetworkPanel } from "./network.tsx";
 import { Output } from "./output/output.tsx";
 import { ProcessPanel } from "./processes.tsx";
@@ -42,8 +42,10 @@ type ViewName = "output" | "terminal" | "processes" | "usage" | "network" | "eve
 export function RunPage({ id }: { readonly id: string }) {
   const route = api.v1.operations({ id: encodeURIComponent(id) });
   const operation = useResource(`operation ${id}`, (signal) => answerOf(route.get({ fetch: { signal } })));
-  const asked = useResource(`operation ${id} request`, (signal) => answerOf(route.request.get({ fetch: { signal } })));
-  const feed = useFeed(id);
+  const request = useResource(`operation ${id} request`, (signal) =>
+    answerOf(route.request.get({ fetch: { signal } })),
+  );
+  const feed = useEventFeed(id);
   // The events say when there is something new to be read.
   const turns = countOfTypes(feed, TURNS);
   useEffect(() => {
@@ -51,7 +53,7 @@ export function RunPage({ id }: { readonly id: string }) {
   }, [turns]);
   const { value } = operation;
   const heading =
-    asked.value === undefined ? `${kindLabel(value?.kind ?? "instance")} ${shortId(id)}` : requestText(asked.value);
+    request.value === undefined ? `${kindLabel(value?.kind ?? "instance")} ${shortId(id)}` : requestText(request.value);
   if (value === undefined && operation.problem !== undefined) {
     return <Missing id={id} problem={operation.problem} onRetry={operation.reload} />;
   }
@@ -76,17 +78,19 @@ export function RunPage({ id }: { readonly id: string }) {
           )
         }
         actions={
-          value === undefined ? null : <RunActions operation={value} asked={asked.value} onChange={operation.reload} />
+          value === undefined ? null : (
+            <RunActions operation={value} request={request.value} onChange={operation.reload} />
+          )
         }
       />
       {operation.problem === undefined ? null : <ProblemNote problem={operation.problem} />}
       {value === undefined ? (
         <Skeleton lines={8} label="Loading the run" />
       ) : value.kind === "instance" ? (
-        <Run operation={value} asked={asked.value} feed={feed} />
+        <Run operation={value} request={request.value} feed={feed} />
       ) : (
         <>
-          <Facts operation={value} asked={asked.value} feed={feed} />
+          <Facts operation={value} request={request.value} feed={feed} />
           <ProgressPanel operation={value} feed={feed} />
           <EventList feed={feed} />
         </>
@@ -101,14 +105,14 @@ const PROCESS_TURNS = ["spawn", "exit"] as const;
 
 interface RunProps {
   readonly operation: Operation;
-  readonly asked: AskedOperation | undefined;
-  readonly feed: Feed;
+  readonly request: OperationRequest | undefined;
+  readonly feed: EventFeed;
 }
 
-function Run({ operation, asked, feed }: RunProps) {
+function Run({ operation, request, feed }: RunProps) {
   const { parameters } = useRoute();
   const { may } = useSession();
-  const instance = asked?.kind === "instance" ? asked : undefined;
+  const instance = request?.kind === "instance" ? request : undefined;
   const isOver = hasEnded(operation);
   const isRunning = operation.status === "EXECUTING" && countOfTypes(feed, ["spawn"]) > 0;
   const usage = useUsage(operation.id, isRunning);
@@ -121,7 +125,7 @@ function Run({ operation, asked, feed }: RunProps) {
   const processCount = countOfTypes(feed, ["spawn"]);
   return (
     <>
-      <Facts operation={operation} asked={asked} feed={feed} usage={usage} />
+      <Facts operation={operation} request={request} feed={feed} usage={usage} />
       <Tabs
         label="Parts of the run"
         current={view}
@@ -168,7 +172,7 @@ function Run({ operation, asked, feed }: RunProps) {
           />
         )
       ) : null}
-      {view === "network" ? <NetworkPanel operation={operation} asked={instance} feed={feed} /> : null}
+      {view === "network" ? <NetworkPanel operation={operation} request={instance} feed={feed} /> : null}
       {view === "events" ? <EventList feed={feed} /> : null}
     </>
   );
@@ -193,7 +197,7 @@ function OutputOf({
 }: {
   readonly operation: Operation;
   readonly spid: number;
-  readonly feed: Feed;
+  readonly feed: EventFeed;
 }) {
   const problem = feed.problem;
   return (
@@ -209,7 +213,7 @@ function OutputOf({
 }
 
 function OutputOfProcess({ operation, spid }: { readonly operation: Operation; readonly spid: number }) {
-  const feed = useFeed(operation.id, { spid });
+  const feed = useEventFeed(operation.id, { spid });
   return (
     <>
       <p class="row wrap gap-2">
@@ -223,7 +227,7 @@ function OutputOfProcess({ operation, spid }: { readonly operation: Operation; r
   );
 }
 
-function emptyText(operation: Operation, { isOver }: Feed): string {
+function emptyText(operation: Operation, { isOver }: EventFeed): string {
   if (operation.status === "PENDING") return "The run is waiting. Its output appears here.";
   return isOver ? "Nothing was written." : "Nothing was written yet.";
 }

@@ -1,7 +1,7 @@
 import { hasEnded } from "../../client/operations.ts";
 import type { Operation } from "../../client/types.ts";
 import { bytesText } from "../text/format.ts";
-import type { Feed } from "./feed-reader.ts";
+import type { EventFeed } from "./event-feed-reader.ts";
 
 interface Step {
   readonly step: string;
@@ -10,7 +10,7 @@ interface Step {
 }
 
 /** The steps of an import or a checkpoint; the last one is in progress. */
-export function ProgressPanel({ operation, feed }: { readonly operation: Operation; readonly feed: Feed }) {
+export function ProgressPanel({ operation, feed }: { readonly operation: Operation; readonly feed: EventFeed }) {
   const steps = feed.events
     .filter(({ type }) => type === "progress")
     .map(({ data }) => stepOf(data as Record<string, unknown>));

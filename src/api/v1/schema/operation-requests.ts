@@ -8,7 +8,7 @@ const { env: _env, stdin: _stdin, ...KEPT_FIELDS } = SpawnRequest.properties;
 const seconds = Type.Integer({ minimum: 1, description: "in seconds" });
 
 /** What an instance was asked to do, with the field names of a request for one, so that it can be asked for again. */
-export const AskedInstance = Type.Object({
+export const InstanceOperationRequest = Type.Object({
   kind: Type.Literal("instance"),
   ...KEPT_FIELDS,
   image: Reference("the image that it starts from, which may be deleted"),
@@ -24,29 +24,32 @@ export const AskedInstance = Type.Object({
     Type.Boolean({ description: "true: texts and lists have only their beginnings, because the request is long" }),
   ),
 });
-export type AskedInstance = Static<typeof AskedInstance>;
+export type InstanceOperationRequest = Static<typeof InstanceOperationRequest>;
 
 /** What an import was asked to do. */
-export const AskedImport = Type.Object({
+export const ImportOperationRequest = Type.Object({
   kind: Type.Literal("image_import"),
   registry: Type.Optional(Type.String({ description: "registry image reference" })),
   file: Type.Optional(Reference("the uploaded archive, in place of a registry")),
   tag: Type.Optional(Type.String()),
   timeout: seconds,
 });
-export type AskedImport = Static<typeof AskedImport>;
+export type ImportOperationRequest = Static<typeof ImportOperationRequest>;
 
 /** What a checkpoint was asked to do. */
-export const AskedCheckpoint = Type.Object({
+export const CheckpointOperationRequest = Type.Object({
   kind: Type.Literal("checkpoint"),
   instance: Reference("the instance whose files it copies"),
   tag: Type.Optional(Type.String()),
   timeout: seconds,
 });
-export type AskedCheckpoint = Static<typeof AskedCheckpoint>;
+export type CheckpointOperationRequest = Static<typeof CheckpointOperationRequest>;
 
 /** What an operation was asked to do. */
-export const AskedOperation = Type.Union([AskedInstance, AskedImport, AskedCheckpoint], {
-  discriminator: { propertyName: "kind" },
-});
-export type AskedOperation = Static<typeof AskedOperation>;
+export const OperationRequest = Type.Union(
+  [InstanceOperationRequest, ImportOperationRequest, CheckpointOperationRequest],
+  {
+    discriminator: { propertyName: "kind" },
+  },
+);
+export type OperationRequest = Static<typeof OperationRequest>;

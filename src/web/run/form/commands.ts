@@ -4,14 +4,14 @@ import { ruleText } from "./network-rules.ts";
 import { quoted, shellLine } from "./shell-words.ts";
 
 /** What a command in a terminal needs beside the request. */
-export interface Told {
+export interface LocalRequest {
   readonly request: SpawnRequest;
   /** names of files on the machine of the reader, by their paths in the sandbox; absent: they were uploaded before */
   readonly names: Readonly<Record<string, string>>;
 }
 
 /** The same run by `coppice run`, on several lines where it is long; and what `coppice run` has no option for. */
-export function coppiceRun({ request, names }: Told): {
+export function coppiceRun({ request, names }: LocalRequest): {
   readonly text: string;
   readonly unsaid: readonly string[];
 } {
@@ -62,7 +62,7 @@ function producer(stdin: string): string {
 }
 
 /** The same run by curl. @param url of the appliance, without a path */
-export function curlRun({ request }: Pick<Told, "request">, url: string): string {
+export function curlRun({ request }: Pick<LocalRequest, "request">, url: string): string {
   return joined([
     "curl -sS --fail-with-body",
     // The shell of the reader puts the token in.

@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { Button } from "../../parts/button.tsx";
 import { CopyButton } from "../../parts/copy-button.tsx";
 import { Dialog } from "../../parts/dialog.tsx";
-import { coppiceRun, curlRun, type Told } from "./commands.ts";
+import { coppiceRun, curlRun, type LocalRequest } from "./commands.ts";
 import { type FieldProblems, type RunForm, requestOf } from "./run-form.ts";
 
 /** The run of the form as commands for a terminal. */
@@ -37,7 +37,7 @@ function Problems({ problems }: { readonly problems: FieldProblems }) {
   );
 }
 
-function Texts({ form, request }: { readonly form: RunForm; readonly request: Told["request"] }) {
+function Texts({ form, request }: { readonly form: RunForm; readonly request: LocalRequest["request"] }) {
   const names = Object.fromEntries(form.files.flatMap(({ path, name }) => (name === null ? [] : [[path, name]])));
   const { text, unsaid } = coppiceRun({ request, names });
   return (

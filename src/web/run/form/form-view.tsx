@@ -23,23 +23,23 @@ export function FormView() {
   const { parameters } = useRoute();
   const from = parameters.get("from");
   const image = parameters.get("image");
-  const asked = useResource(from === null ? null : `operation ${from} request`, (signal) =>
+  const request = useResource(from === null ? null : `operation ${from} request`, (signal) =>
     answerOf(api.v1.operations({ id: encodeURIComponent(from ?? "") }).request.get({ fetch: { signal } })),
   );
   const crumbs = [{ label: "Runs", href: "/runs" }, { label: "New run" }];
-  if (from !== null && asked.value === undefined) {
+  if (from !== null && request.value === undefined) {
     return (
       <div class="run-form stack gap-4 shrink">
         <PageHeader heading="New run" crumbs={crumbs} />
-        {asked.problem === undefined ? (
+        {request.problem === undefined ? (
           <Skeleton lines={6} />
         ) : (
-          <ProblemNote problem={asked.problem} title="The request of that run is no longer stored" />
+          <ProblemNote problem={request.problem} title="The request of that run is no longer stored" />
         )}
       </div>
     );
   }
-  const before = asked.value?.kind === "instance" ? asked.value : null;
+  const before = request.value?.kind === "instance" ? request.value : null;
   const filled = before === null ? EMPTY_FORM : formOf(before);
   return (
     <div class="run-form stack gap-4 shrink">

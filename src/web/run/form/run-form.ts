@@ -1,5 +1,5 @@
 import { toBase64 } from "../../../client/base64.ts";
-import type { AskedInstance, SpawnRequest } from "../../../client/types.ts";
+import type { InstanceOperationRequest, SpawnRequest } from "../../../client/types.ts";
 import {
   bytesOfSize,
   DURATION_FORM,
@@ -184,43 +184,43 @@ function stdinText(text: string): string {
 }
 
 /** The form for what an instance was asked to do. Values of variables and standard input are not known any more. */
-export function formOf(asked: AskedInstance): RunForm {
-  const { network, resources, pty } = asked;
+export function formOf(request: InstanceOperationRequest): RunForm {
+  const { network, resources, pty } = request;
   const wish = typeof network === "object" ? network : null;
   return {
     ...EMPTY_FORM,
-    image: asked.image,
-    isShell: asked.shell === true && asked.args.length === 0,
-    line: asked.shell === true && asked.args.length === 0 ? asked.command : shellLine(wordsFor(asked)),
-    cwd: asked.cwd ?? "",
-    uid: asked.uid === 0 ? "" : String(asked.uid),
-    gid: asked.gid === 0 ? "" : String(asked.gid),
-    hostname: asked.hostname ?? "",
-    variables: (asked.env_names ?? []).filter((name) => name !== "TERM").map((name) => ({ name, value: "" })),
-    files: Object.entries(asked.files).map(([path, { uuid, mode = "0644" }], key) => ({
+    image: request.image,
+    isShell: request.shell === true && request.args.length === 0,
+    line: request.shell === true && request.args.length === 0 ? request.command : shellLine(wordsFor(request)),
+    cwd: request.cwd ?? "",
+    uid: request.uid === 0 ? "" : String(request.uid),
+    gid: request.gid === 0 ? "" : String(request.gid),
+    hostname: request.hostname ?? "",
+    variables: (request.env_names ?? []).filter((name) => name !== "TERM").map((name) => ({ name, value: "" })),
+    files: Object.entries(request.files).map(([path, { uuid, mode = "0644" }], key) => ({
       key,
       name: null,
       path,
       mode,
       uuid,
     })),
-    isStdinOpen: asked.stdin_open,
+    isStdinOpen: request.stdin_open,
     hasTerminal: pty !== undefined,
     vcpus: resources?.vcpus === undefined ? "" : String(resources.vcpus),
     memory: resources?.memory_bytes === undefined ? "" : sizeText(resources.memory_bytes),
     disk: resources?.disk_bytes === undefined ? "" : sizeText(resources.disk_bytes),
-    timeout: asked.timeout === undefined ? "" : durationText(asked.timeout),
-    output: asked.truncate_output_at === undefined ? "" : sizeText(asked.truncate_output_at),
+    timeout: request.timeout === undefined ? "" : durationText(request.timeout),
+    output: request.truncate_output_at === undefined ? "" : sizeText(request.truncate_output_at),
     network: wish === null ? "none" : wish.record === true ? "record" : "allow",
     rules: (wish?.allow ?? []).map(ruleText).join("\n"),
     isTlsAny: wish?.tls === "any",
-    isDisposable: asked.disposable === true,
-    tag: asked.tag ?? "",
+    isDisposable: request.disposable === true,
+    tag: request.tag ?? "",
   };
 }
 
 /** A shell expression with arguments is a program with arguments for the form: that of the shell. */
-function wordsFor({ command, args, shell }: AskedInstance): string[] {
+function wordsFor({ command, args, shell }: InstanceOperationRequest): string[] {
   return shell === true ? ["/bin/sh", "-c", command, "/bin/sh", ...args] : [command, ...args];
 }
 

@@ -6,7 +6,7 @@ import { Menu } from "../../parts/menu.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { useToast } from "../../parts/toast.tsx";
 import { countOf, countText, shortId } from "../../text/format.ts";
-import type { Feed } from "../feed-reader.ts";
+import type { EventFeed } from "../event-feed-reader.ts";
 import { eventsPerPage, type Page, pageBefore, saveAs, wholeStream } from "./earlier.ts";
 import { linesWith } from "./find.ts";
 import { LineView } from "./line-view.tsx";
@@ -16,7 +16,7 @@ export interface OutputProps {
   /** of the operation */
   readonly id: string;
   readonly spid: number;
-  readonly feed: Feed;
+  readonly feed: EventFeed;
   /** why there is none yet, or none at all */
   readonly emptyText: string;
 }
@@ -257,7 +257,7 @@ interface Earlier {
 }
 
 /** Lines before the newest ones, page by page. */
-function useEarlier(id: string, spid: number, feed: Feed): Earlier {
+function useEarlier(id: string, spid: number, feed: EventFeed): Earlier {
   const [page, setPage] = useState<Page | null>(null);
   const [problem, setProblem] = useState<Problem>();
   const [isLoading, setLoading] = useState(false);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import type { AskedInstance, SpawnRequest } from "../../../../src/client/types.ts";
+import type { InstanceOperationRequest, SpawnRequest } from "../../../../src/client/types.ts";
 import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../../src/domain/text/quantities.ts";
 import { coppiceRun, curlRun } from "../../../../src/web/run/form/commands.ts";
 import { rulesOf, ruleText } from "../../../../src/web/run/form/network-rules.ts";
@@ -192,7 +192,7 @@ describe("the form", () => {
   });
 
   test("of a run that is run again asks for the same", () => {
-    const asked: AskedInstance = {
+    const asked: InstanceOperationRequest = {
       ...{
         kind: "instance",
         image: "i",

@@ -8,7 +8,7 @@ const TURN_MS = 5;
 export const KEPT_EVENTS_MAX = 1000;
 
 /** What an operation does, as it is told. */
-export interface Feed {
+export interface EventFeed {
   /** output of the process that is watched */
   readonly output: OutputBuffer;
   /** everything but output, the oldest first: the newest ones, as many as are kept */
@@ -28,12 +28,12 @@ export interface Feed {
 }
 
 /** Number of events of some types so far: it grows also where the oldest events are dropped. */
-export function countOfTypes({ counts }: Pick<Feed, "counts">, types: readonly OperationEvent["type"][]): number {
+export function countOfTypes({ counts }: Pick<EventFeed, "counts">, types: readonly OperationEvent["type"][]): number {
   return types.reduce((sum, type) => sum + (counts[type] ?? 0), 0);
 }
 
 /** What is shown before anything was told. */
-export function emptyFeed(): Feed {
+export function emptyEventFeed(): EventFeed {
   return {
     output: new OutputBuffer(),
     events: [],
@@ -48,8 +48,8 @@ export function emptyFeed(): Feed {
 }
 
 /** Takes the events of an operation, and shows what they say at most once per frame. What it keeps is bounded. */
-export class FeedReader {
-  readonly #show: (feed: Feed) => void;
+export class EventFeedReader {
+  readonly #show: (feed: EventFeed) => void;
   readonly #output = new OutputBuffer();
   #events: OperationEvent[] = [];
   #droppedEventsCount = 0;
@@ -64,7 +64,7 @@ export class FeedReader {
   #isDue = false;
   #turnFrom = performance.now();
 
-  constructor(show: (feed: Feed) => void) {
+  constructor(show: (feed: EventFeed) => void) {
     this.#show = show;
   }
 

@@ -6,9 +6,9 @@ import { untilReturn } from "../data/connection.ts";
 import { isAbort, problemOf } from "../data/problem.ts";
 import { useStore } from "../data/store.ts";
 import { isPageVisible } from "../data/visibility.ts";
-import { emptyFeed, type Feed, FeedReader } from "./feed-reader.ts";
+import { type EventFeed, EventFeedReader, emptyEventFeed } from "./event-feed-reader.ts";
 
-export interface FeedOptions {
+export interface EventFeedOptions {
   /** the process whose output is kept; for the command, which it is where absent, the events of all processes are read */
   readonly spid?: number;
 }
@@ -17,12 +17,12 @@ export interface FeedOptions {
  * Follows the events of an operation from its beginning to its end while the page is seen, over broken connections and
  * restarts of the appliance, without a gap or a double. The component is drawn anew at most once per frame.
  */
-export function useFeed(id: string, { spid = COMMAND_SPID }: FeedOptions = {}): Feed {
-  const [feed, setFeed] = useState<Feed>(emptyFeed);
-  const reader = useMemo(() => new FeedReader(setFeed), [id, spid]);
+export function useEventFeed(id: string, { spid = COMMAND_SPID }: EventFeedOptions = {}): EventFeed {
+  const [feed, setFeed] = useState<EventFeed>(emptyEventFeed);
+  const reader = useMemo(() => new EventFeedReader(setFeed), [id, spid]);
   const isFollowed = useStore(isPageVisible);
   useEffect(() => {
-    setFeed(emptyFeed());
+    setFeed(emptyEventFeed());
     return () => reader.leave();
   }, [reader]);
   useEffect(() => {
@@ -36,7 +36,7 @@ export function useFeed(id: string, { spid = COMMAND_SPID }: FeedOptions = {}): 
 
 /** Goes on where the reader is. Never rejects: what ends the reading early is told by the feed. */
 async function follow(
-  reader: FeedReader,
+  reader: EventFeedReader,
   { id, spid }: { readonly id: string; readonly spid: number },
   signal: AbortSignal,
 ): Promise<void> {

@@ -2,11 +2,11 @@ import { afterEach, beforeEach, expect, test } from "bun:test";
 import type { OperationEvent } from "../../../../src/client/types.ts";
 import {
   countOfTypes,
-  emptyFeed,
-  type Feed,
-  FeedReader,
+  type EventFeed,
+  EventFeedReader,
+  emptyEventFeed,
   KEPT_EVENTS_MAX,
-} from "../../../../src/web/run/feed-reader.ts";
+} from "../../../../src/web/run/event-feed-reader.ts";
 
 let frames: FrameRequestCallback[] = [];
 const before = globalThis.requestAnimationFrame;
@@ -22,8 +22,8 @@ const event = (id: number, type: string, data: object = {}) =>
   ({ id, type, time: "2026-11-20T10:30:00Z", spid: 1, data }) as unknown as OperationEvent;
 
 test("a feed knows of events that it does not keep any more", () => {
-  let feed: Feed = emptyFeed();
-  const reader = new FeedReader((next) => {
+  let feed: EventFeed = emptyEventFeed();
+  const reader = new EventFeedReader((next) => {
     feed = next;
   });
   const show = (next: OperationEvent): void => {
@@ -47,8 +47,8 @@ test("a feed knows of events that it does not keep any more", () => {
 });
 
 test("a feed is shown once per frame, and not after it was left", () => {
-  const shown: Feed[] = [];
-  const reader = new FeedReader((feed) => shown.push(feed));
+  const shown: EventFeed[] = [];
+  const reader = new EventFeedReader((feed) => shown.push(feed));
   for (let id = 0; id < 10; id += 1) reader.take(event(id, "stdout", { content: "x\n", encoding: "ascii" }), 1);
   expect([frames.length, shown.length]).toEqual([1, 0]);
   frames.shift()?.(0);
