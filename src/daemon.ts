@@ -46,6 +46,7 @@ import { type Cost, costOf, Scheduler } from "./supervisor/operations/scheduler.
 import { readinessOf } from "./supervisor/readiness.ts";
 import { reclaim } from "./supervisor/reclaim.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
+import { ownTurn } from "./system/turns.ts";
 import { untilAborted } from "./system/waiting.ts";
 import { wallClock } from "./system/wall-clock.ts";
 import { REVISION, VERSION } from "./version.ts";
@@ -172,7 +173,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(eventLogs);
   stack.use(changes);
   orphans.begin();
-  void listener.composed.then(giveBackUnused);
+  void listener.composed.then(() => settle(db));
   const isNew = () => countTokens(db, { now: clock() }) === 0;
   const owned = stack.move();
   const isAlive = () => answers(db, log);
@@ -187,6 +188,13 @@ async function openData(directory: string, stack: AsyncDisposableStack): Promise
   if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
   stack.use(lock);
   return layout;
+}
+
+/** Gives back memory that only the start needed, and prepares what the first requests would wait for. */
+async function settle(db: Database): Promise<void> {
+  giveBackUnused();
+  // An error shows again when the statement is used.
+  await db.prepareAll(ownTurn).catch(() => undefined);
 }
 
 /**

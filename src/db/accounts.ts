@@ -1,8 +1,17 @@
+import { sql } from "drizzle-orm";
 import type { AccountId } from "../domain/ids.ts";
-import type { Orm } from "./drizzle-client.ts";
+import { type Database, statement } from "./database.ts";
 import { accounts } from "./schema.ts";
 
+const insertAccount = statement((orm) =>
+  orm
+    .insert(accounts)
+    .values({ id: sql.placeholder("id"), createdAt: sql.placeholder("now") })
+    .onConflictDoNothing()
+    .prepare(),
+);
+
 /** Adds the account if it is new. Accounts come into being with their first token, file or operation. */
-export function ensureAccount(orm: Orm, id: AccountId, now: number): void {
-  orm.insert(accounts).values({ id, createdAt: now }).onConflictDoNothing().run();
+export function ensureAccount(db: Database, id: AccountId, now: number): void {
+  insertAccount(db).run({ id, now });
 }

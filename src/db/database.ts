@@ -1,7 +1,7 @@
 import { chmodSync } from "node:fs";
-import { type SQL, sql } from "drizzle-orm";
+import { getTableColumns, type Placeholder, type SQL, sql } from "drizzle-orm";
 import { BetterSQLiteSession } from "drizzle-orm/better-sqlite3/session";
-import { type AnySQLiteColumn, BaseSQLiteDatabase, SQLiteSyncDialect } from "drizzle-orm/sqlite-core";
+import { type AnySQLiteColumn, BaseSQLiteDatabase, SQLiteSyncDialect, type SQLiteTable } from "drizzle-orm/sqlite-core";
 import Libsql from "libsql";
 import type { Accounts } from "../domain/account/accounts.ts";
 import { drizzleClient, type Orm } from "./drizzle-client.ts";
@@ -25,6 +25,18 @@ const JOURNAL_BYTES_MAX = 67_108_864;
 
 /** Limit of cached reads. */
 const CACHE_COUNT_MAX = 1000;
+
+const declared: ((orm: Orm) => unknown)[] = [];
+
+/**
+ * Declares a statement that each connection prepares once, also for transactions. To be called when a module is loaded.
+ * Building a statement takes several times as long as executing it.
+ */
+export function statement<T>(build: (orm: Orm) => T): (db: Database) => T {
+  declared.push(build);
+  return (db) => db.prepared(build);
+}
+
 /** The file lacks migrations, and the caller did not want them applied. */
 export class SchemaTooOldError extends Error {
   override readonly name = "SchemaTooOldError";
@@ -55,7 +67,8 @@ export class Database implements Disposable {
   readonly #client: Libsql.Database;
   readonly #isBeside: boolean;
   readonly #statements = new Map<string, Libsql.Statement>();
-  readonly #prepared = new Map<string, unknown>();
+  readonly #prepared = new Map<(orm: Orm) => unknown, unknown>();
+  #dataVersion: Libsql.Statement | null = null;
   readonly #cache = new Map<string, unknown>();
   #cacheVersion = 0;
   #isCacheCurrent = false;
@@ -70,7 +83,10 @@ export class Database implements Disposable {
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3. libsql has the same interface, which the types do not express.
     const session = new BetterSQLiteSession(
-      drizzleClient(client, this.#statements, (changes) => this.#onWrite(changes)) as never,
+      drizzleClient(client, this.#statements, {
+        onWrite: (changes) => this.#onWrite(changes),
+        onLongParameter: () => this.#prepared.clear(),
+      }) as never,
       dialect,
       undefined,
       {},
@@ -97,14 +113,23 @@ export class Database implements Disposable {
     return work();
   }
 
-  /** A statement made by `build`, prepared once per connection. */
-  prepared<T>(name: string, build: (orm: Orm) => T): T {
-    let statement = this.#prepared.get(name);
-    if (statement === undefined) {
-      statement = build(this.orm);
-      this.#prepared.set(name, statement);
+  /** The statement that `build` makes, prepared at its first use. Only `statement` calls this. */
+  prepared<T>(build: (orm: Orm) => T): T {
+    let made = this.#prepared.get(build);
+    if (made === undefined) {
+      made = build(this.orm);
+      this.#prepared.set(build, made);
     }
-    return statement as T;
+    return made as T;
+  }
+
+  /** Prepares all declared statements, each in a turn of its own: together they would make the first request of its kind slow. */
+  async prepareAll(turn: () => Promise<void>): Promise<void> {
+    for (const build of declared) {
+      await turn();
+      if (!this.#client.open) return;
+      this.prepared(build);
+    }
   }
 
   /**
@@ -123,8 +148,8 @@ export class Database implements Disposable {
 
   /** Clears the cache after commits of other connections, for example those of the command line. */
   #checkForeignWrites(): void {
-    const statement = this.prepared("data_version", () => this.#client.prepare("PRAGMA data_version").raw(true));
-    const [version] = statement.get() as unknown as [number];
+    this.#dataVersion ??= this.#client.prepare("PRAGMA data_version").raw(true);
+    const [version] = this.#dataVersion.get() as unknown as [number];
     if (version !== this.#cacheVersion) this.#cache.clear();
     this.#cacheVersion = version;
     // This check takes a tenth of the time of a request. One check per turn of the event loop serves all its requests.
@@ -180,11 +205,21 @@ export class Database implements Disposable {
     clearTimeout(this.#erasing ?? undefined);
     this.scans[Symbol.dispose]();
     this.#prepared.clear();
+    this.#dataVersion = null;
     this.#statements.clear();
     // It keeps writers out while it copies and syncs.
     if (!this.#isBeside) this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     this.#client.close();
   }
+}
+
+/**
+ * A placeholder for each column of a table, to insert rows by a statement. Columns whose value may be null and is stored as
+ * JSON need another one: their encoder makes a text of null.
+ */
+export function placeholders<T extends SQLiteTable>(table: T): { [Column in keyof T["_"]["columns"]]: Placeholder } {
+  const names = Object.keys(getTableColumns(table));
+  return Object.fromEntries(names.map((name) => [name, sql.placeholder(name)])) as never;
 }
 
 /** Tests whether `column` is one of `values`, which may be more than the parameters that a statement can have. */

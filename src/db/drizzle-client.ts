@@ -7,6 +7,12 @@ export interface RunResult {
 
 type OnWrite = (changes: number) => void;
 
+export interface ClientEvents {
+  readonly onWrite: OnWrite;
+  /** a statement was executed with a long text, which it keeps: whoever has the statement must forget it */
+  readonly onLongParameter: () => void;
+}
+
 /** Statements that cannot write. */
 const SELECT_STATEMENT = /^\s*select\b/i;
 /** Limit of prepared statements. Preparing a statement takes longer than executing most of them. */
@@ -21,7 +27,11 @@ export type Orm = BaseSQLiteDatabase<"sync", RunResult>;
  * The client in the form that drizzle's session uses. Keeps prepared statements by their text, and calls `onWrite`
  * whenever cached reads may be outdated, with the number of rows that were changed.
  */
-export function drizzleClient(client: Libsql.Database, statements: Map<string, Libsql.Statement>, onWrite: OnWrite) {
+export function drizzleClient(
+  client: Libsql.Database,
+  statements: Map<string, Libsql.Statement>,
+  { onWrite, onLongParameter }: ClientEvents,
+) {
   return {
     prepare(sql: string) {
       const known = statements.get(sql);
@@ -30,6 +40,7 @@ export function drizzleClient(client: Libsql.Database, statements: Map<string, L
       observeExecution(statement, (params) => {
         if (params.some((param) => typeof param === "string" && param.length > PARAMETER_LENGTH_MAX)) {
           statements.delete(sql);
+          onLongParameter();
         }
       });
       if (!SELECT_STATEMENT.test(sql)) observeWrites(statement, onWrite);

@@ -15,7 +15,7 @@ export function upsertFile(
 ): FileRow {
   const { accountId, sha256, sizeBytes, now } = file;
   return db.transaction((tx) => {
-    ensureAccount(tx, accountId, now);
+    ensureAccount(db, accountId, now);
     return tx
       .insert(files)
       .values({

@@ -25,12 +25,12 @@ import {
   statusesAllowing,
 } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
-import { type Database, isOneOf } from "./database.ts";
+import { type Database, isOneOf, statement } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
-import { imagesBeingRemoved } from "./images/images.ts";
+import { getImage, imagesBeingRemoved } from "./images/images.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
-import { images, operations } from "./schema.ts";
+import { operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
 
@@ -60,33 +60,46 @@ function targetOf(change: OperationTransition): OperationStatus {
   return target;
 }
 
-/** Compare-and-set: applies `change` if the operation's status and `guard` allow it. Returns whether they did. */
-function transition(
-  orm: Orm,
-  id: OperationId,
-  change: OperationTransition,
-  values: Partial<OperationRow>,
-  guard?: SQL,
-): boolean {
-  const { changes } = orm
-    .update(operations)
-    .set({ ...values, status: targetOf(change) })
-    .where(and(eq(operations.id, id), inArray(operations.status, statusesAllowing(change)), guard))
-    .run();
-  return changes === 1;
+/** Compare-and-set: applies `change` if the operation's status and `guard` allow it. */
+function transition(change: OperationTransition, values: Partial<Record<keyof OperationRow, SQL>>, guard?: SQL) {
+  const allowed = statusesAllowing(change);
+  return statement((orm) =>
+    orm
+      .update(operations)
+      .set({ ...values, status: targetOf(change) })
+      .where(and(eq(operations.id, sql.placeholder("id")), inArray(operations.status, allowed), guard))
+      .prepare(),
+  );
 }
 
-/** A transition to a terminal status, which also deletes the request's secrets. */
+const at = sql`${sql.placeholder("at")}`;
+/** What an operation has when it has ended. */
+const outcome = {
+  ...{ result: sql`${sql.placeholder("result")}`, error: sql`${sql.placeholder("error")}` },
+  ...{ network: sql`${sql.placeholder("network")}`, finishedAt: at },
+};
+const started = transition("start", { startedAt: at });
+const succeeded = transition("succeed", outcome, isNull(operations.cancelRequestedAt));
+const failed = transition("fail", outcome, isNull(operations.cancelRequestedAt));
+const cancelled = transition("cancel", outcome, isNotNull(operations.cancelRequestedAt));
+
+/** A transition to a terminal status, which also deletes the request's secrets. Returns whether it was allowed. */
 function end(
-  orm: Orm,
+  db: Database,
+  change: typeof succeeded,
   id: OperationId,
-  change: OperationTransition,
-  values: Partial<OperationRow>,
-  guard?: SQL,
+  { result, error, network }: Partial<Pick<OperationRow, "result" | "error" | "network">>,
+  at: number,
 ): boolean {
-  if (!transition(orm, id, change, values, guard)) return false;
-  forgetSecrets(orm, id);
+  const ended = { result: jsonOf(result), error: jsonOf(error), network: jsonOf(network) };
+  if (change(db).run({ id, at, ...ended }).changes !== 1) return false;
+  forgetSecrets(db, id);
   return true;
+}
+
+/** The stored form of a value: the encoder of a column would make a text of null. */
+function jsonOf(value: object | null | undefined): string | null {
+  return value === null || value === undefined ? null : JSON.stringify(value);
 }
 
 /**
@@ -94,13 +107,25 @@ function end(
  * not EXECUTING or a cancel was accepted.
  */
 export function succeedOperation(
-  orm: Orm,
+  db: Database,
   id: OperationId,
   ended: Pick<OperationRow, "result" | "network">,
   now: number,
 ): boolean {
-  return end(orm, id, "succeed", { ...ended, finishedAt: now }, isNull(operations.cancelRequestedAt));
+  return end(db, succeeded, id, ended, now);
 }
+
+const insertPending = statement((orm) =>
+  orm
+    .insert(operations)
+    .values({
+      ...{ id: sql.placeholder("id"), accountId: sql.placeholder("accountId"), kind: sql.placeholder("kind") },
+      ...{ status: "PENDING", createdAt: sql.placeholder("now") },
+      ...{ hadCredentials: sql.placeholder("hadCredentials"), imageId: sql.placeholder("imageId") },
+    })
+    .returning()
+    .prepare(),
+);
 
 /**
  * Inserts the operation as PENDING, before any work begins.
@@ -108,35 +133,29 @@ export function succeedOperation(
  */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
   const { id, accountId, kind, request, hadCredentials, imageId = null, now } = operation;
-  return db.transaction((tx) => {
-    ensureAccount(tx, accountId, now);
-    if (imageId !== null && !hasImage(tx, accountId, imageId)) throw new ApiError("not_found", "the image is gone");
-    const row = tx
-      .insert(operations)
-      .values({ id, accountId, kind, status: "PENDING", createdAt: now, hadCredentials, imageId })
-      .returning()
-      .get();
-    if (request !== null) insertRequest(tx, id, request, now);
+  return db.transaction(() => {
+    ensureAccount(db, accountId, now);
+    if (imageId !== null && getImage(db, accountId, imageId) === null) {
+      throw new ApiError("not_found", "the image is gone");
+    }
+    const row = insertPending(db).get({ id, accountId, kind, now, hadCredentials, imageId });
+    if (request !== null) insertRequest(db, id, request, now);
     return row;
   });
 }
 
-function hasImage(tx: Orm, accountId: AccountId, id: ImageId): boolean {
-  const isOfAccount = and(eq(images.id, id), eq(images.accountId, accountId));
-  return tx.select({ id: images.id }).from(images).where(isOfAccount).get() !== undefined;
-}
+const rowById = statement((orm) =>
+  orm
+    .select()
+    .from(operations)
+    .where(eq(operations.id, sql.placeholder("id")))
+    .prepare(),
+);
 
 export function getOperation(db: Database, accountId: AccountId, id: OperationId): OperationRow | null {
-  const statement = db.prepared("operations.get", (orm) =>
-    orm
-      .select()
-      .from(operations)
-      .where(eq(operations.id, sql.placeholder("id")))
-      .prepare(),
-  );
   // Clients poll an operation many times between two changes.
   const row = db.cached(`operation ${id}`, () => {
-    const read = statement.get({ id });
+    const read = rowById(db).get({ id });
     return read === undefined ? null : withExistingImage(db, read);
   });
   return row?.accountId === accountId ? row : null;
@@ -224,7 +243,7 @@ function matchingOperations(orm: Orm, accountId: AccountId, filter: Omit<Operati
  * the operation starts again, which is safe because it has not published anything.
  */
 export function startOperation(db: Database, id: OperationId, now: number): boolean {
-  return db.withoutSync(() => transition(db.orm, id, "start", { startedAt: now }));
+  return db.withoutSync(() => started(db).run({ id, at: now }).changes === 1);
 }
 
 /**
@@ -239,18 +258,17 @@ export function failOperation(
   now: number,
   network: NetworkAudit | null = null,
 ): "FAILED" | "CANCELLED" | null {
-  return db.transaction((tx) => fail(tx, id, { error, network }, now));
+  return db.transaction(() => fail(db, id, { error, network }, now));
 }
 
 function fail(
-  orm: Orm,
+  db: Database,
   id: OperationId,
   ended: Pick<OperationRow, "error" | "network">,
   now: number,
 ): "FAILED" | "CANCELLED" | null {
-  const values = { ...ended, finishedAt: now };
-  if (end(orm, id, "fail", values, isNull(operations.cancelRequestedAt))) return "FAILED";
-  return end(orm, id, "cancel", values, isNotNull(operations.cancelRequestedAt)) ? "CANCELLED" : null;
+  if (end(db, failed, id, ended, now)) return "FAILED";
+  return end(db, cancelled, id, ended, now) ? "CANCELLED" : null;
 }
 
 export type CancelOutcome = "cancelling" | "cancelled" | "terminal" | "not_found";
@@ -272,7 +290,7 @@ export function requestCancel(db: Database, accountId: AccountId, id: OperationI
       tx.update(operations).set({ cancelRequestedAt: now }).where(eq(operations.id, id)).run();
     }
     if (row.status !== "PENDING") return "cancelling";
-    end(tx, id, "cancel", { finishedAt: now });
+    end(db, cancelled, id, {}, now);
     return "cancelled";
   });
 }
@@ -314,11 +332,11 @@ export function recoverOperations(
   db: Database,
   options: { readonly interrupted: ErrorBody; readonly credentialsLost: ErrorBody; readonly now: number },
 ): RecoveredOperation[] {
-  return db.transaction((tx) => {
+  return db.transaction(() => {
     const waiting = pendingOperations(db).filter((row) => row.hadCredentials);
     return [...executingOperations(db), ...waiting].flatMap(({ id, accountId, kind, status: before }) => {
       const error = before === "EXECUTING" ? options.interrupted : options.credentialsLost;
-      const status = fail(tx, id, { error, network: null }, options.now);
+      const status = fail(db, id, { error, network: null }, options.now);
       return status === null ? [] : [{ id, accountId, kind, status, error }];
     });
   });

@@ -1,9 +1,9 @@
-import { eq } from "drizzle-orm";
+import { eq, sql } from "drizzle-orm";
 import { given } from "../domain/given.ts";
 import type { AccountId, ImageId, LayerId, OperationId } from "../domain/ids.ts";
 import type { ImageDefaults } from "../domain/image-defaults.ts";
 import type { NetworkAudit } from "../domain/network.ts";
-import type { Database } from "./database.ts";
+import { type Database, placeholders, statement } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
 import { type ImageOrigin, insertHistory } from "./images/history.ts";
 import { findImport } from "./images/images.ts";
@@ -72,23 +72,23 @@ export interface Published {
  * calls `failOperation`.
  */
 export function publishOperation(db: Database, publication: EndedPublication): Published | null {
-  return db.transaction((tx) => publish(tx, publication));
+  return db.transaction((tx) => publish(db, tx, publication));
 }
 
-function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication): Published | null {
+function publish(db: Database, tx: Orm, { operationId, now, ...publication }: EndedPublication): Published | null {
   const { result, layer, image, tag, tagChange = "replaced", provesBase = false, network = null } = publication;
   const reused =
-    publication.reusesImage === true && image !== undefined ? imageToReuse(tx, operationId, image, layer) : null;
+    publication.reusesImage === true && image !== undefined ? imageToReuse(db, operationId, image, layer) : null;
   const shown = reused === null ? result : { ...result, image: reused };
-  if (!succeedOperation(tx, operationId, { result: shown, network }, now)) return null;
-  const inserted = layer === undefined ? undefined : insertLayer(tx, layer, now);
+  if (!succeedOperation(db, operationId, { result: shown, network }, now)) return null;
+  const inserted = layer === undefined ? undefined : insertLayer(db, layer, now);
   const hasOwnLayer = inserted !== undefined && inserted === layer?.id;
   if (image === undefined) return { hasOwnLayer };
-  const { accountId, startedAt } = operationOf(tx, operationId);
+  const { accountId, startedAt } = operationOf(db, operationId);
   const layerId = image.layerId === layer?.id && inserted !== undefined ? inserted : image.layerId;
   if (reused === null) {
-    insertImage(tx, { ...image, layerId }, { accountId, operationId, now });
-    insertHistory(tx, { image, operationId, startedAt, now });
+    insertImage(db, { ...image, layerId }, { accountId, operationId, now });
+    insertHistory(db, { image, operationId, startedAt, now });
   }
   // An image that an operation uses is not removed for its age.
   else tx.update(operations).set({ imageId: reused }).where(eq(operations.id, operationId)).run();
@@ -100,46 +100,61 @@ function publish(tx: Orm, { operationId, now, ...publication }: EndedPublication
 
 /** The image that an import of the same base has made for the account; null when there is none. */
 function imageToReuse(
-  tx: Orm,
+  db: Database,
   operationId: OperationId,
   { layerId, digest }: NewImage,
   layer: NewLayer | undefined,
 ): ImageId | null {
-  const base = layer?.baseKey === undefined ? layerId : baseWithKey(tx, layer.baseKey);
+  const base = layer?.baseKey === undefined ? layerId : baseWithKey(db, layer.baseKey);
   if (base === undefined || digest === undefined) return null;
-  return findImport(tx, operationOf(tx, operationId).accountId, { layerId: base, digest });
+  return findImport(db.orm, operationOf(db, operationId).accountId, { layerId: base, digest });
 }
 
+const insertImageRow = statement((orm) =>
+  orm
+    .insert(images)
+    .values({ ...placeholders(images), tagged: false })
+    .prepare(),
+);
+
 function insertImage(
-  tx: Orm,
+  db: Database,
   image: NewImage,
   { now, ...row }: { readonly accountId: AccountId; readonly operationId: OperationId; readonly now: number },
 ): void {
   const { id, parentId, layerId, digest = null, sizeBytes, defaults } = image;
-  tx.insert(images)
-    .values({ ...row, id, parentId, layerId, digest, sizeBytes, ...defaults, createdAt: now })
-    .run();
+  insertImageRow(db).run({ ...row, id, parentId, layerId, digest, sizeBytes, ...defaults, createdAt: now });
 }
 
-function baseWithKey(tx: Orm, key: string): LayerId | undefined {
-  return tx.select({ id: layers.id }).from(layers).where(eq(layers.baseKey, key)).get()?.id;
+function baseWithKey({ orm }: Database, key: string): LayerId | undefined {
+  return orm.select({ id: layers.id }).from(layers).where(eq(layers.baseKey, key)).get()?.id;
 }
+
+const insertLayerRow = statement((orm) => orm.insert(layers).values(placeholders(layers)).prepare());
 
 /** Inserts a layer. Returns its id, or the id of an existing base with the same key. */
-function insertLayer(tx: Orm, layer: NewLayer, now: number): LayerId {
+function insertLayer(db: Database, layer: NewLayer, now: number): LayerId {
   if (layer.baseKey !== undefined) {
-    const existing = baseWithKey(tx, layer.baseKey);
+    const existing = baseWithKey(db, layer.baseKey);
     if (existing !== undefined) return existing;
   }
-  tx.insert(layers)
-    .values({ ...layer, baseKey: layer.baseKey ?? null, createdAt: now })
-    .run();
+  insertLayerRow(db).run({ ...layer, baseKey: layer.baseKey ?? null, createdAt: now });
   return layer.id;
 }
 
-function operationOf(tx: Orm, id: OperationId): { readonly accountId: AccountId; readonly startedAt: number | null } {
-  const { accountId, startedAt } = operations;
-  const row = tx.select({ accountId, startedAt }).from(operations).where(eq(operations.id, id)).get();
+const ownerOf = statement((orm) =>
+  orm
+    .select({ accountId: operations.accountId, startedAt: operations.startedAt })
+    .from(operations)
+    .where(eq(operations.id, sql.placeholder("id")))
+    .prepare(),
+);
+
+function operationOf(
+  db: Database,
+  id: OperationId,
+): { readonly accountId: AccountId; readonly startedAt: number | null } {
+  const row = ownerOf(db).get({ id });
   if (row === undefined) throw new Error(`operation ${id} has no row`);
   return row;
 }

@@ -1,13 +1,12 @@
 import { and, eq, gte, isNull, lt, ne, notExists, type SQL, sql } from "drizzle-orm";
 import { alias } from "drizzle-orm/sqlite-core";
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
-import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
 import { deleteStep, pruneAncestors } from "./images/history.ts";
 import { imagesBeingRemoved, REMOVED } from "./images/images.ts";
 import { deleteMergedLayersOf } from "./images/merged-layers.ts";
-import { images, layers, operations, tags } from "./schema.ts";
+import { accounts, images, layers, operations, tags } from "./schema.ts";
 
 /**
  * Rows that the removal of images changes or deletes in one transaction, which must not block the event loop; the tags of an
@@ -50,7 +49,7 @@ function removeImages(tx: Orm, ids: readonly ImageId[]): void {
 }
 
 function hide(tx: Orm, id: ImageId): void {
-  ensureAccount(tx, REMOVED, 0);
+  tx.insert(accounts).values({ id: REMOVED, createdAt: 0 }).onConflictDoNothing().run();
   tx.delete(tags).where(eq(tags.imageId, id)).run();
   tx.update(images).set({ accountId: REMOVED, tagged: false }).where(eq(images.id, id)).run();
 }

@@ -1,9 +1,9 @@
 import { and, asc, eq, inArray, isNull, sql } from "drizzle-orm";
+import type { AnySQLiteColumn } from "drizzle-orm/sqlite-core";
 import { ApiError } from "../domain/errors.ts";
 import type { AccountId, FileId, OperationId } from "../domain/ids.ts";
 import type { OperationKind } from "../domain/operation.ts";
-import { type Database, isOneOf } from "./database.ts";
-import type { Orm } from "./drizzle-client.ts";
+import { type Database, isOneOf, statement } from "./database.ts";
 import {
   files,
   operationFiles,
@@ -29,27 +29,64 @@ export interface NewRequest {
   readonly fileIds?: readonly FileId[];
 }
 
-/** @throws ApiError `not_found` when a file does not exist any more */
-export function insertRequest(tx: Orm, operationId: OperationId, request: NewRequest, now: number): void {
+const insertBody = statement((orm) =>
+  orm
+    .insert(operationRequests)
+    .values({
+      operationId: sql.placeholder("operationId"),
+      body: sql.placeholder("body"),
+      // The encoder of the column would make a text of null.
+      resources: sql`${sql.placeholder("resources")}`,
+      sizeBytes: sql.placeholder("sizeBytes"),
+    })
+    .prepare(),
+);
+
+/** To be called in a transaction. @throws ApiError `not_found` when a file does not exist any more */
+export function insertRequest(db: Database, operationId: OperationId, request: NewRequest, now: number): void {
   const { body, secrets = null, resources = null, sizeBytes = 0 } = request;
-  tx.insert(operationRequests).values({ operationId, body, resources, sizeBytes }).run();
-  if (secrets !== null) tx.insert(operationSecrets).values({ operationId, body: secrets }).run();
+  insertBody(db).run({
+    operationId,
+    body,
+    resources: resources === null ? null : JSON.stringify(resources),
+    sizeBytes,
+  });
+  // These two are rare; and no statement that is kept has the secrets as its last parameters.
+  if (secrets !== null) db.orm.insert(operationSecrets).values({ operationId, body: secrets }).run();
   const fileIds = [...new Set(request.fileIds ?? [])];
   if (fileIds.length === 0) return;
-  const { changes } = tx.update(files).set({ lastUsedAt: now }).where(inArray(files.id, fileIds)).run();
+  const { changes } = db.orm.update(files).set({ lastUsedAt: now }).where(inArray(files.id, fileIds)).run();
   if (changes !== fileIds.length) throw new ApiError("not_found", "a file of the request is gone");
-  tx.insert(operationFiles)
+  db.orm
+    .insert(operationFiles)
     .values(fileIds.map((fileId) => ({ operationId, fileId })))
     .run();
 }
 
+const isOfOperation = (column: AnySQLiteColumn) => eq(column, sql.placeholder("id"));
+const deleteSecrets = statement((orm) =>
+  orm.delete(operationSecrets).where(isOfOperation(operationSecrets.operationId)).prepare(),
+);
+const deleteClaims = statement((orm) =>
+  orm.delete(operationFiles).where(isOfOperation(operationFiles.operationId)).prepare(),
+);
+const deleteLongBody = statement((orm) =>
+  orm
+    .delete(operationRequests)
+    .where(
+      and(
+        isOfOperation(operationRequests.operationId),
+        sql`length(${operationRequests.body}) > ${KEPT_CHARACTERS_MAX}`,
+      ),
+    )
+    .prepare(),
+);
+
 /** Deletes the secrets of an ended operation, its claims on files, and its body if that is long. */
-export function forgetSecrets(tx: Orm, id: OperationId): void {
-  tx.delete(operationSecrets).where(eq(operationSecrets.operationId, id)).run();
-  tx.delete(operationFiles).where(eq(operationFiles.operationId, id)).run();
-  tx.delete(operationRequests)
-    .where(and(eq(operationRequests.operationId, id), sql`length(${operationRequests.body}) > ${KEPT_CHARACTERS_MAX}`))
-    .run();
+export function forgetSecrets(db: Database, id: OperationId): void {
+  deleteSecrets(db).run({ id });
+  deleteClaims(db).run({ id });
+  deleteLongBody(db).run({ id });
 }
 
 /** A request as it is stored; `secrets` is null when there are none, and after the operation has ended. */
@@ -59,14 +96,17 @@ export interface StoredRequest {
   readonly resources: RequestedResources | null;
 }
 
-export function operationRequest(db: Database, id: OperationId): StoredRequest | null {
-  const row = db.orm
+const requestById = statement((orm) =>
+  orm
     .select({ body: operationRequests.body, resources: operationRequests.resources, secrets: operationSecrets.body })
     .from(operationRequests)
     .leftJoin(operationSecrets, eq(operationSecrets.operationId, operationRequests.operationId))
-    .where(eq(operationRequests.operationId, id))
-    .get();
-  return row ?? null;
+    .where(isOfOperation(operationRequests.operationId))
+    .prepare(),
+);
+
+export function operationRequest(db: Database, id: OperationId): StoredRequest | null {
+  return requestById(db).get({ id }) ?? null;
 }
 
 /** Longest line of `requestLines`, in `characters`. */

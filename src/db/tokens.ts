@@ -2,7 +2,7 @@ import { and, count, desc, eq, gt, inArray, isNotNull, isNull, lte, or, sql } fr
 import type { AccountId } from "../domain/ids.ts";
 import type { TokenState } from "../domain/scope.ts";
 import { ensureAccount } from "./accounts.ts";
-import type { Database } from "./database.ts";
+import { type Database, statement } from "./database.ts";
 import { tokens } from "./schema.ts";
 
 export type TokenRow = typeof tokens.$inferSelect;
@@ -20,20 +20,21 @@ export interface NewToken {
 /** Records an issued token. A token without a row is invalid. */
 export function insertToken(db: Database, token: NewToken): TokenRow {
   return db.transaction((tx) => {
-    ensureAccount(tx, token.accountId, token.issuedAt);
+    ensureAccount(db, token.accountId, token.issuedAt);
     return tx.insert(tokens).values(token).returning().get();
   });
 }
 
+const tokenById = statement((orm) =>
+  orm
+    .select()
+    .from(tokens)
+    .where(eq(tokens.jti, sql.placeholder("jti")))
+    .prepare(),
+);
+
 export function getToken(db: Database, jti: string): TokenRow | null {
-  const statement = db.prepared("tokens.get", (orm) =>
-    orm
-      .select()
-      .from(tokens)
-      .where(eq(tokens.jti, sql.placeholder("jti")))
-      .prepare(),
-  );
-  return statement.get({ jti }) ?? null;
+  return tokenById(db).get({ jti }) ?? null;
 }
 
 /**

@@ -1,5 +1,5 @@
 import { desc, eq, inArray, isNotNull, lte, or, sql } from "drizzle-orm";
-import type { Database } from "./database.ts";
+import { type Database, statement } from "./database.ts";
 import { tokens, webSessions } from "./schema.ts";
 import type { TokenRow } from "./tokens.ts";
 
@@ -37,16 +37,17 @@ export function insertWebSession(
   });
 }
 
+const sessionById = statement((orm) =>
+  orm
+    .select({ session: webSessions, token: tokens })
+    .from(webSessions)
+    .innerJoin(tokens, eq(tokens.jti, webSessions.tokenId))
+    .where(eq(webSessions.id, sql.placeholder("id")))
+    .prepare(),
+);
+
 export function getWebSession(db: Database, id: string): SessionWithToken | null {
-  const statement = db.prepared("web_sessions.get", (orm) =>
-    orm
-      .select({ session: webSessions, token: tokens })
-      .from(webSessions)
-      .innerJoin(tokens, eq(tokens.jti, webSessions.tokenId))
-      .where(eq(webSessions.id, sql.placeholder("id")))
-      .prepare(),
-  );
-  return statement.get({ id }) ?? null;
+  return sessionById(db).get({ id }) ?? null;
 }
 
 /** Records a use. It is not synced: after a power failure, the session counts as unused for a little longer. */

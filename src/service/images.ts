@@ -191,7 +191,7 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
       // The image may have been deleted during the wait: look it up again.
       const image = requireImage(parts, principal, id);
       const held = undo.use(parts.layers.open(image.layerId));
-      const defaults = imageDefaults(db.orm, id);
+      const defaults = imageDefaults(db, id);
       const archived = { layers: held.files, name: image.tag, createdAt: isoTime(image.createdAt), defaults };
       const chunks = ociArchiveChunks(archived, readerOf(principal.accountId, signal), held.openLayers);
       return { chunks, held: undo.move() };

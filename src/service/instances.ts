@@ -142,7 +142,7 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
 /** The run as it is on its image. @throws ApiError `validation_error` for variables that are too many, or too long */
 function onParent<Run extends Omit<CheckedSpawn, "image" | "files">>({ db }: ServiceParts, id: ImageId, run: Run): Run {
   if (!run.inherit && !run.preserveEnv) return run;
-  const defaults = imageDefaults(db.orm, id);
+  const defaults = imageDefaults(db, id);
   if (run.preserveEnv) checkVariables(resultDefaults(run, defaults).variables);
   return onImage(run, defaults);
 }

@@ -1,6 +1,6 @@
 import { and, asc, desc, eq, lt, or, type SQL, sql } from "drizzle-orm";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
-import { type Database, isOneOf } from "../database.ts";
+import { type Database, isOneOf, statement } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { hasShownTag, imagesBeingRemoved, REMOVED } from "../images/images.ts";
 import { history, images, tags } from "../schema.ts";
@@ -105,7 +105,23 @@ export function placeBefore(
 /** A place after all images. */
 const END: ImagePlace = { createdAt: Number.MAX_SAFE_INTEGER, id: "" as ImageId };
 
-/** Images from one place on to before another one, the oldest first. An answer reads many pages, so its statement is kept. */
+const at = (column: string) => sql.placeholder(column);
+const place = sql`(${images.createdAt}, ${images.id})`;
+const imagesBetween = statement((orm) =>
+  select(orm)
+    .where(
+      and(
+        eq(images.accountId, at("accountId")),
+        sql`${place} >= (${at("fromAt")}, ${at("fromId")})`,
+        sql`${place} < (${at("endAt")}, ${at("endId")})`,
+      ),
+    )
+    .orderBy(asc(images.createdAt), asc(images.id))
+    .limit(at("limit"))
+    .prepare(),
+);
+
+/** Images from one place on to before another one, the oldest first. */
 export function branchImagesFrom(
   db: Database,
   accountId: AccountId,
@@ -113,24 +129,9 @@ export function branchImagesFrom(
   before: ImagePlace | null,
   limit: number,
 ): BranchImage[] {
-  const at = (column: string) => sql.placeholder(column);
-  const place = sql`(${images.createdAt}, ${images.id})`;
-  const statement = db.prepared("branches.images", (orm) =>
-    select(orm)
-      .where(
-        and(
-          eq(images.accountId, at("accountId")),
-          sql`${place} >= (${at("fromAt")}, ${at("fromId")})`,
-          sql`${place} < (${at("endAt")}, ${at("endId")})`,
-        ),
-      )
-      .orderBy(asc(images.createdAt), asc(images.id))
-      .limit(at("limit"))
-      .prepare(),
-  );
   const end = before ?? END;
   const bounds = { fromAt: from.createdAt, fromId: from.id, endAt: end.createdAt, endId: end.id };
-  return branchImages(db, statement.all({ accountId, ...bounds, limit }));
+  return branchImages(db, imagesBetween(db).all({ accountId, ...bounds, limit }));
 }
 
 /** The place right behind an image: no id lies between. */

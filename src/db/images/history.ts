@@ -1,6 +1,6 @@
 import { and, asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
 import type { ImageId, OperationId } from "../../domain/ids.ts";
-import { type Database, isOneOf } from "../database.ts";
+import { type Database, isOneOf, placeholders, statement } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { type Asker, LARGE_OFFSET_MIN } from "../scans/scans.ts";
 import { history, images, tags } from "../schema.ts";
@@ -25,9 +25,16 @@ export interface ImageOrigin {
 /** A step of a lineage. Its image may be deleted (`exists`). */
 export type HistoryRow = typeof history.$inferSelect & { readonly exists: boolean; readonly tag: string | null };
 
+const insertStep = statement((orm) =>
+  orm
+    .insert(history)
+    .values({ ...placeholders(history), command: sql`${sql.placeholder("command")}` })
+    .prepare(),
+);
+
 /** Inserts the step of an image that is being published. */
 export function insertHistory(
-  tx: Orm,
+  db: Database,
   step: {
     readonly image: {
       readonly id: ImageId;
@@ -44,23 +51,22 @@ export function insertHistory(
   const { image, operationId, startedAt, now } = step;
   const { id, parentId, digest, sizeBytes, origin = {} } = image;
   const command = origin.command === undefined ? null : cutCommand(origin.command);
-  tx.insert(history)
-    .values({
-      imageId: id,
-      parentId,
-      operationId,
-      command,
-      commandCut: command !== null && command.length < (origin.command?.length ?? 0),
-      exitCode: origin.exitCode ?? null,
-      timedOut: origin.timedOut ?? false,
-      source: origin.source ?? null,
-      digest: digest ?? null,
-      sizeBytes,
-      startedAt,
-      createdAt: now,
-      network: origin.network ?? false,
-    })
-    .run();
+  insertStep(db).run({
+    imageId: id,
+    parentId,
+    operationId,
+    // The encoder of the column would make a text of null.
+    command: command === null ? null : JSON.stringify(command),
+    commandCut: command !== null && command.length < (origin.command?.length ?? 0),
+    exitCode: origin.exitCode ?? null,
+    timedOut: origin.timedOut ?? false,
+    source: origin.source ?? null,
+    digest: digest ?? null,
+    sizeBytes,
+    startedAt,
+    createdAt: now,
+    network: origin.network ?? false,
+  });
 }
 
 /** The first arguments that fit. Arguments are never cut in the middle. */

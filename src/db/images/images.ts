@@ -2,7 +2,7 @@ import { and, desc, eq, exists, getTableColumns, gte, lt, lte, sql } from "drizz
 import type { AccountId, ImageId, LayerId } from "../../domain/ids.ts";
 import type { ImageReference } from "../../domain/image.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
-import { type Database, isOneOf } from "../database.ts";
+import { type Database, isOneOf, statement } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "../scans/scans.ts";
 import { images, tags } from "../schema.ts";
@@ -31,12 +31,21 @@ export const hasShownTag = and(eq(tags.imageId, images.id), isShown);
  */
 export const REMOVED = "" as AccountId;
 
+const idsOfRemoved = statement((orm) =>
+  orm.select({ id: images.id }).from(images).where(eq(images.accountId, REMOVED)).prepare(),
+);
+
 /** Deleted images whose rows are still there, so that other rows may name them. The set is shared. */
 export function imagesBeingRemoved(db: Database): ReadonlySet<ImageId> {
-  return db.cached("images being removed", () => {
-    const rows = db.orm.select({ id: images.id }).from(images).where(eq(images.accountId, REMOVED)).all();
-    return new Set(rows.map(({ id }) => id));
-  });
+  return db.cached(
+    "images being removed",
+    () =>
+      new Set(
+        idsOfRemoved(db)
+          .all()
+          .map(({ id }) => id),
+      ),
+  );
 }
 
 function selectImages(orm: Orm) {
@@ -52,15 +61,16 @@ export function findImage(orm: Orm, accountId: AccountId, id: ImageId): ImageRow
   );
 }
 
+const rowById = statement((orm) =>
+  selectImages(orm)
+    .where(eq(images.id, sql.placeholder("id")))
+    .prepare(),
+);
+
 /** The image, if the account has it. The row is shared, so callers must not change it. */
 export function getImage(db: Database, accountId: AccountId, id: ImageId): ImageRow | null {
-  const statement = db.prepared("images.get", (orm) =>
-    selectImages(orm)
-      .where(eq(images.id, sql.placeholder("id")))
-      .prepare(),
-  );
   // One request reads it several times, and a client sends many for one image.
-  const row = db.cached(`image ${id}`, () => statement.get({ id }) ?? null);
+  const row = db.cached(`image ${id}`, () => rowById(db).get({ id }) ?? null);
   return row?.accountId === accountId ? row : null;
 }
 
@@ -86,10 +96,17 @@ export function resolveImage(db: Database, accountId: AccountId, reference: Imag
   return row === undefined ? null : getImage(db, accountId, row.id);
 }
 
+const defaultsById = statement((orm) =>
+  orm
+    .select({ variables: images.variables, cwd: images.cwd })
+    .from(images)
+    .where(eq(images.id, sql.placeholder("id")))
+    .prepare(),
+);
+
 /** The defaults of an image, which must belong to the account of the caller. */
-export function imageDefaults(orm: Orm, id: ImageId): ImageDefaults {
-  const { variables, cwd } = images;
-  const row = orm.select({ variables, cwd }).from(images).where(eq(images.id, id)).get();
+export function imageDefaults(db: Database, id: ImageId): ImageDefaults {
+  const row = defaultsById(db).get({ id });
   return { variables: row?.variables ?? {}, cwd: row?.cwd ?? null };
 }
 

@@ -1,6 +1,6 @@
 import { and, eq, getTableColumns, sql } from "drizzle-orm";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
-import { type Database, isOneOf } from "../database.ts";
+import { type Database, isOneOf, statement } from "../database.ts";
 import { baseProofs, layers, mergedLayers } from "../schema.ts";
 
 export type LayerRow = typeof layers.$inferSelect;
@@ -56,37 +56,39 @@ export function layerIds(db: Database, topId: LayerId): LayerId[] {
   return layerChain(db, topId).map(({ id }) => id);
 }
 
+const idOfLayer = statement((orm) =>
+  orm
+    .select({ id: layers.id })
+    .from(layers)
+    .where(eq(layers.id, sql.placeholder("id")))
+    .prepare(),
+);
+
 function hasLayer(db: Database, id: LayerId): boolean {
-  const statement = db.prepared("layers.has", (orm) =>
-    orm
-      .select({ id: layers.id })
-      .from(layers)
-      .where(eq(layers.id, sql.placeholder("id")))
-      .prepare(),
-  );
-  return statement.get({ id }) !== undefined;
+  return idOfLayer(db).get({ id }) !== undefined;
 }
+
+const layersUpTo = statement((orm) =>
+  orm
+    .select(getTableColumns(layers))
+    .from(
+      sql`(
+        with recursive chain(id, parent_id, depth) as (
+          select id, parent_id, 0 from layers where id = ${sql.placeholder("id")}
+          union all
+          select layers.id, layers.parent_id, chain.depth + 1 from chain join layers on layers.id = chain.parent_id
+        )
+        select id as chain_id, depth from chain
+      )`,
+    )
+    .innerJoin(layers, eq(layers.id, sql`chain_id`))
+    .orderBy(sql`depth desc`)
+    .prepare(),
+);
 
 /** Reads `layerChain` from the database, lowest first. */
 function readChain(db: Database, id: LayerId): LayerRow[] {
-  const statement = db.prepared("layers.chain", (orm) =>
-    orm
-      .select(getTableColumns(layers))
-      .from(
-        sql`(
-          with recursive chain(id, parent_id, depth) as (
-            select id, parent_id, 0 from layers where id = ${sql.placeholder("id")}
-            union all
-            select layers.id, layers.parent_id, chain.depth + 1 from chain join layers on layers.id = chain.parent_id
-          )
-          select id as chain_id, depth from chain
-        )`,
-      )
-      .innerJoin(layers, eq(layers.id, sql`chain_id`))
-      .orderBy(sql`depth desc`)
-      .prepare(),
-  );
-  return statement.all({ id });
+  return layersUpTo(db).all({ id });
 }
 
 /** The subset of `ids` that have a row, as a layer or as a merged layer. Files of all others are garbage. */

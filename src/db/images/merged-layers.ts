@@ -1,6 +1,6 @@
 import { and, asc, eq, gt, inArray, lt, not, or, sql } from "drizzle-orm";
 import type { AccountId, LayerId } from "../../domain/ids.ts";
-import { type Database, isOneOf } from "../database.ts";
+import { type Database, isOneOf, statement } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { images, layers, mergedLayers } from "../schema.ts";
 
@@ -9,21 +9,22 @@ const ALL = -1;
 
 export type MergedLayerRow = typeof mergedLayers.$inferSelect;
 
+const mergedWithTop = statement((orm) =>
+  orm
+    .select()
+    .from(mergedLayers)
+    .where(
+      and(
+        eq(mergedLayers.accountId, sql.placeholder("accountId")),
+        sql`${mergedLayers.topId} in (select value from json_each(${sql.placeholder("topIds")}))`,
+      ),
+    )
+    .prepare(),
+);
+
 /** Merged layers of an account whose top layer is one of `topIds`. */
 export function mergedLayersWithTop(db: Database, accountId: AccountId, topIds: readonly LayerId[]): MergedLayerRow[] {
-  const statement = db.prepared("merged_layers.on", (orm) =>
-    orm
-      .select()
-      .from(mergedLayers)
-      .where(
-        and(
-          eq(mergedLayers.accountId, sql.placeholder("accountId")),
-          sql`${mergedLayers.topId} in (select value from json_each(${sql.placeholder("topIds")}))`,
-        ),
-      )
-      .prepare(),
-  );
-  return statement.all({ accountId, topIds: JSON.stringify(topIds) });
+  return mergedWithTop(db).all({ accountId, topIds: JSON.stringify(topIds) });
 }
 
 /**

@@ -92,7 +92,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const { status, imageId } = requireInstance(parts, principal, id);
       const checked = checkProcess(request);
       // An instance that is not running may have lost its image.
-      const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db.orm, imageId) : NO_DEFAULTS;
+      const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db, imageId) : NO_DEFAULTS;
       const command = onImage(checked, defaults);
       const timeoutMs =
         request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;

@@ -143,7 +143,7 @@ async function importImage(
   const proved = findProvenBase(db, accountId, base.key);
   if (proved !== null) {
     const twin = findImport(db.orm, accountId, { layerId: proved.id, digest });
-    return sharing(proved, twin === null ? await defaults() : imageDefaults(db.orm, twin));
+    return sharing(proved, twin === null ? await defaults() : imageDefaults(db, twin));
   }
 
   progress("pulling");

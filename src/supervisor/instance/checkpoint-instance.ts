@@ -103,7 +103,7 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
   const layer = await layerOf(tools, operation, files, parentFiles.index);
   if (layer !== null) stack.use(layer);
-  const defaults = imageDefaults(db.orm, parent.id);
+  const defaults = imageDefaults(db, parent.id);
   const { image, ...publication } = publicationOf({ submission, parent, origin, layer, pauseMs, defaults });
   return prepared(stack, { ...publication, image }, () => {
     layer?.keep();

@@ -38,7 +38,7 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
       const [parent] = stack.use(layers.hold([image.layerId])).files;
       if (parent === undefined) throw new Error("an image without a layer");
-      const defaults = imageDefaults(db.orm, image.id);
+      const defaults = imageDefaults(db, image.id);
       const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index, defaults };
       // The watch ends when the machine is gone, and its files were either removed or captured.
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });

@@ -50,7 +50,7 @@ async function family(): Promise<{ base: ImageId; run: ImageId; kept: ImageId; a
 
 test("an image differs from its parent in nothing, also when the parent is gone", async () => {
   const { base, run, kept, again, last } = await family();
-  expect(imageDefaults(api.parts.db.orm, again)).toEqual({ variables: { A: "2" }, cwd: "/srv" });
+  expect(imageDefaults(api.parts.db, again)).toEqual({ variables: { A: "2" }, cwd: "/srv" });
   expect(await changes(`${run}/diff`)).toEqual(["/step"]);
   for (const id of [kept, again]) expect(await read(`${id}/diff`)).toMatchObject({ items: [] });
   expect((await read(`${kept}/diff`)).against).toBe(run);

@@ -3,7 +3,7 @@ import { existsSync, statSync } from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { sql } from "drizzle-orm";
 import Libsql from "libsql";
-import { type Database, openDatabase } from "../../../src/db/database.ts";
+import { type Database, openDatabase, statement } from "../../../src/db/database.ts";
 import { deleteFilesUnusedSince, getFile, isBlobReferenced, upsertFile } from "../../../src/db/files.ts";
 import { MIGRATIONS, SchemaTooNewError } from "../../../src/db/migrations.ts";
 import { getOperation, requestCancel, startOperation } from "../../../src/db/operations.ts";
@@ -333,5 +333,43 @@ describe("tokens", () => {
     using other = openDatabase(opened.path);
     revokeToken(other, "one", 7);
     expect(getToken(db, "one")?.revokedAt).toBe(7);
+  });
+});
+
+describe("declared statements", () => {
+  let builtCount = 0;
+  const one = statement((orm) => {
+    builtCount += 1;
+    return orm.select({ one: sql<number>`1` }).from(sql`(select 1)`).prepare();
+  });
+  beforeEach(() => {
+    builtCount = 0;
+  });
+
+  test("are prepared before their first use, each in a turn of its own", async () => {
+    let turnsCount = 0;
+    await db.prepareAll(async () => {
+      turnsCount += 1;
+    });
+    expect(builtCount).toBe(1);
+    expect(turnsCount).toBeGreaterThan(20);
+    expect(one(db).get()).toEqual({ one: 1 });
+    expect(builtCount).toBe(1);
+  });
+
+  test("are forgotten when one of them may keep a long text", () => {
+    one(db).get();
+    one(db).get();
+    expect(builtCount).toBe(1);
+    addOperation(db, { request: { body: { command: "x".repeat(70_000) } } });
+    one(db).get();
+    expect(builtCount).toBe(2);
+  });
+
+  test("end with the connection", async () => {
+    const preparing = db.prepareAll(async () => {});
+    opened[Symbol.dispose]();
+    await preparing;
+    expect(builtCount).toBe(0);
   });
 });

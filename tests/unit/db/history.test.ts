@@ -61,7 +61,7 @@ function addChain() {
       tx.insert(images)
         .values({ ...image, accountId: alice, createdAt: depth })
         .run();
-      insertHistory(tx, { image, operationId: newId(), startedAt: null, now: depth });
+      insertHistory(db, { image, operationId: newId(), startedAt: null, now: depth });
       chain.push(image);
     }
   });

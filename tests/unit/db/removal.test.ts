@@ -67,7 +67,7 @@ function addChildren(parentId: ImageId, count: number): ImageId[] {
       tx.insert(images)
         .values({ ...image, accountId: alice, createdAt: at })
         .run();
-      insertHistory(tx, { image, operationId: newId(), startedAt: null, now: at });
+      insertHistory(db, { image, operationId: newId(), startedAt: null, now: at });
       return image.id;
     }),
   );
@@ -81,7 +81,7 @@ function addLineage(count: number): ImageId {
   db.transaction((tx) => {
     for (let depth = 0; depth < count; depth++) {
       image = someImage(layerId, image.id) as typeof image;
-      insertHistory(tx, { image, operationId: newId(), startedAt: null, now: depth });
+      insertHistory(db, { image, operationId: newId(), startedAt: null, now: depth });
     }
     tx.insert(images)
       .values({ ...image, parentId: null, accountId: alice, createdAt: count })
@@ -166,7 +166,7 @@ describe("the deletion of an image", () => {
       .insert(images)
       .values({ ...other, parentId: null, accountId: alice, createdAt: 9 })
       .run();
-    insertHistory(db.orm, { image: other, operationId: newId(), startedAt: null, now: 9 });
+    insertHistory(db, { image: other, operationId: newId(), startedAt: null, now: 9 });
     deleteImage(db, alice, id);
     expect(await lineage(db, other.id, ALL, BY)).toHaveLength(3);
     expect(count(history)).toBe(3);

@@ -155,8 +155,8 @@ test("an image keeps what its import or run gives it", () => {
   const defaults = { variables: { PATH: "/bin", ["__proto__"]: "x" }, cwd: "/srv" };
   const image = { ...someImage(layer.id), defaults };
   publishOperation(db, { operationId: addExecuting(db), result: {}, now: 1, layer, image });
-  expect(Object.entries(imageDefaults(db.orm, image.id).variables)).toEqual(Object.entries(defaults.variables));
-  expect(imageDefaults(db.orm, image.id).cwd).toBe("/srv");
-  expect(imageDefaults(db.orm, newId<ImageId>())).toEqual({ variables: {}, cwd: null });
+  expect(Object.entries(imageDefaults(db, image.id).variables)).toEqual(Object.entries(defaults.variables));
+  expect(imageDefaults(db, image.id).cwd).toBe("/srv");
+  expect(imageDefaults(db, newId<ImageId>())).toEqual({ variables: {}, cwd: null });
   expect(getImage(db, alice, image.id)).not.toHaveProperty("variables");
 });
