@@ -93,6 +93,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   api: ["domain", "service", "metrics.ts"],
   "api/access.ts": ["domain", "system/turns.ts"],
   "api/app.ts": ["system/yielding-turns.ts"],
+  "api/arrivals.ts": ["domain", "system/yielding-turns.ts"],
   "api/body": ["domain", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],
   "api/socket.ts": ["domain", "system/turns.ts"],
