@@ -54,8 +54,9 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   const addressOf = (prefix: string): string => `${publicUrl ?? ""}${prefix}`;
   const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
     const { request } = handshake;
+    const { id, principal } = requests.of(request);
     const isAllowed = () => requests.isAllowed(request);
-    return upgrade(handshake, { requestId: requests.of(request).id, protocol, socket, isAllowed });
+    return upgrade(handshake, { requestId: id, protocol, socket, isAllowed, owner: principal?.accountId });
   };
   const prefixes = { page: WEB_API_PREFIX, api: V1_PREFIX };
   const gate = web === null ? null : new SessionGate({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });

@@ -2,7 +2,7 @@ import type { Server, ServerWebSocket } from "bun";
 import { ByteBlocks } from "../domain/bytes/byte-blocks.ts";
 import { ApiError } from "../domain/errors.ts";
 import { given } from "../domain/given.ts";
-import { ownTurn } from "../system/turns.ts";
+import { ownTurn, TurnCounts } from "../system/turns.ts";
 
 /** Longest message of a client, and the largest size of its messages that wait to be read, in `bytes`. */
 export const SOCKET_WINDOW_BYTES = 262_144;
@@ -18,6 +18,9 @@ const TEXT_CHARACTERS_MAX = 64;
 const INBOX_BYTES_MAX = SOCKET_WINDOW_BYTES + 1024;
 /** Messages of a socket that are read at once: what a connection has delivered can be tens of thousands of short ones. */
 const TURN_MESSAGES_COUNT = 128;
+/** Messages, pings and pongs that all sockets of an owner may receive in one turn of the event loop. */
+const TURN_FRAMES_COUNT_MAX = 32_768;
+const received = new TurnCounts();
 /** Interval between pings to a client, and between checks of its token. */
 const PING_INTERVAL_MS = 15_000;
 /** The connection is closed when the client sends nothing for this long, not even a pong. */
@@ -83,6 +86,7 @@ export class Socket {
   #drained: PromiseWithResolvers<void> | null = null;
   #pings: Timer | undefined;
   #heardAt = 0;
+  #owner: unknown = null;
 
   constructor({ onText, joins = false }: SocketOptions = {}) {
     this.#onText = onText ?? null;
@@ -145,8 +149,10 @@ export class Socket {
   /**
    * Callbacks for the server.
    * @param isAllowed whether the token of the handshake is still valid; must not reject
+   * @param owner what its sockets receive in a turn of the event loop is bounded, all together
    */
-  handlers(isAllowed: () => Promise<boolean>) {
+  handlers(isAllowed: () => Promise<boolean>, owner: unknown) {
+    this.#owner = owner;
     return {
       open: (raw: ServerWebSocket<unknown>) => {
         this.#raw = raw;
@@ -154,9 +160,8 @@ export class Socket {
         this.#pings = setInterval(() => void this.#check(isAllowed), PING_INTERVAL_MS);
       },
       message: (_: unknown, message: SocketMessage) => this.#onMessage(message),
-      pong: () => {
-        this.#heardAt = performance.now();
-      },
+      ping: () => this.#onFrame(),
+      pong: () => this.#onFrame(),
       drain: () => this.#onDrain(),
       close: (_: unknown, code: number, reason: string) => this.#onClose(code, reason),
     };
@@ -173,8 +178,16 @@ export class Socket {
     else this.#raw?.terminate();
   }
 
-  #onMessage(message: SocketMessage): void {
+  /** A connection may deliver tens of thousands of short frames at once, and Bun hands over all of them in one turn. */
+  #onFrame(): void {
     this.#heardAt = performance.now();
+    if (received.add(this.#owner) > TURN_FRAMES_COUNT_MAX) {
+      this.close(CloseCode.tooMuch, "too many short messages at once");
+    }
+  }
+
+  #onMessage(message: SocketMessage): void {
+    this.#onFrame();
     if (typeof message === "string" && message.length > TEXT_CHARACTERS_MAX) {
       this.close(CloseCode.unexpected, `a text message of more than ${TEXT_CHARACTERS_MAX} characters`);
     }
@@ -281,18 +294,23 @@ export interface Upgrade {
   readonly socket: Socket;
   /** as in `Socket.handlers` */
   readonly isAllowed: () => Promise<boolean>;
+  /** as in `Socket.handlers` */
+  readonly owner: unknown;
 }
 
 /**
  * Upgrades the connection of a request to a WebSocket, and connects it to `socket`.
  * @throws ApiError `validation_error` when the request is not a complete handshake
  */
-export function upgrade({ request, server }: Handshake, { requestId, protocol, socket, isAllowed }: Upgrade): Response {
+export function upgrade(
+  { request, server }: Handshake,
+  { requestId, protocol, socket, isAllowed, owner }: Upgrade,
+): Response {
   const headers = {
     "x-request-id": requestId,
     ...given({ "sec-websocket-protocol": protocol }),
   };
-  if (server?.upgrade(request, { headers, data: socket.handlers(isAllowed) }) !== true) {
+  if (server?.upgrade(request, { headers, data: socket.handlers(isAllowed, owner) }) !== true) {
     throw new ApiError("validation_error", "this path is a WebSocket: the request must ask for an upgrade", {
       field: "upgrade",
     });

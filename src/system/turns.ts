@@ -34,3 +34,16 @@ export function sharedTurnSince(): number {
   }
   return turnSince;
 }
+
+/** Counts what owners do within one turn of the event loop. */
+export class TurnCounts {
+  readonly #counts = new Map<unknown, number>();
+
+  /** Adds one, and returns how many `owner` has in this turn. */
+  add(owner: unknown): number {
+    if (this.#counts.size === 0) setImmediate(() => this.#counts.clear());
+    const count = (this.#counts.get(owner) ?? 0) + 1;
+    this.#counts.set(owner, count);
+    return count;
+  }
+}

@@ -6,7 +6,7 @@ import { SENT_BYTES_MAX, SOCKET_SETTINGS, Socket } from "../../../src/api/socket
 /** What a server buffers for a client that reads nothing, or a little at times, at most, in `bytes`. */
 async function bufferedBytes(talk: (socket: Socket) => Promise<unknown>, readsSometimes: boolean): Promise<number> {
   const socket = new Socket();
-  const { open, ...handlers } = socket.handlers(async () => true);
+  const { open, ...handlers } = socket.handlers(async () => true, "a");
   let raw: ServerWebSocket<unknown> | null = null;
   using server = Bun.serve({
     hostname: "127.0.0.1",
