@@ -18,7 +18,7 @@ import { useToast } from "../parts/toast.tsx";
 interface ActionsProps {
   readonly operation: Operation;
   readonly request: OperationRequest | undefined;
-  /** something was done to the operation */
+  /** called after an action */
   readonly onChange: () => void;
 }
 

@@ -2,37 +2,37 @@ import type { OperationEvent } from "../../client/types.ts";
 import type { Problem } from "../data/problem.ts";
 import { OutputBuffer } from "./output/output-buffer.ts";
 
-/** Time after which the reader lets the browser do something else, in `milliseconds`. */
+/** Longest time without a break for the browser, in `milliseconds`. */
 const TURN_MS = 5;
-/** The newest events that are kept, those of output apart. */
+/** Largest number of events that are kept, not counting output. */
 export const KEPT_EVENTS_MAX = 1000;
 
-/** What an operation does, as it is told. */
+/** The events of an operation so far. */
 export interface EventFeed {
-  /** output of the process that is watched */
+  /** output of the selected process */
   readonly output: OutputBuffer;
-  /** everything but output, the oldest first: the newest ones, as many as are kept */
+  /** the newest events without output, in order */
   readonly events: readonly OperationEvent[];
-  /** number of events that were dropped before those */
+  /** number of older events that were dropped */
   readonly droppedEventsCount: number;
-  /** the machine of an instance, as it was told when it began; null: there is none yet */
+  /** the event that describes the machine of an instance; null: there is no machine yet */
   readonly machine: OperationEvent | null;
-  /** number of all events by their types, dropped ones and those of output included */
+  /** number of all events by type, including dropped ones and output */
   readonly counts: Readonly<Record<string, number>>;
   /** grows with every change */
   readonly version: number;
-  /** number of events of all kinds so far, and of the characters of their output */
+  /** number of all events so far, and of characters of output */
   readonly read: { readonly events: number; readonly characters: number };
   readonly isOver: boolean;
   readonly problem: Problem | undefined;
 }
 
-/** Number of events of some types so far: it grows also where the oldest events are dropped. */
+/** Number of events of some types so far, including dropped ones. */
 export function countOfTypes({ counts }: Pick<EventFeed, "counts">, types: readonly OperationEvent["type"][]): number {
   return types.reduce((sum, type) => sum + (counts[type] ?? 0), 0);
 }
 
-/** What is shown before anything was told. */
+/** The feed before the first event. */
 export function emptyEventFeed(): EventFeed {
   return {
     output: new OutputBuffer(),
@@ -47,7 +47,7 @@ export function emptyEventFeed(): EventFeed {
   };
 }
 
-/** Takes the events of an operation, and shows what they say at most once per frame. What it keeps is bounded. */
+/** Collects the events of an operation in bounded memory, and shows them at most once per frame. */
 export class EventFeedReader {
   readonly #show: (feed: EventFeed) => void;
   readonly #output = new OutputBuffer();
@@ -68,7 +68,7 @@ export class EventFeedReader {
     this.#show = show;
   }
 
-  /** number of the last event; null: there was none */
+  /** number of the last event; null: none */
   get lastId(): number | null {
     return this.#lastId;
   }
@@ -78,7 +78,7 @@ export class EventFeedReader {
     return this.#isOver;
   }
 
-  /** Shows nothing from now on. */
+  /** Stops the drawing. */
   leave(): void {
     this.#isLeft = true;
   }
@@ -93,13 +93,13 @@ export class EventFeedReader {
     const isOutput = type === "stdout" || type === "stderr";
     this.#read.events += 1;
     if (isOutput) this.#read.characters += (event.data as { content: string }).content.length;
-    // Whatever is not of a process is about the operation.
+    // Events without a process are about the operation.
     if (of === spid && (isOutput || type === "truncated" || type === "size_cap")) this.#output.add(event);
     if (!isOutput) this.#note(event);
     this.#plan();
   }
 
-  /** Gives the browser time for keys and drawing when this has taken long. */
+  /** Lets the browser handle input and draw if this has run for {@link TURN_MS}. */
   async turn(): Promise<void> {
     if (performance.now() - this.#turnFrom < TURN_MS) return;
     await new Promise<void>((resolve) => setTimeout(resolve));
@@ -113,10 +113,10 @@ export class EventFeedReader {
   }
 
   #note(event: OperationEvent): void {
-    // Of the progress of one step only the latest is of interest.
+    // A progress event replaces the previous one of the same step.
     const last = this.#events.at(-1);
     const isSame = event.type === "progress" && last?.type === "progress" && last.data["step"] === event.data["step"];
-    // The array was given away: it is replaced, not changed.
+    // The component has the present array, so it is replaced, not changed.
     const others = isSame ? this.#events.slice(0, -1) : this.#events;
     const extra = Math.max(0, others.length + 1 - KEPT_EVENTS_MAX);
     this.#droppedEventsCount += extra;

@@ -9,13 +9,13 @@ import { isPageVisible } from "../data/visibility.ts";
 import { type EventFeed, EventFeedReader, emptyEventFeed } from "./event-feed-reader.ts";
 
 export interface EventFeedOptions {
-  /** the process whose output is kept; for the command, which it is where absent, the events of all processes are read */
+  /** the process whose output is kept, by default the command; for the command, the events of all processes are read */
   readonly spid?: number;
 }
 
 /**
- * Follows the events of an operation from its beginning to its end while the page is seen, over broken connections and
- * restarts of the appliance, without a gap or a double. The component is drawn anew at most once per frame.
+ * Follows the events of an operation from the first to the last while the page is visible, across lost connections and
+ * restarts of the appliance, each event exactly once. Redraws the component at most once per frame.
  */
 export function useEventFeed(id: string, { spid = COMMAND_SPID }: EventFeedOptions = {}): EventFeed {
   const [feed, setFeed] = useState<EventFeed>(emptyEventFeed);
@@ -34,7 +34,7 @@ export function useEventFeed(id: string, { spid = COMMAND_SPID }: EventFeedOptio
   return feed;
 }
 
-/** Goes on where the reader is. Never rejects: what ends the reading early is told by the feed. */
+/** Continues after the last event of the reader. Never rejects: the feed has the problem. */
 async function follow(
   reader: EventFeedReader,
   { id, spid }: { readonly id: string; readonly spid: number },
@@ -48,7 +48,7 @@ async function follow(
         ...(reader.lastId === null ? {} : { after: reader.lastId }),
       };
       for await (const event of operationEvents(api, id, options)) {
-        // Whoever follows next begins behind the last one that was taken.
+        // The next call continues after the last event of the reader, so this one is not lost.
         if (signal.aborted) return;
         reader.take(event, spid);
         await reader.turn();

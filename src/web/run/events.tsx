@@ -5,7 +5,7 @@ import { type Column, Table } from "../parts/lists/table.tsx";
 import { countOf } from "../text/format.ts";
 import type { EventFeed } from "./event-feed-reader.ts";
 
-/** Events that a table shows; the newest are of most interest. */
+/** Largest number of rows of the table, which shows the newest events. */
 const SHOWN_COUNT = 200;
 
 /** Events of the operation without output. */

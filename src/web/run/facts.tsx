@@ -19,7 +19,7 @@ interface FactsProps {
   readonly usage?: UsageSeries;
 }
 
-/** The figures of an operation, and why it failed if it did. */
+/** The figures of an operation, and the reason of its failure. */
 export function Facts({ operation, request, feed, usage }: FactsProps) {
   const now = useSeconds(!hasEnded(operation));
   const { result } = operation;
@@ -74,7 +74,7 @@ export function Facts({ operation, request, feed, usage }: FactsProps) {
   );
 }
 
-/** The use of a command that something else ended. */
+/** The usage of a command that was ended from outside. */
 function usedUntil({ error }: Operation): { readonly cpu_time_ms?: number; readonly memory_bytes?: number } {
   const { cpu_time_ms: cpu, memory_bytes: memory } = error?.details ?? {};
   return {

@@ -19,7 +19,7 @@ import { Badge } from "../parts/status-mark.tsx";
 import { useToast } from "../parts/toast.tsx";
 import { shellLine } from "./form/shell-words.ts";
 
-/** Processes that are listed. */
+/** Largest number of listed processes. */
 const LIMIT = 200;
 const SIGNALS = ["TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL"] as const;
 
@@ -180,7 +180,7 @@ const TERMINAL: Partial<ProcessRequest> = {
   truncate_output_at: 10_485_760,
 };
 
-/** Starts a shell with a terminal, and gives its number. @throws ResponseError, UnreachableError */
+/** Starts a shell with a terminal. @returns its number @throws ResponseError, UnreachableError */
 export async function startShell(id: string): Promise<number> {
   const { spid } = await startProcess(api, id, { command: "/bin/sh", ...TERMINAL });
   return spid;

@@ -7,7 +7,7 @@ import { Button } from "../parts/button.tsx";
 import { Checkbox, Field } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 
-/** Standard input of a process while it is open: a line is sent at a time. */
+/** The open standard input of a process; sends one line at a time. */
 export function StandardInput({ process }: { readonly process: ProcessName }) {
   const [text, setText] = useState("");
   const [hasLineEnd, setLineEnd] = useState(true);
@@ -17,7 +17,7 @@ export function StandardInput({ process }: { readonly process: ProcessName }) {
   const send = async (content: string, close: boolean) => {
     setBusy(true);
     setProblem(undefined);
-    // At once: what is written from here on is the next line.
+    // Before the request ends: text typed from now on is the next line.
     setText("");
     try {
       const encoded = toBase64(new TextEncoder().encode(content));

@@ -23,7 +23,7 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
   const words = isShell ? null : shellWords(line);
   const switchTo = (shell: boolean) => {
     const parsed = shellWords(line);
-    // A line of words alone means the same to a shell.
+    // Without special characters, a shell reads the line as the same words.
     set({ isShell: shell, line: shell && !("problem" in parsed) ? shellLine(parsed.words) : line });
   };
   return (

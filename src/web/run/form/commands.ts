@@ -3,14 +3,14 @@ import { sizeText } from "../../../domain/text/quantities.ts";
 import { ruleText } from "./network-rules.ts";
 import { quoted, shellLine } from "./shell-words.ts";
 
-/** What a command in a terminal needs beside the request. */
+/** A request, with the names that its files have on the machine of the user. */
 export interface LocalRequest {
   readonly request: SpawnRequest;
-  /** names of files on the machine of the reader, by their paths in the sandbox; absent: they were uploaded before */
+  /** local names of the files, by their paths in the sandbox; absent for files of an earlier run */
   readonly names: Readonly<Record<string, string>>;
 }
 
-/** The same run by `coppice run`, on several lines where it is long; and what `coppice run` has no option for. */
+/** The run as a `coppice run` command, on several lines if it is long, and a list of the fields that have no option. */
 export function coppiceRun({ request, names }: LocalRequest): {
   readonly text: string;
   readonly unsaid: readonly string[];
@@ -61,11 +61,11 @@ function producer(stdin: string): string {
   return encoded ? `${shellLine(["printf", "%s", stdin.slice(7)])} | base64 -d` : shellLine(["printf", "%s", stdin]);
 }
 
-/** The same run by curl. @param url of the appliance, without a path */
+/** The run as a curl command. @param url of the appliance, without a path */
 export function curlRun({ request }: Pick<LocalRequest, "request">, url: string): string {
   return joined([
     "curl -sS --fail-with-body",
-    // The shell of the reader puts the token in.
+    // The user's shell inserts the token.
     '-H "Authorization: Bearer $COPPICE_TOKEN"',
     quoted(`${url}/v1/instances`),
     `--json ${quoted(JSON.stringify(request, null, 2))}`,

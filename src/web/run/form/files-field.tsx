@@ -17,13 +17,13 @@ interface Upload {
 
 interface FilesFieldProps {
   readonly files: readonly PlacedFile[];
-  /** @param change makes the new files of the old ones, which may have changed meanwhile */
+  /** @param change computes the new files from the present ones */
   readonly onFiles: (change: (files: readonly PlacedFile[]) => readonly PlacedFile[]) => void;
   readonly problem: string | undefined;
   readonly mayUpload: boolean;
 }
 
-/** Files that an earlier run had are numbered from 0 on. */
+/** Files of an earlier run have the numbers from 0 on. */
 let lastKey = 1_000_000;
 
 /** Uploads of the files of a form, which end with the component. */
@@ -72,7 +72,7 @@ function useUploads(onFiles: FilesFieldProps["onFiles"], mayUpload: boolean) {
   return { uploads, add, change, remove };
 }
 
-/** Files for the sandbox, which are uploaded as soon as they are chosen. */
+/** Input files. Each is uploaded as soon as it is chosen. */
 export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldProps) {
   const [isOver, setOver] = useState(false);
   const chooser = useRef<HTMLInputElement>(null);

@@ -18,7 +18,7 @@ import { FilesField } from "./files-field.tsx";
 import { MoreFields } from "./more-fields.tsx";
 import { EMPTY_FORM, type FieldProblems, fieldOf, formOf, type RunForm, requestOf } from "./run-form.ts";
 
-/** The form of a run: empty, on an image (`?image=`), or with what another run was asked to do (`?from=`). */
+/** The form of a run: empty, on an image (`?image=`), or with the request of another run (`?from=`). */
 export function FormView() {
   const { parameters } = useRoute();
   const from = parameters.get("from");
@@ -64,9 +64,9 @@ function Form({ initial }: { readonly initial: RunForm }) {
   const { may } = useSession();
   const isUploading = form.files.some(({ uuid }) => uuid === null);
   const set = (values: Partial<RunForm>) => setForm((current) => ({ ...current, ...values }));
-  const tell = (found: FieldProblems) => {
-    setProblems(found);
-    // Moves on to the first wrong field.
+  const tell = (next: FieldProblems) => {
+    setProblems(next);
+    // Moves the focus to the first wrong field.
     requestAnimationFrame(() => place.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
   };
   const start = async () => {
@@ -126,7 +126,7 @@ function useFirstFocus(place: RefObject<HTMLFormElement | null>): void {
   useEffect(() => {
     if (!isFocusFree()) return;
     const fields = [...(place.current?.querySelectorAll<HTMLInputElement>("input, textarea") ?? [])];
-    // Skips fields that the link has filled in.
+    // The fields of the link are filled in already.
     const [first] = fields;
     (fields.slice(0, 2).find(({ value }) => value === "") ?? first)?.focus();
   }, []);
@@ -154,7 +154,7 @@ function FormEnd({ form, isBusy, isUploading }: FormEndProps) {
   );
 }
 
-/** Fields of the API that have a place in the form. */
+/** Fields of the API that the form has. */
 const FIELDS: ReadonlySet<string> = new Set([
   ...["image", "command", "cwd", "uid", "gid", "env", "files", "hostname", "stdin", "timeout", "truncate_output_at"],
   ...["resources.vcpus", "resources.memory_bytes", "resources.disk_bytes", "network", "tag"],

@@ -7,7 +7,7 @@ interface MoreFieldsProps extends FieldsProps {
   readonly mayUseNetwork: boolean;
 }
 
-/** Fields that most runs leave out, in groups that open. */
+/** Optional fields, in groups that open. */
 export function MoreFields(props: MoreFieldsProps) {
   const { form, problems } = props;
   const isWrong = (...names: readonly string[]) => names.some((name) => problems[name] !== undefined);
@@ -78,7 +78,7 @@ const LIMIT_FIELDS = [
 
 interface GroupProps {
   readonly title: string;
-  /** at the beginning, and when something in it is wrong */
+  /** whether it is open at first, and when one of its fields is wrong */
   readonly isOpen: boolean;
   readonly children: preact.ComponentChildren;
 }

@@ -1,15 +1,15 @@
-/** A rule as a request has it. */
+/** A rule of a request. */
 export interface Rule {
   readonly host: string;
   ports?: number[] | "*";
 }
 
-/** Rules as they are typed, one a line, or why a line is none. */
+/** The rules of a typed text, one per line, or the problem of the first invalid line. */
 export type Rules = { readonly rules: readonly Rule[] } | { readonly problem: string };
 
 /**
- * Rules of lines such as `*.example.org`, `10.0.7.5:5432`, `[2001:db8::1]:443+8443` and `example.org:*`. What a host may be,
- * the appliance says.
+ * Rules of lines such as `*.example.org`, `10.0.7.5:5432`, `[2001:db8::1]:443+8443` and `example.org:*`. The
+ * appliance checks the hosts.
  */
 export function rulesOf(text: string): Rules {
   const rules: Rule[] = [];
@@ -17,10 +17,11 @@ export function rulesOf(text: string): Rules {
     const rule = line.trim();
     if (rule === "" || rule.startsWith("#")) continue;
     const [, bracketed, plain, ports] = /^(?:\[([^\]\s]+)\]|([^\s[\]]*?))(?::(\*|[\d+,\s]+))?$/.exec(rule) ?? [];
-    // An address of IPv6 without brackets has colons of its own.
+    // An IPv6 address without brackets has colons of its own.
     const isAddress = (rule.match(/:/g)?.length ?? 0) > 1 && bracketed === undefined;
     const host = isAddress ? rule : (bracketed ?? plain);
-    if (host === undefined || host === "") return { problem: `line ${index + 1} is no rule: HOST, or HOST:PORT+PORT` };
+    if (host === undefined || host === "")
+      return { problem: `line ${index + 1} is not a rule: HOST, or HOST:PORT+PORT` };
     if (isAddress || ports === undefined) rules.push({ host });
     else if (ports === "*") rules.push({ host, ports });
     else {

@@ -15,13 +15,13 @@ import { shellLine, shellWords } from "./shell-words.ts";
 export interface PlacedFile {
   /** of the entry in the form */
   readonly key: number;
-  /** on the machine of the browser; null: it was uploaded for another run */
+  /** the local file; null: it was uploaded for another run */
   readonly name: string | null;
   /** absolute, in the sandbox */
   readonly path: string;
   /** four octal digits */
   readonly mode: string;
-  /** null: it is not uploaded yet */
+  /** null: the upload has not ended */
   readonly uuid: string | null;
 }
 
@@ -30,7 +30,7 @@ export interface Variable {
   readonly value: string;
 }
 
-/** The form of a run, as it is filled in: texts that need not be right. */
+/** The values of the form of a run, as typed: they may be invalid. */
 export interface RunForm {
   /** uuid, or `tag:` and a tag */
   readonly image: string;
@@ -91,7 +91,7 @@ const TERMINAL = { rows: 24, cols: 80 } as const;
 /** Mistakes, by the field of the API. */
 export type FieldProblems = Readonly<Record<string, string>>;
 
-/** The request of a form, or what about it no request can say. What the values may be, the appliance decides. */
+/** The request of a form, or the fields that cannot be part of a request. The appliance checks the values. */
 export function requestOf(form: RunForm): { readonly request: SpawnRequest } | { readonly problems: FieldProblems } {
   const problems: Record<string, string> = {};
   const text = (value: string): string | undefined => (value.trim() === "" ? undefined : value.trim());
@@ -150,7 +150,7 @@ function commandOf({ isShell, line }: RunForm, problems: Record<string, string>)
 function variablesOf({ variables, hasTerminal }: RunForm, problems: Record<string, string>) {
   const named = variables.filter(({ name, value }) => name !== "" || value !== "");
   if (new Set(named.map(({ name }) => name)).size < named.length) problems["env"] = "env must name each variable once";
-  // A program with a terminal looks for its kind.
+  // Programs read the kind of their terminal from TERM.
   const kind = hasTerminal && !named.some(({ name }) => name === "TERM") ? [["TERM", "xterm-256color"]] : [];
   const entries = [...kind, ...named.map(({ name, value }) => [name, value])];
   return entries.length === 0 ? undefined : Object.fromEntries(entries);
@@ -176,14 +176,14 @@ function networkOf(form: RunForm, problems: Record<string, string>): { readonly 
   return { network: { allow: parsed.rules as Rule[], ...tls } };
 }
 
-/** A standard input that is no ASCII goes as base64, and so does one that would be taken for it. */
+/** Encodes standard input as base64 if it is not ASCII, or begins with the prefix of base64. */
 function stdinText(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
   if (/^[\u0000-\u007f]*$/.test(text) && !text.startsWith("base64:")) return text;
   return `base64:${toBase64(new TextEncoder().encode(text))}`;
 }
 
-/** The form for what an instance was asked to do. Values of variables and standard input are not known any more. */
+/** The form for the request of an instance, without values of variables and standard input, which are not stored. */
 export function formOf(request: InstanceOperationRequest): RunForm {
   const { network, resources, pty } = request;
   const wish = typeof network === "object" ? network : null;
@@ -219,12 +219,12 @@ export function formOf(request: InstanceOperationRequest): RunForm {
   };
 }
 
-/** A shell expression with arguments is a program with arguments for the form: that of the shell. */
+/** The words of a command. A shell expression with arguments becomes a call of the shell, because the form has no such case. */
 function wordsFor({ command, args, shell }: InstanceOperationRequest): string[] {
   return shell === true ? ["/bin/sh", "-c", command, "/bin/sh", ...args] : [command, ...args];
 }
 
-/** The field of the form that a field of the API stands in. */
+/** The field of the form for a field of the API. */
 export function fieldOf(field: unknown): string {
   if (typeof field !== "string") return "";
   if (field.startsWith("resources.")) return field;

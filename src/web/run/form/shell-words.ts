@@ -1,6 +1,6 @@
-/** Characters that a shell takes as they are, whatever stands around them. */
+/** Characters that need no quotes in any shell. */
 const PLAIN_WORD = /^[A-Za-z0-9_@%+=:,./-]+$/;
-// biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it finds.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: it matches control characters.
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 
 /** A text as one word of a POSIX shell. Control characters get the form `$'…'`, which bash, zsh and ksh know. */
@@ -12,7 +12,7 @@ export function quoted(text: string): string {
     if (character === "\n") return "\\n";
     if (!CONTROL.test(character)) return character;
     const code = character.charCodeAt(0);
-    // An octal number has three digits, so that a digit behind it is no part of it. Above ASCII, \u takes four.
+    // Three octal digits, so that a digit after them is text; \u with four digits above ASCII.
     return code < 0x80 ? `\\${code.toString(8).padStart(3, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
   });
   return `$'${escaped.join("")}'`;
@@ -29,7 +29,7 @@ export type Words = { readonly words: readonly string[] } | { readonly problem: 
 const ESCAPES: Readonly<Record<string, string>> = { n: "\n", t: "\t", r: "\r", a: "\u0007", b: "\b", f: "\f", v: "\v" };
 
 /**
- * Cuts a line into words as a shell does: by blanks, with quotes and backslashes. Nothing is expanded: `$HOME`, `*` and `|`
+ * Splits a line into words as a shell does: at blanks, with quotes and backslashes. Nothing is expanded: `$HOME`, `*` and `|`
  * are text.
  */
 export function shellWords(line: string): Words {
@@ -59,7 +59,7 @@ export function shellWords(line: string): Words {
   return { words };
 }
 
-/** The text of a quote, and where its end stands; null: it has none. */
+/** The text of a quotation and the position of its end; null: it does not end. */
 type Quote = { readonly text: string; readonly end: number } | null;
 
 function single(line: string, from: number): Quote {

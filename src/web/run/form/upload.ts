@@ -3,13 +3,13 @@ import { Problem } from "../../data/problem.ts";
 import { csrf, endSession, refusalOf } from "../../data/session.ts";
 
 export interface UploadOptions {
-  /** told how much was sent, from 0 to 1 */
+  /** called with the share that was sent, from 0 to 1 */
   readonly onProgress: (share: number) => void;
   readonly signal: AbortSignal;
 }
 
 /**
- * Stores a file of the reader's machine, and gives its uuid. `fetch` does not tell how much was sent, so this does without.
+ * Uploads a file from the user's machine, and returns its uuid. Not by `fetch`, which does not report progress.
  * @throws Problem, the reason of `signal`
  */
 export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOptions): Promise<string> {

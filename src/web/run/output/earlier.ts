@@ -7,15 +7,15 @@ import { KEPT_CHARACTERS_MAX, linesBefore, OutputBuffer, type OutputLine } from 
 /** A part of the output that is no longer among the newest lines. */
 export interface Page {
   readonly lines: readonly OutputLine[];
-  /** true: nothing comes before it */
+  /** true: it begins with the first output */
   readonly isFirst: boolean;
 }
 
-/** Bounds of the number of events that are asked for at once: an event may have 96 KiB, or one character. */
+/** Bounds of the number of events per request: an event may have 96 KiB, or one character. */
 const EVENTS_MIN = 16;
 const EVENTS_MAX = 5000;
 
-/** How many events have about as much output as is kept. */
+/** Number of events with about as much output as a page. */
 export function eventsPerPage({
   events,
   characters,
@@ -30,28 +30,28 @@ export function eventsPerPage({
 export interface PageOptions {
   readonly id: string;
   readonly spid: number;
-  /** lines of the process, before which the page ends */
-  readonly shown: readonly OutputLine[];
+  /** the visible lines; the page ends before them */
+  readonly visible: readonly OutputLine[];
   /** number of events to read at once */
   readonly count: number;
 }
 
 /**
- * The output that comes before some lines, as much of it as is kept.
+ * One page of the output before the visible lines.
  * @throws ResponseError, UnreachableError, the reason of `signal`
  */
-export async function pageBefore({ id, spid, shown, count }: PageOptions, signal: AbortSignal): Promise<Page> {
+export async function pageBefore({ id, spid, visible, count }: PageOptions, signal: AbortSignal): Promise<Page> {
   const path = `/operations/${encodeURIComponent(id)}/events`;
   const headers = { accept: "application/json" };
   // Events are numbered without a gap, but many of them may be of other processes.
-  for (let last = shown[0]?.event ?? -1; last >= 0; ) {
+  for (let last = visible[0]?.event ?? -1; last >= 0; ) {
     const since = Math.max(-1, last - count);
     const query = { since, limit: last - since };
     const response = await api.call("GET", path, { query, headers, signal });
-    // One page for what is shown, and one for what comes before it.
+    // One page for the visible lines, and one for the lines before them.
     const buffer = new OutputBuffer(2);
-    for (const found of (await response.json()) as OperationEvent[]) if (found.spid === spid) buffer.add(found);
-    const lines = linesBefore(buffer.lines(), shown);
+    for (const event of (await response.json()) as OperationEvent[]) if (event.spid === spid) buffer.add(event);
+    const lines = linesBefore(buffer.lines(), visible);
     if (lines.length > 0) return { lines, isFirst: since === -1 && buffer.droppedCount === 0 };
     last = since;
   }
@@ -59,7 +59,7 @@ export async function pageBefore({ id, spid, shown, count }: PageOptions, signal
 }
 
 /**
- * All of a stream that the appliance keeps, as it was written.
+ * The whole stored output of a stream, byte for byte.
  * @throws ResponseError, UnreachableError
  */
 export async function wholeStream(id: string, spid: number, stream: "stdout" | "stderr"): Promise<Blob> {
@@ -70,17 +70,17 @@ export async function wholeStream(id: string, spid: number, stream: "stdout" | "
     const { data: content } = JSON.parse(data) as OutputEvent;
     parts.push(bytesOf(content) as Uint8Array<ArrayBuffer>);
   }
-  // Of no type that a browser would show.
+  // A type that no browser displays.
   return new Blob(parts, { type: "application/octet-stream" });
 }
 
-/** Stores a blob on the machine of the browser. */
+/** Downloads a blob. */
 export function saveAs(blob: Blob, name: string): void {
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
   link.download = name;
   link.click();
-  // The browser has begun to read it by then.
+  // The download has started by then.
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }

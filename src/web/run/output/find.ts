@@ -1,24 +1,24 @@
 import type { OutputLine } from "./output-buffer.ts";
 
-/** Places of one line that are marked: each is an element. */
+/** Largest number of highlighted matches per line: each is an element. */
 const PLACES_MAX = 128;
 
-/** A place in a line, in `characters`. */
+/** A range of a line, in `characters`. */
 export interface Match {
   readonly from: number;
   readonly to: number;
 }
 
-/** Whether a search with these words regards the case: it does when they have an upper-case letter. */
+/** Whether a search is case-sensitive: it is if it contains an upper-case letter. */
 function isExact(words: string): boolean {
   return words !== words.toLowerCase();
 }
 
-/** The first places of `words` in a text; case counts only for words that have an upper-case letter. */
+/** The first matches of `words` in a text, case-sensitive only if `words` has an upper-case letter. */
 export function placesOf(text: string, words: string): Match[] {
   if (words === "") return [];
   const searched = isExact(words) ? text : text.toLowerCase();
-  // A letter whose lower case is longer would shift the places.
+  // Some letters are longer in lower case, which would shift the positions.
   if (searched.length !== text.length) return [];
   const places: Match[] = [];
   for (
@@ -31,7 +31,7 @@ export function placesOf(text: string, words: string): Match[] {
   return places;
 }
 
-/** The numbers of the lines that have `words`, in ascending order. */
+/** The numbers of the lines that contain `words`, in ascending order. */
 export function linesWith(lines: readonly OutputLine[], words: string): number[] {
   if (words === "") return [];
   const exact = isExact(words);

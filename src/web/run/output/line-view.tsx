@@ -8,27 +8,27 @@ export interface LineViewProps {
   readonly hasTimes: boolean;
   readonly hasStreams: boolean;
   readonly words: string;
-  /** number of the line that is to be seen */
+  /** number of the line to scroll to */
   readonly current: number | undefined;
-  /** true: the end stays in view */
+  /** true: the view follows the end */
   readonly isFollowing: boolean;
-  /** told when the reader scrolls away from the end, or back to it */
+  /** called when the user scrolls away from the end */
   readonly onFollow: (isFollowing: boolean) => void;
 }
 
-/** Rows that are made above and below those that are seen. */
+/** Rows rendered above and below the visible ones. */
 const AROUND_COUNT = 12;
 /** Distance from the end that counts as the end, in `CSS pixels`. */
 const END_PIXELS = 8;
 
-/** Lines of one height, of which only those exist that are seen. Keys scroll it as they scroll any text. */
+/** Lines of equal height, of which only the visible ones are rendered. Keys scroll them like any text. */
 export function LineView(props: LineViewProps) {
   const { lines, hasTimes, hasStreams, words, current, isFollowing, onFollow } = props;
   const view = useRef<HTMLDivElement>(null);
   const probe = useRef<HTMLDivElement>(null);
   const { height, rowHeight } = useHeights(view, probe);
   const [top, setTop] = useState(0);
-  /** where this component has scrolled to; a reader scrolls elsewhere */
+  /** position to which this component scrolled; any other one is from the user */
   const set = useRef(-1);
 
   const scrollTo = (next: number) => {
@@ -87,7 +87,7 @@ export function LineView(props: LineViewProps) {
   );
 }
 
-/** Heights of the view and of a line, in `CSS pixels`, which depend on the window and on the size of the text. */
+/** Heights of the view and of a line, in `CSS pixels`. They change with the window and the text size. */
 function useHeights(view: RefObject<HTMLElement | null>, probe: RefObject<HTMLElement | null>) {
   const [rowHeight, setRowHeight] = useState(20);
   const [height, setHeight] = useState(400);

@@ -1,6 +1,6 @@
 import { PLAIN_STYLE, styleAfter } from "./sgr.ts";
 
-/** Longest line that is kept, in `characters`; the number of those beyond is. */
+/** Longest kept part of a line, in `characters`; the rest is only counted. */
 export const LINE_CHARACTERS_MAX = 4096;
 /** Largest number of changes of style in a line; those beyond are not drawn. */
 const LINE_SPANS_MAX = 256;
@@ -32,20 +32,20 @@ export function charactersOf({ text, spans }: WrittenLine): number {
 
 const ESC = "\u001b";
 const BEL = "\u0007";
-// biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it finds.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: it matches control characters.
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 const CONTROL_FROM = new RegExp(CONTROL, "g");
 /** Symbol of the first control character; the others follow by number. */
 const PICTURES_FROM = 0x2400;
 const PICTURE_OF_DELETE = "\u2421";
-/** Characters of control that are dropped: NUL, BEL, SO, SI. */
+/** Control characters that are dropped: NUL, BEL, SO, SI. */
 const SILENT: ReadonlySet<string> = new Set(["\u0000", BEL, "\u000e", "\u000f"]);
 
 type State = "text" | "escape" | "sequence" | "string" | "charset";
 
 /**
- * Makes lines of the text that a program writes, as a terminal of one line would: a carriage return writes over what is
- * there, colours become styles, and every other escape sequence is dropped. A sequence without an end hides no further line.
+ * Turns the output of a program into lines, as a terminal with one row would: a carriage return overwrites the line, colours
+ * become styles, and all other escape sequences are dropped. An unterminated sequence ends with its line.
  */
 export class LineWriter {
   readonly #begin: () => WrittenLine;
@@ -62,7 +62,7 @@ export class LineWriter {
   #sequence = "";
 
   /**
-   * @param begin gives the line that is written next
+   * @param begin creates the next line
    * @param grown is called with the growth of a line, as `charactersOf` measures it
    */
   constructor(begin: () => WrittenLine, grown: (characters: number) => void) {
@@ -71,7 +71,7 @@ export class LineWriter {
   }
 
   write(text: string): void {
-    /** where the line ends that `at` is in; it is looked for once, because a line may have very many control characters */
+    /** end of the line that contains `at`; found once per line, because a line may have very many control characters */
     let end = -1;
     for (let at = 0; at < text.length; ) {
       if (this.#state !== "text") {
@@ -93,7 +93,7 @@ export class LineWriter {
     }
   }
 
-  /** Brings the text of the line that is being written up to date. */
+  /** Updates the text of the present line. */
   flush(): void {
     const line = this.#line;
     if (line === null || !this.#isStale) return;
@@ -105,11 +105,11 @@ export class LineWriter {
     this.#grown(charactersOf(line) - before);
   }
 
-  /** Most lines have an end and nothing but text; gives where the next one begins, or -1. */
+  /** The fast path for a complete line of plain text. Returns the start of the next line, or -1. */
   #wholeLine(text: string, from: number, end: number): number {
     if (end === text.length) return -1;
     const content = text.slice(from, end);
-    // The slice of a text keeps all of the text: only lines that are kept whole may be slices.
+    // A slice keeps the whole text alive, so only complete lines are slices.
     if (content.length > LINE_CHARACTERS_MAX || CONTROL.test(content)) return -1;
     const line = this.#begin();
     line.text = content;
@@ -156,17 +156,17 @@ export class LineWriter {
   }
 
   #move(cursor: number): void {
-    // A line that was written over shows no more that it was longer once.
+    // An overwritten line is no longer cut.
     if (cursor === 0) this.#cutCharacters = 0;
     this.#cursor = Math.min(Math.max(0, cursor), LINE_CHARACTERS_MAX - 1);
   }
 
-  /** Takes what belongs to an escape sequence, and gives where that ends or breaks off. */
+  /** Reads an escape sequence. Returns the position after it. */
   #escape(text: string, from: number): number {
     if (this.#state === "string") return this.#string(text, from);
     const character = text.charAt(from);
     if (character === "\n" || character === ESC) {
-      // It is broken off: the next one begins, or the line ends.
+      // The sequence is incomplete: another one begins, or the line ends.
       this.#leave(character === ESC ? "escape" : "text");
       return character === ESC ? from + 1 : from;
     }
@@ -187,7 +187,7 @@ export class LineWriter {
     else this.#leave("text");
   }
 
-  /** A string lasts until BEL or ESC \; one that does not end in its line is over there. */
+  /** A string ends at BEL, at ESC \, or with the line. */
   #string(text: string, from: number): number {
     for (let at = from; at < text.length; at += 1) {
       const character = text.charAt(at);
@@ -196,7 +196,7 @@ export class LineWriter {
         return at;
       }
       if (character === BEL || character === ESC) {
-        // The backslash behind ESC is dropped like any other sequence of two characters.
+        // ESC \ itself is dropped as a sequence of two characters.
         this.#leave(character === ESC ? "escape" : "text");
         return at + 1;
       }
@@ -209,11 +209,11 @@ export class LineWriter {
     this.#sequence = "";
   }
 
-  /** @param sequence what stands behind `ESC [`, with the character that says what to do */
+  /** @param sequence the characters after `ESC [`, including the final one */
   #obey(sequence: string): void {
     const action = sequence.at(-1);
     const parameters = sequence.slice(0, -1);
-    // Others are private, and mean something else.
+    // Sequences with other parameters are private.
     if (!/^[\d;:]*$/.test(parameters)) return;
     const count = Math.max(1, Number.parseInt(parameters, 10) || 1);
     if (action === "m") this.#style = styleAfter(this.#style, parameters);

@@ -2,19 +2,19 @@ import { fromBase64 } from "../../../client/base64.ts";
 import type { OperationEvent } from "../../../client/types.ts";
 import { charactersOf, LineWriter, type WrittenLine } from "./line-writer.ts";
 
-/** Bounds of what a view keeps of an output that may have no end. */
+/** Bounds of the output that a view keeps; the output itself may be endless. */
 export const KEPT_LINES_MAX = 10_000;
 export const KEPT_CHARACTERS_MAX = 4_194_304;
 /** Cost of a line without its text, as `characters`: empty lines are not free. */
 const LINE_OVERHEAD_CHARACTERS = 16;
-/** Dropped lines that stay at the front of the array until they are taken out together. */
+/** Dropped lines that stay in the array until they are removed together. */
 const SLACK_COUNT = 2048;
 
 export type LineStream = "stdout" | "stderr";
 
-/** A line of output, or a mark where some is missing. */
+/** A line of output, or a mark for missing output. */
 export interface OutputLine extends WrittenLine {
-  /** number of the line since the buffer was made: later lines have greater ones */
+  /** number of the line in the buffer, ascending */
   readonly number: number;
   readonly stream: LineStream | "mark";
   /** when it began, in the form of RFC 3339 */
@@ -43,7 +43,7 @@ export class OutputBuffer {
     this.#pages = pages;
   }
 
-  /** Adds the output of an event; other events change nothing. */
+  /** Adds the output of an event. Ignores other events. */
   add({ id, time, type, data }: OperationEvent): void {
     this.#time = time;
     this.#event = id;
@@ -60,7 +60,7 @@ export class OutputBuffer {
     this.#trim();
   }
 
-  /** The lines that there are, the oldest first: a copy, whose last lines may grow. */
+  /** A copy of the lines, the oldest first. Its last lines may still grow. */
   lines(): readonly OutputLine[] {
     this.#streams.stdout.lines.flush();
     this.#streams.stderr.lines.flush();
@@ -68,7 +68,7 @@ export class OutputBuffer {
     return this.#lines.slice(this.#from);
   }
 
-  /** True when there was standard error. */
+  /** Whether there was any standard error. */
   get hasErrors(): boolean {
     return this.#hasErrors;
   }
@@ -118,7 +118,7 @@ export class OutputBuffer {
         return line;
       },
       (characters) => {
-        // A line that is still written may be dropped already, with what was counted of it.
+        // The present line may be dropped already; then its characters are not counted.
         if (written >= this.droppedCount) this.#characters += characters;
       },
     );
@@ -132,7 +132,7 @@ export class OutputBuffer {
           isMidway = true;
           return;
         }
-        // The bytes of a character may be in two events; ASCII is never in the midst of one.
+        // A character may be split between two events, but ASCII bytes are never part of a longer character.
         if (isMidway) lines.write(decoder.decode());
         isMidway = false;
         lines.write(content);
@@ -156,12 +156,11 @@ export class OutputBuffer {
 }
 
 /**
- * Of the lines that were read up to the event in which the first one of `shown` began, those that come before it: an event
- * has many lines, of which some may be shown already.
+ * The lines of `read` that come before the first visible line. The last event of `read` may also contain visible lines.
  */
-export function linesBefore(read: readonly OutputLine[], shown: readonly OutputLine[]): readonly OutputLine[] {
-  const event = shown[0]?.event;
+export function linesBefore(read: readonly OutputLine[], visible: readonly OutputLine[]): readonly OutputLine[] {
+  const event = visible[0]?.event;
   const isOfEvent = (line: OutputLine): boolean => line.event === event;
-  const shownCount = Math.min(shown.filter(isOfEvent).length, read.filter(isOfEvent).length);
-  return read.slice(0, read.length - shownCount);
+  const visibleCount = Math.min(visible.filter(isOfEvent).length, read.filter(isOfEvent).length);
+  return read.slice(0, read.length - visibleCount);
 }

@@ -17,26 +17,26 @@ export interface OutputProps {
   readonly id: string;
   readonly spid: number;
   readonly feed: EventFeed;
-  /** why there is none yet, or none at all */
+  /** text for an empty output */
   readonly emptyText: string;
 }
 
 type Streams = "both" | "stdout" | "stderr";
 const TIMES = "coppice.run.times";
 
-/** The output of a process as it comes: both streams, with a search, and with what is no longer in view on demand. */
+/** The live output of a process: both streams, with a search, and older output on demand. */
 export function Output({ id, spid, feed, emptyText }: OutputProps) {
   const [hasTimes, toggleTimes] = useTimes();
   const [streams, setStreams] = useState<Streams>("both");
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
-  /** what is looked at while it does not follow; null: it follows */
+  /** the lines while the view does not follow the end; null: it follows */
   const [frozen, setFrozen] = useState<readonly OutputLine[] | null>(null);
   const earlier = useEarlier(id, spid, feed);
 
   const live = useMemo(() => feed.output.lines(), [feed.output, feed.version]);
-  const shown = earlier.page?.lines ?? frozen ?? live;
-  const lines = useMemo(() => linesOf(shown, streams), [shown, streams]);
+  const visible = earlier.page?.lines ?? frozen ?? live;
+  const lines = useMemo(() => linesOf(visible, streams), [visible, streams]);
   const matches = useMatches(lines, words);
   const current = matches[Math.min(at, matches.length - 1)];
   const isFollowing = frozen === null && earlier.page === null;
@@ -112,7 +112,7 @@ interface EarlierNoteProps {
   readonly droppedCount: number;
 }
 
-/** Leads to the output before the lines that are shown. */
+/** A button for the output before the visible lines. */
 function EarlierNote({ earlier, liveCount, droppedCount }: EarlierNoteProps) {
   return (
     <>
@@ -134,10 +134,10 @@ function EarlierNote({ earlier, liveCount, droppedCount }: EarlierNoteProps) {
 }
 
 interface FollowButtonProps {
-  /** true: nothing more will come */
+  /** true: the output has ended */
   readonly isOver: boolean;
   readonly isFollowing: boolean;
-  /** number of lines that came since it does not follow */
+  /** number of new lines since the view stopped following */
   readonly newCount: number;
   readonly onFollow: (isFollowing: boolean) => void;
 }
@@ -173,15 +173,15 @@ function StreamChoice({
 
 interface SearchProps {
   readonly words: string;
-  /** of the lines that have the words */
+  /** line numbers of the matches */
   readonly count: number;
-  /** which of them is looked at */
+  /** index of the selected match */
   readonly at: number;
   readonly onWords: (words: string) => void;
   readonly onStep: (by: number) => void;
 }
 
-/** Enter goes to the next line that has the words, Shift and Enter to the one before. */
+/** Enter selects the next match, Shift+Enter the previous one. */
 function Search({ words, count, at, onWords, onStep }: SearchProps) {
   const place = useRef<HTMLInputElement>(null);
   useShortcut({ keys: "/", text: "Search in the output", group: "Run" }, () => place.current?.focus());
@@ -232,7 +232,7 @@ function useMatches(lines: readonly OutputLine[], words: string): readonly numbe
   const latest = useRef(lines);
   latest.current = lines;
   const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  // Enter may follow at once.
+  // Enter may be pressed right after.
   useLayoutEffect(() => setMatches(linesWith(latest.current, words)), [words]);
   useEffect(() => {
     if (words === "" || timer.current !== null) return;
@@ -246,9 +246,9 @@ function useMatches(lines: readonly OutputLine[], words: string): readonly numbe
 }
 
 interface Earlier {
-  /** what is shown in place of the newest lines; null: those */
+  /** the page shown in place of the newest lines; null: none */
   readonly page: Page | null;
-  /** whether something comes before what is shown */
+  /** whether there is output before the visible lines */
   readonly hasMore: boolean;
   readonly isLoading: boolean;
   readonly problem: Problem | undefined;
@@ -275,8 +275,8 @@ function useEarlier(id: string, spid: number, feed: EventFeed): Earlier {
     setLoading(true);
     setProblem(undefined);
     try {
-      const found = await pageBefore({ id, spid, shown: before, count: eventsPerPage(feed.read) }, signal);
-      if (!signal.aborted) setPage(found.lines.length === 0 && page !== null ? { ...page, isFirst: true } : found);
+      const older = await pageBefore({ id, spid, visible: before, count: eventsPerPage(feed.read) }, signal);
+      if (!signal.aborted) setPage(older.lines.length === 0 && page !== null ? { ...page, isFirst: true } : older);
     } catch (error) {
       if (!signal.aborted) setProblem(problemOf(error));
     }

@@ -7,16 +7,16 @@ import { classesOf, colorsOf, PLAIN_STYLE } from "./sgr.ts";
 export interface RowProps {
   readonly line: OutputLine;
   readonly hasTime: boolean;
-  /** true: lines of standard error say so */
+  /** true: lines of standard error have a label */
   readonly hasStream: boolean;
   readonly words: string;
-  /** true: it is the found line that is looked at */
+  /** true: it is the selected match */
   readonly isCurrent: boolean;
   /** distance from the first row, in `CSS pixels` */
   readonly top: number;
 }
 
-/** One line of output. Whatever the guest wrote is text of elements of our own. */
+/** One line of output. The bytes of the guest only become text nodes. */
 export function Row({ line, hasTime, hasStream, words, isCurrent, top }: RowProps) {
   const { stream, text, cutCharacters, time } = line;
   const name = `run-line run-line-${stream}${isCurrent ? " run-line-current" : ""}`;
@@ -49,8 +49,8 @@ function PieceText({
   readonly isFound: boolean;
   readonly partsMax: number;
 }) {
-  const shown = <Shown text={text} partsMax={partsMax} />;
-  const marked = isFound ? <mark>{shown}</mark> : shown;
+  const printable = <PrintableText text={text} partsMax={partsMax} />;
+  const marked = isFound ? <mark>{printable}</mark> : printable;
   return style === PLAIN_STYLE ? (
     marked
   ) : (
@@ -60,21 +60,21 @@ function PieceText({
   );
 }
 
-function Shown({ text, partsMax }: { readonly text: string; readonly partsMax: number }) {
-  // Tabs stay.
+function PrintableText({ text, partsMax }: { readonly text: string; readonly partsMax: number }) {
+  // Tabs are drawn as tabs.
   if (!hasHidden(text)) return text;
-  return partsOf(text, partsMax).map(({ text: shown, isEscape }, index) => {
-    if (!isEscape) return shown;
-    if (shown === "\\t") return "\t";
+  return partsOf(text, partsMax).map(({ text: part, isEscape }, index) => {
+    if (!isEscape) return part;
+    if (part === "\\t") return "\t";
     return (
       <span key={index} class="escape">
-        {shown}
+        {part}
       </span>
     );
   });
 }
 
-/** The time of day where the reader is, with milliseconds; dates have no more than those. */
+/** The local time of day, in milliseconds: JavaScript dates have no finer unit. */
 function timeOf(time: string): string {
   const date = new Date(time);
   if (Number.isNaN(date.getTime())) return "";

@@ -1,6 +1,6 @@
 /*
- * Styles of output, as `CSI … m` sets them. A style is a number: 5 bits of the colour of the text, 5 bits of the colour behind
- * it, and flags. A colour is 0 for the default, and one more than its number among the 16 of a terminal otherwise.
+ * Styles of output, as `CSI … m` sets them. A style is a number: 5 bits for the colour of the text, 5 bits for the background,
+ * and flags. A colour is 0 for the default, otherwise 1 more than its number among the 16 of a terminal.
  */
 
 export const PLAIN_STYLE = 0;
@@ -9,12 +9,12 @@ const BACKGROUND_BITS = 5;
 const COLOUR_BITS_MASK = 0x1f;
 const FLAGS_FROM_BITS = 10;
 
-/** Flags with the words that the classes of the style sheet have for them, by their numbers in SGR less 1. */
+/** Class names of the flags. The index is the number in SGR minus 1. */
 const FLAG_NAMES = ["bold", "dim", "italic", "underline", "blink", "", "inverse", "hidden", "strike"] as const;
 
 type Rgb = readonly [red: number, green: number, blue: number];
 
-/** The 16 colours of a terminal: as xterm has them, and as the theme draws them as text and behind it. */
+/** The 16 colours of a terminal: the values of xterm, and those of the theme for text and background. */
 const BASIC: readonly { readonly xterm: Rgb; readonly text: string; readonly behind: string }[] = [
   { xterm: [0, 0, 0], text: "light-dark(#1a1c19, #8b918a)", behind: "light-dark(#d3d5ce, #282b28)" },
   { xterm: [205, 0, 0], text: "light-dark(#b3261e, #f2887f)", behind: "light-dark(#f6d5d2, #4b211d)" },
@@ -36,9 +36,9 @@ const BASIC: readonly { readonly xterm: Rgb; readonly text: string; readonly beh
 /** Levels of red, green and blue in the cube of the 256 colours. */
 const CUBE_LEVELS = [0, 95, 135, 175, 215, 255] as const;
 
-/** The style after `CSI parameters m`; numbers that are not known change nothing. */
+/** The style after `CSI parameters m`. Ignores unknown numbers. */
 export function styleAfter(style: number, parameters: string): number {
-  // Colons part what belongs together, as in 38:2::255:0:0.
+  // Colons separate the parts of one colour, as in 38:2::255:0:0.
   const codes = parameters.split(/[;:]/).map((text) => (text === "" ? 0 : Number(text)));
   let next = style;
   for (let at = 0; at < codes.length; at += 1) {
@@ -78,11 +78,11 @@ function withBehind(style: number, colour: number): number {
   return (style & ~(COLOUR_BITS_MASK << BACKGROUND_BITS)) | (colour << BACKGROUND_BITS);
 }
 
-/** The nearest of the 16 colours for what follows a 38 or 48, and how many numbers that is. */
+/** The nearest of the 16 colours for the numbers after a 38 or 48, and the count of these numbers. */
 function extendedColour(codes: readonly number[], hasColons: boolean): { colour: number | null; used: number } {
   if (codes[0] === 5) return { colour: nearest(ofPalette(codes[1] ?? 0)), used: 2 };
   if (codes[0] !== 2) return { colour: null, used: 1 };
-  // With colons a number for the space of colours may stand before the three.
+  // With colons, the number of a colour space may precede the three components.
   const from = hasColons && codes.length > 4 ? 2 : 1;
   return { colour: nearest([codes[from] ?? 0, codes[from + 1] ?? 0, codes[from + 2] ?? 0]), used: from + 3 };
 }
@@ -108,14 +108,14 @@ function nearest([red, green, blue]: Rgb): number {
   return best;
 }
 
-/** The colours of a style, as properties that the style sheet reads; no text of a guest is part of them. */
+/** The colours of a style, as custom properties for the style sheet. They never contain text of a guest. */
 export function colorsOf(style: number): Readonly<Record<"--sgr-text" | "--sgr-behind", string | undefined>> {
   const text = style & COLOUR_BITS_MASK;
   const behind = (style >> BACKGROUND_BITS) & COLOUR_BITS_MASK;
   return { "--sgr-text": BASIC[text - 1]?.text, "--sgr-behind": BASIC[behind - 1]?.behind };
 }
 
-/** The classes of a style, which the style sheet draws; no text of a guest is part of them. */
+/** The classes of a style. They never contain text of a guest. */
 export function classesOf(style: number): string {
   const text = style & COLOUR_BITS_MASK;
   const behind = (style >> BACKGROUND_BITS) & COLOUR_BITS_MASK;

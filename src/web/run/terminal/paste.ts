@@ -1,9 +1,9 @@
 /** Visible lines of a text before it is pasted. */
 const SHOWN_COUNT = 12;
 
-/** Pasted text without control characters but tabs and ends of lines: an escape could end the paste, and type. */
+/** Pasted text without control characters, except tabs and line ends: an escape sequence could end the paste early. */
 export function pastedText(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what it takes out.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: it removes control characters.
   return text.replaceAll("\r\n", "\n").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
 }
 

@@ -4,7 +4,7 @@ import "@xterm/xterm/css/xterm.css";
 import { BoundedMarks } from "./bounded-marks.ts";
 import { pastedText } from "./paste.ts";
 
-/** Colours of the theme, as xterm.js takes them. */
+/** Colours of the theme, in a form that xterm.js accepts. */
 export interface ScreenColors {
   readonly background: string;
   readonly foreground: string;
@@ -19,35 +19,35 @@ export interface ScreenOptions {
   readonly fontFamily: string;
   /** in `CSS pixels` */
   readonly fontSize: number;
-  /** gets what is typed and pasted, and what the terminal answers to questions of the program */
+  /** called with typed and pasted text, and with the replies of the terminal to queries of the program */
   readonly onInput: (bytes: Uint8Array) => void;
   readonly onSize: (size: { readonly rows: number; readonly cols: number }) => void;
-  /** asked about pasted text of several lines */
+  /** decides whether text of several lines may be pasted */
   readonly mayPaste: (text: string) => Promise<boolean>;
-  /** the keys that leave the terminal were pressed */
+  /** called when the keys that leave the terminal are pressed */
   readonly onLeave: () => void;
 }
 
-/** Lines that are kept above the screen. */
+/** Lines of the scrollback. */
 const SCROLLBACK_COUNT = 5000;
-/** Bytes that may wait to be drawn; more are not taken. */
+/** Bytes that may wait to be drawn; `write` waits beyond that. */
 const WAITING_BYTES_MAX = 262_144;
 /**
- * Commands of the operating system's kind that change or ask for what is not the program's: titles, colours of the theme,
- * links, the working directory, notifications, and the clipboard.
+ * Operating system commands (OSC) that change or query the environment of the terminal: titles, colours of the theme, links,
+ * the working directory, notifications, and the clipboard.
  */
 const REFUSED_COMMANDS = [
   0, 1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13, 17, 19, 50, 52, 104, 110, 111, 112, 133, 633, 777, 1337,
 ];
 /**
- * Sequences that xterm.js obeys once for each unit of their number, which may be two thousand millions: tabs, lines that are
- * inserted, deleted and scrolled, and a character that is repeated.
+ * Sequences that xterm.js repeats as often as their parameter says, up to 2,147,483,647 times: tabs, insertion, deletion and
+ * scrolling of lines, and repetition of a character.
  */
 const REPEATED_SEQUENCES = ["I", "Z", "L", "M", "S", "T", "b"] as const;
 /** Bytes per piece: xterm.js yields to the page only between two pieces. */
 const PIECE_BYTES = 4096;
 
-/** A terminal of xterm.js that does for its program nothing but to show text. */
+/** A terminal of xterm.js that only shows the text of its program. */
 export class Screen implements Disposable {
   readonly #terminal: Terminal;
   readonly #fit = new FitAddon();
@@ -75,7 +75,7 @@ export class Screen implements Disposable {
     });
     this.#terminal = terminal;
     for (const number of REFUSED_COMMANDS) terminal.parser.registerOscHandler(number, () => true);
-    // No program needs more of them than the screen is large.
+    // No program needs more repetitions than the screen has rows or columns.
     const isTooMany = ([count]: (number | number[])[]) => Number(count) > Math.max(terminal.rows, terminal.cols);
     for (const final of REPEATED_SEQUENCES) terminal.parser.registerCsiHandler({ final }, isTooMany);
     terminal.loadAddon(this.#fit);
@@ -84,7 +84,7 @@ export class Screen implements Disposable {
     terminal.onBinary((text) => onInput(Uint8Array.from(text, (character) => character.charCodeAt(0))));
     terminal.onResize(({ rows, cols }) => onSize({ rows, cols }));
     terminal.attachCustomKeyEventHandler((event) => {
-      // The keyboard must not be caught for good: Tab is the program's.
+      // The program gets Tab, so another key has to move the focus out of the terminal.
       const isLeave = event.ctrlKey && event.altKey && event.key === "Escape";
       if (isLeave && event.type === "keydown") onLeave();
       return !isLeave;
@@ -118,7 +118,7 @@ export class Screen implements Disposable {
     });
   }
 
-  /** Resolves when everything was drawn. */
+  /** Resolves when all output is drawn. */
   settled(): Promise<void> {
     return new Promise((resolve) => this.#terminal.write("", resolve));
   }
@@ -135,7 +135,7 @@ export class Screen implements Disposable {
     this.#terminal.blur();
   }
 
-  /** Nothing that is typed goes anywhere any more. */
+  /** Stops input. */
   close(): void {
     this.#terminal.options.disableStdin = true;
     this.#terminal.options.cursorInactiveStyle = "none";
@@ -156,7 +156,7 @@ export class Screen implements Disposable {
   }
 }
 
-/** The 16 colours of programs, which xterm.js brings to the contrast that text needs. */
+/** The theme with the 16 colours of terminals. xterm.js adjusts them to the contrast that text needs. */
 function themeOf({ background, foreground, cursor, selection }: ScreenColors, isDark: boolean) {
   const basic = isDark ? DARK : LIGHT;
   return { ...basic, background, foreground, cursor, cursorAccent: background, selectionBackground: selection };
@@ -199,12 +199,12 @@ const DARK = {
   brightWhite: "#ffffff",
 };
 
-/** The declarations that xterm.js writes into the attribute `style` of spans. */
+/** Declarations that xterm.js writes into the `style` attribute of spans. */
 const COLOR_DECLARATION = /(?<![\w-])(color|background-color)\s*:\s*([^;]+);/g;
 
 /**
- * xterm.js writes colours of cells as the attribute `style`, which the policy of the page forbids; by the object model they
- * are allowed. It makes its spans itself, so all spans get a method of their own for it.
+ * xterm.js sets the colours of cells by the `style` attribute, which the Content-Security-Policy of the page forbids; the
+ * object model is allowed. xterm.js creates the spans itself, so this replaces the method of all spans.
  */
 function letSpansHaveColors(): void {
   HTMLSpanElement.prototype.setAttribute = function setAttribute(name: string, value: string): void {
@@ -218,12 +218,12 @@ function letSpansHaveColors(): void {
 }
 letSpansHaveColors();
 
-/** The number that the policy of this page asks of style elements. */
+/** The nonce that the Content-Security-Policy requires of style elements. */
 function nonce(document: Document): string {
   return document.querySelector<HTMLMetaElement>('meta[name="csp-nonce"]')?.nonce ?? "";
 }
 
-/** Gives the style elements that are made meanwhile what the policy asks of them. */
+/** Sets the nonce of all style elements that `open` creates. */
 function withNonce(document: Document, open: () => void): void {
   const create = document.createElement;
   using _own = {

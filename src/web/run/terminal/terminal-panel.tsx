@@ -14,17 +14,17 @@ interface TerminalPanelProps {
   readonly isRunning: boolean;
   /** true: the command itself has a terminal */
   readonly ownPty: boolean;
-  /** the process of the link; null: it names none */
+  /** the process that the link names; null: none */
   readonly spid: number | null;
   readonly onShow: (spid: number) => void;
   readonly onDetach: () => void;
 }
 
-/** The terminal of the command or of another process, or the way to one. */
+/** The terminal of the command or of another process, or a button that starts a shell. */
 export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onShow, onDetach }: TerminalPanelProps) {
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem>();
-  /** the process that was started here: everything it writes is new */
+  /** the process that this panel started: none of its output is a replay */
   const started = useRef<number | null>(null);
   const target = spid ?? (ownPty ? COMMAND_SPID : null);
   if (target !== null) {

@@ -18,7 +18,7 @@ import type { Screen } from "./screen.ts";
 
 export interface TerminalProps {
   readonly process: ProcessName;
-  /** true: the process has just been started, and everything it writes is new */
+  /** true: the process has just started, and none of its output is a replay */
   readonly isFresh: boolean;
   /** leaves the terminal; the process keeps running */
   readonly onDetach: () => void;
@@ -36,7 +36,7 @@ interface Asking {
 
 const COLORS = ["--sunken", "--text", "--accent", "--selected"] as const;
 
-/** The terminal of a process: what it writes is shown, what is typed goes to it. */
+/** The terminal of a process: its output, and input from the keyboard. */
 export function TerminalView({ process, isFresh, onDetach }: TerminalProps) {
   const place = useRef<HTMLDivElement>(null);
   const leave = useRef<HTMLButtonElement>(null);
@@ -120,8 +120,8 @@ function useTerminal(
       signal: leaving.signal,
       colors: screenColors(),
       isDark,
-      onScreen: (made) => {
-        screen.current = made;
+      onScreen: (next) => {
+        screen.current = next;
       },
       onState: (next) => {
         if (!leaving.signal.aborted) setState(next);
@@ -196,7 +196,7 @@ async function runSession(session: Session): Promise<void> {
   try {
     const { Screen: Made } = await import("./screen.ts");
     if (signal.aborted) return;
-    // Replayed output: its queries were answered when it was new.
+    // Queries in replayed output were answered before: input is dropped until the replay ends.
     let replayBytes = isFresh ? 0 : await writtenBytes(process);
     if (signal.aborted) return;
     let attachment: SteadyAttachment | null = null;
@@ -225,7 +225,7 @@ async function runSession(session: Session): Promise<void> {
       }),
     );
     attachment.resize(screen.size);
-    // The focus stays where a person has moved it meanwhile.
+    // The user may have moved the focus in the meantime.
     if (document.activeElement === focusedBefore || isFocusFree()) screen.focus();
     if (replayBytes <= 0) onState({ is: "attached" });
     for await (const { bytes } of attachment.output()) {
@@ -244,7 +244,7 @@ async function runSession(session: Session): Promise<void> {
   }
 }
 
-/** Holds what is disposed of when a signal fires: an ended terminal stays to be read. */
+/** Disposes of its objects when a signal fires. Until then an ended terminal stays readable. */
 class DisposableHolder {
   readonly #signal: AbortSignal;
 

@@ -1,7 +1,7 @@
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
-/** Colours of a chart, as a canvas takes them. */
+/** Colours of a chart, in a form that a canvas accepts. */
 export interface ChartColors {
   readonly line: string;
   readonly fill: string;
@@ -17,22 +17,22 @@ export interface ChartOptions {
   /** in `CSS pixels` */
   readonly width: number;
   readonly height: number;
-  /** a value of the axis, as text */
+  /** formats a value of the axis */
   readonly text: (value: number) => string;
-  /** distances of the values that the axis may name */
+  /** possible steps between the labels of the axis */
   readonly steps: readonly number[];
-  /** the highest value that the axis has room for in any case */
+  /** smallest maximum of the axis */
   readonly least: number;
-  /** told which point the pointer or a key is at; null: none */
+  /** called with the point at the cursor; null: none */
   readonly onPoint: (index: number | null) => void;
 }
 
-/** Distances of the times that an axis may name, in `seconds`: its text tells no parts of a second. */
+/** Possible steps between the labels of a time axis, in `seconds`: labels have no fractions of a second. */
 const TIME_STEPS = [
   1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400, 604_800,
 ] as const;
 
-/** The time of day where the reader is. @param seconds since the epoch */
+/** The local time of day. @param seconds since the epoch */
 function timeText(seconds: number): string {
   return new Date(seconds * 1000).toLocaleTimeString("en-GB");
 }

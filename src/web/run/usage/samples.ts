@@ -3,7 +3,7 @@ import type { Usage } from "../../../client/types.ts";
 /** Largest number of points of a chart. */
 export const POINTS_MAX = 600;
 
-/** Points of a chart, as uPlot takes them. */
+/** Points of a chart, in the form of uPlot. */
 export interface Points {
   /** in `seconds` since the epoch */
   readonly at: readonly number[];
@@ -14,8 +14,8 @@ export interface Points {
 }
 
 /**
- * A sample with the usage since the one before, as samples that are asked for one by one do not tell it. Where the machine
- * was replaced meanwhile, its figures have begun at zero again.
+ * A sample with the usage since the previous one, which single samples do not report. If the machine was replaced in between,
+ * its counters began at zero.
  */
 export function sinceLast(before: Usage | null, sample: Usage): Usage {
   if (before === null) return sample;
@@ -25,8 +25,8 @@ export function sinceLast(before: Usage | null, sample: Usage): Usage {
 }
 
 /**
- * Samples of a run of any length, in a bounded number of points: when there are too many, two neighbours become one, and from
- * then on as many samples as those make a point. A point has the mean of the CPU and the highest memory.
+ * Samples of a run of any length, in a bounded number of points. When there are too many, each two neighbours are merged, and
+ * the number of samples per point doubles. A point has the mean of the CPU and the maximum of the memory.
  */
 export class Samples {
   #at: number[] = [];
@@ -79,7 +79,7 @@ export class Samples {
     const at = pick((_, other) => value(this.#at, other));
     const cpu = pick((one, other) => (value(this.#cpu, one) + value(this.#cpu, other)) / 2);
     const memory = pick((one, other) => Math.max(value(this.#memory, one), value(this.#memory, other)));
-    // The last one of an odd number waits for its partner.
+    // With an odd number, the last one waits for its partner.
     this.#at = at;
     this.#cpu = cpu;
     this.#memory = memory;

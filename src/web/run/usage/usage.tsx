@@ -4,7 +4,7 @@ import { bytesText, durationText } from "../../text/format.ts";
 import type { Chart } from "./chart.ts";
 import type { UsageSeries } from "./use-usage.ts";
 
-/** CPU and memory of a run as it goes. */
+/** CPU and memory of a run, live. */
 export function UsageCharts({ series }: { readonly series: UsageSeries }) {
   const { samples } = series;
   const { latest } = samples;
@@ -47,7 +47,7 @@ interface LineChartProps {
   readonly values: readonly number[];
   readonly least: number;
   readonly text: (value: number) => string;
-  /** distances of the values that its axis may name */
+  /** possible steps between the labels of its axis */
   readonly steps: readonly number[];
   /** the chart in words */
   readonly summary: string;

@@ -18,9 +18,9 @@ export interface UsageSeries {
 }
 
 /**
- * The usage of an instance while it runs and the page is seen, a sample a second. Each is asked for: a stream would hold one of
- * the six connections that all windows of a browser share.
- * @param isRunning false: there are no samples to be had
+ * The usage of an instance while it runs and the page is visible, one sample per second. Each has a request of its own: a stream
+ * would hold one of the six connections that all windows of a browser share.
+ * @param isRunning false: there are no samples
  */
 export function useUsage(id: string, isRunning: boolean): UsageSeries {
   const samples = useMemo(() => new Samples(), [id]);
@@ -38,7 +38,7 @@ export function useUsage(id: string, isRunning: boolean): UsageSeries {
   return { samples, version };
 }
 
-/** Never rejects: whether the instance still runs, others tell. */
+/** Never rejects: the state of the instance comes from elsewhere. */
 async function follow(id: string, signal: AbortSignal, take: (sample: Usage) => void): Promise<void> {
   const route = api.v1.instances({ uuid: encodeURIComponent(id) }).stats;
   while (!signal.aborted) {
@@ -46,7 +46,7 @@ async function follow(id: string, signal: AbortSignal, take: (sample: Usage) => 
       take(await answerOf(route.get({ query: { once: true }, fetch: { signal } })));
     } catch (error) {
       const { status } = problemOf(error);
-      // Expected: the connection broke, or the instance is about to run, or to end.
+      // Expected: the connection broke, or the instance is starting or ending.
       if (status === 401 || status === 403 || status === 404) return;
     }
     await pause(AGAIN_MS, signal).catch(() => undefined);

@@ -104,7 +104,7 @@ describe("rules of the network", () => {
   test("that are none are told by their line", () => {
     expect(rulesOf("a.org\na.org:0")).toEqual({ problem: "line 2: a port is a number from 1 to 65535" });
     expect(rulesOf("a.org:80+")).toEqual({ problem: "line 1: a port is a number from 1 to 65535" });
-    expect(rulesOf("a b")).toEqual({ problem: "line 1 is no rule: HOST, or HOST:PORT+PORT" });
+    expect(rulesOf("a b")).toEqual({ problem: "line 1 is not a rule: HOST, or HOST:PORT+PORT" });
   });
 
   test("are written so that they are read as the same", () => {
