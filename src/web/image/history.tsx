@@ -17,7 +17,7 @@ import { linkTo } from "./link.ts";
 /** Steps per request. */
 const STEPS_COUNT = 100;
 
-/** How an image came to be: its steps back to the import. */
+/** The history of an image: its steps back to the import. */
 export function History({ image }: { readonly image: string }) {
   const [limit, setLimit] = useState(STEPS_COUNT);
   const { value, problem, isLoading, reload } = useResource<ImageStep[]>(`lineage ${image} ${limit}`, (signal) =>
@@ -113,7 +113,7 @@ function What({ step: { kind, command, source, command_truncated: isCut } }: { r
   );
 }
 
-/** A command as a shell would take it; one that a shell runs is shown as what the shell gets. */
+/** A command in the quoting of a shell; for a shell expression, the expression itself. */
 function commandText(command: readonly string[]): string {
   const [program, option, script] = command;
   if (command.length === 3 && option === "-c" && script !== undefined && /(^|\/)(ba|da|a)?sh$/.test(program ?? ""))

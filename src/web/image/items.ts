@@ -2,10 +2,10 @@ import { linesOf } from "../../client/connections/chunks.ts";
 import { Problem } from "../data/problem.ts";
 import { Slicer } from "../data/slicer.ts";
 
-/** Header fields of a request whose answer {@link itemsOf} reads. */
+/** Header fields of a request for {@link itemsOf}. */
 export const ITEMS_ACCEPTED = { accept: "application/x-ndjson" } as const;
 
-/** Lines that are parsed without a look at the clock. */
+/** Lines that are parsed between two looks at the clock. */
 const PART_LINES = 256;
 
 /** Items of an answer. `end` is its last line, which comes with the last items. */
@@ -15,7 +15,7 @@ interface Items<Item, End> {
 }
 
 /**
- * The items of an answer with an object in each line, as they come, with breaks for the page.
+ * The items of a response with one JSON object per line, as they arrive. Yields to the page in between.
  * @throws Problem when the end is missing; the reason of the signal
  */
 export async function* itemsOf<Item extends object, End>(

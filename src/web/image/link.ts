@@ -34,12 +34,12 @@ export function linkTo(image: string, view: ImageViewName, path: EncodedPath = R
   return `/images/${encodeURIComponent(image)}?${query.join("&")}`;
 }
 
-/** The same link with other fields; null takes one away. */
+/** The same link with other fields; null removes one. */
 export function linkWith({ image, view, path, fields }: ImageLink, changes: Fields): string {
   return linkTo(image, view, path, { ...Object.fromEntries(fields), ...changes });
 }
 
-/** A whole number of a link from `min` on; null where there is none. */
+/** A whole number of a link from `min` on; null if there is none. */
 export function numberIn(fields: URLSearchParams, name: string, min: number): number | null {
   const text = fields.get(name) ?? "";
   const value = /^\d{1,16}$/.test(text) ? Number(text) : Number.NaN;

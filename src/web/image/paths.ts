@@ -4,14 +4,14 @@ import { printable } from "../text/printable.ts";
 declare const brand: unique symbol;
 
 /**
- * Absolute path in an image, percent-encoded: names of guests are bytes, and need not be UTF-8. Everything is encoded but
- * "/" and what no address changes, so that equal paths are equal texts, which stand in addresses as they are.
+ * Absolute path in an image, percent-encoded: names in an image are bytes, and need not be UTF-8. All bytes are encoded except
+ * "/" and those that no URL parser changes, so equal paths are equal strings and can be part of a URL.
  */
 export type EncodedPath = string & { readonly [brand]: "EncodedPath" };
 
 export const ROOT = "/" as EncodedPath;
 
-/** Bytes that stand for themselves. */
+/** Bytes that are not encoded. */
 const PLAIN = /^[A-Za-z0-9_.~/-]$/;
 
 function encoded(bytes: Uint8Array): string {
@@ -23,7 +23,7 @@ function encoded(bytes: Uint8Array): string {
   return text;
 }
 
-/** The bytes of a percent-encoded text; a lone per cent sign is one. */
+/** The bytes of a percent-encoded text. A lone per cent sign is a byte. */
 export function bytesOf(path: string): Uint8Array<ArrayBuffer> {
   const raw = new TextEncoder().encode(path);
   const bytes = new Uint8Array(raw.byteLength);
@@ -38,7 +38,7 @@ export function bytesOf(path: string): Uint8Array<ArrayBuffer> {
   return bytes.slice(0, count);
 }
 
-/** A path of a link or of the API, without slashes that say nothing. */
+/** A path of a link or of the API, without redundant slashes. */
 function normalised(bytes: Uint8Array): EncodedPath {
   const parts = encoded(bytes)
     .split("/")
@@ -52,12 +52,12 @@ export function pathFrom(answer: { readonly path: string; readonly path_base64?:
   return normalised(bytes === undefined ? new TextEncoder().encode(path) : fromBase64(bytes));
 }
 
-/** A path as a person writes it, UTF-8. */
+/** A typed path, in UTF-8. */
 export function pathFromText(text: string): EncodedPath {
   return normalised(new TextEncoder().encode(text.trim()));
 }
 
-/** A path in a link, as it stands there. @param search the query of an address; null where it has no such path */
+/** The encoded path of a link. @param search the query of the address; null if it has no such path */
 export function pathInQuery(search: string, name: string): EncodedPath | null {
   for (const field of search.replace(/^\?/, "").split("&")) {
     const [key = "", value = ""] = field.split("=", 2);
@@ -88,8 +88,8 @@ export function stepsTo(path: EncodedPath): EncodedPath[] {
 }
 
 /**
- * Text of a path for people, which `GuestText` and `printable` make seen: each byte that is not UTF-8 is half a surrogate
- * pair, U+DC00 and the byte.
+ * Readable text of a path, for `GuestText` and `printable`. Each byte that is not UTF-8 becomes half a surrogate pair:
+ * U+DC00 plus the byte.
  */
 export function shownPath(path: string): string {
   return decoded(bytesOf(path));
@@ -105,13 +105,13 @@ export function shownText(text: string, base64: string | undefined): string {
   return base64 === undefined ? text : decoded(fromBase64(base64));
 }
 
-/** A name for a file that is saved: one line, without what systems refuse. */
+/** A name for a saved file: one line, without characters that file systems refuse. */
 export function savedName(path: EncodedPath): string {
   const name = printable(shownName(path)).replaceAll(/[\\/:*?"<>|]/g, "_");
   return name === "" || /^[._]+$/.test(name) ? "root" : name;
 }
 
-/** UTF-8, with half a surrogate pair for each byte that is none. */
+/** Decodes UTF-8, with half a surrogate pair for each invalid byte. */
 function decoded(bytes: Uint8Array): string {
   const whole = new TextDecoder().decode(bytes);
   if (!whole.includes("\ufffd")) return whole;
@@ -126,14 +126,14 @@ function decoded(bytes: Uint8Array): string {
   return text;
 }
 
-/** Number of bytes of the character at a place; 0 where none begins. */
+/** Number of bytes of the character at a position; 0 if none begins there. */
 function characterLength(bytes: Uint8Array, at: number): number {
   for (let length = 1; length <= 4 && at + length <= bytes.byteLength; length += 1) {
     try {
       new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes.subarray(at, at + length));
       return length;
     } catch {
-      // TypeError: these bytes are no character; with one more they may be.
+      // TypeError: the bytes are incomplete; one more may complete the character.
     }
   }
   return 0;

@@ -1,11 +1,11 @@
 import { useEffect, useState } from "preact/hooks";
 
-/** Size of the page's text in `CSS pixels`, which depends on the settings of the reader and on the width of the window. */
+/** Size of the page's text in `CSS pixels`, which depends on the user's settings and the width of the window. */
 function remPixels(): number {
   return Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
 }
 
-/** A length in `CSS pixels`, for rows whose height has to be known. @param rem of text of the usual size */
+/** A length in `CSS pixels`, for rows of fixed height. @param rem at the usual text size */
 export function usePixels(rem: number): number {
   const [pixels, setPixels] = useState(remPixels);
   useEffect(() => {

@@ -32,10 +32,10 @@ const TABS: readonly { readonly id: ImageViewName; readonly label: string }[] = 
 
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/** One image: its files, what changed, how it came to be, and a search. */
+/** One image: its files, changes, history, and a search. */
 export function View() {
   const { segments } = useRoute();
-  // The query itself: paths of guests are bytes, which its decoded form has lost.
+  // The raw query: paths are bytes, which its decoded form would lose.
   const link = parseLink(segments[1] ?? "", location.search);
   return UUID.test(link.image) ? <Image key={link.image} link={link} /> : <NoImage />;
 }
@@ -63,9 +63,9 @@ function Image({ link }: { readonly link: ImageLink }) {
   });
   const { may } = useSession();
   const name = value?.tag ?? shortId(image);
-  // Files, changes and search are about a path each: it goes along from one to the other, except for the name of a file.
+  // Files, changes and search are about a path each: tabs keep it, except for the name of a file.
   const tabs = TABS.map((tab) => ({ ...tab, href: linkTo(image, tab.id, tab.id === "search" ? undefined : path) }));
-  // An image that was deleted meanwhile is gone, too.
+  // The image may have been deleted in the meantime.
   if (problem !== undefined && (value === undefined || problem.status === 404)) {
     return (
       <>

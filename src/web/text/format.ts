@@ -62,7 +62,7 @@ function rough(seconds: number): string {
   return `${Math.floor(seconds / (86_400 * 365.25))} years`;
 }
 
-/** The exact time where the reader is: "2026-11-22 19:24:14 +01:00". */
+/** The exact local time: "2026-11-22 19:24:14 +01:00". */
 export function timeText(at: number): string {
   const date = new Date(at);
   if (Number.isNaN(date.getTime())) return "no time";
@@ -74,8 +74,8 @@ export function timeText(at: number): string {
 }
 
 /**
- * The first characters of a uuid that tell it apart for people: those of the random part, as the time comes first. A link may
- * have anything in its place, so that what is not seen is escaped.
+ * A short form of a uuid: characters of the random part, because uuids begin with the time. A link may hold any other text in
+ * its place, so invisible characters are escaped.
  */
 export function shortId(uuid: string): string {
   return printable(uuid.slice(-8));

@@ -5,21 +5,21 @@ const HIDDEN = `[\\u00ad\\u2028\\u2029${UNSEEN_CHARACTERS}]|${STRAY_SELECTOR}|\\
 
 const HAS_HIDDEN = new RegExp(HIDDEN, "u");
 
-/** True for a text with characters that change how others are seen, or hide, other than control characters. */
+/** True for a text with characters that are invisible or change how others look, other than control characters. */
 export function hasHidden(text: string): boolean {
   return HAS_HIDDEN.test(text);
 }
 
 export interface TextPart {
   readonly text: string;
-  /** true: `text` stands for a character that is not seen */
+  /** true: `text` is the escape of an invisible character */
   readonly isEscape: boolean;
 }
 
-/** How a character that is not seen is written. */
+/** The escape of an invisible character. */
 function escapeOf(character: string): string {
   const code = character.codePointAt(0) ?? 0;
-  // Bytes that are not UTF-8 are given as these halves, which no text has.
+  // These halves stand for bytes that are not UTF-8; valid text does not contain them.
   if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
   if (character === "\n") return "\\n";
   if (character === "\r") return "\\r";
@@ -28,12 +28,12 @@ function escapeOf(character: string): string {
   return `\\u${code.toString(16).padStart(4, "0")}`;
 }
 
-/** Parts of one line: each may be an element, and a text of nothing but unseen characters would be thousands. */
+/** Largest number of parts of a line: each may be an element, and a text of invisible characters would have thousands. */
 export const PARTS_MAX = 128;
 const ALL_UNSEEN = new RegExp(`[\\u0000-\\u001f\\u007f-\\u009f]|${HIDDEN}`, "gu");
 
 /**
- * Text of a guest in parts, so that what is not seen can be shown.
+ * Text of a guest in parts, with escapes for invisible characters.
  * @param partsMax number of parts after which the rest is one part, whose tabs stay
  */
 export function partsOf(text: string, partsMax: number = PARTS_MAX): TextPart[] {
@@ -53,17 +53,17 @@ export function partsOf(text: string, partsMax: number = PARTS_MAX): TextPart[] 
   return parts;
 }
 
-/** True for a text of nothing but blanks of any kind, also those that no keyboard has. */
+/** True for a text of blanks only, of any kind. */
 export function isBlank(text: string): boolean {
   return /^[\p{Zs}\u2800]+$/u.test(text);
 }
 
-/** A text with all its characters as they are written when they are not seen. */
+/** A text with all characters escaped. */
 export function escaped(text: string): string {
   return [...text].map(escapeOf).join("");
 }
 
-/** Text of a guest as one line in which everything is seen, for titles, attributes and file names. */
+/** Text of a guest as one line with escapes for invisible characters, for titles, attributes and file names. */
 export function printable(text: string): string {
   return text.replace(ALL_UNSEEN, escapeOf);
 }

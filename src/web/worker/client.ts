@@ -1,13 +1,13 @@
 import type { AnswerMessage, JobMessage, JobName, Jobs } from "./messages.ts";
 
-/** Address of the worker's script; the build puts it in. */
+/** Address of the worker's script; the build inserts it. */
 declare const BUILD_WORKER: string;
 
 /** Jobs that may wait for the worker. */
 const WAITING_COUNT_MAX = 64;
 
 export interface AskOptions {
-  /** ends the job: one that runs takes the worker with it, because nothing else ends a computation */
+  /** ends the job; a running one ends with the worker, because nothing else stops a computation */
   readonly signal: AbortSignal;
   /** longest time that the job may run, in `milliseconds` */
   readonly deadlineMs: number;
@@ -21,12 +21,12 @@ interface Waiting {
   readonly settle: (answer: AnswerMessage | Error) => void;
 }
 
-/** The used part of a worker. */
+/** A worker, as far as it is used. */
 export type WorkerLike = Pick<Worker, "postMessage" | "terminate" | "onmessage" | "onerror">;
 
 /**
- * The one worker of the page. It starts with the first job and does one at a time; the others wait here, where they can be
- * taken back. A job that is left or takes too long ends with the worker, and the next one starts another.
+ * The only worker of the page. It starts with the first job and runs one at a time; the others wait here, where they can be
+ * cancelled. A running job that is cancelled or takes too long ends with the worker, and the next one starts another.
  */
 export class WorkerClient {
   readonly #start: () => WorkerLike;
@@ -39,7 +39,7 @@ export class WorkerClient {
     this.#start = start;
   }
 
-  /** @throws Error when the job fails, takes too long or finds too many others waiting; the reason of the signal */
+  /** @throws Error if the job fails, takes too long, or too many others wait; the reason of the signal */
   ask<Name extends JobName>(
     job: Name,
     request: Jobs[Name]["request"],
@@ -116,8 +116,8 @@ interface TrustedTypes {
 }
 
 /**
- * Where a browser knows Trusted Types, it takes addresses of scripts only from the policy that the index page's
- * Content-Security-Policy names. This is the only one, and gives the address of the worker alone.
+ * With Trusted Types, a browser accepts script addresses only from the policy that the index page's Content-Security-Policy
+ * names. This is that policy, and it returns only the address of the worker.
  */
 const policy = (globalThis as { readonly trustedTypes?: TrustedTypes }).trustedTypes?.createPolicy("coppice", {
   createScriptURL: () => BUILD_WORKER,
@@ -127,5 +127,5 @@ const client = new WorkerClient(
   () => new Worker(policy?.createScriptURL(BUILD_WORKER) ?? BUILD_WORKER, { type: "module" }),
 );
 
-/** As {@link WorkerClient.ask}, of the page's worker. */
+/** {@link WorkerClient.ask} of the page's worker. */
 export const ask: WorkerClient["ask"] = (job, request, options) => client.ask(job, request, options);

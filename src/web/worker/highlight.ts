@@ -7,7 +7,7 @@ const lowlight = createLowlight(GRAMMARS);
 
 type Kind = (typeof TOKEN_KINDS)[number];
 
-/** Scopes of highlight.js by the kind that they are shown as. What is not here is shown as what is around it. */
+/** Scopes of highlight.js by kind of token. Other scopes have the kind of the scope around them. */
 const SCOPES: Readonly<Record<Kind, readonly string[]>> = {
   plain: ["subst"],
   keyword: ["keyword", "name", "selector-tag"],
@@ -27,7 +27,7 @@ const KINDS: ReadonlyMap<string, number> = new Map(
   TOKEN_KINDS.flatMap((kind, index) => SCOPES[kind].map((scope) => [`hljs-${scope}`, index] as const)),
 );
 
-/** The used part of a node of lowlight's tree. */
+/** A node of lowlight's tree, as far as it is used. */
 interface TreeNode {
   readonly type: string;
   readonly value?: string;
@@ -36,7 +36,7 @@ interface TreeNode {
 }
 
 /**
- * The tokens of a text. Lines are read up to the part that is shown, so that a long line costs no more than a short one.
+ * The tokens of a text. Only the visible part of each line is read, so that a long line costs no more than a short one.
  * @throws Error for a language that has no grammar
  */
 export function highlight({ text, starts, language }: HighlightRequest): Tokens {

@@ -9,13 +9,13 @@ export interface TextLines {
   readonly encoding: TextEncoding;
   /** number of lines that end in CR LF, whose CR is not in `text` */
   readonly crlfCount: number;
-  /** number of U+FFFD that stand for bytes which the encoding does not know */
+  /** number of U+FFFD that replace invalid bytes */
   readonly replacedCount: number;
 }
 
 export interface TextRequest {
   readonly bytes: ArrayBuffer;
-  /** the encoding of a part that does not begin the file; null: find it out */
+  /** the encoding of a part that does not begin the file; null: detect it */
   readonly encoding: TextEncoding | null;
   /** false: the file continues, so a last line without an end belongs to the next part, unless it is the only one */
   readonly isLast: boolean;
@@ -24,8 +24,8 @@ export interface TextRequest {
 export interface TextReply extends TextLines {
   /** position of each line's first byte in `bytes`; empty for UTF-16 */
   readonly byteStarts: Uint32Array;
-  /** number of bytes that the lines come from: where the next part begins */
-  readonly taken: number;
+  /** number of bytes of the lines: the next part begins there */
+  readonly usedBytes: number;
   /** true: the last line continues in the next part */
   readonly isCut: boolean;
 }
@@ -80,7 +80,7 @@ export type AnswerMessage =
   | { readonly id: number; readonly reply: Jobs[JobName]["reply"] }
   | { readonly id: number; readonly problem: string };
 
-/** Kinds of tokens, by the names of their styles (`.token-keyword`); 0 is plain text, which is no token. */
+/** Kinds of tokens, by the names of their styles (`.token-keyword`); 0 is plain text, which has no token. */
 export const TOKEN_KINDS = [
   "plain",
   "keyword",
@@ -95,5 +95,5 @@ export const TOKEN_KINDS = [
   "removed",
 ] as const;
 
-/** Longest part of a line that is shown and highlighted, in `characters`. */
+/** Longest visible and highlighted part of a line, in `characters`. */
 export const LINE_CHARACTERS_MAX = 4096;

@@ -2,7 +2,7 @@ import type { TextEncoding, TextLines, TextReply, TextRequest } from "./messages
 
 const LF = 0x0a;
 
-/** The encoding that a byte order mark tells; UTF-8 where there is none. */
+/** The encoding of a byte order mark; UTF-8 without one. */
 export function encodingOf(bytes: Uint8Array): TextEncoding {
   if (bytes[0] === 0xff && bytes[1] === 0xfe) return "utf-16le";
   if (bytes[0] === 0xfe && bytes[1] === 0xff) return "utf-16be";
@@ -13,12 +13,12 @@ export function encodingOf(bytes: Uint8Array): TextEncoding {
 export function readText({ bytes, encoding: known, isLast }: TextRequest): TextReply {
   const all = new Uint8Array(bytes);
   const encoding = known ?? encodingOf(all);
-  const taken = isLast ? all.byteLength : wholeLines(all, encoding);
-  const part = all.subarray(0, taken);
+  const usedBytes = isLast ? all.byteLength : wholeLines(all, encoding);
+  const part = all.subarray(0, usedBytes);
   const lines = linesOf(part, encoding);
   const byteStarts = encoding === "utf-8" ? byteStartsOf(part, lines.starts.length - 1) : new Uint32Array(0);
   const endsInFeed = lastUnit(part, encoding) === LF;
-  return { ...lines, byteStarts, taken, isCut: !isLast && !endsInFeed };
+  return { ...lines, byteStarts, usedBytes, isCut: !isLast && !endsInFeed };
 }
 
 /** The lines of a whole text. A text that ends in a line feed has no empty line after it; an empty text has no line. */
@@ -41,17 +41,17 @@ function startsOf(text: string): Uint32Array {
   return Uint32Array.from(starts);
 }
 
-/** U+FFFD that the file itself has are not counted: those are text. */
+/** Number of invalid bytes. U+FFFD in the file itself are text, and not counted. */
 function replacedCount(bytes: Uint8Array, encoding: TextEncoding, text: string): number {
-  const shown = text.match(/\ufffd/g)?.length ?? 0;
-  if (shown === 0) return 0;
+  const count = text.match(/\ufffd/g)?.length ?? 0;
+  if (count === 0) return 0;
   let own = 0;
   if (encoding === "utf-8") {
     for (let at = bytes.indexOf(0xef); at !== -1; at = bytes.indexOf(0xef, at + 1)) {
       if (bytes[at + 1] === 0xbf && bytes[at + 2] === 0xbd) own += 1;
     }
   }
-  return shown - own;
+  return count - own;
 }
 
 function byteStartsOf(bytes: Uint8Array, lineCount: number): Uint32Array {
@@ -68,7 +68,7 @@ function byteStartsOf(bytes: Uint8Array, lineCount: number): Uint32Array {
 function wholeLines(bytes: Uint8Array, encoding: TextEncoding): number {
   if (encoding === "utf-8") {
     const end = bytes.lastIndexOf(LF) + 1;
-    // Otherwise little of a part would be seen that is in the middle of a long line.
+    // Otherwise a part in the middle of a long line would show little text.
     return end < bytes.byteLength / 2 ? wholeCharacters(bytes) : end;
   }
   const low = encoding === "utf-16le" ? 0 : 1;
@@ -104,7 +104,7 @@ export function lineOf({ text, starts }: Pick<TextLines, "text" | "starts">, ind
   return text.slice(start, end);
 }
 
-/** Position behind the last character of a line, without its line feed. */
+/** Position after the last character of a line, without its line feed. */
 export function lineEnd(text: string, starts: Uint32Array, index: number): number {
   const next = starts[index + 1] ?? text.length;
   return next > (starts[index] ?? 0) && text.charCodeAt(next - 1) === LF ? next - 1 : next;

@@ -43,17 +43,17 @@ describe("lines of a text", () => {
 describe("a part of a file", () => {
   test("ends behind its last whole line", () => {
     const reply = read("one\ntwo\nthr", false);
-    expect([linesIn(reply), reply.taken, reply.isCut]).toEqual([["one", "two"], 8, false]);
+    expect([linesIn(reply), reply.usedBytes, reply.isCut]).toEqual([["one", "two"], 8, false]);
     const wide = read([0xff, 0xfe, 0x61, 0x00, 0x0a, 0x00, 0x62], false);
-    expect([linesIn(wide), wide.taken]).toEqual([["a"], 6]);
+    expect([linesIn(wide), wide.usedBytes]).toEqual([["a"], 6]);
   });
 
   test("without a line feed is cut between characters", () => {
     const reply = read([0x61, 0xf0, 0x9f, 0x8c], false);
-    expect([linesIn(reply), reply.taken, reply.isCut]).toEqual([["a"], 1, true]);
-    expect(read([0x61, 0xf0, 0x9f, 0x8c, 0xb3], false).taken).toBe(5);
-    expect(read([0xff, 0xff, 0xff, 0xff], false).taken).toBeGreaterThan(0);
-    expect(read("xyz", false)).toMatchObject({ taken: 3, isCut: true });
+    expect([linesIn(reply), reply.usedBytes, reply.isCut]).toEqual([["a"], 1, true]);
+    expect(read([0x61, 0xf0, 0x9f, 0x8c, 0xb3], false).usedBytes).toBe(5);
+    expect(read([0xff, 0xff, 0xff, 0xff], false).usedBytes).toBeGreaterThan(0);
+    expect(read("xyz", false)).toMatchObject({ usedBytes: 3, isCut: true });
   });
 
   test("can be put together again in pieces of any size", () => {
@@ -67,7 +67,7 @@ describe("a part of a file", () => {
         if (open) found.push(`${found.pop()}${first}`, ...others);
         else found.push(first, ...others);
         open = reply.isCut;
-        at += reply.taken;
+        at += reply.usedBytes;
       }
       expect(found).toEqual(["first", "sécond line", "", "🌳 tree", "last"]);
     }

@@ -11,7 +11,7 @@ import { ageText, shortId } from "../../text/format.ts";
 import { printable } from "../../text/printable.ts";
 import { type ImageLink, linkTo } from "../link.ts";
 
-/** Ancestors that are offered. */
+/** Largest number of listed ancestors. */
 const ANCESTORS_MAX = 50;
 const TAGGED_MAX = 100;
 const ABOUT_CHARACTERS_MAX = 40;
@@ -64,7 +64,7 @@ function OtherImage({ onFound }: { readonly onFound: (uuid: string) => void }) {
     if (text === "") return;
     if (UUID.test(text)) return onFound(text.toLowerCase());
     try {
-      // The answer leads to the image, and the browser follows.
+      // The response redirects to the image, and the browser follows.
       const response = await request(`/v1/inspect/?tag=${encodeURIComponent(text.replace(/^tag:/, ""))}`);
       onFound(((await response.json()) as Image).uuid);
     } catch (error) {
@@ -86,7 +86,7 @@ async function choicesFor(image: string, signal: AbortSignal): Promise<Choice[]>
     answerOf(api.v1.images({ uuid: image }).lineage.get({ query: { limit: ANCESTORS_MAX }, fetch })),
     answerOf(api.v1.images.get({ query: { tagged: true, limit: TAGGED_MAX }, fetch })),
   ]);
-  // The parent has a choice of its own.
+  // The parent is listed separately.
   const ancestors = steps.slice(2).filter(({ deleted }) => !deleted);
   const listed = new Set([...steps.map(({ uuid }) => uuid), image]);
   return [

@@ -51,7 +51,7 @@ function nodeAt(path: EncodedPath): ChangeNode {
 export interface ChangeRow {
   readonly node: ChangeNode;
   readonly depth: number;
-  /** directories above the node that are in the same row: nothing but it differs in them */
+  /** directories above the node in the same row: they have no other difference */
   readonly above: readonly ChangeNode[];
 }
 
@@ -73,13 +73,13 @@ export function rowsOf(root: ChangeNode, isOpen: (path: EncodedPath) => boolean)
   return rows;
 }
 
-/** The directory that is all that differs in an unchanged one. */
+/** The only directory with differences in an unchanged one. */
 function onlyDirectory({ item, children }: ChangeNode): ChangeNode | null {
   const [child] = children;
   return item === null && children.length === 1 && child !== undefined && child.children.length > 0 ? child : null;
 }
 
-/** Directories to be open at the beginning: as many levels as give no more rows than are taken in at once. */
+/** The initially open directories: as many levels as fit into the given number of rows. */
 export function firstOpen(root: ChangeNode, rowsMax: number): Set<EncodedPath> {
   const open = new Set<EncodedPath>();
   let level = [...root.children];

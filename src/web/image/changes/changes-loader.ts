@@ -4,7 +4,7 @@ import { api } from "../../data/api.ts";
 import { Slicer } from "../../data/slicer.ts";
 import { type ChangeNode, changeTree } from "./change-tree.ts";
 
-/** Differences of a page of the API, and of those that are read unless a person wants more. */
+/** Differences per request, and the number that is read by default. */
 const PAGE_COUNT = 1000;
 export const ITEMS_STEP = 20_000;
 
@@ -44,7 +44,7 @@ export async function readChanges(
     cursor = page.next;
     const hasMore = cursor !== undefined;
     const isComplete = !hasMore || items.length >= itemsMax;
-    // A tree of half of the differences is made again: not for each page.
+    // Each tree is built from all differences so far, so not every page builds one.
     if (!isComplete && performance.now() - drawnAt < 500) continue;
     const changes = {
       root: await changeTree(items, slicer),

@@ -21,7 +21,7 @@ import { type Changes, ITEMS_STEP, readChanges } from "./changes-loader.ts";
 import { Compare } from "./compare.tsx";
 import { ChangeMark, Counts } from "./marks.tsx";
 
-/** Rows that are open at the beginning. */
+/** Largest number of initially open rows. */
 const FIRST_ROWS = 60;
 
 /** Changes since the parent, or since any other image. */
@@ -32,7 +32,7 @@ export function ChangesView({ link }: { readonly link: ImageLink }) {
   const { value, problem, isLoading, reload } = useLoaded<Changes>(`${image} ${against} ${itemsMax}`, (signal, tell) =>
     readChanges({ image, against, itemsMax }, signal, tell),
   );
-  // Opening or closing a difference makes another list.
+  // Opening or closing a difference creates another list.
   const section = useFocusKept(link.path, value !== undefined);
   return (
     <section ref={section} class="image-changes stack gap-3 shrink" aria-label="Changes">
@@ -106,14 +106,14 @@ function nodeAt(root: ChangeNode, path: EncodedPath): ChangeNode | null {
   return node ?? null;
 }
 
-/** The row of a path, or of the last directory on the way to it that is shown. */
+/** The row of a path, or of its deepest visible directory. */
 function nearestRow(rows: readonly ChangeRow[], path: EncodedPath): number {
   const index = rows.findIndex(({ node }) => node.path === path);
   return index >= 0 || path === ROOT ? Math.max(0, index) : nearestRow(rows, parentOf(path));
 }
 
 function Tree({ link, changes: { root } }: { readonly link: ImageLink; readonly changes: Changes }) {
-  // Directories that were opened or closed by hand.
+  // Directories that the user opened or closed.
   const [toggled, setToggled] = useState<ReadonlySet<EncodedPath>>(new Set());
   const first = useMemo(() => {
     const open = firstOpen(root, FIRST_ROWS);
@@ -123,7 +123,7 @@ function Tree({ link, changes: { root } }: { readonly link: ImageLink; readonly 
   const isOpen = (path: EncodedPath) => first.has(path) !== toggled.has(path);
   const rows = useMemo(() => rowsOf(root, isOpen), [root, toggled]);
   const rowHeight = useRowPixels();
-  // Rows come and go above the one that keys move from, so it is known by its path.
+  // The active row is stored by its path, because rows above it appear and disappear.
   const [chosen, setChosen] = useState(link.path);
   useLayoutEffect(() => setChosen(link.path), [link.path]);
   const active = useMemo(() => nearestRow(rows, chosen), [rows, chosen]);
@@ -170,7 +170,7 @@ function Tree({ link, changes: { root } }: { readonly link: ImageLink; readonly 
   );
 }
 
-/** True for directories with differences below them; those below the root are always there. */
+/** True for directories with differences below them; those below the root are always open. */
 function isFoldable({ path, children }: ChangeNode): boolean {
   return children.length > 0 && path !== ROOT;
 }

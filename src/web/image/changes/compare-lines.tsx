@@ -16,7 +16,7 @@ interface CompareLinesProps {
   readonly isBeside: boolean;
 }
 
-/** A row that is seen: a line, or a part of one where both sides share the width. */
+/** A visible row: a line, or a part of one if both sides share the width. */
 interface SeenRow {
   readonly row: CompareRow;
   /** which part of the line */
@@ -25,14 +25,14 @@ interface SeenRow {
 
 /** Characters of a side without its text: the number, the sign and the space between them. */
 const BESIDE_CHARACTERS = 11;
-/** Characters that both sides need together, so that they stand side by side. */
+/** Width from which on both sides fit next to each other, in characters. */
 const BESIDE_COLUMNS_MIN = 40;
 
 /** The lines of two texts, one below the other or side by side. */
 export function CompareLines({ reply, isBeside: isBesideWanted }: CompareLinesProps) {
   const place = useRef<HTMLDivElement>(null);
   const columns = useColumns(place, BESIDE_CHARACTERS * 2);
-  // Two columns of a telephone would hold a word each.
+  // A column on a telephone would hold one word.
   const isBeside = isBesideWanted && (columns === 0 || columns >= BESIDE_COLUMNS_MIN);
   const half = isBeside && columns > 0 ? Math.max(12, Math.floor(columns / 2)) : null;
   const [unfolded, setUnfolded] = useState<ReadonlySet<number>>(new Set());
@@ -154,7 +154,7 @@ interface LineProps {
   readonly index: number;
   readonly part: number;
   readonly sign: string;
-  /** what differs from the line that stands for this one */
+  /** the part that differs from the corresponding line */
   readonly range: { readonly head: number; readonly tail: number } | null;
 }
 

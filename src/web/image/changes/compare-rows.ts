@@ -2,7 +2,7 @@ import { ADDED, BOTH, REMOVED } from "../../worker/diff-kinds.ts";
 
 /** Unchanged lines that are shown around a change. */
 const CONTEXT_COUNT = 3;
-/** Fewer unchanged lines than these are not folded: a fold takes a row itself. */
+/** Fewer unchanged lines are not folded, because a fold needs a row as well. */
 const FOLDED_COUNT_MIN = 4;
 
 /** A row of a comparison: lines by their places on each side, or unchanged lines that are folded. */
@@ -12,9 +12,9 @@ export interface CompareRow {
   readonly left: number;
   /** line of the text after; -1: none */
   readonly right: number;
-  /** line of the other text that stands for this one, so that what differs in them can be marked; -1: none */
+  /** corresponding line of the other text, for marking the differing part; -1: none */
   readonly pair: number;
-  /** number of lines that a fold stands for */
+  /** number of folded lines */
   readonly count: number;
 }
 
@@ -45,7 +45,7 @@ export function compareRows(
     const removed = kind === REMOVED ? count : 0;
     const added = kind === REMOVED ? other : count;
     const piece = { left, right, removed, added };
-    if (isBeside) beside(rows, piece);
+    if (isBeside) addSided(rows, piece);
     else below(rows, piece);
     left += removed;
     right += added;
@@ -80,7 +80,7 @@ interface Replaced {
   readonly added: number;
 }
 
-function beside(rows: CompareRow[], { left, right, removed, added }: Replaced): void {
+function addSided(rows: CompareRow[], { left, right, removed, added }: Replaced): void {
   for (let step = 0; step < Math.max(removed, added); step += 1) {
     const kind = step >= removed ? "added" : step >= added ? "removed" : "replaced";
     const places = { left: step < removed ? left + step : -1, right: step < added ? right + step : -1 };

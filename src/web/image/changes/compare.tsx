@@ -20,7 +20,7 @@ import { ChangeMark } from "./marks.tsx";
 
 const FORMS = [
   { value: "unified", label: "Unified" },
-  { value: "beside", label: "Side by side" },
+  { value: "sided", label: "Side by side" },
 ] as const;
 
 const COMPARE_MS = 10_000;
@@ -32,7 +32,7 @@ interface CompareProps {
   readonly against: string | undefined;
 }
 
-/** One difference: what the two images say of a path, and how its text differs. */
+/** One difference: the facts of a path in both images, and a comparison of its text. */
 export function Compare({ link, node, against }: CompareProps) {
   const { path, item } = node;
   const close = linkTo(link.image, "changes", ROOT, {
@@ -117,7 +117,7 @@ function Facts({ item }: { readonly item: DiffItem }) {
   );
 }
 
-/** Both sides after they were read. */
+/** Both sides, after loading. */
 type Compared =
   | { readonly is: "text"; readonly reply: DiffReply; readonly isCut: boolean }
   | { readonly is: "same" }
@@ -160,10 +160,10 @@ function TextChange({ link, path, item, against }: TextChangeProps) {
         {reply === null ? null : (
           <Segments
             label="Show as"
-            value={isBeside ? "beside" : "unified"}
+            value={isBeside ? "sided" : "unified"}
             choices={FORMS}
             onValue={(form) =>
-              navigate(linkWith({ ...link, path }, { side: form === "beside" ? 1 : null }), { replace: true })
+              navigate(linkWith({ ...link, path }, { side: form === "sided" ? 1 : null }), { replace: true })
             }
           />
         )}

@@ -4,7 +4,7 @@ import type { ChangeCounts } from "./change-tree.ts";
 
 const CHANGE_MARKS = { added: "+", changed: "~", removed: "−" } as const;
 
-/** A sign in addition to the colour, which not everybody sees. */
+/** A sign in addition to the colour, for readers who do not see colours. */
 export function ChangeMark({ change }: { readonly change: keyof typeof CHANGE_MARKS | null }) {
   if (change === null) return <span class="image-mark fixed rigid strong" />;
   return (
@@ -21,7 +21,7 @@ interface CountsProps {
   readonly isLong?: boolean;
 }
 
-/** How much differs. */
+/** The number of differences. */
 export function Counts({ counts: { added, changed, removed }, isLong }: CountsProps) {
   if (isLong === true) {
     const all = countOf(added + changed + removed, "difference");

@@ -2,9 +2,9 @@ import { request } from "../../data/api.ts";
 import { Problem, problemOf } from "../../data/problem.ts";
 import type { EncodedPath } from "../paths.ts";
 
-/** Part of a text that is read at once, in `bytes`. */
+/** Size of a part of a text, in `bytes`. */
 export const TEXT_BYTES_MAX = 1_048_576;
-/** Bytes at the beginning of a file that tell what it is; one of them that is NUL makes it binary, as for grep. */
+/** Bytes at the beginning of a file that decide its kind: a NUL among them makes it binary, as for grep. */
 const PROBE_BYTES = 8192;
 
 /** A part of a file. */
@@ -24,7 +24,7 @@ export function contentPath(
 }
 
 /**
- * The bytes from `start` on, up to `count` of them; none behind the end of the file.
+ * The bytes from `start` on, up to `count` of them; none after the end of the file.
  * @throws Problem; the reason of the signal
  */
 export async function readPart(

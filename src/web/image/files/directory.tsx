@@ -40,7 +40,7 @@ interface DirectoryProps {
   readonly link: ImageLink;
   readonly listing: Listing;
   readonly isLoading: boolean;
-  /** the path that was shown before: the row to begin at, when it is one of the entries */
+  /** the previous path: the initial row, if it is one of the entries */
   readonly before: EncodedPath | null;
 }
 
@@ -52,12 +52,12 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
   const [filter, setFilter] = useTyped(fields.get("filter") ?? "", (text) =>
     navigate(linkWith(link, { filter: text }), { replace: true }),
   );
-  const shown = useOrder(listing, sort, isDescending, filter);
+  const order = useOrder(listing, sort, isDescending, filter);
   const items = (index: number): ListingItem | undefined =>
-    listing.items[shown === null ? index : (shown[index] ?? -1)];
-  const count = shown?.length ?? listing.items.length;
+    listing.items[order === null ? index : (order[index] ?? -1)];
+  const count = order?.length ?? listing.items.length;
   const rowHeight = useRowPixels();
-  const { active, setActive } = useActiveRow(shown, () => rowOf(listing, shown, path, before));
+  const { active, setActive } = useActiveRow(order, () => rowOf(listing, order, path, before));
   const open = (index: number) => {
     const item = items(index);
     if (item !== undefined && isOpenable(item)) navigate(linkTo(image, "files", childOf(path, item)));
@@ -90,22 +90,22 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
 }
 
 /**
- * The row that keys move from. The order comes after the entries, and changes: who has gone to an entry stays on it as
- * long as it is shown.
- * @param begin the row of somebody who has gone nowhere yet
+ * The active row. The order arrives after the entries, and changes: the active entry stays the same as long as it is
+ * visible.
+ * @param begin the row before the first move
  */
-function useActiveRow(shown: Uint32Array | null, begin: () => number) {
+function useActiveRow(order: Uint32Array | null, begin: () => number) {
   const [active, setActive] = useState(0);
   const hasMoved = useRef(false);
-  const last = useRef(shown);
+  const last = useRef(order);
   useLayoutEffect(() => {
     const orderBefore = last.current;
-    last.current = shown;
+    last.current = order;
     setActive((row) => {
-      if (!hasMoved.current || shown === null) return begin();
-      return Math.max(0, shown.indexOf(orderBefore === null ? row : (orderBefore[row] ?? -1)));
+      if (!hasMoved.current || order === null) return begin();
+      return Math.max(0, order.indexOf(orderBefore === null ? row : (orderBefore[row] ?? -1)));
     });
-  }, [shown]);
+  }, [order]);
   const move = (row: number) => {
     hasMoved.current = true;
     setActive(row);
@@ -114,13 +114,13 @@ function useActiveRow(shown: Uint32Array | null, begin: () => number) {
 }
 
 /** The row of a path that is an entry of the directory; otherwise the first one. */
-function rowOf(listing: Listing, shown: Uint32Array | null, path: EncodedPath, entry: EncodedPath | null): number {
-  if (entry === null || shown === null || parentOf(entry) !== path) return 0;
+function rowOf(listing: Listing, order: Uint32Array | null, path: EncodedPath, entry: EncodedPath | null): number {
+  if (entry === null || order === null || parentOf(entry) !== path) return 0;
   const name = shownName(entry);
   const index = listing.items.findIndex(
     (item) => (item.name_base64 !== undefined || item.name === name) && childOf(path, item) === entry,
   );
-  return Math.max(0, shown.indexOf(index));
+  return Math.max(0, order.indexOf(index));
 }
 
 function footOf({ items, isCut }: Listing, count: number, isLoading: boolean): string {
@@ -130,23 +130,23 @@ function footOf({ items, isCut }: Listing, count: number, isLoading: boolean): s
   return count === items.length ? all : `${countText(count)} of ${all}`;
 }
 
-/** The order of the entries; null while it is not known, and the entries are shown as they come. */
+/** The order of the entries; null until it is computed. */
 function useOrder(listing: Listing, key: SortKey, isDescending: boolean, filter: string): Uint32Array | null {
-  const [shown, setShown] = useState<{ readonly items: unknown; readonly order: Uint32Array } | null>(null);
+  const [computed, setComputed] = useState<{ readonly items: unknown; readonly order: Uint32Array } | null>(null);
   const { items, isComplete } = listing;
   useEffect(() => {
     if (!isComplete) return;
     const leaving = new AbortController();
     orderOf(items, { key, isDescending }, filter, new Slicer({ signal: leaving.signal })).then(
       (order) => {
-        if (!leaving.signal.aborted) setShown({ items, order });
+        if (!leaving.signal.aborted) setComputed({ items, order });
       },
-      // The component has asked for another order, or is gone.
+      // The component needs another order, or was removed.
       () => undefined,
     );
     return () => leaving.abort();
   }, [items, isComplete, key, isDescending, filter]);
-  return shown?.items === items ? shown.order : null;
+  return computed?.items === items ? computed.order : null;
 }
 
 interface ToolsProps {

@@ -24,7 +24,7 @@ const FORMS = ["text", "picture", "hex"] as const;
 type Form = (typeof FORMS)[number];
 const FORM_LABELS: Readonly<Record<Form, string>> = { text: "Text", picture: "Picture", hex: "Hex" };
 
-/** One file: as text, as a picture, or its bytes. */
+/** One file: as text, as a picture, or as bytes. */
 export function FileView({ link }: { readonly link: ImageLink }) {
   const { image, path, fields } = link;
   const at = numberIn(fields, "at", 0) ?? 0;
@@ -76,7 +76,7 @@ function Content({ link, form, part, picture, start }: ContentProps) {
 function FileHead(props: { readonly link: ImageLink; readonly size: number; readonly children: ComponentChildren }) {
   const { link, size, children } = props;
   const { image, path } = link;
-  // The directory is read even for a direct link: then it is there on the way up.
+  // Reads the directory, also for a direct link: the way up then needs no request.
   const { value: item } = useLoaded<ListingItem | null>(`${image} ${path}`, async (signal) => {
     const cached = keptItem(image, path);
     if (cached === undefined) await readListing({ image, path: parentOf(path) }, signal, () => undefined);
@@ -96,7 +96,7 @@ function FileHead(props: { readonly link: ImageLink; readonly size: number; read
   );
 }
 
-/** Facts of the file from its listing. Their place stays reserved meanwhile, so that nothing moves. */
+/** Facts of the file from its listing. Their space is reserved, so that nothing moves when they arrive. */
 function EntryFacts({ item }: { readonly item: ListingItem | undefined }) {
   const target = item?.symlink_to;
   return (

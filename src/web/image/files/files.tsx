@@ -19,7 +19,7 @@ type Place = Listing | "file";
 export function Files({ link }: { readonly link: ImageLink }) {
   const { image, path } = link;
   const { value, problem, isLoading, reload } = useLoaded<Place>(`${image} ${path}`, async (signal, tell) => {
-    // It need not be asked for as a directory.
+    // The cached listing says that it is a file, so no listing is requested.
     if (keptItem(image, path)?.type === "file") return "file";
     return (await readListing({ image, path }, signal, tell)) ?? "file";
   });
@@ -46,14 +46,14 @@ export function Files({ link }: { readonly link: ImageLink }) {
   );
 }
 
-/** The path that was shown before this one; null for the first one. */
+/** The previous path; null for the first one. */
 function usePathBefore(path: EncodedPath): EncodedPath | null {
   const paths = useRef<readonly [EncodedPath | null, EncodedPath]>([null, path]);
   if (paths.current[1] !== path) paths.current = [paths.current[1], path];
   return paths.current[0];
 }
 
-/** The way to a path, as it is written. */
+/** The path as breadcrumbs. */
 function PathCrumbs({ image, path }: { readonly image: string; readonly path: EncodedPath }) {
   const steps = stepsTo(path);
   return (

@@ -3,16 +3,16 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { EncodedPath } from "../paths.ts";
 
 /**
- * Whoever opens an entry of a list by the keyboard goes on in what it shows: the list that had the focus is gone then, and
- * the focus with it. Until the next list is there the section has the focus, so that its keys work. What comes later still
- * takes the focus over with {@link useFocusTaken}.
+ * Keeps the focus in the section when the user opens an entry of a list by the keyboard. The list disappears, and the focus
+ * with it, so the section gets the focus until the next list is loaded. Content that loads later gets the focus by
+ * {@link useFocusTaken}.
  */
 export function useFocusKept(path: EncodedPath, isShown: boolean): RefObject<HTMLElement | null> {
   const section = useRef<HTMLElement>(null);
-  const shown = useRef<EncodedPath | null>(path);
+  const previous = useRef<EncodedPath | null>(path);
   useLayoutEffect(() => {
-    if (shown.current === path) return;
-    shown.current = isShown ? path : null;
+    if (previous.current === path) return;
+    previous.current = isShown ? path : null;
     const { activeElement } = document;
     if (activeElement !== document.body && activeElement !== section.current) return;
     const list = isShown ? section.current?.querySelector<HTMLElement>("[role=grid]") : null;
@@ -21,7 +21,7 @@ export function useFocusKept(path: EncodedPath, isShown: boolean): RefObject<HTM
   return section;
 }
 
-/** The rows of a file take the focus over from the files as a whole, so that arrow keys scroll them. */
+/** Moves the focus from the section to the rows of a file, so that arrow keys scroll them. */
 export function useFocusTaken(place: RefObject<HTMLElement | null>): void {
   useEffect(() => {
     if (document.activeElement?.classList.contains("image-files") !== true) return;

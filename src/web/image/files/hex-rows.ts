@@ -13,7 +13,7 @@ export function hexRow(bytes: Uint8Array): HexRow {
   return { hex, characters };
 }
 
-/** An offset as a person writes it: 4096, 0x1000 or 1000h; null for anything else. */
+/** A typed offset: 4096, 0x1000 or 1000h; null for anything else. */
 export function parseOffset(text: string): number | null {
   const plain = text.trim().replaceAll(/[ _,]/g, "");
   const hex = /^0x([0-9a-f]{1,13})$/i.exec(plain)?.[1] ?? /^([0-9a-f]{1,13})h$/i.exec(plain)?.[1];
@@ -21,7 +21,7 @@ export function parseOffset(text: string): number | null {
   return /^\d{1,15}$/.test(plain) ? Number(plain) : null;
 }
 
-/** Hexadecimal digits of an offset, as many as the last one of the file needs, in groups of four. */
+/** Hexadecimal digits of an offset, as many as the last offset of the file needs, in groups of four. */
 export function offsetText(offset: number, size: number): string {
   const digits = Math.max(8, Math.ceil(Math.max(0, size - 1).toString(16).length / 4) * 4);
   return offset
@@ -31,7 +31,7 @@ export function offsetText(offset: number, size: number): string {
 }
 
 /**
- * Parts of a file that are kept while they are seen: of equal size, the one that was used longest ago goes first.
+ * A cache of parts of a file, of equal size. The least recently used part is dropped first.
  */
 export class Parts {
   readonly #parts = new Map<number, Uint8Array>();

@@ -14,20 +14,20 @@ import { hexRow, offsetText, Parts, parseOffset } from "./hex-rows.ts";
 /** Size of a part, in `bytes`, and number of parts that are cached: 4 MiB in all. */
 const PART_BYTES = 65_536;
 const PARTS_MAX = 64;
-/** Bytes of a row: fewer where the place is narrow. */
+/** Bytes per row: fewer in a narrow view. */
 const WIDE_BYTES = 16;
 const NARROW_BYTES = 8;
 const NARROW = "(max-width: 719px)";
 
-/** The bytes of a file of any size, which are read as they are seen. */
+/** The bytes of a file of any size. Only visible parts are read. */
 export function HexView({ link, size }: { readonly link: ImageLink; readonly size: number }) {
   const perRow = useRowBytes();
   const rowHeight = usePixels(1.375);
   const place = useRef<HTMLDivElement>(null);
   useFocusTaken(place);
-  const { parts, problem, wanted, retry } = useParts(link, size);
+  const { parts, problem, request, retry } = useParts(link, size);
   const at = Math.min(numberIn(link.fields, "at", 0) ?? 0, size - 1);
-  // Rows have another length in another window, so the one that keys move from is known by a byte.
+  // The length of rows depends on the window, so the active row is stored by the offset of a byte.
   const [chosen, setChosen] = useState(at);
   useLayoutEffect(() => setChosen(at), [at]);
   const active = Math.floor(chosen / perRow);
@@ -45,7 +45,7 @@ export function HexView({ link, size }: { readonly link: ImageLink; readonly siz
         rowHeight={rowHeight}
         active={active}
         onActive={(row) => setChosen(row * perRow)}
-        onRange={(first, end) => wanted(first * perRow, end * perRow)}
+        onRange={(first, end) => request(first * perRow, end * perRow)}
         cells={(row) => hexCells(parts, row * perRow, Math.min(perRow, size - row * perRow), size)}
       />
     </div>
@@ -90,12 +90,12 @@ function useRowBytes(): number {
 interface ReadParts {
   readonly parts: Parts;
   readonly problem: Problem | undefined;
-  /** These bytes are seen now. */
-  wanted(first: number, end: number): void;
+  /** Sets the visible range. */
+  request(first: number, end: number): void;
   retry(): void;
 }
 
-/** Reads the parts that are seen; a request for what is no longer seen is given up. */
+/** Reads the visible parts, and aborts requests for parts that are no longer visible. */
 function useParts({ image, path }: ImageLink, size: number): ReadParts {
   const [parts] = useState(() => new Parts(PARTS_MAX));
   const [problem, setProblem] = useState<Problem>();
@@ -121,7 +121,7 @@ function useParts({ image, path }: ImageLink, size: number): ReadParts {
     if (running.current.get(index) === leaving) running.current.delete(index);
     if (!leaving.signal.aborted) redraw((count) => count + 1);
   };
-  const wanted = (first: number, end: number) => {
+  const request = (first: number, end: number) => {
     seen.current = { first, end };
     const from = Math.floor(first / PART_BYTES);
     const to = Math.floor(Math.min(end, size) / PART_BYTES);
@@ -134,7 +134,7 @@ function useParts({ image, path }: ImageLink, size: number): ReadParts {
       if (parts.get(index) === undefined && !running.current.has(index)) void read(index);
     }
   };
-  return { parts, problem, wanted, retry: () => wanted(seen.current.first, seen.current.end) };
+  return { parts, problem, request, retry: () => request(seen.current.first, seen.current.end) };
 }
 
 function GoTo({ link, size, offset }: { readonly link: ImageLink; readonly size: number; readonly offset: number }) {

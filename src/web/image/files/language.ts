@@ -1,4 +1,4 @@
-/** Languages by the ends of names, behind the last dot. The values are names of the worker's grammars. */
+/** Languages by file extension. The values are names of the worker's grammars. */
 const BY_EXTENSION: ReadonlyMap<string, string> = new Map(
   Object.entries({
     bash: "sh bash zsh ksh ash bashrc profile",
@@ -69,7 +69,7 @@ const BY_PROGRAM: ReadonlyMap<string, string> = new Map(
   }),
 );
 
-/** The language of a text by its name, otherwise by its first line; null where nothing tells it. */
+/** The language of a text by its name, otherwise by its first line; null if neither identifies it. */
 export function languageOf(name: string, firstLine: string): string | null {
   const lower = name.toLowerCase();
   const byName = BY_NAME.get(lower) ?? (lower.startsWith("dockerfile.") ? "dockerfile" : undefined);

@@ -6,11 +6,11 @@ import { ITEMS_ACCEPTED, itemsOf } from "../items.ts";
 import { childOf, type EncodedPath, parentOf, shownName } from "../paths.ts";
 import { contentPath } from "./content.ts";
 
-/** Most entries of a directory that are read; the search finds the others. */
+/** Largest number of entries that are read from a directory; the search finds the others. */
 export const ENTRIES_MAX = 200_000;
-/** Entries of directories that are kept, so that going back shows them at once. */
+/** Largest number of cached entries, so that going back shows them at once. */
 const KEPT_ENTRIES_MAX = 250_000;
-/** Shortest time between two drawings of a listing that is read, in `milliseconds`: drawing takes longer than reading. */
+/** Shortest time between two drawings of a growing listing, in `milliseconds`: drawing takes longer than reading. */
 const DRAWING_MS = 100;
 
 /** Entries of a directory, in the order of the API: by the bytes of names. It grows while it is read. */
@@ -24,12 +24,12 @@ export interface Listing {
 const kept = new Map<string, Listing>();
 onSessionChange(() => kept.clear());
 
-/** A listing that was read before; an image does not change. */
+/** The cached listing of a directory; images do not change. */
 function keptListing(image: string, path: EncodedPath): Listing | undefined {
   return kept.get(contentPath(image, path, "list"));
 }
 
-/** The item of a path in a listing that was read before. */
+/** The item of a path in a cached listing. */
 export function keptItem(image: string, path: EncodedPath): ListingItem | undefined {
   const parent = parentOf(path);
   const name = shownName(path);
@@ -50,7 +50,7 @@ function keep(key: string, listing: Listing): void {
 
 /**
  * Reads a directory.
- * @param tell is called with what there is so far, each time that the page can draw
+ * @param tell is called with the entries so far, whenever the page can draw
  * @returns null when the path is not a directory
  * @throws Problem; the reason of the signal
  */

@@ -13,7 +13,7 @@ export interface Order {
 const STEP_COUNT = 2048;
 
 /**
- * The places of the entries that are shown, in their order: directories first; what is equal is ordered by name.
+ * The indexes of the visible entries, in order: directories first, equal entries by name.
  * @param items in the order of the API: by the bytes of their names
  * @param filter part of a name, in any case
  */
@@ -44,12 +44,12 @@ function keyOf(item: ListingItem, key: SortKey): number {
   if (key === "size") return item.size;
   if (key === "modified") return Date.parse(item.modified_at);
   if (key === "mode") return Number.parseInt(item.mode, 8);
-  // Numbers of users and groups have 32 bits; a double holds 53, so the group is cut to 21.
+  // User and group ids have 32 bits each; a double holds 53, so the group is cut to 21.
   if (key === "owner") return item.uid * 0x20_0000 + Math.min(item.gid, 0x1f_ffff);
   return 0;
 }
 
-/** Merge sort from the shortest runs up, with breaks: the sort of the runtime has none. */
+/** Bottom-up merge sort that yields; the sort of the runtime does not. */
 async function sorted(
   values: Uint32Array,
   compare: (a: number, b: number) => number,

@@ -5,7 +5,7 @@ export interface PictureHeader {
   readonly height: number;
 }
 
-/** Type and size of a raster picture, by its content and not by its name; null for anything else. */
+/** Type and size of a raster picture, read from its content; null for anything else. */
 export function pictureHeader(bytes: Uint8Array): PictureHeader | null {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const header = png(view) ?? gif(view) ?? webp(view) ?? bmp(view) ?? jpeg(view);
@@ -33,19 +33,19 @@ function gif(view: DataView): PictureHeader | null {
   }
   if (at + 9 > view.byteLength || view.getUint8(at) !== 0x2c) return null;
   const word = (offset: number) => view.getUint16(offset, true);
-  // Browsers make the picture as large as its first frame needs, whatever its own size is.
+  // Browsers enlarge the picture to its first frame, whatever the header says.
   const width = Math.max(word(6), word(at + 1) + word(at + 5));
   return { type: "image/gif", width, height: Math.max(word(8), word(at + 3) + word(at + 7)) };
 }
 
-/** Size of the table of colours that the flags of a GIF tell of, in `bytes`. */
+/** Size of the colour table that the flags of a GIF declare, in `bytes`. */
 function colorTableBytes(flags: number): number {
   return (flags & 0x80) === 0 ? 0 : 3 * 2 ** ((flags & 7) + 1);
 }
 
 function bmp(view: DataView): PictureHeader | null {
   if (view.byteLength < 26 || !hasText(view, 0, "BM") || view.getUint32(14, true) < 40) return null;
-  // A negative height is that of a picture whose first row is the upper one.
+  // A negative height means that the first row is the top one.
   return { type: "image/bmp", width: view.getInt32(18, true), height: Math.abs(view.getInt32(22, true)) };
 }
 
@@ -64,22 +64,22 @@ function webp(view: DataView): PictureHeader | null {
   return { type, width: view.getUint16(26, true) & 0x3fff, height: view.getUint16(28, true) & 0x3fff };
 }
 
-/** Goes from marker to marker until the one of a frame. */
+/** Walks the markers until one begins a frame. */
 function jpeg(view: DataView): PictureHeader | null {
   if (view.byteLength < 4 || view.getUint16(0) !== 0xffd8) return null;
   for (let at = 2; at + 9 <= view.byteLength; ) {
     const marker = view.getUint8(at + 1);
     if (view.getUint8(at) !== 0xff) return null;
-    // A fill byte, or a marker without a length: decoders continue right after it.
+    // A fill byte, or a marker without a length: the next marker follows.
     if (marker === 0xff || marker === 0x01 || (marker >= 0xd0 && marker <= 0xd7)) {
       at += marker === 0xff ? 1 : 2;
       continue;
     }
-    // C4, C8 and CC are among the markers of frames, and are none.
+    // C4, C8 and CC lie in the range of frame markers, but begin no frame.
     if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker)) {
       return { type: "image/jpeg", width: view.getUint16(at + 7), height: view.getUint16(at + 5) };
     }
-    // No marker, another picture, or data: no frame came before it.
+    // No marker, another picture, or data before any frame.
     if (marker === 0 || (marker >= 0xd8 && marker <= 0xda)) return null;
     at += 2 + Math.max(2, view.getUint16(at + 2));
   }

@@ -11,10 +11,10 @@ import { shownName } from "../paths.ts";
 import { readWhole } from "./content.ts";
 import type { PictureHeader } from "./picture-header.ts";
 
-/** Largest picture that is decoded: its file in `bytes`, and its pixels. */
+/** Largest picture that is decoded, in `bytes` of its file and in `pixels`. */
 const FILE_BYTES_MAX = 33_554_432;
 const PIXELS_MAX = 50_000_000;
-/** Longest side of what is drawn, in `pixels`; a larger picture is scaled while it is decoded. */
+/** Longest side of the canvas, in `pixels`; a larger picture is scaled while it is decoded. */
 const SIDE_PIXELS_MAX = 4096;
 
 interface PictureProps {
@@ -113,7 +113,7 @@ async function decoded(bytes: Uint8Array<ArrayBuffer>, { type, width, height }: 
     resizeQuality: "high" as const,
   };
   try {
-    // The type is the one that the content has, so that nothing but this decoder sees the bytes.
+    // The type comes from the content, so that only the decoder of that type reads the bytes.
     return await createImageBitmap(new Blob([bytes], { type }), scale < 1 ? size : {});
   } catch (cause) {
     throw new Problem("Its content is damaged: the browser cannot decode it.", { code: "page", cause });

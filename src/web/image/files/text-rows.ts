@@ -6,7 +6,7 @@ export const LINE_REM = 1.25;
 /** Columns between two stops of the tab key. */
 const TAB_COLUMNS = 8;
 
-/** TokenText of one row: each is an element, and a line may have thousands of tokens. What follows is one plain piece. */
+/** Largest number of highlighted pieces per row: each is an element, and a line may have thousands. The rest is one plain piece. */
 const PIECES_MAX = 256;
 
 /** A piece of a line with one look. */
@@ -35,7 +35,7 @@ export function tokenSpans(text: string, tokens: Tokens | null, line: number, st
   return pieces;
 }
 
-/** Rows of a text: lines, or pieces of them as wide as the place is. */
+/** Rows of a text: lines, or parts of lines if they are wrapped. */
 export interface TextRows {
   /** index of each row's line */
   readonly lines: Uint32Array;
@@ -43,7 +43,7 @@ export interface TextRows {
   readonly starts: Uint32Array;
 }
 
-/** Position of the last character of a line that is shown. */
+/** End of the visible part of a line. */
 export function shownEnd({ text, starts }: TextLines, line: number): number {
   return Math.min(lineEnd(text, starts, line), (starts[line] ?? 0) + LINE_CHARACTERS_MAX);
 }
@@ -68,7 +68,7 @@ export function textRows(lines: TextLines, columns: number | null): TextRows {
   return { lines: Uint32Array.from(rowLines), starts: Uint32Array.from(rowStarts) };
 }
 
-/** Position behind the last character that fits into a row; a row has at least one. */
+/** Position after the last character that fits into a row. A row has at least one. */
 function rowEnd(text: string, start: number, end: number, columns: number): number {
   let used = 0;
   for (let at = start; at < end; at += 1) {
@@ -79,7 +79,7 @@ function rowEnd(text: string, start: number, end: number, columns: number): numb
   return end;
 }
 
-/** East Asian characters are twice as wide, and characters that are not seen are shown escaped; the rest is one column. */
+/** East Asian characters have two columns, invisible ones the width of their escape, all others one column. */
 function columnsOf(code: number): number {
   if (code < 0x20 || (code >= 0x7f && code < 0xa0)) return 4;
   if (code < 0x1100) return 1;
@@ -103,7 +103,7 @@ export function rowAt({ starts }: TextRows, position: number): number {
   return Math.max(0, countBelow(starts, position + 1) - 1);
 }
 
-/** How many of the numbers, which ascend, are below a limit. */
+/** How many of the ascending numbers are below a limit. */
 function countBelow(numbers: Uint32Array, limit: number): number {
   let low = 0;
   let high = numbers.length;
@@ -115,7 +115,7 @@ function countBelow(numbers: Uint32Array, limit: number): number {
   return low;
 }
 
-/** Columns of the longest line that is shown. */
+/** Columns of the longest visible line. */
 export function longestLine(lines: TextLines): number {
   let longest = 0;
   for (let line = 0; line + 1 < lines.starts.length; line += 1) {

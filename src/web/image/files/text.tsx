@@ -20,13 +20,13 @@ import { LINE_REM, longestLine, rowAt, shownEnd, type TextRows, textRows, tokenS
 import { TokenText } from "./token-text.tsx";
 import { Measure, useColumns } from "./use-columns.tsx";
 
-/** Longest time for a job of the worker, in `milliseconds`: some texts would keep a highlighter busy for hours. */
+/** Longest time for highlighting, in `milliseconds`: some texts would take hours. */
 const TEXT_MS = 10_000;
 const HIGHLIGHT_MS = 5000;
 /** Longest text that is highlighted, in `characters`. */
 const HIGHLIGHT_CHARACTERS_MAX = 524_288;
 
-/** Room around the number of a line, in characters. */
+/** Space around line numbers, in characters. */
 const BESIDE_CHARACTERS = 4;
 
 const WRAP = "coppice.wrap";
@@ -47,10 +47,10 @@ interface TextViewProps {
 /** A part of a text, as lines. */
 export function TextView({ link, part, start }: TextViewProps) {
   const { fields } = link;
-  const known = encodingIn(fields.get("encoding"));
-  const { value, problem } = useLoaded<TextReply>(`${start} ${known}`, (signal) => {
+  const encoding = encodingIn(fields.get("encoding"));
+  const { value, problem } = useLoaded<TextReply>(`${start} ${encoding}`, (signal) => {
     const isLast = start + part.bytes.byteLength >= part.size;
-    const request = { bytes: part.bytes.slice().buffer, encoding: start === 0 ? null : known, isLast };
+    const request = { bytes: part.bytes.slice().buffer, encoding: start === 0 ? null : encoding, isLast };
     return ask("text", request, { signal, deadlineMs: TEXT_MS, transfer: [request.bytes] });
   });
   if (problem !== undefined) return <ProblemNote problem={problem} title="This text cannot be read" />;
@@ -72,7 +72,7 @@ interface LinesProps {
 function Lines({ link, lines, start, size }: LinesProps) {
   const { fields } = link;
   const targetLine = numberIn(fields, "line", 1);
-  // The first line of a part within the file is in the link, if it is known.
+  // The link has the number of the first line of this part, if it is known.
   const first = start === 0 ? 1 : numberIn(fields, "first", 1);
   const base = first ?? 1;
   const language = useMemo(() => languageOf(shownName(link.path), lineOf(lines, 0).slice(0, 256)), [lines]);
@@ -87,7 +87,7 @@ function Lines({ link, lines, start, size }: LinesProps) {
   const rows = useMemo(() => textRows(lines, wrapped && columns > 0 ? columns : null), [lines, wrapped, columns]);
   const longest = useMemo(() => longestLine(lines), [lines]);
   const target = targetLine === null ? -1 : targetLine - base;
-  // Rows are others in another window, so the one that keys move from is known by the place of a character.
+  // Rows depend on the width of the window, so the active one is stored by the position of a character.
   const [chosen, setChosen] = useState(0);
   useLayoutEffect(() => {
     if (target >= 0 && target < lineCount) setChosen(lines.starts[target] ?? 0);
@@ -122,12 +122,12 @@ function Lines({ link, lines, start, size }: LinesProps) {
   );
 }
 
-/** The colours of a text, when they are there; null where there are none. */
+/** The highlighting of a text; null if there is none yet. */
 function useTokens(lines: TextReply, language: string | null): Tokens | null {
   const { text, starts } = lines;
   const isWanted = language !== null && text.length <= HIGHLIGHT_CHARACTERS_MAX;
   const { value } = useLoaded<Tokens>(isWanted ? language : null, (signal) =>
-    // The worker gets copies: the page shows the lines meanwhile.
+    // The worker gets copies, because the page shows the lines at the same time.
     ask("highlight", { text, starts, language: language ?? "" }, { signal, deadlineMs: HIGHLIGHT_MS }),
   );
   return value ?? null;
@@ -214,9 +214,9 @@ interface PartLinksProps extends LinesProps {
   readonly first: number | null;
 }
 
-/** The way to the other parts of a text that is shown in parts. */
+/** Links to the other parts of a large text. */
 function PartLinks({ link, lines, start, size, first }: PartLinksProps) {
-  const end = start + lines.taken;
+  const end = start + lines.usedBytes;
   if (start === 0 && end >= size) return null;
   const nextFirst = first === null ? null : first + lines.starts.length - 1 - (lines.isCut ? 1 : 0);
   const next = { at: end, first: nextFirst, line: null, encoding: lines.encoding === "utf-8" ? null : lines.encoding };

@@ -1,9 +1,9 @@
 import type { RefObject } from "preact";
 import { useLayoutEffect, useState } from "preact/hooks";
 
-/** Characters by which the width of one is measured. */
+/** Length of the text whose width is measured. */
 const MEASURED_COUNT = 10;
-/** Room for the bar and for borders, in `CSS pixels`. */
+/** Space for the scroll bar and borders, in `CSS pixels`. */
 const BAR_PIXELS = 20;
 const COLUMNS_MIN = 16;
 
@@ -17,7 +17,7 @@ export function Measure() {
 }
 
 /**
- * How many characters of code fit into a place that has a {@link Measure}; 0 until it is known.
+ * Number of characters of code that fit into an element with a {@link Measure}; 0 until it is measured.
  * @param margin characters that the margins of the text take
  */
 export function useColumns(place: RefObject<HTMLElement | null>, margin: number): number {

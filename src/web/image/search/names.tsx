@@ -47,10 +47,10 @@ export function Names({ link, glob }: { readonly link: ImageLink; readonly glob:
 }
 
 function foundText({ items, truncated }: FoundEntries): string {
-  const found = countOf(items.length, "entry", "entries");
-  if (!truncated) return found;
+  const count = countOf(items.length, "entry", "entries");
+  if (!truncated) return count;
   const why = items.length >= NAMES_MAX ? `at most ${countText(NAMES_MAX)} are shown` : "the search took too long";
-  return `${found} · there may be more: ${why}`;
+  return `${count} · there may be more: ${why}`;
 }
 
 function entryCells(image: string, item: FoundEntries["items"][number] | undefined) {

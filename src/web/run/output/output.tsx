@@ -75,7 +75,7 @@ export function Output({ id, spid, feed, emptyText }: OutputProps) {
       <EarlierNote earlier={earlier} liveCount={live.length} droppedCount={feed.output.droppedCount} />
       {lines.length === 0 ? (
         <p class="run-output-empty inset muted">
-          {shown.length === 0 ? emptyText : `Nothing was written to ${streams}.`}
+          {visible.length === 0 ? emptyText : `Nothing was written to ${streams}.`}
         </p>
       ) : (
         <LineView
