@@ -17,7 +17,7 @@ export interface JsonBodyOptions {
   readonly scope: RouteScope;
   /** longest body, in `bytes` */
   readonly bytesMax?: number;
-  /** The answer may take as long as a guest likes, so that the body must not take room from quick requests. */
+  /** true: a guest decides how long the answer takes, so the body has room of its own, apart from quick requests */
   readonly waitsForGuest?: boolean;
 }
 
@@ -35,15 +35,14 @@ interface RouteOptions {
 }
 
 /**
- * Macros that check the scope of a route. Each route uses one: `reads` and `writes` are for a route without a body, `takes`
- * for one with a JSON body, `receives` for an upload of raw bytes, `streams` for raw bytes that may come as long as an
- * instance runs. They refuse a caller before anything of the request is read: in `parse`, the first step of a request with a
- * body, or in `transform`, the first step of any other. Both throw, because Elysia would take a status returned there for the
- * body and run the handler. After that, the query is read as bytes, and Elysia checks it and the body against the schemas of
- * the route.
+ * Macros that check the scope of a route. Each route uses one: `reads` and `writes` for a route without a body, `takes` for
+ * a JSON body, `receives` for an upload of raw bytes, `streams` for raw bytes that may arrive as long as an instance runs.
+ * They refuse a caller before anything of the request is read: in `parse`, the first step of a request with a body, or in
+ * `transform`, the first step of any other. Both throw, because Elysia would treat a returned status as the body and run
+ * the handler. Then the query is read as bytes, and Elysia checks the query and the body against the route's schemas.
  *
- * No hook passes its context on as a whole: Elysia would then prepare every part of it for every request, such as the
- * cookies and a copy of all headers.
+ * No hook passes on its whole context: Elysia would then prepare every part of it for every request, including the cookies
+ * and a copy of all headers.
  */
 export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
   const withoutBody = (scope: RouteScope) => {

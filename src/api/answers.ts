@@ -39,7 +39,7 @@ export function answersPlugin(
     });
 }
 
-/** Elysia takes the result of `status(...)` apart only for a route that it validates the responses of. */
+/** Elysia unwraps the result of `status(...)` only for routes whose responses it validates. */
 function statusAndValue(result: unknown, status: number | string | undefined): readonly [number, unknown] {
   if (result instanceof ElysiaCustomStatusResponse) return [Number(result.code), result.response];
   return [typeof status === "number" ? status : 200, result];

@@ -27,9 +27,9 @@ const V1_PREFIX = "/v1";
 const CONTREE_PREFIX = "/contree/v1";
 /** Address of the Model Context Protocol. */
 const MCP_PREFIX = "/mcp";
-/** What belongs to the page, beside the addresses of its views. */
+/** Prefix of the page's own paths, apart from the addresses of its views. */
 const WEB_PREFIX = "/web";
-/** Below this, the page uses the specified API: its session is the credential there, and no token is. */
+/** Prefix of the specified API for the page: the credential there is the session; tokens are not accepted. */
 const WEB_API_PREFIX = `${WEB_PREFIX}/api`;
 /** Every path below one of these requires a token, even if no route matches it. */
 const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX, MCP_PREFIX];
@@ -38,7 +38,7 @@ const IDLE_TIMEOUT_SECONDS = 120;
 
 const isBelow = (prefix: string, path: string): boolean => path === prefix || path.startsWith(`${prefix}/`);
 
-/** The form in which a path tells of errors. */
+/** The form of the errors of a path. */
 export function errorFormOf(path: string): ErrorForm {
   if (isBelow(MCP_PREFIX, path)) return MCP_ERRORS;
   return isBelow(CONTREE_PREFIX, path) ? CONTREE_ERRORS : SPECIFIED_ERRORS;

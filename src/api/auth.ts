@@ -11,10 +11,10 @@ function tokenOf(request: Request): string | undefined {
   return BEARER.exec(request.headers.get("authorization") ?? "")?.[1];
 }
 
-/** Who sent a request, and whether they still may. */
+/** The caller of a request, and whether its credential is still valid. */
 interface Caller {
   readonly principal: Principal;
-  /** does not reject: when the token cannot be checked, it counts as valid */
+  /** never rejects: a token that cannot be checked counts as valid */
   readonly isAllowed: () => Promise<boolean>;
 }
 

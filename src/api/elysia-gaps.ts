@@ -10,8 +10,8 @@
  * - Repeated parameters of a query: Elysia splits each value at its commas. `repeated` marks their schemas as converted.
  * - Parts of the context: Elysia reads the source of a hook to find which parts it needs, and prepares all of them when the
  *   hook passes its context on. `unread` keeps the source from it.
- * - Authorization before reading: Elysia reads a body before every hook but `onRequest` and `parse`, so `app.ts` and
- *   `access.ts` check the caller in these.
+ * - Authorization before reading: Elysia reads a body before every hook except `onRequest` and `parse`, so `app.ts` and
+ *   `access.ts` check the caller there.
  */
 import { ApiError } from "../domain/errors.ts";
 
@@ -95,8 +95,8 @@ export class RouteTable<Route extends RoutePattern> {
 const HARMLESS_SOURCE = "async ({ request }) => { return request }";
 
 /**
- * An asynchronous hook whose source Elysia cannot read. It may pass its context on, in which it finds what every context
- * has. With its source, Elysia would copy the cookies and headers of every request, and make every response twice.
+ * An asynchronous hook whose source Elysia cannot read. It may pass on its context, which has the parts of every context.
+ * If Elysia saw the source, it would copy the cookies and headers of every request, and make every response twice.
  */
 export function unread<Context, Result>(
   hook: (context: Context) => Promise<Result>,

@@ -19,7 +19,7 @@ export const STATUS_OF_ERROR = {
   insufficient_storage: 507,
 } as const satisfies Record<ErrorCode, number>;
 
-/** How a surface tells its callers of a failure. */
+/** The form in which a surface reports errors. */
 export interface ErrorForm {
   readonly statusOf: Readonly<Record<ErrorCode, number>>;
   /** schema of the body */
@@ -44,7 +44,7 @@ export const SPECIFIED_ERRORS: ErrorForm = {
 /** Retry-After of 429 and 503 when the error does not give a better value, in `seconds`. */
 const RETRY_AFTER_SECONDS_DEFAULT = 5;
 
-/** The answer to an unexpected failure: it reveals nothing of the cause. */
+/** The answer to an unexpected failure: it does not reveal the cause. */
 const INTERNAL_ERROR: ErrorBody = {
   error: "internal_error",
   message: "internal error; the service's log names the cause under this request id",

@@ -19,7 +19,7 @@ export interface ApiOptions {
   readonly web: WebAccess | null;
 }
 
-/** What the page needs beside the API. */
+/** Dependencies of the page, in addition to those of the API. */
 export interface WebAccess {
   readonly sessions: SessionUseCases;
   /** true when the service itself speaks TLS */

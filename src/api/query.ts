@@ -8,7 +8,7 @@ export const BYTES_KEYWORD = "x-coppice-bytes";
 /** Schema keyword of a flag, which may also be `1`, `0`, or empty for true. */
 export const FLAG_KEYWORD = "x-coppice-flag";
 
-/** Schema keyword that keeps Elysia from splitting the values of a repeated parameter at their commas; any value does. */
+/** Schema keyword, with any value, that keeps Elysia from splitting the values of a repeated parameter at their commas. */
 export const REPEATED_KEYWORD = "elysiaMeta";
 
 /** A query parameter that may be given several times, up to `maximum`. */

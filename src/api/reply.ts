@@ -12,7 +12,7 @@ export const JSON_TYPE = "application/json; charset=utf-8";
 export const NDJSON_TYPE = "application/x-ndjson";
 export const TEXT_TYPE = "text/plain; charset=utf-8";
 
-/** Replies change from one request to the next and belong to one account, so no cache may store them. */
+/** Replies change between requests and belong to one account, so caches must not store them. */
 const NO_STORE = "no-store";
 
 export function json(
@@ -54,7 +54,7 @@ export function respond(reply: Reply, { method }: { readonly method: string }): 
   if (length !== null) headers["content-length"] = String(length);
   // Bun adds the date to all responses but these.
   headers["date"] = new Date().toUTCString();
-  // Nobody reads the stream, so it must be cancelled to close its files.
+  // The stream has no reader, so it must be cancelled to close its files.
   if (reply.body instanceof ReadableStream) void reply.body.cancel().catch(() => undefined);
   return new Response(null, { status: reply.status, headers });
 }

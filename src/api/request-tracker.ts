@@ -15,15 +15,15 @@ const METHODS: readonly string[] = ["GET", "HEAD", "POST", "PATCH", "DELETE"];
 /** The state of a request, from its arrival to its response. */
 export interface RequestState {
   readonly id: string;
-  /** path as the client spelled it, without the query and without what must not be in the log */
+  /** path as the client spelled it, without the query and without secrets, which must not be in the log */
   path: string;
   readonly startedAt: number;
   principal: Principal | null;
-  /** tells whether what proved the principal still does, and does not reject; null: nothing was proved */
+  /** whether the credential of the principal is still valid; never rejects; null: the request has none */
   isAllowed: (() => Promise<boolean>) | null;
-  /** changes the headers of its answer, whatever that is; null: they stay as they are */
+  /** changes the headers of the answer, also those of an error; null: they stay unchanged */
   finish: ((headers: Headers) => void) | null;
-  /** room in memory of its body; disposed when it is answered */
+  /** memory for its body; disposed when the request is answered */
   held: DisposableStack | null;
   isAnswered: boolean;
 }
@@ -76,7 +76,7 @@ export class RequestTracker {
     return principal;
   }
 
-  /** Tells whether what proved the principal still does. It does not reject: what cannot be checked counts as valid. */
+  /** Whether the credential of the principal is still valid. Never rejects: one that cannot be checked counts as valid. */
   async isAllowed(request: Request): Promise<boolean> {
     return (await this.of(request).isAllowed?.()) ?? false;
   }
@@ -88,7 +88,7 @@ export class RequestTracker {
     state.held.use(room);
   }
 
-  /** Takes over what was to be disposed of when the request is answered, for work that goes on after the answer has begun. */
+  /** Takes over the room of the body, for work that continues after the answer has begun. */
   takeOver(request: Request): Disposable {
     const state = this.of(request);
     const { held } = state;

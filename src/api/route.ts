@@ -52,8 +52,8 @@ type JsonStatus<Responses, Status> = Status extends keyof Responses
   : never;
 
 /**
- * A schema of which Elysia's types see only what its values are. They would infer that anew, slowly, and lose the values of
- * records whose field is optional.
+ * A schema that shows Elysia's types only the type of its values. Elysia would infer that type a second time, slowly, and
+ * lose the values of optional records.
  */
 type Typed<Schema extends TSchema> = TUnsafe<Static<Schema>>;
 
@@ -75,9 +75,9 @@ export interface RouteDetail {
 }
 
 /**
- * Options of a route that describe it. Responses, and those of the typed client, have the types of their schemas. Elysia does
- * not get the schemas themselves: it would compile and keep a validator for each, and serving would cost a walk through every
- * response. The tests validate responses instead.
+ * Options of a route that describe it. Responses have the types of their schemas, in the typed client, too. Elysia does not
+ * get the schemas themselves: it would compile and store a validator for each, and check every response. The tests validate
+ * responses instead.
  */
 export function about<const Responses extends Readonly<Record<number, ResponseSpec>>>(
   description: About<Responses>,
@@ -98,9 +98,9 @@ export function unlisted<Options extends { detail: object }>(options: Options): 
 const DECLARED = Symbol("declared");
 
 /**
- * The schema as Elysia must compile it: it lets unknown properties pass, and fills in no defaults, because these depend
- * on the operator's limits. Every part has a text for its errors, be it empty: for an error without one, Elysia writes the
- * whole value as JSON, which takes long, and fails when the value is nested deeply.
+ * The schema as Elysia must compile it: it allows unknown properties and sets no defaults, because these depend on the
+ * operator's limits. Every part has an error text, even if it is empty: without one, Elysia writes the whole value as JSON,
+ * which is slow, and fails for a deeply nested value.
  */
 export function checked<Schema extends TSchema>(schema: Schema): Typed<Schema> {
   const open = { ...compiled(schema), additionalProperties: true };

@@ -23,7 +23,7 @@ export function validationError(failure: ValueError): ApiError {
   return new ApiError("validation_error", message, { field, ...bounds(error.schema) });
 }
 
-/** Of a union with one variant of the value's type, the error in that variant: it names what is wrong inside the value. */
+/** For a union with one variant of the value's type, the error in that variant: it names the wrong part of the value. */
 function innermost(error: ValueError): ValueError {
   const { schema, value, errors } = error;
   if (!Array.isArray(schema["anyOf"]) || typeof value !== "object" || value === null) return error;

@@ -4,7 +4,7 @@ import type { App } from "./app.ts";
 export interface ListenOptions {
   readonly app: App;
   readonly host: string;
-  /** 0 takes any free port */
+  /** 0: any free port */
   readonly port: number;
   readonly tls?: { readonly cert: string; readonly key: string };
 }
@@ -14,7 +14,7 @@ export interface Listener extends AsyncDisposable {
   readonly host: string;
   readonly port: number;
   readonly url: string;
-  /** settles when the handlers of all routes are there, or the listener stops; never rejects */
+  /** settles when the handlers of all routes exist, or the listener stops; never rejects */
   readonly composed: Promise<void>;
   /** Accepts no more connections, lets requests finish for `graceMs`, and then closes the remaining connections. */
   stop(graceMs: number): Promise<void>;
@@ -34,7 +34,7 @@ export function listen(options: ListenOptions): Listener {
     port: options.port,
     ...(tls === undefined ? {} : { tls: { cert: Bun.file(tls.cert), key: Bun.file(tls.key) } }),
   });
-  // Elysia composes the application once more, for plugins that load later. There are none.
+  // Elysia would compose the application a second time, for plugins that load later. There are none.
   Object.assign(app, { compile: () => app });
   const server = app.server;
   const port = server?.port;
@@ -75,8 +75,8 @@ export const COMPOSED_EARLY = [
 ];
 
 /**
- * Composes the handlers and validators of some routes, each in a turn of the event loop of its own, until `signal` aborts.
- * To do so for all of them would take as long as the whole start, and 5 MiB for routes that few daemons are asked for.
+ * Composes the handlers and validators of some routes, one in each turn of the event loop, until `signal` aborts. To compose
+ * all of them would take as long as the whole start, and 5 MiB for routes that are rarely used.
  */
 async function composeRoutes({ routes }: App, signal: AbortSignal): Promise<void> {
   for (const name of COMPOSED_EARLY) {

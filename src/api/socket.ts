@@ -9,14 +9,14 @@ export const SOCKET_WINDOW_BYTES = 262_144;
 
 /** Longest message that is sent, in `bytes`; longer content is sent in several. */
 export const SENT_BYTES_MAX = 65_536;
-/** Largest size of what waits to be sent, in `bytes`: a message, and what is said beside it. Its buffer may be twice as large. */
+/** Largest size of the messages that wait to be sent, in `bytes`: a long one and some short ones. Bun's buffer may be twice as large. */
 const UNSENT_BYTES_MAX = 2 * SENT_BYTES_MAX;
 /** Longest text message of a client, in characters: all of them are short, and each is parsed at once. */
 const TEXT_CHARACTERS_MAX = 64;
 
-/** Size of the messages that wait to be read, in `bytes`: a full window, and what a client says beside its bytes. */
+/** Size of the messages that wait to be read, in `bytes`: a full window, and the client's short messages. */
 const INBOX_BYTES_MAX = SOCKET_WINDOW_BYTES + 1024;
-/** Messages of a socket that are read at once: what a connection has delivered can be tens of thousands of short ones. */
+/** Messages of a socket that are read in one turn: a connection can deliver tens of thousands of short ones at once. */
 const TURN_MESSAGES_COUNT = 128;
 /** Messages, pings and pongs that all sockets of an owner may receive in one turn of the event loop. */
 const TURN_FRAMES_COUNT_MAX = 32_768;
@@ -33,7 +33,7 @@ export const CloseCode = {
   normal: 1000,
   /** the protocol of the socket has no such message */
   unexpected: 1003,
-  /** the token of the handshake is not valid any more */
+  /** the token of the handshake is no longer valid */
   unauthorized: 1008,
   /** the client sent more than its window allows */
   tooMuch: 1009,
@@ -42,7 +42,7 @@ export const CloseCode = {
   reset: 4000,
 } as const;
 
-/** Settings of the server's WebSockets. Their limits bound the memory that one client can take. */
+/** Settings of the server's WebSockets. Their limits bound the memory that one client can use. */
 export const SOCKET_SETTINGS = {
   maxPayloadLength: SOCKET_WINDOW_BYTES,
   // `Socket.send` waits for the message before, so only one long message and some short ones can be buffered.
@@ -58,8 +58,8 @@ export type SocketMessage = string | Uint8Array;
 
 export interface SocketOptions {
   /**
-   * gets text messages ahead of the messages that wait to be read, a few in each turn of the event loop; true: the message is
-   * not for their reader
+   * gets text messages ahead of the messages that wait to be read, a few in each turn of the event loop; returns true for a
+   * message that the reader must not get
    */
   readonly onText?: (text: string) => boolean;
   /** true: binary messages are parts of a stream of bytes, so those that wait to be read may become one */
@@ -169,7 +169,7 @@ export class Socket {
 
   async #check(isAllowed: () => Promise<boolean>): Promise<void> {
     this.#ping();
-    if (!(await isAllowed())) this.close(CloseCode.unauthorized, "the token is not valid any more");
+    if (!(await isAllowed())) this.close(CloseCode.unauthorized, "the token is no longer valid");
   }
 
   #ping(): void {
@@ -220,7 +220,7 @@ export class Socket {
     this.#inboxBytes += message.length;
     // Bun cannot stop reading from the connection, so the client must respect the window.
     if (this.#inboxBytes > INBOX_BYTES_MAX || this.#inbox.length > INBOX_COUNT_MAX) {
-      this.close(CloseCode.tooMuch, `more than ${SOCKET_WINDOW_BYTES} bytes wait to be taken`);
+      this.close(CloseCode.tooMuch, `more than ${SOCKET_WINDOW_BYTES} bytes wait to be read`);
     }
     this.#wake?.();
   }

@@ -7,7 +7,7 @@ import { LIMIT_DEFAULT, LIMIT_MAX } from "../domain/tree/listing.ts";
 
 /** Largest body of a request for an instance, in `bytes`: 10 MiB of input in base64 or with many escapes, and all arguments. */
 export const SPAWN_BODY_BYTES_MAX = 33_554_432;
-/** Largest body of a request for a process beside the command, in `bytes`: all arguments with many escapes. */
+/** Largest body of a request for an additional process, in `bytes`: all arguments with many escapes. */
 export const PROCESS_BODY_BYTES_MAX = 16_777_216;
 
 /** Schema of a text that is one of `values`. The type is given explicitly, because TypeBox infers none from a mapped array. */
@@ -53,7 +53,7 @@ export const SinceEvent = Type.Integer({
   error: "since must be the id of an event, or -1",
 });
 
-/** The process whose events are wanted. */
+/** The process whose events are requested. */
 export const OfProcess = Type.Integer({
   minimum: 0,
   maximum: Number.MAX_SAFE_INTEGER,

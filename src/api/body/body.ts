@@ -6,9 +6,9 @@ import { MEDIUM_BODY_BYTES_MAX } from "./room.ts";
 /** `type/subtype` of a JSON body; parameters such as the character set may follow. */
 const JSON_CONTENT_TYPE = /^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
 
-/** A body of at most this many `bytes` is read without taking room: it costs little more than its connection. */
+/** A body of at most this many `bytes` needs no room: it costs little more than its connection. */
 const SMALL_BODY_BYTES_MAX = 16_384;
-/** A body holds room that others wait for, so it must arrive within this time plus a time for its size. */
+/** A body occupies room that others wait for, so it must arrive within this time plus a time for its size. */
 const BODY_MS_MAX = 30_000;
 const BODY_BYTES_PER_MS_MIN = 64;
 const bodyMsMax = (bytes: number): number => BODY_MS_MAX + bytes / BODY_BYTES_PER_MS_MIN;
@@ -16,12 +16,12 @@ const bodyMsMax = (bytes: number): number => BODY_MS_MAX + bytes / BODY_BYTES_PE
 export interface ReadOptions {
   readonly limitBytes: number;
   /**
-   * Waits for room in memory for a body of `bytes`; it is held until the request is done. A body that does not announce
-   * its length may need a second call, when it proves to be a large one, and so may one with many values. Absent: all
-   * bodies are small.
+   * Waits for room in memory for a body of `bytes`, which is held until the request ends. A body without an announced
+   * length needs a second call when it turns out to be large, and so does a body with many values. Absent: all bodies are
+   * small.
    */
   readonly makeRoom?: (bytes: number) => Promise<void>;
-  /** longest time in which a body that takes no room must arrive, in `milliseconds`; absent: as long as its sender lives */
+  /** longest time for the arrival of a body that needs no room, in `milliseconds`; absent: no limit */
   readonly smallMsMax?: number;
   /** longest time in which a body of `bytes` must arrive once it has room, in `milliseconds` */
   readonly msMax?: (bytes: number) => number;

@@ -1,15 +1,15 @@
 import { ApiError } from "../../domain/errors.ts";
 
-/** Values of a JSON body, apart from itself: the items of its arrays and the fields of its objects, at any depth. */
+/** Limit of the values in a JSON body: the items of its arrays and the fields of its objects, at any depth. */
 export const JSON_VALUES_COUNT_MAX = 131_072;
-/** Of these, the ones with names: the parser is slow with many names. */
+/** Limit of the values with names, because the parser is slow with many names. */
 export const JSON_NAMES_COUNT_MAX = 16_384;
 export const JSON_DEPTH_MAX = 64;
 
 /** Memory of a value, and of a name, whatever its length, in `bytes`. */
 const VALUE_BYTES = 64;
 
-/** What a byte of a JSON text means outside of strings; most mean nothing. */
+/** Meanings of a byte of JSON outside of strings; most bytes have none. */
 const Meaning = { none: 0, quote: 1, comma: 2, colon: 3, opening: 4, closing: 5 } as const;
 const MEANINGS = new Uint8Array(256);
 for (const [characters, meaning] of [
@@ -25,23 +25,23 @@ const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
 
 /**
- * Counts the values of a JSON text while it arrives, before it is parsed: to parse many values takes time that nothing else
- * gets, and memory that is many times the size of the text. Text that is no JSON is counted as if it were.
+ * Counts the values of a JSON text while it arrives, before it is parsed: parsing many values blocks the event loop and
+ * needs many times the memory of the text. Malformed JSON is counted in the same way.
  */
 export class JsonStructure {
   #values = 0;
   #names = 0;
   #depth = 0;
   #isString = false;
-  /** of a string, that the next byte is taken as it is */
+  /** in a string, after a backslash: the next byte is literal */
   #isEscaped = false;
 
-  /** Estimated memory of the values beside the text itself, in `bytes`. */
+  /** Estimated memory of the values, without the text itself, in `bytes`. */
   get memoryBytes(): number {
     return (this.#values + this.#names) * VALUE_BYTES;
   }
 
-  /** Takes the next bytes of the text. @throws ApiError `validation_error` when a limit is passed */
+  /** Reads the next bytes of the text. @throws ApiError `validation_error` when a limit is passed */
   take(bytes: Uint8Array): void {
     for (let at = 0; at < bytes.length; ) at = this.#isString ? this.#string(bytes, at) : this.#between(bytes, at);
   }

@@ -5,9 +5,9 @@ import type { AccountId } from "../../domain/ids.ts";
 /** Longest body of medium size, in `bytes`; a longer one is large. */
 export const MEDIUM_BODY_BYTES_MAX = 1_048_576;
 
-/** After this many `bytes` of bodies, `collect` is called: left alone, the garbage grows by hundreds of MiB of strings. */
+/** `collect` is called after this many `bytes` of bodies: otherwise the garbage grows by hundreds of MiB of strings. */
 const COLLECT_BYTES_MIN = 33_554_432;
-/** Less garbage, but at least this, is collected when no body has come for `COLLECT_IDLE_MS`. */
+/** At least this much garbage is collected when no body has arrived for `COLLECT_IDLE_MS`, in `bytes`. */
 const COLLECT_IDLE_BYTES_MIN = 1_048_576;
 const COLLECT_IDLE_MS = 1000;
 
@@ -33,7 +33,7 @@ class BodyRoom {
   }
 
   /**
-   * Waits for room for a body of `bytes`. Disposal gives it back and is idempotent.
+   * Waits for room for a body of `bytes`. Disposal returns it and is idempotent.
    * @throws ApiError as `Accounts.wait` does
    */
   async take(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
@@ -76,26 +76,26 @@ export class BodyRooms {
     this.#inputs = new BodyRoom(accounts, "inputs", null);
   }
 
-  /** Takes room for a JSON body, as `Accounts.wait` does. */
+  /** Waits for room for a JSON body, as `Accounts.wait` does. */
   take(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     const room = bytes > MEDIUM_BODY_BYTES_MAX ? this.#large : this.#medium;
     return room.take(accountId, bytes, signal);
   }
 
   /**
-   * Takes room for an upload, which is never in memory as a whole.
+   * Waits for room for an upload, which is never in memory as a whole.
    * @param bytes announced length; 0 if none is announced
    */
   receive(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     return this.#uploads.take(accountId, streamedBytes(bytes), signal);
   }
 
-  /** Takes room for a JSON body whose request may last as long as an instance runs. */
+  /** Waits for room for a JSON body whose request may last as long as an instance runs. */
   takeLong(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     return this.#inputs.take(accountId, bytes, signal);
   }
 
-  /** Takes room for a body that may last as long as an instance runs, and is never in memory as a whole. */
+  /** Waits for room for a body that may last as long as an instance runs, and is never in memory as a whole. */
   stream(accountId: AccountId, bytes: number, signal: AbortSignal): Promise<Disposable> {
     return this.#inputs.take(accountId, streamedBytes(bytes), signal);
   }

@@ -13,7 +13,7 @@ import { directStream } from "../stream/direct.ts";
 const BUFFERED_BYTES_MAX = 1_048_576;
 
 const FileBytes = Type.String({ format: "binary", description: "bytes of the file" });
-/** The content of a file in the description of the API: its type is told by its extension, and generators know the first. */
+/** The content of a file in the API description: the extension decides its type; generators use the first one here. */
 export const FILE_CONTENT = { [BINARY_TYPE]: FileBytes, "*/*": FileBytes };
 
 export interface DownloadRequest {
@@ -74,7 +74,7 @@ async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]
   return directStream(chunks, held);
 }
 
-/** Content type by the first of the paths whose extension is known. */
+/** Content type by the first path that has a known extension. */
 function typeOf(...paths: GuestPath[]): string {
   const types = paths.map((path) => contentTypeOf(displayName(path).split("/").at(-1) ?? ""));
   return types.find((type) => type !== BINARY_TYPE) ?? BINARY_TYPE;

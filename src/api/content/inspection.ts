@@ -21,7 +21,7 @@ interface ImageAsked<Query> {
 
 type PathAsked = ImageAsked<{ readonly path: ByteString; readonly text?: boolean | undefined }>;
 
-/** The query of a search, without what dialects name differently. */
+/** The query of a search, without the fields that each dialect names differently. */
 interface SearchQuery {
   readonly path?: readonly ByteString[] | undefined;
   readonly pattern: readonly string[];
@@ -44,7 +44,7 @@ export async function listing(
   return await itemsResponse(request, bodyOf(displayName(target.path), entries), held);
 }
 
-/** The lines that a search finds, in the body of a dialect. */
+/** The matching lines of a search, in the body of a dialect. */
 export async function matches(
   inspect: InspectUseCases,
   { request, principal, params, query }: ImageAsked<SearchQuery>,

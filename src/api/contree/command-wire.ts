@@ -7,13 +7,13 @@ import { inputText } from "./streams.ts";
 
 /** The host name of an instance whose request gives none. */
 export const HOSTNAME_DEFAULT = "linuxkit";
-/** What an instance runs that has only standard input. */
+/** Command of an instance whose request has only standard input. */
 const SHELL = "/bin/sh";
 
 const MODE_BITS = 0o7777;
 
 /**
- * The use case's request for an instance. What is above `bounds` is lowered to them.
+ * The use case's request for an instance. Values above `bounds` are lowered to them.
  * @throws ApiError `validation_error`
  */
 export function spawnOf(
@@ -40,7 +40,7 @@ export function spawnOf(
 
 /**
  * The use case's request for a command.
- * @param keepsVariables whether the result keeps the variables
+ * @param keepsVariables whether the image of the result has the variables
  * @throws ApiError `validation_error`
  */
 export function commandOf(body: ExecSpec, keepsVariables = false): CommandInput {
@@ -63,7 +63,7 @@ export function commandOf(body: ExecSpec, keepsVariables = false): CommandInput 
   };
 }
 
-/** @param isKept whether the result keeps the variables: then an empty value takes one away, as null always does */
+/** @param isKept whether the image of the result has the variables: then an empty value removes one, as null always does */
 function variablesOf(env: NonNullable<ExecSpec["env"]>, isKept: boolean): Pick<CommandInput, "env" | "unset"> {
   const set: [string, string][] = [];
   const unset: string[] = [];
@@ -75,8 +75,8 @@ function variablesOf(env: NonNullable<ExecSpec["env"]>, isKept: boolean): Pick<C
 }
 
 /**
- * A shell's expression takes no arguments here: clients that send some mean further words of it. One that is too long to be
- * run anyway may lack its end.
+ * The words of a shell expression: arguments are appended, because clients mean them as further words. An expression that is
+ * too long to run may lack its end.
  */
 function expressionOf(command: string, args: readonly string[]): string {
   let expression = command;
@@ -96,7 +96,7 @@ function filesOf(files: NonNullable<InstanceSpawn["files"]>): NonNullable<SpawnI
   );
 }
 
-/** Permissions in four octal digits; undefined when none are given. A text is octal, and may have the bits of a type. */
+/** Permissions in four octal digits; undefined when absent. A text is octal, and may have the bits of a type. */
 function modeText(mode: string | number | null): string | undefined {
   if (mode === null) return undefined;
   const bits = typeof mode === "number" ? mode : Number.parseInt(mode.replace(/^0o/, ""), 8);

@@ -9,8 +9,8 @@ export const ContreeError = Type.Object({
 });
 
 /**
- * Errors of this surface. Its clients show `error` to their users, and repeat a request, without end, whose answer is 5xx,
- * 410, 425 or 429: so these are for what changes by waiting. A full disk is not.
+ * Errors of this surface. Its clients show `error` to their users, and repeat a request forever when the answer is 5xx, 410,
+ * 425 or 429: so these are for states that pass by themselves, which a full disk does not.
  */
 export const CONTREE_ERRORS: ErrorForm = {
   statusOf: { ...STATUS_OF_ERROR, insufficient_storage: STATUS_OF_ERROR.conflict },

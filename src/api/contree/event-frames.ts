@@ -3,12 +3,12 @@ import { WireBuffer } from "../output/wire-buffer.ts";
 import { endingOf, usageOf } from "./process-wire.ts";
 import { isPlain } from "./streams.ts";
 
-/** What is not the payload of an event, in `bytes`, with room to spare. */
+/** Upper bound of the bytes around the payload of an event, in `bytes`. */
 const HEAD_BYTES_MAX = 512;
 const NO_PAYLOAD = new Uint8Array();
 const NOT_ASCII = /[\u007f-\uffff]/g;
 const escaped = (character: string): string => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
-/** Where the guest keeps what belongs to the service. */
+/** Directory of the service's files in the guest. */
 const RUNTIME_PATH = "/run";
 
 /** Events as frames of this dialect's event stream. Events that it does not have are left out, so that ids have gaps. */
@@ -58,7 +58,7 @@ export class EventFrames {
   }
 
   #data(event: LogEvent, data: object): void {
-    // Some readers of streams take other characters for line ends, too.
+    // Some readers of streams treat other characters as line ends, too.
     const json = JSON.stringify(data).replaceAll(NOT_ASCII, escaped);
     this.#buffer.reserve(HEAD_BYTES_MAX + json.length, NO_PAYLOAD);
     this.#head(event);
@@ -110,7 +110,7 @@ function initData({ started_at, hostname }: LogEventData["init"]): object {
   return { started_at, runtime_path: RUNTIME_PATH, verbose: false, init_pid: 1, hostname, machine: "x86_64" };
 }
 
-/** The log does not tell whether a shell was asked for; a command line that begins like that of a shell counts as one. */
+/** The log does not record whether the request had `shell`; a command line that begins like that of a shell counts. */
 function spawnData({ timeout, truncate_output_at, ...spawn }: LogEventData["spawn"]): object {
   const { pid, command, args, cwd, uid, gid } = spawn;
   const shell = args[0] === "-c";

@@ -13,7 +13,7 @@ import { resultImage } from "./operation-wire.ts";
 import { EventsQuery } from "./schema/events.ts";
 import type { ContreeSurface } from "./surface.ts";
 
-/** Clients give up a stream after 15 s without anything. In `milliseconds`. */
+/** Longest silence of a stream, in `milliseconds`: clients give up after 15 s. */
 const IDLE_MS = 10_000;
 const NO_FRAMES = new Uint8Array();
 

@@ -36,7 +36,7 @@ const IMPORT = {
   ...about({
     id: "contreeImportImage",
     tag: "ConTree",
-    summary: "Import the file system and the variables of an image; an image that is there already is the result",
+    summary: "Import the file system and the variables of an image; an image that exists already is the result",
     responses: { 201: jsonSpec("the import is queued", AcceptedImport, OPERATION_LOCATION) },
     errors: ["too_many_requests", "unavailable", "insufficient_storage"],
   }),
@@ -104,7 +104,7 @@ export function imageRoutes(surface: ContreeSurface) {
     );
 }
 
-/** Clients send empty credentials for none, and time-outs beyond the longest one. */
+/** Clients send empty credentials instead of none, and time-outs beyond the longest one. */
 function importOf({ registry: { url, credentials }, tag, timeout }: ImportRequest): ImportImage {
   const username = credentials?.username ?? "";
   const password = credentials?.password ?? "";

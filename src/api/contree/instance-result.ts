@@ -12,7 +12,7 @@ import { durationMs } from "./operation-wire.ts";
 import { exitOfResult, resourcesOf, stateOf } from "./process-wire.ts";
 import { type SentStream, sentStream, streamOf } from "./streams.ts";
 
-/** What a process came to, on the wire. */
+/** The result of a process, on the wire. */
 export interface SentResult {
   readonly stdout: SentStream;
   readonly stderr: SentStream;
@@ -20,7 +20,7 @@ export interface SentResult {
   readonly resources: ReturnType<typeof resourcesOf>;
 }
 
-/** Who asks, and what for. */
+/** The caller, and the instance of its request. */
 interface Asked {
   readonly principal: Principal;
   readonly signal: AbortSignal;
@@ -30,7 +30,7 @@ interface Asked {
 
 const NO_OUTPUT = streamOf(new Uint8Array(), false);
 
-/** What a process came to, or its output so far. `outputs` keeps what `opened` reads until the reply is sent. */
+/** The result of a process, or its output so far. `outputs` holds the open outputs until the reply is sent. */
 export async function processResult(
   outputs: SentOutputs,
   opened: Outputs,
@@ -44,8 +44,8 @@ export async function processResult(
 }
 
 /**
- * What the command of an operation came to; null before the end, unless the output so far is asked for. `outputs` keeps the
- * outputs until the reply is sent.
+ * The result of the command of an operation; null before the end, unless the output so far is requested. `outputs` holds the
+ * open outputs until the reply is sent.
  * @throws ApiError as `Accounts.wait` does
  */
 export async function instanceResult(
@@ -73,7 +73,7 @@ export async function instanceResult(
   return { ...(await streams(outputs, opened, (stream) => stored[stream].truncated)), ...ended };
 }
 
-/** The command of an instance, as its log tells; null when it has not started. */
+/** The command of an instance according to its log; null when it has not started. */
 async function commandOf(
   processes: ProcessUseCases,
   principal: Principal,

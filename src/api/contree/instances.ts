@@ -32,7 +32,7 @@ export function instanceRoutes(surface: ContreeSurface) {
       if (body.tag) authorize(principal, "images:tag");
       const id = await instances.spawn(principal, spawnOf(body, instances.bounds));
       const spawned = { uuid: id, ...instanceFields(operations.get(principal, id), operations.request(principal, id)) };
-      // The request can be longer than what some clients take in one piece.
+      // The request can be longer than some clients accept in one piece.
       using outputs = new SentOutputs();
       return respond(await outputs.reply(spawned, 201, operationLocation(surface, id)), request) as never;
     },

@@ -7,7 +7,7 @@ import type { Operation, OperationUseCases } from "../../service/operations.ts";
 type KeptRequest = NonNullable<ReturnType<OperationUseCases["request"]>>;
 
 const MASKED = "<MASKED>";
-/** The image of an operation whose request was not kept, and whose image is deleted. */
+/** The image of an operation without a stored request whose image is deleted. */
 const UNKNOWN_IMAGE = "00000000-0000-0000-0000-000000000000";
 
 /** For an operation without the request of an instance, such as a checkpoint. */
@@ -34,7 +34,7 @@ const DEFAULTS: Omit<KeptInstance, "kind" | "imageId" | "inherit" | "terminal" |
   network: null,
 };
 
-/** The request of an instance as it was understood, without what may be secret: values of variables and standard input. */
+/** The request of an instance as the service understood it, without possible secrets: variables' values and standard input. */
 export function instanceFields({ imageId }: Pick<Operation, "imageId">, request: KeptRequest | null) {
   const kept = request?.kind === "instance" ? request : { ...DEFAULTS, imageId };
   const { resources } = kept;

@@ -26,7 +26,7 @@ export interface SummaryParts {
   readonly nowMs: number;
 }
 
-/** The part of an operation that a listing has, too. */
+/** The fields of an operation that a listing has, too. */
 export function summaryOf(operation: Operation, { imageSizes, nowMs }: SummaryParts): OperationSummary {
   const { id, kind, status, error, createdAt, imageId } = operation;
   const image = resultImage(operation);
@@ -48,7 +48,7 @@ export function summaryOf(operation: Operation, { imageSizes, nowMs }: SummaryPa
   };
 }
 
-/** A figure of what a run used; null when it is not known. Of a run that failed, the details of its error have it. */
+/** A figure of the resources of a run; null when unknown. A failed run has it in the details of its error. */
 function figureOf({ result, error }: Operation, name: "cpu_time_ms" | "memory_bytes"): number | null {
   const value = ((result ?? error?.details) as Record<string, unknown> | undefined)?.[name];
   return typeof value === "number" ? value : null;

@@ -98,7 +98,7 @@ export function operationRoutes(surface: ContreeSurface) {
     );
 }
 
-/** The request of an operation; that of an instance with what its command came to. */
+/** The request of an operation; for an instance with the result of its command. */
 async function metadataOf(
   { service }: ContreeSurface,
   operation: Operation,
@@ -111,7 +111,7 @@ async function metadataOf(
   return { ...instanceFields(operation, kept), result };
 }
 
-/** What the summaries of operations need. */
+/** The data for the summaries of operations. */
 function summaryParts(surface: ContreeSurface, principal: Principal, page: readonly Operation[]): SummaryParts {
   const images = page.map(resultImage).filter((image) => image !== null);
   return { imageSizes: surface.service.operations.imageSizes(principal, images), nowMs: Date.now() };

@@ -4,10 +4,10 @@ import { jsonPieces } from "../output/json-stream.ts";
 import { JSON_TYPE, type Reply } from "../reply.ts";
 import { streamed } from "../stream/text.ts";
 
-/** Seconds since the epoch; more digits are no time that a Date can hold. */
+/** Seconds since the epoch; a Date cannot hold more digits. */
 const EPOCH_SECONDS = /^\d{1,12}$/;
 
-/** The page that the query of a listing asks for. */
+/** The page of a listing that a query requests. */
 export function pageOf({ limit = LIMIT_DEFAULT, offset = 0, since, until }: Partial<ListRequest>): ListRequest {
   return { limit, offset, since: boundOf(since), until: boundOf(until) };
 }
@@ -18,8 +18,8 @@ function boundOf(text: string | undefined): string | undefined {
 }
 
 /**
- * The reply with a page, in whose value an iterable stands for an array. A long one is sent in chunks: some clients refuse an
- * answer that announces more than 64 KiB.
+ * The reply with a page, in which iterables become arrays. A long one is sent in chunks: some clients refuse an answer that
+ * announces more than 64 KiB.
  */
 export async function pageReply(value: unknown): Promise<Reply> {
   return await streamed(JSON_TYPE, jsonPieces(value));

@@ -11,8 +11,8 @@ import type { ContreeSurface } from "./surface.ts";
 import { whoAmIRoutes } from "./who-am-i.ts";
 
 /**
- * The API for the public ConTree clients: the same use cases, on another wire. The result has no types of its routes: the
- * typed client calls none of them, and would take longer to check.
+ * The API for the public ConTree clients: the same use cases with another wire format. The result has no types of its
+ * routes: the typed client calls none of them, and type checks would be slower.
  */
 export function contreePlugin(prefix: string, surface: ContreeSurface): Elysia {
   return new Elysia({ prefix })

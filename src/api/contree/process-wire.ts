@@ -4,7 +4,7 @@ import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 
 const SECOND_MS = 1000;
 const KIB_BYTES = 1024;
-/** What is not known, or is not the case. */
+/** An unknown or absent number. */
 const NONE_DEFAULT = -1;
 
 type ExitData = LogEventData["exit"];
@@ -25,7 +25,7 @@ export function endingOf({
   return { code: ended === NONE_DEFAULT ? exit_code : NONE_DEFAULT, signal: ended };
 }
 
-/** The `state` of a process. Code and signal are -1 when no end of it is known. */
+/** The `state` of a process. Code and signal are -1 when its end is unknown. */
 export function stateOf(pid: number, exit: ExitData | null) {
   const { code, signal } = exit === null ? { code: NONE_DEFAULT, signal: NONE_DEFAULT } : endingOf(exit);
   return {
@@ -39,7 +39,7 @@ export function stateOf(pid: number, exit: ExitData | null) {
   };
 }
 
-/** The `resources` that a process used; zero when no end of it is known, and for what the guest does not count. */
+/** The `resources` that a process used; zero when its end is unknown, and for values that the guest does not measure. */
 export function resourcesOf(exit: ExitData | null) {
   const used = usageOf(exit);
   const elapsedSeconds = (exit?.duration_ms ?? 0) / SECOND_MS;
@@ -63,7 +63,7 @@ export function resourcesOf(exit: ExitData | null) {
   };
 }
 
-/** The `resources` of an `exit` event. Of a process that was killed with its machine only the host's figures are known. */
+/** The `resources` of an `exit` event. A process that was killed with its machine has only the host's figures. */
 export function usageOf(exit: ExitData | null) {
   return {
     user_time_us: (exit?.cpu_time_ms ?? 0) * 1000,
@@ -85,7 +85,7 @@ export function usageOf(exit: ExitData | null) {
   };
 }
 
-/** The end of a command that the log of its operation does not have, from the operation's result. */
+/** The end of a command from the operation's result, when the log of the operation lacks it. */
 export function exitOfResult(result: StoredInstanceResult, durationMs: number): ExitData {
   const { exit_code, timed_out, oom_killed = false, cpu_time_ms, memory_bytes } = result;
   return {

@@ -32,7 +32,7 @@ export function streamOf(bytes: Uint8Array, truncated: boolean): SentStream {
   return { value, encoding, truncated };
 }
 
-/** The wire form of an output, which `outputs` keeps until the reply is sent. */
+/** The wire form of an output, which `outputs` holds open until the reply is sent. */
 export async function sentStream(outputs: SentOutputs, output: Output, truncated: boolean): Promise<SentStream> {
   if (output.kind === "short") return streamOf(output.bytes, truncated);
   const { text, encoding } = await outputs.addLong(output, isPlain);
@@ -49,7 +49,7 @@ export interface Input {
 const ASCII = /^[\x00-\x7f]*$/;
 
 /**
- * The bytes of standard input. Some clients send other text as `ascii`, too: it is taken as UTF-8.
+ * The bytes of standard input. Some clients send other text as `ascii`, too: it is read as UTF-8.
  * @throws ApiError `validation_error`
  */
 export function inputBytes({ value, encoding }: Input, field: string): Uint8Array {
@@ -59,7 +59,7 @@ export function inputBytes({ value, encoding }: Input, field: string): Uint8Arra
 }
 
 /**
- * The same in the form in which a command takes it: ASCII, or base64 behind a prefix, which is checked with the command.
+ * The same in the form of a command's field: ASCII, or base64 after a prefix, which is validated with the command.
  * @throws ApiError `validation_error`
  */
 export function inputText(input: Input): string {

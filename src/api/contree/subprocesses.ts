@@ -31,7 +31,7 @@ const START = {
   ...about({
     id: "contreeStartSubprocess",
     tag: "ConTree",
-    summary: "Run a process beside the command of a running instance",
+    summary: "Run an additional process in a running instance",
     responses: {
       201: jsonSpec("the process has started", StartedProcess, { Location: "address of the process" }),
       ...TOO_EARLY,
@@ -44,7 +44,7 @@ const GET = {
   ...about({
     id: "contreeSubprocess",
     tag: "ConTree",
-    summary: "Read what a process of an instance came to, or its output so far",
+    summary: "Read the result of a process of an instance, or its output so far",
     responses: { 200: jsonSpec("the process", ProcessResult), ...TOO_EARLY },
     errors: ["not_found", "too_many_requests"],
   }),
@@ -67,7 +67,7 @@ const STDIN = {
     id: "contreeWriteStdin",
     tag: "ConTree",
     summary: "Write to the standard input of a process, and close it unless close is false",
-    responses: { 204: { description: "the guest has taken all bytes" }, ...TOO_EARLY, ...GONE },
+    responses: { 204: { description: "the guest has received all bytes" }, ...TOO_EARLY, ...GONE },
     errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };
@@ -140,9 +140,10 @@ function nameOf({ id, spid }: { readonly id: string; readonly spid: string }): P
 }
 
 /**
- * Starts a process, and returns its number. Input that is too long to be given at the start is written while the process
- * runs: the request keeps its room in memory until the guest has taken all of it, or the process has ended.
- * @throws ApiError as `start` and `write` do; when the client leaves before, the process is killed
+ * Starts a process, and returns its number. Input that is too long for the start is written while the process runs: the
+ * request keeps its room in memory until the guest has received all of it, or the process has ended. If the client leaves
+ * before, the process is killed.
+ * @throws ApiError as `start` and `write` do
  */
 async function startProcess(
   processes: ProcessUseCases,
@@ -184,7 +185,7 @@ interface Asked {
 }
 
 /**
- * Does what is asked of an instance, once its command has begun, and tells the reasons apart for which the use cases refuse it.
+ * Does `work` once the command of the instance has begun, and distinguishes the reasons for which the use cases refuse it.
  * @param ended makes the answer when the instance has ended; a conflict by default
  * @throws ApiError `not_found`, also for a process that has ended; `conflict`; other errors of `work`
  */
@@ -210,7 +211,7 @@ async function inInstance(
       refused = refusalOf(error, spid);
     }
   }
-  // The use cases tell the state of an instance that does not run any more.
+  // The errors of the use cases have the state of an instance that no longer runs.
   if (ended !== undefined && refused.details["status"] !== undefined) return ended({ id });
   throw refused;
 }
@@ -237,8 +238,8 @@ function requireInstance({ operations }: Service, principal: Principal, id: Oper
 }
 
 /**
- * Whether the command of an instance has begun, or never will: waits for that while the instance gets its machine, because
- * some clients never repeat a request. One that still waits for a machine may take long.
+ * Whether the command of an instance has begun or never will. Waits while the instance gets its machine, because some
+ * clients never repeat a request, but not for an instance that is still queued, which may take long.
  */
 async function begins({ operations }: Service, { principal, id, signal }: Asked): Promise<boolean> {
   if (operations.get(principal, id).status === "PENDING") return false;

@@ -1,12 +1,12 @@
-/** An item of an answer. What a guest wrote is in items of its own, so that it cannot look like what the service says. */
+/** An item of an answer. Bytes of guests are in separate items, so that they cannot imitate the service. */
 export type Content =
   | { readonly type: "text"; readonly text: string }
   | { readonly type: "resource_link"; readonly uri: string; readonly name: string; readonly size?: number };
 
-/** What a tool answers. */
+/** The answer of a tool. */
 export interface Answer {
   readonly content: readonly Content[];
-  /** the whole answer as data, where it is little more than ids */
+  /** the whole answer as data, if it is little more than ids */
   readonly structuredContent?: Readonly<Record<string, unknown>>;
   /** facts for programs, which models do not read */
   readonly _meta?: Readonly<Record<string, unknown>>;

@@ -1,7 +1,7 @@
 import type { Accounts } from "../../domain/account/accounts.ts";
 import type { AccountId } from "../../domain/ids.ts";
 
-/** What names a request of a client: ids of JSON-RPC are unique within a session only. */
+/** The name of a client's request: ids of JSON-RPC are unique only within a session. */
 export interface CallName {
   readonly accountId: AccountId;
   /** as the client sent it; null for a client without sessions */
@@ -10,7 +10,7 @@ export interface CallName {
   readonly id: string | number | null;
 }
 
-/** A request that is being answered. Its disposal, which is idempotent, ends what is done for it. */
+/** A request in progress. Its disposal, which is idempotent, ends the work for it. */
 export interface Call extends Disposable {
   /** aborted when the client cancels the request, leaves, or ends its session */
   readonly left: AbortController;
@@ -23,8 +23,8 @@ interface Entry {
 }
 
 /**
- * The requests that are being answered. A session is nothing but a name that its requests share: none is kept between
- * requests, so that none expires, none takes memory, and all go on after a restart of the service.
+ * The requests in progress. A session is only a name that its requests share. Nothing is stored between requests, so
+ * sessions do not expire, need no memory, and survive a restart of the service.
  */
 export class Calls {
   readonly #accounts: Accounts;
@@ -45,7 +45,7 @@ export class Calls {
     return { left: entry.left, [Symbol.dispose]: () => this.#end(entry) };
   }
 
-  /** Cancels a request; nothing happens when there is none of that name. */
+  /** Cancels a request; does nothing for an unknown name. */
   cancel(name: CallName): void {
     this.#named.get(keyOf(name))?.left.abort(cancelled());
   }
@@ -61,7 +61,7 @@ export class Calls {
     if (!this.#entries.delete(entry)) return;
     entry.place[Symbol.dispose]();
     const key = keyOf(entry.name);
-    // A client that uses an id twice has given the name to the later request.
+    // If a client uses an id twice, the name belongs to the later request.
     if (this.#named.get(key) === entry) this.#named.delete(key);
     entry.left.abort(cancelled());
   }
@@ -72,5 +72,5 @@ function keyOf({ accountId, session, id }: CallName): string {
 }
 
 function cancelled(): Error {
-  return new DOMException("the client does not wait any more", "AbortError");
+  return new DOMException("the client no longer waits", "AbortError");
 }

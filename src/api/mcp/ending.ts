@@ -4,9 +4,9 @@ import { allows } from "../../domain/scope.ts";
 import type { ToolCall } from "./tool.ts";
 
 /**
- * Ends an operation at its disposal, just before the call is answered, if the caller has left or cancelled until then. The
- * operation goes on when the token does not allow to end operations, or is not valid any more: to leave must not do what
- * asking for it could not.
+ * Cancels an operation when it is disposed, just before the call is answered, if the caller has left or cancelled by then.
+ * The operation continues when the token does not allow cancelling operations or is no longer valid: leaving must not do
+ * more than a request could.
  */
 export function endIfLeft(call: ToolCall, id: OperationId): Disposable {
   const { service, principal, signal } = call;

@@ -29,6 +29,6 @@ function codeOf({ error, details }: ErrorBody): number {
   if (error === "internal_error") return RPC_CODES.internalError;
   if (error === "payload_too_large") return RPC_CODES.invalidRequest;
   if (error !== "validation_error") return RPC_CODES.serverError;
-  // The error of a value names it; text that is no JSON has none.
+  // The error of a value names it; malformed JSON has no value to name.
   return details["field"] === undefined ? RPC_CODES.parseError : RPC_CODES.invalidRequest;
 }

@@ -42,7 +42,7 @@ function differenceText({ path, change, now, before }: Difference): string {
   return `${CHANGES[change]} ${label}${size}`;
 }
 
-/** A page's end as its caller sends it back. */
+/** The end of a page, in the form that the caller sends back. */
 const cursorOf = (path: GuestPath): string => Buffer.from(path, "latin1").toString("base64url");
 const pathOfCursor = (cursor: string): GuestPath => Buffer.from(cursor, "base64url").toString("latin1") as GuestPath;
 
@@ -193,7 +193,7 @@ async function readFile(call: ToolCall, { image, path, offset, length }: ReadInp
   const uri = fileUri(id, target.path);
   const link = { type: "resource_link", uri, name: path.split("/").at(-1) ?? "", size } as const;
   const range = start === 0 && end === size ? shownBytes(size) : `bytes ${start} to ${end} of ${size}`;
-  const rest = end < size ? `; offset ${end} goes on` : "";
+  const rest = end < size ? `; next offset ${end}` : "";
   const links = start === 0 && end === size ? [] : [link];
   if (isBinary(bytes)) return { content: [text(`${name}: binary, ${shownBytes(size)}; the resource has it`), link] };
   const fileContent = fileText(bytes);

@@ -16,15 +16,15 @@ export const WAIT_SECONDS_MAX = 600;
 /** Shortest pause between two messages, in `milliseconds`. It grows with the time, so that a call sends some 200 at most. */
 const PAUSE_MS_MIN = 250;
 const PAUSE_RATIO = 1 / 40;
-/** Of one message. A client that does not read makes the service keep all of them. */
+/** Longest message, in characters. The service stores the messages for a client that does not read. */
 const MESSAGE_CHARACTERS_MAX = 1000;
 const LINE_CHARACTERS_MAX = 200;
-/** Of an output, the last bytes that a message may show. */
+/** The last bytes of an output that a message may show. */
 const RECENT_BYTES_MAX = 4096;
 
 /**
- * Waits until an operation has ended or `waitSeconds` have passed, and tells the client meanwhile what it does.
- * @throws ApiError `not_found`; the reason of the call's signal when the client does not wait any more
+ * Waits until an operation has ended or `waitSeconds` have passed, and reports its progress to the client meanwhile.
+ * @throws ApiError `not_found`; the reason of the call's signal when the client no longer waits
  */
 export async function followed(call: ToolCall, id: OperationId, waitSeconds: number): Promise<Operation> {
   const { service, principal, signal, progress } = call;
@@ -38,7 +38,7 @@ export async function followed(call: ToolCall, id: OperationId, waitSeconds: num
   return service.operations.get(principal, id);
 }
 
-/** Tells of an operation until the wait is over; false, at once, when too many clients follow the operation already. */
+/** Reports progress until the wait is over; false, at once, when too many clients follow the operation already. */
 async function tell(
   { service, principal, signal }: ToolCall,
   id: OperationId,
@@ -84,11 +84,11 @@ function openEvents(
   }
 }
 
-/** Tells what has happened since the last message: at once, or when the pause after that is over. Disposal ends it. */
+/** Reports the events since the last message: at once, or after the pause that follows a message. Disposal ends it. */
 class News implements Disposable {
   readonly #progress: (message: string) => void;
   readonly #startedAtMs = performance.now();
-  #toldAtMs = Number.NEGATIVE_INFINITY;
+  #sentAtMs = Number.NEGATIVE_INFINITY;
   #timer: Timer | null = null;
   #step = "";
   #output = new Tail(RECENT_BYTES_MAX);
@@ -103,7 +103,7 @@ class News implements Disposable {
     const isNew = this.#step !== "" || this.#hasOutput;
     if (!isNew || this.#timer !== null) return;
     const now = performance.now();
-    const leftMs = this.#toldAtMs + Math.max(PAUSE_MS_MIN, (now - this.#startedAtMs) * PAUSE_RATIO) - now;
+    const leftMs = this.#sentAtMs + Math.max(PAUSE_MS_MIN, (now - this.#startedAtMs) * PAUSE_RATIO) - now;
     if (leftMs <= 0) this.#tell();
     else this.#timer = setTimeout(() => this.#tell(), leftMs);
   }
@@ -124,7 +124,7 @@ class News implements Disposable {
 
   #tell(): void {
     this.#timer = null;
-    this.#toldAtMs = performance.now();
+    this.#sentAtMs = performance.now();
     const message = this.#message();
     if (message !== "") this.#progress(message);
   }

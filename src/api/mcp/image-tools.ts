@@ -25,7 +25,7 @@ export function requireTag(tag: string | undefined): void {
   if (tag !== undefined && !isTag(tag)) throw new ApiError("validation_error", `tag ${TAG_RULE}`, { field: "tag" });
 }
 
-/** The line after a page that may have a next one. */
+/** The last line of a page that may have a next page. */
 export function nextPage(count: number, limit: number, offset: number): string[] {
   return count < limit ? [] : [`(there may be more: offset ${offset + count})`];
 }
@@ -45,7 +45,7 @@ function commandText(argv: readonly string[]): string {
   return shownName(cutLine((isShell ? argv.slice(2) : argv).join(" "), COMMAND_CHARACTERS_MAX));
 }
 
-/** Names the input as this tool does. @throws always */
+/** Names the field as this tool does. @throws always */
 function aboutReference(error: unknown): never {
   if (!(error instanceof ApiError && error.code === "validation_error")) throw error;
   throw new ApiError(error.code, error.message.replace(/^registry\b/, "reference"), error.details, { cause: error });

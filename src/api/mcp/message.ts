@@ -15,7 +15,7 @@ export type Message = Static<typeof Message>;
 /** Longest id of a request, and longest token of its progress, in `characters`: the answers repeat them. */
 const NAME_CHARACTERS_MAX = 256;
 
-/** What is passed on of a value: a string, number or boolean, or these fields of an object. */
+/** The part of a value that is passed on: a string, number or boolean, or these fields of an object. */
 type Shape = "plain" | { readonly [name: string]: Shape };
 
 const IMPLEMENTATION: Shape = { name: "plain", version: "plain" };
@@ -25,12 +25,12 @@ const META: Shape = {
   progressToken: "plain",
   "io.modelcontextprotocol/protocolVersion": "plain",
   "io.modelcontextprotocol/clientInfo": IMPLEMENTATION,
-  // This service asks its clients for nothing.
+  // This service sends no requests to its clients.
   "io.modelcontextprotocol/clientCapabilities": {},
   "io.modelcontextprotocol/logLevel": "plain",
 };
 
-/** The parameters that each method has here. Those of tools are no part of it: `passedOn` gives them by themselves. */
+/** The parameters of each method, except the input of tools, which `passedOn` returns separately. */
 const PARAMETERS: Readonly<Record<string, { readonly [name: string]: Shape }>> = {
   initialize: { protocolVersion: "plain", capabilities: {}, clientInfo: IMPLEMENTATION },
   "tools/list": { cursor: "plain" },
@@ -46,15 +46,15 @@ const PARAMETERS: Readonly<Record<string, { readonly [name: string]: Shape }>> =
 
 /** A request or notification, in two parts. */
 export interface PassedOn {
-  /** what the library gets, and keeps until the answer is complete */
+  /** for the library, which stores it until the answer is complete */
   readonly message: Message & { readonly method: string };
-  /** Takes the input of a tool, which nothing else refers to then. */
+  /** Returns and releases the input of a tool. */
   readonly takeInput: () => unknown;
 }
 
 /**
- * Takes from a message what its method has. The library copies, checks and keeps whatever it gets, in times and sizes that
- * are many times those of the message.
+ * Reduces a message to the fields of its method. The library copies, checks and stores all that it gets, which costs many
+ * times the memory and time of the message.
  * @throws ApiError `validation_error` for a name that is too long
  */
 export function passedOn({ jsonrpc, method = "", id, params }: Message): PassedOn {
@@ -80,7 +80,7 @@ export function passedOn({ jsonrpc, method = "", id, params }: Message): PassedO
   return { message, takeInput };
 }
 
-/** A value of another type than its shape stays one: the library then refuses it. */
+/** A value of a wrong type keeps that type, so that the library refuses it. */
 function picked(value: unknown, shape: Shape): unknown {
   if (typeof value !== "object" || value === null) return value;
   if (shape === "plain") return Array.isArray(value) ? [] : {};

@@ -13,8 +13,8 @@ import type { ToolCall } from "./tool.ts";
 const READING: Scope = "operations:read";
 
 /**
- * Waits for an operation that a call has started, and answers what it came to. To see that takes the scope that reading the
- * operation takes: without it, the answer comes at once and has the id only.
+ * Waits for an operation that a call has started, and answers its result. That needs the scope for reading operations:
+ * without it, the answer is sent at once and has only the id.
  * @throws ApiError as `followed` does
  */
 export async function outcome(
@@ -25,7 +25,7 @@ export async function outcome(
   if (allows(call.principal.grants, READING)) {
     return await operationAnswer(call, await followed(call, id, waitSeconds), bytesMax);
   }
-  const line = `operation ${id} was accepted and goes on; the token does not allow ${READING}, so its result is not shown`;
+  const line = `operation ${id} was accepted and continues; the token does not allow ${READING}, so its result is not shown`;
   return facts(line, { operation: id });
 }
 
@@ -42,7 +42,7 @@ export async function operationAnswer(reading: Reading, operation: Operation, by
 
 async function outputItems(reading: Reading, operation: Operation, bytesMax: number): Promise<Content[]> {
   if (operation.kind !== "instance" || operation.startedAt === null) return [];
-  // A short stderr leaves its room to stdout.
+  // stdout gets the room that a short stderr leaves.
   const half = Math.floor(bytesMax / 2);
   const output = async (stream: OutputStream, bytes: number) =>
     await shownOutput(reading, operation, { stream, bytesMax: bytes });
@@ -53,7 +53,7 @@ async function outputItems(reading: Reading, operation: Operation, bytesMax: num
     return items.length === 0 && isTerminal(operation.status) ? [text("no output")] : items;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    // Too many clients read: the rest of the answer is known, and the id in it is the only way to the operation.
+    // Too many clients read. The rest of the answer is complete, and only its id leads to the operation.
     return [text(`its output cannot be read now (${error.message}): try read_output in some seconds`)];
   }
 }
@@ -111,7 +111,7 @@ interface Kept {
 
 function keptText({ image, tag, isUnchanged }: Kept): string {
   if (isUnchanged) return `it changed no file: image ${image} is as it was`;
-  return `image ${image}${tag === undefined ? "" : `, tag ${tag},`} has its files: run from it to go on, or from the image before to try again`;
+  return `image ${image}${tag === undefined ? "" : `, tag ${tag},`} has its files: run from it to continue, or from the image before to try again`;
 }
 
 /** Ids and figures for programs. */

@@ -1,8 +1,8 @@
 const LOOPBACK_NAMES: readonly string[] = ["localhost", "127.0.0.1", "[::1]"];
 
 /**
- * True for an origin of this machine or of the service itself. A page of any other origin may have reached the service by a
- * name of its own that leads to this machine (DNS rebinding), so the request's Host does not count.
+ * True for an origin of this machine or of the service itself. A page of any other origin may have reached the service by
+ * its own name, pointed to this machine (DNS rebinding), so the request's Host does not count.
  */
 export function isOwnOrigin(origin: string, publicUrl: string | null): boolean {
   if (!URL.canParse(origin)) return false;

@@ -11,7 +11,7 @@ import { HeadAndTail, isBinary, outputText, shownBytes, Tail } from "./text.ts";
 export const SHOWN_BYTES_DEFAULT = 8192;
 export const SHOWN_BYTES_MAX = 65_536;
 
-/** The part of a call that reading needs. */
+/** The part of a call that is needed to read. */
 export interface Reading {
   readonly service: Service;
   readonly principal: Principal;
@@ -63,8 +63,8 @@ export interface ContentRange {
 }
 
 /**
- * A range of a content, at most `length` bytes. A negative offset counts from the end, and goes back SHOWN_BYTES_MAX at most.
- * @param chunks each of which is copied, because its memory may be reused
+ * A range of a content, at most `length` bytes. A negative offset counts from the end, and is at least -SHOWN_BYTES_MAX.
+ * @param chunks are copied, because their memory may be reused
  */
 export async function rangeOf(
   chunks: AsyncIterable<Uint8Array>,

@@ -44,7 +44,7 @@ const MESSAGE = {
         description: "server-sent events: news of the progress, and the answer as the last one",
         content: { "text/event-stream": Type.String() },
       },
-      202: { description: "a notification was taken" },
+      202: { description: "a notification was accepted" },
     },
     errors: ["forbidden", "too_many_requests"],
   }),
@@ -61,8 +61,8 @@ const END_SESSION = {
 };
 
 /**
- * The Model Context Protocol over streamable HTTP. It is stateless: a server object of its own serves each message, and the
- * code of servers is loaded with the first message. The result has no types of its routes: the typed client calls none.
+ * The Model Context Protocol over streamable HTTP. It is stateless: each message gets a new server object, and the code of
+ * servers is loaded with the first message. The result has no types of its routes: the typed client calls none.
  */
 export function mcpPlugin(prefix: string, options: McpOptions): Elysia {
   const { access, requests } = options;
@@ -93,7 +93,7 @@ export function mcpPlugin(prefix: string, options: McpOptions): Elysia {
     ) as unknown as Elysia;
 }
 
-/** @throws ApiError `forbidden` for a page of another origin, whose user has not asked it to speak with this service */
+/** @throws ApiError `forbidden` for a page of another origin, which may call the service without its user's consent */
 function requireOwnOrigin(request: Request, publicUrl: string | null): void {
   const origin = request.headers.get("origin");
   if (origin === null || isOwnOrigin(origin, publicUrl)) return;
@@ -113,7 +113,7 @@ async function answer(request: Request, body: Message, { calls, requests, exchan
   const principal = requests.principal(request);
   const { accountId } = principal;
   const session = sessionOf(request);
-  // This service asks its clients for nothing, so it has no use for their answers.
+  // This service sends no requests to its clients, so it ignores their answers.
   if (body.method === undefined) return respond(empty(202), request);
   const { message, takeInput } = passedOn(body);
   const { method, id, params } = message;
@@ -140,19 +140,19 @@ async function answer(request: Request, body: Message, { calls, requests, exchan
   const headers = Object.fromEntries(response.headers);
   delete headers["connection"];
   headers["cache-control"] = "no-store";
-  // Whoever guesses it can end requests of their own account only.
+  // A client that guesses it can only end requests of its own account.
   if (method === "initialize" && response.ok) headers[SESSION_HEADER] = crypto.randomUUID();
   if (sent === null) return respond({ status, headers, body: null }, request);
   const held = undo.move();
   const leave = () => held.dispose();
   request.signal.addEventListener("abort", leave, { once: true });
-  // What is refused is answered with an error as JSON.
+  // A refused message is answered with an error as JSON.
   const isStream = headers["content-type"]?.startsWith("text/event-stream") === true;
   const chunks = isStream ? begun(sent, progress) : sent.values();
   return respond({ status, headers, body: pullStream(chunks, { held, onCancel: leave }) }, request);
 }
 
-/** A comment before the first event: Bun sends the headers with the first bytes of a body, and sees only then who leaves. */
+/** A comment before the first event: Bun sends the headers with the first bytes, and detects a disconnect only after them. */
 const BEGINNING = new TextEncoder().encode(":\n\n");
 
 async function* begun(

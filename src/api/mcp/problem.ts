@@ -6,16 +6,16 @@ import { cutLine, shownName } from "./text.ts";
 
 const PATH_CHARACTERS_MAX = 300;
 
-/** @throws ApiError `forbidden` that says who can change it */
+/** @throws ApiError `forbidden` with the command by which the operator can allow it */
 export function requireScope({ grants, accountId }: Principal, scope: Scope): void {
   if (allows(grants, scope)) return;
   const message =
-    `the token does not allow ${scope}; whoever runs the service can make one that does: ` +
+    `the token does not allow ${scope}; the operator of the service can make one that does: ` +
     `coppice token create --account ${accountId} --scope ${scope}`;
   throw new ApiError("forbidden", message, { scope });
 }
 
-/** An error as the answer of a tool: what is wrong, and what to do next. Null for one whose message nobody may see. */
+/** An error as the answer of a tool: what is wrong, and what to do next. Null for an internal error. */
 export function problem(error: unknown): Answer | null {
   const apiError = error instanceof ApiError ? error : storageFull(error);
   if (apiError === null) return null;
@@ -38,7 +38,7 @@ function nextStep({ code, message, details }: ApiError): string {
     case "unavailable":
       return "Wait some seconds, then try again.";
     case "insufficient_storage":
-      return "delete_image frees the space of images that nobody needs.";
+      return "delete_image frees the space of unneeded images.";
     default:
       return "";
   }

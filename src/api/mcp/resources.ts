@@ -6,20 +6,20 @@ import { outputChunks, outputUri, type Reading, rangeOf } from "./output.ts";
 import { requireScope } from "./problem.ts";
 import { isBinary, shownName } from "./text.ts";
 
-/** Of one answer, in `bytes`; the rest of a content has an address of its own. */
+/** Largest content of one answer, in `bytes`; the rest of a content has a separate address. */
 const READ_BYTES_MAX = 262_144;
 const PAGE_COUNT = 50;
 const LISTING_COUNT_MAX = 1000;
 
 const BINARY_TYPE = "application/octet-stream";
-/** Whatever a guest says that its files are: a client must not render them. */
+/** Content type of all files of guests: a client must not render them. */
 const TEXT_TYPE = "text/plain";
 
 export const RESOURCE_TEMPLATES = [
   {
     name: "file",
     uriTemplate: "coppice://images/{image}/files/{+path}",
-    description: `A file of an image as text or blob, ${READ_BYTES_MAX} bytes at once (?offset=N goes on); of a directory, its names`,
+    description: `A file of an image as text or blob, ${READ_BYTES_MAX} bytes at once (?offset=N for more); of a directory, its names`,
   },
   {
     name: "output",
@@ -34,7 +34,7 @@ export function fileUri(id: ImageId, path: GuestPath): string {
   return `coppice://images/${id}/files${parts.join("/")}`;
 }
 
-/** A part of a path, which has a char code for each byte, in the characters of a URI. */
+/** A part of a path, which is a byte string, encoded for a URI. */
 function encodeBytes(part: string): string {
   return part.replace(
     /[^A-Za-z0-9._~-]/g,
@@ -54,7 +54,7 @@ export async function listResources(
 ): Promise<Page> {
   requireScope(principal, "images:read");
   if (cursor !== undefined && !/^\d{1,9}$/.test(cursor))
-    throw new ApiError("validation_error", "cursor is not one of these");
+    throw new ApiError("validation_error", "cursor must be the nextCursor of a listing");
   const offset = Number(cursor ?? 0);
   const images = await service.images.list(principal, { limit: PAGE_COUNT, offset, signal });
   const resources = images.map(({ id, tag, createdAt }) => ({
@@ -91,7 +91,7 @@ export async function readResource(reading: Reading, uri: string): Promise<Conte
   return await readOutput(reading, uri, { operation, stream, offset: Number(output?.[3] ?? 0) });
 }
 
-/** The path in a URI, of whose bytes any may be encoded. @throws ApiError `invalid_path` */
+/** The path in a URI, in which any byte may be encoded. @throws ApiError `invalid_path` */
 function pathOf(encoded: string): GuestPath {
   const bytes = encoded.replace(/%([0-9A-Fa-f]{2})|\P{ASCII}+/gu, (sequence, hex: string | undefined) =>
     hex === undefined
@@ -114,7 +114,7 @@ async function readPath(reading: Reading, uri: string, { id, path, offset }: Pla
     if (error instanceof ApiError && error.code === "invalid_path") return null;
     throw error;
   });
-  // What is no file is a directory, or `list` says what it is.
+  // Not a regular file: a directory, or something for which `list` throws.
   if (file === null) return await readDirectory(reading, uri, { id, path, offset });
   using _held = file.held;
   const { size } = file.entry;
@@ -183,7 +183,7 @@ function contents(uri: string, bytes: Uint8Array, { start, size, next }: Whole):
   return { contents: [{ uri, ...content, _meta: { "coppice/size": size, "coppice/offset": start, ...more } }] };
 }
 
-/** Without the last character, if its end is missing. */
+/** Removes an incomplete last character. */
 function wholeCharacters(bytes: Uint8Array): Uint8Array {
   let end = bytes.byteLength;
   for (let back = 1; back <= 3 && back <= bytes.byteLength; back++) {

@@ -70,7 +70,7 @@ async function inputFiles(call: ToolCall, files: readonly RunFile[]): Promise<Re
     if ((content === undefined) === (file === undefined)) {
       throw new ApiError("validation_error", `files: ${shownName(path)} must have either content or file`);
     }
-    if (path in inputs) throw new ApiError("validation_error", `files: ${shownName(path)} is there twice`);
+    if (path in inputs) throw new ApiError("validation_error", `files: ${shownName(path)} is given twice`);
     const fileId = file ?? (await stored(call, Buffer.from(content ?? "", "utf8"))).id;
     inputs[path] = { fileId, ...given({ mode }) };
   }
@@ -137,7 +137,7 @@ export const RUN_TOOLS: readonly Tool[] = [
     name: "run",
     description:
       "Run a shell command as root in a fresh VM that starts from an image, and keep its files as a new image (also when it " +
-      "fails). Returns exit code, new image and output. If it still runs after wait_seconds, the run goes on: use follow.",
+      "fails). Returns exit code, new image and output. If it still runs after wait_seconds, the run continues: use follow.",
     input: RUN_INPUT,
     annotations: { destructiveHint: false, openWorldHint: true },
     scope: KIND_FACTS.instance.scope,
@@ -183,7 +183,7 @@ export const RUN_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "checkpoint",
-    description: "Make an image of the files of a run that still runs; it goes on.",
+    description: "Make an image of the files of a run while it runs.",
     input: inputs({
       operation: OPERATION,
       tag: optional(TAG),

@@ -1,28 +1,28 @@
 import { STRAY_SELECTOR, UNSEEN_CHARACTERS } from "../../domain/text/unseen.ts";
 
 /*
- * Bytes of guests as text for a model: nothing in it is interpreted, hides anything, or is longer than the caller wants.
+ * Bytes of guests as text for a model: without control sequences and invisible characters, and no longer than requested.
  */
 
 /** Escape sequences of terminals: CSI, terminated OSC and the like, all others with the byte that follows. */
 const ESCAPES =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these sequences begin with ESC.
   /\x1b(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)|[ -/]*[0-~]?)/g;
-/** Other control characters, and characters without a shape, which can reorder what is shown or hide text in it. */
+/** Other control characters, and invisible characters, which can reorder or hide text. */
 const INVISIBLE = new RegExp(`[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f${UNSEEN_CHARACTERS}]|${STRAY_SELECTOR}`, "gu");
 
 /** A part with NUL, or with more than this share of bytes that are not UTF-8, is binary. */
 const INVALID_RATIO = 0.1;
 const REPLACEMENT = "\ufffd";
 
-/** The characters of an output without what a terminal would interpret. Of a line that was overwritten, the last state stays. */
+/** The text of an output without control sequences. An overwritten line has its last state. */
 export function outputText(bytes: Uint8Array): string {
   const visible = decoded(bytes).replace(ESCAPES, "");
   const lines = visible.includes("\r") ? visible.split("\n").map(lastState).join("\n") : visible;
   return lines.replace(INVISIBLE, "");
 }
 
-/** The characters of a file that have a shape, and how many others it has. */
+/** The visible characters of a file, and the number of the others. */
 export function fileText(bytes: Uint8Array): { readonly text: string; readonly hiddenCount: number } {
   const whole = decoded(bytes).replaceAll("\r\n", "\n");
   const text = whole.replace(INVISIBLE, "");
@@ -54,12 +54,12 @@ export function shownName(name: string): string {
 /** At most `charactersMax` of a line; the rest is counted. */
 export function cutLine(line: string, charactersMax: number): string {
   if (line.length <= charactersMax) return line;
-  // Not between the halves of a character.
+  // Does not split a surrogate pair.
   const kept = line.slice(0, charactersMax).replace(/[\ud800-\udbff]$/, "");
   return `${kept}… (+${line.length - kept.length} characters)`;
 }
 
-/** Parts of a content are put together when there are this many `bytes` of them, rather than one by one. */
+/** Parts of a content are joined when they have this many `bytes`, not one by one. */
 const COLLECTED_BYTES = 65_536;
 
 /** Keeps the end of a content of any length, which may come in many small parts. */
@@ -81,7 +81,7 @@ export class Tail {
     if (this.#bytes > this.#bytesMax + COLLECTED_BYTES) this.take();
   }
 
-  /** The last bytes, at most as many as are kept. */
+  /** The stored last bytes. */
   take(): Uint8Array {
     const bytes = Buffer.concat(this.#parts).subarray(-this.#bytesMax);
     this.#parts = [bytes];
@@ -98,7 +98,7 @@ export class HeadAndTail {
   /** of the whole content, in `bytes` */
   totalBytes = 0;
 
-  /** @param bytesMax of both together; the end gets two thirds, because the reason of a failure stands there */
+  /** @param bytesMax of both together; the end gets two thirds, because it has the reason of a failure */
   constructor(bytesMax: number) {
     this.#headBytesMax = Math.floor(bytesMax / 3);
     this.#tail = new Tail(bytesMax - this.#headBytesMax);
@@ -143,7 +143,7 @@ function fromLine(bytes: Uint8Array): Uint8Array {
   return bytes.subarray(first);
 }
 
-/** The byte is not the first one of its character in UTF-8. */
+/** True for a continuation byte of UTF-8. */
 function isContinuation(byte: number | undefined): boolean {
   return byte !== undefined && (byte & 0xc0) === 0x80;
 }

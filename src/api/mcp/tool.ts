@@ -9,13 +9,13 @@ import type { Service } from "../../service/service.ts";
 import { validationError } from "../schema.ts";
 import type { Answer } from "./answer.ts";
 
-/** What a tool works with. */
+/** The context of a tool's call. */
 export interface ToolCall {
   readonly service: Service;
   readonly principal: Principal;
-  /** fires when the client does not wait any more */
+  /** fires when the client no longer waits */
   readonly signal: AbortSignal;
-  /** Tells the client how far the work is; null when it does not want to know. */
+  /** Reports progress to the client; null when it did not request that. */
   readonly progress: ((message: string) => void) | null;
 }
 
@@ -40,9 +40,8 @@ interface ToolSpec<Schema extends TObject> {
   /** that every call needs */
   readonly scope: Scope;
   /**
-   * An async function keeps its parameters until it returns: one that may wait for long must not be one, if its input may be
-   * large.
-   * @throws ApiError, which `problem` makes an answer of
+   * An async function holds its parameters until it returns, so a tool with large input that may wait long must not be one.
+   * @throws ApiError, which `problem` turns into an answer
    */
   run(input: Static<Schema>, call: ToolCall): Promise<Answer>;
 }
@@ -53,7 +52,7 @@ export interface Tool extends Pick<ToolSpec<TObject>, "name" | "description" | "
   call(input: unknown, call: ToolCall): Promise<Answer>;
 }
 
-/** Makes a tool from its description. Its input is checked strictly, and not kept; the check is compiled at the first call. */
+/** Makes a tool from its description. Its input is checked strictly and not stored; the first call compiles the check. */
 export function tool<const Schema extends TObject>({ input, run, ...spec }: ToolSpec<Schema>): Tool {
   let checked: ReturnType<typeof TypeCompiler.Compile<Schema>> | null = null;
   return {
@@ -78,7 +77,7 @@ function inputError(failure: Parameters<typeof validationError>[0], { properties
   return new ApiError("validation_error", error.message.replace(/^the body /, "the arguments "), error.details);
 }
 
-/** The input of a tool. Other properties are refused: a misspelt one would silently do nothing. */
+/** The input of a tool. Other properties are refused: a misspelt one would be ignored silently. */
 export function inputs<const Properties extends TProperties>(properties: Properties): TObject<Properties> {
   return Type.Object(properties, { additionalProperties: false });
 }

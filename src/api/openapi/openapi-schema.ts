@@ -6,14 +6,13 @@ export type JsonObject = { readonly [key: string]: Json };
 
 /** Our own keywords, which are not part of JSON Schema. */
 const OWN_KEYWORDS = new Set<string>(["error", BYTES_KEYWORD, FLAG_KEYWORD, REPEATED_KEYWORD]);
-/** What a schema says of the place where it is used, and not of its values. */
+/** Keywords about the place where a schema is used, not about its values. */
 const ANNOTATIONS: ReadonlySet<string> = new Set(["description", "default", "examples", "error"]);
 const REFERENCE = "#/components/schemas/";
 
 /**
- * Converts schemas to those of an OpenAPI 3.1 document. Every object with properties, every enumeration and every union
- * that tells its variants apart is written once, as a component: a generated client then has one type for it, with a name
- * that stays.
+ * Converts schemas to those of an OpenAPI 3.1 document. Every object with properties, every enumeration and every tagged
+ * union is written once, as a component: a generated client then has one type for it, with a stable name.
  */
 export class SchemaWriter {
   /** names by the JSON of the schema without its annotations, because an optional property has a copy of its schema */
@@ -46,7 +45,7 @@ export class SchemaWriter {
     if (!this.#components.has(name)) {
       // Set before, because the order of components is that of their first use.
       this.#components.set(name, {});
-      // A component that is named after one place has no default of that place.
+      // A component is used in several places, so it has no default of the first one.
       const { default: _default, ...lasting } = this.#define(declared, name);
       this.#components.set(name, lasting);
     }
@@ -54,7 +53,7 @@ export class SchemaWriter {
     return { $ref: `${REFERENCE}${name}`, ...own };
   }
 
-  /** The name, or the first one with a number behind it that no component has. */
+  /** The name, with the first number that makes it unique if a component has it already. */
   #free(suggested: string): string {
     const isUsed = (name: string): boolean => this.#components.has(name) || this.#named[name] !== undefined;
     let name = suggested;
@@ -135,7 +134,7 @@ function keyOf(schema: TSchema): string {
   return JSON.stringify(Object.fromEntries(Object.entries(schema).filter(([keyword]) => !ANNOTATIONS.has(keyword))));
 }
 
-/** What the place of use says otherwise than the component, or beside it. */
+/** Annotations of the place of use that the component lacks, or has with other values. */
 function ownAnnotations(schema: TSchema, declared: TSchema, isKnown: boolean): JsonObject {
   const { default: given, description } = schema as { readonly default?: Json; readonly description?: string };
   return {

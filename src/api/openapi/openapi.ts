@@ -126,10 +126,10 @@ const TAG_DESCRIPTIONS: Readonly<Record<string, string>> = {
   Files: "input files, by identifier or by hash",
   Instances: "sandboxes that run a command",
   Operations: "long-running work: imports and instances",
-  Inspection: "what is inside an image, read without starting anything",
+  Inspection: "the files of an image, read without starting a machine",
   ConTree: "the same service on the wire of the public ConTree clients",
   MCP: "the same service for agents, by the Model Context Protocol",
-  Operator: "the appliance as a whole, for whoever runs it",
+  Operator: "the appliance as a whole, for its operator",
   Service: "the service itself",
 };
 

@@ -4,7 +4,7 @@ import type { Log } from "../../log.ts";
 
 /** Longest path of a socket, in `bytes`; the kernel truncates a longer one. */
 const SOCKET_PATH_BYTES_MAX = 107;
-/** Time limit of a command: the removal of a long chain's layers takes minutes on a slow disk. */
+/** Time limit of a command: removing the layers of a long chain takes minutes on a slow disk. */
 const CALL_MS_MAX = 3_600_000;
 
 /** Commands of the operator to a running daemon. They affect all accounts, so no token allows them. */

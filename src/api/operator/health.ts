@@ -9,7 +9,7 @@ const Health = Type.Object({ status: Type.String(), version: Type.String() });
 const ReadinessSchema = Type.Object({
   ready: Type.Boolean(),
   isolation: Type.Union([Type.Literal("vm"), Type.Literal("vm-emulated"), Type.Null()], {
-    description: "how sandboxes are isolated from the host; null while that is not known",
+    description: "how sandboxes are isolated from the host; null until the service has found out",
   }),
   reason: Type.String({ description: "why the service is not ready; empty when it is" }),
   checks: Type.Array(

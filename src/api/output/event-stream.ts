@@ -3,7 +3,7 @@ import type { Reply } from "../reply.ts";
 import { type Followed, followStream } from "../stream/follow.ts";
 import { watchCredential } from "./credential-watch.ts";
 
-/** Header of a client that goes on with a stream. */
+/** Header of a client that continues a stream. */
 export const LAST_EVENT_ID = "Last-Event-ID";
 const ID_PATTERN = /^\d{1,15}$/;
 
@@ -22,15 +22,15 @@ export function lastEventId({ headers }: Request): number | null {
 export interface FrameSource<Event> {
   /** disposed when the stream is over */
   readonly events: Pick<Followed<readonly Event[]>, "next"> & Disposable;
-  /** Frames of events, valid for good; there may be none. */
+  /** Frames of events, in memory that is not reused; may be empty. */
   readonly frames: (events: readonly Event[]) => Uint8Array<ArrayBuffer>;
-  /** The last frames after a failure. Absent: the stream is cut off. */
+  /** The last frames after a failure. Absent: the stream is aborted. */
   readonly failure?: (error: unknown) => Uint8Array<ArrayBuffer>;
   /** aborted when the client disconnects; it must end a wait for events */
   readonly left: AbortController;
-  /** tells whether the client may still read; must not reject */
+  /** whether the client may still read; must not reject */
   readonly isAllowed: () => Promise<boolean>;
-  /** a comment is sent when nothing else was sent for so long */
+  /** a comment is sent after this time without other bytes */
   readonly idleMs: number;
 }
 
@@ -52,7 +52,7 @@ export function eventStream<Event>(source: FrameSource<Event>): Reply {
   return { status: 200, headers, body };
 }
 
-/** Encodes events; the followers of one log share what is encoded. */
+/** Encodes events once for all followers of a log. */
 export class SharedFrames<Event> {
   readonly #encode: (events: readonly Event[]) => Uint8Array<ArrayBuffer>;
   readonly #framesOf = new WeakMap<readonly Event[], Uint8Array<ArrayBuffer>>();

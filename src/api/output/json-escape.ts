@@ -1,4 +1,4 @@
-/** A byte has at most so many characters in JSON: `\u001b`. */
+/** Largest number of characters of a byte in JSON: `\u001b`. */
 export const ESCAPED_BYTES_MAX = 6;
 
 const BACKSLASH = 0x5c;
@@ -14,8 +14,8 @@ for (const [byte, letter] of ["\bb", "\tt", "\nn", "\ff", "\rr", '""', "\\\\"].m
 }
 
 /**
- * Writes ASCII to `target` from `offset` on as `JSON.stringify` does, without the quotes, and returns the offset behind it.
- * As strings, a long text would exist several times. There must be room for `ESCAPED_BYTES_MAX` for each byte.
+ * Writes ASCII to `target` at `offset` as `JSON.stringify` does, without the quotes, and returns the offset of its end.
+ * Strings would be several copies of a long text. The target must have `ESCAPED_BYTES_MAX` bytes of room for each byte.
  */
 export function escapeAscii(ascii: Uint8Array, target: Buffer, offset: number): number {
   let at = offset;

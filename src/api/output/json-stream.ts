@@ -3,7 +3,7 @@ import { ESCAPED_BYTES_MAX, escapeAscii } from "./json-escape.ts";
 /** A part of a JSON text: a string, or its bytes, which are valid until the next part is requested. */
 export type JsonPart = string | Uint8Array;
 
-/** Items of an array make one piece until it has this length, in `characters`: most items take less time than a piece. */
+/** Items of an array are joined into pieces of this length, in `characters`: a piece costs more time than most items. */
 const PIECE_CHARACTERS_MIN = 16_384;
 
 /** Bytes that are too long to be encoded as one JSON string. */

@@ -3,8 +3,8 @@ import { ESCAPED_BYTES_MAX, escapeAscii } from "./json-escape.ts";
 const BUFFER_BYTES_MIN = 131_072;
 
 /**
- * A buffer in which events are encoded for the wire, and which is used again for the next ones. As strings, their text would
- * exist several times, and a run with much output makes much of it.
+ * A reusable buffer in which events are encoded for the wire. Strings would be several copies of the text, of which some
+ * runs write a lot.
  */
 export class WireBuffer {
   #bytes = Buffer.allocUnsafeSlow(BUFFER_BYTES_MIN);
@@ -53,7 +53,7 @@ export class WireBuffer {
     return new Uint8Array(this.#bytes.subarray(0, this.#used));
   }
 
-  /** What was written, as UTF-8. */
+  /** The written bytes, as UTF-8 text. */
   text(): string {
     return this.#bytes.toString("utf8", 0, this.#used);
   }

@@ -3,7 +3,7 @@ export interface Endable extends AsyncIterable<Uint8Array<ArrayBuffer>> {
   return(): Promise<unknown>;
 }
 
-/** Bun's kind of stream that writes to the socket itself; the types of browsers, with which the page is checked, lack it. */
+/** Bun's stream that writes to the socket directly; the page is checked with the types of browsers, which lack it. */
 export const DirectStream = ReadableStream as unknown as new (
   source: Bun.DirectUnderlyingSource<Uint8Array>,
 ) => ReadableStream<Uint8Array>;

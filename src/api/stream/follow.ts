@@ -1,18 +1,18 @@
 import { DirectStream } from "./direct.ts";
 
-/** What a body is made of, as it comes. */
+/** The source of a body whose parts arrive over time. */
 export interface Followed<Found> {
-  /** What comes next; null at the end. It is a promise only when it must wait, and settles when the client has left. */
+  /** The next item; null at the end. A promise only when it must wait; it settles when the client has left. */
   next(): Found | null | Promise<Found | null>;
-  /** The bytes of it; there may be none. They are valid for good. */
+  /** The bytes of an item, in memory that is not reused; may be empty. */
   encode(item: Found): Uint8Array<ArrayBuffer>;
-  /** The last bytes after a failure; null: none. It may throw the error, which then cuts the body off. */
+  /** The last bytes after a failure; null: none. May throw the error, which then aborts the body. */
   failed(error: unknown): Uint8Array<ArrayBuffer> | null;
 }
 
-/** How a body is followed. */
+/** Options of a followed body. */
 interface FollowOptions {
-  /** sent at the beginning, and whenever nothing else was sent for `afterMs` */
+  /** sent at the beginning, and after every `afterMs` without other bytes */
   readonly idle: { readonly chunk: Uint8Array<ArrayBuffer>; readonly afterMs: number };
   /** disposed when the body ends, fails or is cancelled; it may be disposed of twice */
   readonly held: Disposable;
@@ -21,8 +21,8 @@ interface FollowOptions {
 }
 
 /**
- * A body that may wait for its next chunk for a long time. The next one is requested when the client has taken the one
- * before. It costs little for each chunk, because there are many such bodies, and many chunks.
+ * A body that may wait long for its next chunk, which is requested when the client has read the one before. Chunks are
+ * cheap, because there are many such bodies, and many chunks.
  */
 export function followStream<Found>(
   source: Followed<Found>,
@@ -59,13 +59,13 @@ export function followStream<Found>(
   });
 }
 
-/** Sends chunks, and others when there are none for some time. */
+/** Sends chunks, and an idle chunk after a time without any. */
 class IdleSink implements Disposable {
   readonly #controller: ReadableStreamDirectController;
   readonly #idle: FollowOptions["idle"];
   #timer: Timer;
   #sentAtMs = performance.now();
-  /** pending while the client does not take what was sent */
+  /** pending while the client does not read the sent bytes */
   #flushing: Promise<void> | null = null;
 
   constructor(controller: ReadableStreamDirectController, idle: FollowOptions["idle"]) {
@@ -74,7 +74,7 @@ class IdleSink implements Disposable {
     this.#timer = setTimeout(() => this.#onTimer(), idle.afterMs);
   }
 
-  /** Sends a chunk; undefined when the client can take the next one, a promise of that otherwise. */
+  /** Sends a chunk. Returns undefined when the client can receive the next one, otherwise a promise of that. */
   send(chunk: Uint8Array<ArrayBuffer>): Promise<void> | undefined {
     if (this.#flushing !== null) return this.#sendLater(chunk);
     this.#write(chunk);
@@ -99,7 +99,7 @@ class IdleSink implements Disposable {
       if (written instanceof Promise) await written;
       if (flushed instanceof Promise) await flushed;
     } catch {
-      // The client has left, as `cancel` tells.
+      // The client has left, which `cancel` reports.
     }
     this.#flushing = null;
     this.#sentAtMs = performance.now();

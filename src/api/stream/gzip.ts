@@ -7,11 +7,11 @@ const GZIP_LEVEL = 4;
 
 /** Compresses chunks. It reads ahead of its reader by zlib's buffers only. */
 export async function* gzipChunks(chunks: Chunks): Chunks {
-  // Loaded only here: few daemons are asked for it.
+  // Loaded only here, because few daemons need it.
   const { createGzip } = await import("node:zlib");
   const gzip = createGzip({ level: GZIP_LEVEL });
   const fed = feed(chunks, gzip);
-  // The failure is thrown by the loop below; this keeps it from counting as an unhandled rejection.
+  // The loop below throws the failure; this keeps it from being an unhandled rejection.
   fed.catch((error) => gzip.destroy(error));
   for await (const chunk of gzip) yield chunk as Uint8Array<ArrayBuffer>;
   await fed;
@@ -20,7 +20,7 @@ export async function* gzipChunks(chunks: Chunks): Chunks {
 async function feed(chunks: Chunks, gzip: Gzip): Promise<void> {
   for await (const chunk of chunks) {
     if (gzip.destroyed) return;
-    // The callback is called when zlib has taken the bytes: the buffer may be reused then.
+    // zlib calls back when it has read the bytes: the buffer may be reused then.
     await new Promise<void>((resolve) => {
       gzip.once("close", resolve);
       gzip.write(chunk, () => {

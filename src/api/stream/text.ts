@@ -1,14 +1,14 @@
 import type { Reply } from "../reply.ts";
 import { directStream, type Endable } from "./direct.ts";
 
-/** Text is collected to chunks of this size, in `bytes`. */
+/** Size of the chunks of a text, in `bytes`. */
 const CHUNK_BYTES = 65_536;
 /** Most texts fit into the first buffer, in `bytes`. */
 const FIRST_BYTES = 16_384;
 
 /**
- * A reply of text that may be too long to be in memory at once. A short text is sent in one piece. `held` is disposed when
- * the text ends, fails or is cancelled.
+ * A reply with a text that may be too long for memory. A short text is sent in one piece. `held` is disposed when the text
+ * ends, fails or is cancelled.
  */
 export async function streamed(
   contentType: string,
@@ -25,7 +25,7 @@ export async function streamed(
   return { status: 200, headers, body: directStream(chunks.all(first), held) };
 }
 
-/** Collects parts of a text to chunks, each of which is valid until the next one is requested. */
+/** Joins the parts of a text into chunks, each of which is valid until the next one is requested. */
 class TextChunks {
   readonly #parts: AsyncGenerator<string | Uint8Array>;
   /** grows to the size of a chunk and its last part */
@@ -48,7 +48,7 @@ class TextChunks {
     return this.#bytes.subarray(0, this.#used);
   }
 
-  /** All chunks, of which `next` has given the first one. Their end is that of the parts, also before the first one. */
+  /** All chunks; `next` has returned the first one. Ending them ends the parts, also before the first chunk. */
   all(first: Uint8Array<ArrayBuffer>): Endable {
     let given: Uint8Array<ArrayBuffer> | null = first;
     const next = async (): Promise<IteratorResult<Uint8Array<ArrayBuffer>>> => {

@@ -99,12 +99,12 @@ function messageOf(item: Attached, positions: boolean): Uint8Array | null {
   }
 }
 
-const LOST = new ApiError("unavailable", "the instance ended before the end of the process was known");
+const LOST = new ApiError("unavailable", "the instance ended before it reported the end of the process");
 
-/** Obeys the messages of the client. @throws ApiError `validation_error` for a message that the protocol does not allow */
+/** Handles the messages of the client. @throws ApiError `validation_error` for a message that the protocol does not allow */
 async function fromClient(socket: Socket, attachment: Attachment): Promise<void> {
   for await (const message of socket.messages()) {
-    // A process that takes no more input is reported to the client, which stays attached.
+    // A process that reads no more input is reported to the client, which stays attached.
     await untilAborted(obey(message, socket, attachment), socket.signal).catch((error: unknown) => {
       if (!socket.isOpen) return;
       if (!(error instanceof ApiError) || error.code !== "conflict") throw error;

@@ -11,7 +11,7 @@ const CHECKPOINT = {
   ...about({
     id: "checkpointInstance",
     tag: "Instances",
-    summary: "Make an image of the files of a running instance, which goes on",
+    summary: "Make an image of the files of a running instance, which continues to run",
     responses: { 202: jsonSpec("the checkpoint is queued", AcceptedOperation, OPERATION_LOCATION) },
     errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),

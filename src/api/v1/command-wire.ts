@@ -1,7 +1,7 @@
 import type { CommandInput, TerminalSize } from "../../domain/spawn.ts";
 import type { CommandFields } from "./schema/instances.ts";
 
-/** Converts the wire fields of a command, and no others: a body may have more, which mean nothing here. */
+/** Converts the wire fields of a command, and ignores other fields of the body. */
 export function commandOf(request: CommandFields): CommandInput {
   const { command, args, shell, env, cwd, uid, gid, truncate_output_at, stdin, stdin_open, pty } = request;
   return {

@@ -2,7 +2,7 @@ import { isAscii } from "node:buffer";
 import { isoTimeNs, type LogEvent } from "../../domain/log-event.ts";
 import { WireBuffer } from "../output/wire-buffer.ts";
 
-/** What is not the payload of an event, in `bytes`, with room to spare. */
+/** Upper bound of the bytes around the payload of an event, in `bytes`. */
 const HEAD_BYTES_MAX = 512;
 
 /** Encodes events for the wire. */

@@ -15,7 +15,7 @@ export function pathFields(path: ByteString): { path: string; path_base64?: stri
   return { path: displayName(path), ...bytes };
 }
 
-/** What is stored of the making of an image. */
+/** The stored facts about the operation that made an image. */
 interface Making {
   readonly isImport: boolean;
   readonly exitCode: number | null;

@@ -65,7 +65,7 @@ const DIFF = {
     summary: "List the paths at which an image differs from another one, by default from its parent",
     responses: {
       200: jsonSpec(
-        "a page of paths, directories before their entries; when time runs out, the page is short or even empty, with a next",
+        "a page of paths, directories before their entries; a page that ran out of time is short or empty, and has a next",
         ImageDiff,
       ),
     },
@@ -170,7 +170,7 @@ function diffItem({ path, change, now, before }: Difference): DiffItem {
   };
 }
 
-/** A difference with what a listing says of each side besides. */
+/** A difference with the further fields that a listing has for each side. */
 function diffItemAbout(difference: Difference): DiffItem {
   const { now, before } = difference;
   return {

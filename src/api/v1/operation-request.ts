@@ -3,7 +3,7 @@ import type { KeptInstance } from "../../domain/spawn.ts";
 import type { KeptRequest } from "../../service/operations.ts";
 import type { InstanceOperationRequest, OperationRequest } from "./schema/operation-requests.ts";
 
-/** The wire form of what an operation was asked to do. */
+/** The wire form of the request of an operation. */
 export function operationRequestOf(request: KeptRequest): OperationRequest {
   if (request.kind === "instance") return instanceOf(request);
   const { tag, timeoutSeconds: timeout } = request;
@@ -14,7 +14,7 @@ export function operationRequestOf(request: KeptRequest): OperationRequest {
   return { kind: request.kind, ...from, ...common };
 }
 
-/** Fields of which the request had none are left out, as a request leaves them out. */
+/** Leaves out the fields that the request left out. */
 function instanceOf(request: KeptInstance): InstanceOperationRequest {
   const { kind, imageId, command, args, shell, envNames, uid, gid, hostname, tag, terminal, resources, network } =
     request;

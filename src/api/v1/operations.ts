@@ -56,7 +56,7 @@ const REQUEST = {
   ...about({
     id: "operationRequest",
     tag: "Operations",
-    summary: "Read what an operation was asked to do; values of variables, standard input and passwords are not kept",
+    summary: "Read the request of an operation; values of variables, standard input and passwords are not stored",
     responses: { 200: jsonSpec("the request", OperationRequest) },
     errors: ["not_found"],
   }),
@@ -66,7 +66,7 @@ const LOG = {
   ...about({
     id: "operationLog",
     tag: "Operations",
-    summary: "Read the lines that the service has logged about an operation since the service started",
+    summary: "Read the lines that the service has logged about an operation since its start",
     responses: { 200: jsonSpec("the log lines, the oldest first", Type.Array(LogLine)) },
     errors: ["not_found"],
   }),
@@ -114,7 +114,7 @@ export function operationRoutes(surface: Surface) {
       ({ principal, params }) => {
         const id = params.id as OperationId;
         const request = surface.service.operations.request(principal, id);
-        if (request === null) throw new ApiError("not_found", "the request of the operation was not kept", { id });
+        if (request === null) throw new ApiError("not_found", "the request of the operation was not stored", { id });
         return operationRequestOf(request);
       },
       { reads: "operations:read", ...REQUEST },
@@ -152,8 +152,8 @@ function retryAfter({ status }: StoredOperation): Record<string, string> {
 }
 
 /**
- * The wire form of an operation. `result` and the audit of the network have that form already; a result takes the audit. A
- * listing makes many, so that the fields are set one by one: objects that are spread take twice the time.
+ * The wire form of an operation. `result` and the audit of the network have that form already; the audit becomes a field of
+ * the result. Fields are set one by one, because spreading objects takes twice the time, and a listing has many operations.
  */
 function operationOf(operation: StoredOperation, result: Record<string, unknown> | null): Record<string, unknown> {
   const { id, status, kind, createdAt, startedAt, finishedAt, error, network = null } = operation;
@@ -167,7 +167,7 @@ function operationOf(operation: StoredOperation, result: Record<string, unknown>
   return wire;
 }
 
-/** What a listing tells of the request. An import has no image that it starts from. */
+/** The fields of a listing about the request. An import starts from no image. */
 function aboutOf({ kind, imageId }: StoredOperation, line: string | undefined): Pick<Operation, "about" | "image"> {
   return {
     ...given({ about: line }),

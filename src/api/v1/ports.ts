@@ -8,18 +8,18 @@ import { CloseCode, chosenProtocol, SENT_BYTES_MAX, SOCKET_WINDOW_BYTES, Socket 
 import type { Surface } from "./surface.ts";
 
 /**
- * With these subprotocols, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may be
- * on their way to the guest at a time, and then `{"taken": BYTES}`, the number of bytes that the guest has taken so far.
- * `{"end": true}`, in both directions, is the end of one side's bytes. Without a subprotocol the window is the same, but the
+ * With these subprotocols, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may
+ * be in flight to the guest, and then `{"taken": BYTES}`, the number of bytes that the guest has received so far.
+ * `{"end": true}`, in both directions, ends the bytes of one side. Without a subprotocol the window is the same, but the
  * client gets no messages about it, and the socket is closed when either side ends. A text message has at most 64 characters.
  *
- * In the second version the window holds for the guest's bytes, too: the client sends `taken` as well. It never has to stop
- * reading, so a direction that stands still does not keep messages about the other one from it.
+ * In the second version the window also applies to the guest's bytes: the client sends `taken`, too. It never has to stop
+ * reading, so a stalled direction does not delay messages about the other one.
  */
 const CONTROLLED = "v1.port.coppice";
 const MUTUAL = "v2.port.coppice";
 
-/** `taken` is sent after this many further `bytes`, and when no message waits any more. */
+/** `taken` is sent after this many further `bytes`, and when no message waits. */
 const TAKEN_STEP_BYTES = 65_536;
 /** After a client has closed the socket, the guest has this long to read its last bytes, in `milliseconds`. */
 const LINGER_MS = 10_000;
@@ -59,12 +59,12 @@ export function portRoutes(surface: Surface) {
 interface Tunnel {
   readonly socket: Socket;
   readonly connection: GuestConnection;
-  /** room of the client for the guest's bytes; null: it has any */
+  /** credit of the client for the guest's bytes; null: unlimited */
   readonly credit: ByteCredit | null;
   readonly isControlled: boolean;
 }
 
-/** Copies bytes in both directions until both have ended, or one side is gone; never throws. */
+/** Copies bytes in both directions until both have ended, or one side has disconnected; never throws. */
 async function tunnel({ socket, connection, credit, isControlled }: Tunnel): Promise<void> {
   using _connection = { [Symbol.dispose]: () => connection.reset() };
   void socket.closed.then(() => credit?.close());

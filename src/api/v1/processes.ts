@@ -26,7 +26,7 @@ const START = {
   ...about({
     id: "startProcess",
     tag: "Processes",
-    summary: "Run a process beside the command of a running instance",
+    summary: "Run an additional process in a running instance",
     responses: {
       201: jsonSpec("the process has started", StartedProcess, { Location: "address of the process" }),
     },
@@ -71,8 +71,8 @@ const STDIN = {
   ...about({
     id: "writeStdin",
     tag: "Processes",
-    summary: "Write to the standard input of a process; answered when the guest has taken the bytes",
-    responses: { 204: { description: "the guest has taken all bytes" } },
+    summary: "Write to the standard input of a process; answered when the guest has received the bytes",
+    responses: { 204: { description: "the guest has received all bytes" } },
     errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };
@@ -83,7 +83,7 @@ const STREAM = {
     id: "streamStdin",
     tag: "Processes",
     summary: "Stream the body to the standard input of a process, as fast as the process reads",
-    responses: { 204: { description: "the guest has taken all bytes" } },
+    responses: { 204: { description: "the guest has received all bytes" } },
     errors: ["not_found", "conflict", "too_many_requests"],
   }),
 };

@@ -11,7 +11,7 @@ export interface Surface {
   readonly address: string;
   /** macros for the scopes of routes */
   readonly access: ReturnType<typeof accessPlugin>;
-  /** Answers a request with the upgrade to a WebSocket. @throws ApiError `validation_error` when it asks for none */
+  /** Answers a request with the upgrade to a WebSocket. @throws ApiError `validation_error` when it does not ask for one */
   readonly upgrade: (handshake: Handshake, protocol: string | null, socket: Socket) => Response;
 }
 

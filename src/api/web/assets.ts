@@ -8,17 +8,17 @@ import { readWebManifest, webFile } from "./bundle.ts";
 const COMPRESSED = ["br", "gzip"] as const;
 
 const ASSET_HEADERS = {
-  // The name of an asset has a hash of its content, so that it never gets another content.
+  // The name of an asset contains a hash of its content, so the content never changes.
   "cache-control": "public, max-age=31536000, immutable",
   vary: "accept-encoding",
   "cross-origin-resource-policy": "same-origin",
-  // A script that runs as a worker has the policy of its own answer. Those of the page compute, and connect to nothing.
+  // A worker has the policy of the answer with its script. The page's workers only compute, and need no connections.
   "content-security-policy": "default-src 'none'; script-src 'self'; frame-ancestors 'none'; base-uri 'none'",
 };
 
 /**
- * A file of the page, in the best encoding that the client accepts. Nothing of the files is kept in memory: browsers ask for
- * each of them once.
+ * A file of the page, in the best encoding that the client accepts. Files are not cached in memory, because browsers
+ * request each of them once.
  * @throws ApiError `not_found`
  */
 export async function assetReply(name: string, asked: Headers): Promise<Reply> {

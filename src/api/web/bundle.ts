@@ -28,7 +28,7 @@ export interface WebManifest {
 /** Directory inside the executable, and below `build`, that the build fills with `manifest.json` and the files. */
 export const WEB_DIRECTORY = "web";
 
-/** Where the page's files are addressed; the build writes this prefix into the modules. */
+/** Prefix of the addresses of the page's files, which the build writes into the modules. */
 export const WEB_ASSETS_PATH = "/web/assets/";
 
 // In the executable, every module lies in the directory that holds the embedded ones.
@@ -37,7 +37,7 @@ const directory = Bun.isStandaloneExecutable
   : join(import.meta.dir, "../../../build", WEB_DIRECTORY);
 
 /**
- * The list of the page's files. It is read anew each time from source, where `make dev` builds the page while it is served.
+ * The list of the page's files. From source it is read each time, because `make dev` builds the page while it is served.
  * @throws ApiError `unavailable` when the program runs from source and the page was not built
  */
 export async function readWebManifest(): Promise<WebManifest> {

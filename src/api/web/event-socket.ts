@@ -5,13 +5,13 @@ import { CloseCode, chosenProtocol, type Handshake, SENT_BYTES_MAX, SOCKET_WINDO
 /**
  * With this subprotocol, a WebSocket to the path of an event stream carries the stream: browsers allow six connections to a
  * host for all windows together, and WebSockets do not count. Binary messages are pieces of the stream. The page sends the
- * number of bytes that it has taken so far as text, and at most {@link SOCKET_WINDOW_BYTES} are on their way to it.
+ * number of bytes that it has read so far as text, and at most {@link SOCKET_WINDOW_BYTES} are in flight to it.
  */
 const EVENTS = "v1.events.coppice";
-/** A further subprotocol that stands for the header Last-Event-ID, as a WebSocket of a browser has no headers. */
+/** A further subprotocol in place of the header Last-Event-ID, because a WebSocket of a browser has no headers. */
 const AFTER = /(?:^|,)\s*after\.(\d{1,15})\s*(?:,|$)/;
 
-/** True for a request that wants the event stream of its path by a WebSocket. It then has the header Last-Event-ID. */
+/** True for a request for the event stream of its path by a WebSocket. It then has the header Last-Event-ID. */
 export function wantsEventSocket(request: Request): boolean {
   const { headers, method } = request;
   if (method !== "GET" || headers.get("upgrade")?.toLowerCase() !== "websocket") return false;
@@ -22,7 +22,7 @@ export function wantsEventSocket(request: Request): boolean {
 }
 
 /**
- * Carries the stream of an answer by a WebSocket. Another answer than an event stream is given as it is: it refuses the
+ * Carries the stream of an answer by a WebSocket. An answer without an event stream is returned unchanged: it refuses the
  * WebSocket.
  * @param upgraded connects the request's connection to a socket
  */
@@ -64,7 +64,7 @@ async function carry(body: ReadableStream<Uint8Array>, socket: Socket, credit: B
     }
     socket.close(CloseCode.normal);
   } catch {
-    // Expected: the source of the events failed, or this account may not read them any more.
+    // Expected: the source of the events failed, or this account may no longer read them.
     socket.close(CloseCode.failed, "the stream broke off");
   }
 }

@@ -7,8 +7,8 @@ const ATTEMPTS_COUNT_MAX = 10;
 const ALL_ATTEMPTS_COUNT_MAX = 6000;
 
 /**
- * Bounds failed attempts to sign in. Nobody can guess a token: this bounds what attempts cost, and the lines in the log. An
- * attempt counts as failed until it has succeeded, so that many at once count, too.
+ * Bounds failed attempts to sign in. Tokens cannot be guessed: this bounds the cost of attempts, and the lines in the log.
+ * An attempt counts as failed until it has succeeded, so concurrent attempts count, too.
  */
 export class FailedSignIns {
   readonly #now: () => number;
@@ -55,8 +55,8 @@ export class FailedSignIns {
 }
 
 /**
- * The network in which one client may have any address: of an IPv6 address, its first 64 bits, and of one of this machine
- * itself, all of 127.0.0.0/8.
+ * The network in which one client can use any address: the first 64 bits of an IPv6 address, or 127.0.0.0/8 for an address
+ * of this machine.
  */
 export function networkOf(address: string): string {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1];

@@ -16,8 +16,8 @@ const INDEX_HEADERS = {
 };
 
 /**
- * The page itself: everything else is made by its script. The nonce is for style elements that libraries make; a browser
- * gives it to scripts as a property, and hides it from selectors.
+ * The HTML of the page; its script builds everything else. The nonce is for style elements of libraries; a browser shows it
+ * to scripts as a property, and hides it from selectors.
  */
 export function indexPage({ script, style, preloads, icon }: WebManifest): Reply {
   const nonce = randomBytes(NONCE_BYTES).toString("base64");
@@ -60,7 +60,7 @@ function policyOf(nonce: string): string {
     "frame-ancestors 'none'",
     "base-uri 'none'",
     "form-action 'none'",
-    // Text becomes neither markup nor a script, whatever assigns it. The one policy gives the address of the worker.
+    // Text cannot become markup or a script, not even by mistake. The only policy is for the address of the worker.
     "require-trusted-types-for 'script'",
     "trusted-types coppice",
   ].join("; ");

@@ -1,13 +1,13 @@
 import { isIP } from "node:net";
 
-/** Ends of names that nobody can register, so that they lead where the network at hand says (RFC 6761, 6762, 8375). */
+/** Suffixes of names that cannot be registered: the local network resolves them (RFC 6761, 6762, 8375). */
 const LOCAL_SUFFIXES: readonly string[] = [".localhost", ".local", ".home.arpa", ".internal"];
 
 /**
- * True for the origin of a page that came from this service: that of `public_url`, or that of the request's Host. The owner
- * of a public name can let it lead to this machine after a browser has loaded a page of theirs (DNS rebinding), so that their
- * page and this service have one origin. A Host counts only where that cannot be: by TLS, which needs a certificate for the
- * name, for addresses, and for names that nobody owns.
+ * True for the origin of a page of this service: that of `public_url`, or that of the request's Host. The owner of a public
+ * name can point it to this machine after a browser has loaded a page from there (DNS rebinding): that page and this service
+ * then have the same origin. So a Host counts only where this is impossible: by TLS, which needs a certificate for the name,
+ * for addresses, and for names that cannot be registered.
  * @param host the request's Host header
  */
 export function isOwnOrigin(origin: string, host: string | null, publicUrl: string | null): boolean {

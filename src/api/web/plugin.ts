@@ -6,7 +6,7 @@ import { readWebManifest, WEB_ASSETS_PATH } from "./bundle.ts";
 import { indexPage } from "./index-page.ts";
 import { SignIn, type SignInOptions } from "./sign-in.ts";
 
-/** Addresses of views. The script of the page shows them, and knows what is below them. */
+/** Addresses of views. The script of the page shows them, and routes the paths below them. */
 const VIEWS = ["/", "/images/*", "/runs", "/runs/*", "/appliance", "/appliance/*"] as const;
 
 export interface WebOptions extends SignInOptions {
@@ -14,7 +14,7 @@ export interface WebOptions extends SignInOptions {
   readonly version: string;
 }
 
-/** The page for people: its files, and signing in and out. Nothing of it is in the description of the API. */
+/** The web page: its files, and signing in and out. It is not part of the API description. */
 export function webPlugin({ prefix, version, ...options }: WebOptions): Elysia {
   const { gate, sessions } = options;
   const signIn = new SignIn(options);

@@ -5,21 +5,21 @@ import { isOwnOrigin } from "./own-origin.ts";
 
 /** Header with the page's half of the proof of a session. */
 const PAGE_KEY_HEADER = "x-csrf-token";
-/** What stands before that half in the path of a link or a WebSocket, which cannot have headers. */
+/** Prefix of that half in the path of a link or a WebSocket, which cannot have headers. */
 const PAGE_KEY_MARK = "~";
-/** A link: the key and the path behind it. */
+/** A link: the key and the path after it. */
 const LINK = new RegExp(`^/${PAGE_KEY_MARK}([A-Za-z0-9_-]{1,128})(/.*)$`);
 
-/** What may be a key in a path that somebody has shortened or spelled in another way. */
+/** A possible key in a path that was shortened or spelled in another way. */
 const MARKED_PART = new RegExp(`/(?:${PAGE_KEY_MARK}|%7e)[^/]*`, "gi");
 
-/** Cookies of one name in a request that are looked at: the own one, and those that other services of the host have set. */
+/** Number of cookies of one name that are checked in a request: other services of the host may have set some. */
 const COOKIES_COUNT_MAX = 8;
 
-/** Where a browser may use an answer: by a script, or as what a link downloads; never as a script, a picture or a frame. */
+/** Uses of an answer that a browser may make: data of a script, or a download; never a script, a picture or a frame. */
 const DESTINATIONS: readonly (string | null)[] = [null, "empty", "document", "websocket"];
 
-/** Types of answers that no browser runs or shows as markup. A guest's file of any other type is just bytes. */
+/** Content types that browsers neither run nor show as markup. A guest's file of any other type is sent as bytes. */
 const HARMLESS_TYPES =
   /^(?:application\/(?:json|x-ndjson|x-tar|gzip|octet-stream)|text\/(?:plain|event-stream))(?:;|$)/;
 
@@ -37,13 +37,13 @@ export interface SessionGateOptions {
   readonly publicUrl: string | null;
   /** true when the service itself speaks TLS */
   readonly isTls: boolean;
-  /** prefix of the API for pages, and that of the API which it leads to */
+  /** prefix of the API for pages, and of the API that serves it */
   readonly prefixes: { readonly page: string; readonly api: string };
   /** base of the addresses in Location headers of that API */
   readonly apiAddress: string;
 }
 
-/** Decides which requests of browsers may pass, and as whom: for the API behind the cookie, and for signing in and out. */
+/** Decides which requests of browsers may pass, and for which principal: to the API with a cookie, and to sign in and out. */
 export class SessionGate {
   readonly cookie: SessionCookie;
   readonly #options: SessionGateOptions;
@@ -54,7 +54,7 @@ export class SessionGate {
   }
 
   /**
-   * Lets a request to the API pass: its principal is that of the session. Returns the path of the route that answers.
+   * Admits a request to the API, and sets the principal of its session. Returns the path of the route that answers.
    * @throws ApiError `forbidden`, `unauthorized`, `not_found`
    */
   async admit(request: Request, state: RequestState): Promise<string> {
@@ -73,13 +73,13 @@ export class SessionGate {
     return path;
   }
 
-  /** @throws ApiError `forbidden` for a request that a page of somebody else may have caused */
+  /** @throws ApiError `forbidden` for a request that a page of another origin may have caused */
   requireOwnPage(request: Request): void {
     const { method, headers } = request;
     const isRead = method === "GET" || method === "HEAD";
     const site = headers.get("sec-fetch-site");
     const isSocket = headers.get("upgrade") !== null;
-    // A browser that knows no such headers sends the Origin with whatever is not a plain read.
+    // A browser without these headers sends the Origin with everything but a plain read.
     const isOwnSite = site === null || site === "same-origin" || (site === "none" && isRead && !isSocket);
     const origin = headers.get("origin");
     const isOrigin =
@@ -115,10 +115,10 @@ export class SessionGate {
       const session = await this.#options.sessions.find(proof);
       if (session !== null) return { session, proof };
     }
-    throw new ApiError("unauthorized", "nobody is signed in, or not any more");
+    throw new ApiError("unauthorized", "not signed in, or the session has ended");
   }
 
-  /** What may prove a session, of which there is one at most. @param key as in `signedIn` */
+  /** The possible proofs of the session; at most one is valid. @param key as in `signedIn` */
   proofsOf(request: Request, key: string | undefined = undefined): SessionProof[] {
     const pageKey = key ?? request.headers.get(PAGE_KEY_HEADER) ?? "";
     return this.cookie.allOf(request).map((secret) => ({ secret, pageKey }));
@@ -130,7 +130,7 @@ interface SignedIn {
   readonly proof: SessionProof;
 }
 
-/** What distinguishes an answer for a page: nothing of it can become a document of this origin, or be kept by a cache. */
+/** Headers of an answer for a page: it cannot become a document of this origin, and caches do not store it. */
 function finish(headers: Headers, location: { readonly from: string; readonly to: string }): void {
   for (const [name, value] of Object.entries(ANSWER_HEADERS)) headers.set(name, value);
   headers.delete("www-authenticate");
@@ -146,9 +146,9 @@ function finish(headers: Headers, location: { readonly from: string; readonly to
 }
 
 /**
- * The cookie of a session. A browser keeps it until it is closed; the session itself ends sooner when it is not used. All
- * ports of a host have one jar, so the name has the port: otherwise a person could use only one appliance of those that they
- * reach through forwarded ports.
+ * The cookie of a session. A browser keeps it until the browser is closed; an unused session ends sooner. All ports of a
+ * host share their cookies, so the name contains the port: otherwise a person could be signed in to only one of several
+ * appliances behind forwarded ports.
  */
 class SessionCookie {
   readonly isSecure: boolean;
@@ -162,7 +162,7 @@ class SessionCookie {
     this.#attributes = `Path=/; HttpOnly; SameSite=Strict${isSecure ? "; Secure" : ""}`;
   }
 
-  /** The values in a request; all but one were set by another service of this host. */
+  /** The values in a request; all but one are cookies of other services of this host. */
   allOf(request: Request): string[] {
     const start = `${this.#nameFor(request)}=`;
     const pairs = (request.headers.get("cookie") ?? "").split(";").map((pair) => pair.trim());

@@ -11,9 +11,9 @@ import type { SessionGate } from "./session-gate.ts";
 
 /** Longest request to sign in, in `bytes`: a token of 4 KiB, with room. */
 const SIGN_IN_BYTES_MAX = 8192;
-/** It must arrive within this time, in `milliseconds`, because there is room for few of them. */
+/** Longest time for the arrival of such a request, in `milliseconds`: there is room for few of them. */
 const SIGN_IN_MS_MAX = 10_000;
-/** Requests to sign in that may be on their way at a time. The networks of the clients share them; some are left for others. */
+/** Largest number of concurrent requests to sign in. One network cannot use all of them. */
 const SIGN_INS = { total: 1024, spare: 20 };
 
 export interface SignInOptions {
@@ -24,7 +24,7 @@ export interface SignInOptions {
   readonly log: Log;
 }
 
-/** Signs people in by their tokens. Anybody may try, so that everything about it is bounded. */
+/** Signs people in by their tokens. Callers are unknown, so every resource of it is bounded. */
 export class SignIn {
   readonly #options: SignInOptions;
   readonly #failures = new FailedSignIns();
@@ -42,15 +42,15 @@ export class SignIn {
     const address = this.#addressOf(request, server);
     const succeeded = this.#failures.begin(address);
     const token = await this.#readToken(request, address);
-    // Otherwise all that arrive together would write in one turn of the event loop.
+    // Otherwise all requests that arrive together would write in one turn of the event loop.
     await ownTurn();
     const session = await sessions.begin(token, gate.proofsOf(request)).catch((error: unknown) => {
-      if (error instanceof ApiError) log.info("a sign-in on the page failed", { address });
+      if (error instanceof ApiError) log.info("sign-in on the page failed", { address });
       throw error;
     });
     succeeded();
     const { accountId, tokenId } = session.principal;
-    log.info("somebody signed in on the page", { account: accountId, token_id: tokenId, address });
+    log.info("signed in on the page", { account: accountId, token_id: tokenId, address });
     return session;
   }
 
@@ -66,7 +66,7 @@ export class SignIn {
   }
 
   /**
-   * The address of the client. A reverse proxy on this host adds it to a header; whoever forges that can only try more often.
+   * The address of the client. A reverse proxy on this host adds it to a header; a forged one only allows more attempts.
    */
   #addressOf(request: Request, server: Server<unknown> | null): string {
     const peer = server?.requestIP(request)?.address ?? "";

@@ -66,7 +66,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
       "welcome\nto the [31mmachine\n",
     ]);
     const long = await mcp.call("read_file", { image, path: "/etc/long", offset: 11, length: 22 });
-    expect(long.text).toContain("bytes 11 to 33 of 1100000; offset 33 goes on");
+    expect(long.text).toContain("bytes 11 to 33 of 1100000; next offset 33");
     expect(long.items[1]?.text).toBe("0123456789\n0123456789\n");
     const uri = `coppice://images/${image}/files/etc/long`;
     expect(long.items[2]).toEqual({ type: "resource_link", uri, name: "long", size: 1_100_000 } as never);
@@ -224,7 +224,9 @@ describe.each(ERAS)("a client (%s)", (era) => {
     const network = ["a.example.org:443"];
     expect((await runner.call("run", { image, command: "true", network })).text).toContain("instances:network");
     const { text, operation } = await runner.call("run", { image, command: "true", disposable: true });
-    expect(text).toMatch(/^operation [0-9a-f-]{36} was accepted and goes on; the token does not allow operations:read/);
+    expect(text).toMatch(
+      /^operation [0-9a-f-]{36} was accepted and continues; the token does not allow operations:read/,
+    );
     expect(operation).toBeNull();
   });
 });

@@ -4,7 +4,7 @@ import type { ServerWebSocket } from "bun";
 import { Socket } from "../../../src/api/socket.ts";
 import { turns } from "../../support/waiting.ts";
 
-test("a socket is closed when its token is not valid any more", async () => {
+test("a socket is closed when its token is no longer valid", async () => {
   const started = spyOn(globalThis, "setInterval").mockReturnValue(undefined as never);
   using _restored = { [Symbol.dispose]: () => started.mockRestore() };
   const done: unknown[] = [];
@@ -21,8 +21,8 @@ test("a socket is closed when its token is not valid any more", async () => {
   expect([done, socket.isOpen]).toEqual([["ping"], true]);
   isValid = false;
   onInterval();
-  expect(await socket.closed).toEqual({ code: 1008, reason: "the token is not valid any more" });
-  expect(done).toEqual(["ping", "ping", [1008, "the token is not valid any more"]]);
+  expect(await socket.closed).toEqual({ code: 1008, reason: "the token is no longer valid" });
+  expect(done).toEqual(["ping", "ping", [1008, "the token is no longer valid"]]);
 });
 
 test("a long text message closes a socket before anything reads it", async () => {

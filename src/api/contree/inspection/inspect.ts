@@ -70,7 +70,7 @@ const ARCHIVE = {
 
 export function inspectRoutes(surface: ContreeSurface) {
   const { inspect } = surface.service;
-  // The clients know the surface by another address behind a proxy, so this one is relative to the path of the request.
+  // Behind a proxy, clients use another address for the surface, so this one is relative to the path of the request.
   const byTag = (request: Request, principal: Principal, tag: string, base: "" | "inspect/"): Response => {
     const { id } = inspect.byTag(principal, tag);
     return respond(empty(302, { location: `${base}${id}/` }), request);

@@ -34,7 +34,7 @@ export function listDirectoryRoutes({ service, access }: ContreeSurface) {
     );
 }
 
-/** Bits of `st_mode` that tell the type of an entry. */
+/** Bits of `st_mode` with the type of an entry. */
 const TYPE_BITS = {
   f: 0o100_000,
   d: 0o040_000,

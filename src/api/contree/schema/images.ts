@@ -26,7 +26,7 @@ export const Image = Type.Object({
   uuid: Uuid,
   tag: orNull(Type.String(), { description: "a tag of the image; null when it has none" }),
   created_at: Timestamp,
-  operation_uuid: orNull(Uuid, { description: "operation that made the image; null when it is not known any more" }),
+  operation_uuid: orNull(Uuid, { description: "operation that made the image; null when it has expired" }),
 });
 export type Image = Static<typeof Image>;
 

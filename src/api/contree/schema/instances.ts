@@ -5,7 +5,7 @@ import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX, oneOf } from "../../wire-fields.t
 import { orNull, Uuid } from "./common.ts";
 import { OptionalTag } from "./images.ts";
 
-/* Clients send null for most fields that they do not give. */
+/* Clients send null for most fields that they do not set. */
 
 const owner = (name: "uid" | "gid", description: string) =>
   Type.Optional(
@@ -34,7 +34,7 @@ export const StdinPayload = Type.Object({
   ),
 });
 
-/** Fields of all commands: the command of an instance, and those that run beside it. */
+/** Fields of all commands: the command of an instance, and additional processes. */
 const COMMAND_FIELDS = {
   command: Type.String({
     description: "executable, or a shell expression when shell is true; empty: a shell that reads standard input",
@@ -50,7 +50,7 @@ const COMMAND_FIELDS = {
   shell: optionalFlag("shell", "run the command by $SHELL -c, or /bin/sh -c, with the variables of the image"),
   env: Type.Optional(
     orNull(Type.Record(ANY_KEY, orNull(Type.String(), { error: "env must be an object of strings" })), {
-      description: `environment variables, at most ${ENV_COUNT_MAX}; null takes one of the image away`,
+      description: `environment variables, at most ${ENV_COUNT_MAX}; null removes one of the image`,
       error: "env must be an object of strings",
     }),
   ),
@@ -75,7 +75,7 @@ const COMMAND_FIELDS = {
   ),
 };
 
-/** A process beside the command of an instance. */
+/** An additional process of an instance. */
 export const ExecSpec = Type.Object(COMMAND_FIELDS);
 export type ExecSpec = Static<typeof ExecSpec>;
 
@@ -103,8 +103,8 @@ export const InstanceSpawn = Type.Object({
     error: "image must be an image UUID or tag:<name>",
   }),
   ...COMMAND_FIELDS,
-  preserve_env: optionalFlag("preserve_env", "the result keeps the variables"),
-  preserve_cwd: optionalFlag("preserve_cwd", "the result keeps the working directory"),
+  preserve_env: optionalFlag("preserve_env", "store the variables in the image of the result"),
+  preserve_cwd: optionalFlag("preserve_cwd", "store the working directory in the image of the result"),
   hostname: Type.Optional(
     orNull(Type.String({ pattern: `^$|${HOSTNAME_PATTERN}` }), {
       default: "linuxkit",

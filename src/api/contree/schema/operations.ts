@@ -7,7 +7,7 @@ const STATUSES = ["PENDING", "ASSIGNED", "EXECUTING", "SUCCESS", "FAILED", "CANC
 /** Kinds of operations of this dialect; operations of other kinds are in no list. */
 export const KINDS = ["instance", "image_import"] as const;
 
-/** A value in a query, or the member of a Python enumeration that some clients send for it, such as `OperationKind.INSTANCE`. */
+/** A value in a query, or the Python enumeration member that some clients send instead, such as `OperationKind.INSTANCE`. */
 const valueOrMember = (name: string, enumeration: string, values: readonly string[]) => {
   const any = values.join("|");
   return Type.String({
@@ -51,7 +51,7 @@ export const StreamObject = Type.Object({
   truncated: Type.Boolean({ description: "true when only the first part was kept" }),
 });
 
-/** What a process came to. */
+/** The result of a process. */
 export const ProcessResult = Type.Object({
   stdout: StreamObject,
   stderr: StreamObject,
@@ -117,7 +117,7 @@ export const SpawnedInstance = Type.Object({ uuid: Uuid, ...RequestFields });
 
 const InstanceMetadata = Type.Object({
   ...RequestFields,
-  result: orNull(ProcessResult, { description: "null until the end, unless the output so far was asked for" }),
+  result: orNull(ProcessResult, { description: "null until the end, unless the output so far is requested" }),
 });
 
 const ImportMetadata = Type.Object({

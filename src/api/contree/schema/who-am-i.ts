@@ -3,7 +3,7 @@ import { orNull, Uuid } from "./common.ts";
 
 const permission = (scopes: string) => Type.Boolean({ description: `the token allows ${scopes}` });
 
-/** What a token may do, and within which limits. */
+/** The permissions and limits of a token. */
 export const WhoAmI = Type.Object({
   token_uuid: Uuid,
   token_expiration: orNull(Type.Integer(), { description: "end of the token, in seconds since the epoch" }),

@@ -22,7 +22,7 @@ const BRANCHES = {
     responses: {
       200: {
         description:
-          "an object in each line, as it is read; with Accept: application/json an array of these objects. " +
+          "an object in each line, sent as it is read; with Accept: application/json an array of these objects. " +
           "The last one has the type `end`. Operations are left out if the token lacks operations:read",
         content: { "application/json": Type.Array(BranchRow), [NDJSON_TYPE]: Type.String() },
       },

@@ -8,7 +8,7 @@ const DELETION = {
   ...about({
     id: "previewImageDeletion",
     tag: "Images",
-    summary: "Read what the deletion of an image would give back, and what would stay",
+    summary: "Read which space the deletion of an image would free, and what would stay",
     responses: { 200: jsonSpec("what the deletion would do", ImageDeletion) },
     errors: ["not_found", "too_many_requests"],
   }),

@@ -14,7 +14,7 @@ const LOAD = {
   ...about({
     id: "load",
     tag: "Operator",
-    summary: "Read what runs and waits, by account, and the budget that it takes",
+    summary: "Read what runs and waits, by account, and its share of the budget",
     responses: { 200: jsonSpec("the load at this moment", Load) },
   }),
 };
@@ -24,7 +24,7 @@ const SPACE = {
   ...about({
     id: "space",
     tag: "Operator",
-    summary: "Read what takes space on the disk; the sums are at most some seconds old",
+    summary: "Read what uses space on the disk; the sums are at most some seconds old",
     responses: { 200: jsonSpec("the disk, and what is stored", Space) },
   }),
 };
@@ -33,7 +33,7 @@ const PREVIEW = {
   ...about({
     id: "previewCollection",
     tag: "Operator",
-    summary: "Read what a collection would give back",
+    summary: "Read what a collection would free",
     responses: { 200: jsonSpec("what would be removed", Collection) },
   }),
 };
@@ -71,7 +71,7 @@ export function applianceRoutes(surface: Surface) {
     .get(
       "/collection",
       async ({ request, server }) => {
-        // The sizes of many layers take long to read.
+        // Reading the sizes of many layers is slow.
         server?.timeout(request, 0);
         return collectionOf(await appliance.collection());
       },

@@ -27,7 +27,7 @@ const ISSUE = {
     id: "issueToken",
     tag: "Operator",
     summary: "Make a token for any account",
-    responses: { 201: jsonSpec("the token, which no other answer shows", IssuedToken) },
+    responses: { 201: jsonSpec("the token; no other answer contains it", IssuedToken) },
     errors: ["conflict"],
   }),
 };
@@ -36,7 +36,7 @@ const REVOKE = {
   ...about({
     id: "revokeToken",
     tag: "Operator",
-    summary: "Revoke a token at once; sessions of the page that were begun with it end, too",
+    summary: "Revoke a token at once; sessions of the page that use it end, too",
     responses: { 204: { description: "the token is revoked" } },
     errors: ["not_found"],
   }),

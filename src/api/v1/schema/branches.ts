@@ -10,15 +10,13 @@ const About = (description: string) =>
 export const BranchImage = Type.Object({
   type: Type.Literal("image"),
   ...Image.properties,
-  parent: Type.Optional(
-    Reference("the nearest image that exists of those from which it was made; absent when there is none"),
-  ),
+  parent: Type.Optional(Reference("its nearest ancestor that still exists; absent when there is none")),
   skipped: Type.Optional(
     Type.Integer({ minimum: 1, description: "number of deleted images between it and its parent, or above a root" }),
   ),
-  size_bytes: Type.Integer({ description: "disk space that the image added to the one it was made from, in bytes" }),
+  size_bytes: Type.Integer({ description: "disk space that the image added to its parent, in bytes" }),
   kind: OperationKindSchema,
-  operation: Reference("the operation that made it, whose retention may be over"),
+  operation: Reference("the operation that made it, which may have expired"),
   about: About("the command that ran, or the reference that was imported"),
   exit_code: Type.Optional(Type.Integer()),
   timed_out: Type.Optional(
@@ -28,7 +26,7 @@ export const BranchImage = Type.Object({
 });
 export type BranchImage = Static<typeof BranchImage>;
 
-/** An operation beside the branches that it makes grow. */
+/** An operation that will add an image to the branches. */
 export const BranchOperation = Type.Object({
   type: Type.Literal("operation"),
   uuid: Uuid,
@@ -49,13 +47,13 @@ export const BranchesEnd = Type.Object({
   older: Type.Boolean({ description: "true: there are older images than those of the answer" }),
 });
 
-/** A row of the branches; `type` tells which. */
+/** A row of the branches, tagged by `type`. */
 export const BranchRow = Type.Union([BranchOperation, BranchImage, BranchesEnd], {
   discriminator: { propertyName: "type" },
 });
 export type BranchRow = Static<typeof BranchRow>;
 
-/** What the deletion of an image would give back. */
+/** The effects of deleting an image. */
 export const ImageDeletion = Type.Object({
   uuid: Reference("the image"),
   size_bytes: Type.Integer({
@@ -63,7 +61,7 @@ export const ImageDeletion = Type.Object({
   }),
   layers: Type.Integer({ description: "number of layers that would be removed" }),
   children: Type.Integer({ description: "number of images that were made directly from it; they stay" }),
-  tags: Type.Array(Type.String(), { description: "tags that would go" }),
+  tags: Type.Array(Type.String(), { description: "tags that would be removed" }),
   in_use: Type.Boolean({
     description: "true: an instance that waits or runs uses it, so that it cannot be deleted now",
   }),

@@ -51,7 +51,7 @@ const TruncatedData = data("truncated: a stream was longer than its limit; once,
   bytes_dropped: count("bytes that are not in the log"),
 });
 
-const SizeCapData = data("size_cap: the log is full; further output of processes beside the command is not stored", {
+const SizeCapData = data("size_cap: the log is full; further output of additional processes is not stored", {
   limit_bytes: count("largest size of a log"),
   file_size: count("size of this log"),
 });
@@ -144,7 +144,7 @@ export const EVENT_SCHEMAS = {
   TruncatedEvent,
 } as const;
 
-/** An event of an operation's log; `type` tells which. */
+/** An event of an operation's log, tagged by `type`. */
 export const OperationEvent = Type.Union(
   [
     InitEvent,

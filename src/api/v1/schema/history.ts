@@ -19,7 +19,7 @@ export type ImageDetails = Static<typeof ImageDetails>;
 export const ImageStep = Type.Object({
   ...ImageDetails.properties,
   deleted: Type.Boolean({ description: "true: the image is deleted, but an image that was made from it is not" }),
-  operation: Reference("the operation that made it, whose retention may be over"),
+  operation: Reference("the operation that made it, which may have expired"),
   kind: OperationKindSchema,
   source: Type.Optional(Type.String({ description: "reference that was imported" })),
   command: Type.Optional(
@@ -37,7 +37,7 @@ export type ImageStep = Static<typeof ImageStep>;
 
 const Size = (description: string) => Type.Optional(Type.Integer({ description }));
 
-/** What one of two images says of an entry besides its type and size. */
+/** Further fields of an entry in one of two images. */
 function sideFields<Prefix extends "" | "previous_">(prefix: Prefix, where: string) {
   const fields = {
     mode: Type.Optional(Type.String({ pattern: "^[0-7]{4}$", description: `permission bits in octal ${where}` })),
@@ -71,7 +71,7 @@ export type DiffItem = Static<typeof DiffItem>;
 
 export const ImageDiff = Type.Object({
   uuid: Reference("the image"),
-  against: Type.Optional(Reference("the image with which it is compared; absent: with an empty one")),
+  against: Type.Optional(Reference("the image that it is compared with; absent: an empty image")),
   items: Type.Array(DiffItem),
   next: Type.Optional(Type.String({ description: "cursor of the next page; absent on the last one" })),
 });

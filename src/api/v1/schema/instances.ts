@@ -67,7 +67,7 @@ export const Resources = Type.Object({
 });
 export type Resources = Static<typeof Resources>;
 
-/** Fields of all commands: the command of an instance, and those that run beside it. */
+/** Fields of all commands: the command of an instance, and additional processes. */
 export const COMMAND_FIELDS = {
   command: Type.String({
     minLength: 1,

@@ -36,21 +36,22 @@ export const NetworkRequest = Type.Object({
   allow: Type.Optional(
     Type.Array(NetworkRule, {
       maxItems: NETWORK_RULES_COUNT_MAX,
-      description: "rules, each of which the setting network.allow must cover; ports are 80 and 443 if there are none",
+      description: "rules, each of which the setting network.allow must cover; the default ports are 80 and 443",
       error: `must be an array of at most ${NETWORK_RULES_COUNT_MAX} rules`,
     }),
   ),
   tls: Type.Optional(
     oneOf(NETWORK_TLS, {
       default: "sni",
-      description: "sni: port 443 takes only TLS that asks for the name that was connected to; any: it takes all",
+      description:
+        "sni: port 443 accepts only TLS with the name of the connection in its SNI; any: it accepts everything",
       error: "must be sni or any",
     }),
   ),
   record: Type.Optional(
     Type.Boolean({
       default: false,
-      description: "allow what the operator allows, and give the rules that would have been enough",
+      description: "allow what the operator allows, and return the rules that would have been enough",
       error: "must be a boolean",
     }),
   ),
@@ -79,7 +80,7 @@ export const NetworkEntry = Type.Object({
   port: NetworkPort,
   verdict: NetworkVerdict,
   connections: count("connections that were tried; without a port, questions for the name"),
-  bytes_sent: count("bytes that the sandbox sent and the destination can have got"),
+  bytes_sent: count("bytes that the sandbox sent and the destination may have received"),
   bytes_received: count("bytes that the sandbox received"),
   first_at: Timestamp,
   last_at: Timestamp,
@@ -88,18 +89,18 @@ export const NetworkEntry = Type.Object({
   }),
 });
 
-/** What an instance did with its network. */
+/** Audit of the network of an instance. */
 export const NetworkAudit = Type.Object(
   {
     entries: Type.Array(NetworkEntry, { description: "one for each host, port and verdict" }),
-    truncated: Type.Boolean({ description: "true: there was more than the entries tell" }),
+    truncated: Type.Boolean({ description: "true: some connections are missing from the entries" }),
     policy: Type.Optional(
       Type.Array(Type.Object({ host: Type.String(), ports: NetworkPorts }), {
         description: "of a recorded run: rules that allow what was connected to, for the allow of other requests",
       }),
     ),
   },
-  { description: "what the instance did with its network; absent when it had none" },
+  { description: "audit of the network of the instance; absent when it had no network" },
 );
 export type NetworkAudit = Static<typeof NetworkAudit>;
 

@@ -7,7 +7,7 @@ import { NetworkField } from "./network.ts";
 const { env: _env, stdin: _stdin, ...KEPT_FIELDS } = SpawnRequest.properties;
 const seconds = Type.Integer({ minimum: 1, description: "in seconds" });
 
-/** What an instance was asked to do, with the field names of a request for one, so that it can be asked for again. */
+/** The request of an instance, with the field names of `POST /instances`, so that it can be sent again. */
 export const InstanceOperationRequest = Type.Object({
   kind: Type.Literal("instance"),
   ...KEPT_FIELDS,
@@ -21,12 +21,12 @@ export const InstanceOperationRequest = Type.Object({
   files: Type.Record(Type.String(), InstanceFile, { description: "input files, by absolute path" }),
   network: NetworkField,
   truncated: Type.Optional(
-    Type.Boolean({ description: "true: texts and lists have only their beginnings, because the request is long" }),
+    Type.Boolean({ description: "true: the request is long, so only the beginnings of texts and lists are stored" }),
   ),
 });
 export type InstanceOperationRequest = Static<typeof InstanceOperationRequest>;
 
-/** What an import was asked to do. */
+/** The request of an import. */
 export const ImportOperationRequest = Type.Object({
   kind: Type.Literal("image_import"),
   registry: Type.Optional(Type.String({ description: "registry image reference" })),
@@ -36,7 +36,7 @@ export const ImportOperationRequest = Type.Object({
 });
 export type ImportOperationRequest = Static<typeof ImportOperationRequest>;
 
-/** What a checkpoint was asked to do. */
+/** The request of a checkpoint. */
 export const CheckpointOperationRequest = Type.Object({
   kind: Type.Literal("checkpoint"),
   instance: Reference("the instance whose files it copies"),
@@ -45,7 +45,7 @@ export const CheckpointOperationRequest = Type.Object({
 });
 export type CheckpointOperationRequest = Static<typeof CheckpointOperationRequest>;
 
-/** What an operation was asked to do. */
+/** The request of an operation. */
 export const OperationRequest = Type.Union(
   [InstanceOperationRequest, ImportOperationRequest, CheckpointOperationRequest],
   {

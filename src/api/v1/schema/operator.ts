@@ -98,7 +98,7 @@ export type Load = Static<typeof Load>;
 export const Space = Type.Object({
   disk: Type.Object({
     total_bytes: Bytes("size of the data directory's file system"),
-    free_bytes: Bytes("what is free there"),
+    free_bytes: Bytes("free space there"),
     reserve_bytes: Bytes("free space below which no new work is accepted"),
     files: Type.Optional(
       Type.Object(
@@ -113,7 +113,7 @@ export const Space = Type.Object({
     layer_bytes: Bytes("what they have allocated"),
     merged_layers: Count("layers that stand in for long chains of others"),
     merged_layer_bytes: Bytes("what they have allocated"),
-    files: Count("contents of uploaded files"),
+    files: Count("stored contents of uploaded files"),
     file_bytes: Bytes("what they have allocated"),
   }),
   accounts: Type.Array(
@@ -159,7 +159,7 @@ export type Collection = Static<typeof Collection>;
 export const Finding = Type.Object({
   name: Type.String({ description: "what was checked" }),
   state: oneOf(["ok", "note", "problem"], {
-    description: "note: it works, with a restriction that one should know; problem: it does not work",
+    description: "note: it works, with a restriction; problem: it does not work",
   }),
   summary: Type.String({ description: "what the check found" }),
   meaning: Type.String({ description: "what it is for, or what its absence means" }),

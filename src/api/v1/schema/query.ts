@@ -76,7 +76,7 @@ export const OperationsQuery = Type.Object({
   kind: Type.Optional(OperationKindSchema),
   since: Type.Optional(Since),
   until: Type.Optional(Until),
-  about: Type.Optional(flag("about", "true: each operation also has a line of what it was asked to do, and its image")),
+  about: Type.Optional(flag("about", "true: each operation also has a line about its request, and its image")),
 });
 export type OperationsQuery = Static<typeof OperationsQuery>;
 
@@ -219,7 +219,8 @@ export const GrepQuery = Type.Object({
     Type.Integer({
       minimum: 1,
       maximum: GREP_FILE_MATCHES_COUNT_MAX,
-      description: "number of matching lines of each file; further ones are left out, and `truncated` does not tell",
+      description:
+        "number of matching lines of each file; further ones are left out, which `truncated` does not report",
       error: `max_count must be an integer from 1 to ${GREP_FILE_MATCHES_COUNT_MAX}`,
     }),
   ),
@@ -243,7 +244,7 @@ export const PageQuery = Type.Object({ limit: Type.Optional(Limit), offset: Type
 export const ChildrenQuery = Type.Object({
   limit: Type.Optional(Limit),
   offset: Type.Optional(Offset),
-  recursive: Type.Optional(flag("recursive", "true: also images that were made from it by several runs")),
+  recursive: Type.Optional(flag("recursive", "true: also the descendants of these images")),
 });
 
 export const DiffQuery = Type.Object({
