@@ -4,7 +4,7 @@ import { type ClientConfig, loadClientConfig } from "../config/client.ts";
 import type { Environment } from "../config/config.ts";
 import { CliError, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_RUN, EXIT_USAGE } from "./command.ts";
 
-/** Options that every command of the client takes. */
+/** Options of every command that is a client. */
 export const CLIENT_OPTIONS = {
   url: { type: "string", value: "URL", doc: "address of the appliance (default: COPPICE_URL)" },
 } as const;
@@ -28,7 +28,7 @@ export function openClient(environment: Environment, urlFlag: string | undefined
 }
 
 async function fetchBy({ ca }: ClientConfig, target: URL, init: RequestInit): Promise<Response> {
-  // Who asks for an encoding wants the body in it.
+  // A caller that requests an encoding gets the body in it.
   const decompress = !new Headers(init.headers).has("accept-encoding");
   try {
     return await fetch(target, { ...init, decompress, ...(ca === null ? {} : { tls: { ca } }) });
@@ -54,11 +54,11 @@ export function openMcp(environment: Environment, urlFlag: string | undefined) {
     });
     if (response.status !== 401) return response;
     await response.body?.cancel();
-    throw new UnreachableError(`the appliance at ${config.url} does not take the token${tokenHint(config)}`);
+    throw new UnreachableError(`the appliance at ${config.url} does not accept the token${tokenHint(config)}`);
   };
 }
 
-/** True when nothing listened, so that the message was not taken. */
+/** True when nothing listened, so that the message was not received. */
 export function isNotListening(error: unknown): boolean {
   if (!(error instanceof UnreachableError)) return false;
   const { code } = ((error.cause as Error | undefined)?.cause ?? {}) as NodeJS.ErrnoException;
@@ -73,7 +73,7 @@ export function exitCodeOf(error: unknown): number | null {
   if (error instanceof UnreachableError || error instanceof AnswerError) return EXIT_FAILED;
   if (error instanceof OperationError) return error.operation.status === "CANCELLED" ? EXIT_INTERRUPTED : EXIT_FAILED;
   if (!(error instanceof ResponseError)) return null;
-  // The appliance can never do such a request: the command line is wrong.
+  // The appliance can never serve such a request: the command line is wrong.
   return error.code === "validation_error" || error.code === "invalid_path" ? EXIT_USAGE : EXIT_FAILED;
 }
 
@@ -91,7 +91,7 @@ const UNKNOWN_AUTHORITY = new Set([
   "SELF_SIGNED_CERT_IN_CHAIN",
 ]);
 
-/** Bun's texts advise about the network and its own interface; here a daemon is usually just not running. */
+/** Replaces Bun's texts, which are about networks and its interface: usually the daemon is just not running. */
 function reason(error: Error, { protocol }: URL): string {
   const { code } = error as NodeJS.ErrnoException;
   if (REFUSED.has(code ?? "")) return "connection refused; is coppice serve running?";

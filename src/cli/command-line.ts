@@ -16,7 +16,7 @@ const GROUPS: Readonly<Record<string, string>> = {
 
 /** Runs one command line, given without the program's name, and returns the exit code. Never throws. */
 export async function runCommandLine(argv: readonly string[], io: Io, environment: Environment): Promise<number> {
-  // The appliance starts without the other commands: to load them takes a tenth of its start.
+  // The appliance does not load the other commands, which would take a tenth of its start.
   const commands = argv[0] === serveCommand.name ? [serveCommand] : (await import("./commands.ts")).COMMANDS;
   const command = commands.find(({ name }) => argv.slice(0, name.split(" ").length).join(" ") === name);
   try {
@@ -105,7 +105,7 @@ function report(thrown: unknown, name: string | undefined, io: Io): number {
     if (message !== "") io.stderr(`${program}: ${message}\n`);
     return exitCode;
   }
-  // SchemaTooNewError is known by its name, so that commands of the client need not load the database.
+  // SchemaTooNewError is matched by its name, so that commands of the client need not load the database.
   if (error instanceof DataAccessError || (error instanceof Error && error.name === "SchemaTooNewError")) {
     io.stderr(`${program}: ${error.message}\n`);
     return EXIT_FAILED;

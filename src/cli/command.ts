@@ -72,7 +72,7 @@ export interface CommandSpec<S extends OptionSpecs> {
   readonly options: S;
   /** allowed values of the only argument, for completion */
   readonly choices?: readonly string[];
-  /** true: the first word that is no option begins a command with options of its own */
+  /** true: the first word that is not an option begins a command with its own options */
   readonly takesCommand?: boolean;
   /** Returns the exit code. */
   run(invocation: Invocation<S>): Promise<number>;

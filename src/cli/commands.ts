@@ -10,10 +10,10 @@ import { inspectCommands } from "./inspect.ts";
 import { installCommands } from "./install/command.ts";
 import { mcpCommand } from "./mcp/command.ts";
 import { operationCommands } from "./operation/operation.ts";
-import { besideCommands } from "./running/beside.ts";
 import { checkpointCommand } from "./running/checkpoint.ts";
 import { forwardCommand } from "./running/forward.ts";
 import { logsCommand } from "./running/logs.ts";
+import { processCommands } from "./running/processes.ts";
 import { runCommand } from "./running/run.ts";
 import { shellCommand } from "./running/shell.ts";
 import { searchCommands } from "./search.ts";
@@ -35,7 +35,7 @@ export const COMMANDS: readonly Command[] = [
   ...historyCommands,
   runCommand,
   shellCommand,
-  ...besideCommands,
+  ...processCommands,
   logsCommand,
   checkpointCommand,
   forwardCommand,

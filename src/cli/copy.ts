@@ -8,7 +8,7 @@ import { CliError } from "./command.ts";
 
 /** Files that are downloaded at the same time. */
 const PARALLEL_COUNT = 8;
-/** Bits of a mode that a copy keeps: not those that give a program the rights of its owner. */
+/** Bits of a mode that a copy keeps, without setuid and setgid. */
 const MODE_KEPT = 0o777;
 
 export interface CopyOptions {
@@ -58,7 +58,7 @@ interface Directory {
   readonly from: Buffer;
   readonly to: Buffer;
   readonly mode: number;
-  /** its entries, if they are known already */
+  /** its entries, if they were listed already */
   readonly items?: readonly ListingItem[];
 }
 
@@ -71,7 +71,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
   for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
     const { from, to } = next;
     options.signal.throwIfAborted();
-    // With this mode no other user can put a link in the way; the final mode is set when the directory is complete.
+    // With this mode no other user can plant a link; the final mode is set when the directory is complete.
     await mkdir(to, { mode: 0o700 });
     directories.push(next);
     const files: FileCopy[] = [];
@@ -97,7 +97,7 @@ interface FileCopy {
   readonly modifiedAt: string;
 }
 
-/** The first failure aborts the other files. After the return no file is being written, so the tree can be removed. */
+/** The first failure aborts the other files. No write is pending after the return, so the tree can be removed. */
 async function copyFiles(options: CopyOptions, files: FileCopy[]): Promise<void> {
   const failed = new AbortController();
   const signal = AbortSignal.any([options.signal, failed.signal]);
@@ -128,7 +128,7 @@ function nameOf({ name, name_base64: base64 }: ListingItem): Buffer {
   return bytes;
 }
 
-/** A name or target of a listing, which has base64 beside the text if the bytes are not UTF-8. */
+/** A name or target of a listing, which also has base64 if the bytes are not UTF-8. */
 function bytesOf(text: string, base64: string | undefined): Buffer {
   return base64 === undefined ? Buffer.from(text) : Buffer.from(base64, "base64");
 }

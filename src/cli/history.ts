@@ -49,7 +49,7 @@ export const historyCommands: readonly Command[] = [
     summary: "draw the tree of images made from an image",
     synopsis: "IMAGE [OPTIONS]",
     description:
-      `${DESCRIPTION} Each line is an image: its own size, its tag, and the command that made it.\n` +
+      `${DESCRIPTION} Each line is an image: its size, its tag, and the command that made it.\n` +
       `Below ${NESTING_MAX} levels a chain continues in one column.`,
     examples: ["coppice image tree tag:busybox"],
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
@@ -83,7 +83,7 @@ export const historyCommands: readonly Command[] = [
           await answerOf(client.v1.images({ uuid: encodeURIComponent(id) }).delete());
           deleted.push(id);
         } catch (error) {
-          // The other images are deleted all the same.
+          // The other images are deleted nevertheless.
           if (!(error instanceof ResponseError)) throw error;
           failures.push(error);
           io.stderr(`coppice image rm: ${reference}: ${error.message}\n`);
@@ -152,7 +152,7 @@ export function drawTree(steps: readonly ImageStep[], columns: number | null = n
     lines.push(`${own}${step.uuid}  ${shownSize(step.size_bytes)}  ${nameOf(step)}${makingOf(step)}`);
     const childSteps = children.get(step.uuid) ?? [];
     const [only] = childSteps;
-    // A last child directly below a last child is its only child: the chain can go on in the same column.
+    // A last child directly below a last child is its only child: the chain can continue in the same column.
     if (only !== undefined && childSteps.length === 1 && depth >= NESTING_MAX && own.endsWith(LAST)) {
       pending.push({ ...next, step: only });
       continue;

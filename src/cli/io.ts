@@ -7,9 +7,9 @@ import { terminalModes, windowSize } from "../system/terminal.ts";
 export interface Io {
   /** Resolves when the bytes are written; rejects with code EPIPE if the reader closed the stream. */
   stdout(data: Uint8Array | string): Promise<void>;
-  /** Writes to standard error what coppice has to say. */
+  /** Writes messages of coppice to standard error. */
   stderr(data: Uint8Array | string): void;
-  /** As `stdout`, to standard error: for what comes faster than it may be written. */
+  /** As `stdout`, to standard error: for output that may arrive faster than it can be written. */
   stderrBytes(data: Uint8Array): Promise<void>;
   /** Standard input to its end, or until `signal` fires. */
   stdin(signal?: AbortSignal): AsyncIterable<Uint8Array>;
@@ -20,34 +20,34 @@ export interface Io {
   /** decoration that standard output and standard error may have */
   readonly stdoutLooks: Looks;
   readonly stderrLooks: Looks;
-  /** characters of a line of standard output; null: it is no terminal */
+  /** characters of a line of standard output; null: it is not a terminal */
   readonly columns: number | null;
-  /** of standard input; null: it is no terminal */
+  /** of standard input; null: it is not a terminal */
   readonly terminal: Terminal | null;
   /** Calls `handler` for each of these signals until disposed; they then do nothing else. */
   onSignal<S extends HandledSignal>(signals: readonly S[], handler: (signal: S) => void): Disposable;
 }
 
 export type HandledSignal = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGQUIT" | "SIGUSR1" | "SIGUSR2" | "SIGWINCH";
-/** What ends a command from outside: Ctrl-C, or another program. */
+/** Signals that end a command: Ctrl-C, or another program. */
 export const INTERRUPTS = ["SIGINT", "SIGTERM"] as const;
 
 /** The terminal that a person types at. */
 export interface Terminal {
   /** Its size now. */
   size(): { readonly rows: number; readonly cols: number };
-  /** Gives every key as it is pressed, and shows no key by itself, until disposed; also after the end of the process. */
+  /** Delivers every key at once, without echo, until disposed; the end of this process restores the terminal, too. */
   raw(): Disposable;
 }
 
 /** Decoration that a stream can show. */
 export interface Looks {
   readonly colors: boolean;
-  /** the last line can be drawn anew */
+  /** the last line can be redrawn */
   readonly redraws: boolean;
 }
 
-/** Of a terminal that does not tell its size. */
+/** Size of a terminal that does not report it. */
 const SIZE_DEFAULT = { rows: 24, cols: 80 } as const;
 const STDIN_FD = 0;
 
@@ -59,7 +59,7 @@ export function looksOf(isTerminal: boolean, environment: Environment): Looks {
 
 export function processIo(environment: Environment): Io {
   // The callback of each write reports the error; without a listener the event would end the process. An error of
-  // standard error cannot be reported, and an appliance goes on without the reader of its log.
+  // standard error cannot be reported, and an appliance continues without the reader of its log.
   process.stdout.on("error", () => undefined);
   process.stderr.on("error", () => undefined);
   return {
@@ -77,7 +77,7 @@ export function processIo(environment: Environment): Io {
     },
     terminal: isatty(STDIN_FD) ? { size: () => windowSize(STDIN_FD) ?? SIZE_DEFAULT, raw: rawMode } : null,
     onSignal(signals, handler) {
-      // The runtime gives the name of the signal, which is one of `signals`.
+      // The runtime passes the name of the signal, which is one of `signals`.
       const listener = handler as (signal: NodeJS.Signals) => void;
       for (const signal of signals) process.on(signal, listener);
       return {
@@ -129,7 +129,7 @@ function rawMode(): Disposable {
   // A shell that stopped this process has given the terminal its own modes.
   const again = () => modes.raw();
   process.on("SIGCONT", again);
-  // Also when something throws that nobody catches.
+  // Also after an uncaught exception.
   process.on("exit", modes.restore);
   return {
     [Symbol.dispose]() {

@@ -12,10 +12,10 @@ const NAMED_COUNT_MAX = 5;
 
 export const networkCommand = command({
   name: "op network",
-  summary: "show what an instance did with its network",
+  summary: "show the network connections of an instance",
   synopsis: "ID [--policy] [--json]",
   description:
-    "Lists the hosts that an ended instance reached or tried to reach, and what became of it. --policy prints the\n" +
+    "Lists the hosts that an ended instance connected to or tried to, with the outcomes. --policy prints the\n" +
     "rules that a recorded run (coppice run --network record) needed, as a file for --network @FILE.",
   examples: [
     "coppice op network ID --policy > policy.json",
@@ -36,17 +36,17 @@ export const networkCommand = command({
     if (audit === null) throw new CliError(withoutAudit(operation));
     if (policy) await io.stdout(policyText(audit, id));
     else await io.stdout(json ? `${JSON.stringify(audit, null, 2)}\n` : entriesTable(audit, io));
-    if (audit.truncated) io.stderr("there was more than the appliance kept\n");
+    if (audit.truncated) io.stderr("the appliance did not store all entries\n");
     return 0;
   },
 });
 
-/** What an ended instance did with its network; null when it had none. */
+/** The network audit of an ended instance; null when it had no network. */
 export function auditOf({ network, result }: Operation): NetworkAudit | null {
   return network ?? (result !== undefined && "exit_code" in result ? (result.network ?? null) : null);
 }
 
-/** The hosts that an instance was refused, or did not reach, in a few words; empty for none. */
+/** The refused and unreachable hosts of an instance, in a few words; empty for none. */
 export function refusalsOf({ entries }: NetworkAudit): string {
   const refused = entries.filter(({ verdict }) => verdict !== "allowed");
   const named = refused.slice(0, NAMED_COUNT_MAX).map((entry) => `${hostOf(entry)} (${entry.verdict})`);
@@ -54,7 +54,7 @@ export function refusalsOf({ entries }: NetworkAudit): string {
   return printable([...named, ...(rest === 0 ? [] : [`${rest} more`])].join(", "));
 }
 
-/** Says what an ended run was refused, and what it recorded. */
+/** Prints which hosts an ended run did not reach, and how many rules it recorded. */
 export function tellNetwork(operation: Operation, io: Io): void {
   const audit = auditOf(operation);
   if (audit === null) return;

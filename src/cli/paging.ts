@@ -5,8 +5,12 @@ import type { Io } from "./io.ts";
 
 /** Options of commands that list objects, newest first. */
 export const PAGING_OPTIONS = {
-  since: { type: "string", value: "TIME", doc: "made at or after this time: ISO 8601, or an age such as 15m, 2h, 3d" },
-  until: { type: "string", value: "TIME", doc: "made at or before this time" },
+  since: {
+    type: "string",
+    value: "TIME",
+    doc: "created at or after this time: ISO 8601, or an age such as 15m, 2h, 3d",
+  },
+  until: { type: "string", value: "TIME", doc: "created at or before this time" },
   limit: { type: "string", value: "COUNT", doc: `at most this many (default: ${LIMIT_DEFAULT})` },
   all: { type: "boolean", doc: "list everything" },
 } as const;
@@ -30,7 +34,7 @@ export interface ListingRequest<Item> {
   readonly read: (page: Page) => Promise<readonly Item[]>;
   readonly options: PagingValues;
   readonly io: Io;
-  /** the part of an item that no other item shares */
+  /** the unique key of an item */
   readonly keyOf: (item: Item) => string;
 }
 
@@ -49,7 +53,7 @@ export async function listed<Item extends { readonly created_at: string }>(
     const page = await read({ ...given({ since: options.since, until }), limit, ...(offset > 0 ? { offset } : {}) });
     for (const item of page) items.set(keyOf(item), item);
     offset += page.length;
-    // Without this bound, objects that are made meanwhile would shift the pages.
+    // Without this bound, new objects would shift the pages.
     until = [...items.values()][0]?.created_at ?? until;
     if (page.length < limit) break;
   }

@@ -23,7 +23,7 @@ export const searchCommands: readonly Command[] = [
     description:
       "IMAGE is a UUID or tag:NAME; PATTERN is a regular expression in RE2 syntax; each PATH is\n" +
       "absolute, / by default. With -e, there is no PATTERN: coppice grep IMAGE -e PATTERN [PATH...].\n" +
-      "Binary files are skipped. The exit code is 1 when nothing is found.",
+      "Binary files are skipped. The exit code is 1 when no line matches.",
     examples: [
       "coppice grep tag:work '(?i)error' /var/log --glob '*.log'",
       "coppice grep tag:work -e Error -e Warning -C 2 /srv /opt -g '!node_modules'",
@@ -63,7 +63,7 @@ export const searchCommands: readonly Command[] = [
         pattern: patterns,
         limit: integerOption("limit", options.limit, 1) ?? LIMIT_MAX,
         ...given({
-          // The appliance takes paths as bytes; Eden writes text as those of its UTF-8.
+          // The appliance reads paths as bytes; Eden writes text as UTF-8.
           path: rest.length > 0 ? rest : undefined,
           glob: options.glob,
           max_count: integerOption("max-count", options["max-count"], 1),

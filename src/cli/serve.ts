@@ -24,9 +24,9 @@ export const serveCommand = command({
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);
     const config = configOf(options, environment);
-    if (process.getuid?.() !== 0) throw new CliError("this takes root: no jail for VMs can be made without");
+    if (process.getuid?.() !== 0) throw new CliError("this needs root, to make a jail for each VM");
     declareProduction();
-    // Machines run under users of their own and have to read their disks; the data directory keeps other users out.
+    // Machines run as separate users and must read their disks; the data directory keeps other users out.
     process.umask(SERVICE_UMASK_FLAGS);
     return await serve(config, logOf(config, io), { io, environment });
   },
@@ -38,7 +38,7 @@ function logOf(config: Config, io: Io): Log {
   return createLog({ level: config.log.level, format, color: colors, write: (line) => io.stderr(line) });
 }
 
-/** Tells the operator of a new appliance how a first client gets in, and what it can do then. */
+/** Logs the first steps with a new appliance for its operator. */
 function sayFirstSteps({ dataDir }: Config, log: Log, page: string): void {
   const place = dataDir === shownDefault("data_dir") ? "" : ` --data-dir ${dataDir}`;
   log.info("this appliance is new: make a token, sign in to the page, import an image", {
@@ -57,7 +57,7 @@ async function serve(
     socket: environment["NOTIFY_SOCKET"],
     watchdogUs: environment["WATCHDOG_USEC"],
     watchdogPid: environment["WATCHDOG_PID"],
-    onError: (error) => log.warn("the service manager was not told", { error }),
+    onError: (error) => log.warn("the service manager was not notified", { error }),
   });
   const stopping = Promise.withResolvers<void>();
   const leaving = Promise.withResolvers<"forced" | "late">();

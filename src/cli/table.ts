@@ -21,13 +21,13 @@ export function table(
   return `${all.map((row) => (columns === null ? line(row) : cut(line(row), columns))).join("\n")}\n`;
 }
 
-/** Takes from the widest columns until all fit. The first column stays whole: it names what other commands are given. */
+/** Narrows the widest columns until all fit. The first column stays whole: it has the ids for other commands. */
 function fittingWidths([first = 0, ...natural]: readonly number[], columns: number): number[] {
   const room = columns - first - GAP.length * natural.length;
   let cap = Math.max(0, ...natural);
   const sum = (most: number): number => natural.reduce((all, width) => all + Math.min(width, most), 0);
   while (cap > 1 && sum(cap) > room) cap -= 1;
-  // What the last step took too much from all of them goes to the first ones of them.
+  // The last step narrows all of them equally; the first ones get back the surplus.
   let spare = Math.max(0, room - sum(cap));
   const widths = natural.map((width) => {
     const more = width > cap && spare > 0 ? 1 : 0;
@@ -37,7 +37,7 @@ function fittingWidths([first = 0, ...natural]: readonly number[], columns: numb
   return [first, ...widths];
 }
 
-/** Cells of a terminal that a text without control characters takes. */
+/** Width of a text without control characters, in cells of a terminal. */
 const widthOf = (text: string): number => Bun.stringWidth(text);
 
 /** The text in at most `columns` cells of a terminal; an ellipsis stands for what is missing. */

@@ -19,7 +19,7 @@ import { table } from "./table.ts";
 
 const TTL_DEFAULT = "30d";
 
-/** Description of commands that work on the data directory, beside a running appliance or without one. */
+/** Description of commands that work on the data directory, with or without a running appliance. */
 const HERE = "Works on the data directory of this machine, whether the appliance runs or not.";
 
 export const tokenCommands: readonly Command[] = [
@@ -34,13 +34,13 @@ export const tokenCommands: readonly Command[] = [
       "export COPPICE_TOKEN=$(coppice token create --account ci --scope instances:spawn --scope operations:read)",
     ],
     options: {
-      account: { type: "string", value: "NAME", doc: "account of the token; it owns all objects that the token makes" },
+      account: { type: "string", value: "NAME", doc: "account of the token; it owns all objects made with the token" },
       scope: {
         type: "string",
         multiple: true,
         value: "SCOPE",
         choices: SCOPES,
-        doc: "permission, * for all but operator (default: *)",
+        doc: "permission; * for all except operator (default: *)",
       },
       ttl: { type: "string", value: "DURATION", doc: `validity, such as 12h or 90d (default: ${TTL_DEFAULT})` },
       save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },
@@ -112,7 +112,7 @@ export const tokenCommands: readonly Command[] = [
     name: "token rotate",
     summary: "change the key that signs tokens",
     synopsis: "[OPTIONS]",
-    description: `${HERE}\nTokens signed by older keys stay good for the grace period.`,
+    description: `${HERE}\nTokens signed by older keys stay valid for the grace period.`,
     options: {
       grace: {
         type: "string",
@@ -130,7 +130,7 @@ export const tokenCommands: readonly Command[] = [
       const id = await store.tokens.rotateKey(store.operator, graceMs);
       const end = isoTime(Date.now() + graceMs);
       if (json) await io.stdout(`${JSON.stringify({ key: id, older_tokens_end_at: end })}\n`);
-      io.stderr(`new tokens are signed by key ${id}; older ones are good until ${end}\n`);
+      io.stderr(`new tokens are signed by key ${id}; older ones are valid until ${end}\n`);
       return 0;
     },
   }),
@@ -138,11 +138,11 @@ export const tokenCommands: readonly Command[] = [
 
 interface Store extends Disposable {
   readonly tokens: TokenUseCases;
-  /** who does it */
+  /** the operator who acts */
   readonly operator: Principal;
 }
 
-/** Revokes a token. False when there is none, or when it was revoked before. */
+/** Revokes a token. Returns false for an unknown or already revoked token. */
 function revoked({ tokens, operator }: Store, id: string): boolean {
   try {
     return tokens.revoke(operator, id);

@@ -78,13 +78,13 @@ export const QUEUED = "waiting for its turn";
 
 export interface EndOptions {
   readonly signal: AbortSignal;
-  /** gets the status after each look at an operation that has not ended; null: nobody looks at it */
+  /** gets the status after each poll of an operation that has not ended; null: not needed */
   readonly onStatus: ((status: OperationStatus) => void) | null;
 }
 
 /**
  * Waits until an operation has ended, also over a restart of the appliance; null when `signal` fired before.
- * @throws UnreachableError that says how to come back to it, when the appliance stays away; ResponseError
+ * @throws UnreachableError with the command that returns to it, when the appliance stays unreachable; ResponseError
  */
 export async function endOf(client: Client, id: string, { signal, onStatus }: EndOptions): Promise<Operation | null> {
   try {
@@ -113,7 +113,7 @@ export async function interruptible<T>(io: Io, work: (signal: AbortSignal) => Pr
 
 interface Progress extends Disposable {
   note(state: string): void;
-  /** Takes the line away for good: something else is written now. */
+  /** Removes the line for good, before other output. */
   hide(): void;
 }
 

@@ -1,9 +1,9 @@
 import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { checkpointPart, execPart } from "../../src/cli/bench/beside.ts";
 import { followersPart } from "../../src/cli/bench/chatty.ts";
 import { Ledger } from "../../src/cli/bench/ledger.ts";
 import type { Finding } from "../../src/cli/bench/row.ts";
+import { checkpointPart, execPart } from "../../src/cli/bench/running.ts";
 import { chainPart } from "../../src/cli/bench/spawns.ts";
 import { deadline, pause } from "../support/waiting.ts";
 import { captureRows } from "./capture.ts";

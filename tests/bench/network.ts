@@ -1,8 +1,8 @@
 import { join } from "node:path";
-import { exec } from "../../src/cli/bench/beside.ts";
 import { figureOf, interleaved, timed } from "../../src/cli/bench/measure.ts";
 import { remarkOf } from "../../src/cli/bench/report.ts";
 import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
+import { exec } from "../../src/cli/bench/running.ts";
 import { nameServer } from "../support/network/site/name-server.ts";
 import { PEER_PORTS, Peers } from "../support/network/site/site-peers.ts";
 import { zeros } from "../support/network/site/web.ts";

@@ -86,7 +86,7 @@ describe("on Debian with control groups of version 2 only", () => {
     // A setting that the previous build may not support.
     await vm.output("printf '[vm]\\nprobe_timeout = \"15m\"\\n' >>/etc/coppice/config.toml");
     const { code, stderr } = await vm.run("/media/payload/coppice install --start");
-    expect([code, stderr]).toEqual([0, expect.stringContaining("is there and stays as it is")]);
+    expect([code, stderr]).toEqual([0, expect.stringContaining("exists and stays unchanged")]);
     expect(await isActive()).toBe(true);
     expect(await vm.property("StatusText")).toBe(`listening on ${URL}`);
     expect(await revision()).not.toBe(previous.revision);

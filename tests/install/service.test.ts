@@ -115,7 +115,7 @@ describe("the service", () => {
     const before = await mainPid();
     const { stderr, code } = await system.run(INSTALLED_FROM, "install", "--start");
     expect(code).toBe(0);
-    expect(stderr).toContain("is there and stays as it is");
+    expect(stderr).toContain("exists and stays unchanged");
     expect(await mainPid()).not.toBe(before);
     await ready();
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");

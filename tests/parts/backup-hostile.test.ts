@@ -158,12 +158,12 @@ describe("a restore refuses an archive with", () => {
 
   test("an absolute name", async () => {
     const outcome = await restored(({ files }) => ({ first: [{ path: `${files}/planted`, content: "x" }] }));
-    await expectRefused(outcome, /no backup of an appliance/);
+    await expectRefused(outcome, /not a backup of an appliance/);
   });
 
   test("a rollback journal, in which SQLite would follow names", async () => {
     const outcome = await restored(() => ({ last: [{ path: "coppice.db-journal", content: "x" }] }));
-    await expectRefused(outcome, /no backup of an appliance: it has "coppice.db-journal"/);
+    await expectRefused(outcome, /not a backup of an appliance: it has "coppice.db-journal"/);
   });
 
   test.each(["operations", "layers"])("an id of %s that is the path of a file of the host", async (table) => {

@@ -279,7 +279,7 @@ describe("a restore", () => {
     await mkdir(at("other"));
     await writeFile(at("other/file"), "x");
     await Bun.$`tar -cf ${at("other.tar")} -C ${at("other")} file`.quiet();
-    expect(await throwing(restore(at("other.tar"), at("data")))).toThrow("no backup of an appliance");
+    expect(await throwing(restore(at("other.tar"), at("data")))).toThrow("not a backup of an appliance");
   });
 
   test("of one whose layer was changed puts nothing in place", async () => {
@@ -287,7 +287,7 @@ describe("a restore", () => {
     const [name = ""] = (await readdir(at("x/layers"))).filter((entry) => entry.endsWith(".disk"));
     await truncate(join(at("x/layers"), name), 10);
     await Bun.$`tar -cf ${at("bad.tar")} -C ${at("x")} .`.quiet();
-    expect(await throwing(restore(at("bad.tar"), at("data")))).toThrow("not whole: the disk of layer");
+    expect(await throwing(restore(at("bad.tar"), at("data")))).toThrow("incomplete: the disk of layer");
     expect(await readdir(dataLayout(at("data")).layers)).toEqual([]);
   });
 });

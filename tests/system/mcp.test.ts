@@ -247,7 +247,11 @@ describe("the bridge", () => {
       box.appliance.token = token;
     });
     expect(found).toEqual([
-      { jsonrpc: "2.0", id: 1, error: { code: -32_000, message: expect.stringContaining("does not take the token") } },
+      {
+        jsonrpc: "2.0",
+        id: 1,
+        error: { code: -32_000, message: expect.stringContaining("does not accept the token") },
+      },
     ]);
   });
 });

@@ -27,13 +27,13 @@ import { VERSION } from "../../version.ts";
 const FORMAT_VERSION = 3;
 /** The appliance may remove a file that the snapshot names before the backup links it; a newer snapshot then works. */
 const ATTEMPTS_COUNT_MAX = 5;
-/** The archive takes as long as it takes; the bound of a day ends a tar that hangs. */
+/** Time limit of tar, in `milliseconds`: long enough for any archive, it only ends a tar that hangs. */
 const ARCHIVE_MS_MAX = 86_400_000;
 const DATABASE_NAME = "coppice.db";
 const MANIFEST_NAME = "manifest.json";
-/** Entries of a backup, in the order in which a restore puts them in place: the database makes the rest valid. */
+/** Entries of a backup, in the order in which a restore moves them: the database, which makes the rest valid, is last. */
 const PARTS = ["keys", "blobs", "events", "layers", DATABASE_NAME] as const;
-/** What SQLite keeps beside an open database, which archives that were packed by hand may have. */
+/** SQLite's files next to an open database, which archives that were packed by hand may contain. */
 const DATABASE_COMPANIONS = [`${DATABASE_NAME}-wal`, `${DATABASE_NAME}-shm`];
 
 /** A backup cannot be made or restored; the message is for a person. */
@@ -60,8 +60,8 @@ interface Manifest {
 
 /**
  * Writes one tar archive with the database, the keys, and all files that the database names, as they were at one
- * moment. The appliance may run meanwhile, also one of an older version, whose schema the archive keeps. Links keep the
- * files until the archive is written. Merged layers are left out: they are a cache.
+ * moment. The appliance may run meanwhile, also one of an older version, whose schema the archive keeps. Hard links hold
+ * the files until the archive is written. Merged layers are left out: they are a cache.
  * @throws BackupError; DataAccessError; SchemaTooNewError; the reason of `signal`, after which nothing is left
  */
 export async function backUp(dataDirectory: string, archive: string, signal?: AbortSignal): Promise<BackupSummary> {
@@ -94,17 +94,17 @@ export async function backUp(dataDirectory: string, archive: string, signal?: Ab
 
 export interface RestoreOptions {
   /**
-   * Ends every token that the backup's keys signed. The backup does not know of tokens that were revoked after it was
-   * made: otherwise they are good again.
+   * Ends every token that the backup's keys signed. The backup lacks revocations after its creation: without this, those
+   * tokens are valid again.
    */
   readonly rotateKeys?: boolean;
   readonly signal?: AbortSignal;
 }
 
 /**
- * Makes a data directory from a backup; the directory must be new or have no database. The archive may come from anybody:
- * it is refused when it has links, devices or other members than a backup. The whole backup is checked before the first file is put in place, and
- * the database comes last.
+ * Makes a data directory from a backup; the directory must be new or have no database. The archive is not trusted: it is
+ * refused when it has links, devices or other members than a backup. The whole backup is checked before the first file is
+ * moved into place, and the database is the last one.
  * @throws BackupError; SchemaTooNewError; the reason of `signal`, after which there is no database
  */
 export async function restore(
@@ -151,7 +151,7 @@ async function stage(layout: DataLayout, directory: string, signal?: AbortSignal
     await mkdir(path, { mode: 0o700 });
     try {
       const contents = await hold(layout, path, signal);
-      // What SQLite puts beside its file can vanish meanwhile.
+      // SQLite's files next to the database can vanish meanwhile.
       for (const part of PARTS) await rename(join(path, part), join(directory, part));
       return contents;
     } catch (error) {
@@ -194,19 +194,20 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
 }
 
 /**
- * Refuses an unpacked archive that has other members than a backup, or anything but directories and files of one name. A
- * link would have files of the host read, moved or served in place of the backup's, and SQLite follows the names in a
- * rollback journal. So nothing below `directory`, where only this process may write, is opened before this.
+ * Refuses an unpacked archive that has other members than a backup, or anything but directories and files with one name.
+ * Through a link, files of the host would be read, moved or served in place of the backup's, and SQLite follows the names in
+ * a rollback journal. So nothing below `directory`, where only this process may write, is opened before this.
  * @throws BackupError
  */
 async function requireBackupForm(directory: string, signal?: AbortSignal): Promise<void> {
   const names: readonly string[] = [MANIFEST_NAME, ...PARTS, ...DATABASE_COMPANIONS];
   const other = (await readdir(directory)).find((name) => !names.includes(name));
-  if (other !== undefined) throw new BackupError(`this is no backup of an appliance: it has ${JSON.stringify(other)}`);
+  if (other !== undefined)
+    throw new BackupError(`this is not a backup of an appliance: it has ${JSON.stringify(other)}`);
   for (const name of names) await requirePlainFiles(directory, name, signal);
 }
 
-/** @param path below the directory; nothing may be there, either */
+/** @param path below the directory; may be absent */
 async function requirePlainFiles(directory: string, path: string, signal?: AbortSignal): Promise<void> {
   signal?.throwIfAborted();
   const status = await lstat(join(directory, path)).catch((error: NodeJS.ErrnoException) => {
@@ -225,7 +226,7 @@ async function requirePlainFiles(directory: string, path: string, signal?: Abort
 
 async function readManifest(directory: string): Promise<Manifest> {
   const file = Bun.file(join(directory, MANIFEST_NAME));
-  if (!(await file.exists())) throw new BackupError("this is no backup of an appliance");
+  if (!(await file.exists())) throw new BackupError("this is not a backup of an appliance");
   const manifest = (await file.json()) as Manifest;
   if (manifest.format !== FORMAT_VERSION) {
     throw new BackupError(`the backup has format ${manifest.format}; this program reads ${FORMAT_VERSION}`);
@@ -233,11 +234,11 @@ async function readManifest(directory: string): Promise<Manifest> {
   return manifest;
 }
 
-/** Checks that every file that the database names is there and whole. @throws BackupError if one is not */
+/** Checks that every file that the database names exists and is complete. @throws BackupError if one is not */
 async function check(directory: string, signal?: AbortSignal): Promise<void> {
   const staged = dataLayout(directory);
   for (const part of PARTS) {
-    if (!existsSync(join(directory, part))) throw new BackupError(`the backup is not whole: ${part} is missing`);
+    if (!existsSync(join(directory, part))) throw new BackupError(`the backup is incomplete: ${part} is missing`);
   }
   using db = openDatabase(staged.database);
   const problem = checkDatabase(db);
@@ -250,8 +251,8 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
   for (const { id, diskBytes } of contents.layers) {
     signal?.throwIfAborted();
     const disk = await lstat(layerPath(staged, id)).catch(() => null);
-    if (disk?.size !== diskBytes) throw new BackupError(`the backup is not whole: the disk of layer ${id}`);
-    const damaged = `the backup is not whole: the index of layer ${id}`;
+    if (disk?.size !== diskBytes) throw new BackupError(`the backup is incomplete: the disk of layer ${id}`);
+    const damaged = `the backup is incomplete: the index of layer ${id}`;
     try {
       if (!(await isIndexIntact(indexPath(staged, id), signal))) throw new BackupError(damaged);
     } catch (error) {
@@ -269,7 +270,7 @@ async function check(directory: string, signal?: AbortSignal): Promise<void> {
       }
     }
     if (hash.digest("hex") !== sha256)
-      throw new BackupError(`the backup is not whole: the file with SHA-256 ${sha256}`);
+      throw new BackupError(`the backup is incomplete: the file with SHA-256 ${sha256}`);
   }
 }
 
@@ -290,9 +291,9 @@ async function moveInto(from: string, to: string): Promise<void> {
   await syncPath(to);
 }
 
-/** Makes an empty file that only its owner can read, also while it is written: the archive has the keys that sign tokens. */
+/** Makes an empty file that only its owner can ever read: the archive has the keys that sign tokens. */
 async function createPrivate(path: string): Promise<void> {
-  // Whoever has opened a file that is there already could read what is written to it.
+  // A process that has an existing file open could read what is written to it.
   await rm(path, { force: true });
   const file = await open(path, "wx", 0o600);
   await file.close();

@@ -10,7 +10,7 @@ export const backupCommands: readonly Command[] = [
     synopsis: "-o FILE [OPTIONS]",
     description:
       "A tar archive with the database, keys, layers, files and events of one moment. Works while the\n" +
-      "appliance runs. The archive holds the keys that sign tokens: keep it where nobody else reads it.",
+      "appliance runs. The archive contains the keys that sign tokens: store it where no other user can read it.",
     examples: ["coppice backup --output /mnt/nas/coppice-$(date +%F).tar"],
     options: {
       output: {
@@ -42,7 +42,7 @@ export const backupCommands: readonly Command[] = [
     description:
       "The data directory must be new, or have no database. Everything is checked first. Operations that ran when the\n" +
       "backup was made are FAILED after it; operations that waited run. Tokens that were revoked after the backup\n" +
-      "are good again, unless --rotate-keys ends all tokens.",
+      "are valid again, unless --rotate-keys ends all tokens.",
     examples: [
       "systemctl stop coppice && coppice restore coppice.tar && systemctl start coppice",
       "coppice restore coppice.tar --rotate-keys",
@@ -63,7 +63,7 @@ export const backupCommands: readonly Command[] = [
       io.stderr(
         rotateKeys
           ? "all tokens of the backup have ended; coppice token create makes new ones\n"
-          : "tokens that were revoked after the backup was made are good again; to end all tokens that it knows:\n" +
+          : "tokens that were revoked after the backup was made are valid again; to end all tokens of the backup:\n" +
               "  coppice token rotate --grace 0\n",
       );
       return 0;
@@ -71,11 +71,11 @@ export const backupCommands: readonly Command[] = [
   }),
 ];
 
-/** Runs `work` until it ends or the user interrupts it; what a user can mend becomes a message. */
+/** Runs `work` until it ends or the user interrupts it. Failures that a user can mend become messages. */
 async function known<T>(io: Io, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const { BackupError } = await import("./archive.ts");
   const interrupted = new AbortController();
-  // SIGHUP comes from a terminal that is closed: nothing may be left behind then, either.
+  // A closed terminal sends SIGHUP: then, too, no file may be left behind.
   using _interrupts = io.onSignal([...INTERRUPTS, "SIGHUP"], (signal) =>
     interrupted.abort(new CliError(`ended by ${signal}`)),
   );

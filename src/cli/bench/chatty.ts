@@ -9,7 +9,7 @@ import { watched } from "./transfers.ts";
 const OUTPUT_BYTES = 9_984_000;
 const CROWD_COUNT = 200;
 const INSTANCE_SECONDS = 600;
-/** Waits for a line, so that everybody follows before it writes. */
+/** Waits for a line, so that all followers are connected before it writes. */
 const CHATTER = `
 read -r go
 text="a line of sixty-four characters, as the tests of a program print
@@ -19,8 +19,8 @@ count=0
 while [ $count -lt ${OUTPUT_BYTES / 4160} ]; do printf %s "$text"; count=$((count + 1)); done`;
 
 /**
- * A run that writes much, with as many followers as an operation may have, against the same with one.
- * @param history what the daemon has been through before, for the row of its memory
+ * A run that writes much, with as many followers as an operation may have, against the same run with one follower.
+ * @param history earlier work of the daemon, for the row of its memory
  */
 export async function* followersPart(
   target: BenchTarget,

@@ -12,19 +12,19 @@ import {
 } from "../command.ts";
 import type { Io } from "../io.ts";
 import { interruptible, showProgress } from "../wait.ts";
-import { checkpointPart, execPart } from "./beside.ts";
 import { followersPart } from "./chatty.ts";
 import { Ledger } from "./ledger.ts";
 import { linesPart } from "./lines.ts";
 import { looksPart, ratesPart } from "./requests.ts";
 import type { Finding } from "./row.ts";
+import { checkpointPart, execPart } from "./running.ts";
 import { chainPart, idlePart, spawnPart } from "./spawns.ts";
 import { BenchTarget, type TargetOptions } from "./target.ts";
 import { largePart, uploadPart } from "./transfers.ts";
 
 type Part = (target: BenchTarget) => AsyncGenerator<Finding>;
 
-/** In this order: what wants an appliance that has rested comes first. */
+/** In this order: the parts that need a rested appliance are first. */
 const PARTS: Readonly<Record<string, Part>> = {
   idle: (target) => idlePart(target),
   spawn: spawnPart,
@@ -44,12 +44,12 @@ export const benchCommand: Command = command({
   summary: "measure a running appliance from outside",
   synopsis: "--image IMAGE [OPTIONS]",
   description:
-    "Measures what an appliance costs on its machine: spawns, running instances, looks into images,\n" +
-    "transfers, chains of images, and the memory of the daemon. Figures that can be compared with others\n" +
-    "of the same appliance have a bar, and the exit code is 1 when one misses it. Times without a\n" +
-    "comparison depend on the machine, so they have none. Run this on the appliance's machine, while\n" +
-    "other clients rest. The image needs /bin/sh, cat, dd and sleep. Images that this command makes are\n" +
-    "deleted again; operations stay listed, and one uploaded file of 256 MiB, always the same, stays.\n" +
+    "Measures an appliance on its machine: spawns, running instances, reads of images, transfers,\n" +
+    "chains of images, and the memory of the daemon. Figures that can be compared with others of the\n" +
+    "same appliance have a bar, and the exit code is 1 when one misses it. Other times depend on the\n" +
+    "machine and have no bar. Run this on the appliance's machine, while other clients are idle. The\n" +
+    "image needs /bin/sh, cat, dd and sleep. Images that this command makes are deleted; operations\n" +
+    "stay listed, and one uploaded file of 256 MiB, always the same, stays.\n" +
     `Parts: ${Object.keys(PARTS).join(", ")}.`,
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
@@ -85,7 +85,7 @@ function partsOf(only: string | undefined): [string, Part][] {
   });
 }
 
-/** A part that fails does not keep the others back. */
+/** Runs the parts; one that fails does not stop the others. */
 async function measure(io: Io, parts: readonly [string, Part][], options: TargetOptions): Promise<Ledger> {
   const ledger = new Ledger(() => undefined);
   using progress = showProgress(io, "measuring");

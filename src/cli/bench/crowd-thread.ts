@@ -4,7 +4,7 @@ import type { CrowdReply } from "./worker.ts";
 /** In the executable all of the source is in one place, and entry points lie below it as they do in the source. */
 const WORKER = new URL(Bun.isStandaloneExecutable ? "./cli/bench/worker.js" : "./worker.ts", import.meta.url);
 
-/** Followers of an operation's events that all read what comes. Disposal ends them. */
+/** Followers that read the events of an operation. Disposal disconnects them. */
 export interface FollowerCrowd extends Disposable {
   /** Bytes that each of them received; resolves when all have seen the end of the operation. @throws Error */
   readonly receivedBytes: Promise<readonly number[]>;

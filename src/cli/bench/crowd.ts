@@ -25,7 +25,7 @@ export async function followTogether({ target, count }: Crowd, onReady: () => vo
   return await Promise.all(followers.map(({ receivedBytes }) => receivedBytes));
 }
 
-/** Counts what comes. It looks at the beginning, and then at the end of it only: the last event is a short one. */
+/** Counts received bytes. It parses only the beginning and the end: the last event is short. */
 class CountingFollower {
   readonly #started = Promise.withResolvers<void>();
   readonly #complete = Promise.withResolvers<number>();

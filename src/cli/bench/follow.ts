@@ -2,7 +2,7 @@ import type { LoadTarget } from "./load.ts";
 
 const OK = "HTTP/1.1 200";
 
-/** A follower of events, by a client that costs next to nothing. Disposal disconnects it. */
+/** A follower of events with a very cheap client. Disposal disconnects it. */
 export interface Follower extends Disposable {
   /** resolves when the server has closed the connection */
   readonly closed: Promise<void>;
@@ -10,7 +10,7 @@ export interface Follower extends Disposable {
 
 /**
  * Follows the event stream of a plain HTTP server. Resolves when the stream has begun.
- * @param onBytes gets the bytes of the connection as they come, valid during the call, the framing of HTTP between them
+ * @param onBytes gets the bytes of the connection on arrival, with the framing of HTTP; they are valid during the call
  * @throws Error when the answer is not 200
  */
 export async function follow({ url, headers }: LoadTarget, onBytes: (bytes: Buffer) => void): Promise<Follower> {

@@ -2,7 +2,7 @@ import { loadavg } from "node:os";
 import { benchText, findingText } from "./report.ts";
 import type { Finding, Remark, Row } from "./row.ts";
 
-/** What a benchmark found. */
+/** Results of a benchmark. */
 export interface Findings {
   readonly rows: readonly Row[];
   readonly remarks: readonly Remark[];
@@ -14,7 +14,7 @@ export interface Findings {
   readonly parts: Readonly<Record<string, string>>;
 }
 
-/** Collects the findings of all parts: a part that fails does not lose those of the others. */
+/** Collects the findings of all parts, also when some parts fail. */
 export class Ledger {
   readonly #say: (line: string) => void;
   readonly #findings = {

@@ -8,14 +8,14 @@ import type { BenchTarget } from "./target.ts";
 const STDIN = 0;
 const STDOUT = 1;
 const PROTOCOL = "v5.channel.k8s.io";
-/** Between two lines: each is to find everybody asleep. */
+/** Pause between two lines, so that each one arrives at idle processes. */
 export const PAUSE_MS = 5;
 const INSTANCE_SECONDS = 1800;
 
 export const LINE_NAME = "line of a process to a follower of its events";
 export const LINE_ENDS = { from: "written in the guest", to: "read by a client on the host" } as const;
 
-/** How long a line takes from the guest to a follower. */
+/** Latency of a line from the guest to a follower. */
 export async function* linesPart(target: BenchTarget): AsyncGenerator<Finding> {
   if (!target.client.target("").url.startsWith("http://")) {
     return void (yield missing(LINE_NAME, "a follower is measured over plain HTTP only"));
@@ -27,9 +27,9 @@ export async function* linesPart(target: BenchTarget): AsyncGenerator<Finding> {
 }
 
 /**
- * Lines that a process of a guest sends back. The clocks of host and guest differ by more than a line takes, so it is sent
- * there and comes back by the same way, an attachment that the process waits for, which takes twice as long as the one way.
- * The follower gets the line as well, a little before the attachment or after.
+ * Lines that a process of a guest sends back. The clocks of host and guest differ by more than the latency of a line. So the
+ * round trip through an attachment is measured, which takes twice as long as one way. The follower gets the line, too, a
+ * little before or after the attachment.
  */
 export class Lines implements AsyncDisposable {
   readonly #target: BenchTarget;
@@ -73,7 +73,7 @@ export class Lines implements AsyncDisposable {
   }
 }
 
-/** A line like no other, for its number. */
+/** The unique line of a number. */
 export function lineOf(count: number): string {
   return `line ${String(count).padStart(8, "0")}\n`;
 }

@@ -1,6 +1,6 @@
 import type { Socket } from "bun";
 
-/** A GET, or a HEAD, that is sent again and again over connections that stay open, by a client that costs next to nothing. */
+/** A GET or HEAD that is sent repeatedly over open connections, by a very cheap client. */
 export interface LoadTarget {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
@@ -43,7 +43,7 @@ export class Connection {
     return connection;
   }
 
-  /** Sends the request, and resolves with the status when all of the answer has come. @throws Error when the server closes */
+  /** Sends the request, and resolves with the status when the whole answer has arrived. @throws Error when the server closes */
   get(): Promise<number> {
     return new Promise((resolve, reject) => {
       this.#answered = resolve;
@@ -68,7 +68,7 @@ export class Connection {
     this.#answered?.(Number(head.slice(9, 12)));
   }
 
-  /** Where the body ends that begins at `start`; null while that is not known. */
+  /** End of the body that begins at `start`; null while it is unknown. */
   #bodyEnd(head: string, start: number): number | null {
     if (!this.#hasBody) return start;
     if (!CHUNKED.test(head)) return start + Number(LENGTH.exec(head)?.[1] ?? 0);
@@ -87,7 +87,7 @@ export function check(status: number): void {
   if (status !== 200) throw new Error(`the answer was ${status}`);
 }
 
-/** Answers per second, with `count` connections that each ask as soon as they were answered. */
+/** Answers per second, with `count` connections that send a request as soon as they have an answer. */
 export async function rateOf(target: LoadTarget, count: number, durationMs: number): Promise<number> {
   const open = await connections(target, count);
   const startedAt = performance.now();
@@ -105,7 +105,7 @@ export async function rateOf(target: LoadTarget, count: number, durationMs: numb
   return answers / seconds;
 }
 
-/** Answers of so many spans of time, one after the other. */
+/** Latencies in consecutive spans of time. */
 export async function spansAt(
   target: LoadTarget,
   perSecond: number,
@@ -116,7 +116,7 @@ export async function spansAt(
   return latencies;
 }
 
-/** How long each answer took that was asked for at a steady rate, in `milliseconds` from when it was due. */
+/** Latencies of requests at a steady rate, in `milliseconds` from the time when each was due. */
 async function latenciesAt(target: LoadTarget, perSecond: number, durationMs: number): Promise<number[]> {
   const idle = await connections(target, 32);
   const values: number[] = [];

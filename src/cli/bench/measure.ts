@@ -8,7 +8,7 @@ export interface Figure {
   readonly unit: string;
 }
 
-/** Of sorted values, between neighbours where it falls there. */
+/** A quantile of sorted values, interpolated between neighbours. */
 export function quantile(values: readonly number[], share: number): number {
   const sorted = [...values].sort((a, b) => a - b);
   const place = (sorted.length - 1) * share;
@@ -39,7 +39,7 @@ export async function timed(work: () => Promise<unknown>): Promise<number> {
   return performance.now() - startedAt;
 }
 
-/** Measures each in turn, `count` times round, so that what else the machine does hits all alike. */
+/** Measures each in turn, in `count` rounds, so that other load of the machine affects all equally. */
 export async function interleaved<Name extends string>(
   count: number,
   subjects: Readonly<Record<Name, () => Promise<number>>>,

@@ -21,7 +21,7 @@ export const OPERATION_RATE = {
   unit: "/s",
 } as const;
 
-/** Looking into an image without a machine, and at what there is. */
+/** Reads of an image without a machine, and of a listing. */
 export async function* looksPart(target: BenchTarget): AsyncGenerator<Finding> {
   const { client, image } = target;
   const { signal } = target.options;
@@ -37,7 +37,7 @@ export async function* looksPart(target: BenchTarget): AsyncGenerator<Finding> {
   yield remarkOf("list the newest 100 operations", figureOf(values.operations, "ms"), ends);
 }
 
-/** GET of an operation: how many, and how late while machines compute. */
+/** GET of an operation: the rate, and the latency while machines compute. */
 export async function* ratesPart(target: BenchTarget): AsyncGenerator<Finding> {
   const { name, from, to, unit } = OPERATION_RATE;
   if (!isPlain(target)) return void (yield missing(name, "the load is made over plain HTTP only"));
@@ -69,7 +69,7 @@ export async function answerRate(load: LoadTarget, durationMs: number): Promise<
   return await rateOf(load, CONNECTIONS_COUNT, durationMs);
 }
 
-/** The same of the appliance, with the time of a processor that an answer takes. */
+/** The same for the appliance, with the CPU time of an answer. */
 export function operationRate(target: BenchTarget, load: LoadTarget) {
   const cpuUs: number[] = [];
   const durationMs = rateMs(target);
@@ -82,9 +82,9 @@ export function operationRate(target: BenchTarget, load: LoadTarget) {
       if (before !== null && after !== null) cpuUs.push((after - before) / answers);
       return perSecond;
     },
-    /** The time of a processor does not depend on what else the machine does. */
+    /** CPU time hardly depends on other load of the machine. */
     get note(): string {
-      return cpuUs.length === 0 ? "" : `an answer takes ${median(cpuUs).toFixed(1)} us of a processor`;
+      return cpuUs.length === 0 ? "" : `an answer takes ${median(cpuUs).toFixed(1)} us of CPU time`;
     },
   };
 }
@@ -94,12 +94,12 @@ export async function warmUp(load: LoadTarget): Promise<void> {
   await answerRate(load, WARM_UP_MS);
 }
 
-/** For so long one rate is measured, in `milliseconds`. */
+/** Duration of the measurement of one rate, in `milliseconds`. */
 export function rateMs({ options }: BenchTarget): number {
   return options.quick ? 1000 : 3000;
 }
 
-/** How late the answers are while machines compute, against an appliance without work. */
+/** Latency of answers while machines compute, against an idle appliance. */
 export async function besideMachines(target: BenchTarget, load: LoadTarget): Promise<Row> {
   const spans = target.options.quick ? { count: 5, durationMs: 2000 } : { count: 7, durationMs: 3000 };
   await target.poolFull();

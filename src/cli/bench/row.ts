@@ -7,9 +7,9 @@ export interface Row {
   readonly from: string;
   readonly to: string;
   readonly figure: Figure;
-  /** what it is compared with, measured in the same run; null: the bar is absolute */
+  /** the compared figure, measured in the same run; null: the bar is absolute */
   readonly against: { readonly name: string; readonly figure: Figure } | null;
-  /** what is held to the bar: of two figures, or the figure itself */
+  /** the value that the bar bounds: the ratio of two figures, or the figure itself */
   readonly value: number;
   readonly bar: { readonly compare: "<=" | ">="; readonly limit: number };
   readonly holds: boolean;
@@ -28,7 +28,7 @@ export interface RowOptions {
   readonly note?: string;
 }
 
-/** A line of the table: the ratio of the medians, or the median itself, held to its bar. */
+/** A line of the table: the ratio of the medians, or the median itself, with its bar. */
 export function rowOf(options: RowOptions): Row {
   const { name, from, to, values, unit, against, atMost, atLeast, note } = options;
   if ((atMost === undefined) === (atLeast === undefined)) throw new Error(`${name}: one bar is needed`);

@@ -12,7 +12,7 @@ export const ENDS = { from: "POST /v1/instances, sent", to: "GET /v1/operations/
 
 const IDLE_ENDS = { from: "pool full", to: "seconds later, as /metrics has it" };
 
-/** The daemon that has nothing to do. @param history what it has been through before */
+/** The idle daemon. @param history its earlier work */
 export async function* idlePart(target: BenchTarget, history = "as the appliance was before"): AsyncGenerator<Finding> {
   await target.poolFull();
   const name = "idle daemon";
@@ -27,14 +27,14 @@ export async function* idlePart(target: BenchTarget, history = "as the appliance
   yield* connectingPart(target);
 }
 
-/** The process that connects to the outside. It ends some minutes after the last connection, and then there is no row. */
+/** The process that connects to the outside. It ends some minutes after the last connection; then the row is missing. */
 export async function* connectingPart(target: BenchTarget): AsyncGenerator<Finding> {
   const mib = await target.gateMib();
-  const name = "process that connects to the outside, beside the idle daemon";
+  const name = "process that connects to the outside, with the idle daemon";
   if (mib !== null) yield rowOf({ ...IDLE_ENDS, name, values: [mib], unit: "MiB RSS", atMost: 40 });
 }
 
-/** A warm spawn that leaves no image, and one that does; each gives its `milliseconds`. */
+/** A warm disposable spawn, and a captured one; each returns `milliseconds`. */
 export function spawnSubjects(target: BenchTarget) {
   return {
     disposable: () => target.spawn(target.image, "true", { disposable: true }),
@@ -47,7 +47,7 @@ export const SPAWN_NAMES = {
   kept: "warm spawn that changes a file, captured",
 } as const;
 
-/** How long a warm spawn takes here. */
+/** Duration of warm spawns. */
 export async function* spawnPart(target: BenchTarget): AsyncGenerator<Finding> {
   await target.run(target.image, "true", { disposable: true });
   const before = await target.client.metrics();
@@ -65,7 +65,7 @@ export function* stepsOf(before: string, after: string): Generator<Finding> {
   if (phases !== "") yield { name: "steps of these spawns, mean ms", text: phases };
 }
 
-/** The same change on an image, and on one that is much larger. */
+/** The same change on an image, and on a much larger one. */
 export async function captureRow(
   target: BenchTarget,
   { name, large, small }: { readonly name: string; readonly large: string; readonly small: NamedImage },

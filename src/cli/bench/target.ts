@@ -18,14 +18,14 @@ export interface TargetOptions {
   readonly client: Client;
   readonly image: string;
   readonly quick: boolean;
-  /** how often each is measured, where the user said so */
+  /** number of measurements, if the user set it */
   readonly rounds: number | undefined;
-  /** for so long a spawn is put off until the pool is full, in `milliseconds`; default 30,000 */
+  /** longest wait of a spawn for a full pool, in `milliseconds`; default 30,000 */
   readonly poolMsMax?: number;
   readonly signal: AbortSignal;
 }
 
-/** The appliance that is measured. Disposal takes back what was made in it. */
+/** The measured appliance. Disposal removes the images and instances of the benchmark. */
 export class BenchTarget implements AsyncDisposable {
   readonly options: TargetOptions;
   readonly #images: string[] = [];
@@ -43,7 +43,7 @@ export class BenchTarget implements AsyncDisposable {
     return this.options.image;
   }
 
-  /** How many measurements make a figure. */
+  /** Number of measurements of a figure. */
   rounds(full: number, quick: number): number {
     return this.options.rounds ?? (this.options.quick ? quick : full);
   }
@@ -63,8 +63,8 @@ export class BenchTarget implements AsyncDisposable {
   }
 
   /**
-   * Waits for the success of an operation. The image that it has made is deleted with this at the latest.
-   * @param base the image that it began with, and that it made no other of when nothing has changed
+   * Waits for the success of an operation. Its image is deleted by the disposal at the latest.
+   * @param base the image that it started from, which is its result when nothing has changed
    */
   async succeeded(id: string, base: string): Promise<NonNullable<Operation["result"]>> {
     const { status, error, result } = await this.#ended(id, WAIT_SECONDS, this.options.signal);
@@ -74,7 +74,7 @@ export class BenchTarget implements AsyncDisposable {
     return result;
   }
 
-  /** Starts an instance, which is ended with this at the latest. */
+  /** Starts an instance, which the disposal ends at the latest. */
   async start(image: string, command: string, more: Partial<SpawnRequest> = {}): Promise<string> {
     const { client, signal } = this.options;
     const request = { image, command, shell: true, ...more };
@@ -101,7 +101,7 @@ export class BenchTarget implements AsyncDisposable {
     }
   }
 
-  /** Waits until a spawn will find a machine that is ready, where the appliance tells. */
+  /** Waits until a machine is ready for a spawn, if the appliance shows that. */
   async poolFull(): Promise<void> {
     await this.#until(
       (value) => value("coppice_pool_ready") === value("coppice_pool_size"),
@@ -119,7 +119,7 @@ export class BenchTarget implements AsyncDisposable {
     }, msMax);
   }
 
-  /** Resident memory of the daemon in `MiB`; null behind a proxy that keeps the figures to itself. */
+  /** Resident memory of the daemon in `MiB`; null behind a proxy that hides the metrics. */
   async residentMib(): Promise<number | null> {
     const bytes = sampleOf(await this.client.metrics(), "process_resident_memory_bytes");
     return bytes === null ? null : bytes / 1_048_576;
@@ -163,7 +163,7 @@ export class BenchTarget implements AsyncDisposable {
   }
 }
 
-/** For what may have happened already. */
+/** Ignores failures of work that may be done already. */
 function unless(status: number): (error: unknown) => void {
   return (error) => {
     if (!(error instanceof ResponseError && error.status === status)) throw error;

@@ -13,7 +13,7 @@ const RESIDENT_POLL_MS = 50;
 const UPLOAD_MIB = 256;
 const TOOL_MS = 600_000;
 
-/** What an image costs that is large: a capture above it, and reading it. */
+/** Costs of a large image: a capture above it, and reading it. */
 export async function* largePart(target: BenchTarget): AsyncGenerator<Finding> {
   const large = await makeLarge(target);
   const small = { name: "the image itself", image: target.image };
@@ -30,7 +30,7 @@ export interface LargeImage {
   readonly sizeMib: number;
 }
 
-/** Makes an image that has a large file more than the image of the target. */
+/** Makes an image with a large file above the image of the target. */
 export async function makeLarge(target: BenchTarget): Promise<LargeImage> {
   const sizeMib = target.options.quick ? 256 : 1024;
   const write = `dd if=/dev/zero of=${LARGE_PATH} bs=1048576 count=${sizeMib}`;
@@ -48,7 +48,7 @@ export async function downloadRate({ client, options }: BenchTarget, { image, si
   return await rateOfBody(sizeMib, () => client.call("GET", `/inspect/${image}/download`, download));
 }
 
-/** Reads an answer of that size, in `MiB` a second. */
+/** Reads an answer of `sizeMib`, in `MiB` a second. */
 export async function rateOfBody(sizeMib: number, request: () => Promise<Response>): Promise<number> {
   return await rateOf(sizeMib, async () => {
     const response = await request();
@@ -58,7 +58,7 @@ export async function rateOfBody(sizeMib: number, request: () => Promise<Respons
   });
 }
 
-/** What `work` moves, in `MiB` a second. */
+/** Throughput of `work`, in `MiB` a second. */
 export async function rateOf(sizeMib: number, work: () => Promise<unknown>): Promise<number> {
   const startedAt = performance.now();
   await work();
@@ -70,7 +70,7 @@ export function uploadNames(sizeMib: number) {
   return { name: `upload ${sizeMib} MiB`, from: "request sent", to: "201 read, content synced" };
 }
 
-/** Uploads of one content, which an appliance keeps once however often it comes. */
+/** Uploads of one content, which an appliance stores only once. */
 export async function* uploadPart(target: BenchTarget): AsyncGenerator<Finding> {
   await using directory = await scratchDirectory("/tmp", "coppice-bench-");
   const uploads = new Uploads(target, join(directory.path, "source"), UPLOAD_MIB);
@@ -80,7 +80,7 @@ export async function* uploadPart(target: BenchTarget): AsyncGenerator<Finding> 
   yield* uploads.memory("as the appliance was before");
 }
 
-/** Uploads of a file of zeros, and what memory the daemon has meanwhile. */
+/** Uploads of a file of zeros, and the memory of the daemon meanwhile. */
 export class Uploads {
   readonly #target: BenchTarget;
   readonly #path: string;
@@ -103,7 +103,7 @@ export class Uploads {
     return await rateOf(this.#sizeMib, upload);
   }
 
-  /** Memory during the uploads so far, and during one in chunks. @param history what the daemon has been through */
+  /** Memory during the uploads so far, and during one in chunks. @param history earlier work of the daemon */
   async *memory(history: string): AsyncGenerator<Finding> {
     const chunked: number[] = [];
     const stream = Bun.file(this.#path).stream().pipeThrough(new TransformStream());
@@ -124,7 +124,7 @@ export class Uploads {
   }
 }
 
-/** Does the work, and looks at the daemon's memory meanwhile. */
+/** Does the work, and samples the daemon's memory meanwhile. */
 export async function watched<T>(target: BenchTarget, resident: number[], work: () => Promise<T>): Promise<T> {
   await using _watch = watch(target, resident);
   return await work();

@@ -1,6 +1,6 @@
 import { type Crowd, followTogether } from "./crowd.ts";
 
-/** That all followers have seen the start, what each has received in the end, or why there is neither. */
+/** Messages: all followers have seen the start, the bytes that each one received, or a failure. */
 export type CrowdReply =
   | { readonly isFollowing: true }
   | { readonly receivedBytes: readonly number[] }

@@ -28,7 +28,7 @@ function shownValueOf(form: string): Pick<OptionSpec, "value" | "choices"> {
   return { value: "VALUE", ...given({ choices: words }) };
 }
 
-/** Flags by which commands beside `serve` find the data directory. */
+/** Flags by which commands other than `serve` find the data directory. */
 export const DATA_OPTIONS = {
   config: { type: "string", value: "FILE", doc: "TOML file (default: /etc/coppice/config.toml)" },
   "data-dir": { type: "string", value: "DIR", doc: "data directory of the appliance" },

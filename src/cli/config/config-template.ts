@@ -50,7 +50,7 @@ function registryHosts(): string {
     comment(
       'Access to registries: one table for each host, with its port if it has one; "*" stands for all others. ' +
         "Without a port, the host is listed at 443, and with insecure at 80. " +
-        "Where the others are refused, list the hosts that a registry sends its clients to for layers and tokens, too.",
+        "If all others are refused, also list the hosts to which a registry redirects its clients for layers and tokens.",
     ),
     '# [registries.hosts."registry.lan:5000"]',
     `${comment(REGISTRY_ALLOW_KEY.doc)}\n# allow = ${REGISTRY_ALLOW_KEY.default}`,

@@ -8,7 +8,7 @@ import { type Command, command, EXIT_USAGE, expectPositionals, JSON_OPTION } fro
 import { table } from "../table.ts";
 import { CONFIG_OPTIONS, sourcesOf } from "./config-options.ts";
 
-/** One setting as it is in force. */
+/** One effective setting. */
 interface Setting {
   readonly setting: string;
   readonly value: unknown;
@@ -33,7 +33,7 @@ export const configCommands: readonly Command[] = [
         return problems.length === 0 ? 0 : EXIT_USAGE;
       }
       if (problems.length > 0) throw new ConfigError(problems);
-      await io.stdout(`${file ?? "no configuration file"}: everything is in order\n`);
+      await io.stdout(`${file ?? "no configuration file"}: no mistakes\n`);
       return 0;
     },
   }),
@@ -103,7 +103,7 @@ function shownValue(value: unknown): string {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** Mistakes in the files that settings name, with which the daemon would start and fail later. */
+/** Mistakes in the files that settings name, which would make the daemon fail after its start. */
 export function fileProblems(config: Config, now: Date): string[] {
   const { tlsCert, tlsKey } = config.listen;
   const authorities = Object.entries(config.registries.hosts).flatMap(([host, { caFile, mirrors }]) => [
@@ -154,6 +154,6 @@ function parsed<T>(key: string, path: string, parse: (pem: Buffer) => T): T | st
   try {
     return parse(pem);
   } catch (error) {
-    return `${key}: ${path} holds nothing of the kind: ${(error as Error).message}`;
+    return `${key}: ${path} has other content: ${(error as Error).message}`;
   }
 }

@@ -82,6 +82,6 @@ function report(findings: readonly Finding[], healthy: boolean, io: Io): string 
   const problems = findings.filter(({ state }) => state === "problem").length;
   const verdict = healthy
     ? "This machine can run Coppice."
-    : `${problems} ${problems === 1 ? "thing stands" : "things stand"} in the way.`;
+    : `This machine cannot run Coppice yet: ${problems} ${problems === 1 ? "problem" : "problems"}.`;
   return `${lines.join("\n")}\n\n${verdict}\n`;
 }

@@ -4,7 +4,7 @@ import { nameServerAnswers, proxyFault } from "../../network/gate/probe.ts";
 import { HostNetwork } from "../../network/host-network.ts";
 import type { Outside } from "../../supervisor/health/outside.ts";
 
-/** What this process asks itself: it holds no keys, and ends after that. */
+/** Resolves and connects in this process: it holds no keys, and ends after that. */
 export function directOutside(
   {
     resolvers,

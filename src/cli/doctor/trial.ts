@@ -19,7 +19,7 @@ const UIDS_COUNT = 4;
 
 /**
  * Boots, saves and clones a machine as the appliance would, in a directory, control groups and under users of its own,
- * so that an appliance that runs here does not notice. Leaves nothing behind.
+ * so that it does not disturb an appliance that runs here. Leaves nothing behind.
  * @returns the verdicts about the ways to run machines, the best first, up to the first that works
  * @throws Error if no trial is possible; the reason of `signal`
  */

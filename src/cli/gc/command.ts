@@ -36,7 +36,7 @@ export const gcCommand = command({
       await io.stdout(`${JSON.stringify(body)}\n`);
       return 0;
     }
-    const verb = dryRun === true ? "would give back" : "gave back";
+    const verb = dryRun === true ? "would free" : "freed";
     await io.stdout(
       `${verb} ${shownSize(bytes)}: ${collection.images} images, ` +
         `${collection.layers} layers (${shownSize(collection.layerBytes)}), ${collection.files} files (${shownSize(collection.fileBytes)})\n`,

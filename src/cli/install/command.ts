@@ -28,7 +28,7 @@ export function installCommands(table: () => readonly Command[]): readonly Comma
       synopsis: "[--start] [--root DIR]",
       description:
         "Installs the program, the systemd unit, a configuration with every setting as a comment, and\n" +
-        "shell completions. An existing configuration and all data stay as they are.",
+        "shell completions. An existing configuration and all data stay unchanged.",
       examples: ["sudo ./coppice install --start", "coppice install --root build/package"],
       options: {
         start: { type: "boolean", doc: "enable and (re)start the service, too" },
@@ -85,7 +85,7 @@ export function installCommands(table: () => readonly Command[]): readonly Comma
 }
 
 function requireRoot(root: string | undefined): void {
-  if (root === undefined && process.getuid?.() !== 0) throw new CliError("this takes root; --root DIR works without");
+  if (root === undefined && process.getuid?.() !== 0) throw new CliError("this needs root; --root DIR does not");
 }
 
 async function install(root: string, commands: readonly Command[], io: Io): Promise<void> {
@@ -99,12 +99,12 @@ async function install(root: string, commands: readonly Command[], io: Io): Prom
   const config = below(root, CONFIG_PATH);
   const template =
     installedFiles(commands).find(({ path }) => path.endsWith("/doc/coppice/config.toml"))?.content ?? "";
-  if (existsSync(config)) io.stderr(`${config} is there and stays as it is\n`);
+  if (existsSync(config)) io.stderr(`${config} exists and stays unchanged\n`);
   else await place(config, 0o640, (path) => writeFile(path, template));
   io.stderr(`coppice ${VERSION} is installed as ${below(root, PROGRAM_PATH)}\n`);
 }
 
-/** Writes a file beside the old one and renames it: a running program can be replaced, but not overwritten. */
+/** Writes a file next to the old one and renames it: a running program can be replaced, but not overwritten. */
 async function place(path: string, mode: number, write: (temporary: string) => Promise<void>): Promise<void> {
   await mkdir(dirname(path), { recursive: true, mode: 0o755 });
   const temporary = `${path}.new`;
@@ -122,7 +122,7 @@ async function makeDirectory(path: string, mode: number): Promise<void> {
 
 async function tellSystemd(start: boolean, io: Io): Promise<void> {
   if (!existsSync(SYSTEMD_RUNS)) {
-    io.stderr("systemd does not run here: start the appliance by coppice serve\n");
+    io.stderr("systemd does not run here: start the appliance with coppice serve\n");
     return;
   }
   await systemd(["systemd-sysusers", "/usr/local/lib/sysusers.d/coppice.conf"]);
@@ -142,7 +142,7 @@ async function stopService(io: Io): Promise<void> {
     await systemd(["systemctl", "disable", "--now", "coppice.service"], START_TIMEOUT_MS);
   } catch (error) {
     if (!(error instanceof CliError)) throw error;
-    // The service may never have been enabled; its files are removed all the same.
+    // The service may never have been enabled; its files are removed nevertheless.
     io.stderr(`${error.message}\n`);
   }
 }
@@ -185,7 +185,7 @@ function foreignData(environment: Environment): string | null {
     const { dataDir } = loadConfig({ environment, flags: {} });
     return dataDir === DATA_DIRECTORY ? null : dataDir;
   } catch (error) {
-    return `whatever data directory ${CONFIG_PATH} names (${(error as Error).message})`;
+    return `the data directory of ${CONFIG_PATH} (${(error as Error).message})`;
   }
 }
 

@@ -15,7 +15,7 @@ export interface InstalledFile {
   readonly mode: number;
 }
 
-/** The files beside the program: an upgrade replaces them, and uninstall removes them. */
+/** The files next to the program: an upgrade replaces them, and uninstall removes them. */
 export function installedFiles(commands: readonly Command[]): readonly InstalledFile[] {
   const file = (path: string, content: string): InstalledFile => ({ path, content, mode: 0o644 });
   return [

@@ -2,7 +2,7 @@ import { UnreachableError } from "../../client/errors.ts";
 import { eventsOf } from "../../client/events.ts";
 import { idOf, type Message, type MessageId, parseMessage, standardHeaders } from "./messages.ts";
 
-/** Largest number of messages at a time; the appliance takes no more of an account. */
+/** Largest number of messages at a time, which is the limit of an account of the appliance. */
 const PENDING_COUNT_MAX = 256;
 /** Code of JSON-RPC for errors of the transport. */
 const SERVER_ERROR = -32_000;
@@ -14,7 +14,7 @@ export interface BridgeOptions {
   readonly post: (body: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response>;
   /** Writes a line for the client of the protocol. */
   readonly write: (line: string) => Promise<void>;
-  /** Tells a person what went wrong. */
+  /** Reports a failure to a person. */
   readonly say: (text: string) => void;
 }
 
@@ -71,7 +71,7 @@ export class Bridge {
     if (id !== null) await this.#fail(id, SERVER_ERROR, failure);
   }
 
-  /** Leaves all requests, which ends what the appliance does for them. */
+  /** Leaves all requests, which ends the appliance's work for them. */
   end(): void {
     for (const { left } of this.#pending.values()) left.abort();
   }
@@ -103,7 +103,7 @@ export class Bridge {
       }
       await this.#options.write(JSON.stringify(answer));
     }
-    return isAnswered ? null : "the appliance has stopped before its answer; what it did may have been done";
+    return isAnswered ? null : "the appliance has stopped before its answer; the call may have had effects";
   }
 
   /** An answer that is not a stream: an error, or none, which a notification gets. */
@@ -121,8 +121,8 @@ export class Bridge {
   }
 }
 
-/** What an exchange fails with when its answer breaks off. */
+/** The error of an exchange whose answer breaks off. */
 function brokenOff(error: Error): UnreachableError {
-  const also = "what it did may have been done: list_operations shows it";
+  const also = "the call may have had effects: list_operations shows them";
   return new UnreachableError(`the connection to the appliance broke; ${also}`, { cause: error });
 }

@@ -17,8 +17,8 @@ export const mcpCommand = command({
   summary: "serve an agent by the Model Context Protocol over standard input and output",
   synopsis: "",
   description:
-    "A bridge to /mcp of the appliance, for clients that start a program. It ends with its standard input; what an\n" +
-    "agent waits for then is cancelled. docs/mcp.md has the line for each client.",
+    "A bridge to /mcp of the appliance, for clients that start a program. It ends with its standard input, and cancels\n" +
+    "the calls that an agent still waits for. docs/mcp.md has the line for each client.",
   examples: ["claude mcp add coppice -- coppice mcp"],
   options: CLIENT_OPTIONS,
   async run({ options, positionals, io, environment }) {
@@ -30,7 +30,7 @@ export const mcpCommand = command({
 async function serve(io: Io, environment: Environment, urlFlag: string | undefined): Promise<number> {
   const over = new AbortController();
   using _signals = io.onSignal(["SIGINT", "SIGTERM", "SIGHUP"], () => over.abort());
-  // What is wrong with the settings is told now.
+  // Reports mistakes in the settings now.
   openMcp(environment, urlFlag);
   const post = async (body: string, headers: Record<string, string>, signal: AbortSignal): Promise<Response> => {
     const giveUpAt = performance.now() + RESTART_MS_MAX;
@@ -51,7 +51,7 @@ async function serve(io: Io, environment: Environment, urlFlag: string | undefin
   });
   let failure: unknown = null;
   for await (const text of messagesOf(io.stdin(over.signal))) {
-    // Whoever cannot be answered has left.
+    // A client that cannot be answered has left.
     bridge.take(text).catch((error: unknown) => {
       failure ??= error;
       over.abort();

@@ -1,4 +1,4 @@
-/** Longest message, in `bytes`; the appliance takes no longer one. */
+/** Longest message that the appliance accepts, in `bytes`. */
 export const MESSAGE_BYTES_MAX = 2_097_152;
 
 const NEWLINE = 0x0a;
@@ -40,7 +40,7 @@ export type MessageId = string | number;
 
 /** A message as the bridge sees it. */
 export interface Message {
-  /** a text, when the client keeps to the protocol */
+  /** a text, if the client follows the protocol */
   readonly method?: unknown;
   /** absent in a notification */
   readonly id?: MessageId;
@@ -49,7 +49,7 @@ export interface Message {
   readonly error?: unknown;
 }
 
-/** The message in a text; null when it is none. */
+/** The message in a text; null for any other text. */
 export function parseMessage(text: string): Message | null {
   try {
     const value = JSON.parse(text) as unknown;
@@ -73,8 +73,8 @@ const NAMED_BY: Readonly<Record<string, string>> = {
 };
 
 /**
- * Headers that the protocol of 2026 wants over HTTP, so that proxies need not read bodies. The message of an older protocol
- * has no version, and needs none of them.
+ * Headers that the protocol of 2026 requires over HTTP, so that proxies need not read bodies. The message of an older
+ * protocol has no version, and needs none of them.
  */
 export function standardHeaders({ method, params }: Message): Record<string, string> {
   if (typeof method !== "string") return {};

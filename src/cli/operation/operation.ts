@@ -74,7 +74,7 @@ export const operationCommands: readonly Command[] = [
     name: "op wait",
     summary: "wait until an operation has ended",
     synopsis: "ID [--json]",
-    description: "Prints its final status. The exit code is 0 for SUCCESS, 1 otherwise. Ctrl-C ends only the waiting.",
+    description: "Prints its final status. The exit code is 0 for SUCCESS, 1 otherwise. Ctrl-C ends only the wait.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
       const [id = ""] = expectPositionals(positionals, "ID");
@@ -93,10 +93,10 @@ export const operationCommands: readonly Command[] = [
   }),
   command({
     name: "op log",
-    summary: "show what the appliance noted about an operation",
+    summary: "show the appliance's log lines about an operation",
     synopsis: "ID [--json]",
     description:
-      "The appliance keeps what it noted about its latest operations until it restarts; the journal of its machine\n" +
+      "The appliance stores the log lines of its latest operations until it restarts; the journal of its machine\n" +
       "has everything. coppice logs shows the output of an instance.",
     options: { ...JSON_OPTION, ...CLIENT_OPTIONS },
     async run({ options, positionals, io, environment }) {
@@ -107,7 +107,7 @@ export const operationCommands: readonly Command[] = [
         lines.map((line) => (options.json === true ? `${JSON.stringify(line)}\n` : logLine(line))).join(""),
       );
       if (lines.length === 0) {
-        io.stderr(`the appliance has no lines about it any more; on its machine: journalctl -u coppice --grep ${id}\n`);
+        io.stderr(`the appliance no longer has lines about it; on its machine: journalctl -u coppice --grep ${id}\n`);
       }
       return 0;
     },
@@ -129,7 +129,7 @@ export const operationCommands: readonly Command[] = [
       const operation = await answerOf(client.v1.operations({ id: uuid }).get());
       const { started_at: startedAt, finished_at: finishedAt, status } = operation;
       if (finishedAt !== undefined) throw new CliError(`operation ${id} has ended (${status})`);
-      // The limit counts from the command's start, a little after the operation's: this gives no less than asked for.
+      // The limit counts from the command's start, a little after the operation's: so the time is at least the requested one.
       const ran = startedAt === undefined ? 0 : Math.max(0, Date.now() - Date.parse(startedAt)) / 1000;
       const timeout = Math.ceil(ran + seconds);
       const extended = await answerOf(client.v1.instances({ uuid }).patch({ timeout })).catch((error: unknown) => {
@@ -156,7 +156,7 @@ export const operationCommands: readonly Command[] = [
   }),
 ];
 
-/** Says what is allowed from now on, where the appliance says it from the start on; null for any other error. */
+/** An error with the time that is left, where the appliance's error counts from the start; null for any other error. */
 function tooLong(error: unknown, ranSeconds: number): CliError | null {
   if (!(error instanceof ResponseError) || error.details["field"] !== "timeout") return null;
   const { maximum } = error.details;

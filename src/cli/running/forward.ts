@@ -18,7 +18,7 @@ export const forwardCommand = command({
   synopsis: "ID [LOCAL:]REMOTE...",
   description:
     `Listens on ${LOOPBACK}, and passes every connection to a port of the instance, where a program must listen on\n` +
-    "its loopback interface. LOCAL 0 is a free port, which is printed. It goes on until Ctrl-C, or until the\n" +
+    "its loopback interface. LOCAL 0 is a free port, which is printed. It runs until Ctrl-C, or until the\n" +
     "instance ends.",
   examples: ["coppice forward 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 8080:80"],
   options: CLIENT_OPTIONS,
@@ -57,10 +57,10 @@ export function portsOf(rule: string): Ports {
   return ports;
 }
 
-/** Says now what every connection would be told later. @throws ResponseError, CliError */
+/** Reports now the error that every connection would get later. @throws ResponseError, CliError */
 async function requireRunning(client: Client, id: string): Promise<void> {
   const { kind, status } = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).get());
-  if (kind !== "instance") throw new CliError(`operation ${id} is no instance`);
+  if (kind !== "instance") throw new CliError(`operation ${id} is not an instance`);
   if (status !== "EXECUTING") throw new CliError(`instance ${id} is not running: it is ${status}`);
 }
 
@@ -68,13 +68,13 @@ interface Listener extends AsyncDisposable {
   readonly port: number;
 }
 
-/** Listens on loopback; disposal ends the connections, too. @throws CliError for a port that cannot be had */
+/** Listens on loopback; disposal ends the connections, too. @throws CliError for an unavailable port */
 async function listen(port: number, onConnection: (socket: Socket) => void): Promise<Listener> {
   const sockets = new Set<Socket>();
   const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) => {
     sockets.add(socket);
     socket.once("close", () => sockets.delete(socket));
-    // The error is that of whoever reads or writes.
+    // The reader or writer of the connection reports the error.
     socket.on("error", () => undefined);
     onConnection(socket);
   });
@@ -111,12 +111,12 @@ async function passOn(socket: Socket, { client, id, remote, io }: Tunnel): Promi
   try {
     using connection = await PortConnection.open(client, id, remote);
     const inbound = toGuest(socket, connection);
-    // The peer was reset; without this the guest's program would be waited for.
+    // The peer was reset; without this, the guest's program would keep the connection open.
     inbound.catch(() => connection[Symbol.dispose]());
     await fromGuest(connection, socket);
     await Promise.race([inbound.catch(() => undefined), connection.ended()]);
   } catch (error) {
-    // As the program in the guest did: the peer must not take the loss for the end.
+    // A reset, as in the guest: the peer must not mistake the loss for the end.
     socket.resetAndDestroy();
     if (!(error instanceof ResponseError || error instanceof UnreachableError)) throw error;
     if (error instanceof ResponseError) io.stderr(`coppice forward: ${printable(error.message)}\n`);

@@ -12,13 +12,18 @@ export const logsCommand = command({
   summary: "show the output of an instance",
   synopsis: "[-f] ID [OPTIONS]",
   description:
-    "Prints what the command of an instance has written, to standard output and error. With --json, everything\n" +
-    "that the operation did is printed as JSON, one event a line: its processes, their outputs and ends.\n" +
-    "coppice op log shows what the appliance noted about an operation.",
+    "Prints the output of the command of an instance, to standard output and error. With --json, prints the event\n" +
+    "log of the operation as JSON, one event a line: its processes, their outputs and ends. coppice op log shows\n" +
+    "the appliance's log lines about an operation.",
   examples: ["coppice logs -f 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
   options: {
-    follow: { type: "boolean", short: "f", doc: "go on until the operation has ended" },
-    process: { type: "string", short: "p", value: "SPID", doc: "another process than the command, which has number 1" },
+    follow: { type: "boolean", short: "f", doc: "follow new output until the operation has ended" },
+    process: {
+      type: "string",
+      short: "p",
+      value: "SPID",
+      doc: "the process with this number; the command has 1 (default)",
+    },
     ...JSON_OPTION,
     ...CLIENT_OPTIONS,
   },
@@ -46,6 +51,6 @@ async function print(event: OperationEvent, io: Io): Promise<void> {
   else if (event.type === "stderr") await io.stderrBytes(outputOf(event));
   else if (event.type === "truncated") {
     const { stream, bytes_dropped: bytes } = event.data;
-    io.stderr(`coppice logs: ${bytes} more bytes of ${stream} were not kept\n`);
+    io.stderr(`coppice logs: ${bytes} more bytes of ${stream} were not stored\n`);
   }
 }

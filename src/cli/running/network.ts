@@ -22,7 +22,7 @@ export const NETWORK_OPTIONS = {
     type: "string",
     value: "sni|any",
     choices: NETWORK_TLS,
-    doc: "what may be sent to port 443 of a name: TLS that asks for that name (sni, the default), or anything (any)",
+    doc: "traffic to port 443 of a name: only TLS with that name in its SNI (sni, the default), or anything (any)",
   },
 } as const;
 

@@ -2,7 +2,7 @@
 const HELD_BYTES_MAX = 256;
 
 /**
- * Sequences that a terminal answers: ENQ, reports of its kind, state, modes, size, colours and clipboard (ECMA-48, the
+ * Sequences that a terminal answers: ENQ, queries of its type, state, modes, size, colours and clipboard (ECMA-48, the
  * control sequences of xterm), of the keyboard and of graphics (kitty).
  */
 const QUERIES = new RegExp(
@@ -20,19 +20,19 @@ const QUERIES = new RegExp(
 const OPEN = /\x1b(?:\[[\d;?>=$]*|[P\]_][^\x07\x1b]*\x1b?)?$/;
 
 /**
- * Takes out of output that is shown once more what a terminal would answer: the program that asked has its answer, and
- * would get another one as if it was typed.
+ * Removes from replayed output the sequences that a terminal would answer: the program has its answer already, and would
+ * read another one as typed input.
  */
 export class ReplayFilter {
   #leftBytes: number;
   #held = "";
 
-  /** @param replayBytes size of the output that is shown once more */
+  /** @param replayBytes size of the replayed output */
   constructor(replayBytes: number) {
     this.#leftBytes = replayBytes;
   }
 
-  /** What is to be shown of the next piece of output. The end of a sequence may come with a later one. */
+  /** The part of the next piece of output to show. The end of a sequence may arrive with a later piece. */
   take(bytes: Uint8Array): Uint8Array {
     if (this.#leftBytes === 0) return bytes;
     const replayed = bytes.subarray(0, this.#leftBytes);

@@ -19,7 +19,7 @@ export const PROCESS_OPTIONS = {
     type: "string",
     multiple: true,
     value: "K=V",
-    doc: "environment variable; K alone takes the value of this environment",
+    doc: "environment variable; K alone has the value of this environment",
   },
   cwd: { type: "string", value: "DIR", doc: "working directory (default: /root)" },
   uid: { type: "string", value: "NUMBER", doc: "user id of the process (default: 0)" },
@@ -39,11 +39,11 @@ export const INSTANCE_OPTIONS = {
   hostname: { type: "string", value: "NAME", doc: "host name of the sandbox" },
   cpus: { type: "string", value: "NUMBER", doc: "virtual CPUs of the sandbox" },
   memory: { type: "string", value: "SIZE", doc: "memory of the sandbox, rounded up: 512M, 512MiB, 2G, or bytes" },
-  disk: { type: "string", value: "SIZE", doc: "what the sandbox can write to its file system, rounded up" },
+  disk: { type: "string", value: "SIZE", doc: "space that the sandbox can write to, rounded up" },
   "output-limit": {
     type: "string",
     value: "SIZE",
-    doc: "how much of standard output, and of standard error, the result keeps (default: 10M, the largest)",
+    doc: "size of standard output, and of standard error, that the result keeps (default and largest: 10M)",
   },
   disposable: { type: "boolean", doc: "discard the file system after the run" },
   tag: { type: "string", value: "NAME", doc: "tag the resulting image" },
@@ -52,7 +52,7 @@ export const INSTANCE_OPTIONS = {
 
 /** Options of every command that passes the streams of a process on. */
 export const STREAM_OPTIONS = {
-  interactive: { type: "boolean", short: "i", doc: "pass standard input on, also what is typed at a terminal" },
+  interactive: { type: "boolean", short: "i", doc: "pass standard input on, also from a terminal" },
   tty: { type: "boolean", short: "t", doc: "give the process a terminal" },
 } as const;
 
@@ -70,14 +70,14 @@ export function processFields(options: OptionValues<typeof PROCESS_OPTIONS>, env
 
 type InstanceValues = OptionValues<typeof INSTANCE_OPTIONS>;
 
-/** The fields of the instance options, but for the files, which have to be sent. @throws UsageError */
+/** The fields of the instance options, without the files, which are uploaded first. @throws UsageError */
 export function instanceFields(options: InstanceValues, environment: Environment) {
   if (options.disposable === true && options.tag !== undefined) {
     throw new UsageError("--disposable leaves no image for --tag");
   }
   // Checked now: files are sent before the request.
   if (options.tag !== undefined && !isTag(options.tag)) {
-    throw new UsageError(`--tag ${options.tag} is no name of a tag`);
+    throw new UsageError(`--tag ${options.tag} is not a tag name`);
   }
   return {
     ...processFields(options, environment),
@@ -111,7 +111,7 @@ export interface Placement {
   readonly remote: string;
 }
 
-/** What --file names. @throws UsageError */
+/** The paths of --file. @throws UsageError */
 export function placementsOf({ file = [] }: InstanceValues): Placement[] {
   return file.map(placement);
 }
@@ -123,7 +123,7 @@ function placement(entry: string): Placement {
   return { local: entry.slice(0, at), remote: entry.slice(at + 1) };
 }
 
-/** Sends the files, and gives the field of the request for them; nothing for no files. @throws CliError */
+/** Sends the files, and returns the field of the request for them; nothing for no files. @throws CliError */
 export async function filesField(
   placements: readonly Placement[],
   client: Client,

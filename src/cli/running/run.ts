@@ -32,7 +32,7 @@ export const runCommand = command({
   synopsis: "--image IMAGE [OPTIONS] [--] COMMAND [ARG...]",
   takesCommand: true,
   description:
-    "Prints the command's standard output and error as they come, byte for byte, and exits with its exit code.\n" +
+    "Prints the command's standard output and error as they arrive, byte for byte, and exits with its exit code.\n" +
     "Standard input is passed on, unless it is a terminal: -i passes that on, too, and -it is a session at the\n" +
     "terminal, which Ctrl-P Ctrl-Q leaves. Ctrl-C interrupts the command, and twice cancels the run. Exit code\n" +
     `${EXIT_NOT_RUN} means that the command did not run, or that its end is unknown. Options of coppice come before\n` +
@@ -92,7 +92,7 @@ interface Spawned {
   readonly streams: Streams;
 }
 
-/** Passes a run on to its end, as the options say. */
+/** Follows a run to its end, according to the options. */
 async function afterSpawn(id: string, { client, io, options, streams }: Spawned): Promise<number> {
   const { json = false } = options;
   if (options.detach === true) {
@@ -113,7 +113,7 @@ async function afterSpawn(id: string, { client, io, options, streams }: Spawned)
   return result.exit_code;
 }
 
-/** Passes on what could not be passed on as it came, and says what ended the run early. */
+/** Prints the output that could not be streamed, and what ended the run early. */
 export async function passRest(result: InstanceResult, { isComplete, written }: WatchedRun, io: Io): Promise<void> {
   const bytes = (output: OutputObject | undefined): Uint8Array => bytesOf(output ?? { content: "", encoding: "ascii" });
   if (!isComplete) {

@@ -7,9 +7,9 @@ import { CliError, EXIT_NOT_RUN } from "../command.ts";
 import type { Io } from "../io.ts";
 import { DetachKeys } from "./detach-keys.ts";
 
-/** Where the input of a process comes from. */
+/** Source of the input of a process. */
 export type InputSource =
-  /** it gets none */
+  /** none */
   | "none"
   /** standard input, to its end */
   | "stream"
@@ -25,17 +25,17 @@ export interface SessionOptions {
   readonly input: InputSource;
   /** the process has a terminal, which gets the size of this one */
   readonly hasTerminal: boolean;
-  /** resolves when the process can take input; rejects when it never will */
+  /** resolves when the process can receive input; rejects when it never will */
   readonly started: Promise<void>;
   /** called before the first byte of output */
   readonly onOutput?: () => void;
-  /** what is shown of a piece of standard output; default is all */
+  /** returns the part of a piece of standard output to show; default is all */
   readonly filter?: (bytes: Uint8Array) => Uint8Array;
 }
 
 /**
  * How a session ended. `complete`: with its process, and everything was passed on. `detached`: the person left the process,
- * which goes on. `lost`: the connection did not last as long as the process.
+ * which continues. `lost`: the connection did not last as long as the process.
  */
 export type SessionEnd = "complete" | "detached" | "lost";
 
@@ -60,7 +60,7 @@ export class Session {
   /** When the connection breaks, standard input is passed on until `finish` is called. @throws the error of a write */
   async run(): Promise<SessionEnd> {
     const { attachment, started } = this.#options;
-    // A terminal has its own modes again before anything else is written to it.
+    // The modes of the terminal are restored before anything else is written to it.
     await using _left = {
       [Symbol.asyncDispose]: async () => {
         this.#left.abort();
@@ -72,12 +72,12 @@ export class Session {
       () => {
         this.#inputEnded = this.#input();
       },
-      // What never starts takes no input.
+      // A process that never starts reads no input.
       () => undefined,
     );
     const isWhole = attachment !== null && (await this.#output(attachment));
     if (this.#isDetached) return "detached";
-    // Keys are nobody's any more, and the person has to have the terminal back.
+    // Keys have no receiver any longer, and the person needs the terminal back.
     if (!isWhole && this.#options.input !== "keys") await this.#over.promise;
     return isWhole ? "complete" : "lost";
   }
@@ -131,7 +131,7 @@ export class Session {
 
   #brokenPipe(): void {
     const { client, process } = this.#options;
-    // It may have ended by now; what it writes is dropped in any case.
+    // It may have ended by now; its output is dropped in any case.
     signalProcess(client, process, "PIPE").catch(() => undefined);
   }
 

@@ -21,14 +21,14 @@ export const shellCommand = command({
   summary: "open a shell in a new sandbox",
   synopsis: "IMAGE [OPTIONS]",
   description:
-    "Starts the best shell of the image at this terminal. At its end the files are an image, whose UUID is\n" +
-    "printed. Ctrl-P Ctrl-Q leaves the shell, and coppice attach comes back to it. It may run for as long as the\n" +
-    "appliance allows, and says on the terminal when that is nearly over. IMAGE is a UUID or tag:NAME.",
+    "Starts the best shell of the image at this terminal. At its end the files become an image, whose UUID is\n" +
+    "printed. Ctrl-P Ctrl-Q leaves the shell, and coppice attach returns to it. It may run as long as the\n" +
+    "appliance allows; the terminal shows a warning before that time ends. IMAGE is a UUID or tag:NAME.",
   examples: ["coppice shell tag:busybox --tag mine"],
   options: { ...INSTANCE_OPTIONS, ...CLIENT_OPTIONS },
   async run({ options, positionals, io, environment }) {
     const [reference = ""] = expectPositionals(positionals, "IMAGE");
-    if (io.terminal === null) throw new UsageError("standard input is no terminal; coppice run runs commands");
+    if (io.terminal === null) throw new UsageError("standard input is not a terminal; use coppice run for commands");
     const streams = streamsOf({ interactive: true, tty: true }, io);
     const { env, ...fields } = instanceFields(options, environment);
     const placements = placementsOf(options);
@@ -66,7 +66,7 @@ export const shellCommand = command({
   },
 });
 
-/** Says what image the files are. `base` is the image that the session began with. */
+/** Prints the image with the files. `base` is the image that the session started from. */
 function tellImage({ image, tag }: InstanceResult, base: string, io: Io): void {
   if (image === undefined) return;
   if (image === base) io.stderr(`nothing was changed: the files are those of image ${base}\n`);
@@ -91,7 +91,7 @@ async function spawnLongest(
   return { id: uuid, timeout };
 }
 
-/** The appliance says what it allows when it refuses more. */
+/** The appliance names its limit when it refuses a longer time. */
 async function longestTimeout(client: Client, request: SpawnRequest): Promise<number> {
   try {
     await answerOf(client.v1.instances.post({ ...request, timeout: Number.MAX_SAFE_INTEGER }));

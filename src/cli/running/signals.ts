@@ -12,25 +12,25 @@ export interface PassedSignals {
   readonly client: Client;
   readonly io: Io;
   readonly process: ProcessName;
-  /** true: it is somebody's terminal, whose keys are not signals here; what is meant for coppice is a hang-up */
+  /** true: the process owns the terminal, whose keys are not signals here; a signal to coppice is a hang-up */
   readonly hasTerminal: boolean;
-  /** Ends the process in another way: it does not run, or was asked already. */
+  /** Ends the process in another way: it does not run, or has got a signal already. */
   readonly end: () => Promise<void>;
-  /** Stops waiting for that. */
+  /** Stops waiting for its end. */
   readonly leave: () => void;
   /** true: a process that loses its terminal is left, and not hung up */
   readonly survivesHangUp?: boolean;
 }
 
 export interface SignalState extends Disposable {
-  /** an interrupt came */
+  /** an interrupt arrived */
   readonly interrupted: boolean;
 }
 
 /**
  * Passes signals on to the process group of a process. The first SIGINT or SIGTERM is passed on, the second one ends the
  * process, and the third one does not wait for that. A process that loses its terminal has a few seconds before it is
- * killed, and what it leaves is kept.
+ * killed, and its files are kept.
  */
 export function passSignals(passed: PassedSignals): SignalState {
   const { client, io, process, hasTerminal, end, leave, survivesHangUp = false } = passed;
@@ -48,7 +48,7 @@ export function passSignals(passed: PassedSignals): SignalState {
         io.stderr(`coppice: cannot pass on ${signal}: ${error.message}\n`);
         return;
       }
-      // It does not run yet, which the status of its instance tells, or no longer: then a hang-up has nothing to end.
+      // It does not run yet, which the status of its instance shows, or no longer: then a hang-up has nothing to end.
       if (!isHangUp || error.details["status"] !== undefined) finish();
     });
   };

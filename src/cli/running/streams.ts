@@ -4,11 +4,11 @@ import { UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import type { InputSource } from "./session.ts";
 
-/** Of a terminal that nobody looks at. */
+/** Size of a terminal without a viewer. */
 const SIZE_DEFAULT = { rows: 24, cols: 80 } as const;
 const TERM_DEFAULT = "xterm";
 
-/** How the streams of a process are joined with those of coppice. */
+/** The connection of the streams of a process with those of coppice. */
 export interface Streams {
   readonly input: InputSource;
   /** the process has a terminal */
@@ -23,7 +23,7 @@ export interface Streams {
 export interface StreamValues {
   readonly interactive?: boolean | undefined;
   readonly tty?: boolean | undefined;
-  /** the process is left as soon as it runs: its input stays open only for one who asks for that */
+  /** the process is left as soon as it runs: its input stays open only with -i */
   readonly detach?: boolean | undefined;
 }
 
@@ -31,7 +31,7 @@ export interface StreamValues {
 export function streamsOf({ interactive = false, tty = false, detach = false }: StreamValues, io: Io): Streams {
   const { terminal } = io;
   if (tty && interactive && terminal === null) {
-    throw new UsageError("standard input is no terminal: leave out -t, or -i");
+    throw new UsageError("standard input is not a terminal: leave out -t, or -i");
   }
   if (!tty) {
     const input = interactive || (terminal === null && !io.stdinIsEmpty && !detach);
@@ -42,7 +42,7 @@ export function streamsOf({ interactive = false, tty = false, detach = false }: 
   return { input: interactive ? "keys" : "none", hasTerminal: true, fields };
 }
 
-/** Variables of a process, with the type of the terminal that it has; what is given wins. */
+/** Variables of a process, with the type of its terminal; given variables win. */
 export function withTerm(
   env: Readonly<Record<string, string>> | undefined,
   { hasTerminal }: Streams,

@@ -2,7 +2,7 @@ import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
 import type { Io } from "../io.ts";
 
-/** How long before the end a person is told of it, in `milliseconds`. */
+/** Times of the warnings before the end, in `milliseconds`. */
 const WARNINGS_MS = [300_000, 60_000] as const;
 /** Longest wait of a timer, in `milliseconds`; more would fire at once. */
 const TIMER_MS_MAX = 2_147_483_647;
@@ -15,11 +15,11 @@ export interface TimeWarningsOptions {
   readonly id: string;
   /** from the command's start on, in `seconds` */
   readonly limitSeconds: number;
-  /** the appliance allows no more */
+  /** true: the appliance does not allow more */
   readonly isLongest: boolean;
 }
 
-/** Tells a person at a terminal that the time of the session is nearly over. */
+/** Warns a person at a terminal that the time of the session is nearly over. */
 export class TimeWarnings implements Disposable {
   readonly #options: TimeWarningsOptions;
   #limitSeconds: number;
@@ -39,7 +39,7 @@ export class TimeWarnings implements Disposable {
     clearTimeout(this.#timer);
   }
 
-  /** Waits for the next warning that is still ahead. */
+  /** Waits for the next warning. */
   #schedule(startedAtMs: number, fromMs: number): void {
     const leftMs = startedAtMs + this.#limitSeconds * 1000 - Date.now();
     const next = WARNINGS_MS.find((beforeMs) => beforeMs <= fromMs && beforeMs < leftMs);
@@ -53,7 +53,7 @@ export class TimeWarnings implements Disposable {
     this.#timer = setTimeout(() => void fire(), Math.min(leftMs - next, TIMER_MS_MAX));
   }
 
-  /** Somebody has given the instance more time: to ask for less than it has is refused, and answered with what it has. */
+  /** Reads the present limit, which another client may have extended: a request for less is refused with that limit. */
   async #hasMore(): Promise<boolean> {
     const { client, id } = this.#options;
     const timeout = this.#limitSeconds;
@@ -69,8 +69,8 @@ export class TimeWarnings implements Disposable {
   }
 
   /**
-   * Writes into the first line of the screen, with a bell, and puts the cursor back: what runs in the terminal need not know,
-   * and draws over it when it likes.
+   * Writes into the first line of the screen, with a bell, and restores the cursor: the program in the terminal is not
+   * involved, and may draw over the line.
    */
   #warn(leftMs: number): void {
     const { io, id, isLongest } = this.#options;

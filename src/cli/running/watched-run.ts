@@ -13,7 +13,7 @@ import { Session } from "./session.ts";
 import { passSignals } from "./signals.ts";
 import type { Streams } from "./streams.ts";
 
-/** Time in which a run that ended is seen to have ended, in `milliseconds`. */
+/** Time until the end of a run is visible in its status, in `milliseconds`. */
 export const LOST_MS = 5000;
 
 export interface WatchOptions {
@@ -21,7 +21,7 @@ export interface WatchOptions {
   readonly io: Io;
   /** of the instance */
   readonly id: string;
-  /** null: nobody wants to see the output */
+  /** null: the output is not shown */
   readonly streams: Streams | null;
   /** called when the command has begun */
   readonly onStarted?: (startedAtMs: number) => void;
@@ -29,9 +29,9 @@ export interface WatchOptions {
 
 /** A run that ended or was left. */
 export interface WatchedRun {
-  /** null: it was left, and goes on */
+  /** null: it was left, and continues */
   readonly operation: Operation | null;
-  /** bytes that were passed on; what is missing could not be passed on as it came */
+  /** bytes that were passed on; the rest could not be streamed */
   readonly written: Session["written"];
   /** everything was passed on */
   readonly isComplete: boolean;
@@ -76,7 +76,7 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     if (end === "lost" && streams?.input === "keys") lost = setTimeout(() => stop.abort(), LOST_MS);
     return end;
   });
-  // What cannot be written ends the wait; it is thrown below.
+  // A failed write ends the wait; its error is thrown below.
   passed?.catch(() => stop.abort());
   const note = (status: OperationStatus): void =>
     progress.note(status === "PENDING" && !signals.interrupted ? QUEUED : "");
@@ -84,7 +84,7 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
     signal: stop.signal,
     onStatus: io.stderrLooks.redraws ? note : null,
   });
-  // Without an operation nobody waits for its output.
+  // Without an operation there is no output to wait for.
   if (operation === null) session?.detach();
   session?.finish();
   const end = await passed;
@@ -102,7 +102,7 @@ export async function watchRun(options: WatchOptions): Promise<WatchedRun> {
   return { written, isComplete: end === "complete" && isWhole, operation };
 }
 
-/** A session that may have no connection: what is missing is in the result of the operation then. */
+/** A session that may lose its connection: the rest of the output is in the result of the operation then. */
 async function openSession(
   { client, io, id, onStarted }: WatchOptions,
   { input, hasTerminal }: Streams,
@@ -117,7 +117,7 @@ async function openSession(
     async (error: Error) => {
       const isLost = error instanceof UnreachableError || error instanceof ResponseError || stop.aborted;
       if (isLost && input !== "keys") return null;
-      // Nobody can come to a terminal that waits for keys.
+      // Another client cannot return to a terminal that waits for keys.
       await cancelOperation(client, id);
       throw error;
     },

@@ -66,7 +66,7 @@ programTest("install puts everything in place below a root, and the installed pr
       timeout: 30_000,
     },
   );
-  expect(await new Response(installed.stdout).text()).toContain("everything is in order");
+  expect(await new Response(installed.stdout).text()).toContain("no mistakes");
 });
 
 programTest("an upgrade replaces the program while it runs, and keeps configuration and data", async () => {
@@ -86,7 +86,7 @@ programTest("an upgrade replaces the program while it runs, and keeps configurat
   running.kill("SIGTERM");
   await running.exited;
   expect(code).toBe(0);
-  expect(stderr).toContain("is there and stays as it is");
+  expect(stderr).toContain("exists and stays unchanged");
   expect((await stat(at("usr/local/bin/coppice"))).ino).not.toBe(before);
   expect(await readFile(at("etc/coppice/config.toml"), "utf8")).toBe("[pool]\nsize = 5\n");
   expect(await readFile(at("usr/local/lib/sysusers.d/coppice.conf"), "utf8")).toContain("g coppice");

@@ -73,7 +73,7 @@ describe("alone in a directory", () => {
       ]);
     }
     const serve = Bun.spawnSync([...nobody, "serve", "--data-dir", path], { cwd: "/", env: {} });
-    expect([serve.exitCode, serve.stderr.toString()]).toEqual([1, expect.stringContaining("this takes root")]);
+    expect([serve.exitCode, serve.stderr.toString()]).toEqual([1, expect.stringContaining("this needs root")]);
   });
 
   test("the first failure is reported, not that of the clean-up after it", async () => {

@@ -1,6 +1,6 @@
-import { exec } from "../../../src/cli/bench/beside.ts";
 import { median } from "../../../src/cli/bench/measure.ts";
 import { type Finding, rowOf } from "../../../src/cli/bench/row.ts";
+import { exec } from "../../../src/cli/bench/running.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 import type { Release } from "../figures.ts";
 import { BenchHost } from "../host.ts";

@@ -4,7 +4,7 @@ import { pause, until } from "../../support/waiting.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const Channel = { stdout: 1, stderr: 2, status: 3, resize: 4 } as const;
-const LOST = "coppice: the connection is lost; trying to make it anew\n";
+const LOST = "coppice: the connection is lost; trying to reconnect\n";
 
 let appliance: ScriptedAppliance;
 /** what the appliance does with each connection, in their order; the last one is for all further ones */
@@ -94,7 +94,7 @@ describe("a connection that is lost", () => {
     ];
     const { code, stdout, stderr } = await coppice(["exec", ID, "--", "job"]);
     expect([code, stdout.toString()]).toEqual([0, "0123456789rest"]);
-    expect(stderr).toBe(`${LOST}coppice: 3 bytes of stdout were not kept\n`);
+    expect(stderr).toBe(`${LOST}coppice: 3 bytes of stdout were not stored\n`);
     expect(queries()).toEqual(["lossless=true", "lossless=true"]);
   });
 

@@ -208,7 +208,7 @@ describe("run", () => {
     [["run", "--image", "tag:x", "--timeout", "soon", "--", "true"], "--timeout must be a duration"],
     [["run", "--image", "tag:x", "--file", "a", "--", "true"], "must be LOCAL:/ABSOLUTE/PATH"],
     [["run", "--image", "tag:x", "--disposable", "--tag", "t", "--", "true"], "leaves no image"],
-    [["run", "--image", "tag:x", "--tag", "a b", "--", "true"], "no name of a tag"],
+    [["run", "--image", "tag:x", "--tag", "a b", "--", "true"], "not a tag name"],
   ])("%j is a wrong usage", async (argv, message) => {
     const { code, stdout, stderr } = await coppice(argv);
     expect([code, stdout.length]).toEqual([2, 0]);

@@ -125,7 +125,7 @@ describe("config check", () => {
   test.each([
     ["a key of another certificate", tls("one.pem", "two.key"), "is not the key of"],
     ["a missing file", tls("none.pem", "one.key"), "none.pem cannot be read: ENOENT"],
-    ["a file of another kind", tls("one.key", "one.key"), "holds nothing of the kind"],
+    ["a file of another kind", tls("one.key", "one.key"), "has other content"],
     ["a missing authority", '[registries.hosts."r"]\nca_file = "/none.pem"\n', "/none.pem cannot be read: ENOENT"],
   ])("finds %s", async (_what, text, problem) => {
     const { code, stderr } = await check(text);

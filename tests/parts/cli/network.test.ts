@@ -178,7 +178,7 @@ describe("op network", () => {
     const { code, stdout, stderr } = await show("--json");
     expect(code).toBe(0);
     expect(JSON.parse(stdout.toString())).toEqual({ ...AUDIT, truncated: true });
-    expect(stderr).toBe("there was more than the appliance kept\n");
+    expect(stderr).toBe("the appliance did not store all entries\n");
   });
 
   test("prints the policy of a recorded run, which --network @FILE takes", async () => {

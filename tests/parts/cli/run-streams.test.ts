@@ -347,7 +347,7 @@ test.each([
 
 test.each(["x", "0", "-1", "1.5"])("attach refuses %p as the number of a process", async (spid) => {
   const { code, stderr } = await coppice({}, ["attach", ID, "--", spid]);
-  expect([code, stderr]).toEqual([2, expect.stringContaining(`${spid} is no number of a process`)]);
+  expect([code, stderr]).toEqual([2, expect.stringContaining(`${spid} is not a process number`)]);
 });
 
 test("--detach prints the id, and leaves the run", async () => {
@@ -357,7 +357,7 @@ test("--detach prints the id, and leaves the run", async () => {
 });
 
 test.each([
-  [["-it"], "is no terminal"],
+  [["-it"], "is not a terminal"],
   [["-t", "--json"], "exclude each other"],
   [["-i", "--stdin", "-"], "exclude each other"],
 ])("%j is a wrong usage", async (options, message) => {

@@ -107,7 +107,7 @@ test("logs gives the bytes of the command, each stream where it belongs, and say
   const { code, stdout, stderr } = await coppice("logs", ID);
   expect(code).toBe(0);
   expect([...stdout]).toEqual([0, 255, 10]);
-  expect(stderr).toBe("oops\ncoppice logs: 70 more bytes of stdout were not kept\n");
+  expect(stderr).toBe("oops\ncoppice logs: 70 more bytes of stdout were not stored\n");
 });
 
 test.each([["-p 9"], ["-f -p 9"], ["--json -p 9"]])(

@@ -121,7 +121,7 @@ describe("the streams of a process", () => {
   });
 
   test("a session needs a terminal", () => {
-    expect(() => streamsOf({ interactive: true, tty: true }, ofPipe)).toThrow("is no terminal");
+    expect(() => streamsOf({ interactive: true, tty: true }, ofPipe)).toThrow("is not a terminal");
   });
 
   test("a terminal has a type, which may be given", () => {

@@ -15,15 +15,15 @@ import { passSignals } from "./signals.ts";
 import { streamsOf, withTerm } from "./streams.ts";
 import { LOST_MS } from "./watched-run.ts";
 
-export const besideCommands: readonly Command[] = [
+export const processCommands: readonly Command[] = [
   command({
     name: "exec",
-    summary: "run a process beside the command of a running instance",
+    summary: "run an additional process in a running instance",
     synopsis: "[OPTIONS] ID [--] COMMAND [ARG...]",
     takesCommand: true,
     description:
-      "The process sees the same files, processes and network as the command. Its streams and its exit code are\n" +
-      "passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with the command.",
+      "The process sees the same files, processes and network as the instance's command. Its streams and its exit\n" +
+      "code are passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with that command.",
     examples: ["coppice exec 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 -- ps", "coppice exec -it ID -- sh"],
     options: {
       ...STREAM_OPTIONS,
@@ -34,7 +34,7 @@ export const besideCommands: readonly Command[] = [
     },
     async run({ options, positionals, io, environment }) {
       const [instance, ...words] = positionals;
-      // A second one, behind ID, is there for people.
+      // `--` after ID is optional.
       const [name, ...args] = words[0] === "--" ? words.slice(1) : words;
       if (instance === undefined) throw new UsageError("ID is missing");
       if (name === undefined) throw new UsageError("the command is missing");
@@ -48,7 +48,7 @@ export const besideCommands: readonly Command[] = [
         ...fields,
         ...withTerm(env, streams, environment),
         ...streams.fields,
-        // What it writes before it is attached has to be in the log.
+        // Output before the attachment is read from the log.
         truncate_output_at: OUTPUT_BYTES_MAX,
       };
       return await orNotRun(async () => {
@@ -59,12 +59,12 @@ export const besideCommands: readonly Command[] = [
         }
         const end = async () => {
           await signalProcess(client, process, "KILL").catch((error: unknown) => {
-            // It has ended in the meantime.
+            // It has ended meanwhile.
             if (!(error instanceof ResponseError && error.status === 409)) throw error;
           });
         };
         const code = await join({ client, io, process, ...streams, isLossless: true, replayBytes: 0, end });
-        // Its exit code is that of any kill.
+        // Its exit code alone would look like that of any kill.
         if (fields.timeout !== undefined && (await hasTimedOut(client, process))) {
           io.stderr("coppice exec: the time limit was hit\n");
         }
@@ -77,9 +77,9 @@ export const besideCommands: readonly Command[] = [
     summary: "join the streams of a process of a running instance",
     synopsis: "ID [SPID]",
     description:
-      "Shows what the command of an instance, or the process with number SPID, has written and writes, and gives\n" +
-      "it what is typed. Ctrl-P Ctrl-Q at a terminal, and Ctrl-C twice elsewhere, leave it. The exit code is that\n" +
-      "of the process.",
+      "Shows the past and new output of the command of an instance, or of the process with number SPID, and sends it\n" +
+      "standard input. Ctrl-P Ctrl-Q at a terminal, and Ctrl-C twice elsewhere, leave it. The exit code is that of\n" +
+      "the process.",
     examples: ["coppice attach 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
     options: CLIENT_OPTIONS,
     async run({ options, positionals, io, environment }) {
@@ -90,7 +90,7 @@ export const besideCommands: readonly Command[] = [
       const client = openClient(environment, options.url);
       return await orNotRun(async () => {
         const uuid = encodeURIComponent(instance);
-        // The command may wait for its turn; what runs beside it does not.
+        // The command may be queued; additional processes are not.
         if (process.spid === COMMAND_SPID && (await commandStart(client, instance)) === null) {
           throw new CliError(`the command of ${instance} did not start`);
         }
@@ -115,11 +115,11 @@ interface Joined {
   readonly isLossless: boolean;
   /** size of the output of a terminal that is shown once more */
   readonly replayBytes: number;
-  /** what a second interrupt does; null: it leaves the process */
+  /** handler of a second interrupt; null: it leaves the process */
   readonly end: (() => Promise<void>) | null;
 }
 
-/** Passes the streams of a process on to its end, and gives its exit code; 0 when it was left. */
+/** Passes the streams of a process on until its end, and returns its exit code; 0 when it was left. */
 async function join({
   client,
   io,
@@ -134,8 +134,8 @@ async function join({
   const tell = (text: string): void => io.stderr(input === "keys" ? `\r\ncoppice: ${text}\r\n` : `coppice: ${text}\n`);
   const attachment = await SteadyAttachment.open(client, process, {
     lossless: isLossless,
-    onDropped: (stream, bytes) => tell(`${bytes} bytes of ${stream} were not kept`),
-    onLost: () => tell("the connection is lost; trying to make it anew"),
+    onDropped: (stream, bytes) => tell(`${bytes} bytes of ${stream} were not stored`),
+    onLost: () => tell("the connection is lost; trying to reconnect"),
   });
   const replay = new ReplayFilter(replayBytes);
   const session = new Session({
@@ -168,18 +168,18 @@ async function join({
 
 /** @throws UsageError */
 function spidOf(text: string): number {
-  if (!/^[1-9]\d{0,8}$/.test(text)) throw new UsageError(`${text} is no number of a process; the command has 1`);
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new UsageError(`${text} is not a process number; the command has 1`);
   return Number(text);
 }
 
-/** False also when nobody can tell any more: the exit code is known in any case. */
+/** False also when the appliance no longer answers: the exit code is enough then. */
 async function hasTimedOut(client: Client, { instance, spid }: ProcessName): Promise<boolean> {
   const uuid = encodeURIComponent(instance);
   const process = await answerOf(client.v1.instances({ uuid }).processes({ spid }).get()).catch(() => null);
   return process?.timed_out === true;
 }
 
-/** Why there is no connection any more: the end of the instance breaks it off, and is known a moment later. */
+/** The reason of a lost connection: the end of the instance closes it, and is visible a moment later. */
 async function lossOf(client: Client, { instance, spid }: ProcessName): Promise<CliError> {
   const signal = AbortSignal.timeout(LOST_MS);
   const ended = await endOf(client, instance, { signal, onStatus: null });

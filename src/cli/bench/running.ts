@@ -11,10 +11,10 @@ import { makeLarge } from "./transfers.ts";
 /** A command that only waits. */
 const WAIT = "sleep 1800";
 const INSTANCE_SECONDS = 1800;
-/** Of bytes that no disk can leave out. */
+/** Writes 1 MiB of random bytes, which no disk can leave out. */
 const WRITE_MIB = "dd if=/dev/urandom of=/root/coppice-bench.written bs=65536 count=16";
 
-/** A process beside the command of an instance, against an instance of its own. */
+/** An additional process in a running instance, against a new instance. */
 export async function* execPart(target: BenchTarget): AsyncGenerator<Finding> {
   const id = await target.start(target.image, WAIT, { disposable: true, timeout: INSTANCE_SECONDS });
   await target.untilRunning(id);
@@ -38,7 +38,7 @@ export async function* execPart(target: BenchTarget): AsyncGenerator<Finding> {
   });
 }
 
-/** An image of a running instance that has a large file below it, against a run with an end. */
+/** A checkpoint of a running instance on a large image, against a captured run. */
 export async function* checkpointPart(target: BenchTarget): AsyncGenerator<Finding> {
   const { client, image, options } = target;
   const large = await makeLarge(target);
@@ -73,7 +73,7 @@ export async function* checkpointPart(target: BenchTarget): AsyncGenerator<Findi
   await target.deleteMade();
 }
 
-/** Runs a command beside that of an instance, until its end. @throws Error when it fails */
+/** Runs an additional command in an instance, until its end. @throws Error when it fails */
 export async function exec({ client, options }: BenchTarget, id: string, command: string): Promise<void> {
   const { signal } = options;
   const request = client.v1.instances({ uuid: id }).processes.post({ command, shell: true }, { fetch: { signal } });
