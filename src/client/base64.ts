@@ -4,7 +4,7 @@ interface Native {
   readonly prototype: { readonly toBase64?: (this: Uint8Array) => string };
 }
 const NATIVE = Uint8Array as unknown as Native;
-/** Bytes that are given to one call of `String.fromCharCode`, whose arguments lie on the stack. */
+/** Bytes in one call of `String.fromCharCode`, whose arguments are on the stack. */
 const PIECE_BYTES = 8192;
 
 /** The bytes of standard base64. @throws an error of the runtime for any other text */

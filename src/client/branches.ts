@@ -14,7 +14,7 @@ export interface BranchesOptions {
 }
 
 /**
- * The rows of the branches as they come, many at a time: operations that have not ended, images with parents first, and the
+ * The rows of the branches on arrival, many at a time: operations that have not ended, images with parents first, and the
  * end.
  * @throws ResponseError, AnswerError if the end is missing, UnreachableError if the connection breaks, the reason of `signal`
  */
@@ -39,8 +39,8 @@ export async function* readBranches(
 }
 
 /**
- * What changes of operations and images, as it comes, until the caller leaves the loop. The first change is a `resync`, after
- * which none is missing: read the branches then, and whenever there is another one.
+ * Changes of operations and images on arrival, until the caller leaves the loop. The first one is a `resync`: read the
+ * branches then and after every further `resync`, and no change is missing.
  * @throws ResponseError, AnswerError, UnreachableError if the connection breaks, the reason of `signal`
  */
 export async function* readChanges(

@@ -14,7 +14,7 @@ export interface ClientOptions {
   readonly token: string | null;
   /** makes the requests; the default is the `fetch` of the runtime */
   readonly fetch?: (url: URL, init: RequestInit) => Promise<Response>;
-  /** opens the WebSockets; the default is that of the runtime, which in a browser sends no header fields, so no token */
+  /** opens the WebSockets; the default is that of the runtime; in a browser it cannot send header fields, so no token */
   readonly socket?: (url: URL, init: SocketInit) => WebSocket;
   /** text that follows the message of an answer 401 */
   readonly tokenHint?: string;
@@ -75,7 +75,7 @@ export class Client {
   }
 
   /**
-   * One request to a path below /v1, without a look at its answer's body.
+   * One request to a path below /v1, without reading the body of its answer.
    * @throws ResponseError for a status of 400 and above, UnreachableError, the reason of `signal`
    */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Response> {
@@ -88,15 +88,15 @@ export class Client {
     if (options.signal !== undefined) init.signal = options.signal;
     if (options.redirect !== undefined) init.redirect = options.redirect;
     if (options.body !== undefined) init.body = options.body;
-    // The standard asks for it with a stream, and knows no other value.
+    // The standard requires this value for a stream.
     if (options.body instanceof ReadableStream) init.duplex = "half";
     return await this.#exchange(url, init, options.deadline !== false);
   }
 
   /**
    * Opens a WebSocket below /v1; its binary messages are ArrayBuffers. The caller closes it.
-   * @param listen is called before it is open: messages come as soon as it is
-   * @throws ResponseError that says why the appliance refused it, UnreachableError, the reason of `signal`
+   * @param listen is called before the socket is open, because messages arrive as soon as it is
+   * @throws ResponseError with the appliance's reason for refusing it, UnreachableError, the reason of `signal`
    */
   async socket<T>(
     path: string,
@@ -114,7 +114,7 @@ export class Client {
     const leave = () => socket.close();
     socket.addEventListener("open", () => opened.resolve(true), { once: true });
     socket.addEventListener("close", () => opened.resolve(false), { once: true });
-    // Some runtimes tell a refusal by an error alone.
+    // Some runtimes report a refusal only by an error.
     socket.addEventListener("error", () => opened.resolve(false), { once: true });
     signal?.addEventListener("abort", leave, { once: true });
     const isOpen = await opened.promise;
@@ -122,12 +122,12 @@ export class Client {
     if (signal?.aborted) socket.close();
     signal?.throwIfAborted();
     if (isOpen) return listening;
-    // A WebSocket does not tell what the answer was. The same request without a key is refused for the same reason.
+    // A WebSocket hides the answer. The same request without a key is refused for the same reason.
     const refusal = await this.#refusal(path, query);
     throw new UnreachableError(`no WebSocket to ${this.#options.url}: HTTP status ${refusal.status}`);
   }
 
-  /** What a WebSocket is refused with. @throws ResponseError for any other reason than the connection; UnreachableError */
+  /** The answer that refuses a WebSocket. @throws ResponseError for any other reason than the connection; UnreachableError */
   async #refusal(path: string, query: CallOptions["query"]): Promise<{ readonly status: number }> {
     const options = given({ query });
     const headers = { upgrade: "websocket", connection: "upgrade" };
@@ -152,7 +152,7 @@ export class Client {
     return url;
   }
 
-  /** URL and header fields of a GET below /v1, for a program that makes its requests itself. */
+  /** URL and header fields of a GET below /v1, for a program that sends its requests itself. */
   target(path: string): { readonly url: string; readonly headers: Readonly<Record<string, string>> } {
     const { url, token } = this.#options;
     const headers: Record<string, string> = token === null ? {} : { authorization: `Bearer ${token}` };
@@ -207,13 +207,13 @@ export class Client {
   }
 }
 
-/** What Node and Bun take as the second argument of a WebSocket, in place of its protocols. */
+/** The second argument of a WebSocket in Node and Bun, in place of its protocols. */
 interface ServerSocketInit {
   readonly protocols: string[];
   readonly headers: Readonly<Record<string, string>>;
 }
 
-/** A WebSocket of the runtime. That of a browser takes nothing but protocols; those of Node and Bun take headers too. */
+/** A WebSocket of the runtime. That of a browser accepts only protocols; those of Node and Bun also accept headers. */
 function openSocket(url: URL, { protocols, headers }: SocketInit): WebSocket {
   const { process } = globalThis as { readonly process?: { readonly versions?: { readonly node?: string } } };
   if (process?.versions?.node === undefined) return new WebSocket(url, [...protocols]);
@@ -221,7 +221,7 @@ function openSocket(url: URL, { protocols, headers }: SocketInit): WebSocket {
   return new Socket(url, { protocols: [...protocols], headers });
 }
 
-/** An answer as Eden gives it. */
+/** An answer as Eden returns it. */
 interface EdenAnswer {
   readonly data: unknown;
   readonly error: { readonly value: unknown } | null;
@@ -229,7 +229,7 @@ interface EdenAnswer {
 }
 
 /**
- * The JSON of an answer; an empty text where it has no body.
+ * The JSON of an answer; an empty text if it has no body.
  * @throws ResponseError, UnreachableError, AnswerError, the reason of the request's signal
  */
 export async function answerOf<Answer extends EdenAnswer>(call: Promise<Answer>): Promise<NonNullable<Answer["data"]>> {
@@ -237,7 +237,7 @@ export async function answerOf<Answer extends EdenAnswer>(call: Promise<Answer>)
     if (!(thrown instanceof SyntaxError)) throw thrown;
     throw new AnswerError(`an answer is not the JSON that it says: ${thrown.message}`, { cause: thrown });
   });
-  // Eden takes a failure of `fetch` for an answer 503.
+  // Eden turns a failure of `fetch` into an answer 503.
   if (error?.value instanceof Error) throw error.value;
   const isJson = response.headers.get("content-type")?.startsWith("application/json") === true;
   if (error === null && (isJson || response.status === 204)) return data as NonNullable<Answer["data"]>;

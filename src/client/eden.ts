@@ -1,4 +1,4 @@
-/** A route as Elysia's types tell it. */
+/** A route in Elysia's types. */
 interface TypedRoute {
   readonly body: unknown;
   readonly query: unknown;
@@ -7,7 +7,7 @@ interface TypedRoute {
 
 type Success = 200 | 201 | 202 | 204 | 206;
 
-/** What Eden gives for an answer: its JSON, or what the appliance refused it with. `answerOf` tells them apart. */
+/** Eden's result for an answer: its JSON, or the error of the appliance. `answerOf` distinguishes them. */
 export type Answer<Data> =
   | { readonly data: Data; readonly error: null; readonly response: Response; readonly status: number }
   | {
@@ -17,14 +17,14 @@ export type Answer<Data> =
       readonly status: number;
     };
 
-/** What has no field that must be there. */
+/** A type without required fields. */
 type Omissible<Fields> = Partial<Fields> extends Fields ? true : false;
 
 interface Exchange {
-  /** goes on to `fetch`, such as the signal */
+  /** options for `fetch`, such as the signal */
   readonly fetch?: RequestInit;
 }
-/** Paths are texts here: the appliance has bytes, which are marked texts for it. */
+/** Paths are texts here, and byte strings, a branded type, in the appliance. */
 type Texts<Query> = { readonly [Name in keyof Query]: TextOf<Query[Name]> };
 type TextOf<Value> = Value extends string
   ? string extends FirstOf<Value>
@@ -33,7 +33,7 @@ type TextOf<Value> = Value extends string
   : Value extends readonly (infer Item)[]
     ? readonly TextOf<Item>[]
     : Value;
-/** Of a text that is known when it is compiled; `string` for any other. */
+/** The type of a literal text; `string` for any other. */
 type FirstOf<Text extends string> = Text extends `${infer First}${string}` ? First : string;
 type QueryOf<Query> =
   Omissible<Query> extends true
@@ -43,13 +43,13 @@ type QueryOf<Query> =
     : { readonly query: Texts<Query> };
 type Asked<Query> = Exchange & QueryOf<Query>;
 
-/** What is no JSON is for `Client.call`. */
+/** The JSON answers; `Client.call` is for all others. */
 type JsonOf<Data> = Data extends Response ? unknown : Data;
 type Given<Route extends TypedRoute> = Promise<
   Answer<JsonOf<Route["response"][Extract<keyof Route["response"], Success>]>>
 >;
 
-/** A body and a query that may be left out are. */
+/** Makes a body and a query optional if they have no required fields. */
 type Call<Route extends TypedRoute, Method> = Method extends "get" | "head"
   ? Omissible<Route["query"]> extends true
     ? (options?: Asked<Route["query"]>) => Given<Route>
@@ -66,11 +66,11 @@ type Names<Routes> = {
     : Calls<Routes[Name]>;
 };
 
-/** The parameter of a path that `:name` stands for. */
+/** The parameter of a path with the placeholder `:name`. */
 type ParametersOf<Name> = Name extends `:${infer Parameter}` ? { readonly [Key in Parameter]: string | number } : never;
 
 /**
- * The functions that Eden makes of the types of routes. Its own type of them does the same, but compiles slowly, and has the
+ * The functions that Eden derives from the types of routes. Eden's own type does the same, but compiles slowly, and has the
  * errors of Elysia's validation where an appliance answers with its own.
  */
 export type Calls<Routes> =

@@ -1,6 +1,6 @@
 import type { Operation } from "./types.ts";
 
-/** What an answer says of its failure. */
+/** The error body of an answer. */
 interface Failure {
   readonly error: string;
   readonly message: string;
@@ -12,11 +12,11 @@ export class ResponseError extends Error {
   override readonly name = "ResponseError";
   /** HTTP status */
   readonly status: number;
-  /** error value of the interface, such as `not_found`; `no error object` where the answer has none */
+  /** error value of the interface, such as `not_found`; `no error object` if the answer has none */
   readonly code: string;
-  /** recommended pause before another try, in `seconds`; null where the answer names none */
+  /** recommended pause before another attempt, in `seconds`; null if the answer has none */
   readonly retryAfterSeconds: number | null;
-  /** facts about the error; empty where the answer has none */
+  /** facts about the error; empty if the answer has none */
   readonly details: Readonly<Record<string, unknown>>;
 
   constructor(response: Pick<Response, "status" | "headers">, { error, message, details = {} }: Failure, hint = "") {
@@ -34,7 +34,7 @@ export class UnreachableError extends Error {
   override readonly name = "UnreachableError";
 }
 
-/** An answer is not one that an appliance gives. */
+/** An answer that does not look like one of an appliance. */
 export class AnswerError extends Error {
   override readonly name = "AnswerError";
 }

@@ -3,7 +3,7 @@ import type { CallOptions, Client } from "./client.ts";
 import { chunksOf } from "./connections/chunks.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 
-/** Longest event that is read: output of a command, and answers to an agent, are far smaller. */
+/** Longest accepted event: output of a command, and answers to an agent, are far shorter. */
 const EVENT_CHARACTERS_MAX = 16_777_216;
 
 export interface EventOptions extends Pick<CallOptions, "query" | "signal"> {
@@ -12,7 +12,7 @@ export interface EventOptions extends Pick<CallOptions, "query" | "signal"> {
 }
 
 /**
- * The events of a route below /v1 that answers with `text/event-stream`, as they come; comments are skipped. The
+ * The events of a route below /v1 that answers with `text/event-stream`, on arrival; comments are skipped. The
  * connection is closed when the caller leaves the loop.
  * @throws ResponseError, AnswerError, UnreachableError if the connection breaks, the reason of `signal`
  */
@@ -37,8 +37,8 @@ export async function* readEvents(
 }
 
 /**
- * The events of a body, as they come; comments are skipped. The body is cancelled when the caller leaves the loop.
- * @param failure gives what is thrown when the body breaks off
+ * The events of a body, on arrival; comments are skipped. The body is cancelled when the caller leaves the loop.
+ * @param failure returns the error to throw when the body breaks off
  */
 export async function* eventsOf(
   body: ReadableStream<Uint8Array<ArrayBuffer>>,

@@ -29,15 +29,18 @@ export async function loadImage(
   return (await complete(client, uuid, options)).result as ImportResult;
 }
 
-/** Starts a checkpoint of an instance as soon as its command has begun; gives the id of the operation. @throws ResponseError, UnreachableError */
+/**
+ * Starts a checkpoint of an instance as soon as its command has begun, and returns the id of the operation.
+ * @throws ResponseError, UnreachableError
+ */
 export async function startCheckpoint(client: Client, instance: string, request: CheckpointRequest): Promise<string> {
   const route = client.v1.instances({ uuid: encodeURIComponent(instance) });
   return (await onceStarted(client, instance, () => answerOf(route.checkpoint.post(request)))).uuid;
 }
 
 /**
- * Makes an image of the files of a running instance, which goes on, and waits for it.
- * @throws as `importImage`; `signal` cancels the checkpoint, and not the instance
+ * Makes an image of the files of a running instance, which continues, and waits for the image.
+ * @throws as `importImage`; `signal` cancels the checkpoint, not the instance
  */
 export async function checkpoint(
   client: Client,

@@ -7,23 +7,23 @@ import { pause } from "./pause.ts";
 import { COMMAND_SPID } from "./processes.ts";
 import type { OperationEvent, OutputEvent } from "./types.ts";
 
-/** Time in which a restarting appliance answers again, also on a busy host, in `milliseconds`. */
+/** Longest time until a restarting appliance answers again, even on a busy host, in `milliseconds`. */
 export const UNREACHABLE_MS_MAX = 60_000;
 export const RETRY_MS = 500;
 
 export interface OperationEventsOptions {
-  /** true: until the operation has ended; false: those that there are now */
+  /** true: until the operation has ended; false: only the events so far */
   readonly follow: boolean;
   /** only those of one process, and the completion */
   readonly spid?: number;
-  /** number of the event after which to begin; absent: from the beginning */
+  /** id of the event after which to begin; absent: from the beginning */
   readonly after?: number;
   readonly signal?: AbortSignal;
 }
 
 /**
- * What an operation did, as it is told. A connection that breaks is made anew where it was, also over a restart of
- * the appliance.
+ * The events of an operation, on arrival. After a lost connection or a restart of the appliance, it continues at the same
+ * position.
  * @throws ResponseError, UnreachableError, AnswerError, the reason of `signal`
  */
 export async function* operationEvents(
@@ -55,7 +55,7 @@ export async function* operationEvents(
 }
 
 /**
- * Waits for the command of an instance to begin, and gives when it did, in `milliseconds` since the epoch; null when the
+ * Waits until the command of an instance begins, and returns its start, in `milliseconds` since the epoch; null when the
  * instance has ended without it.
  * @throws as `operationEvents`
  */
@@ -78,8 +78,8 @@ export function bytesOf({ content, encoding }: OutputEvent["data"]): Uint8Array 
 }
 
 /**
- * Asks for what only a running command allows. An operation is EXECUTING a moment before its command has started, so a
- * refusal is tried once more behind the start.
+ * Sends a request that needs a running command. An operation is EXECUTING a moment before its command has started, so a
+ * refused request is repeated once after the start.
  * @throws ResponseError, UnreachableError
  */
 export async function onceStarted<T>(client: Client, id: string, request: () => Promise<T>): Promise<T> {

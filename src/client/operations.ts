@@ -7,7 +7,7 @@ import type { Operation, OperationStatus } from "./types.ts";
 
 /** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
 const WAIT_SECONDS = 25;
-/** The first long poll of a wait that is watched, and each one while the operation is PENDING. */
+/** The first long poll of a wait with `onStatus`, and each one while the operation is PENDING, in `seconds`. */
 const WATCHED_WAIT_SECONDS = 1;
 
 /** True when the state of an operation is final. */
@@ -19,15 +19,15 @@ export interface WaitOptions {
   readonly signal?: AbortSignal;
   /** longest wait, in `milliseconds`; absent: there is no limit */
   readonly timeoutMs?: number;
-  /** gets the status after each look at an operation that has not ended; with it, the end of PENDING is seen soon */
+  /** gets the status after each poll of an operation that has not ended; makes polls short while it is PENDING */
   readonly onStatus?: (status: OperationStatus) => void;
 }
 
 /**
- * Waits until an operation has ended, whatever its end is, also over a restart of the appliance. Leaving the wait leaves
- * the operation as it is.
+ * Waits until an operation has ended, with any outcome, also across a restart of the appliance. Leaving the wait does not
+ * affect the operation.
  * @throws the reason of `signal`; a `TimeoutError` of the runtime after `timeoutMs`; ResponseError; UnreachableError when
- * the appliance stays away
+ * the appliance stays unreachable
  */
 export async function waitForEnd(client: Client, id: string, options: WaitOptions = {}): Promise<Operation> {
   const { onStatus, timeoutMs } = options;
@@ -49,7 +49,7 @@ export async function waitForEnd(client: Client, id: string, options: WaitOption
       const again = error instanceof UnreachableError || (error instanceof ResponseError && error.status === 503);
       if (!again) throw error;
       if (performance.now() - unreachableSince > UNREACHABLE_MS_MAX) {
-        throw new UnreachableError(`${(error as Error).message}; operation ${id} may go on`, { cause: error });
+        throw new UnreachableError(`${(error as Error).message}; operation ${id} may continue`, { cause: error });
       }
       await pause(RETRY_MS, signal);
     }
@@ -61,18 +61,18 @@ export async function cancelOperation(client: Client, id: string): Promise<void>
   try {
     await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).delete());
   } catch (error) {
-    // It has ended in the meantime.
+    // It has ended meanwhile.
     if (!(error instanceof ResponseError && error.status === 409)) throw error;
   }
 }
 
 /** A step of an operation. */
 export interface Progress {
-  /** what is being done, for people */
+  /** the work of this step, for people */
   readonly step: string;
-  /** of the image, so far; null where the step pulls nothing */
+  /** bytes of the image so far; null if the step pulls nothing */
   readonly pulledBytes: number | null;
-  /** to be pulled in all; null where that is not known */
+  /** bytes to pull in total; null if unknown */
   readonly sizeBytes: number | null;
 }
 
@@ -83,7 +83,7 @@ interface ProgressData {
   readonly size_bytes?: number;
 }
 
-/** The steps of an operation as they come, to its end. @throws as `operationEvents` */
+/** The steps of an operation, on arrival, until its end. @throws as `operationEvents` */
 export async function* operationProgress(
   client: Client,
   id: string,
@@ -103,8 +103,7 @@ export interface CompleteOptions extends WaitOptions {
 }
 
 /**
- * Waits for the success of an operation that belongs to the caller: one that is left, by `signal` or `timeoutMs`, is
- * cancelled.
+ * Waits for the success of the caller's operation, which is cancelled when the wait ends by `signal` or `timeoutMs`.
  * @throws OperationError when it ends otherwise; as `waitForEnd`
  */
 export async function complete(client: Client, id: string, options: CompleteOptions = {}): Promise<Operation> {
@@ -114,7 +113,7 @@ export async function complete(client: Client, id: string, options: CompleteOpti
   try {
     return succeeded(await waitForEnd(client, id, wait));
   } catch (error) {
-    // What a request cannot cancel ends by the time limit of its own.
+    // An operation that cannot be cancelled ends by its own time limit.
     if (!(error instanceof OperationError)) await cancelOperation(client, id).catch(() => undefined);
     throw error;
   } finally {
@@ -123,7 +122,7 @@ export async function complete(client: Client, id: string, options: CompleteOpti
 }
 
 /**
- * Tells the steps of an operation, until its end or until `signal` fires. Never rejects: what ends the reports early is no
+ * Reports the steps of an operation, until its end or until `signal` fires. Never rejects: a failure to report is not a
  * failure of the operation.
  */
 export async function reportProgress(
@@ -134,7 +133,7 @@ export async function reportProgress(
   try {
     for await (const progress of operationProgress(client, id, { signal })) onProgress(progress);
   } catch {
-    // Expected: the wait has ended, the appliance stays away, or the token lacks the scope.
+    // Expected: the wait has ended, the appliance is unreachable, or the token lacks the scope.
   }
 }
 

@@ -9,13 +9,13 @@ export interface ProcessName {
   readonly spid: number;
 }
 
-/** Number of the process that an instance is there for. */
+/** Number of the command of an instance. */
 export const COMMAND_SPID = 1;
 
 export const pathOf = ({ instance, spid }: ProcessName): string =>
   `/instances/${encodeURIComponent(instance)}/processes/${spid}`;
 
-/** Starts a process beside the command of a running instance. @throws ResponseError, UnreachableError */
+/** Starts an additional process in a running instance. @throws ResponseError, UnreachableError */
 export async function startProcess(client: Client, instance: string, request: ProcessRequest): Promise<ProcessName> {
   const { spid } = await answerOf(client.v1.instances({ uuid: encodeURIComponent(instance) }).processes.post(request));
   return { instance, spid };
@@ -31,8 +31,8 @@ export async function signalProcess(client: Client, process: ProcessName, signal
 }
 
 /**
- * Gives a process its standard input as fast as it reads, and then the end of it.
- * @throws ResponseError `conflict` when the process has ended or takes no input; UnreachableError, the reason of `signal`
+ * Writes a standard input to a process as fast as it reads, and closes it.
+ * @throws ResponseError `conflict` when the process has ended or its input is closed; UnreachableError, the reason of `signal`
  */
 export async function streamInput(
   client: Client,
@@ -43,7 +43,7 @@ export async function streamInput(
   await client.call("POST", path, { query: { close: true }, body, signal, deadline: false });
 }
 
-/** The same for a process that may end, or close its input, before all is passed on: then nothing more is. @throws as `streamInput` */
+/** The same for a process that may end or close its input early, which ends this, too. @throws as `streamInput` */
 export async function passInput(...input: Parameters<typeof streamInput>): Promise<void> {
   await streamInput(...input).catch((error: unknown) => {
     if (!(error instanceof ResponseError && error.status === 409)) throw error;

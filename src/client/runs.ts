@@ -8,7 +8,7 @@ import { cancelOperation, succeeded, type WaitOptions, waitForEnd } from "./oper
 import { COMMAND_SPID, type ProcessName, passInput } from "./processes.ts";
 import type { InstanceResult, Operation, OperationEvent, OutputObject, SpawnRequest } from "./types.ts";
 
-/** Begins the text of bytes that are no ASCII, in the field `stdin` of a request. */
+/** Prefix of bytes that are not ASCII, in the field `stdin` of a request. */
 const STDIN_BASE64_PREFIX = "base64:";
 
 /** Standard input that is part of the request, at most 10 MiB. */
@@ -30,8 +30,8 @@ export interface OutputLine {
 }
 
 /**
- * The run of a command: its output as it comes, and its result. What it gives survives broken connections and restarts of
- * the appliance, and may be asked for more than once.
+ * The run of a command: its output on arrival, and its result. Both survive lost connections and restarts of the appliance,
+ * and can be read repeatedly.
  *
  *     const run = await Run.start(client, { image: "tag:busybox", command: "ls", args: ["-l"] });
  *     for await (const { stream, line } of run.lines()) console.log(stream, line);
@@ -42,13 +42,13 @@ export class Run {
   readonly #until: Pick<RunOptions, "signal">;
   /** of the instance and of its operation */
   readonly id: string;
-  /** fires when the end was seen: a signal of the caller may outlive thousands of runs */
+  /** fires at the end of the run: a signal of the caller may outlive thousands of runs */
   readonly #over = new AbortController();
   #cancelling: Promise<void> = Promise.resolve();
-  /** what kept the standard input from being passed on */
+  /** failure of the standard input */
   #inputFailure: Error | null = null;
 
-  /** A run that goes on, or has ended. `signal` ends what is asked for here, and leaves the run as it is. */
+  /** An existing run, also an ended one. `signal` ends the requests of this object, and does not affect the run. */
   constructor(client: Client, id: string, { signal }: Pick<RunOptions, "signal"> = {}) {
     this.#client = client;
     this.#until = given({ signal });
@@ -61,7 +61,7 @@ export class Run {
     signal?.throwIfAborted();
     const streamed = stdin instanceof ReadableStream || stdin instanceof Blob ? stdin : null;
     const input = stdin === undefined ? {} : streamed === null ? { stdin: inputText(stdin as Sent) } : OPEN;
-    // Not aborted: an instance whose uuid nobody has heard could not be cancelled.
+    // Not aborted: an instance whose uuid did not arrive could not be cancelled.
     const { uuid } = await answerOf(client.v1.instances.post({ ...request, ...input }));
     const run = new Run(client, uuid, options);
     const cancel = (): void => {
@@ -82,19 +82,19 @@ export class Run {
     return { instance: this.id, spid: COMMAND_SPID };
   }
 
-  /** Everything that happens, from the beginning to the end. @throws as `operationEvents` */
+  /** All events, from the beginning to the end. @throws as `operationEvents` */
   events(): AsyncGenerator<OperationEvent, void, undefined> {
     return this.#events({});
   }
 
-  /** The output of the command from its beginning, as far as it is kept (`truncate_output_at`). @throws as `operationEvents` */
+  /** The stored output of the command from its beginning (`truncate_output_at`). @throws as `operationEvents` */
   async *output(): AsyncGenerator<AttachedOutput, void, undefined> {
     for await (const event of this.#events({ spid: COMMAND_SPID })) {
       if (event.type === "stdout" || event.type === "stderr") yield { stream: event.type, bytes: outputOf(event) };
     }
   }
 
-  /** The same output in lines of UTF-8; what a stream leaves open is its last line. @throws as `operationEvents` */
+  /** The same output in lines of UTF-8; unterminated text at the end is the last line. @throws as `operationEvents` */
   async *lines(): AsyncGenerator<OutputLine, void, undefined> {
     const open = { stdout: new LineSplitter(), stderr: new LineSplitter() };
     for await (const { stream, bytes } of this.output()) {
@@ -106,7 +106,7 @@ export class Run {
     }
   }
 
-  /** Waits for the end, whatever it is. @throws as `waitForEnd` */
+  /** Waits for the end, with any outcome. @throws as `waitForEnd` */
   async ended(options: Omit<WaitOptions, "signal"> = {}): Promise<Operation> {
     try {
       const operation = await waitForEnd(this.#client, this.id, { ...options, ...this.#until });
@@ -119,8 +119,7 @@ export class Run {
 
   /**
    * Waits for the result; `exit_code` is that of the command, which need not be 0.
-   * @throws OperationError when the command was not run to its end; what kept standard input from being passed on; as
-   * `waitForEnd`
+   * @throws OperationError when the command was not run to its end; the failure of standard input; as `waitForEnd`
    */
   async result(options: Omit<WaitOptions, "signal"> = {}): Promise<InstanceResult> {
     const operation = await this.ended(options);
@@ -178,12 +177,12 @@ export async function runCommand(
   return await run.result(given({ timeoutMs }));
 }
 
-/** The text of a captured output; bytes that are no UTF-8 are replaced. */
+/** The text of a captured output; bytes that are not UTF-8 are replaced. */
 export function textOf(output: OutputObject): string {
   return new TextDecoder().decode(bytesOf(output));
 }
 
-/** Bytes or a text as the field `stdin` of a request has them. */
+/** Encodes bytes or a text for the field `stdin` of a request. */
 export function inputText(input: Sent): string {
   const bytes = typeof input === "string" ? new TextEncoder().encode(input) : input;
   if (bytes.some((byte) => byte > 0x7f)) return STDIN_BASE64_PREFIX + toBase64(bytes);
@@ -203,7 +202,7 @@ class LineSplitter {
     return lines;
   }
 
-  /** The line that has no end. */
+  /** The unterminated line. */
   rest(): string {
     return this.#open + this.#decoder.decode();
   }

@@ -58,12 +58,12 @@ export async function uploadFile(
 }
 
 export interface ContentOptions extends Pick<CallOptions, "signal"> {
-  /** lower-case hexadecimal SHA-256 of the content, for a caller who knows it; default is to compute it */
+  /** lower-case hexadecimal SHA-256 of the content, if the caller has it; default is to compute it */
   readonly sha256?: string;
 }
 
 /**
- * The uuid of the file with this content, which is sent only if the appliance does not have it yet.
+ * The uuid of the file with this content, which is uploaded only if the appliance does not have it yet.
  * @throws ResponseError, UnreachableError, the reason of `signal`
  */
 export async function uploadContent(
@@ -77,13 +77,13 @@ export async function uploadContent(
   try {
     return (await answerOf(client.v1.files.get({ query, fetch: options }))).uuid;
   } catch (error) {
-    // Not there, or the token may write files and not read them.
+    // Missing, or the token may write files but not read them.
     if (!(error instanceof ResponseError && (error.status === 404 || error.status === 403))) throw error;
   }
   return await uploadFile(client, body, options);
 }
 
-/** Lower-case hexadecimal SHA-256. It takes one piece at a time, which the function of browsers cannot. */
+/** Lower-case hexadecimal SHA-256 of a stream, piece by piece, which the function of browsers cannot do. */
 async function hashOf(content: Blob, signal?: AbortSignal): Promise<string> {
   const hash = sha256.create();
   const reader = content.stream().getReader();
@@ -103,14 +103,14 @@ export async function imageIdOf(client: Client, reference: string): Promise<stri
   if (!reference.startsWith("tag:")) return reference;
   const query = { tag: reference.slice("tag:".length) };
   const response = await client.call("GET", "/inspect/", { query });
-  // Browsers hide where a redirection leads, and follow it.
+  // Browsers hide the target of a redirection, and follow it.
   if (response.type === "opaqueredirect") {
     const response = await client.call("GET", "/inspect/", { query, redirect: "follow" });
     return ((await response.json()) as Image).uuid;
   }
   const id = /\/inspect\/([0-9a-f-]{36})\/?$/.exec(response.headers.get("location") ?? "")?.[1];
   if (id !== undefined) return id;
-  throw new AnswerError(`the appliance did not say which image ${reference} is`);
+  throw new AnswerError(`the appliance did not resolve the image ${reference}`);
 }
 
 /** Whether an image has a file or directory; symlinks are followed inside the image. @throws as `downloadFile` */
@@ -127,7 +127,7 @@ export async function imageHas(
   }
 }
 
-/** The query is written here: Eden knows no bytes, and would write the text that stands for them as UTF-8. */
+/** Encodes the query, because Eden would encode a byte string as UTF-8 text. */
 function inspect(
   client: Client,
   view: "download" | "archive" | "list",

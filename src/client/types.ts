@@ -1,4 +1,4 @@
-/* Bodies of the interface as its routes declare them. */
+/* Types of the bodies that the routes declare. */
 import type { App } from "../api/app.ts";
 import type { Calls } from "./eden.ts";
 
@@ -10,15 +10,15 @@ export type V1 = Calls<Routes>;
 export type Operation = Routes["operations"][":id"]["get"]["response"][200];
 export type OperationsQuery = Routes["operations"]["get"]["query"];
 export type LogLine = Routes["operations"][":id"]["log"]["get"]["response"][200][number];
-/** What an operation was asked to do. */
+/** The request of an operation. */
 export type OperationRequest = Routes["operations"][":id"]["request"]["get"]["response"][200];
 export type InstanceOperationRequest = Extract<OperationRequest, { readonly kind: "instance" }>;
 export type OperationStatus = Operation["status"];
-/** Why an operation is FAILED. */
+/** The error of a FAILED operation. */
 export type OperationFailure = NonNullable<Operation["error"]>;
 type OperationResult = NonNullable<Operation["result"]>;
 export type InstanceResult = Extract<OperationResult, { exit_code: unknown }>;
-/** What an instance did with its network. */
+/** The network audit of an instance. */
 export type NetworkAudit = NonNullable<Operation["network"]>;
 export type NetworkEntry = NetworkAudit["entries"][number];
 export type ImportResult = Extract<OperationResult, { digest: string }>;
@@ -36,7 +36,7 @@ export type ImageStep = Routes["images"][":uuid"]["lineage"]["get"]["response"][
 export type BranchRow = Extract<Routes["branches"]["get"]["response"][200], readonly unknown[]>[number];
 export type BranchImage = Extract<BranchRow, { readonly type: "image" }>;
 export type BranchOperation = Extract<BranchRow, { readonly type: "operation" }>;
-/** What a stream of changes tells; `type` tells which. */
+/** A change in a stream of changes, tagged by `type`. */
 export type Change =
   | BranchOperation
   | BranchImage
@@ -44,7 +44,7 @@ export type Change =
   | { readonly type: "deleted"; readonly uuid: string }
   /** changes were left out, so that what the client knows is outdated */
   | { readonly type: "resync" };
-/** What the deletion of an image would do. */
+/** The effects of deleting an image. */
 export type ImageDeletion = Routes["images"][":uuid"]["deletion"]["get"]["response"][200];
 export type DiffItem = Routes["images"][":uuid"]["diff"]["get"]["response"][200]["items"][number];
 export type DirectoryListing = Routes["inspect"][":uuid"]["list"]["get"]["response"][200];
@@ -53,7 +53,7 @@ export type FoundEntries = Routes["inspect"][":uuid"]["find"]["get"]["response"]
 export type GrepResult = Routes["inspect"][":uuid"]["grep"]["get"]["response"][200];
 export type GrepMatch = GrepResult["matches"][number];
 export type UploadedFile = Routes["files"]["post"]["response"][201];
-/** What an operation did; the fields of `data` depend on `type`. */
+/** An event of an operation; the fields of `data` depend on `type`. */
 export type OperationEvent = Extract<
   Routes["operations"][":id"]["events"]["get"]["response"][200],
   readonly unknown[]
@@ -65,12 +65,12 @@ type OperatorRoutes = Routes["operator"];
 export type Token = OperatorRoutes["tokens"]["get"]["response"][200][number];
 export type TokenRequest = OperatorRoutes["tokens"]["post"]["body"];
 export type IssuedToken = OperatorRoutes["tokens"]["post"]["response"][201];
-/** What runs and waits, by account. */
+/** Running and waiting operations, by account. */
 export type Load = OperatorRoutes["load"]["get"]["response"][200];
-/** What takes space on the disk. */
+/** Use of the disk. */
 export type Space = OperatorRoutes["space"]["get"]["response"][200];
-/** What the collector would give back, or gave back. */
+/** Objects and bytes that a collection would remove, or has removed. */
 export type Collection = OperatorRoutes["collection"]["get"]["response"][200];
-/** What `coppice doctor` finds on the host. */
+/** Findings of `coppice doctor` on the host. */
 export type HealthReport = OperatorRoutes["health"]["get"]["response"][200];
 export type Finding = HealthReport["findings"][number];

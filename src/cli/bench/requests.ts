@@ -115,7 +115,7 @@ export async function besideMachines(target: BenchTarget, load: LoadTarget): Pro
   const p99 = (of: readonly number[][]) => of.map((span) => quantile(span, 0.99));
   return rowOf({
     ...ENDS,
-    name: "GET of an operation, p99 at 100/s beside 2 busy VMs",
+    name: "GET of an operation, p99 at 100/s with 2 busy VMs",
     values: p99(late),
     against: { name: "p99 without the VMs", values: p99(alone) },
     atMost: 2,

@@ -13,9 +13,9 @@ export interface AttachOptions {
   readonly lossless?: boolean;
   /** only output of events with greater ids; default is all */
   readonly since?: number;
-  /** told of bytes of a stream that are missing */
+  /** called with the number of missing bytes of a stream */
   readonly onDropped?: (stream: "stdout" | "stderr", bytes: number) => void;
-  /** told that all output up to an event was given; a lossless attachment has no such positions */
+  /** called when all output up to an event was returned; a lossless attachment has no such positions */
   readonly onPosition?: (id: number) => void;
   readonly signal?: AbortSignal;
 }
@@ -26,22 +26,22 @@ export interface AttachedOutput {
   readonly bytes: Uint8Array;
 }
 
-/** What the appliance tells beside the output. */
+/** Messages of the appliance other than output. */
 interface Status {
   /** the process has ended: 128+n when signal n ended it */
   readonly exit_code?: number;
   /** all output up to this event was sent */
   readonly position?: number;
-  /** bytes of a stream that nobody has kept */
+  /** bytes of a stream that were not stored */
   readonly dropped?: { readonly stream: "stdout" | "stderr"; readonly bytes: number };
-  /** something was not done, or the end of the process is not known */
+  /** a request failed, or the end of the process is unknown */
   readonly error?: { readonly message: string };
 }
 
-/** Closes of a connection that is not meant to end: it broke off, or the appliance is going away. */
+/** Close codes of a lost connection: it broke off, or the appliance is shutting down. */
 const BROKEN_CODES: ReadonlySet<number> = new Set([1001, 1006, 1012]);
 
-/** What a session needs of an attachment. */
+/** The part of an attachment that a session uses. */
 export type AttachedStreams = Pick<Attachment, "exitCode" | "output" | "type" | "resize" | typeof Symbol.dispose>;
 
 /** The streams of a process, also of one that has not begun. Leaving it leaves the process as it is. */
@@ -69,17 +69,17 @@ export class Attachment implements Disposable {
     return new Attachment(socket, on);
   }
 
-  /** Of the process, 128+n when signal n ended it; null as long as its output was not read to the end. */
+  /** Exit code of the process, 128+n when signal n ended it; null until its output was read to the end. */
   get exitCode(): number | null {
     return this.#exitCode;
   }
 
-  /** True when the connection is lost: another one can go on where this one was. */
+  /** True when the connection is lost: another one can continue at its position. */
   get isBroken(): boolean {
     return BROKEN_CODES.has(this.#socket.end?.code ?? 0);
   }
 
-  /** Output as it comes, to the end of the process. @throws UnreachableError when it breaks off before */
+  /** Output on arrival, until the end of the process. @throws UnreachableError when it breaks off before */
   async *output(): AsyncGenerator<AttachedOutput, void, undefined> {
     let problem = "";
     for await (const message of this.#socket.messages()) {
@@ -99,7 +99,7 @@ export class Attachment implements Disposable {
       throw new UnreachableError(problem || `it was closed with ${end.code}`);
   }
 
-  /** Sends what was typed: more at a time than a person types belongs to `streamInput`. */
+  /** Sends typed input; `streamInput` is for more than a person types. */
   type(bytes: Uint8Array): void {
     this.#socket.send(channelMessage(Channel.stdin, bytes));
   }

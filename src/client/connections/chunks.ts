@@ -1,12 +1,12 @@
 /**
- * The chunks of a stream, as they come. The stream is cancelled when the caller leaves the loop.
- * @param failure gives what is thrown when the stream breaks off; absent: the error of the stream
+ * The chunks of a stream, on arrival. The stream is cancelled when the caller leaves the loop.
+ * @param failure returns the error to throw when the stream breaks off; absent: the error of the stream
  */
 export async function* chunksOf<Chunk>(
   stream: ReadableStream<Chunk>,
   failure: (error: Error) => unknown = (error) => error,
 ): AsyncGenerator<Chunk, void, undefined> {
-  // Streams of some browsers are no async iterables.
+  // Streams of some browsers are not async iterables.
   const reader = stream.getReader();
   try {
     for (;;) {
@@ -21,7 +21,7 @@ export async function* chunksOf<Chunk>(
   }
 }
 
-/** The lines of a text as they come: those that end in one chunk at a time. What follows the last line end is left out. */
+/** The lines of a text on arrival: those that end in one chunk at a time. Text after the last line end is left out. */
 export async function* linesOf(
   body: ReadableStream<Uint8Array<ArrayBuffer>>,
   failure?: (error: Error) => unknown,

@@ -4,22 +4,22 @@ import type { Client } from "../client.ts";
 import { UnreachableError } from "../errors.ts";
 import { MessageSocket } from "./socket.ts";
 
-/** Subprotocol in which each side tells its end, and what it has taken. */
+/** Subprotocol in which each side reports its end, and the number of bytes that it has read. */
 const PROTOCOL = "v2.port.coppice";
-/** `taken` is sent after this many further `bytes`: small against the window, so that the guest need not wait. */
+/** `taken` is sent after this many further `bytes`: a small part of the window, so that the guest need not wait. */
 const TAKEN_STEP_BYTES = 65_536;
 const END = JSON.stringify({ end: true });
 const CLOSE_NORMAL = 1000;
 
 interface PortMessage {
-  /** bytes that each side may send before they are taken */
+  /** bytes that each side may send before the other has read them */
   readonly window?: number;
-  /** bytes that were taken so far */
+  /** bytes that were read so far */
   readonly taken?: number;
   readonly end?: boolean;
 }
 
-/** A connection to a TCP port of a running instance. Both directions end on their own. */
+/** A connection to a TCP port of a running instance. Each direction ends by itself. */
 export class PortConnection implements Disposable {
   readonly #socket: MessageSocket;
   readonly #credit: ByteCredit;
@@ -33,7 +33,7 @@ export class PortConnection implements Disposable {
   /** @throws ResponseError `conflict` when nothing listens on the port or the instance is not running; UnreachableError */
   static async open(client: Client, instance: string, port: number, signal?: AbortSignal): Promise<PortConnection> {
     const credit = new ByteCredit();
-    // Messages may come before the socket has a name here.
+    // Messages may arrive before the variable of the socket is set.
     const ended = Promise.withResolvers<void>();
     const socket = await MessageSocket.open(client, `/instances/${encodeURIComponent(instance)}/ports/${port}`, {
       protocols: [PROTOCOL],
@@ -49,7 +49,10 @@ export class PortConnection implements Disposable {
     return new PortConnection(socket, credit);
   }
 
-  /** What the guest's program sends, to its end; it waits for a reader that is slow. @throws UnreachableError when the connection was reset or is lost */
+  /**
+   * The bytes of the guest's program, until its end; it waits for a slow reader.
+   * @throws UnreachableError when the connection was reset or is lost
+   */
   async *chunks(): AsyncGenerator<Uint8Array, void, undefined> {
     let takenBytes = 0;
     let toldBytes = 0;
@@ -64,7 +67,7 @@ export class PortConnection implements Disposable {
     if (end !== null && end.code !== CLOSE_NORMAL) throw new UnreachableError(end.reason);
   }
 
-  /** Resolves when all of it is on its way; false when nobody takes it any more. */
+  /** Resolves when all of it was sent; false when the other side no longer reads. */
   async write(bytes: Uint8Array): Promise<boolean> {
     for (let rest = bytes; rest.byteLength > 0; ) {
       const piece = rest.slice(0, await this.#credit.some());
@@ -76,7 +79,7 @@ export class PortConnection implements Disposable {
     return true;
   }
 
-  /** Nothing more is written. */
+  /** Ends this side's bytes. */
   end(): void {
     this.#socket.send(END);
   }

@@ -1,26 +1,26 @@
 import type { Client, SocketOptions } from "../client.ts";
 import { UnreachableError } from "../errors.ts";
 
-/** Bytes that were received and not yet taken, from which on nothing more is read from the connection. */
+/** Number of unread bytes from which on the connection is paused. */
 const WAITING_BYTES_MAX = 1_048_576;
-/** The same for a WebSocket that cannot be paused, such as that of a browser: then the connection is given up. */
+/** Number of unread bytes at which a WebSocket that cannot be paused, such as that of a browser, is closed. */
 const UNPAUSED_BYTES_MAX = 8_388_608;
 const CLOSE_NORMAL = 1000;
-/** What a WebSocket reports that ended without being closed. */
+/** Code of a WebSocket that ended without a close frame. */
 const CLOSE_ABNORMAL = 1006;
 
-/** How a socket was closed, as RFC 6455 numbers it. */
+/** The close of a socket, with a code of RFC 6455. */
 export interface SocketEnd {
   readonly code: number;
   readonly reason: string;
 }
 
-/** What Bun's WebSocket has beside that of a browser. */
+/** Methods of Bun's WebSocket that a browser's lacks. */
 type PausableSocket = WebSocket & { pause?(): void; resume?(): void };
 
 /**
- * A WebSocket of the appliance, whose binary messages are read as fast as they are taken. Where it cannot be paused, a reader
- * that is too slow gets what waits, and then finds the connection broken.
+ * A WebSocket of the appliance with back-pressure for binary messages. If it cannot be paused, a reader that is too slow
+ * gets the waiting messages, and then the error of a broken connection.
  */
 export class MessageSocket implements Disposable {
   readonly #socket: PausableSocket;
@@ -42,7 +42,7 @@ export class MessageSocket implements Disposable {
   }
 
   /**
-   * @param onText gets text messages as they come, in front of binary ones that wait to be taken
+   * @param onText gets text messages on arrival, ahead of binary ones that wait to be read
    * @throws as `Client.socket`
    */
   static open(
@@ -53,12 +53,12 @@ export class MessageSocket implements Disposable {
     return client.socket(path, options, (socket) => new MessageSocket(socket, path, onText));
   }
 
-  /** How it was closed; null while it is open. */
+  /** The close of the socket; null while it is open. */
   get end(): SocketEnd | null {
     return this.#end;
   }
 
-  /** Resolves when it is closed, whatever waits to be taken. */
+  /** Resolves when it is closed, even if messages wait to be read. */
   get closed(): Promise<SocketEnd> {
     return this.#closing.promise;
   }
@@ -83,21 +83,21 @@ export class MessageSocket implements Disposable {
     throw new UnreachableError(`the connection of ${this.#path} broke off`);
   }
 
-  /** No binary message follows any more; the socket stays open. */
+  /** Ends the binary messages; the socket stays open. */
   complete(): void {
     this.#isComplete = true;
     this.#wake?.();
   }
 
-  /** Sends a message. The other side must have room for it: here it waits without a limit. */
+  /** Sends a message. The other side must have room for it: the buffer here has no limit. */
   send(message: string | Uint8Array<ArrayBuffer>): void {
     if (this.#end === null) this.#socket.send(message);
   }
 
-  /** Leaves; what was sent goes out before. */
+  /** Closes the socket after all sent messages. */
   [Symbol.dispose](): void {
     if (this.#end === null) this.#socket.close(CLOSE_NORMAL);
-    // The close of the other side has to be read.
+    // The close frame of the other side must be read.
     this.#socket.resume?.();
   }
 
@@ -119,7 +119,7 @@ export class MessageSocket implements Disposable {
     if (this.#waitingBytes > WAITING_BYTES_MAX) this.#socket.pause?.();
     if (this.#waitingBytes > UNPAUSED_BYTES_MAX && this.#socket.pause === undefined) {
       this.#socket.close(CLOSE_NORMAL);
-      this.#onEnd({ code: CLOSE_ABNORMAL, reason: "more was sent than can wait" });
+      this.#onEnd({ code: CLOSE_ABNORMAL, reason: "too many bytes wait to be read" });
     }
     this.#wake?.();
   }

@@ -6,19 +6,19 @@ import { pause } from "../pause.ts";
 import type { ProcessName } from "../processes.ts";
 import { type AttachedOutput, type AttachedStreams, Attachment, type AttachOptions } from "./attachment.ts";
 
-/** A connection that lasts this long, in `milliseconds`, is a good one, also when nothing comes. */
+/** A connection that lasts this long, in `milliseconds`, counts as established, even without messages. */
 const STEADY_MS = 10_000;
 
 type Sizes = Record<AttachedOutput["stream"], number>;
 
 export interface SteadyAttachOptions extends Pick<AttachOptions, "lossless" | "onDropped"> {
-  /** told that the connection is lost, and is made anew */
+  /** called when the connection is lost, before another one is made */
   readonly onLost?: () => void;
 }
 
 /**
- * An attachment that outlasts its connection: another one goes on where the lost one was, without a gap or a double. What
- * is typed meanwhile is lost.
+ * An attachment that survives its connection: another one continues at the position of the lost one, without gaps or
+ * duplicates. Input that is typed meanwhile is lost.
  */
 export class SteadyAttachment implements AttachedStreams {
   readonly #client: Client;
@@ -27,10 +27,10 @@ export class SteadyAttachment implements AttachedStreams {
   readonly #left = new AbortController();
   #attachment: Attachment | null = null;
   #size: Parameters<Attachment["resize"]>[0] | null = null;
-  /** the last event whose output was all given, and the bytes of each stream up to it */
+  /** the last event whose output was returned completely, and the bytes of each stream up to it */
   #position = -1;
   #atPosition: Sizes = { stdout: 0, stderr: 0 };
-  /** bytes of each stream up to which this connection has come, and all connections */
+  /** bytes of each stream that this connection has returned, and all connections together */
   #at: Sizes = { stdout: 0, stderr: 0 };
   readonly #given: Sizes = { stdout: 0, stderr: 0 };
   #hasNews = false;
@@ -52,9 +52,9 @@ export class SteadyAttachment implements AttachedStreams {
     return this.#attachment?.exitCode ?? null;
   }
 
-  /** @throws UnreachableError when no connection is to be had any more; ResponseError when the appliance refuses it */
+  /** @throws UnreachableError when reconnecting fails for too long; ResponseError when the appliance refuses it */
   async *output(): AsyncGenerator<AttachedOutput, void, undefined> {
-    // Since then no connection was a good one.
+    // No connection was established since then.
     let lostAt: number | null = null;
     for (;;) {
       let openAt = performance.now();
@@ -111,7 +111,7 @@ export class SteadyAttachment implements AttachedStreams {
     if (isBack && this.#size !== null) attachment.resize(this.#size);
   }
 
-  /** What no connection before has given. */
+  /** The bytes that no earlier connection has returned. */
   async *#fresh(attachment: Attachment): AsyncGenerator<AttachedOutput, void, undefined> {
     for await (const { stream, bytes } of attachment.output()) {
       this.#notice();
@@ -142,15 +142,15 @@ export class SteadyAttachment implements AttachedStreams {
     this.#hasNews = true;
   }
 
-  /** True when another connection may be had. @param isFirst the connection was a good one until now */
+  /** True when another attempt to connect makes sense. @param isFirst the connection was established until now */
   async #isTemporary(error: unknown, isFirst: boolean): Promise<boolean> {
-    // The appliance may not have noticed yet that the connection before is gone.
+    // The appliance may not have noticed the loss of the previous connection yet.
     if (error instanceof ResponseError) return error.status === 429 || error.status === 503;
     if (!(error instanceof UnreachableError) || this.#attachment?.isBroken === false) return false;
     return isFirst || !(await this.#hasEnded());
   }
 
-  /** The first connection after the end of the instance gives what is left; further ones do not. */
+  /** The first connection after the end of the instance returns the remaining output; further ones do not. */
   async #hasEnded(): Promise<boolean> {
     const id = encodeURIComponent(this.#process.instance);
     const operation = await answerOf(this.#client.v1.operations({ id }).get()).catch(() => null);

@@ -144,7 +144,7 @@ test("an appliance that stays away leaves the run, whose id is told", async () =
   const { code, stderr } = await coppice();
   expect(code).toBe(125);
   expect(stderr).toStartWith("coppice run: cannot reach an appliance at ");
-  expect(stderr).toEndWith(`operation ${ID} may go on: coppice op wait ${ID} comes back to it\n`);
+  expect(stderr).toEndWith(`operation ${ID} may continue: coppice op wait ${ID} comes back to it\n`);
 });
 
 test("a reader that leaves ends the command as a pipe does", async () => {

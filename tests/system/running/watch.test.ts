@@ -105,7 +105,7 @@ test("the benchmark measures the appliance that runs, and removes what it made",
   const rows = found.rows.filter(({ name }) => !name.startsWith("process that connects to the outside"));
   expect(rows.map(({ name, against }) => [name, against?.name ?? null])).toEqual([
     ["idle daemon", null],
-    ["GET of an operation, p99 at 100/s beside 2 busy VMs", "p99 without the VMs"],
+    ["GET of an operation, p99 at 100/s with 2 busy VMs", "p99 without the VMs"],
     ["true by exec into a running instance", "a warm disposable spawn of true"],
     ["run that writes 10 MB, with 200 followers", "the same with one follower"],
     ["daemon's memory with these followers", null],
