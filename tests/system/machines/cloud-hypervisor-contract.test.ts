@@ -48,19 +48,19 @@ async function nothingIsLeft(): Promise<void> {
 }
 
 describe("the description of the API", () => {
-  test.skipIf(DESCRIPTION_PATH === undefined)("is known to the tests (needs COPPICE_TEST_CH_OPENAPI)", async () => {
+  test.skipIf(DESCRIPTION_PATH === undefined)("is given to the tests (needs COPPICE_TEST_CH_OPENAPI)", async () => {
     await using machine = await host.vmm.boot(SHAPE);
     host.control({ refusals: true });
     // A stand-in that accepts everything would prove nothing.
     const api = (machine as CloudHypervisorMachine).api as unknown as { addDisk(config: object): Promise<unknown> };
     await api.addDisk({ path: "/vm/L00", image_type: "raw", read_only: true }).catch(() => undefined);
-    const found = violations(machine).join("\n");
-    expect(found).toContain('"raw" is none of');
-    expect(found).toContain("vm.add-disk.read_only: not a known property");
+    const problems = violations(machine).join("\n");
+    expect(problems).toContain('"raw" is none of');
+    expect(problems).toContain("vm.add-disk.read_only: not a known property");
   });
 });
 
-test("a disk that may be written is copied by the host, and the monitor is asked nothing", async () => {
+test("a writable disk is copied by the host, without a request to the monitor", async () => {
   await using machine = await host.vmm.boot(SHAPE);
   await machine.attach(disks(machine, 1));
   writeFileSync(join(machine.directory, "S"), "before");
@@ -75,7 +75,7 @@ test("a disk that may be written is copied by the host, and the monitor is asked
 });
 
 describe("an instance's life", () => {
-  test("boots from cold, takes disks, runs a command, and ends", async () => {
+  test("boots from cold, accepts disks, runs a command, and ends", async () => {
     await using machine = await host.vmm.boot(SHAPE);
     const agent = await greeted(machine);
     await machine.attach(disks(machine, 2));
@@ -120,7 +120,7 @@ describe("an instance's life", () => {
     await nothingIsLeft();
   });
 
-  test("takes 128 layers and a scratch, on several PCI segments", async () => {
+  test("accepts 128 layers and a scratch, on several PCI segments", async () => {
     await using saved = await template();
     await using machine = await host.vmm.clone(saved);
     await machine.attach(disks(machine, 128));
@@ -172,7 +172,7 @@ describe("memory that cannot be restored on demand", () => {
     expect(await modes()).toMatchObject([{ memory_restore_mode: "Copy" }]);
   });
 
-  test("is not copied when the restore fails for another reason, and the next clone asks again", async () => {
+  test("is not copied when the restore fails for another reason, and the next clone tries again", async () => {
     await using other = await StandInHost.open();
     await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
     other.control({ failures: [{ endpoint: "vm.restore", how: "die" }] });

@@ -95,7 +95,7 @@ describe.skipIf(missing !== null)(`the real program (needs KVM and Cloud Hypervi
 
   test("with KVM filters the system calls of every thread but the first one, which only waits", () => {
     const threads = readdirSync(`/proc/${machine.pid}/task`);
-    // KVM's kernel thread is there, too, with the filter of its creator.
+    // KVM's kernel thread is included. It has the filter of its creator.
     const names = threads.map((thread) => status(thread).get("Name"));
     expect(names).toContain("vmm");
     expect(names).toContain("vcpu0");
@@ -145,7 +145,7 @@ describe.skipIf(missing !== null)(`the real program (needs KVM and Cloud Hypervi
     expect(await api.info()).toEqual({ state: "Running" });
   });
 
-  test("with KVM takes 128 layers and a scratch, and no two disks of one name", async () => {
+  test("with KVM accepts 128 layers and a scratch, and no two disks of one name", async () => {
     await using full = await host.vmm.boot(TEST_SHAPE);
     await full.attach(disks(full, 129));
     const { api } = own(full);

@@ -1,4 +1,4 @@
-/** Copies of the scratch of a guest that continues to write: their content, and their remains when they are given up. */
+/** Copies of the scratch of a guest that continues to write: their content, and what is left of aborted ones. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { closeSync, existsSync, openSync, readdirSync, writeSync } from "node:fs";
 import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
@@ -80,7 +80,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
     const { uid, mode, blocks } = await stat(path);
     expect({ uid, mode: mode & 0o777 }).toEqual({ uid: 0, mode: 0o600 });
     expect(blocks * 512).toBeLessThan((await allocatedBytes(disk)) * 1.1 + 1_048_576);
-    // Every completed write is in it, and no later one.
+    // It contains every completed write, and no later one.
     const lines = (await fileOf(path, "/upper/counter")).split("\n");
     expect(lines.pop()).toBe("");
     expect(lines).toEqual(lines.map((_, index) => `${index + 1}`));
@@ -92,7 +92,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
     await rm(path);
   });
 
-  test("that is given up does not affect the guest", async () => {
+  test("that is aborted does not affect the guest", async () => {
     const path = newPath();
     {
       await using _copy = await WAYS[way](path);
@@ -117,7 +117,7 @@ test("leaves nothing in the monitor or the directory, many times in a row", asyn
     await copy.seal();
     await rm(path);
   }
-  // It may close those of the test before only now, and the last ones of this test a moment later.
+  // The monitor may close the files of the test before only now, and the last ones of this test a moment later.
   await until("the monitor has closed what it opened", () => fds() <= before);
   expect(readdirSync(vm.machine.directory).sort()).toEqual(["L00", "S"]);
 });

@@ -33,7 +33,7 @@ afterAll(async () => {
   await owned.disposeAsync();
 });
 
-/** Measures the least free space from now on. */
+/** Measures the minimum of the free space from now on. */
 function leastRoom(): AsyncDisposable & { readonly bytes: () => number } {
   let bytes = Number.POSITIVE_INFINITY;
   let watching = true;
@@ -52,7 +52,7 @@ function leastRoom(): AsyncDisposable & { readonly bytes: () => number } {
   };
 }
 
-test("a run that fills the disk is ended at the reserve; runs, imports and uploads beside it continue", async () => {
+test("a run that fills the disk is ended at the reserve; other runs, imports and uploads continue", async () => {
   await using room = leastRoom();
   const write = "echo begun > /root/state; until [ -e /never ]; do dd if=/dev/zero of=/root/$n bs=1M count=40; done";
   const hog = await appliance.spawn({
@@ -100,7 +100,7 @@ test("two such runs are ended one after the other, and new work runs at once", a
   await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
 });
 
-test("a checkpoint that would need the reserve fails, and the run that it was of goes on", async () => {
+test("a checkpoint that would need the reserve fails, and its run continues", async () => {
   const checkpointOf = async (mebibytes: number) => {
     const command = `dd if=/dev/zero of=/root/data bs=1M count=${mebibytes} 2>/dev/null; sync; echo there; sleep 200`;
     const id = await appliance.spawn({ image: base, command, shell: true, timeout: 240 });

@@ -15,7 +15,7 @@ const [ECHO, CLOSED, RESETS] = [80, 81, 82];
 const [TYPE_A, TYPE_PTR, TYPE_AAAA, TYPE_HTTPS] = [1, 12, 28, 65];
 const LIBRARY = "/lib/x86_64-linux-gnu/libc.so.6";
 const LOADER = "/lib64/ld-linux-x86-64.so.2";
-/** A program of the guest that takes one connection. */
+/** A program of the guest that accepts one connection. */
 const LISTEN_AT_700 = `busybox nc -l -p 700 </dev/null >/dev/null & ${untilBound("tcp", 700)}`;
 
 let host: VmHost;
@@ -50,7 +50,7 @@ const judge: Judge = {
 
 beforeAll(async () => {
   host = await openVmHost();
-  // Sends back the number of bytes, when the other side has ended; resets at an R.
+  // Sends back the number of bytes once the peer has closed its side; resets the connection at an R.
   server = createServer({ allowHalfOpen: true }, (socket) => {
     let received = 0;
     sockets.push(socket);
@@ -83,7 +83,7 @@ async function results(probes: readonly string[], of = guest): Promise<string[]>
   return stdout.split("\n").slice(0, -1);
 }
 
-/** What a connect gave, and the peer that the program sees. */
+/** The result of a connect, and the peer that the program sees. */
 const withoutTime = (line: string): string => line.replace(/ \d+ /, " ");
 
 async function connects(probes: readonly string[], of = guest): Promise<string[]> {
@@ -101,7 +101,7 @@ describe("without a network", () => {
     off = await start(0);
   });
 
-  test("connections have no route, names do not exist, and the host hears of neither", async () => {
+  test("connections have no route, names do not exist, and the host gets no request", async () => {
     const addresses = ["1.2.3.4 80", "-n 1.2.3.4 80", "2001:db8::1 80", "-4 1.2.3.4 80"];
     expect(await connects(addresses, off)).toEqual(addresses.map(() => "ENETUNREACH -"));
     expect(await results(["look example.com", "look localhost", "look box"], off)).toEqual([
@@ -112,12 +112,12 @@ describe("without a network", () => {
     expect([off.wishes, off.names, off.seen]).toEqual([[], [], []]);
   });
 
-  test("loopback is as it was", async () => {
+  test("loopback works", async () => {
     const { stdout } = await off.shell(`${LISTEN_AT_700}; /probe half 127.0.0.1 700 9; /probe connect 127.0.0.1 701`);
     expect(stdout).toMatch(/^0\nECONNREFUSED/);
   });
 
-  test("that is taken away, it is as before", async () => {
+  test("that was removed, connections fail as before", async () => {
     await off.network(NetworkFlag.on);
     expect(await connects(["1.2.3.4 80"], off)).toEqual(["OK 1.2.3.4"]);
     await off.network(0);
@@ -161,14 +161,14 @@ describe("a connection", () => {
     expect(guest.wishes).toHaveLength(probes.length);
   });
 
-  test("beyond a limit is tried again until there is room", async () => {
+  test("beyond a limit is retried until there is room", async () => {
     let tries = 0;
     guest.judge = { ...judge, open: (wish) => (++tries < 3 ? { refusal: Refusal.limited } : judge.open(wish)) };
     expect(await connects(["1.2.3.4 80"])).toEqual(["OK 1.2.3.4"]);
     expect(tries).toBe(3);
   });
 
-  test("ends in each direction by itself, and carries what its credit does not hold", async () => {
+  test("ends in each direction separately, and carries more than its credit", async () => {
     expect(await results(["half 1.2.3.4 80 300000", "half 2001:db8::1 80 1500000", "half 1.2.3.4 80 0"])).toEqual([
       "300000",
       "1500000",
@@ -187,7 +187,7 @@ describe("a connection", () => {
     expect((await run).stdout).toMatch(/^(reset|ECONNRESET)\n$/);
   });
 
-  test("that the program gave up is reset, also when the host accepts it late", async () => {
+  test("that the program abandoned is reset, even if the host accepts it later", async () => {
     const answer = Promise.withResolvers<Verdict>();
     guest.judge = { ...judge, open: () => answer.promise };
     expect((await guest.shell("busybox timeout 1 /probe connect 1.2.3.4 80; echo gone")).stdout).toBe("gone\n");
@@ -196,14 +196,14 @@ describe("a connection", () => {
     expect(guest.wishes).toHaveLength(1);
   });
 
-  test("is one of very many at once, and those without room wait", async () => {
+  test("can be one of very many at once; those without room wait", async () => {
     const count = CONNECTIONS_COUNT_MAX + 20;
     const script = `i=0; while [ $i -lt ${count} ]; do /probe half 1.2.3.4 80 1000 & i=$((i+1)); done; wait`;
     const lines = (await guest.shell(script)).stdout.trim().split("\n");
     expect(lines).toEqual(Array.from({ length: count }, () => "1000"));
   });
 
-  test("of UDP is refused at once, so that programs take TCP", async () => {
+  test("of UDP is refused at once, so that programs use TCP", async () => {
     expect(await results(["datagram 1.2.3.4 443", "datagram 2001:db8::1 443"])).toEqual([
       "ECONNREFUSED",
       "ECONNREFUSED",
@@ -229,7 +229,7 @@ describe("names", () => {
     ]);
   });
 
-  test("that are not allowed, or are no names, do not exist", async () => {
+  test("that are not allowed, or are invalid, do not exist", async () => {
     expect(await results(["look example.org", "look no!name.example.com"])).toEqual(["EAI_NONAME", "EAI_NONAME"]);
     expect(guest.names).not.toContain("no!name.example.com");
   });
@@ -289,7 +289,7 @@ describe("names", () => {
 });
 
 describe("programs of the guest that serve", () => {
-  test("are found at addresses that they add, and only there", async () => {
+  test("are reached at addresses that they add, and only there", async () => {
     const script = [
       `busybox ip addr add 10.9.9.9/32 dev lo; ${LISTEN_AT_700}`,
       "/probe half 10.9.9.9 700 5; /probe connect 10.9.9.9 701",
@@ -300,7 +300,7 @@ describe("programs of the guest that serve", () => {
     expect(guest.wishes).toEqual([{ kind: "address", host: "10.9.9.9", port: ECHO }]);
   });
 
-  test("names have loopback addresses to themselves, until they are gone", async () => {
+  test("names get the questions to loopback addresses, as long as they run", async () => {
     const ask = (server: string) => `/probe ask ${server} 53 ${TYPE_A} example.com`;
     const elsewhere = `busybox unshare -n /probe echo 53 & busybox sleep 1; ${ask("127.0.0.1")}; kill $!`;
     expect((await guest.shell(elsewhere)).stdout).toBe("0 c6120100\n");
@@ -310,7 +310,7 @@ describe("programs of the guest that serve", () => {
     expect(await results([`ask 127.0.0.1 53 ${TYPE_A} example.com`])).toEqual(["0 c6120100"]);
   });
 
-  test("another network namespace, whose programs reach the same", async () => {
+  test("another network namespace give its programs the same network", async () => {
     const inside = [
       "while ! busybox ip link set veth0 up 2>/dev/null; do busybox sleep 0.1; done",
       "busybox ip addr add 10.7.0.2/24 dev veth0",
@@ -358,7 +358,7 @@ describe("a hostile guest", () => {
   });
 
   test("that floods is bounded, and the agent answers meanwhile and afterwards", async () => {
-    // No wish gets an answer, so the table is full and stays so.
+    // No request is answered, so the table fills up and stays full.
     guest.judge = { ...judge, open: () => null };
     const flood = guest.shell("/probe flood 1.2.3.4 5000");
     expect((await guest.shell("echo alive")).stdout).toBe("alive\n");
@@ -368,7 +368,7 @@ describe("a hostile guest", () => {
     expect(address).toBe("0 c6120100");
   });
 
-  test("that writes over the kernel's maps and detaches its programs has no network, and an agent that is alive", async () => {
+  test("that writes over the kernel's maps and detaches its programs loses its network, and the agent stays alive", async () => {
     const ruined = await start(NetworkFlag.on);
     ruined.judge = { ...judge, open: () => null };
     const waiting = ruined.shell("busybox timeout 3 /probe connect 1.2.3.4 80");
@@ -380,7 +380,7 @@ describe("a hostile guest", () => {
     expect((await ruined.network(0)).type).toBe(AgentFrame.done);
   });
 
-  test("that takes the routes away has no network, and an agent that is alive", async () => {
+  test("that takes the routes away loses its network, and the agent stays alive", async () => {
     const lost = await start(NetworkFlag.on);
     const script =
       "busybox ip route del local default; /probe connect 1.2.3.4 80; busybox ip link set lo down; echo alive";

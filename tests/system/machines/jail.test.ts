@@ -52,7 +52,7 @@ describe("the VMM of a live machine", () => {
       }
       expect(status.get("NoNewPrivs")).toBe("1");
       expect(`${thread} ${status.get("Seccomp")}`).toBe(`${thread} 2`);
-      // QEMU's own, and the launcher's.
+      // QEMU's own filter, and the launcher's.
       expect(Number(status.get("Seccomp_filters"))).toBeGreaterThanOrEqual(2);
     }
   });
@@ -123,7 +123,7 @@ describe("the VMM of a live machine", () => {
     expect(limits.get("Max core file size")).toBe("0 0");
     expect(limits.get("Max locked memory")).toBe("65536 65536");
     expect(proc("oom_score_adj").trim()).toBe("500");
-    // Of its own, not of the daemon's: the template's memory, and what maps it.
+    // These belong to the VMM, not to the daemon: the template's memory, and the library that maps it.
     expect(proc("environ").split("\0").sort()).toEqual(["", "GUEST_MEMORY_FD=5", "LD_PRELOAD=/proc/self/fd/7"]);
   });
 
@@ -138,7 +138,7 @@ describe("the VMM of a live machine", () => {
     expect(kinds).toContain("/vm/S");
   });
 
-  test("is in its control group, with its launcher and nobody else, under its limits", async () => {
+  test("is in its control group, only with its launcher, under its limits", async () => {
     const pids = await vm.machine.cgroup.pids();
     expect(pids.length).toBe(2);
     expect(pids).toContain(pid);
@@ -159,7 +159,7 @@ describe("the VMM of a live machine", () => {
     expect(stats.cpuTimeMs).toBeGreaterThan(0);
   });
 
-  test("has a launcher as its parent, without privileges, too", async () => {
+  test("has a launcher as its parent, which has no privileges either", async () => {
     const launcher = (await vm.machine.cgroup.pids()).find((candidate) => candidate !== pid);
     const status = fields(readFileSync(`/proc/${launcher}/status`, "utf8"));
     expect(status.get("Name")).toBe("launch");
@@ -273,7 +273,7 @@ describe("the launcher", () => {
     await rename(await compileEscape(host.directory), program);
     const { stderr } = await launched({ ...jail, program: ["/bin/escape", ...outside.args("/vm")] });
     const { io_uring, userfaultfd, bpf } = parseOutcomes(stderr);
-    // The kernel's own answers: a host may have turned the one off, and the other wants a privilege for it.
+    // The kernel's own answers: a host may have disabled the first, and the second needs a privilege.
     expect([io_uring, userfaultfd]).not.toContain("ENOSYS");
     expect(bpf).toBe("ENOSYS");
   });
@@ -294,7 +294,7 @@ describe("the launcher", () => {
 });
 
 describe("the root of a VMM", () => {
-  test("is made once, again when a source has changed, and leaves those of other programs alone", async () => {
+  test("is made once, and again when a source has changed, without a change to those of other programs", async () => {
     const directory = join(host.directory, "roots");
     const program = join(host.directory, "prog");
     await Bun.write(program, Bun.file("/usr/bin/env"));

@@ -1,4 +1,4 @@
-/** Shapes of machines: from the smallest on each runs a command, and one that no machine can have fails with the reason. */
+/** Shapes of machines: each from the smallest on runs a command, and an impossible one fails with the reason. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { join, resolve } from "node:path";
 import { run } from "../../../src/system/exec.ts";
@@ -39,7 +39,7 @@ test.each([
   [1, 129 * MIB],
   [1, 1024 * MIB],
   [1, 2048 * MIB],
-])("%d vCPUs and %d bytes of memory run a command, and give an image", async (vcpus, memory_bytes) => {
+])("%d vCPUs and %d bytes of memory run a command, and make an image", async (vcpus, memory_bytes) => {
   const command = "nproc; echo x > /root/made";
   const request = { image, command, shell: true, resources: { vcpus, memory_bytes } };
   const result = resultOf(await appliance.finished(await appliance.spawn(request)));

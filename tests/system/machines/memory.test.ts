@@ -49,7 +49,7 @@ const usedBudget = async (): Promise<number | undefined> => {
 /** The current control groups of machines. */
 async function groups() {
   const tree = await openCgroupTree({ namespace: cgroupNamespace(appliance.dataDir) });
-  // The process that connected for the import has one, too, and outlasts it.
+  // The process that connected for the import has one, too, and outlives it.
   return (await tree.list()).filter((name) => !name.startsWith("gate-")).map((name) => tree.open(name));
 }
 

@@ -52,12 +52,12 @@ async function run(command: string, network: Body = allowing(NAME), more: Body =
 
 const outputOf = (operation: Finished) => text(resultOf(operation)["stdout"]) + text(resultOf(operation)["stderr"]);
 
-/** What the operation says of its network, as `VERDICT HOST:PORT`. */
+/** The network entries of an operation. */
 function entriesOf(operation: Finished): NetworkEntry[] {
   const { network } = (operation.result ?? operation) as unknown as { network: NetworkAudit };
   return [...network.entries];
 }
-const shown = ({ verdict, host, port }: NetworkEntry) => `${verdict} ${host}:${port}`;
+const entryLine = ({ verdict, host, port }: NetworkEntry) => `${verdict} ${host}:${port}`;
 
 /** Makes descriptor 3 an input that has no bytes and no end. */
 const QUIET = "mkfifo /tmp/quiet; exec 3<>/tmp/quiet";
@@ -66,7 +66,7 @@ const QUIET = "mkfifo /tmp/quiet; exec 3<>/tmp/quiet";
 const timed = (command: string) => `s=$(date +%s); ${command}; echo "code $? in $(( $(date +%s) - s ))"`;
 
 describe("a program", () => {
-  test("reaches a server by its name, and the operation tells what was reached", async () => {
+  test("reaches a server by its name, and the operation reports what was reached", async () => {
     const id = await appliance.spawn({
       ...{ image, command: `wget -q -O - http://${NAME}:${web.port}/hello`, shell: true, disposable: true },
       ...allowing(NAME),
@@ -93,7 +93,7 @@ describe("a program", () => {
     ]);
   });
 
-  test("gets large answers whole, and sends large requests whole", async () => {
+  test("receives large answers and sends large requests completely", async () => {
     const sink = await outside.serve((socket) => {
       let bytes = 0;
       socket.on("data", (chunk) => {
@@ -128,13 +128,13 @@ describe("a program", () => {
     expect(output).toContain("refused");
     expect(output.match(/code [1-9]\d* in \d{1,2}\n/g)).toHaveLength(5);
     // The loopback of the guest is its own.
-    expect(entriesOf(operation).map(shown)).toEqual([
+    expect(entriesOf(operation).map(entryLine)).toEqual([
       ...["denied denied.test:null", "no_such_name gone.site.test:null"],
       ...[`refused ${NAME}:${port}`, `denied 192.0.2.1:${web.port}`],
     ]);
-    // A name that no rule allows is not asked for.
+    // A name that no rule allows is not looked up.
     expect(outside.names.asked.slice(asked)).not.toContain("denied.test");
-    // The log comes by a pipe, whose reader may be behind the answer.
+    // The log arrives through a pipe, and may be read later than the answer.
     const denials = () => appliance.log.split("\n").filter((line) => line.includes("was denied a connection"));
     await until("both denials are logged", () => denials().some((line) => line.includes("192.0.2.1")));
     expect(
@@ -172,7 +172,7 @@ describe("a program", () => {
     expect(outputOf(again)).toBe("you asked for /b\n");
   });
 
-  test("without a network reaches nothing, and nobody is asked", async () => {
+  test("without a network reaches nothing, and no name is looked up", async () => {
     const asked = outside.names.asked.length;
     const operation = await run(`${timed(`nc 203.0.113.1 80 </dev/null`)}\n${timed(`wget -O - http://${NAME}/`)}`, {});
     expect(outputOf(operation).match(/code [1-9]\d* in \d{1,2}\n/g)).toHaveLength(2);
@@ -182,7 +182,7 @@ describe("a program", () => {
   });
 });
 
-test("a process beside the command has the same network, and a checkpoint in the middle of a download does not harm it", async () => {
+test("an additional process has the same network, and a checkpoint during its download does no harm", async () => {
   const rest = Promise.withResolvers<void>();
   const slow = await outside.serve((socket) => {
     socket.write(`HTTP/1.0 200 OK\r\nContent-Length: ${MIB}\r\n\r\n`);
@@ -194,8 +194,8 @@ test("a process beside the command has the same network, and a checkpoint in the
   const id = await appliance.spawn({ image, command, shell: true, timeout: 120, ...allowing(NAME) });
   await running(appliance, id);
   await until("the command runs", async () => (await appliance.fetch(`/instances/${id}/processes/1`)).ok);
-  const beside = `wget -q -O /part http://${NAME}:${slow.port}/; wc -c </part >/done; mv /done /over`;
-  const started = await appliance.post(`/instances/${id}/processes`, { command: beside, shell: true });
+  const download = `wget -q -O /part http://${NAME}:${slow.port}/; wc -c </part >/done; mv /done /over`;
+  const started = await appliance.post(`/instances/${id}/processes`, { command: download, shell: true });
   expect(started.status).toBe(201);
   await until("the download runs", () => slow.sockets.length > 0);
   const { uuid } = (await (await appliance.post(`/instances/${id}/checkpoint`, {})).json()) as { uuid: string };
@@ -204,7 +204,7 @@ test("a process beside the command has the same network, and a checkpoint in the
   const operation = await appliance.finished(id);
   expect(outputOf(operation)).toBe(`${MIB}\n`);
   expect(entriesOf(operation)).toMatchObject([{ verdict: "allowed", connections: 1 }]);
-  // The image of a run with a network works without one, and has nothing of it.
+  // The image of a run with a network works without one, and contains nothing of it.
   const images = [checkpoint, operation].map((each) => (each.result as unknown as { image: string }).image);
   for (const each of images) {
     const after = await appliance.run(each, `ls -A /etc; nc 203.0.113.1 80 </dev/null`, { disposable: true });
@@ -232,8 +232,8 @@ test("a connection that carries nothing for too long, or too many bytes in all, 
   expect(entriesOf(operation).map(({ verdict }) => verdict)).toEqual(["allowed", "allowed", "limited"]);
 });
 
-describe("an instance that ends in the middle", () => {
-  /** An instance with an open connection to a server that says nothing. */
+describe("an instance with an open connection", () => {
+  /** An instance with an open connection to a server that sends nothing. */
   async function connected(): Promise<{ id: string; server: OutsideServer }> {
     const server = await outside.serve(silent);
     const command = `${QUIET}; nc ${NAME} ${server.port} <&3; wget -q -O - http://${NAME}:${web.port}/after`;
@@ -250,16 +250,16 @@ describe("an instance that ends in the middle", () => {
     return { id, server };
   }
 
-  test("by a cancel leaves no connection, and its audit is kept", async () => {
+  test("that is cancelled leaves no connection, and keeps its audit", async () => {
     const { id, server } = await connected();
     expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBeLessThan(300);
     const operation = await appliance.finished(id);
     expect(operation.status).toBe("CANCELLED");
-    expect(entriesOf(operation).map(shown)).toEqual([`allowed ${NAME}:${server.port}`]);
+    expect(entriesOf(operation).map(entryLine)).toEqual([`allowed ${NAME}:${server.port}`]);
     await until("the connection is closed", () => server.openCount === 0);
   });
 
-  test("by the end of the connecting process goes on: its connections are reset, and further ones work", async () => {
+  test("does not end with the connecting process: its connections are reset, and later ones work", async () => {
     const { id, server } = await connected();
     const gate = await gatePid();
     process.kill(gate, "SIGKILL");
@@ -269,7 +269,7 @@ describe("an instance that ends in the middle", () => {
     expect(await gatePid()).not.toBe(gate);
   });
 
-  test("by the end of the daemon leaves neither connection nor process", async () => {
+  test("leaves neither connection nor process when the daemon is killed", async () => {
     const { id, server } = await connected();
     await appliance.down("SIGKILL");
     await until("the connection is closed", () => server.openCount === 0);

@@ -58,8 +58,8 @@ describe("a confined program", () => {
   test("starts in a directory whose path contains a symlink", async () => {
     await symlink(home, join(home, "link"));
     const linked = join(home, "link/work space");
-    expect(await shell("pwd -P; echo made > beside", { writable: [linked], readable: [] }, linked)).toBe(linked);
-    expect(await readFile(join(work, "beside"), "utf8")).toBe("made\n");
+    expect(await shell("pwd -P; echo made > linked", { writable: [linked], readable: [] }, linked)).toBe(linked);
+    expect(await readFile(join(work, "linked"), "utf8")).toBe("made\n");
     await rm(join(home, "link"));
   });
 
@@ -82,8 +82,8 @@ describe("a confined program", () => {
   test.each(["/usr/x", "/etc/x", "/x", "/proc/sys/kernel/core_pattern", "/dev/x", "/tmp/x"])(
     "cannot write to %s",
     async (path) => {
-      const made = shell(`echo x > ${path}`);
-      expect(await failureOf(made)).toMatchObject({ stderrTail: expect.stringMatching(/Read-only|cannot create/i) });
+      const output = shell(`echo x > ${path}`);
+      expect(await failureOf(output)).toMatchObject({ stderrTail: expect.stringMatching(/Read-only|cannot create/i) });
     },
   );
 
@@ -123,9 +123,9 @@ describe("a confined program", () => {
   });
 
   test("that cannot be confined is not started, and the error does not blame the program", async () => {
-    const made = run({ argv: ["true"], confinement: confinement({ readable: ["/nowhere"] }), timeoutMs: 10_000 });
-    expect(await throwing(made)).toThrow("true cannot be confined: launch: ");
-    expect(await failureOf(made)).not.toBeInstanceOf(CommandError);
+    const started = run({ argv: ["true"], confinement: confinement({ readable: ["/nowhere"] }), timeoutMs: 10_000 });
+    expect(await throwing(started)).toThrow("true cannot be confined: launch: ");
+    expect(await failureOf(started)).not.toBeInstanceOf(CommandError);
   });
 
   test("can read its mounts, as mke2fs needs", async () => {
@@ -288,7 +288,7 @@ describe("the jail of umoci", () => {
     expect(await kept(join(home, "secret/key"))).toEqual([]);
   });
 
-  test("has a server of attributes beside it that can do nothing else", async () => {
+  test("has a separate server of attributes, which can do nothing else", async () => {
     await writeFile(join(work, "served"), "");
     const wrapper = confinementWrapper(confinement(UNPACK_RIGHTS), { cwd: work, parent: process.pid });
     // After a request it has dropped its privileges.
@@ -301,7 +301,7 @@ describe("the jail of umoci", () => {
     await child.exited;
     expect(status).toMatch(/^NoNewPrivs:\t1$/m);
     expect(status).toMatch(/^Seccomp:\t2$/m);
-    // Those of umoci, since the kernel lets no process read another one's memory that may do more, and CAP_SYS_ADMIN.
+    // Those of umoci and CAP_SYS_ADMIN: the kernel lets no process read the memory of one that has more privileges.
     expect(status).toMatch(/^CapEff:\t000000008820001b$/m);
     expect(status).toMatch(/^CapBnd:\t000000008820001b$/m);
   });

@@ -63,8 +63,8 @@ test("the launcher may make the system calls for jails", async () => {
 });
 
 test("the unit prepares the tools' network where the service looks for it", () => {
-  const made = settings("ExecStartPre").filter((line) => line.includes(`unshare --net=${PREPARED_NETWORK} `));
-  expect(made).toHaveLength(1);
+  const commands = settings("ExecStartPre").filter((line) => line.includes(`unshare --net=${PREPARED_NETWORK} `));
+  expect(commands).toHaveLength(1);
   expect(settings("ExecStopPost")[0]).toEndWith(` ${PREPARED_NETWORK}`);
 });
 

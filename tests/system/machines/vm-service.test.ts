@@ -16,7 +16,7 @@ import { pause, until } from "../../support/waiting.ts";
 
 // On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(120_000);
-/** Of each candidate. */
+/** Longest probe of one candidate. */
 const PROBE_MS_MAX = 60_000;
 
 let host: VmHost;
@@ -133,7 +133,7 @@ describe("pool", () => {
     return { pool, [Symbol.asyncDispose]: () => stack.disposeAsync() };
   }
 
-  test("gives out waiting clones, refills, and leaves nothing behind", async () => {
+  test("returns waiting clones, refills, and leaves nothing behind", async () => {
     const before = footprint(host);
     {
       await using opened = await openPool();
@@ -155,7 +155,7 @@ describe("pool", () => {
     expect(await host.cgroups.list()).toEqual([]);
   });
 
-  test("never gives out a machine that died while it waited", async () => {
+  test("never returns a machine that died while it waited", async () => {
     await using opened = await openPool();
     const { pool } = opened;
     const waiting = (await host.cgroups.list()).map((name) => host.cgroups.open(name));
@@ -196,10 +196,10 @@ describe("pool", () => {
     await using opened = await openPool({ coldBootOnly: true });
     const reason = new Error("enough");
     const given = new AbortController();
-    const taken = opened.pool.take(TEST_SHAPE, given.signal);
+    const machine = opened.pool.take(TEST_SHAPE, given.signal);
     await until("a machine is started", async () => (await host.cgroups.list()).length > 0);
     given.abort(reason);
-    expect(await failureOf(taken)).toBe(reason);
+    expect(await failureOf(machine)).toBe(reason);
     expect(await host.cgroups.list()).toEqual([]);
   });
 });
