@@ -1,4 +1,4 @@
-/** Processes beside a command in a real guest, terminals, connections, a frozen scratch, and a held stream. */
+/** Additional processes, terminals and connections in a real guest, a frozen scratch, and a held stream. */
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
@@ -32,7 +32,7 @@ interface Watched {
   until(pattern: string | RegExp): Promise<void>;
 }
 
-function watch(spec: Parameters<TestMachine["agent"]["exec"]>[0], beside?: ExecHandle): Watched {
+function watch(spec: Parameters<TestMachine["agent"]["exec"]>[0], command?: ExecHandle): Watched {
   let output = "";
   let wake: () => void = () => undefined;
   const run = vm.agent.exec(
@@ -41,7 +41,7 @@ function watch(spec: Parameters<TestMachine["agent"]["exec"]>[0], beside?: ExecH
       output += Buffer.from(chunk).toString();
       wake();
     },
-    beside === undefined ? {} : { beside },
+    command === undefined ? {} : { beside: command },
   );
   const ended = run.exit.then(() => undefined);
   ended.catch(() => undefined);
@@ -63,19 +63,19 @@ async function end({ run }: Watched): Promise<number> {
   return (await run.exit).exitCode;
 }
 
-describe("a process beside a command", () => {
-  test("shares its processes, files and host name, and has a cgroup of its own", async () => {
+describe("an additional process", () => {
+  test("shares the command's processes, files and host name, and has a cgroup of its own", async () => {
     const main = watch(
       script("cd /; mkdir -p /tmp; mount -t tmpfs none /tmp; echo here > /tmp/file; echo up; sleep 100"),
     );
     await main.until("up");
     const text = "cat /tmp/file; hostname; busybox ps -o pid,args; cat /proc/self/cgroup";
-    const beside = watch({ ...script(`busybox sh -c '${text}'`), hostname: "other", timeoutMs: 0 }, main.run);
-    const exit = await beside.run.exit;
+    const extra = watch({ ...script(`busybox sh -c '${text}'`), hostname: "other", timeoutMs: 0 }, main.run);
+    const exit = await extra.run.exit;
     expect(exit.exitCode).toBe(0);
-    expect(beside.output()).toStartWith("here\nshoot\n");
-    expect(beside.output()).toContain("sleep 100");
-    expect(beside.output()).toEndWith("0::/\n");
+    expect(extra.output()).toStartWith("here\nshoot\n");
+    expect(extra.output()).toContain("sleep 100");
+    expect(extra.output()).toEndWith("0::/\n");
     expect(exit.memoryPeakBytes).toBeGreaterThan(50_000n);
     expect(exit.memoryPeakBytes).toBeLessThan(50_000_000n);
     expect(await end(main)).toBe(137);
@@ -141,19 +141,19 @@ describe("a command", () => {
       terminal: { rows: 24, columns: 80 },
     });
     await main.until("up");
-    const beside = watch({ ...script("tty; sh -i"), terminal: { rows: 1, columns: 2 } }, main.run);
-    await beside.until("/dev/pts/1");
-    await beside.until("# ");
+    const extra = watch({ ...script("tty; sh -i"), terminal: { rows: 1, columns: 2 } }, main.run);
+    await extra.until("/dev/pts/1");
+    await extra.until("# ");
     // The signal interrupts the job, not the shell. The job writes first, so that it is in the foreground by then.
-    await beside.run.write(Buffer.from("sh -c 'echo job$((0+1)); sleep 100'\n"));
-    await beside.until("job1");
-    await beside.run.write(Buffer.of(3));
-    await beside.run.write(Buffer.from("echo still$((1+1))\n"));
+    await extra.run.write(Buffer.from("sh -c 'echo job$((0+1)); sleep 100'\n"));
+    await extra.until("job1");
+    await extra.run.write(Buffer.of(3));
+    await extra.run.write(Buffer.from("echo still$((1+1))\n"));
     // Input before the prompt may be lost when the mode of the terminal changes.
-    await beside.until(/still2\r\n[^\n]*# /);
-    expect(beside.output()).not.toContain("job control turned off");
-    await beside.run.end();
-    await beside.run.exit;
+    await extra.until(/still2\r\n[^\n]*# /);
+    expect(extra.output()).not.toContain("job control turned off");
+    await extra.run.end();
+    await extra.run.exit;
     main.run.resize({ rows: 50, columns: 132 });
     await main.run.write(Buffer.from("\n"));
     expect((await main.run.exit).exitCode).toBe(3);
@@ -204,7 +204,7 @@ describe("a frozen scratch", () => {
     const counter = (await shell(vm.agent, "cat /counter")).stdout;
     expect(Number(counter)).toBeGreaterThan(2);
     expect(await sum()).toBe(before);
-    // At most the line of the last completed write is new.
+    // Only the line of the last completed write may be new.
     expect(writer.output().length - seen.length).toBeLessThan(20);
     expect(await still.thaw()).toBeGreaterThan(0n);
     await writer.until(`${Number(counter) + 2}\n`);
@@ -220,7 +220,7 @@ describe("a frozen scratch", () => {
     expect((error as AgentError).errno).toBe(125);
   });
 
-  test("thaws when its time is up", async () => {
+  test("thaws when its time is over", async () => {
     const still = await vm.agent.quiesce(100);
     expect((await shell(vm.agent, "echo x > /after; cat /after")).stdout).toBe("x\n");
     const error = await still.thaw().catch((reason: unknown) => reason);
@@ -239,7 +239,7 @@ describe("a held stream", () => {
     for (let round = 0; round < 3; round++) {
       await vm.agent.hold();
       held = true;
-      // Requested meanwhile, and answered after the hold.
+      // This was requested during the hold, and is answered after it.
       const other = shell(vm.agent, "echo other");
       other.catch(() => undefined);
       await pause("output and the answer would come", 100);

@@ -25,7 +25,7 @@ afterAll(async () => {
   await host[Symbol.asyncDispose]();
 });
 
-/** Closes what does not dispose of itself. */
+/** Closes what the tests do not dispose of. */
 class Disposing<T extends { close(): void }> implements Disposable {
   readonly value: T;
   constructor(value: T) {
@@ -122,7 +122,7 @@ describe("commands", () => {
     expect(late.wallUs).toBeGreaterThan(400_000n);
   });
 
-  test("that are missing and that cannot be run are told apart", async () => {
+  test("that are missing and that cannot be run have different exit codes", async () => {
     expect((await shell(vm.agent, "", { argv: ["no-such-command"] })).exitCode).toBe(127);
     expect((await shell(vm.agent, "", { argv: ["/bin"] })).exitCode).toBe(126);
   });
@@ -157,7 +157,7 @@ describe("files", () => {
     expect((await failure(put("/bin"))).errno).toBe(21);
   });
 
-  test("cannot be placed after a failed mount, nor does anything else succeed", async () => {
+  test("cannot be placed after a failed mount, and nothing else succeeds either", async () => {
     await using fresh = await host.clone();
     const blank = join(host.directory, "blank");
     await Bun.write(blank, new Uint8Array(1_048_576));

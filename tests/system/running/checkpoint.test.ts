@@ -1,4 +1,4 @@
-/** Images of running instances: their content, their fate when either ends, and their remains. */
+/** Images of running instances: their content, what happens when either ends, and what is left of them. */
 import { afterAll, afterEach, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import type { OperationId } from "../../../src/domain/ids.ts";
@@ -12,13 +12,13 @@ import { until } from "../../support/waiting.ts";
 // On a busy host, an emulated machine takes many times the usual three seconds to boot.
 setDefaultTimeout(180_000);
 
-/** COPPICE_TEST_CHECKPOINTS makes more of one run. */
+/** Checkpoints of one run; COPPICE_TEST_CHECKPOINTS sets another number. */
 const ROUNDS_COUNT = Number(process.env["COPPICE_TEST_CHECKPOINTS"] ?? 12);
 const RING_COUNT = 4;
 
 /**
- * Processes in a ring: each writes a record to its file, and only then tells the next one to write. Whatever happens, a
- * file has as many records as the one after it, or one more; so has a copy of all of them that was taken at one instant.
+ * Processes in a ring: each writes a record to its file, and only then signals the next one. So a file always has as
+ * many records as the one after it, or one more; the same holds for a copy of all files as of one instant.
  * Every other process waits for the disk with each record.
  */
 const RING = `
@@ -69,7 +69,7 @@ beforeAll(async () => {
   ring = await uploadProgram(appliance, "ring", RING);
 });
 afterEach(async () => {
-  // The next test has room only when the run of one that failed is gone.
+  // The next test has room only when the run of a failed test has ended.
   const running = (await (await appliance.fetch("/operations?status=EXECUTING")).json()) as Finished[];
   for (const { id } of running) await cancelled(id);
 });
@@ -92,7 +92,7 @@ async function ask(instance: string, request: Body = {}): Promise<string> {
   return body.uuid;
 }
 
-async function taken(instance: string, request: Body = {}): Promise<Checkpoint> {
+async function checkpointOf(instance: string, request: Body = {}): Promise<Checkpoint> {
   const operation = await appliance.finished(await ask(instance, request));
   if (operation.status !== "SUCCESS") throw new Error(JSON.stringify(operation));
   return operation.result as unknown as Checkpoint;
@@ -125,11 +125,10 @@ async function fileOf(image: string, path: string): Promise<string> {
   return await (await download(appliance, image, path)).text();
 }
 
-/** The event log of an operation, whose data is JSON between what is not text. */
+/** The event log of an operation: JSON between bytes that are not text. */
 const eventsOf = async (id: string) =>
   await Bun.file(eventLogPath(dataLayout(appliance.dataDir), id as OperationId)).text();
 
-/** Machines wait in the pool, and are made and ended there. */
 const layers = () => readdirSync(`${appliance.dataDir}/layers`).length;
 
 describe("a checkpoint", () => {
@@ -142,8 +141,8 @@ describe("a checkpoint", () => {
     expect(pause_ms).toBeGreaterThan(0);
     expect(size_bytes).toBeLessThan(4_000_000);
     expect(await fileOf(image, "/one")).toBe("one\n");
-    const found = (await (await appliance.fetch("/images?tag=half-way")).json()) as Body[];
-    expect(found.map(({ uuid }) => uuid)).toEqual([image]);
+    const images = (await (await appliance.fetch("/images?tag=half-way")).json()) as Body[];
+    expect(images.map(({ uuid }) => uuid)).toEqual([image]);
     const steps = (await (await appliance.fetch(`/images/${image}/lineage`)).json()) as Body[];
     expect(steps.map(({ uuid, kind }) => ({ uuid, kind }))).toEqual([
       { uuid: image, kind: "checkpoint" },
@@ -166,7 +165,7 @@ describe("a checkpoint", () => {
   test("of a run without changes is an image with a tag of its own", async () => {
     const id = await started({ command: "sleep 100" });
     const before = layers();
-    const { image, size_bytes } = await taken(id, { tag: "unchanged" });
+    const { image, size_bytes } = await checkpointOf(id, { tag: "unchanged" });
     expect(image).not.toBe(base);
     expect(size_bytes).toBe(0);
     expect(layers()).toBe(before);
@@ -184,7 +183,7 @@ describe("a checkpoint", () => {
       const pauses: number[] = [];
       let last = 0;
       for (let round = 0; round < ROUNDS_COUNT; round++) {
-        const { image, pause_ms } = await taken(id);
+        const { image, pause_ms } = await checkpointOf(id);
         pauses.push(pause_ms);
         const counts: number[] = [];
         for (let number = 0; number < RING_COUNT; number++) {
@@ -213,12 +212,12 @@ describe("a checkpoint", () => {
     120_000 + 6000 * ROUNDS_COUNT,
   );
 
-  test("is made beside writers that never stop, within its time", async () => {
-    // They overwrite what fits in the guest's memory: something always waits to be written out.
+  test("is made within its time while writers never stop", async () => {
+    // They overwrite what fits in the guest's memory, so that dirty pages are always left.
     const writer = (name: string) => `while :; do dd if=/dev/zero of=/${name} bs=65536 count=640 conv=notrunc; done`;
     const id = await started({ command: `(${writer("a")}) 2>/dev/null & ${writer("b")} 2>/dev/null` });
     for (const round of [1, 2, 3]) {
-      const { image, pause_ms, size_bytes } = await taken(id);
+      const { image, pause_ms, size_bytes } = await checkpointOf(id);
       process.stdout.write(`checkpoint ${round} of endless writers: ${pause_ms} ms without writes\n`);
       expect(pause_ms).toBeLessThan(5000);
       expect(size_bytes).toBeLessThan(100_000_000);
@@ -231,7 +230,7 @@ describe("a checkpoint", () => {
     await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
   });
 
-  test("is refused without a run, beside another one, and for an unknown instance", async () => {
+  test("is refused without a run, during another checkpoint, and for an unknown instance", async () => {
     const id = await started({ command: "sleep 100" });
     const asked = await Promise.all([1, 2].map(() => appliance.post(`/instances/${id}/checkpoint`, {})));
     asked.sort((one, other) => one.status - other.status);
@@ -285,7 +284,7 @@ describe("an end", () => {
     const checkpoint = await ask(id);
     expect((await cancelled(checkpoint)).status).toBe("CANCELLED");
     await until("nothing is left", async () => (await appliance.unfinished()).length === 0);
-    const { image } = await taken(id);
+    const { image } = await checkpointOf(id);
     expect(await fileOf(image, "/large-is-there").catch(() => "")).toBeDefined();
     await cancelled(id);
   });

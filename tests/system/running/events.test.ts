@@ -67,7 +67,7 @@ describe("the events of a run", () => {
     expect(times).toEqual([...times].sort((a, b) => a - b));
   });
 
-  test("come while it goes on, each when it happens", async () => {
+  test("arrive during the run, each when it happens", async () => {
     const id = await spawn("echo first; read line; echo $line", { stdin: "x", timeout: 60 });
     const follower = new EventFollower(appliance, id);
     await follower.follow();
@@ -86,7 +86,7 @@ describe("the events of a run", () => {
     expect(await eventsOf(appliance, slow)).toEqual(seen.events);
   });
 
-  test("tell what was cut off, and what ended a run", async () => {
+  test("report truncated output, and what ended a run", async () => {
     const cut = await spawn("seq 100000; seq 10 >&2", { truncate_output_at: 1000 });
     const killed = await spawn("kill -9 $$");
     const late = await spawn("sleep 100", { timeout: 1 });
@@ -105,7 +105,7 @@ describe("the events of a run", () => {
     expect((await eventsOf(appliance, late)).at(-2)?.data.reason).toBe("timeout");
   });
 
-  test("are all there for a client that is cut off at random bytes, again and again", async () => {
+  test("are complete for a client whose connection is cut at random bytes, again and again", async () => {
     const random = seededRandom(seedOfTests());
     const script = `
       i=1
@@ -123,7 +123,7 @@ describe("the events of a run", () => {
     await Promise.all(followers.map(follow));
     const result = resultOf(await appliance.finished(id));
     const all = await eventsOf(appliance, id);
-    // And once more, when it has ended.
+    // Once more after the end.
     const after = new EventFollower(appliance, id);
     await follow(after);
     for (const follower of [...followers, after]) {

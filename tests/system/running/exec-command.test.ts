@@ -20,13 +20,13 @@ afterAll(async () => {
 
 const exec = (request: Body) => execute(appliance, { image, ...request });
 const shell = (command: string, more: Body = {}) => exec({ command, shell: true, ...more });
-/** What `times` of a shell prints, in `milliseconds`: of the shell, and of the children that it has waited for. */
+/** Processor time that `times` of a shell prints, in `milliseconds`: the shell's, and that of its ended children. */
 const timesOf = (out: string): { readonly all: number; readonly children: number } => {
-  const shown = [...out.matchAll(/(\d+)m([\d.]+)s/g)].map(
+  const seconds = [...out.matchAll(/(\d+)m([\d.]+)s/g)].map(
     ([, minutes, seconds]) => Number(minutes) * 60 + Number(seconds),
   );
-  const [ownUser = 0, ownSystem = 0, user = 0, system = 0] = shown.map((seconds) => Math.round(seconds * 1000));
-  expect(shown).toHaveLength(4);
+  const [ownUser = 0, ownSystem = 0, user = 0, system = 0] = seconds.map((seconds) => Math.round(seconds * 1000));
+  expect(seconds).toHaveLength(4);
   return { all: ownUser + ownSystem + user + system, children: user + system };
 };
 const refusal = async (request: Body) => {
@@ -176,9 +176,9 @@ describe("POST /instances env, cwd, hostname", () => {
   test.concurrent("cwd: default /root; a missing one is created with mode 0755 and owner root; a relative one is 422", async () => {
     expect((await exec({ command: "pwd" })).out).toBe("/root\n");
     expect((await exec({ command: "pwd", cwd: "/tmp//./" })).out).toBe("/tmp\n");
-    const made = resultOf(await appliance.run(image, "pwd; ls -ldn . ..", { cwd: "/srv/a/b c" }));
-    expect(made.out).toMatch(/^\/srv\/a\/b c\ndrwxr-xr-x +2 0 +0 .*\ndrwxr-xr-x +3 0 +0 /);
-    expect(await list(appliance, made.image ?? "", "/srv/a")).toMatchObject([{ name: "b c", mode: "0755", uid: 0 }]);
+    const changed = resultOf(await appliance.run(image, "pwd; ls -ldn . ..", { cwd: "/srv/a/b c" }));
+    expect(changed.out).toMatch(/^\/srv\/a\/b c\ndrwxr-xr-x +2 0 +0 .*\ndrwxr-xr-x +3 0 +0 /);
+    expect(await list(appliance, changed.image ?? "", "/srv/a")).toMatchObject([{ name: "b c", mode: "0755", uid: 0 }]);
     for (const cwd of ["root", "", "../x", "/a/../b", "/a\0b", `/${"d/".repeat(2048)}x`, `/${"n".repeat(256)}`]) {
       expect(await refusal({ cwd })).toMatchObject({ status: 422, body: { error: "invalid_path" } });
     }

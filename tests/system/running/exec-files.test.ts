@@ -155,7 +155,7 @@ describe("POST /instances files", () => {
   });
 
   test.concurrent("files of another account are 404", async () => {
-    const token = await appliance.createToken("somebody-else");
+    const token = await appliance.createToken("other");
     const response = await appliance.fetch("/files", { method: "POST", body: "theirs", token });
     const { uuid } = (await response.json()) as { uuid: string };
     expect(await refusal({ "/a": { uuid } })).toEqual([404, "not_found"]);

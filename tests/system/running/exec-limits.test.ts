@@ -134,7 +134,7 @@ describe("DELETE /operations/{operationId} of an instance", () => {
     expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(409);
   });
 
-  test.concurrent("of a waiting one ends it at once, and it never runs", async () => {
+  test.concurrent("of a waiting instance ends it at once, and it never runs", async () => {
     // Larger than the rest of the budget while the first one runs.
     const resources = { vcpus: 4 };
     const first = await appliance.spawn({ image, command: "sleep 5", shell: true, resources, disposable: true });
@@ -150,8 +150,8 @@ describe("DELETE /operations/{operationId} of an instance", () => {
 describe("disposable", () => {
   /** Every stored file with its size, without the rows and outputs of operations. */
   const kept = async () => {
-    const found = await readdir(appliance.dataDir, { recursive: true, withFileTypes: true });
-    const paths = found
+    const entries = await readdir(appliance.dataDir, { recursive: true, withFileTypes: true });
+    const paths = entries
       .filter((entry) => entry.isFile())
       .map((entry) => relative(appliance.dataDir, join(entry.parentPath, entry.name)))
       .filter((path) => /^(layers|blobs|tmp|scratch|assets|keys)\//.test(path));
@@ -161,7 +161,7 @@ describe("disposable", () => {
   };
 
   // spec: instances.disposable
-  test("gives no image, and leaves the data directory unchanged", async () => {
+  test("makes no image, and leaves the data directory unchanged", async () => {
     const images = async () => ((await (await appliance.fetch("/images")).json()) as Body[]).length;
     await until("nothing of other runs is left", async () => (await appliance.unfinished()).length === 0);
     const before = { kept: await kept(), images: await images() };
@@ -218,13 +218,13 @@ describe("an operation of an instance", () => {
 
   // spec: instances.image, instances.files
   test.concurrent("a deleted image and an unknown file are 404 at once", async () => {
-    const nobody = crypto.randomUUID();
+    const unknown = crypto.randomUUID();
     const file = await upload(appliance, "x");
     const bodies: Body[] = [
-      { image: nobody },
+      { image: unknown },
       { image: "tag:no-such-tag" },
-      { image, files: { "/a": { uuid: nobody } } },
-      { image, files: { "/a": { uuid: file }, "/b": { uuid: nobody } } },
+      { image, files: { "/a": { uuid: unknown } } },
+      { image, files: { "/a": { uuid: file }, "/b": { uuid: unknown } } },
     ];
     for (const body of bodies) {
       const response = await appliance.post("/instances", { command: "true", ...body });

@@ -165,7 +165,7 @@ describe("the output object", () => {
 });
 
 describe("processes that a command leaves behind", () => {
-  test.concurrent("do not delay the result, whether they keep the output open or not", async () => {
+  test.concurrent("do not delay the result, whether they hold the output open or not", async () => {
     const results = await Promise.all([
       shell("sleep 300 & echo done"),
       shell("(setsid sh -c 'exec sleep 300 >/dev/null 2>&1 </dev/null' &) ; echo done"),
@@ -187,7 +187,7 @@ describe("processes that a command leaves behind", () => {
     expect(outs).toContain("early\nlate\n");
   });
 
-  test.concurrent("are gone before the files are captured: the image has none of their writes half", async () => {
+  test.concurrent("have ended before the files are captured: the image has no partial write of them", async () => {
     const operation = await appliance.run(
       image,
       "(while :; do date >> /root/log; done) & sleep 0.2; echo ok > /root/ok",

@@ -18,12 +18,12 @@ beforeAll(async () => {
   const setup = owned.use(await BusyboxAppliance.start({ tag: "busybox" }));
   const { image } = setup;
   appliance = setup.appliance;
-  // 7 gives back what it gets, and a word behind the end; 8 writes while it takes what comes; 80 serves files.
+  // Port 7 echoes its input, and adds a word at the end; 8 writes while it reads; 80 serves files.
   const script =
     "nc -ll -p 7 -e sh -c 'cat; echo end' & " +
     "nc -ll -p 8 -e sh -c 'head -c 8388608 /dev/zero & wc -c > /count; wait; cat /count' & " +
     "mkdir /www; echo page > /www/x; " +
-    // The server of files begins last: who reaches that one reaches all.
+    // The file server starts last: once it answers, all servers do.
     'for port in 0007 0008; do until grep -q ":$port 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; do :; done; done; ' +
     "httpd -h /www; echo up; wait";
   instance = await appliance.spawn({ image, command: script, shell: true, disposable: true, timeout: 600 });
@@ -39,7 +39,7 @@ async function listening(forward: CliProcess, count: number): Promise<number[]> 
   return [...forward.stdout.matchAll(/127\.0\.0\.1:(\d+) ->/g)].map(([, port]) => Number(port));
 }
 
-/** Resolves when programs of the guest listen, whose start nobody reports. */
+/** Resolves when the programs of the guest listen, which is not reported otherwise. */
 async function guestListens(port: number): Promise<void> {
   while (
     !(await fetch(`http://127.0.0.1:${port}/x`).then(
@@ -56,7 +56,7 @@ async function all(socket: Socket): Promise<Buffer> {
 test("connections reach the guest: many, long, half-closed, refused", async () => {
   await executing();
   using forward = new CliProcess(appliance, ["forward", instance, "0:7", "0:80", "0:9"]);
-  const [echo = 0, web = 0, nobody = 0] = await listening(forward, 3);
+  const [echo = 0, web = 0, closed = 0] = await listening(forward, 3);
   await guestListens(web);
 
   const pages = await Promise.all(
@@ -64,7 +64,7 @@ test("connections reach the guest: many, long, half-closed, refused", async () =
   );
   expect(new Set(pages)).toEqual(new Set(["page\n"]));
 
-  // The peer ends its side, and still gets all of the other.
+  // The peer closes its side, and still receives everything from the other.
   const sent = randomBytes(4 * MIB);
   const socket = connect({ host: "127.0.0.1", port: echo, allowHalfOpen: true });
   socket.end(sent);
@@ -73,13 +73,13 @@ test("connections reach the guest: many, long, half-closed, refused", async () =
   expect([got.length, digest(got.subarray(0, sent.length))]).toEqual([sent.length + 4, digest(sent)]);
   expect(got.subarray(sent.length).toString()).toBe("end\n");
 
-  const refused = connect({ host: "127.0.0.1", port: nobody });
+  const refused = connect({ host: "127.0.0.1", port: closed });
   const [error] = await Promise.race([once(refused, "close").then(() => [null]), once(refused, "error")]).catch(
     (thrown) => [thrown],
   );
   expect((error as NodeJS.ErrnoException).code).toBe("ECONNRESET");
   await forward.says(/port 9 of the instance took no connection: refused/);
-  // It goes on.
+  // Other connections still work.
   expect(await (await fetch(`http://127.0.0.1:${web}/x`)).text()).toBe("page\n");
   forward.signal("SIGINT");
   expect(await forward.ended()).toBe(130);
@@ -104,7 +104,7 @@ test("a peer that writes 64 MiB before it reads gets what the program in the gue
   expect(await forward.ended()).toBe(130);
 });
 
-test("it ends with the instance, and does not begin without one that runs", async () => {
+test("it ends with the instance, and does not start without a running one", async () => {
   await executing();
   using forward = new CliProcess(appliance, ["forward", instance, "0:80"]);
   await listening(forward, 1);

@@ -44,7 +44,7 @@ test("spawns that are submitted at the same time all succeed, each with its own 
 test("another account's single import does not wait for them", async () => {
   const other = await appliance.createToken("other");
   const { image = "" } = resultOf(await appliance.run(base, "true"));
-  // Takes the whole budget until everything waits.
+  // Uses the whole budget until everything waits.
   const blocker = await appliance.spawn({
     ...{ image, command: "read line", shell: true, stdin_open: true, disposable: true },
     resources: { vcpus: CPU_BUDGET },
@@ -61,7 +61,7 @@ test("another account's single import does not wait for them", async () => {
     body: JSON.stringify({ registry: reference }),
   });
   const { uuid } = (await imported.json()) as { uuid: string };
-  await until("the blocker can be told to end", async () => {
+  await until("the blocker has read its line", async () => {
     const path = `/instances/${blocker}/processes/1/stdin`;
     return (await appliance.post(path, { content: "\n", close: true })).status === 204;
   });

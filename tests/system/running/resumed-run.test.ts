@@ -62,7 +62,7 @@ const command = (script: string, more: Partial<CheckedCommand> = {}): CheckedCom
 
 const numbers = (count: number) => Array.from({ length: count }, (_, at) => `${at + 1}\n`).join("");
 
-/** The objects of one daemon: when it is gone, what is left of it has no effect on the log. */
+/** The objects of one daemon: once it is gone, its remaining objects do not change the log. */
 class Host {
   readonly instances = new LiveInstances();
   readonly resumed = Promise.withResolvers<{ instance: RunningInstance; connections: readonly AgentConnection[] }>();
@@ -91,7 +91,7 @@ class Host {
     return this.instances.find(ID) as RunningInstance;
   }
 
-  /** Starts a process beside the command. */
+  /** Starts an additional process. */
   async exec(script: string, more: Partial<CheckedCommand> = {}): Promise<InstanceProcess> {
     const options = { timeoutMs: null, defaults: NO_DEFAULTS, signal: NEVER };
     const spid = await this.instances.exec(ID, command(script, more), options);
@@ -107,7 +107,7 @@ class Host {
   }
 }
 
-/** Reads a tap until it was given a chunk in which `isLast` is true, or to its end. */
+/** Reads a tap up to a chunk for which `isLast` is true, or to its end. */
 async function readTap(tap: Tap, isLast: (text: string) => boolean): Promise<string> {
   let text = "";
   for await (const { bytes } of tap.chunks()) {
@@ -140,7 +140,7 @@ function runOf(layout: ReturnType<typeof dataLayout>, layers: LayerStore, events
   return { job: job as unknown as Parameters<typeof execute>[1], tools };
 }
 
-test("a run that talks is written down and continued by other objects, again and again, without losing or doubling a byte", async () => {
+test("a run is written down and continued by other objects during its output, again and again, and no byte is lost or repeated", async () => {
   const layout = dataLayout(join(host.directory, "data"));
   for (const path of [layout.tmp, layout.events, layout.layers]) mkdirSync(path, { recursive: true });
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
@@ -149,7 +149,7 @@ test("a run that talks is written down and continued by other objects, again and
   const first = await host.clone();
   await using machine: Machine = first.machine;
   const [base, scratch] = await host.disks(machine);
-  // The run makes its own.
+  // The run makes its own scratch.
   rmSync(scratch?.path ?? "");
   const { job, tools } = runOf(layout, layers, events, base?.path ?? "");
   const dispose = async () => undefined;
@@ -190,7 +190,7 @@ test("a run that talks is written down and continued by other objects, again and
   for (let round = 1; round <= ROUNDS; round++) {
     await connection.write(Buffer.from(`round ${round}, `));
     await process("terminal").input.write(Buffer.from(`echo round-$((${round}+100))\n`), NEVER);
-    // The reader takes some output, and has less than there is when the objects are thrown away.
+    // The reader reads some output, but less than there is, before the objects are thrown away.
     tapped += await readTap(tap, (text) => text.length > 20_000);
     const record = await now.writeDown();
     const session = instance.process(spids.reader)?.record().session;
@@ -264,7 +264,7 @@ test("a run that talks is written down and continued by other objects, again and
   await events.end();
   using file = EventFile.open(events.path) as EventFile;
   const all = await Array.fromAsync(allEvents(file));
-  // Nothing was dropped for want of room.
+  // Nothing was dropped for lack of room.
   expect(all.filter(({ type }) => type === "truncated" || type === "size_cap")).toEqual([]);
   const lines = logged(all, Spid.command).trimEnd().split("\n");
   expect(lines.findIndex((line, at) => line !== `line ${at + 1}`)).toBe(-1);

@@ -8,9 +8,9 @@ import { CliProcess, clientEnvironment, programWords } from "../../support/cli/c
 setDefaultTimeout(180_000);
 
 const MIB = 1_048_576;
-/** More than the appliance keeps of a stream. */
+/** More than the appliance stores of a stream. */
 const PIPE_BYTES = 64 * MIB;
-/** Of each of the two programs: what they pass on is in neither of them. */
+/** For each of the two programs, neither of which may hold what it passes on. */
 const GROWTH_MIB_MAX = 60;
 const RUN = ["run", "--image", "tag:busybox", "--disposable", "--"];
 
@@ -31,12 +31,12 @@ async function peakMib(pid: number): Promise<number> {
   return Number(/VmHWM:\s+(\d+) kB/.exec(status)?.[1]) / 1024;
 }
 
-/** Pseudo-random bytes, the same each time, made as they are asked for. */
+/** Pseudo-random bytes, the same each time, made on demand. */
 function* bytesOf(length: number): Generator<Buffer> {
   for (let at = 0; at < length; at += MIB) yield createHash("shake256", { outputLength: MIB }).update(`${at}`).digest();
 }
 
-test("64 MiB go into a run and out of it, whole, with little memory on the way", async () => {
+test("64 MiB pass through a run unchanged, with little memory on the way", async () => {
   const daemonBefore = await peakMib(appliance.pid);
   const child = Bun.spawn([...programWords(), ...RUN, "cat"], {
     env: clientEnvironment(appliance),
@@ -48,7 +48,7 @@ test("64 MiB go into a run and out of it, whole, with little memory on the way",
   const write = async () => {
     for (const piece of bytesOf(PIPE_BYTES)) {
       child.stdin.write(piece);
-      // Resolves when the pipe has taken it.
+      // Resolves when the pipe has accepted the piece.
       await child.stdin.flush();
     }
     await child.stdin.end();
@@ -72,7 +72,7 @@ test("64 MiB go into a run and out of it, whole, with little memory on the way",
   expect((await peakMib(appliance.pid)) - daemonBefore).toBeLessThan(GROWTH_MIB_MAX);
 });
 
-test("output comes while the command runs, and what it asks is answered", async () => {
+test("output arrives while the command runs, and its questions can be answered", async () => {
   using run = new CliProcess(appliance, [...RUN, "sh", "-c", "echo name?; read name; echo hello $name >&2; exit 3"]);
   await run.says("name?");
   run.write("sandbox\n");
@@ -81,7 +81,7 @@ test("output comes while the command runs, and what it asks is answered", async 
   expect(await run.ended()).toBe(3);
 });
 
-test("a sandbox has the size that its options ask for, and its output is kept up to the limit", async () => {
+test("a sandbox has the size of its options, and its output is stored up to the limit", async () => {
   const size = ["--cpus", "2", "--memory", "600M", "--disk", "100M", "--output-limit", "12"];
   const memory = "awk '/MemTotal/ { print ($2 > 600 * 1024) }' /proc/meminfo";
   const script = `nproc; ${memory}; df -k / | awk 'END { print ($2 < 300 * 1024) }'; seq 50`;
@@ -91,7 +91,7 @@ test("a sandbox has the size that its options ask for, and its output is kept up
   expect(stdout).toEqual({ content: "2\n1\n1\n1\n2\n3\n", encoding: "ascii", truncated: true });
 });
 
-test("signals are the command's, and a reader that leaves is a broken pipe", async () => {
+test("signals reach the command, and a reader that leaves breaks the pipe", async () => {
   const script = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done";
   using run = new CliProcess(appliance, [...RUN, "sh", "-c", script]);
   await run.says("ready");

@@ -1,4 +1,4 @@
-/** Instances that are watched, talked to and entered, in real machines. */
+/** Terminals, additional processes and standard input of running instances, in real machines. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { readdirSync, readlinkSync } from "node:fs";
@@ -13,7 +13,7 @@ import { until } from "../../support/waiting.ts";
 setDefaultTimeout(240_000);
 
 const MIB = 1_048_576;
-/** As many as run beside a command. */
+/** All additional processes that an instance can have. */
 const FLOODS_COUNT = PROCESSES_COUNT_MAX - 1;
 
 const owned = new AsyncDisposableStack();
@@ -57,7 +57,7 @@ class Instance {
     return (await (await this.call("GET", "/processes?limit=1000")).json()) as Body[];
   }
 
-  /** Starts a process beside the command. */
+  /** Starts an additional process. */
   async start(command: string, more: Body = {}): Promise<number> {
     const answer = await this.call("POST", "/processes", { command, shell: true, ...more });
     if (answer.status !== 201) throw new Error(await answer.text());
@@ -68,7 +68,7 @@ class Instance {
     return (await (await this.call("GET", `/processes/${spid}`)).json()) as never;
   }
 
-  /** Runs a process beside the command to its end, and gives what it wrote. */
+  /** Runs an additional process to its end, and returns its output. */
   async exec(command: string, more: Body = {}): Promise<string> {
     const spid = await this.start(command, more);
     await until(`the end of ${command}`, async () => (await this.process(spid))["state"] !== "running");
@@ -85,7 +85,7 @@ class Instance {
   }
 }
 
-/** Without sockets: those of the clients stay open for their next request. */
+/** The daemon's descriptors without sockets, which clients keep open for their next request. */
 function openDescriptors(): number {
   const directory = `/proc/${appliance.pid}/fd`;
   const targets = readdirSync(directory).map((name) => {
@@ -100,7 +100,7 @@ function openDescriptors(): number {
 }
 
 describe("a terminal", () => {
-  test("has a size, a name, job control, and keys that give signals", async () => {
+  test("has a size, a name, job control, and keys that send signals", async () => {
     const instance = await Instance.spawn({
       ...{ command: "sh", shell: false, stdin_open: true },
       pty: { rows: 24, cols: 80 },
@@ -128,19 +128,19 @@ describe("a terminal", () => {
   });
 });
 
-describe("a process beside the command", () => {
-  test("sees its processes and files; what it changes is in the image; it ends with the command", async () => {
+describe("an additional process", () => {
+  test("sees the command's processes and files, changes the image, and ends with the command", async () => {
     const command = "echo here > /tmp/file; read line; echo $line";
     const instance = await Instance.spawn({ command, stdin_open: true, disposable: false, hostname: "shoot" });
     expect(await instance.exec("ps -o pid,args")).toContain("read line");
     expect(await instance.exec("cat /tmp/file; hostname; echo $HOSTNAME")).toBe("here\nshoot\nshoot\n");
-    await instance.exec("echo kept > /root/beside");
+    await instance.exec("echo kept > /root/added");
     const long = await instance.start("echo up; sleep 1000");
     await until("it runs", async () => (await instance.process(long)).stdout.content === "up\n");
     await instance.call("POST", "/processes/1/stdin", { content: "end\n", close: true });
     const result = resultOf(await appliance.finished(instance.id));
     expect([result.exit_code, result.out]).toEqual([0, "end\n"]);
-    expect(await names(appliance, String(result.image), "/root")).toEqual(["beside"]);
+    expect(await names(appliance, String(result.image), "/root")).toEqual(["added"]);
     expect(await instance.process(long)).toMatchObject({ state: "ended", exit_code: 137, signal: 9 });
     const [first] = await instance.processes();
     expect(first).toMatchObject({ spid: 1, state: "ended", exit_code: 0 });
@@ -148,7 +148,7 @@ describe("a process beside the command", () => {
     expect(Number(first?.["memory_bytes"])).toBeGreaterThan(0);
   });
 
-  test("runs as a user, and finds files that are that user's", async () => {
+  test("runs as a user, and can use files of that user", async () => {
     const file = await upload(appliance, "content");
     const instance = await Instance.spawn({
       ...{ command: "id -u; id -g; stat -c %u:%g:%a /srv/own; cat /srv/own; sleep 1000", uid: 1000, gid: 2000 },
@@ -160,7 +160,7 @@ describe("a process beside the command", () => {
     await instance.end();
   });
 
-  test("is one of many that flood; the log stays within its limit, and nothing is left", async () => {
+  test("can be one of many that flood; the log stays within its limit, and nothing is left", async () => {
     const instance = await Instance.spawn({ command: "echo up; sleep 1000" });
     const before = openDescriptors();
     const flood = "head -c 1200000 /dev/zero; echo end >&2";
@@ -171,7 +171,7 @@ describe("a process beside the command", () => {
     const followers = await Promise.all(all.map((spid) => instance.attach(spid)));
     await Promise.all(followers.map(({ socket }) => socket.closed));
     expect((await instance.processes()).filter(({ exit_code }) => exit_code === 0)).toHaveLength(FLOODS_COUNT);
-    // They wrote 72 MiB, and readers of all of them took 64 MiB.
+    // They wrote 72 MiB, and their readers received 64 MiB.
     const peakMib = residentMib(appliance.pid, "VmHWM");
     process.stdout.write(`${FLOODS_COUNT} processes that flood: ${peakMib.toFixed(0)} MiB RSS at most\n`);
     expect(peakMib).toBeLessThan(300);
@@ -183,7 +183,7 @@ describe("a process beside the command", () => {
     await instance.end();
   });
 
-  test("is one of hundreds, of which nothing is left", async () => {
+  test("can be one of hundreds, of which nothing is left", async () => {
     const instance = await Instance.spawn({ command: "echo up; sleep 1000", timeout: 3600 });
     await instance.exec("true");
     // The shell counts by itself: ps may list the other end of a pipe, or run before it.
@@ -229,7 +229,7 @@ describe("standard input", () => {
   });
 });
 
-test("a time limit that was made longer holds in the guest and on the host", async () => {
+test("an extended time limit holds in the guest and on the host", async () => {
   const instance = await Instance.spawn({ command: "echo up; sleep 8; echo late", timeout: 4 });
   const answer = await instance.call("PATCH", "", { timeout: 120 });
   expect([answer.status, await answer.json()]).toEqual([200, { uuid: instance.id, timeout: 120 }]);
@@ -237,7 +237,7 @@ test("a time limit that was made longer holds in the guest and on the host", asy
   expect([result.out, result.timed_out, result.exit_code]).toEqual(["up\nlate\n", false, 0]);
 });
 
-test("a lossless attachment gets what the log does not keep", async () => {
+test("a lossless attachment gets what the log drops", async () => {
   const command = "read line; head -c 6000000 /dev/zero | tr '\\0' a; echo end";
   const instance = await Instance.spawn({ command, stdin_open: true, truncate_output_at: 1000 });
   using client = await instance.attach(1, "?lossless=true");

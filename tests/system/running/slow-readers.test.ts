@@ -37,7 +37,7 @@ async function spawn(script: string, request: Body): Promise<string> {
   return id;
 }
 
-/** Starts a process beside the command. */
+/** Starts an additional process. */
 async function start(id: string, request: Body): Promise<number> {
   const answer = await appliance.post(`/instances/${id}/processes`, { shell: true, ...request });
   expect(answer.status).toBe(201);
@@ -75,7 +75,7 @@ test("a command that reaches its time limit while it waits has an image", async 
   expect(await names(appliance, String(result.image), "/root")).toEqual(["kept"]);
 });
 
-test("a process beside the command delays neither its end nor its image", async () => {
+test("an additional process delays neither the end of the command nor its image", async () => {
   const id = await spawn("echo x > /root/kept; read line", { stdin_open: true, timeout: 170 });
   const command = `${UNTIL_STUCK}; read line; head -c 1000000000 /dev/zero & stuck $!; echo stuck > /tmp/stuck; wait`;
   const spid = await start(id, { command, stdin_open: true });

@@ -14,7 +14,7 @@ const KIB = 1024;
 const MIB = 1_048_576;
 const GIB = 1_073_741_824;
 const RSS_MIB_MAX = 120;
-/** Memory for 20 stalled clients: each has a chunk of 1 MiB under way, and the allocator keeps as much again. */
+/** Memory for 20 stalled clients: each has a chunk of 1 MiB in flight, and the allocator holds as much again. */
 const STALLED_GROWTH_MIB_MAX = 40;
 const RSS_CHUNKED_MIB_MAX = 180;
 const FILE_BYTES_MAX = 3 * GIB;
@@ -175,7 +175,7 @@ describe("POST /files", () => {
     }
   });
 
-  test("stalled clients take a temporary file each and no memory, and nothing afterwards", async () => {
+  test("stalled clients use a temporary file each and no memory, and nothing afterwards", async () => {
     const before = await state();
     const { mib: idleMib } = await peakRss(async () => undefined);
     const { value: clients, mib } = await peakRss(async () => {
@@ -210,7 +210,7 @@ describe("POST /files", () => {
     await nothingLeft(before);
   });
 
-  test("a body that is too large without an announcement is refused once it is, and leaves nothing behind", async () => {
+  test("a body without an announced length is refused once it is too large, and leaves nothing behind", async () => {
     await using small = await Appliance.start({ poolSize: 0, flags: ["--limits-file-bytes-max", String(4 * MIB)] });
     const body = new ReadableStream<Uint8Array>({
       pull: (controller) => {
@@ -279,7 +279,7 @@ describe("GET /inspect/{imageUUID}/download", () => {
     await until("no descriptor is left", async () => (await descriptors()) <= fds);
   });
 
-  test("clients that stop reading, or leave, take no memory and no descriptor", async () => {
+  test("clients that stop reading, or leave, use no memory and no descriptor", async () => {
     const fds = await descriptors();
     const { mib: before } = await peakRss(async () => undefined);
     const { value: clients, mib } = await peakRss(async () => {

@@ -8,7 +8,7 @@ import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(120_000);
 
-/** What busybox's shell writes when it waits for a command; it asks the terminal where the cursor is. */
+/** The prompt of busybox's shell, which then requests the position of the cursor. */
 const PROMPT = new RegExp(`# (${RegExp.escape("\x1b[6n")})?$`);
 
 let busybox: BusyboxAppliance;
@@ -45,7 +45,7 @@ describe("shell", () => {
     await shell.shows(PROMPT);
 
     shell.resize(100, 30);
-    // The size goes its own way, and nobody says when it has come.
+    // The size is sent separately, and its arrival is not reported.
     shell.type("until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo big enough\r");
     await shell.shows("\nbig enough\r\n");
     await shell.shows(PROMPT);
@@ -53,7 +53,7 @@ describe("shell", () => {
     shell.type("vi /root/file\r");
     await shell.shows("- /root/file");
     shell.type("ihello from vi\x1b");
-    // Keys right behind an Escape would be one key with it.
+    // Keys right after an Escape would be read as one key with it.
     await shell.shows(/- \/root\/file \[modified\]/i);
     shell.type(":wq\r");
     await shell.shows(PROMPT);
@@ -81,7 +81,7 @@ describe("shell", () => {
     expect(JSON.parse((await appliance.command(["image", "show", "tag:kept", "--json"])).stdout).uuid).toBe(image);
   });
 
-  test("is left by Ctrl-P Ctrl-Q, and found again as it was", async () => {
+  test("is detached by Ctrl-P Ctrl-Q, and continues in a new terminal", async () => {
     using shell = new CliTerminal(appliance, ["shell", "tag:busybox", "--disposable"]);
     await shell.shows(PROMPT);
     shell.type("N=remembered\r");
@@ -91,7 +91,7 @@ describe("shell", () => {
     expect(await shell.ended()).toBe(0);
 
     using again = new CliTerminal(appliance, ["attach", id]);
-    // Out of the log, and on from there.
+    // This is from the log, and the rest is live.
     await again.shows("N=remembered");
     await again.shows(PROMPT);
     again.type("echo $N\r");
@@ -110,7 +110,7 @@ describe("shell", () => {
     await shell.ended();
   });
 
-  test("is told on the terminal when its time is nearly over, and can have more", async () => {
+  test("warns on the terminal before its time is over, and can be extended", async () => {
     using shell = new CliTerminal(appliance, ["shell", "tag:busybox", "--disposable", "--timeout", "62"]);
     const [, id = ""] = await shell.shows(
       /this session ends in 1 min; more time: coppice op extend ([0-9a-f-]{36}) 30m/,
@@ -123,7 +123,7 @@ describe("shell", () => {
     expect(await shell.ended()).toBe(0);
   });
 
-  test("that loses its terminal is killed when it does not care, and its files are kept", async () => {
+  test("that ignores the loss of its terminal is killed, and its files are kept", async () => {
     const shell = new CliTerminal(appliance, ["shell", "tag:busybox"]);
     await shell.shows(PROMPT);
     shell.type("trap '' HUP; echo work > /root/work; echo stays\r");
@@ -137,7 +137,7 @@ describe("shell", () => {
     await shell.ended();
   });
 
-  test("gives the terminal back as it was, also when it is ended from outside", async () => {
+  test("restores the terminal, also when it is ended from outside", async () => {
     for (const end of ["exit\r", null]) {
       const script = `stty -a > /dev/null; before=$(stty -g); "$@"; [ "$before" = "$(stty -g)" ] && echo "as it was"`;
       using shell = new CliTerminal(appliance, ["shell", "tag:busybox", "--disposable"], (words) => [
@@ -152,7 +152,7 @@ describe("shell", () => {
   });
 });
 
-test("run -t without -i shows a terminal, and Ctrl-C is its command's; twice cancels", async () => {
+test("run -t without -i shows a terminal; Ctrl-C goes to the command, and twice cancels", async () => {
   const trap = "trap 'echo not yet' INT; [ -t 1 ] && echo ready; while :; do sleep 0.1; done";
   using run = new CliTerminal(appliance, [
     "run",
@@ -174,8 +174,8 @@ test("run -t without -i shows a terminal, and Ctrl-C is its command's; twice can
   expect((await newestInstance()).status).toBe("CANCELLED");
 });
 
-describe("beside a run", () => {
-  test("exec passes streams and the exit code on, and sees what the command sees", async () => {
+describe("during a run", () => {
+  test("exec passes streams and the exit code on, and has the command's view", async () => {
     const id = await appliance.spawn({
       image: "tag:busybox",
       command: "echo shared > /tmp/file; exec sleep 300",
@@ -226,16 +226,16 @@ describe("beside a run", () => {
     }
   });
 
-  test("a checkpoint is an image of what is there by then; Ctrl-C twice kills what exec started alone", async () => {
+  test("a checkpoint is an image of the current files; Ctrl-C twice kills only what exec started", async () => {
     const script = "echo before > /root/file; sleep 300";
     const id = await appliance.spawn({ image: "tag:busybox", command: script, shell: true, disposable: true });
     await until(
       "it runs",
       async () => (await appliance.command(["exec", id, "--", "test", "-s", "/root/file"])).code === 0,
     );
-    const made = await appliance.command(["checkpoint", id, "--tag", "half-way"]);
-    expect([made.code, made.stdout]).toEqual([0, expect.stringMatching(/^[0-9a-f-]{36}\n$/)]);
-    expect(made.stderr).toMatch(/the instance was stopped for \d/);
+    const checkpoint = await appliance.command(["checkpoint", id, "--tag", "half-way"]);
+    expect([checkpoint.code, checkpoint.stdout]).toEqual([0, expect.stringMatching(/^[0-9a-f-]{36}\n$/)]);
+    expect(checkpoint.stderr).toMatch(/the instance was stopped for \d/);
     expect((await appliance.command(["cat", "tag:half-way", "/root/file"])).stdout).toBe("before\n");
 
     const stubborn = "trap 'echo not yet' INT; echo ready; while :; do sleep 0.1; done";
@@ -245,11 +245,11 @@ describe("beside a run", () => {
     await exec.says("not yet");
     exec.signal("SIGINT");
     expect(await exec.ended()).toBe(137);
-    // A reader that leaves an attachment leaves the command as it is.
+    // A reader that detaches does not affect the command.
     using attached = new CliProcess(appliance, ["attach", id]);
     await until("it is attached", async () => {
       const status = await readFile(`/proc/${attached.pid}/status`, "utf8");
-      // SIGHUP is bit 0 of what it handles.
+      // Bit 0 of its handled signals is SIGHUP.
       return (Number.parseInt(/SigCgt:\s+(\w+)/.exec(status)?.[1] ?? "0", 16) & 1) === 1;
     });
     attached.signal("SIGHUP");

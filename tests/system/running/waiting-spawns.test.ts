@@ -10,9 +10,9 @@ const COUNT = 30;
 const STDIN_BYTES = 10_485_760;
 /** Additional memory of the daemon with all of them waiting: a tenth of their standard input. */
 const WAITING_MIB_MAX = 30;
-/** While they are received: a few times those that are received at the same time. */
+/** While they are received: a few times the size of those that are received at the same time. */
 const RECEIVING_MIB_MAX = 400;
-/** A daemon that starts with all of them waiting, 300 MiB, and runs one; one that has run nothing takes about 85. */
+/** A daemon that starts with all of them waiting, 300 MiB, and runs one; one that has run nothing uses about 85. */
 const RESTARTED_MIB_MAX = 130;
 
 const owned = new AsyncDisposableStack();

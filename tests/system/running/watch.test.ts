@@ -72,7 +72,7 @@ test("the service is ready, and lists every check", async () => {
   expect(isolation).toStartWith("vm");
 });
 
-test("doctor boots a VM beside the appliance without affecting it, and leaves nothing behind", async () => {
+test("doctor boots a VM without affecting the running appliance, and leaves nothing behind", async () => {
   await until("the pool is full", async () => (await scrape()).value("coppice_pool_ready") === 1);
   const before = (await appliance.machinePids()).sort();
   const config = resolve(appliance.dataDir, "../config.toml");
@@ -89,7 +89,7 @@ test("doctor boots a VM beside the appliance without affecting it, and leaves no
   expect((await appliance.run(base, "true", { disposable: true })).status).toBe("SUCCESS");
 });
 
-test("the benchmark measures the appliance that runs, and removes what it made", async () => {
+test("the benchmark measures the running appliance, and removes what it made", async () => {
   const images = async () => ((await (await appliance.fetch("/images?limit=100")).json()) as { uuid: string }[]).length;
   const before = await images();
   const only = "idle,spawn,looks,rates,lines,exec,followers";
@@ -98,11 +98,11 @@ test("the benchmark measures the appliance that runs, and removes what it made",
   // A busy machine may miss a bar.
   expect([0, 1]).toContain(code);
   type Named = { readonly name: string; readonly text?: string; readonly against?: { name: string } | null };
-  const found = JSON.parse(stdout) as Record<"rows" | "remarks" | "missing" | "failures", Named[]>;
-  expect(found.failures).toEqual([]);
-  expect(found.missing).toEqual([]);
-  // It has a row while it runs: for some time after an import.
-  const rows = found.rows.filter(({ name }) => !name.startsWith("process that connects to the outside"));
+  const report = JSON.parse(stdout) as Record<"rows" | "remarks" | "missing" | "failures", Named[]>;
+  expect(report.failures).toEqual([]);
+  expect(report.missing).toEqual([]);
+  // This process has a row while it runs, which it does for some time after an import.
+  const rows = report.rows.filter(({ name }) => !name.startsWith("process that connects to the outside"));
   expect(rows.map(({ name, against }) => [name, against?.name ?? null])).toEqual([
     ["idle daemon", null],
     ["GET of an operation, p99 at 100/s with 2 busy VMs", "p99 without the VMs"],
@@ -110,7 +110,7 @@ test("the benchmark measures the appliance that runs, and removes what it made",
     ["run that writes 10 MB, with 200 followers", "the same with one follower"],
     ["daemon's memory with these followers", null],
   ]);
-  expect(found.remarks.map(({ name }) => name)).toEqual([
+  expect(report.remarks.map(({ name }) => name)).toEqual([
     "warm spawn of true, disposable",
     "warm spawn that changes a file, captured",
     "steps of these spawns, mean ms",
@@ -121,7 +121,7 @@ test("the benchmark measures the appliance that runs, and removes what it made",
     "line of a process to a follower of its events",
     "the same line to an attachment",
   ]);
-  const steps = found.remarks.find(({ name }) => name.startsWith("steps"))?.text ?? "";
+  const steps = report.remarks.find(({ name }) => name.startsWith("steps"))?.text ?? "";
   for (const step of ["queue", "clone", "attach", "mount", "exec", "freeze", "index", "publish"]) {
     expect(steps).toMatch(new RegExp(`\\b${step} \\d`));
   }
@@ -133,7 +133,7 @@ test("the log connects a request with its operation, and its owner can read it",
   const { uuid } = (await response.json()) as { uuid: string };
   await appliance.finished(uuid);
   const request = response.headers.get("x-request-id") ?? "";
-  // The log comes by a pipe, whose reader may be behind the answer.
+  // The log arrives through a pipe, and may be read later than the answer.
   const lines = () => appliance.log.split("\n").filter((line) => line.includes(uuid));
   await until("its end is logged", () => lines().some((line) => line.includes("operation ended")));
   const messages = lines().map((line) => JSON.parse(line) as { message: string; request?: string });
