@@ -119,14 +119,14 @@ async function outputs(steps: readonly Step[], more: Readonly<Record<string, str
 }
 
 async function expectShown(steps: readonly Step[], more: Readonly<Record<string, string>> = {}): Promise<void> {
-  const found = await outputs(steps, more);
-  for (const [index, { command, shown }] of steps.entries()) {
-    if (shown === null) continue;
-    expect({ command, output: comparable(found[index] ?? "") }).toEqual({ command, output: comparable(shown) });
+  const printed = await outputs(steps, more);
+  for (const [index, { command, output }] of steps.entries()) {
+    if (output === null) continue;
+    expect({ command, output: comparable(printed[index] ?? "") }).toEqual({ command, output: comparable(output) });
   }
 }
 
-/** Starts the appliance by a command of a page, and waits until it listens. A reader takes longer to type. */
+/** Starts the appliance with a command of a page, and waits until it listens. A reader takes longer to type. */
 async function serve(command: string, more: Readonly<Record<string, string>> = {}): Promise<void> {
   daemon = Bun.spawn(["/bin/bash", "-c", `exec ${localized(command)}`], {
     cwd: home,
@@ -147,7 +147,7 @@ const startsAppliance = ({ command }: Step): boolean => / serve .*&$/.test(comma
 
 // spec: service.branch, service.inspect, service.spawn
 test(
-  "the README's session and its ten things do what they show",
+  "the README's session and its ten things work as shown",
   async () => {
     const steps = stepsOf(documentText("README.md"));
     expect(steps.length).toBeGreaterThan(30);
@@ -161,11 +161,11 @@ test(
 
 // spec: service.branch, service.inspect
 test(
-  "the session with curl does what it shows",
+  "the session with curl works as shown",
   async () => {
     const steps = stepsOf(documentText("docs/api.md"));
     expect(steps.length).toBeGreaterThan(6);
-    expect(steps.filter(({ shown }) => shown !== null).length).toBeGreaterThan(5);
+    expect(steps.filter(({ output }) => output !== null).length).toBeGreaterThan(5);
     await expectShown(steps);
   },
   PAGE_MS_MAX,
@@ -202,7 +202,7 @@ test(
       COPPICE_LISTEN_TLS_CERT: certificate,
       COPPICE_LISTEN_TLS_KEY: key,
     });
-    // The other machine is another home; the connection of ssh runs its command here.
+    // Another home directory stands for the other machine, and ssh runs its command here.
     const ssh = join(home, "bin/ssh");
     await writeFile(ssh, '#!/bin/sh\n[ "$1" = root@box.lan ] && shift && exec "$@"\n');
     await chmod(ssh, 0o755);
@@ -228,7 +228,7 @@ async function ownAuthority(): Promise<{ readonly key: string; readonly certific
     "-nodes",
     ...subject,
   ];
-  const made = Bun.spawn([...argv, "-days", "2", "-keyout", key, "-out", certificate], { stderr: "ignore" });
-  expect(await made.exited).toBe(0);
+  const openssl = Bun.spawn([...argv, "-days", "2", "-keyout", key, "-out", certificate], { stderr: "ignore" });
+  expect(await openssl.exited).toBe(0);
   return { key, certificate };
 }

@@ -133,9 +133,9 @@ describe("an import", () => {
   };
 
   test("of a missing image fails with that reason", async () => {
-    const operation = await failed(`${registry.host}/nobody/nothing:1`);
+    const operation = await failed(`${registry.host}/missing/nothing:1`);
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "not_found" } });
-    expect((operation as unknown as { error: Body }).error["message"]).toContain("nobody/nothing");
+    expect((operation as unknown as { error: Body }).error["message"]).toContain("missing/nothing");
   });
 
   test("from a registry that is down fails with that reason", async () => {

@@ -45,7 +45,7 @@ describe("an image in a file", () => {
     expect(tagged.out).toBe("tagged\n");
   });
 
-  test("can come from standard input, and takes no space a second time", async () => {
+  test("can be read from standard input, and uses no space a second time", async () => {
     const before = await readdir(join(appliance.dataDir, "layers"));
     const { code, stdout } = await appliance.command(["image", "load", "-"], await readFile(at("oci-archive")));
     expect(code).toBe(0);

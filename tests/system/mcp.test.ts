@@ -1,4 +1,4 @@
-/** Agents at work: real machines, by the protocol's official client, over HTTP and over standard input and output. */
+/** Agents and real machines: the protocol's official client, over HTTP and over standard input and output. */
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
@@ -11,7 +11,7 @@ import { deadline, until } from "../support/waiting.ts";
 
 setDefaultTimeout(180_000);
 
-/** What a model reads of a long output at most, in `characters`: what is asked for, and the service's own words. */
+/** Longest text that a model gets of a long output, in `characters`: the requested part, and what the service adds. */
 const ANSWER_CHARACTERS_MAX = 9000;
 const PART_BYTES = 1_000_000;
 const PARTS_COUNT = 100;
@@ -33,13 +33,13 @@ async function latest(): Promise<string> {
   return newest?.id ?? "";
 }
 
-/** Calls `run`, and resolves when its command has written `ready`. The call itself goes on. */
+/** Calls `run`, and resolves when its command has written `ready`. The call itself stays open. */
 async function begin(mcp: McpClient, command: string, signal?: AbortSignal) {
   const begun = Promise.withResolvers<void>();
   const onprogress = ({ message = "" }) => void (message.includes("ready") && begun.resolve());
   const input = { image: "base", command, wait_seconds: 600 };
   const call = mcp.call("run", input, { ...CALL, onprogress, ...(signal === undefined ? {} : { signal }) });
-  // It settles as the test says.
+  // Its result is up to the test.
   call.catch(() => undefined);
   await begun.promise;
   return { call, operation: await latest() };
@@ -92,21 +92,21 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     );
     expect(fixed.operation.exit_code).toBe(0);
     expect(fixed.text).toContain("begin\n42");
-    const made = fixed.operation.image as string;
-    expect(fixed.text).toContain(`image ${made}, tag fixed, has its files`);
-    expect((await mcp.call("diff", { image: made })).text).toBe(`against image ${image}:\nA /root/data.txt 3`);
-    expect((await mcp.call("diff", { image: made, against: "task" })).text).toContain("A /root/job.sh* ");
-    expect((await mcp.call("read_file", { image: made, path: "/root/data.txt" })).items[1]?.text).toBe("42\n");
-    expect((await mcp.call("tag_image", { image: made, tag: "task:done" })).structured).toEqual({
-      image: made,
+    const fixedImage = fixed.operation.image as string;
+    expect(fixed.text).toContain(`image ${fixedImage}, tag fixed, has its files`);
+    expect((await mcp.call("diff", { image: fixedImage })).text).toBe(`against image ${image}:\nA /root/data.txt 3`);
+    expect((await mcp.call("diff", { image: fixedImage, against: "task" })).text).toContain("A /root/job.sh* ");
+    expect((await mcp.call("read_file", { image: fixedImage, path: "/root/data.txt" })).items[1]?.text).toBe("42\n");
+    expect((await mcp.call("tag_image", { image: fixedImage, tag: "task:done" })).structured).toEqual({
+      image: fixedImage,
       tag: "task:done",
     });
     const history = (await mcp.call("image_history", { image: "task:done" })).text.split("\n");
     expect(history).toHaveLength(4);
     expect(history[2]).toContain('ran "sh /root/job.sh" -> exit 1');
-    expect((await mcp.call("image_history", { image: "task", children: true })).text).toContain(made);
-    const looked = await mcp.call("run", { image: made, command: "cat /root/data.txt" }, CALL);
-    expect(looked.text).toContain(`it changed no file: image ${made} is as it was`);
+    expect((await mcp.call("image_history", { image: "task", children: true })).text).toContain(fixedImage);
+    const looked = await mcp.call("run", { image: fixedImage, command: "cat /root/data.txt" }, CALL);
+    expect(looked.text).toContain(`it changed no file: image ${fixedImage} is as it was`);
     expect((await mcp.call("read_output", { operation: fixed.operation.id, offset: -3 })).items[1]?.text).toBe("42\n");
   });
 
@@ -125,7 +125,7 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     }
   });
 
-  test("sees lines as they come, and goes on waiting after its first call", async () => {
+  test("sees lines as they arrive, and continues to wait after its first call", async () => {
     const command = "echo first; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo last";
     const run = await mcp.call("run", { image: "base", command, wait_seconds: 1, disposable: true }, CALL);
     expect(run.text).toMatch(/(?:still runs, .*|waits for a machine): follow waits for it/);
@@ -143,10 +143,10 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
     expect(end.text).toContain("not kept");
   });
 
-  test("makes an image of a run that goes on, and ends it", async () => {
+  test("makes an image of a run that continues, and ends the run", async () => {
     const { call, operation } = await begin(mcp, "echo kept > /root/state; sync; echo ready; sleep 1000");
-    const made = await mcp.call("checkpoint", { operation, tag: "kept" }, CALL);
-    expect(made.operation.status).toBe("SUCCESS");
+    const checkpoint = await mcp.call("checkpoint", { operation, tag: "kept" }, CALL);
+    expect(checkpoint.operation.status).toBe("SUCCESS");
     expect((await mcp.call("read_file", { image: "kept", path: "/root/state" })).text).toContain("kept");
     expect((await mcp.call("end", { operation })).structured).toEqual({ operation });
     expect((await call).text).toContain("was cancelled");
@@ -161,7 +161,7 @@ describe.each(Object.entries(TRANSPORTS))("an agent (%s)", (_name, open) => {
   });
 });
 
-test("an agent gets little of a long and hostile output, and knows where the rest is", async () => {
+test("an agent gets a small part of a long and hostile output, and learns where the rest is", async () => {
   await using mcp = await TRANSPORTS.HTTP();
   const command =
     `printf '\\033]0;owned\\007\\033[2Jbegin\\n'; yes "$(printf '\\033[31mspam')" | head -c ${PART_BYTES} > /tmp/part; ` +
@@ -192,7 +192,7 @@ test("an agent gets little of a long and hostile output, and knows where the res
   expect(Buffer.from(raw?.blob ?? "", "base64").byteLength).toBe(1000);
 });
 
-test("an agent that has gone leaves no run behind", async () => {
+test("an agent that disconnects leaves no run behind", async () => {
   const mcp = await McpClient.over(overStdio());
   const { call, operation } = await begin(mcp, "echo ready; sleep 1000");
   await mcp[Symbol.asyncDispose]();
@@ -215,17 +215,17 @@ describe("the bridge", () => {
   }
   const rpc = (id: number, method: string, params = {}) => JSON.stringify({ jsonrpc: "2.0", id, method, params });
 
-  test("answers what is no message, and goes on", async () => {
+  test("answers invalid messages, and continues", async () => {
     const long = rpc(1, "tools/call", { name: "x".repeat(3_000_000) });
-    const found = await answers(["{", "[]", "", long, rpc(7, "ping"), rpc(8, "no/such")], 5);
-    expect(found.filter(({ id }) => id === null).map(({ error }) => (error as { code: number }).code)).toEqual([
+    const messages = await answers(["{", "[]", "", long, rpc(7, "ping"), rpc(8, "no/such")], 5);
+    expect(messages.filter(({ id }) => id === null).map(({ error }) => (error as { code: number }).code)).toEqual([
       -32_700, -32_700, -32_700,
     ]);
-    expect(found.find(({ id }) => id === 7)?.["result"]).toEqual({});
-    expect(found.find(({ id }) => id === 8)?.["error"]).toMatchObject({ code: -32_601 });
+    expect(messages.find(({ id }) => id === 7)?.["result"]).toEqual({});
+    expect(messages.find(({ id }) => id === 8)?.["error"]).toMatchObject({ code: -32_601 });
   });
 
-  test("answers what is pending with an error when the daemon dies, and goes on with the next one", async () => {
+  test("answers pending requests with an error when the daemon dies, and continues with the next daemon", async () => {
     await using mcp = await McpClient.over(overStdio());
     const { call, operation } = await begin(mcp, "echo ready; sleep 1000");
     const broken = call.then(
@@ -240,13 +240,13 @@ describe("the bridge", () => {
     expect(["CANCELLED", "FAILED"]).toContain(await statusOf(operation));
   });
 
-  test("tells what is wrong with the token, and says nothing else on standard output", async () => {
+  test("reports what is wrong with the token, and writes nothing else to standard output", async () => {
     const { token } = box.appliance;
     box.appliance.token = "wrong";
-    const found = await answers([rpc(1, "ping")], 1).finally(() => {
+    const messages = await answers([rpc(1, "ping")], 1).finally(() => {
       box.appliance.token = token;
     });
-    expect(found).toEqual([
+    expect(messages).toEqual([
       {
         jsonrpc: "2.0",
         id: 1,
@@ -256,7 +256,7 @@ describe("the bridge", () => {
   });
 });
 
-test("a client that does not read makes the daemon keep little", async () => {
+test("a client that does not read costs the daemon little memory", async () => {
   const command = "i=0; while [ $i -lt 20000 ]; do echo line $i of many; i=$((i+1)); done; sleep 2";
   const params = { name: "run", arguments: { image: "base", command, wait_seconds: 600 }, _meta: { progressToken: 1 } };
   const before = await latest();

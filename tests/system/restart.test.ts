@@ -24,7 +24,7 @@ afterAll(async () => {
 type Body = Record<string, unknown>;
 const operation = async (id: string) => (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
 
-/** Remains of the former process on the host, by the data directory in the arguments of its machines. */
+/** Remains of the previous process on the host, by the data directory in the arguments of its machines. */
 async function remains(): Promise<string[]> {
   const processes = await processesWith(appliance.dataDir);
   return [...processes.map(({ argv }) => argv), ...(await appliance.leftovers())];
@@ -38,13 +38,13 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     const cancelled = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
     await running(appliance, slow);
     await running(appliance, cancelled);
-    // It has no room beside the one that goes on until the service ends.
+    // It has no room until the service ends, because the first one still runs.
     const waiting = await appliance.spawn({
       ...{ image: keptImage, command: "cat /root/kept", shell: true },
       resources: { vcpus: 2 },
     });
     expect((await operation(waiting))["status"]).toBe("PENDING");
-    // It is accepted, and the service ends before the work can react: SIGKILL follows at once.
+    // The cancel is accepted, and the service ends before the work can react: SIGKILL follows at once.
     expect((await appliance.fetch(`/operations/${cancelled}`, { method: "DELETE" })).status).toBe(202);
     await appliance.down(signal);
     await appliance.up();
@@ -59,7 +59,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     expect(((await (await appliance.fetch(`/operations/${kept.id}`)).json()) as Body)["status"]).toBe("SUCCESS");
   }, 120_000);
 
-  test("after the command and before the image: the tag is at the image of the run if that is there", async () => {
+  test("between the command and the image: the tag names the image of the run, if there is one", async () => {
     const older = await appliance.run(base, "echo older > /root/step", { tag: "step" });
     const command = "head -c 67108864 /dev/urandom > /root/step";
     const id = await appliance.spawn({ image: base, command, shell: true, tag: "step" });
@@ -75,7 +75,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     expect({ status, tagged: tagged.map(({ uuid }) => uuid) }).toEqual({ status, tagged: [image] });
   }, 120_000);
 
-  test("leaves no machine, directory or half-made layer", async () => {
+  test("leaves no machine, directory or incomplete layer", async () => {
     const slow = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
     await running(appliance, slow);
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;

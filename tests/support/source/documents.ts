@@ -18,7 +18,7 @@ export const DOCUMENTS: readonly string[] = [
 /** A command, and the output that the page shows; null without one. */
 export interface Step {
   readonly command: string;
-  readonly shown: string | null;
+  readonly output: string | null;
 }
 
 export function documentText(path: string): string {
@@ -75,7 +75,7 @@ export function stepsOf(text: string, prompt: "$" | "#" = "$"): Step[] {
     const next = blocks[index + 1];
     const follows =
       next !== undefined && /^(json|text)$/.test(next.language) && text.slice(block.to, next.from).trim() === "";
-    return [{ command: block.text.trimEnd(), shown: follows ? next.text.trimEnd() : null }];
+    return [{ command: block.text.trimEnd(), output: follows ? next.text.trimEnd() : null }];
   });
 }
 
@@ -86,6 +86,6 @@ function consoleSteps(text: string, prompt: "$" | "#"): Step[] {
     .slice(1)
     .map((part) => {
       const [command = "", ...lines] = part.trimEnd().split("\n");
-      return { command, shown: lines.length === 0 ? null : lines.join("\n") };
+      return { command, output: lines.length === 0 ? null : lines.join("\n") };
     });
 }
