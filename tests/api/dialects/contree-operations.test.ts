@@ -1,4 +1,4 @@
-/** Operations as the surface for the ConTree clients shows them, where no machine is needed to have them. */
+/** Operations as the surface for the ConTree clients shows them, in the cases that need no machine. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
@@ -44,7 +44,7 @@ async function succeed(id: OperationId, outputs: Parameters<typeof writeOutputs>
 }
 
 describe("an operation without its request, and without the start of its log", () => {
-  test("has its outputs, what its result tells, and defaults", async () => {
+  test("has its outputs, the fields of its result, and defaults", async () => {
     const id = started();
     await succeed(id, { stdout: "out\n", stderr: Uint8Array.of(0xff, 0) });
     const { status, json } = await get(id);
@@ -59,7 +59,7 @@ describe("an operation without its request, and without the start of its log", (
     expect(events.map(({ type }) => type)).toEqual(["stdout", "stderr", "completion"]);
   });
 
-  test("gives back its files, however long the outputs are, and whenever the client leaves", async () => {
+  test("closes its files, however long the outputs are, and whenever the client leaves", async () => {
     const id = started();
     const [stdout, stderr] = [randomBytes(3_000_000), Buffer.alloc(2_000_000, '"')];
     await succeed(id, { stdout, stderr });
@@ -80,7 +80,7 @@ describe("an operation without its request, and without the start of its log", (
 });
 
 describe("an operation that has not begun", () => {
-  test("has no result, not even so far, and nothing to signal", async () => {
+  test("has no result, not even a partial one, and no process to signal", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     for (const query of ["", "?inflight=1"]) {
       const { json, headers } = await get(id, query);
@@ -122,7 +122,7 @@ describe("an operation that has not begun", () => {
   });
 });
 
-heldTest("an instance whose command has ended, and then its machine, has no process to talk to", async () => {
+heldTest("an instance has no process to write to after the end of its command, and then of its machine", async () => {
   const running = await runningInstance(api, "echo out; exit 3");
   await running.command.exit;
   const answers = async () => ({
@@ -133,7 +133,7 @@ heldTest("an instance whose command has ended, and then its machine, has no proc
   });
   await until("the command is gone", () => running.instance.process(1) === null);
   expect(await answers()).toEqual({ get: 200, signal: 404, start: 409, stdin: 404 });
-  // The log of an operation is open until its end, and here as long as somebody follows it.
+  // The log of an operation is open until its end, and here as long as a client follows it.
   const leaving = new AbortController();
   const headers = { authorization: `Bearer ${api.token}` };
   const following = await fetch(`${api.url}${path(running.id, "/events?follow=1")}`, {
@@ -148,12 +148,12 @@ heldTest("an instance whose command has ended, and then its machine, has no proc
     "out\n",
     3,
   ]);
-  // A response that nobody refers to would be collected, and its request ended.
+  // An unreferenced response would be collected, which would end its request.
   expect(following.status).toBe(200);
   leaving.abort();
 });
 
-test("a failure has its text, and what was known", async () => {
+test("a failure has its text, and the figures of the run", async () => {
   const id = started();
   const details = { cpu_time_ms: 20, memory_bytes: 1025 };
   api.operations.fail(id, { error: "unavailable", message: "the machine \u2028 failed", details });

@@ -1,4 +1,4 @@
-/** The Model Context Protocol over HTTP: messages, sessions and limits, also by hand where no library would do such a thing. */
+/** The Model Context Protocol over HTTP: messages, sessions and limits, with requests that no library sends, too. */
 
 import { afterAll, beforeAll, describe, expect, spyOn, test } from "bun:test";
 import { connect, type Socket } from "node:net";
@@ -59,7 +59,7 @@ describe("the transport", () => {
     expect((await api.call("POST", "/mcp", { json: PING, token: null })).status).toBe(401);
   });
 
-  test("serves pages of this machine only, whatever name led there", async () => {
+  test("serves pages of this machine only, whatever name they used for it", async () => {
     const asked = async (origin: string) => (await rpc(PING, { origin })).status;
     expect(await asked("http://localhost:3000")).toBe(200);
     expect(await asked("https://127.0.0.1")).toBe(200);
@@ -68,7 +68,7 @@ describe("the transport", () => {
     }
   });
 
-  test("takes a notification, and answers one that it does not know", async () => {
+  test("accepts a notification, and answers an unknown request with an error", async () => {
     expect((await rpc({ jsonrpc: "2.0", method: "notifications/initialized" })).status).toBe(202);
     expect((await rpc({ jsonrpc: "2.0", method: "notifications/cancelled", params: { requestId: 7 } })).status).toBe(
       202,
@@ -104,7 +104,7 @@ describe("the transport", () => {
     expect(statusOf(api, id)).toBe("PENDING");
   });
 
-  heldTest("ends a call with the token that it came with, and its run goes on", async () => {
+  heldTest("ends a call when its token is revoked, and its run continues", async () => {
     const started = spyOn(globalThis, "setInterval");
     using _restored = { [Symbol.dispose]: () => started.mockRestore() };
     const before = await instancesCount(api);
@@ -119,12 +119,12 @@ describe("the transport", () => {
     expect(revokeToken(api.parts.db, jti, Date.now())).toBe(true);
     for (const [check, ms] of started.mock.calls) if (ms === 15_000) (check as () => void)();
     for (const { text } of await Promise.all([running, following])) expect(text).not.toContain("result");
-    await until("nobody waits", () => waiting() === 0);
+    await until("no call waits", () => waiting() === 0);
     expect(statusOf(api, id)).not.toBe("CANCELLED");
     api.parts.operations.cancel(ALICE, id as OperationId);
   });
 
-  heldTest(`serves ${SESSIONS_COUNT} clients that wait, and nothing is left when they go`, async () => {
+  heldTest(`serves ${SESSIONS_COUNT} clients that wait, and nothing is left when they leave`, async () => {
     const { id } = api.parts.operations.insert(ALICE, "instance");
     const clients = await Promise.all(Array.from({ length: SESSIONS_COUNT }, () => McpClient.open(api.url, api.token)));
     const calls = clients.map((client) => client.call("follow", { operation: id, wait_seconds: 600 }));
@@ -139,9 +139,9 @@ describe("the transport", () => {
   });
 
   test("lists images as resources in pages", async () => {
-    const made = new Set<string>();
+    const images = new Set<string>();
     for (let count = 0; count < 120; count++) {
-      made.add(await api.addImage([[{ path: "f", type: "f", content: "" }]], { account: "carol" }));
+      images.add(await api.addImage([[{ path: "f", type: "f", content: "" }]], { account: "carol" }));
     }
     await using mcp = await McpClient.open(api.url, await api.issue("carol", ["images:read"]));
     const listed: string[] = [];
@@ -155,7 +155,7 @@ describe("the transport", () => {
       listed.push(...page.resources.map(({ uri }) => /images\/([^/]*)\/files\/$/.exec(uri)?.[1] ?? uri));
       cursor = page.nextCursor;
     } while (cursor !== undefined && listed.length < 200);
-    expect(listed.sort()).toEqual([...made].sort());
+    expect(listed.sort()).toEqual([...images].sort());
     const wrong = mcp.client.request({ method: "resources/list", params: { cursor: "-1" } });
     expect(await throwing(wrong)).toThrow("cursor");
   });
@@ -187,7 +187,7 @@ describe("the transport", () => {
     return { head: await promise, socket };
   }
 
-  heldTest("an account has a number of requests at a time", async () => {
+  heldTest("an account has a limited number of requests at a time", async () => {
     const { id } = api.parts.operations.insert(ALICE, "instance");
     const count = CALLS_COUNT_MAX + 4;
     const asked = await Promise.all(Array.from({ length: count }, () => post(api.token, follow(id, 1))));
@@ -197,11 +197,11 @@ describe("the transport", () => {
     const foreign = await post(api.foreignToken, PING);
     expect(foreign.head).toStartWith("HTTP/1.1 200");
     for (const { socket } of [...asked, foreign]) socket.destroy();
-    await until("nobody waits", () => waiting() === 0);
+    await until("no call waits", () => waiting() === 0);
     await until("there is room again", async () => (await rpc(PING)).status === 200);
   });
 
-  test("a client that goes away ends the run that it waits for", async () => {
+  test("a client that disconnects ends the run that it waits for", async () => {
     const before = await instancesCount(api);
     const leaving = new AbortController();
     const params = { name: "run", arguments: { image, command: "sleep 1000" } };

@@ -7,7 +7,7 @@ import { throwing } from "../../support/failures.ts";
 import { ERAS, McpClient } from "../../support/mcp-client.ts";
 import { until } from "../../support/waiting.ts";
 
-/** Four characters are about a token. */
+/** About the length of a token, in characters. */
 const TOOLS_CHARACTERS_MAX = 10_000;
 const UNKNOWN = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 
@@ -35,7 +35,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
   });
   afterAll(() => mcp[Symbol.asyncDispose]());
 
-  test("learns what there is, in few words", async () => {
+  test("gets a short description of everything that it can use", async () => {
     const { tools } = await mcp.client.listTools();
     expect(JSON.stringify(tools).length).toBeLessThan(TOOLS_CHARACTERS_MAX);
     expect(tools.map(({ name }) => name).sort()).toEqual([
@@ -59,7 +59,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
     }
   });
 
-  test("reads files as text that does nothing", async () => {
+  test("reads files as inert text", async () => {
     const { items } = await mcp.call("read_file", { image: "base", path: "/etc/motd" });
     expect(items.map(({ text }) => text)).toEqual([
       expect.stringContaining("2 control or invisible characters are not shown"),
@@ -117,7 +117,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
       }
       expect([name, Buffer.concat(parts).byteLength]).toEqual([name, size]);
     }
-    // It is as it is for programs; a client must not render it.
+    // The resource is unchanged, for programs; a client must not render it.
     expect(await read(`coppice://images/${image}/files/etc/motd`)).toMatchObject({
       mimeType: "text/plain",
       text: "welcome\nto the \x1b[31mmachine\u202e\n",
@@ -133,7 +133,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
     }
   });
 
-  test("is told what is wrong with its input", async () => {
+  test("gets errors that name what is wrong with its input", async () => {
     const wrong: [string, Record<string, unknown>, string][] = [
       ["run", { image }, "command is required"],
       ["run", { image, command: "true", comand: "x" }, "there is no parameter comand"],
@@ -173,12 +173,12 @@ describe.each(ERAS)("a client (%s)", (era) => {
       cancelling.abort();
       expect(await throwing(call)).toThrow();
       if (status === "CANCELLED") await until("it is cancelled", () => statusOf(api, id) === status);
-      else await until("nobody waits", () => api.parts.operations.waitsCount === 0);
+      else await until("no call waits", () => api.parts.operations.waitsCount === 0);
       expect(statusOf(api, id)).toBe(status);
     }
   });
 
-  test("gets no more from offsets that no listing has", async () => {
+  test("gets nothing for offsets beyond every listing", async () => {
     const calls: [string, Record<string, unknown>][] = [
       ["list_images", {}],
       ["list_operations", {}],
@@ -216,7 +216,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
       });
     }
     expect(await throwing(other.client.listResources())).toThrow("images:read");
-    // What goes beyond a run needs more than the run.
+    // The files and the network of a run need scopes of their own.
     const runs = await api.issue("alice", ["instances:spawn", "images:read"]);
     await using runner = await McpClient.open(api.url, runs, era);
     const files = [{ path: "/a", content: "x" }];

@@ -36,10 +36,10 @@ test("it needs no token, and is OpenAPI 3.1", () => {
 
 test("the page about the API has a row for each request, and no other", () => {
   const [, table = ""] = /\n(\| request \|[\s\S]*?)\n## /.exec(documentText("docs/api.md")) ?? [];
-  const shown = table.match(/`[A-Z]+ \/v1\/\S*`/g) ?? [];
+  const listed = table.match(/`[A-Z]+ \/v1\/\S*`/g) ?? [];
   const routes = operations().map(([name]) => name.replace(/^\w+/, (method) => method.toUpperCase()));
   const specified = routes.filter((route) => route.includes(" /v1/"));
-  expect(shown.map((request) => request.replaceAll("`", "")).sort()).toEqual(specified.sort());
+  expect(listed.map((request) => request.replaceAll("`", "")).sort()).toEqual(specified.sort());
 });
 
 test("two independent validators accept it", async () => {
@@ -50,10 +50,10 @@ test("two independent validators accept it", async () => {
 
 // spec: version.base
 test("it describes every route once, with its scope", () => {
-  const shown = new Set(operations().map(([name]) => name));
+  const described = new Set(operations().map(([name]) => name));
   for (const route of api.parts.routes) {
     const name = `${route.method.toLowerCase()} ${route.path.replaceAll(/:(\w+)/g, "{$1}")}`;
-    expect(shown.has(name)).toBe(!route.hidden);
+    expect(described.has(name)).toBe(!route.hidden);
     if (route.scope !== null && !route.hidden) {
       expect(Object.fromEntries(operations())[name]?.["description"]).toContain(route.scope);
     }
@@ -113,7 +113,7 @@ describe("a generated client", () => {
     expect(status.description).toMatch(/.{5,}/);
   });
 
-  test("tells the variants of a union apart by the text that each of them has", () => {
+  test("distinguishes the variants of a union by a constant of each", () => {
     const unions = [...objects(document)].filter(([, value]) => "discriminator" in value);
     const named = ["AskedOperation", "BranchRow", "OperationEvent"].map((name) => `#/components/schemas/${name}`);
     expect(unions.map(([path]) => path)).toEqual(named);
@@ -142,7 +142,7 @@ describe("a generated client", () => {
         Object.entries<Any>(holder?.content ?? {}),
       );
       for (const [type, { schema }] of contents) {
-        // A client cannot know other types than these: their bodies are bytes or text.
+        // These are the only types that a client needs: their bodies are bytes or text.
         if (type !== "application/json") expect([name, type, schema.type]).toEqual([name, type, "string"]);
       }
       const failures = Object.entries<Any>(operation.responses).filter(([status]) => Number(status) >= 400);
@@ -179,7 +179,7 @@ test("every response, header, parameter and error is described", () => {
     if (name.includes("/v1/")) {
       const statuses = responses.map(([status]) => status);
       expect(statuses).toContain("401");
-      // Any token may ask what it allows.
+      // Any token may request its own scopes.
       expect(statuses.includes("403")).toBe(!name.endsWith("/whoami"));
     }
   }
@@ -189,8 +189,8 @@ describe("/docs", () => {
   test("shows every operation, without scripts and without anything from other hosts", async () => {
     const { text, headers } = await api.call("GET", "/docs", { token: null });
     for (const [, operation] of operations()) expect(text).toContain(`id="${operation["operationId"]}"`);
-    const found = /<(?:script|link|img|iframe)|@import|url\(|javascript:|<[^>]*\son\w+=/i.exec(text);
-    expect(found).toBeNull();
+    const match = /<(?:script|link|img|iframe)|@import|url\(|javascript:|<[^>]*\son\w+=/i.exec(text);
+    expect(match).toBeNull();
     for (const [, address] of text.matchAll(/(?:href|src)="([^"]*)"/g))
       expect(address).toMatch(/^(#|\/openapi\.json$)/);
     const policy = headers.get("content-security-policy") ?? "";
