@@ -289,7 +289,7 @@ describe("an archive", () => {
       await until("its layer is removed", async () => (await layers()) === before);
     });
 
-    test("holds no layer without a reader: after HEAD, and when the client has left", async () => {
+    test("holds no layer without a reader: after HEAD, and after the client has left", async () => {
       const before = await layers();
       const asked = await added();
       expect((await fetch(address(asked), { method: "HEAD", headers: headers() })).status).toBe(200);

@@ -38,7 +38,7 @@ const images = (rows: readonly Row[]): Row[] => rows.filter(({ type }) => type =
 const uuids = (rows: readonly Row[]) => images(rows).map(({ uuid }) => uuid);
 
 describe("images", () => {
-  test("come with their parents first, and with how they were made", async () => {
+  test("are ordered with parents first, and say how they were made", async () => {
     const { account, read } = await someone();
     const base = await api.addImage([FILES], { account, tag: "base", at: 1000 });
     const origin = { command: ["/bin/sh", "-c", "make\nmake install"], exitCode: 3, network: true };
@@ -83,8 +83,8 @@ describe("images", () => {
     }
     const [leaf, sibling] = [await api.addRun(top, FILES, { account }), await api.addRun(top, FILES, { account })];
     for (const id of deleted) expect((await api.call("DELETE", `/v1/images/${id}`, { token })).status).toBe(204);
-    const found = images(await read()).map(({ uuid, parent, skipped }) => [uuid, parent, skipped]);
-    expect(found).toEqual([
+    const rows = images(await read()).map(({ uuid, parent, skipped }) => [uuid, parent, skipped]);
+    expect(rows).toEqual([
       [root, undefined, undefined],
       [leaf, root, 3],
       [sibling, root, 3],
@@ -101,7 +101,7 @@ describe("images", () => {
     const root = await api.addImage([FILES], { account });
     const first = await api.addRun(root, FILES, { account });
     const { db } = api.parts;
-    // The rows that are left of deleted images.
+    // The remaining rows of deleted images.
     let above: string = first;
     for (let n = 0; n < 1000; n++) {
       const id = Bun.randomUUIDv7();
@@ -120,11 +120,11 @@ describe("images", () => {
 
   test("are read in parts, the newest first", async () => {
     const { account, read } = await someone();
-    const made: ImageId[] = [];
-    for (let n = 0; n < 5; n++) made.push(await api.addImage([FILES], { account, at: n < 3 ? 7 : n }));
+    const added: ImageId[] = [];
+    for (let n = 0; n < 5; n++) added.push(await api.addImage([FILES], { account, at: n < 3 ? 7 : n }));
     // Images of one millisecond are in the order of their ids.
     const all = uuids(await read());
-    expect(all.toSorted()).toEqual(made.toSorted());
+    expect(all.toSorted()).toEqual(added.toSorted());
     const parts: string[][] = [];
     for (let before = ""; ; before = `&before=${parts[0]?.[0]}`) {
       const rows = await read(`?limit=2${before}`);
@@ -155,7 +155,7 @@ describe("images", () => {
 });
 
 describe("operations", () => {
-  heldTest("that have not ended come first, with what they run on", async () => {
+  heldTest("that have not ended come first, with the image they run on", async () => {
     const { account, token, read } = await someone();
     const image = await api.addImage([FILES], { account });
     const spawned = async (command: string, more = {}) =>
@@ -180,7 +180,7 @@ describe("operations", () => {
     expect(rows.slice(3).map(({ type }) => type)).toEqual(["image", "end"]);
   });
 
-  heldTest("are all there, however many", async () => {
+  heldTest("are complete, however many there are", async () => {
     const { account, read } = await someone();
     const ids = Array.from({ length: 100 }, () => api.operations.insert(account as AccountId, "image_import").id);
     expect((await read()).map(({ uuid }) => uuid)).toEqual([...ids, undefined]);

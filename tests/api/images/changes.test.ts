@@ -26,7 +26,7 @@ afterEach(async () => {
   for (const follower of followers.splice(0)) await follower.leave();
 });
 
-/** Follows changes, and knows those that have come. */
+/** Follows changes, and stores those that have arrived. */
 class Follower {
   readonly seen: Change[] = [];
   readonly #left = new AbortController();
@@ -40,7 +40,7 @@ class Follower {
     })().catch((error: unknown) => error);
   }
 
-  /** Waits for the connection: none of the changes after that is missing. */
+  /** Waits for the connection; no change after that is missed. */
   static async of(token: string): Promise<Follower> {
     const follower = new Follower(token);
     await until("it is connected", () => follower.seen.length > 0);
@@ -48,13 +48,13 @@ class Follower {
     return follower;
   }
 
-  /** Waits until there are so many changes, and takes them. */
+  /** Waits until there are this many changes, and removes them. */
   async take(count: number): Promise<Change[]> {
     await until(`${count} changes have come`, () => this.seen.length >= count);
     return this.seen.splice(0);
   }
 
-  /** What ended it; undefined when the service did. */
+  /** The error that ended it; undefined when the service ended it. */
   get over(): Promise<unknown> {
     return this.#over;
   }
@@ -72,7 +72,7 @@ async function someone(scopes: readonly string[] = ["*"]) {
 }
 
 describe("images", () => {
-  test("that get and lose tags are told, also the one that loses a tag to another", async () => {
+  test("that get and lose tags are reported, also the one that loses a tag to another", async () => {
     const { account, token, follow } = await someone();
     const [first, second] = [
       await api.addImage([FILES], { account, tag: "t", at: 1 }),
@@ -89,7 +89,7 @@ describe("images", () => {
     expect(await follower.take(1)).toEqual([{ ...row, uuid: second, created_at: expect.any(String) }] as never);
   });
 
-  test("that are deleted are told, and are rows of no later change", async () => {
+  test("that are deleted are reported, and no later change has a row of them", async () => {
     const { account, token, follow } = await someone();
     const image = await api.addImage([FILES], { account });
     const follower = await follow();
@@ -98,16 +98,16 @@ describe("images", () => {
       api.call("DELETE", `/v1/images/${image}`, { token }),
     ]);
     const deleted: Change = { type: "deleted", uuid: image };
-    await until("the deletion is told", () => follower.seen.some((change) => Bun.deepEquals(change, deleted)));
-    // What is told of another image comes behind everything about this one.
+    await until("the deletion is reported", () => follower.seen.some((change) => Bun.deepEquals(change, deleted)));
+    // Changes of another image arrive after everything about this one.
     const other = await api.addImage([FILES], { account });
     await api.call("DELETE", `/v1/images/${other}`, { token });
     const of = (uuid: string) => follower.seen.filter((change) => "uuid" in change && change.uuid === uuid);
-    await until("the next one is told", () => of(other).length > 0);
+    await until("the next one is reported", () => of(other).length > 0);
     expect(of(image).at(-1)).toEqual(deleted);
   });
 
-  test("of another account are not told", async () => {
+  test("of another account are not reported", async () => {
     const [one, other] = [await someone(), await someone()];
     const [own, foreign] = [await api.addImage([FILES], one), await api.addImage([FILES], other)];
     const follower = await one.follow();
@@ -118,7 +118,7 @@ describe("images", () => {
 });
 
 describe("operations", () => {
-  heldTest("are told when they are accepted, start and end, with the image that they made", async () => {
+  heldTest("are reported when they are accepted, start and end, with the image that they made", async () => {
     const { account, token, follow } = await someone();
     const image = await api.addImage([FILES], { account });
     const follower = await follow();
@@ -129,12 +129,12 @@ describe("operations", () => {
     api.operations.start(id);
     const started = { ...row, started_at: expect.any(String) };
     expect(await follower.take(1)).toEqual([{ ...started, status: "EXECUTING" }] as never);
-    const made = await api.addRun(image, FILES, { account, origin: { command: ["make"], exitCode: 0 } });
+    const result = await api.addRun(image, FILES, { account, origin: { command: ["make"], exitCode: 0 } });
     await follower.take(1);
-    api.operations.succeed(id, { exit_code: 0, image: made });
-    const ended = { ...started, status: "SUCCESS", finished_at: expect.any(String), result: made };
+    api.operations.succeed(id, { exit_code: 0, image: result });
+    const ended = { ...started, status: "SUCCESS", finished_at: expect.any(String), result };
     expect(await follower.take(2)).toEqual(
-      [{ type: "image", uuid: made, parent: image, about: "make", exit_code: 0, kind: "instance" }, ended].map(
+      [{ type: "image", uuid: result, parent: image, about: "make", exit_code: 0, kind: "instance" }, ended].map(
         (change) => expect.objectContaining(change),
       ) as never,
     );
@@ -163,14 +163,14 @@ describe("a stream", () => {
     await until("there is room", async () => {
       const next = new Follower(token);
       await until(
-        "it is known",
+        "it is accepted or refused",
         async () => next.seen.length > 0 || (await Promise.race([next.over, turns(3)])) !== undefined,
       );
       return next.seen.length > 0;
     });
   });
 
-  heldTest("tells of more changes than it keeps by a resync", async () => {
+  heldTest("reports more changes than it stores by a resync", async () => {
     const { account, follow } = await someone();
     const follower = await follow();
     const images = Array.from({ length: 5000 }, () => Bun.randomUUIDv7() as ImageId);
@@ -182,7 +182,7 @@ describe("a stream", () => {
     expect(follower.seen.length).toBeLessThan(2000);
   });
 
-  heldTest("that is not read costs a bounded amount, and begins anew", async () => {
+  heldTest("that is not read costs a bounded amount, and starts again with a resync", async () => {
     const { account, token } = await someone();
     const socket = connect(Number(new URL(api.url).port), "127.0.0.1");
     socket.write(`GET /v1/changes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n\r\n`);
@@ -215,7 +215,7 @@ describe("a stream", () => {
   });
 });
 
-/** Reads a connection until what it has sent is as wanted. */
+/** Reads a connection until `isWanted` accepts the whole text. */
 async function textUntil(socket: Socket, before: string, isWanted: (text: string) => boolean): Promise<string> {
   let text = before;
   const { promise, resolve } = Promise.withResolvers<void>();

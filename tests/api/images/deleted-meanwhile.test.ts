@@ -51,7 +51,7 @@ async function bytesOf({ reader, chunks }: Awaited<ReturnType<typeof begin>>): P
 }
 
 describe("an image that is deleted while it is read", () => {
-  test("gives its whole listing", async () => {
+  test("returns its whole listing", async () => {
     for (const text of [false, true]) {
       const id = await api.addImage([entries]);
       const begun = await begin(id, `list?path=/&text=${text}`);
@@ -61,14 +61,14 @@ describe("an image that is deleted while it is read", () => {
     }
   }, 60_000);
 
-  test("gives a whole file, also one in several extents", async () => {
+  test("returns a whole file, also one in several extents", async () => {
     const id = await api.addImage([[scattered]]);
     const begun = await begin(id, "download?path=/scattered");
     expect(await remove(id)).toBe(204);
     expect((await bytesOf(begun)).equals(content)).toBe(true);
   }, 60_000);
 
-  test("gives a whole contiguous file, although its layer is removed once nobody holds it", async () => {
+  test("returns a whole contiguous file, although its layer is removed once nothing holds it", async () => {
     // Done in this process, whose holds can be observed.
     await using own = await Api.start({ log: silentLog });
     const id = await own.addImage([[{ path: "whole", type: "f", content: piece }]]);
@@ -86,12 +86,12 @@ describe("an image that is deleted while it is read", () => {
     });
     const { status, bytes } = await own.call("GET", `/v1/inspect/${id}/download?path=/whole`);
     expect([status, Buffer.from(bytes).equals(piece)]).toEqual([200, true]);
-    // The last bytes are out before their reader lets the layer go.
+    // The last bytes are sent before their reader releases the layer.
     await until("its layer is removed", () => removed.length > 0);
     expect(removed).toHaveLength(1);
   });
 
-  test("is not held any more once nobody reads it", async () => {
+  test("is held only while it is read", async () => {
     // Those of the tests before may be removed only now.
     await until("there is no layer", async () => (await layers()) === 0);
     for (const what of ["list?path=/", "download?path=/scattered"]) {

@@ -35,14 +35,14 @@ const layerOf = (id: string): LayerId => {
   return image.layerId;
 };
 
-/** Deletes an image, and gives the number of layers that went. */
+/** Deletes an image, and returns the number of layers that were removed. */
 async function layersGone(id: string): Promise<number> {
   const before = (await listLayers(api.parts.layout)).size;
   expect((await api.call("DELETE", `/v1/images/${id}`)).status).toBe(204);
   return before - (await listLayers(api.parts.layout)).size;
 }
 
-test("the layers that no other image needs would go, down to the first that one needs", async () => {
+test("the layers that no other image needs would be removed, down to the first that is needed", async () => {
   const base = await api.addImage([FILES], { tag: "base" });
   const step = await api.addRun(base, FILES);
   const leaf = await api.addRun(step, FILES);
@@ -50,16 +50,16 @@ test("the layers that no other image needs would go, down to the first that one 
   expect(await preview(base)).toEqual({ ...NOTHING, children: 2, tags: ["base"] });
   expect(await preview(step)).toEqual({ ...NOTHING, children: 1 });
   expect(await layersGone(step)).toBe(0);
-  const found = await preview(leaf);
-  expect(found).toEqual({ ...NOTHING, layers: 2, size_bytes: expect.any(Number) });
-  expect(found.size_bytes).toBeGreaterThan(sizesOf([layerOf(leaf)]));
+  const figures = await preview(leaf);
+  expect(figures).toEqual({ ...NOTHING, layers: 2, size_bytes: expect.any(Number) });
+  expect(figures.size_bytes).toBeGreaterThan(sizesOf([layerOf(leaf)]));
   expect(await layersGone(leaf)).toBe(2);
   expect(await preview(base)).toEqual({ ...NOTHING, children: 1, tags: ["base"] });
   const last = await preview(sibling);
   expect([last.layers, last.size_bytes]).toEqual([1, sizesOf([layerOf(sibling)])]);
 });
 
-test("an image to which its run added nothing gives nothing back while its parent exists", async () => {
+test("an image to which its run added nothing frees nothing while its parent exists", async () => {
   const base = await api.addImage([FILES]);
   const { db } = api.parts;
   const same = Bun.randomUUIDv7();
@@ -71,7 +71,7 @@ test("an image to which its run added nothing gives nothing back while its paren
   expect((await preview(base)).layers).toBe(1);
 });
 
-test("a base that another account has counts as if it had not", async () => {
+test("a base counts as removed even if another account has it", async () => {
   const image = await api.addImage([FILES]);
   const { db } = api.parts;
   const layer = layerOf(image);

@@ -38,7 +38,7 @@ describe('"POST /files uploads a file … the body is the raw bytes"', () => {
     "application/x-www-form-urlencoded",
     "multipart/form-data; boundary=x",
     "nonsense",
-  ])("the bytes are taken as they are, whatever %s says", async (contentType) => {
+  ])("the bytes are stored as they are, whatever %s says", async (contentType) => {
     expect((await upload('{"a":', { "content-type": contentType })).json.sha256).toBe(sha256('{"a":'));
   });
 

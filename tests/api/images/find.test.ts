@@ -65,7 +65,7 @@ describe('"GET /inspect/{uuid}/find"', () => {
     expect(json.truncated).toBe(true);
   });
 
-  test("refuses what it cannot search", async () => {
+  test("refuses invalid searches", async () => {
     errorOf(await find({}), "validation_error");
     errorOf(await find({ glob: "x".repeat(1001) }), "validation_error");
     errorOf(await find({ glob: "*", path: "etc" }), "invalid_path");

@@ -250,7 +250,7 @@ describe('"GET /images/{uuid}/diff"', () => {
     expect(rows((await get(`${rewritten}/diff`)).json.items)).toEqual([["changed", "/etc/keep", 4, 4]]);
   });
 
-  test("gives the same list in pages of any size", async () => {
+  test("returns the same list in pages of any size", async () => {
     const whole = (await get(`${child}/diff`)).json.items;
     for (const limit of [1, 2, 3, 5, 10, 11]) {
       const items: Item[] = [];
@@ -286,7 +286,7 @@ describe('"DELETE /images/{uuid}"', () => {
     expect(await layersOnDisk()).toBe(before + 3);
     expect((await api.call("GET", `/v1/inspect/${left}/download?path=/etc/keep`)).text).toBe("keep");
     expect(await remove(left)).toBe(204);
-    // The download is here before its reader lets the layers go.
+    // The download ends before its reader releases the layers.
     await until("its layer is removed", async () => (await layersOnDisk()) === before + 2);
     expect(await remove(right)).toBe(204);
     await until("all layers are removed", async () => (await layersOnDisk()) === before);

@@ -166,7 +166,7 @@ describe('"POST /images/import imports an OCI image filesystem from a registry"'
   });
 
   // spec: images.import.registry, images.import.credentials, images.import.tag, images.import.timeout
-  heldTest("every field reaches the import; the defaults are no credentials, no tag, 300 s", async () => {
+  heldTest("every field reaches the import; by default there are no credentials, no tag, and 300 s", async () => {
     await submit({ registry: REFERENCE });
     expect(last()).toEqual({
       source: { kind: "registry", reference: expect.stringContaining(REFERENCE) },
@@ -232,6 +232,6 @@ test("an operator's public address is in Location headers, a default registry fi
   const source = { reference: expect.stringContaining("registry.example.net/") };
   expect(other.operations.imports[0]?.source).toMatchObject(source);
   const id = await other.addImage(FILES, { tag: "t" });
-  const found = await other.call("GET", "/v1/inspect?tag=t");
-  expect(found.headers.get("location")).toBe(`https://coppice.example.net/base/v1/inspect/${id}/`);
+  const redirect = await other.call("GET", "/v1/inspect?tag=t");
+  expect(redirect.headers.get("location")).toBe(`https://coppice.example.net/base/v1/inspect/${id}/`);
 });

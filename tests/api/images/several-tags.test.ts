@@ -37,8 +37,8 @@ test("the interface shows the tag that was set last, once, and lists and filters
 
 test("every tag names its image", async () => {
   for (const tag of ["one", "two"]) {
-    const found = await api.call("GET", `/v1/inspect?tag=${tag}`);
-    expect([tag, found.status]).toEqual([tag, 302]);
+    const answer = await api.call("GET", `/v1/inspect?tag=${tag}`);
+    expect([tag, answer.status]).toEqual([tag, 302]);
   }
   const run = { image: "tag:one", command: "true" };
   expect((await api.call("POST", "/v1/instances", { json: run })).status).toBe(201);
@@ -56,14 +56,14 @@ test("a longer tag than may be set here is shown, and names its image", async ()
   errorOf(await api.call("POST", "/v1/instances", { json: longer }), "validation_error");
 });
 
-test("PATCH replaces the tag that is shown, and DELETE takes all away", async () => {
+test("PATCH replaces the visible tag, and DELETE removes all tags", async () => {
   const patched = await api.call("PATCH", `/v1/images/${image}/tag`, { json: { tag: "three" } });
   expect(patched.json).toMatchObject({ uuid: image, tag: "three" });
-  const found = (tag: string) => api.call("GET", `/v1/inspect?tag=${tag}`);
-  expect([(await found("two")).status, (await found("one")).status]).toEqual([404, 302]);
+  const resolve = (tag: string) => api.call("GET", `/v1/inspect?tag=${tag}`);
+  expect([(await resolve("two")).status, (await resolve("one")).status]).toEqual([404, 302]);
   const removed = await api.call("DELETE", `/v1/images/${image}/tag`);
   expect(removed.json).toEqual({ uuid: image, created_at: expect.any(String) });
-  expect([(await found("three")).status, (await found("one")).status]).toEqual([404, 404]);
+  expect([(await resolve("three")).status, (await resolve("one")).status]).toEqual([404, 404]);
   expect(await listed("tagged=false")).toContainEqual([image, undefined]);
 });
 

@@ -10,7 +10,7 @@ import type { LayerFixture } from "../../support/api/layers.ts";
 import { alice } from "../../support/database.ts";
 import { until } from "../../support/waiting.ts";
 
-/* Images that have the layer of their parent, because only what they bring along for commands is different. */
+/* Images that have the layer of their parent, because they differ only in the defaults of commands. */
 
 const BASE: readonly LayerFixture[] = [{ path: "base", type: "f", content: "base" }];
 const STEP: readonly LayerFixture[] = [{ path: "step", type: "f", content: "step" }];
@@ -26,7 +26,7 @@ const remove = async (id: string) => (await api.call("DELETE", `/v1/images/${id}
 const changes = async (path: string) => (await read(path)).items.map(({ path: at }: { path: string }) => at);
 const layerOf = (id: ImageId) => getImage(api.parts.db, alice, id)?.layerId as never;
 
-/** Publishes what a run makes that changed no file. */
+/** Publishes the image of a run that changed no file. */
 function addUnchanged(parent: ImageId, variables: Record<string, string>): ImageId {
   const { db } = api.parts;
   const operation = api.operations.insert(alice, "instance", null, false, parent);
@@ -82,7 +82,7 @@ test("a layer stays until the last of its images is deleted", async () => {
   expect(existsSync(layerPath(layout, shared))).toBe(true);
   expect((await api.call("GET", `/v1/inspect/${last}/download?path=/step`)).status).toBe(200);
   expect(await remove(last)).toBe(204);
-  // The download is here before its reader lets the layers go.
+  // The download ends before its reader releases the layers.
   await until("both layers are removed", () => [shared, top].every((id) => !existsSync(layerPath(layout, id))));
 });
 
