@@ -27,13 +27,13 @@ async function placed(): Promise<Record<string, string>> {
   const names = (await readdir(root, { recursive: true, withFileTypes: true })).map((entry) =>
     join(entry.parentPath, entry.name),
   );
-  const found: [string, string][] = [];
+  const modes: [string, string][] = [];
   for (const path of names) {
     const facts = await stat(path);
     if (facts.isDirectory() && (await readdir(path)).length > 0) continue;
-    found.push([relative(root, path), (facts.mode & 0o7777).toString(8)]);
+    modes.push([relative(root, path), (facts.mode & 0o7777).toString(8)]);
   }
-  return Object.fromEntries(found.sort());
+  return Object.fromEntries(modes.sort());
 }
 
 const ALL = {
@@ -94,7 +94,7 @@ programTest("an upgrade replaces the program while it runs, and keeps configurat
   await rm(at("elsewhere"), { recursive: true, force: true });
 });
 
-programTest("uninstall leaves data and configuration, unless asked", async () => {
+programTest("uninstall leaves data and configuration, except with --purge", async () => {
   const kept = await executable.run(["uninstall", "--root", root]);
   expect(kept.code).toBe(0);
   expect(kept.stderr).toContain("stay; --purge removes them");
@@ -109,11 +109,11 @@ programTest("uninstall leaves data and configuration, unless asked", async () =>
 
 programTest("installing on the system needs root, and contradictory options are refused", async () => {
   expect((await executable.run(["install", "--root", root, "--start"])).code).toBe(2);
-  const nobody = Bun.spawn(["setpriv", "--reuid", "65534", "--clear-groups", executable.path, "install"], {
+  const unprivileged = Bun.spawn(["setpriv", "--reuid", "65534", "--clear-groups", executable.path, "install"], {
     stderr: "pipe",
     env: { PATH: "/usr/bin:/bin", HOME: "/nonexistent", TMPDIR: "/tmp" },
     timeout: 30_000,
   });
-  expect(await new Response(nobody.stderr).text()).toMatch(/takes root|denied/i);
-  expect(await nobody.exited).not.toBe(0);
+  expect(await new Response(unprivileged.stderr).text()).toMatch(/takes root|denied/i);
+  expect(await unprivileged.exited).not.toBe(0);
 });

@@ -33,8 +33,8 @@ describe("alone in a directory", () => {
   });
 
   test("opens its store with the embedded addon and migrations", async () => {
-    const made = await coppice.run(["token", "create", "--account", "alice", "--data-dir", "data"]);
-    expect([made.code, made.stderr]).toEqual([0, expect.stringContaining("for alice")]);
+    const created = await coppice.run(["token", "create", "--account", "alice", "--data-dir", "data"]);
+    expect([created.code, created.stderr]).toEqual([0, expect.stringContaining("for alice")]);
     const listed = await coppice.run(["token", "list", "--json", "--data-dir", "data"]);
     expect(JSON.parse(listed.stdout.toString())).toMatchObject([{ account: "alice", state: "valid" }]);
   });
@@ -56,14 +56,14 @@ describe("alone in a directory", () => {
     expect(`${stdout}${stderr}`).not.toContain(ROOT);
   });
 
-  test("a user without access to the data directory is told so, and not that it is empty", async () => {
+  test("a user without access to the data directory gets that error, and no empty list", async () => {
     const denied = join(coppice.directory, "denied");
     await mkdir(denied, { mode: 0o700 });
     await chmod(coppice.directory, 0o755);
-    const nobody = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", coppice.path];
+    const unprivileged = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", coppice.path];
     const path = join(denied, "data");
     for (const argv of [["token", "list"], ["token", "create", "--account", "a"], ["gc"], ["backup", "-o", "x.tar"]]) {
-      const { exitCode, stderr } = Bun.spawnSync([...nobody, ...argv, "--data-dir", path], {
+      const { exitCode, stderr } = Bun.spawnSync([...unprivileged, ...argv, "--data-dir", path], {
         cwd: coppice.directory,
         env: { PATH: "/usr/bin:/bin", HOME: coppice.directory },
       });
@@ -72,7 +72,7 @@ describe("alone in a directory", () => {
         expect.stringMatching(new RegExp(`^coppice [a-z ]+: ${path} is not accessible: run this as .*\\n$`)),
       ]);
     }
-    const serve = Bun.spawnSync([...nobody, "serve", "--data-dir", path], { cwd: "/", env: {} });
+    const serve = Bun.spawnSync([...unprivileged, "serve", "--data-dir", path], { cwd: "/", env: {} });
     expect([serve.exitCode, serve.stderr.toString()]).toEqual([1, expect.stringContaining("this needs root")]);
   });
 
@@ -80,8 +80,12 @@ describe("alone in a directory", () => {
     await using appliance = new ScriptedAppliance();
     appliance.answer = () => new Response("content");
     const argv = ["cp", ID, "/a", join(coppice.directory, "denied/inside")];
-    const nobody = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", coppice.path];
-    const child = Bun.spawn([...nobody, ...argv], { cwd: "/", env: { ...appliance.environment }, stderr: "pipe" });
+    const unprivileged = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", coppice.path];
+    const child = Bun.spawn([...unprivileged, ...argv], {
+      cwd: "/",
+      env: { ...appliance.environment },
+      stderr: "pipe",
+    });
     const stderr = await new Response(child.stderr).text();
     expect([await child.exited, stderr]).toEqual([
       1,

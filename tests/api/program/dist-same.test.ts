@@ -65,10 +65,15 @@ async function answer(side: Side, { method, path, token, type, body }: Call): Pr
   if (type !== undefined) headers.set("content-type", type);
   const init: RequestInit = { method, headers, redirect: "manual", signal: AbortSignal.timeout(20_000) };
   const response = await fetch(side.url + path, body === undefined ? init : { ...init, body });
-  const shown = HEADERS.flatMap((name) =>
+  const headerLines = HEADERS.flatMap((name) =>
     response.headers.has(name) ? [`${name}: ${response.headers.get(name)}`] : [],
   );
-  const text = [`${method} ${path} ${token ?? ""} ${body ?? ""}`, response.status, ...shown, await response.text()];
+  const text = [
+    `${method} ${path} ${token ?? ""} ${body ?? ""}`,
+    response.status,
+    ...headerLines,
+    await response.text(),
+  ];
   return text
     .join("\n")
     .replaceAll(side.url, "URL")
