@@ -24,7 +24,7 @@ function readBytes(): number {
   return Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/${api.parts.pid}/io`, "latin1"))?.[1]);
 }
 
-/** Resolves when the daemon reads next to nothing any more; while it works on an image, it always reads more. */
+/** Resolves when the daemon reads next to nothing; while it works on an image, it always reads more. */
 async function untilIdle(): Promise<void> {
   for (let quietCount = 0; quietCount < 10; ) {
     const before = readBytes();

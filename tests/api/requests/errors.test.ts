@@ -123,7 +123,7 @@ describe.each(named(SAMPLES))("%s", (_name, sample) => {
 
 const JSON_SAMPLES = SAMPLES.filter(({ json }) => json !== undefined);
 
-/** The request is valid. The instance does not run, which only a checkpoint finds out later than its request. */
+/** The request is valid. The instance does not run, which only a checkpoint detects after its request. */
 function expectTaken({ object }: Sample, { status }: { readonly status: number }): void {
   if (object === "instance") expect([202, 409, 425]).toContain(status);
   else expect(status).toBeLessThan(300);

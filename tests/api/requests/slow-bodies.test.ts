@@ -28,7 +28,7 @@ async function slowBody(path: string): Promise<Socket> {
   return socket;
 }
 
-/** Sends so many, and returns the first answer: it is to the excess request, as none of the others can be answered. */
+/** Sends this many, and returns the first answer: that of the excess request, as no other can be answered. */
 async function firstAnswer(path: string, count: number, sockets: DisposableStack): Promise<string> {
   const answers = Array.from({ length: count }, async () => {
     const socket = await slowBody(path);

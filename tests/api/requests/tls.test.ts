@@ -22,8 +22,8 @@ async function selfSigned(): Promise<{ cert: string; key: string }> {
   const cert = at("cert.pem");
   const key = at("key.pem");
   const names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"];
-  const made = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert];
-  await run({ argv: ["openssl", "req", "-x509", ...made, ...names], timeoutMs: 30_000 });
+  const options = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert];
+  await run({ argv: ["openssl", "req", "-x509", ...options, ...names], timeoutMs: 30_000 });
   return { cert, key };
 }
 

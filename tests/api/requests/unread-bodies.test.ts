@@ -5,7 +5,7 @@ import { Api, errorOf } from "../../support/api/api.ts";
 const ANSWER_MS_MAX = 10_000;
 const UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 
-/** Routes that take a body. */
+/** Routes that accept a body. */
 const TAKING = [
   ["POST", "/v1/images/import", "application/json"],
   ["POST", "/v1/images/load", "application/json"],
