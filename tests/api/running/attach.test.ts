@@ -20,7 +20,7 @@ import { CuttingRelay } from "../../support/guests/cutting-relay.ts";
 import { type NativeInstance, nativeInstance, shellSpec } from "../../support/guests/native-instance.ts";
 import { pause, until } from "../../support/waiting.ts";
 
-// The first one may have to build the agent.
+// The first test may have to build the agent.
 setDefaultTimeout(150_000);
 
 let api: Api;
@@ -37,7 +37,7 @@ const TERMINAL: RunningOptions = { spec: { stdin: "open", terminal: { rows: 24, 
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
 
 describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
-  heldTest("gives the output from the beginning, takes input, and tells the end", async () => {
+  heldTest("returns the output from the beginning, accepts input, and reports the end", async () => {
     await using running = await runningInstance(api, "echo first; echo bad >&2; cat; exit 3", OPEN);
     using client = await open(running.path);
     expect(client.socket.raw.protocol).toBe("v5.channel.k8s.io");
@@ -50,7 +50,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     expect(client.statuses).toEqual([{ exit_code: 3, signal: null, timed_out: false }]);
   });
 
-  heldTest("a terminal is typed at and resized", async () => {
+  heldTest("a terminal gets input, and is resized", async () => {
     await using running = await runningInstance(api, "exec bash --norc", TERMINAL);
     using client = await open(running.path);
     client.type("stty size; tty\r");
@@ -58,7 +58,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     client.send(4, Buffer.from(JSON.stringify({ Width: 132, Height: 50 })));
     client.type("stty size\r");
     await client.until("50 132");
-    // It is a program that says it is ready: bash itself would take the key as long as the program is not in the foreground.
+    // The program reports that it is ready: bash would read the key as long as the program is not in the foreground.
     client.type("sh -c 'echo ready-$((1+1)); exec sleep 1000'\r");
     await client.until("ready-2");
     client.type("\x03");
@@ -69,11 +69,11 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     expect(client.statuses).toEqual([{ exit_code: 7, signal: null, timed_out: false }]);
   });
 
-  heldTest("can be left and taken up again, out of the log, also when the process has ended", async () => {
+  heldTest("can be closed and resumed from the log, also when the process has ended", async () => {
     await using running = await runningInstance(api, "echo one; read line; echo two; read line; exit 4", OPEN);
     const first = await open(running.path, "?positions=true");
     await first.until("one");
-    // The position behind the output, not that of an event before it.
+    // The position after the output, not that of an event before it.
     await first.socket.until(() => first.socket.messages.at(-1)?.[0] === 3);
     const { position } = first.statuses.at(-1) as { position: number };
     first.socket.close();
@@ -96,7 +96,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     ]);
   });
 
-  heldTest("many at once get the same, and what was not kept is told", async () => {
+  heldTest("many at once get the same, and dropped output is reported", async () => {
     await using running = await runningInstance(api, "read line; seq 1 300000; echo end >&2", OPEN);
     const clients = await Promise.all(Array.from({ length: 10 }, () => open(running.path)));
     clients[0]?.type("\n");
@@ -110,7 +110,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     }
   });
 
-  heldTest("a client that cannot be obeyed is told why, and stays", async () => {
+  heldTest("a request that cannot be obeyed is answered with an error, and the client stays connected", async () => {
     await using running = await runningInstance(api, "echo up; sleep 100");
     using client = await open(running.path);
     client.type("x");
@@ -130,7 +130,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     }
   });
 
-  heldTest("a message leaves nothing behind when it was obeyed", async () => {
+  heldTest("a message leaves nothing behind after it was obeyed", async () => {
     await using running = await runningInstance(api, "exec bash --norc", TERMINAL);
     using client = await open(running.path);
     const resize = async (count: number, rows: number) => {
@@ -144,7 +144,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     expect((await resize(3000, 32)) - before).toBeLessThan(500);
   });
 
-  heldTest("404 and 400 before the upgrade; the end of the instance is told", async () => {
+  heldTest("404 and 400 before the upgrade; the end of the instance is reported", async () => {
     const running = await runningInstance(api, "echo up; sleep 100");
     const at = (spid: number | string, query = "") => `${running.path}/processes/${spid}/attach${query}`;
     expect(await refusedHandshake(api, at(1), null)).toMatchObject({ status: 401 });
@@ -153,7 +153,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
     });
     expect(await refusedHandshake(api, at(1), api.foreignToken)).toMatchObject({ status: 404 });
     expect(await refusedHandshake(api, at(2))).toMatchObject({ status: 404 });
-    // The agent has events, but is no process.
+    // The agent has events, but it is not a process.
     api.parts.instances.eventsOf(running.id as OperationId)?.append(Spid.agent, "progress", { step: "copying" });
     for (const query of ["", "?lossless=true"])
       expect(await refusedHandshake(api, at(0, query))).toMatchObject({ status: 404 });
@@ -170,7 +170,7 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
 });
 
 describe("a lossless attachment", () => {
-  heldTest("gets what the log does not keep, also when it was opened before the command began", async () => {
+  heldTest("gets output that the log drops, also when it was opened before the command began", async () => {
     const id = await queuedInstance(api);
     using early = await open(`/v1/instances/${id}`, "?lossless=true");
     await using running = await runningInstance(api, "seq 1 400000; echo end >&2", {}, id);
@@ -188,11 +188,11 @@ describe("a lossless attachment", () => {
     expect(late.statuses[0]).toMatchObject({ dropped: { stream: "stdout" } });
   });
 
-  heldTest("begins with the log, and leaves nothing out and nothing twice where it goes on", async () => {
+  heldTest("begins with the log, and continues with live output without a gap or a repetition", async () => {
     const script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; read line; seq 1 200000";
     await using running = await runningInstance(api, script, OPEN);
     const clients: AttachedClient[] = [];
-    // At whichever moments these are.
+    // They attach at arbitrary moments.
     for (let count = 0; count < 4; count++) clients.push(await open(running.path, "?lossless=true"));
     expect(await refusedHandshake(api, `${running.path}/processes/1/attach?lossless=true`)).toMatchObject({
       status: 429,
@@ -205,8 +205,8 @@ describe("a lossless attachment", () => {
     for (const client of clients) expect(sha256(client.of(1))).toBe(sha256(Buffer.from(lines + numbers)));
   });
 
-  heldTest("makes the process wait, and lets it go on when it leaves; a follower never does", async () => {
-    // Standard error tells how far it came.
+  heldTest("makes the process wait until it leaves; a follower never does", async () => {
+    // Standard error shows the progress.
     const script = "for i in 1 2 3 4 5 6 7 8; do head -c 4000000 /dev/zero; echo $i >&2; done";
     await using running = await runningInstance(api, `read line; ${script}`, OPEN);
     using follower = await open(running.path);
@@ -222,7 +222,7 @@ describe("a lossless attachment", () => {
     expect(api.parts.instances.clients().tapsCount).toBe(0);
   });
 
-  heldTest("is told what it missed of a process that did not wait for it, and the end", async () => {
+  heldTest("reports what it missed of a process that did not wait for it, and the end", async () => {
     await using running = await runningInstance(api, "read line; echo late; exit 3", OPEN);
     using client = await open(running.path, "?lossless=true");
     await until("it is attached", () => running.command.taps.count === 1);
@@ -236,7 +236,7 @@ describe("a lossless attachment", () => {
     ]);
   });
 
-  heldTest("goes over to the machine that takes the place of one that was lost", async () => {
+  heldTest("continues with the machine that replaces a lost one", async () => {
     const id = await queuedInstance(api);
     using early = await open(`/v1/instances/${id}`, "?lossless=true");
     api.operations.start(id);
@@ -261,7 +261,7 @@ describe("a lossless attachment", () => {
     expect(early.statuses).toEqual([{ exit_code: 2, signal: null, timed_out: false }]);
   });
 
-  heldTest("clients who come and go leave nothing", async () => {
+  heldTest("clients that connect and disconnect leave nothing behind", async () => {
     await using running = await runningInstance(api, "while :; do echo line; sleep 0.01; done");
     for (let count = 0; count < 40; count++) {
       const client = await open(running.path, count % 2 === 0 ? "?lossless=true" : "");
@@ -270,8 +270,8 @@ describe("a lossless attachment", () => {
       else client.socket.raw.terminate();
       await client.socket.closed;
     }
-    await until("nobody reads", () => api.parts.eventLogs.counts.readers === 0);
-    await until("nobody holds the process back", () => api.parts.instances.clients().tapsCount === 0);
+    await until("no client reads", () => api.parts.eventLogs.counts.readers === 0);
+    await until("no client holds the process back", () => api.parts.instances.clients().tapsCount === 0);
   });
 
   heldTest("a client whose connection is cut anywhere gets every byte once", async () => {
@@ -282,7 +282,7 @@ describe("a lossless attachment", () => {
       whole.stdout += `out ${line}\n`;
       whole.stderr += `err ${line}\n`;
     }
-    // The last connection stays: what is cut is nothing, the handshake, and any place of the output.
+    // The connections are cut before, in and after the handshake, at several places of the output; the last one stays.
     const cuts = [0, 1, 150, 400, 1000, 5000, 20_011, 60_001];
     await using relay = await CuttingRelay.open(api.url, cuts);
     for (const lossless of [false, true]) {
@@ -296,7 +296,7 @@ describe("a lossless attachment", () => {
       for await (const { stream, bytes } of attachment.output()) {
         got[stream] += Buffer.from(bytes).toString();
         const isAll = got.stdout.length === whole.stdout.length && got.stderr.length === whole.stderr.length;
-        // The second client comes when the process has ended.
+        // The second client connects after the end of the process.
         if (isAll && !lossless) await running.command.input.write(Buffer.from("\n"), new AbortController().signal);
       }
       expect(got).toEqual(whole);
@@ -304,11 +304,11 @@ describe("a lossless attachment", () => {
       expect(relay.cuts).toEqual([]);
       expect(lostCount).toBeGreaterThan(0);
     }
-    await until("nobody reads", () => api.parts.eventLogs.counts.readers === 0);
+    await until("no client reads", () => api.parts.eventLogs.counts.readers === 0);
   });
 });
 
-/** Opens what is cut off at first. */
+/** Opens a connection, the first of which are cut. */
 async function openUntil<T>(open: () => Promise<T>): Promise<T> {
   for (;;) {
     try {

@@ -39,14 +39,14 @@ describe("POST /instances/{uuid}/checkpoint", () => {
     expect(listed.json.map((operation: { id: string }) => operation.id)).toEqual([id]);
   });
 
-  heldTest("needs no field, and has 300 s", async () => {
+  heldTest("needs no field, and has 300 s by default", async () => {
     const instance = await spawn();
     api.operations.start(instance);
     expect((await ask(instance)).status).toBe(202);
     expect(api.operations.checkpoints.at(-1)).toMatchObject({ tag: null, timeoutSeconds: 300 });
   });
 
-  heldTest("refuses wrong fields, strangers, what is no instance, and one that has ended", async () => {
+  heldTest("refuses wrong fields, other accounts, unknown instances, and those that have ended", async () => {
     const instance = await spawn();
     api.operations.start(instance);
     for (const [field, json] of [

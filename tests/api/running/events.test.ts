@@ -41,10 +41,10 @@ const get = (id: string, query = "", options: CallOptions = {}) =>
   api.call("GET", `/v1/operations/${id}/events${query}`, options);
 const asJson = (id: string, query = "") => get(id, query, { headers: { accept: "application/json" } });
 const openLogs = () => filesOpenBelow(api.parts.layout.events, api.parts.pid);
-/** A client may have an answer before the service has closed what it read the answer from. */
+/** A client may have an answer before the service has closed the log of the answer. */
 const logsAreClosed = () => until("the logs are closed", () => openLogs().length === 0);
 
-/** Events of a stream's text; every one of them is written as the specification of event streams wants it. */
+/** Events of a stream's text; each has the format of the specification of event streams. */
 function eventsOf(text: string): Event[] {
   return text
     .split("\n\n")
@@ -73,14 +73,14 @@ function begin(): { readonly id: OperationId; readonly log: EventLog & Disposabl
   return { id, log, end };
 }
 
-/** An operation that wrote to both streams, beside another process. */
+/** An operation that wrote to both streams, with another process that wrote, too. */
 async function ended(): Promise<OperationId> {
   const { id, log, end } = begin();
   log.append(0, "progress", { step: 1 });
   const command = log.outputs(1, 6, true);
-  const beside = log.outputs(2, 100);
+  const other = log.outputs(2, 100);
   void command.write("stdout", Buffer.from("hello\n"));
-  void beside.write("stdout", Buffer.from("beside"));
+  void other.write("stdout", Buffer.from("second"));
   void command.write("stderr", Buffer.from([0xff, 0, 0x80, 10, 10, 10, 10]));
   command.end();
   log.append(0, "shutdown", { stopped_at: new Date(0).toISOString(), reason: "job_complete" });
@@ -97,7 +97,7 @@ const ALL = [
   "6 - completion",
 ];
 
-/** Reads a stream as it comes. */
+/** Reads a stream as it arrives. */
 async function follow(id: string, query = "?follow=true", headers: Record<string, string> = {}) {
   const leaving = new AbortController();
   const response = await fetch(`${api.url}/v1/operations/${id}/events${query}`, {
@@ -142,7 +142,7 @@ describe("GET /operations/{id}/events", () => {
     expect(shape(events)).toEqual(ALL);
     expect(events.map(({ data }) => data).slice(1, 5)).toEqual([
       { content: "hello\n", encoding: "ascii" },
-      { content: "beside", encoding: "ascii" },
+      { content: "second", encoding: "ascii" },
       { content: "/wCACgoK", encoding: "base64" },
       { stream: "stderr", bytes_emitted: 6, bytes_dropped: 1 },
     ]);
@@ -156,20 +156,20 @@ describe("GET /operations/{id}/events", () => {
     expect(api.parts.eventLogs.counts).toEqual({ feeds: 0, readers: 0 });
   });
 
-  test("gives what comes behind an event, what one process did, and pages", async () => {
+  test("returns the events after an event, those of one process, and pages", async () => {
     const id = await ended();
-    const shown = async (query: string) => shape((await asJson(id, query)).json);
-    expect(await shown("?since=-1")).toEqual(ALL);
-    expect(await shown("?since=0")).toEqual(ALL.slice(1));
-    expect(await shown("?since=5")).toEqual(ALL.slice(6));
-    expect(await shown("?since=6")).toEqual([]);
-    // After a power failure a log may have lost its last events: the end is told whatever was seen.
-    expect(await shown("?since=900")).toEqual(ALL.slice(6));
-    expect(await shown("?spid=1")).toEqual([...ALL.filter((line) => line.includes(" 1 ")), "6 - completion"]);
-    expect(await shown("?spid=77")).toEqual(["6 - completion"]);
-    expect(await shown("?limit=3")).toEqual(ALL.slice(0, 3));
-    expect(await shown("?limit=3&since=2")).toEqual(ALL.slice(3, 6));
-    expect(await shown("?limit=3&since=5")).toEqual(ALL.slice(6));
+    const lines = async (query: string) => shape((await asJson(id, query)).json);
+    expect(await lines("?since=-1")).toEqual(ALL);
+    expect(await lines("?since=0")).toEqual(ALL.slice(1));
+    expect(await lines("?since=5")).toEqual(ALL.slice(6));
+    expect(await lines("?since=6")).toEqual([]);
+    // After a power failure a log may have lost its last events: the end is sent after any position.
+    expect(await lines("?since=900")).toEqual(ALL.slice(6));
+    expect(await lines("?spid=1")).toEqual([...ALL.filter((line) => line.includes(" 1 ")), "6 - completion"]);
+    expect(await lines("?spid=77")).toEqual(["6 - completion"]);
+    expect(await lines("?limit=3")).toEqual(ALL.slice(0, 3));
+    expect(await lines("?limit=3&since=2")).toEqual(ALL.slice(3, 6));
+    expect(await lines("?limit=3&since=5")).toEqual(ALL.slice(6));
     expect(shape(eventsOf((await get(id, "?since=0", { headers: { "last-event-id": "3" } })).text))).toEqual(
       ALL.slice(4),
     );
@@ -177,7 +177,7 @@ describe("GET /operations/{id}/events", () => {
     await logsAreClosed();
   });
 
-  test("ends as the operation did, also where that left no events", async () => {
+  test("ends with the end of the operation, also when that left no events", async () => {
     const failed = api.operations.insert(ALICE, "image_import").id;
     api.operations.start(failed);
     const error = { error: "unavailable", message: "gone", details: { a: 1 } } as const;
@@ -189,7 +189,7 @@ describe("GET /operations/{id}/events", () => {
     expect(await completion(cancelled)).toEqual([[0, { status: "CANCELLED", duration_ms: 0 }]]);
   });
 
-  test("of an operation that waits are none, and without `follow` nothing is waited for", async () => {
+  test("are empty for an operation that waits, and without `follow` the answer ends at once", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     expect((await asJson(id)).json).toEqual([]);
     expect((await get(id)).text).toBe(": keepalive\n\n");
@@ -211,7 +211,7 @@ describe("GET /operations/{id}/events", () => {
     expect(errorOf(await get(id, query), "validation_error").details).toMatchObject({ field });
   });
 
-  test("an array that follows, and ids that are none, are refused", async () => {
+  test("an array with `follow`, and malformed ids, are refused", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     expect(errorOf(await asJson(id, "?follow=true"), "validation_error").details).toMatchObject({ field: "follow" });
     for (const last of ["x", "-1", "1.5", "1e3", "9".repeat(16)]) {
@@ -232,7 +232,7 @@ describe("GET /operations/{id}/events", () => {
     expect(await typeOf("Application/JSON, */*;q=0.5")).toBe("application/json");
   });
 
-  heldTest("shows what happens as it happens, and the end when GET shows it", async () => {
+  heldTest("sends events as they happen, and the end when GET shows it", async () => {
     const { id } = api.operations.insert(ALICE, "instance");
     const early = await follow(id);
     await early.more();
@@ -265,7 +265,7 @@ describe("GET /operations/{id}/events", () => {
     }
     const { hostname, port } = new URL(api.url);
     const request = `GET /v1/operations/${id}/events?follow=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${api.token}\r\n\r\n`;
-    /** Leaves when it has so many bytes. */
+    /** Leaves when it has this many bytes. */
     const leaveAfter = async (bytes: number) => {
       const socket = connect(Number(port), hostname);
       const { promise, resolve } = Promise.withResolvers<void>();
@@ -280,21 +280,21 @@ describe("GET /operations/{id}/events", () => {
       else socket.write(request);
       await promise;
     };
-    // They leave while more comes: in a read, while they wait for the next one, and while their bytes are sent.
+    // They leave while more arrives: in a read, while they wait for the next one, and while their bytes are sent.
     const writing = setInterval(() => log.append(0, "progress", { count: 9 }), 5);
     using _writing = { [Symbol.dispose]: () => clearInterval(writing) };
     await leaveAfter(1);
     const before = heldBytes();
     for (let bytes = -request.length + 1; bytes < 1200; bytes += 5) await leaveAfter(bytes);
     await Promise.all(Array.from({ length: 100 }, (_, index) => leaveAfter(1 + index * 12)));
-    await until("nobody reads any more", () => api.parts.eventLogs.counts.readers === 0);
+    await until("no client reads", () => api.parts.eventLogs.counts.readers === 0);
     expect(heldBytes() - before).toBeLessThan(8_000_000);
     expect(openLogs()).toHaveLength(1);
     await end();
     await logsAreClosed();
   });
 
-  heldTest("200 clients follow one operation, and the next one is told to wait", async () => {
+  heldTest("200 clients follow one operation, and the next one is refused for now", async () => {
     const { id, log, end } = begin();
     const all = await Promise.all(Array.from({ length: 200 }, () => follow(id)));
     const refused = await get(id, "?follow=true");
@@ -316,7 +316,7 @@ describe("GET /operations/{id}/events", () => {
   });
 });
 
-/** Size of all events of an operation, of which none is kept. */
+/** Size of all events of an operation, without storing any of them. */
 async function streamedBytes(id: string): Promise<number> {
   const headers = { authorization: `Bearer ${api.token}` };
   const { body } = await fetch(`${api.url}/v1/operations/${id}/events`, { headers });
@@ -325,14 +325,14 @@ async function streamedBytes(id: string): Promise<number> {
   return bytes;
 }
 
-test("100,000 events are read in pieces, from any of them on", async () => {
+test("100,000 events are read in pieces, from any of them", async () => {
   const { id, log, end } = begin();
   for (let count = 0; count < 100_000; count++) {
     log.append(0, "progress", { count, step: "compiling" });
     if (count % 1000 === 0) await turns(1);
   }
   await end();
-  // The reader of this test leaves garbage in the same process: only what grows from read to read is the service's.
+  // The client of this test leaves garbage in the same process: only what grows from read to read is the service's.
   for (let reads = 0; reads < 3; reads++) await streamedBytes(id);
   Bun.gc(true);
   const before = residentMib(api.parts.pid);
@@ -352,15 +352,15 @@ test("100,000 events are read in pieces, from any of them on", async () => {
   expect(since).toBe(100_000);
 }, 60_000);
 
-test("results have the outputs of the command out of the log, however long they are", async () => {
+test("results have the outputs of the command from the log, however long they are", async () => {
   for (const length of [0, 1, 50_000, 70_000, 3_000_001]) {
     const { id, log } = begin();
     const command = log.outputs(1, length, true);
-    const beside = log.outputs(2, 1_000_000);
+    const other = log.outputs(2, 1_000_000);
     const bytes = Buffer.from(Array.from({ length }, (_, at) => (at * 31) & 0x7f));
     for (let at = 0; at < length; at += 10_000) {
       void command.write("stdout", bytes.subarray(at, at + 10_000));
-      void beside.write("stdout", Buffer.from("somebody else"));
+      void other.write("stdout", Buffer.from("another process"));
       void command.write(
         "stderr",
         bytes.subarray(at, at + 10_000).map((byte) => byte | 0x80),

@@ -1,4 +1,4 @@
-/** What a guest that sends or reads as it likes costs the callers of the interface. */
+/** The costs of guests that send or read as they like, for the callers of the interface. */
 
 import { afterAll, beforeAll, expect, setDefaultTimeout, spyOn } from "bun:test";
 import { setImmediate } from "node:timers/promises";
@@ -20,10 +20,10 @@ const unrecorded = (): never => {
   throw new Error("this process is not recorded");
 };
 
-// The first one may have to build the agent.
+// The first test may have to build the agent.
 setDefaultTimeout(150_000);
 
-/** Starts of one account that wait, and items of an attachment in a turn of the event loop. */
+/** Limits of the waiting starts of one account, and of items of an attachment in a turn of the event loop. */
 const STARTS_COUNT_MAX = 256;
 const TURN_ITEMS_COUNT = 64;
 
@@ -84,7 +84,7 @@ async function deafInstance(stack: AsyncDisposableStack): Promise<string> {
   return id;
 }
 
-/** Requests a start on a connection of its own, of which `fetch` has too few. Gives the status, if there is one. */
+/** Requests a start on a connection of its own, as `fetch` has too few. Returns the status, if there is one. */
 async function requestStart(id: string): Promise<{ readonly status: () => number | null; readonly leave: () => void }> {
   const { hostname, port, host } = new URL(api.url);
   let answer = "";
@@ -126,6 +126,6 @@ heldTest("starts in guests that read nothing are counted, and are dropped when t
   await until("the account has no room", () => statuses().length === surplusCount);
   expect(new Set(statuses())).toEqual(new Set([429]));
   for (const { leave } of starts) leave();
-  // What a guest was taking when its client left stays: the command, and one start.
+  // The command stays, and one start that the guest was reading when its client left.
   await until("the others are dropped", () => processes().every((count) => count <= 2));
 });

@@ -128,7 +128,7 @@ describe('"POST /instances spawns a sandbox instance that executes a command"', 
     });
   });
 
-  heldTest("a tag for the image takes a scope of its own, and is refused where there is no image", async () => {
+  heldTest("a tag for the image needs a scope of its own, and is refused where there is no image", async () => {
     expect((await spawn({ tag: "after" })).status).toBe(201);
     expect(last()).toMatchObject({ tag: "after", disposable: false });
     for (const fields of [{ tag: "" }, { tag: "a b" }, { tag: "x".repeat(129) }, { tag: "after", disposable: true }]) {
@@ -204,7 +204,7 @@ describe("GET /instances/{uuid}/stats", () => {
     pids: 3,
     at,
   });
-  const shown = (at: number) => ({
+  const wireSample = (at: number) => ({
     cpu_time_ms: 10 * at,
     cpu_percent: 12.5,
     memory_bytes: 1000,
@@ -226,10 +226,10 @@ describe("GET /instances/{uuid}/stats", () => {
     const { uuid } = (await spawn({})).json;
     api.operations.start(uuid as OperationId);
     api.operations.samples = [sample(1), sample(2)];
-    expect((await api.call("GET", `/v1/instances/${uuid}/stats?once=true`)).json).toEqual(shown(1));
+    expect((await api.call("GET", `/v1/instances/${uuid}/stats?once=true`)).json).toEqual(wireSample(1));
     const stream = await api.call("GET", `/v1/instances/${uuid}/stats`);
     expect(stream.headers.get("content-type")).toStartWith("text/event-stream");
-    const events = [1, 2].map((at) => `data: ${JSON.stringify(shown(at))}\n\n`);
+    const events = [1, 2].map((at) => `data: ${JSON.stringify(wireSample(at))}\n\n`);
     expect(stream.text).toBe(`${events.join("")}event: end\ndata: {}\n\n`);
     expect(api.operations.openStats).toBe(0);
   });
@@ -244,6 +244,6 @@ describe("GET /instances/{uuid}/stats", () => {
     await response.body?.getReader().read();
     expect(api.operations.openStats).toBe(1);
     leaving.abort();
-    await until("nobody looks any more", () => api.operations.openStats === 0);
+    await until("no client reads samples", () => api.operations.openStats === 0);
   });
 });

@@ -66,11 +66,11 @@ async function addOutput(): Promise<OperationId> {
   return id;
 }
 
-function ask(asked: string): Socket {
+function ask(target: string): Socket {
   const { hostname, port } = new URL(api.url);
   const socket = connect(Number(port), hostname);
   const head = `host: x\r\naccept: application/json\r\nauthorization: Bearer ${api.token}`;
-  socket.write(`GET ${asked} HTTP/1.1\r\n${head}\r\n\r\n`);
+  socket.write(`GET ${target} HTTP/1.1\r\n${head}\r\n\r\n`);
   return socket;
 }
 
@@ -80,15 +80,15 @@ async function begun(socket: Socket): Promise<void> {
   socket.pause();
 }
 
-/** Asks for `next` while clients of the same account leave as many replies of `slow` unread as there may be. */
+/** Requests `next` while clients of the same account leave as many replies of `slow` unread as the limit allows. */
 async function expectToWait(slow: string, next: string): Promise<void> {
   using sockets = new DisposableStack();
-  const asked = Array.from({ length: ACCOUNT_LIMITS.walks.max }, () => {
+  const readers = Array.from({ length: ACCOUNT_LIMITS.walks.max }, () => {
     const socket = ask(slow);
     sockets.defer(() => socket.destroy());
     return socket;
   });
-  await Promise.all(asked.map(begun));
+  await Promise.all(readers.map(begun));
   const waiting = Array.from({ length: MORE_COUNT }, () => ask(next));
   for (const socket of waiting) sockets.defer(() => socket.destroy());
   let answeredCount = 0;
@@ -99,30 +99,30 @@ async function expectToWait(slow: string, next: string): Promise<void> {
     expect(theirs.status).toBe(200);
   }
   expect(answeredCount).toBe(0);
-  for (const socket of asked) socket.destroy();
+  for (const socket of readers) socket.destroy();
   await Promise.all(waiting.map(begun));
 }
 
 test.each(["list", "archive", "save"] as const)(
-  "a diff waits for slow readers of a %s, of its own account alone",
+  "a diff waits for slow readers of a %s, only of its own account",
   async (what) => await expectToWait(path[what], path.diff),
   60_000,
 );
 
 test.each(["outputs", "events", "download"] as const)(
-  "a download in pieces waits for slow readers of long replies (%s), of its own account alone",
+  "a download in pieces waits for slow readers of long replies (%s), only of its own account",
   async (what) => {
     await expectToWait(long[what], long.download);
-    // The places of walks are others.
+    // Walks have a limit of their own.
     expect((await api.call("GET", path.diff)).status).toBe(200);
   },
   60_000,
 );
 
 test("clients that leave at once free their places", async () => {
-  for (const asked of [...Object.values(path), ...Object.values(long)]) {
+  for (const target of [...Object.values(path), ...Object.values(long)]) {
     for (let delayMs = 0; delayMs < 2 * ACCOUNT_LIMITS.walks.max; delayMs++) {
-      const socket = ask(asked);
+      const socket = ask(target);
       await pause("each leaves a little later", delayMs / 8);
       socket.destroy();
     }

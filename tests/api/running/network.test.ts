@@ -24,14 +24,14 @@ const spawn = (network: unknown, to: Api = api, token?: string) =>
     ...(token === undefined ? {} : { token }),
   });
 
-/** What was queued, with the network as it was checked. */
+/** The network of the queued instance, as it was checked. */
 async function queued(network: unknown) {
   expect((await spawn(network)).status).toBe(201);
   return api.operations.instances.at(-1)?.network;
 }
 
 describe("the network of a request", () => {
-  heldTest("none by default, and when it says so", async () => {
+  heldTest("is none by default, and on request", async () => {
     expect(await queued(undefined)).toBeNull();
     expect(await queued("none")).toBeNull();
   });
@@ -101,14 +101,14 @@ describe("the network of a request", () => {
     ["10.0.7.0/24", [80], "10.0.7.0/24:80"],
     ["10.0.0.0/16", [5432], "10.0.0.0/16:5432"],
     ["fd00::/8", [5432], "[fd00::/8]:5432"],
-  ])("%s with %p is over the ceiling, which the answer says", async (host, ports, shown) => {
+  ])("%s with %p is beyond the ceiling, which the answer says", async (host, ports, text) => {
     const allow = [{ host: "a.example.org" }, { host, ports }];
     const { message, details } = errorOf(await spawn({ allow }), "forbidden");
-    expect(message).toBe(`network.allow.1: the operator does not allow ${shown}`);
+    expect(message).toBe(`network.allow.1: the operator does not allow ${text}`);
     expect(details).toEqual({ field: "network.allow.1", rule: { host, ports: ports ?? [80, 443] } });
   });
 
-  test("without a ceiling there is no network", async () => {
+  test("is none without a ceiling", async () => {
     expect((await spawn("none", withoutNetworks)).status).toBe(201);
     const network = { allow: [{ host: "a.example.org" }] };
     const { message, details } = errorOf(await spawn(network, withoutNetworks), "forbidden");
@@ -117,7 +117,7 @@ describe("the network of a request", () => {
     errorOf(await spawn({ record: true }, withoutNetworks), "forbidden");
   });
 
-  test("a recorded run needs the operator's permission", async () => {
+  test("of a recorded run needs the operator's permission", async () => {
     const limits = { ...LIMITS, network: { ...LIMITS.network, record: false } };
     await using strict = await Api.start({ limits });
     await strict.addImage([[]], { tag: "base" });
@@ -141,7 +141,7 @@ describe("the network of a request", () => {
   });
 });
 
-describe("what an instance did with its network", () => {
+describe("the network record of an instance", () => {
   const AT = "2026-11-22T10:00:00.000Z";
   const AUDIT: NetworkAudit = {
     entries: NETWORK_VERDICTS.map((verdict, index) => ({
@@ -183,7 +183,7 @@ describe("what an instance did with its network", () => {
     expect(JSON.stringify(inList)).not.toContain("network");
   });
 
-  test("is beside the error of a FAILED or CANCELLED operation", async () => {
+  test("is next to the error of a FAILED or CANCELLED operation", async () => {
     const failed = begin();
     const { policy: _policy, ...audit } = AUDIT;
     api.operations.fail(failed, { error: "unavailable", message: "the VM died", details: {} }, audit);
@@ -195,7 +195,7 @@ describe("what an instance did with its network", () => {
     expect(await get(cancelled)).toMatchObject({ status: "CANCELLED", network: audit });
   });
 
-  test("is told nowhere when there was no network", async () => {
+  test("is absent when there was no network", async () => {
     const [succeeded, failed] = [begin(), begin()];
     api.operations.succeed(succeeded, RESULT);
     api.operations.fail(failed, { error: "unavailable", message: "the VM died", details: {} });

@@ -13,7 +13,7 @@ import { refusedHandshake, socketClient, TestSocket } from "../../support/api/so
 import { freePort } from "../../support/free-port.ts";
 import { pause, until } from "../../support/waiting.ts";
 
-// The first one may have to build the agent.
+// The first test may have to build the agent.
 setDefaultTimeout(150_000);
 
 const CONTROLLED = "v1.port.coppice";
@@ -36,7 +36,7 @@ afterEach(async () => {
   servers = [];
 });
 
-/** A server whose connections `serve` takes; gives its path in the interface. */
+/** Starts a server whose connections `serve` handles; returns its path in the interface. */
 async function listen(serve: (socket: Socket) => void): Promise<string> {
   const server = createServer({ allowHalfOpen: true }, (socket) => {
     socket.on("error", () => undefined);
@@ -61,7 +61,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
     expect(socket.texts).toEqual([]);
   });
 
-  heldTest("the end of the guest closes a plain socket, behind all that was sent", async () => {
+  heldTest("the end of the guest closes a plain socket, after everything that was sent", async () => {
     const content = Buffer.alloc(3_000_000, "0123456789");
     const path = await listen((socket) => socket.end(content));
     using socket = await TestSocket.open(api, path);
@@ -88,10 +88,10 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
   heldTest(
     "a client that is gone resets the guest's connection; a reset of the guest closes the socket with 4000",
     async () => {
-      const taken = Promise.withResolvers<Socket>();
-      const path = await listen(taken.resolve);
+      const connection = Promise.withResolvers<Socket>();
+      const path = await listen(connection.resolve);
       const socket = await TestSocket.open(api, path);
-      const guest = await taken.promise;
+      const guest = await connection.promise;
       const ended = new Promise<string>((resolve) => {
         guest.on("error", (error) => resolve((error as NodeJS.ErrnoException).code ?? ""));
         guest.on("end", () => resolve("end"));
@@ -107,7 +107,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
     },
   );
 
-  heldTest("a port that nobody listens at, and one that is none", async () => {
+  heldTest("a port without a listener is a conflict, and an invalid one an error", async () => {
     expect(await refusedHandshake(api, portPath(await freePort()))).toEqual({ status: 409, error: "conflict" });
     for (const port of ["0", "65536", "080", "http", "-1"]) {
       expect(await refusedHandshake(api, `${running.path}/ports/${port}`)).toEqual({
@@ -117,7 +117,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
     }
   });
 
-  heldTest("the caller is known and allowed before anything is connected", async () => {
+  heldTest("the caller is authenticated and authorised before anything is connected", async () => {
     let connected = 0;
     const path = await listen(() => void connected++);
     expect(await refusedHandshake(api, path, null)).toEqual({ status: 401, error: "unauthorized" });
@@ -139,7 +139,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
     running = await runningInstance(api, "sleep 100");
   });
 
-  heldTest("as many as the guest has room for, and no more", async () => {
+  heldTest("there are as many connections as the guest has room for, and no more", async () => {
     const path = await listen((socket) => void socket.pipe(socket));
     const sockets = await Promise.all(Array.from({ length: CONNECTIONS_COUNT_MAX }, () => TestSocket.open(api, path)));
     using _sockets = { [Symbol.dispose]: () => sockets.map((socket) => socket[Symbol.dispose]()) };
@@ -153,7 +153,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
     for (const socket of again) socket[Symbol.dispose]();
   });
 
-  /** A place is free only when the guest has said so, a moment after the socket was closed. */
+  /** A place is free only when the guest has reported it, a moment after the socket was closed. */
   async function openWhenFree(path: string): Promise<TestSocket> {
     for (;;) {
       const socket = await TestSocket.open(api, path).catch(() => null);
@@ -165,7 +165,7 @@ describe("GET /instances/{uuid}/ports/{port}", () => {
 describe("with the subprotocol", () => {
   const open = (path: string) => TestSocket.open(api, path, { protocols: ["other", CONTROLLED] });
 
-  heldTest("each side ends by itself", async () => {
+  heldTest("each side ends separately", async () => {
     const path = await listen((socket) => {
       let text = "";
       socket.on("data", (bytes) => {
@@ -199,12 +199,12 @@ describe("with the subprotocol", () => {
       socket.on("end", () => socket.end(hash.digest("hex")));
     });
     using socket = await open(path);
-    const taken = () =>
+    const takenBytes = () =>
       socket.texts.reduce((most, text) => Math.max(most, (JSON.parse(text) as { taken?: number }).taken ?? 0), 0);
     const expected = createHash("sha256");
     for (let sent = 0; sent < total; ) {
       const part = content.subarray(0, Math.min(content.byteLength, total - sent));
-      await socket.until(() => sent + part.byteLength - taken() <= WINDOW_BYTES);
+      await socket.until(() => sent + part.byteLength - takenBytes() <= WINDOW_BYTES);
       socket.texts.splice(0, socket.texts.length - 1);
       socket.send(part);
       expected.update(part);
@@ -215,7 +215,7 @@ describe("with the subprotocol", () => {
     expect(socket.received.toString()).toBe(expected.digest("hex"));
   });
 
-  heldTest("one that does not is closed with 1009, and one with a message too long, too", async () => {
+  heldTest("a client that does not is closed with 1009, and so is one with a message that is too long", async () => {
     const path = await listen((socket) => void socket.pause());
     using flood = await open(path);
     for (let sent = 0; sent < 64; sent++) flood.send(Buffer.alloc(200_000));
@@ -271,9 +271,9 @@ describe("with the subprotocol", () => {
 
 describe("with the second version of the subprotocol", () => {
   const open = (path: string) => TestSocket.open(api, path, { protocols: ["v1.port.coppice", "v2.port.coppice"] });
-  const taken = (bytes: number) => JSON.stringify({ taken: bytes });
+  const acknowledgement = (bytes: number) => JSON.stringify({ taken: bytes });
 
-  heldTest("the guest's bytes stop at the window, and go on as the client takes them", async () => {
+  heldTest("the guest's bytes stop at the window, and continue as the client acknowledges them", async () => {
     const content = Buffer.alloc(3 * WINDOW_BYTES, "0123456789");
     const path = await listen((socket) => {
       socket.once("data", () => socket.end(content));
@@ -283,23 +283,23 @@ describe("with the second version of the subprotocol", () => {
     expect(socket.raw.protocol).toBe("v2.port.coppice");
     socket.send(Buffer.from("go"));
     await socket.until(() => socket.received.byteLength >= WINDOW_BYTES);
-    // An answer that comes behind anything that was sent before.
+    // This answer arrives after everything that was sent before.
     socket.send(Buffer.from("more"));
-    await socket.until(() => socket.texts.includes(taken(6)));
+    await socket.until(() => socket.texts.includes(acknowledgement(6)));
     expect(socket.received.byteLength).toBe(WINDOW_BYTES);
-    socket.send(taken(1000));
+    socket.send(acknowledgement(1000));
     await socket.until(() => socket.received.byteLength >= WINDOW_BYTES + 1000);
     expect(socket.received.byteLength).toBe(WINDOW_BYTES + 1000);
-    socket.send(taken(WINDOW_BYTES + 1000));
+    socket.send(acknowledgement(WINDOW_BYTES + 1000));
     await socket.until(() => socket.received.byteLength >= 2 * WINDOW_BYTES + 1000);
-    socket.send(taken(2 * WINDOW_BYTES));
+    socket.send(acknowledgement(2 * WINDOW_BYTES));
     socket.send(JSON.stringify({ end: true }));
     expect(await socket.closed).toMatchObject({ code: 1000 });
     expect(sha256(socket.received)).toBe(sha256(content));
   });
 
   heldTest.each(["-1", "1.5", "3", '"2"', "null"])(
-    "a client that has taken %s of two bytes is closed with 1003",
+    "a client that acknowledges %s of two bytes is closed with 1003",
     async (count) => {
       const path = await listen((socket) => void socket.write("ab"));
       using socket = await open(path);
@@ -311,7 +311,7 @@ describe("with the second version of the subprotocol", () => {
 
   heldTest("a client that writes 64 MiB before it reads gets what the guest's program wrote meanwhile", async () => {
     const [sentBytes, answerBytes] = [64 * 1_048_576, 8 * 1_048_576];
-    // It takes everything, and does not wait for its own bytes to be taken: so does any program with two threads.
+    // It reads everything, and does not wait until its own bytes are read, like any program with two threads.
     const path = await listen((socket) => {
       let bytes = 0;
       socket.write(Buffer.alloc(answerBytes, 7));

@@ -1,4 +1,4 @@
-/** Processes beside the command of an instance; they are real ones, on this host. */
+/** Additional processes of an instance; they are real ones, on this host. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { rmSync, writeFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import { heldTest } from "../../support/api/program.ts";
 import { queuedInstance, type RunningFixture, runningInstance } from "../../support/api/running.ts";
 import { pause } from "../../support/waiting.ts";
 
-// The first one may have to build the agent.
+// The first test may have to build the agent.
 setDefaultTimeout(150_000);
 
 let api: Api;
@@ -29,7 +29,7 @@ function client({ path }: Pick<RunningFixture, "path">) {
   return {
     at,
     start,
-    /** Starts one that must start. */
+    /** Starts a process; fails when it does not start. */
     run: async (command: string, fields: Json = {}): Promise<number> => {
       const answer = await start({ command, ...fields });
       if (answer.status !== 201) throw new Error(answer.text);
@@ -55,7 +55,7 @@ async function ended(running: RunningFixture, spid: number): Promise<Json> {
   }
 }
 
-/** Waits until what a process has written contains `text`. */
+/** Waits until the output of a process contains `text`. */
 async function seen(processes: Client, spid: number, text: string): Promise<string> {
   for (;;) {
     const { content } = (await processes.get(spid))["stdout"] as { content: string };
@@ -64,7 +64,7 @@ async function seen(processes: Client, spid: number, text: string): Promise<stri
 }
 
 describe("POST /instances/{uuid}/processes", () => {
-  heldTest("runs a command beside the command; what it came to is told", async () => {
+  heldTest("runs an additional command, and reports its outcome", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const answer = await processes.start({ command: "echo out; echo err >&2; exit 3" });
@@ -83,7 +83,7 @@ describe("POST /instances/{uuid}/processes", () => {
     expect(command["memory_bytes"]).toBeNull();
   });
 
-  heldTest("takes all fields of a command", async () => {
+  heldTest("accepts all fields of a command", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const spid = await processes.run('id -u; id -g; pwd; echo "$1 $KEY $HOSTNAME $(cat)"', {
@@ -104,7 +104,7 @@ describe("POST /instances/{uuid}/processes", () => {
     expect(await ended(running, missing.json.spid)).toMatchObject({ exit_code: 127 });
   });
 
-  heldTest("what a request may not say is 400 or 422, and what is too much 429", async () => {
+  heldTest("an invalid request is 400 or 422, and one beyond a limit 429", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     for (const [field, value] of [
@@ -145,7 +145,7 @@ describe("POST /instances/{uuid}/processes", () => {
     expect(await processes.get(1)).toMatchObject({ state: "ended", exit_code: 4 });
   });
 
-  heldTest("what runs beside the command ends with it, and stays readable", async () => {
+  heldTest("additional processes end with the command, and stay readable", async () => {
     await using running = await runningInstance(api, "read line", { spec: { stdin: "open" } });
     const processes = client(running);
     const spid = await processes.run("echo before; sleep 100");
@@ -190,7 +190,7 @@ describe("GET /instances/{uuid}/processes", () => {
     expect(await processes.get(1)).toMatchObject({ state: "lost", exit_code: null, signal: null });
   });
 
-  heldTest("a long output comes whole", async () => {
+  heldTest("a long output is complete", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const spid = await processes.run("head -c 900000 /dev/zero | tr '\\0' z");
@@ -216,7 +216,7 @@ describe("standard input", () => {
     expect(Buffer.from((stdout as { content: string }).content, "base64").toString()).toBe("one\nzwö\n");
   });
 
-  heldTest("409 where it was not left open; 404 for a process that never was", async () => {
+  heldTest("409 where it was not left open; 404 for an unknown process", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     errorOf(await processes.stdin(1, { content: "x" }), "conflict");
@@ -246,7 +246,7 @@ describe("standard input", () => {
     expect((await ended(running, spid))["stdout"]).toMatchObject({ content: `${hash.digest("hex")}  -\n` });
   });
 
-  heldTest("a process that does not read holds its writer back; when it ends, that is told", async () => {
+  heldTest("a process that does not read holds its writer back, which learns of its end", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const spid = await processes.run("sleep 100", { stdin_open: true });
@@ -263,26 +263,26 @@ describe("standard input", () => {
       before = pulled;
       await pause("for a reader that reads nothing more", 200);
     }
-    // In MiB: what the buffers of the client and of the connection hold.
+    // In MiB: the buffers of the client and of the connection.
     expect(pulled).toBeLessThan(150);
     running.instance.process(spid)?.signal(9);
     errorOf(await stream, "conflict");
   });
 
-  heldTest("a client that has nothing to write is told at once that the process has ended", async () => {
+  heldTest("a client that has nothing to write learns at once that the process has ended", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const spid = await processes.run("read line; echo $line", { stdin_open: true });
-    // Its second chunk never comes.
+    // Its second chunk never arrives.
     const body = new ReadableStream<Uint8Array>({ start: (to) => to.enqueue(Buffer.from("one\n")) });
     errorOf(await processes.stream(spid, body), "conflict");
     expect((await ended(running, spid))["stdout"]).toMatchObject({ content: "one\n" });
   });
 
-  heldTest("those who wait for their turn leave nothing, and are bounded", async () => {
+  heldTest("writers that wait for their turn are limited, and leave nothing behind", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
-    // It reads when it is told to.
+    // The process reads once this file exists.
     using go = { path: `/tmp/coppice-${running.id}`, [Symbol.dispose]: () => rmSync(go.path, { force: true }) };
     const command = `until [ -e ${go.path} ]; do sleep 0.05; done; cat > /dev/null; echo all`;
     const spid = await processes.run(command, { stdin_open: true });
@@ -310,7 +310,7 @@ describe("standard input", () => {
 });
 
 describe("DELETE /instances/{uuid}/processes/{spid}", () => {
-  heldTest("sends a signal to the process group, by name or number; KILL where none is given", async () => {
+  heldTest("sends a signal to the process group, by name or number; KILL by default", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     for (const [query, signal] of [
@@ -352,12 +352,12 @@ describe("PATCH /instances/{uuid}/processes/{spid}/pty", () => {
     errorOf(await processes.resize(1, { rows: 1, cols: 1 }), "conflict");
   });
 
-  heldTest("job control works at it", async () => {
+  heldTest("job control works in a terminal", async () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const spid = await processes.run("exec bash --norc -i", { pty: { rows: 24, cols: 80 }, stdin_open: true });
     const type = (content: string) => processes.stdin(spid, { content });
-    // It tells when it is in the foreground, and when it is there again.
+    // It reports when it is in the foreground, and when it is there again.
     const job = "bash -c 'trap \"echo again-\\$((2+2))\" CONT; echo ready-$((1+1)); while :; do sleep 0.05; done'";
     await type(`${job}\n`);
     await seen(processes, spid, "ready-2");
@@ -373,7 +373,7 @@ describe("PATCH /instances/{uuid}/processes/{spid}/pty", () => {
   });
 });
 
-heldTest("a thousand short processes leave nothing", async () => {
+heldTest("a thousand short processes leave nothing behind", async () => {
   await using running = await runningInstance(api, "sleep 100");
   const processes = client(running);
   for (let round = 0; round < 50; round++) {
@@ -387,7 +387,7 @@ heldTest("a thousand short processes leave nothing", async () => {
   expect((await processes.list("?offset=1000")).json).toHaveLength(1);
 });
 
-heldTest("somebody else's instance has no processes", async () => {
+heldTest("the processes of another account's instance are not found", async () => {
   await using running = await runningInstance(api, "sleep 100", { spec: { stdin: "open" } });
   const token = api.foreignToken;
   const { path } = running;

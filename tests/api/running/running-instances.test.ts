@@ -53,7 +53,7 @@ describe("PATCH /instances/{uuid}", () => {
   });
 });
 
-heldTest("input that a process does not read takes no room from other requests", async () => {
+heldTest("input that a process does not read uses no room of other requests", async () => {
   await using running = await runningInstance(api, "sleep 100", { spec: { stdin: "open" } });
   const leave = new AbortController();
   const path = `${api.url}${running.path}/processes/1/stdin`;
@@ -93,7 +93,7 @@ heldTest("the events of each process are found where they begin", async () => {
   }
 });
 
-heldTest("what a process was started with is not kept while it runs", async () => {
+heldTest("the request of a process is not held in memory while it runs", async () => {
   await using running = await runningInstance(api, "sleep 100");
   const count = 20;
   const before = heldBytes();
