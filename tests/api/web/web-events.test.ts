@@ -18,12 +18,12 @@ beforeAll(async () => {
 afterAll(() => api[Symbol.asyncDispose]());
 
 const EVENTS = "v1.events.coppice";
-/** Bytes that may be on their way to a page. */
+/** Largest number of bytes in flight to a page. */
 const WINDOW_BYTES = 262_144;
 const headers = () => ({ cookie: page.cookie, origin: api.url });
 
 describe("a stream of events", () => {
-  test("comes by a WebSocket as it comes by HTTP", async () => {
+  test("is the same by a WebSocket as by HTTP", async () => {
     using socket = await TestSocket.open(api, page.link("/v1/changes"), { headers: headers(), protocols: [EVENTS] });
     expect(socket.raw.protocol).toBe(EVENTS);
     await socket.until(() => socket.received.includes("event: resync"));
@@ -33,19 +33,19 @@ describe("a stream of events", () => {
     await socket.until(() => socket.received.includes("event: deleted"));
   });
 
-  heldTest("waits for the page to take it, and goes on where the page has come to", async () => {
+  heldTest("waits until the page has read it, and continues at the page's position", async () => {
     await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
     await using running = await runningInstance(api, "head -c 1000000 /dev/zero | tr '\\0' x; echo; cat", {
       spec: { stdin: "open" },
     });
     const path = page.link(`/v1/operations/${running.id}/events?follow=true`);
     using socket = await TestSocket.open(api, path, { headers: headers(), protocols: [EVENTS] });
-    let taken = 0;
+    let receivedLength = 0;
     for (let text = ""; (text.match(/x/g)?.length ?? 0) < 1_000_000; text = socket.received.toString()) {
-      await socket.until(() => socket.received.length > taken);
-      expect(socket.received.length).toBeLessThanOrEqual(taken + WINDOW_BYTES);
-      taken = socket.received.length;
-      socket.send(String(taken));
+      await socket.until(() => socket.received.length > receivedLength);
+      expect(socket.received.length).toBeLessThanOrEqual(receivedLength + WINDOW_BYTES);
+      receivedLength = socket.received.length;
+      socket.send(String(receivedLength));
     }
     const ids = [...socket.received.toString().matchAll(/^id: ?(\d+)$/gm)].map(([, id]) => Number(id));
     const seen = ids.at(-2) ?? 0;
@@ -54,7 +54,7 @@ describe("a stream of events", () => {
     expect(Number(/^id: ?(\d+)$/m.exec(later.received.toString())?.[1])).toBe(ids.at(-1) ?? 0);
   });
 
-  test("is refused as its request would be, and there is none of a route without events", async () => {
+  test("is refused as its request would be, and a route without events has none", async () => {
     const offering = { ...headers(), "sec-websocket-protocol": EVENTS };
     const unknown = "/v1/operations/0197a1d0-5a5e-7000-8000-3c6e0b8a9c15/events";
     expect(await refusedHandshake(api, page.link(unknown), null, offering)).toMatchObject({ status: 404 });

@@ -30,7 +30,7 @@ async function assetsOf(path = "/"): Promise<string[]> {
 }
 
 describe("the page", () => {
-  test("is the same document at the address of every view, for everybody", async () => {
+  test("is the same document at the address of every view, for every caller", async () => {
     const plain = (text: string) => text.replace(/nonce="[^"]+"/, "");
     const first = await get("/");
     for (const path of VIEWS) {
@@ -46,7 +46,7 @@ describe("the page", () => {
     }
   });
 
-  test("runs only what this service serves, and is framed by nobody", async () => {
+  test("runs only what this service serves, and cannot be framed", async () => {
     const { headers, text } = await get("/");
     const policy = Object.fromEntries(
       (headers.get("content-security-policy") ?? "").split("; ").map((part) => {
@@ -92,14 +92,14 @@ describe("the page", () => {
     for (const nonce of nonces) expect(Buffer.from(nonce ?? "", "base64").length).toBeGreaterThanOrEqual(16);
   });
 
-  test("is no part of the description of the API", async () => {
+  test("is not part of the description of the API", async () => {
     const { json } = await get("/openapi.json");
     expect(
       Object.keys(json.paths).filter((path) => path === "/" || /^\/(?:web|images|runs|appliance)\b/.test(path)),
     ).toEqual([]);
   });
 
-  heldTest("is not there when the operator wants none", async () => {
+  heldTest("is absent when the operator has disabled it", async () => {
     await using own = await Api.start({ web: null });
     for (const path of [...VIEWS, ...(await assetsOf()), "/web/session", "/web/api/v1/images"]) {
       for (const method of ["GET", "POST", "DELETE"]) {
@@ -111,7 +111,7 @@ describe("the page", () => {
 });
 
 describe("the files of the page", () => {
-  test("have names for good, and the best encoding that the browser takes", async () => {
+  test("have permanent names, and the best encoding that the browser accepts", async () => {
     const addresses = await assetsOf();
     expect(addresses.length).toBeGreaterThanOrEqual(2);
     for (const address of addresses) {

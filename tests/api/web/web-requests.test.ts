@@ -1,4 +1,4 @@
-/** Who may send requests to the API behind the cookie, and what becomes of the answers in a browser. */
+/** Which requests reach the API behind the cookie, and how browsers treat the answers. */
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, spyOn, test } from "bun:test";
 import { createHash } from "node:crypto";
@@ -48,13 +48,13 @@ describe("a page of another origin", () => {
     const answer = await send(`${api.url}/web/session`, "POST", { headers: form, body });
     errorOf(answer, "forbidden");
     expect(answer.headers.get("set-cookie")).toBeNull();
-    // A form of the own origin, were there one, is none either.
+    // A form of the own origin could not either.
     const own = { origin: api.url, "content-type": "application/x-www-form-urlencoded" };
     const sent = await send(`${api.url}/web/session`, "POST", { headers: own, body: `token=${api.token}` });
     errorOf(sent, "validation_error");
   });
 
-  test("cannot read: a browser tells where a request comes from, and what it is for", async () => {
+  test("cannot read: a browser reports the origin and the purpose of a request", async () => {
     const refused: Record<string, string>[] = [
       { "sec-fetch-site": "cross-site" },
       { "sec-fetch-site": "same-site" },
@@ -78,7 +78,7 @@ describe("a page of another origin", () => {
     );
   });
 
-  test("gets no permission by asking for it first", async () => {
+  test("gets no permission by a preflight request", async () => {
     for (const path of ["/", "/web/session", "/web/api/v1/images"]) {
       const asked = { origin: "https://evil.example", "access-control-request-method": "POST" };
       const { headers } = await send(`${api.url}${path}`, "OPTIONS", { headers: asked });
@@ -86,7 +86,7 @@ describe("a page of another origin", () => {
     }
   });
 
-  test("cannot make this service its own by a name that leads here", async () => {
+  test("cannot become this service's own by a name that resolves to this host", async () => {
     const rebound = { host: "evil.example:8642", origin: "http://evil.example:8642" };
     const answer = await signIn(api.url, api.token, { headers: rebound });
     expect(errorOf(answer, "forbidden").message).toContain("set public_url");
@@ -142,7 +142,7 @@ describe("a link", () => {
       await other.send("PUT", other.link(path));
     }
     const key = `~${other.csrf}`;
-    // What is left of a link that somebody has shortened, or passed through a program that spells it in another way.
+    // Remains of links that were shortened, or passed through a program that spells them in another way.
     for (const path of [key, `${key}?x`, `${key}/`, `%7E${key.slice(1)}/v1/images`, `/${key}/v1/images`]) {
       await other.send("GET", `/web/api/${path}`);
     }
@@ -182,7 +182,7 @@ test("no spelling of a path leads past the cookie, or beyond the specified API",
   for (const path of refused) {
     expect(await rawAnswer(api.url, "GET", path, proof)).toMatchObject({ path, status: 404 });
   }
-  // Whatever the path becomes, the credential is asked for that which is served.
+  // However the path is spelled, the credential of the resolved path is required.
   for (const path of ["/web/api/../../v1/images", "/images/../v1/images", "/web/assets/..%2f../v1/images"]) {
     expect((await rawAnswer(api.url, "GET", path, proof)).status).toBeOneOf([401, 404]);
   }
@@ -192,7 +192,7 @@ test("no spelling of a path leads past the cookie, or beyond the specified API",
 });
 
 describe("an answer", () => {
-  test("is no document, no script and no picture of this origin, whatever a guest's file is called", async () => {
+  test("is not a document, a script or a picture of this origin, whatever a guest's file is called", async () => {
     const html = "<script>fetch('/web/session')</script>";
     const names = ["a.html", "a.svg", "a.js", "a.mjs", "a.css", "a.xml", "a.pdf", "a.png", "a.wasm", "a.txt", "a"];
     const image = await api.addImage([names.map((path) => ({ path, type: "f" as const, content: html }))]);
@@ -235,8 +235,8 @@ describe("an answer", () => {
         controller.close();
       },
     });
-    const made = await page.send("POST", "/web/api/v1/files", { body: pieces });
-    expect(made.json.sha256).toBe(createHash("sha256").update(bytes).digest("hex"));
+    const uploaded = await page.send("POST", "/web/api/v1/files", { body: pieces });
+    expect(uploaded.json.sha256).toBe(createHash("sha256").update(bytes).digest("hex"));
     const image = await api.addImage([[{ path: "f", type: "f", content: "0123456789" }]]);
     const path = `/web/api/v1/inspect/${image}/download?path=/f`;
     const head = await page.send("HEAD", path);

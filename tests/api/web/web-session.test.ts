@@ -35,7 +35,7 @@ const rowsOf = (token: string) =>
     .from(webSessions)
     .where(eq(webSessions.tokenId, tokenIdOf(token)))
     .all();
-/** Lets a session look as if it was used so long ago. */
+/** Makes a session look as if it was last used this long ago. */
 const age = (page: Page, ms: number) =>
   api.parts.db.orm
     .update(webSessions)
@@ -44,7 +44,7 @@ const age = (page: Page, ms: number) =>
     .run();
 
 describe("signing in", () => {
-  test("tells who it is, and sets a cookie that only this host gets and no script reads", async () => {
+  test("returns the account, and sets a cookie that only this host gets and no script reads", async () => {
     const token = await api.issue("alice", ["images:read", "files:read"]);
     const answer = await signIn(api.url, ` ${token}\n`);
     expect(answer.status).toBe(201);
@@ -63,7 +63,7 @@ describe("signing in", () => {
     expect((await page.send("GET", "/web/session")).json).toEqual(answer.json);
   });
 
-  test("refuses what is no valid token, in one way, and sets no cookie", async () => {
+  test("refuses every invalid token in the same way, and sets no cookie", async () => {
     await using own = await Api.start();
     const revoked = await own.issue("alice", ["*"]);
     revokeToken(own.parts.db, tokenIdOf(revoked), Date.now());
@@ -79,7 +79,7 @@ describe("signing in", () => {
     errorOf(await signIn(own.url, "", long), "payload_too_large");
   });
 
-  test("is refused after ten failures in a minute, whatever the token; what went well does not count", async () => {
+  test("is refused after ten failures in a minute, whatever the token; successes do not count", async () => {
     await using own = await Api.start();
     for (let n = 0; n < 12; n++) expect((await signIn(own.url, own.token)).status).toBe(201);
     const answers = await Promise.all(Array.from({ length: 12 }, () => signIn(own.url, "wrong")));
@@ -89,7 +89,7 @@ describe("signing in", () => {
     expect(Number(late.headers.get("retry-after"))).toBeWithin(1, 61);
   });
 
-  heldTest("behind a reverse proxy on this host, it counts by the address that the proxy tells", async () => {
+  heldTest("behind a reverse proxy on this host, it counts by the address that the proxy reports", async () => {
     await using own = await Api.start({ publicUrl: "https://coppice.example" });
     const from = (address: string, token: string) => {
       const headers = { origin: "https://coppice.example", "x-forwarded-for": `10.9.9.9, ${address}` };
@@ -106,13 +106,13 @@ describe("signing in", () => {
     expect(again.status).toBe(201);
     expect(cookieOf(again)).not.toBe(first.cookie);
     errorOf(await first.send("GET", "/web/session"), "unauthorized");
-    // A secret that somebody else has chosen begins nothing.
+    // A secret that another party has chosen starts no session.
     const chosen = `${nameOf(first)}=${"A".repeat(43)}`;
     const fixed = await signIn(api.url, api.token, { headers: { cookie: chosen } });
     expect(cookieOf(fixed)).not.toBe(chosen);
   });
 
-  test("ends no session of which only the cookie is known, which browsers send to every port of the host", async () => {
+  test("does not end a session for its cookie alone, which browsers send to every port of the host", async () => {
     const page = await Page.signIn(api);
     for (const key of [{}, { "x-csrf-token": "" }, { "x-csrf-token": "A".repeat(43) }]) {
       const foreign = await signIn(api.url, api.foreignToken, { headers: { cookie: page.cookie, ...key } });
@@ -132,7 +132,7 @@ describe("signing in", () => {
     expect(nameOf(there)).not.toBe(nameOf(here));
   });
 
-  test("what is stored proves nothing: neither the secret nor the key of the page", async () => {
+  test("the stored data proves nothing: neither the secret nor the key of the page", async () => {
     const page = await Page.signIn(api);
     const row = rowOf(page);
     const stored = JSON.stringify(row);
@@ -206,7 +206,7 @@ describe("a session", () => {
     expect(rowOf(page)?.lastUsedAt).toBeLessThanOrEqual(Date.now());
   });
 
-  heldTest("goes on when its use cannot be written, and says so in the log once", async () => {
+  heldTest("continues when its use cannot be written, and logs that once", async () => {
     const warn = mock();
     await using own = await Api.start({ log: { ...silentLog, warn } as unknown as Log });
     const { db } = own.parts;
@@ -237,7 +237,7 @@ describe("a session", () => {
     expect((await first.send("GET", "/web/session")).status).toBe(200);
   });
 
-  test("that has ended is swept away", async () => {
+  test("that has ended is removed", async () => {
     await using own = await Api.start();
     const token = await own.issue("alice", ["*"]);
     for (const one of [token, own.token, own.token, own.foreignToken]) await Page.signIn(own, one);
@@ -282,11 +282,11 @@ describe("a session", () => {
 describe("the API behind the cookie", () => {
   test("has the scopes of the token, and shows the objects of its account", async () => {
     const page = await Page.signIn(api, await api.issue("bob", ["files:write", "files:read"]));
-    const made = await page.send("POST", "/web/api/v1/files", { body: "of bob" });
-    expect(made.status).toBe(201);
+    const uploaded = await page.send("POST", "/web/api/v1/files", { body: "of bob" });
+    expect(uploaded.status).toBe(201);
     const refused = errorOf(await page.send("GET", "/web/api/v1/images"), "forbidden");
     expect(refused.details).toEqual({ scope: "images:read" });
-    const path = `/v1/files?uuid=${made.json.uuid}`;
+    const path = `/v1/files?uuid=${uploaded.json.uuid}`;
     expect((await page.send("HEAD", `/web/api${path}`)).status).toBe(200);
     const other = await Page.signIn(api);
     expect((await other.send("HEAD", `/web/api${path}`)).status).toBe(404);
@@ -315,7 +315,7 @@ describe("the API behind the cookie", () => {
         errorOf(await send(`${api.url}${path}`, "GET", { headers }), "unauthorized");
       }
     }
-    // The page of another session cannot use a cookie that lies beside it, and the own one is found among others.
+    // A cookie of another session does not fit this page, whose own cookie is found among others.
     const tossed = `${other.cookie}; ${nameOf(page)}=x; ${cookie}; ${nameOf(page)}=${"A".repeat(43)}`;
     const all = Array.from({ length: 8 }, () => `${nameOf(page)}=x`).join("; ");
     for (const [headers, status] of [
