@@ -72,6 +72,6 @@ programTest("readiness lists every check", async () => {
 
 programTest("the page about operation lists every metric, and no other", async () => {
   const { types } = await scrape();
-  const shown = sectionOf("docs/operations.md", "Monitoring").match(/`(?:coppice|process)_[a-z_]+`/g) ?? [];
-  expect(shown.map((name) => name.replaceAll("`", "")).sort()).toEqual([...types.keys()].sort());
+  const listed = sectionOf("docs/operations.md", "Monitoring").match(/`(?:coppice|process)_[a-z_]+`/g) ?? [];
+  expect(listed.map((name) => name.replaceAll("`", "")).sort()).toEqual([...types.keys()].sort());
 });

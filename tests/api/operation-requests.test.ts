@@ -17,7 +17,7 @@ const spawn = async (fields: object): Promise<string> =>
 const asked = (id: string) => api.call("GET", `/v1/operations/${id}/request`);
 const listed = async (query: string) => (await api.call("GET", `/v1/operations?${query}`)).json;
 
-heldTest("what an instance was asked to do can be asked for again, without secrets", async () => {
+heldTest("the request of an instance can be read and sent again, without secrets", async () => {
   const fields = {
     ...{ command: "cat $1", args: ["/in"], shell: true, cwd: "/work", uid: 7, gid: 8, hostname: "box", timeout: 60 },
     ...{ stdin_open: true, pty: { rows: 24, cols: 80 }, disposable: true, truncate_output_at: 5 },
@@ -36,7 +36,7 @@ heldTest("what an instance was asked to do can be asked for again, without secre
   expect(api.operations.instances.at(-1)).toEqual({ ...first, env: {}, stdin: null } as never);
 });
 
-heldTest("the tag for the image of a run is part of the request, and stays in it", async () => {
+heldTest("the tag for the image of a run is part of the request, and is sent again with it", async () => {
   const again = (await asked(await spawn({ tag: "after" }))).json;
   expect(again.tag).toBe("after");
   await spawn(again);
@@ -44,13 +44,13 @@ heldTest("the tag for the image of a run is part of the request, and stays in it
   expect((await asked(await spawn({}))).json).not.toHaveProperty("tag");
 });
 
-heldTest("a recorded run is asked for again as a recorded one", async () => {
+heldTest("the request of a recorded run is that of a recorded run", async () => {
   const { network, ...fields } = (await asked(await spawn({ network: { record: true } }))).json;
   expect(network).toEqual({ tls: "sni", record: true });
   expect(await spawn({ ...fields, network })).toMatch(/^[0-9a-f-]{36}$/);
 });
 
-heldTest("imports and checkpoints tell what they were asked, and no password", async () => {
+heldTest("imports and checkpoints return their requests, without passwords", async () => {
   const credentials = { username: "u", password: "the secret" };
   const registry = "registry.example.net/library/busybox:1.36";
   const { json } = await api.call("POST", "/v1/images/import", { json: { registry, tag: "t", credentials } });
@@ -61,7 +61,7 @@ heldTest("imports and checkpoints tell what they were asked, and no password", a
   expect((await asked(load.json.uuid)).json).toEqual({ kind: "image_import", file, timeout: expect.any(Number) });
 });
 
-heldTest("a listing tells in a line what was asked, when it is asked for that", async () => {
+heldTest("a listing has a line about each request, on demand", async () => {
   const plain = await spawn({ command: "echo", args: ["a b", "c"] });
   const shell = await spawn({ command: `echo ${"x".repeat(100)}`, shell: true });
   const long = await spawn({ command: "echo", args: ["y".repeat(9000)] });
@@ -76,7 +76,7 @@ heldTest("a listing tells in a line what was asked, when it is asked for that", 
   expect((await listed("about=true&limit=1"))[0]).toMatchObject({ id: json.uuid, about: "r.example.net/a:1" });
 });
 
-test("requests of others, and what was not kept, do not exist", async () => {
+test("requests of other accounts, and those that were not stored, are not found", async () => {
   const id = await spawn({});
   const foreign = await api.call("GET", `/v1/operations/${id}/request`, { token: api.foreignToken });
   errorOf(foreign, "not_found");

@@ -105,7 +105,7 @@ describe('"GET /operations/{operationId} returns one Operation"', () => {
     expect(stdout.content === ascii.toString("latin1")).toBe(true);
     expect(Buffer.from(stderr.content, "base64").equals(random)).toBe(true);
     expect((await api.call("HEAD", `/v1/operations/${id}`)).status).toBe(200);
-    // The answer can be here before the program has closed what it did not send.
+    // The answer can arrive before the program has closed outputs that it did not send.
     await until("no output is open", () => openOutputs().length === 0);
   });
 

@@ -29,16 +29,16 @@ const send = (method: string, path: string, body?: unknown, options: CallOptions
   });
 const idOf = (text: string) => JSON.parse(Buffer.from(text.split(".")[1] ?? "", "base64url").toString()).jti as string;
 
-describe("nobody without the scope", () => {
-  test("reads or changes anything, not even with `*`, and the answers tell nothing", async () => {
+describe("the scope", () => {
+  test("is needed to read or change anything, `*` does not include it, and refusals reveal nothing", async () => {
     for (const grants of [["*"], ["operations:read", "images:read"]]) {
       const others = await api.issue("mallory", grants);
       for (const path of PATHS) {
         const { details } = errorOf(await api.call("GET", path, { token: others }), "forbidden");
         expect(details).toEqual({ scope: "operator" });
       }
-      const wanted = { account: "mallory", scopes: ["operator"] };
-      errorOf(await send("POST", "tokens", wanted, { token: others }), "forbidden");
+      const request = { account: "mallory", scopes: ["operator"] };
+      errorOf(await send("POST", "tokens", request, { token: others }), "forbidden");
       // Refused before the body is read.
       errorOf(await send("POST", "tokens", { account: 1 }, { token: others }), "forbidden");
       errorOf(await send("POST", "collection", undefined, { token: others }), "forbidden");
@@ -51,7 +51,7 @@ describe("nobody without the scope", () => {
     ).toBe(true);
   });
 
-  test("and the scope opens nothing of other accounts beyond it", async () => {
+  test("gives no other access to other accounts", async () => {
     const image = await api.addImage([[{ path: "f", type: "f", content: "x" }]], { account: "alice", tag: "mine" });
     for (const path of ["/v1/images", `/v1/images/${image}`, "/v1/operations"]) {
       errorOf(await api.call("GET", path, { token }), "forbidden");
@@ -63,28 +63,28 @@ describe("nobody without the scope", () => {
 });
 
 describe("tokens", () => {
-  test("are made, work at once, are listed without their secret, and end when they are revoked", async () => {
+  test("are created, work at once, are listed without their secret, and end when they are revoked", async () => {
     const answer = await send("POST", "tokens", { account: "carol", scopes: ["images:read", "*", "*"], ttl: 3600 });
-    const { token: secret, ...made } = answer.json;
+    const { token: secret, ...row } = answer.json;
     expect([answer.status, answer.headers.get("cache-control")]).toEqual([201, "no-store"]);
-    expect(made).toMatchObject({ account: "carol", scopes: ["images:read", "*"], state: "valid", current: false });
-    expect(Date.parse(made.expires_at) - Date.parse(made.issued_at)).toBe(HOUR_MS);
-    expect(idOf(secret)).toBe(made.uuid);
+    expect(row).toMatchObject({ account: "carol", scopes: ["images:read", "*"], state: "valid", current: false });
+    expect(Date.parse(row.expires_at) - Date.parse(row.issued_at)).toBe(HOUR_MS);
+    expect(idOf(secret)).toBe(row.uuid);
     expect((await api.call("GET", "/v1/images", { token: secret })).json).toEqual([]);
 
     const listed = await api.call("GET", "/v1/operator/tokens?account=carol", { token });
-    expect(listed.json).toEqual([made]);
+    expect(listed.json).toEqual([row]);
     expect(listed.text).not.toContain("eyJ");
 
-    const path = `tokens/${made.uuid.toUpperCase()}`;
+    const path = `tokens/${row.uuid.toUpperCase()}`;
     expect((await send("DELETE", path)).status).toBe(204);
     errorOf(await api.call("GET", "/v1/images", { token: secret }), "unauthorized");
     expect((await send("DELETE", path)).status).toBe(204);
-    expect(await get("tokens?account=carol&state=revoked")).toEqual([{ ...made, state: "revoked" }]);
+    expect(await get("tokens?account=carol&state=revoked")).toEqual([{ ...row, state: "revoked" }]);
     expect(await get("tokens?account=carol&state=valid")).toEqual([]);
   });
 
-  test("the one of the request is marked, and may end itself", async () => {
+  test("the one of the request is marked, and may revoke itself", async () => {
     const own = await api.issue("ann", ["operator"]);
     const marked = (await api.call("GET", "/v1/operator/tokens", { token: own })).json;
     expect(marked.filter(({ current }: { current: boolean }) => current)).toMatchObject([{ uuid: idOf(own) }]);
@@ -98,7 +98,7 @@ describe("tokens", () => {
     expect(all).toHaveLength(3);
     expect(await get("tokens?account=dave&limit=1&offset=1")).toEqual([all[1]]);
     expect(await get("tokens?account=dave&offset=3")).toEqual([]);
-    expect(await get("tokens?account=nobody")).toEqual([]);
+    expect(await get("tokens?account=unknown")).toEqual([]);
     const past = Date.now() - HOUR_MS;
     const row = { jti: Bun.randomUUIDv7(), accountId: "eve" as AccountId, scopes: ["*"], keyId: "gone" };
     insertToken(api.parts.db, { ...row, issuedAt: past, expiresAt: past + 1000 });
@@ -106,7 +106,7 @@ describe("tokens", () => {
     expect(await get("tokens?account=eve&state=valid")).toEqual([]);
   });
 
-  test("a validity of 30 days unless the request says", async () => {
+  test("are valid for 30 days unless the request says otherwise", async () => {
     const { issued_at, expires_at } = (await send("POST", "tokens", { account: "frank", scopes: ["files:read"] })).json;
     expect(Date.parse(expires_at) - Date.parse(issued_at)).toBe(30 * 24 * HOUR_MS);
   });
@@ -136,7 +136,7 @@ describe("tokens", () => {
     errorOf(await api.call("GET", `/v1/operator/tokens?${query}`, { token }), "validation_error");
   });
 
-  test("an unknown one cannot be revoked, and an id must be one", async () => {
+  test("an unknown one is not found, and a malformed id is refused", async () => {
     errorOf(await send("DELETE", `tokens/${UNKNOWN_UUID}`), "not_found");
     errorOf(await send("DELETE", "tokens/x"), "validation_error");
   });
@@ -152,10 +152,10 @@ describe("tokens", () => {
     // One write to the disk for all others.
     const others = Array.from({ length: ACCOUNT_LIMITS.tokens.max - 1 }, (_, index) => full(index + 1));
     db.transaction((tx) => void tx.insert(tokens).values(others).run());
-    const wanted = { account: "full", scopes: ["files:read"] };
-    expect(errorOf(await send("POST", "tokens", wanted), "conflict").details).toEqual({ account: "full" });
+    const request = { account: "full", scopes: ["files:read"] };
+    expect(errorOf(await send("POST", "tokens", request), "conflict").details).toEqual({ account: "full" });
     revokeToken(db, "full-0", now);
-    expect((await send("POST", "tokens", wanted)).status).toBe(201);
+    expect((await send("POST", "tokens", request)).status).toBe(201);
   });
 });
 
@@ -215,7 +215,7 @@ describe("the appliance", () => {
     errorOf(await own.call("GET", "/v1/operator/space?limit=0", { token: operator }), "validation_error");
   });
 
-  heldTest("collection: what it would give back, and then does", async () => {
+  heldTest("collection: what it would free, and then frees", async () => {
     const clock = Date.now;
     const appliance = {
       ...emptyApplianceParts("/nonexistent", clock),
@@ -239,7 +239,7 @@ describe("the appliance", () => {
     expect(await call("GET")).toMatchObject({ images: 0, layers: 0, bytes: 0 });
   });
 
-  test("health: the findings of doctor, shared by all who ask", async () => {
+  test("health: the findings of doctor, shared by all callers", async () => {
     const [one, other] = await Promise.all([get("health"), get("health")]);
     expect(one).toEqual(other);
     const names = one.findings.map(({ name }: { name: string }) => name);
@@ -262,26 +262,26 @@ describe("the appliance", () => {
   });
 });
 
-heldTest("what an operator changes is in the log, with who did it, and without the secret", async () => {
+heldTest("the changes of an operator are in the log, with the operator and without the secret", async () => {
   const lines: string[] = [];
   const log = createLog({ level: "info", format: "json", write: (line) => void lines.push(line) });
   await using own = await Api.start({ log });
   const operator = await own.issue("root", ["operator"]);
   const headers = { "content-type": "application/json" };
   const body = JSON.stringify({ account: "carol", scopes: ["operator"], ttl: 60 });
-  const made = (await own.call("POST", "/v1/operator/tokens", { token: operator, body, headers })).json;
-  await own.call("DELETE", `/v1/operator/tokens/${made.uuid}`, { token: operator });
-  await own.call("DELETE", `/v1/operator/tokens/${made.uuid}`, { token: operator });
+  const created = (await own.call("POST", "/v1/operator/tokens", { token: operator, body, headers })).json;
+  await own.call("DELETE", `/v1/operator/tokens/${created.uuid}`, { token: operator });
+  await own.call("DELETE", `/v1/operator/tokens/${created.uuid}`, { token: operator });
   await own.call("POST", "/v1/operator/collection", { token: operator });
   const by = { account: "root", token_id: idOf(operator) };
   expect(lines.map((line) => JSON.parse(line))).toMatchObject([
-    { message: "an operator made a token", ...by, made_id: made.uuid, made_for: "carol", scopes: ["operator"] },
-    { message: "an operator revoked a token", ...by, revoked_id: made.uuid, revoked_for: "carol" },
+    { message: "an operator made a token", ...by, made_id: created.uuid, made_for: "carol", scopes: ["operator"] },
+    { message: "an operator revoked a token", ...by, revoked_id: created.uuid, revoked_for: "carol" },
     { message: "an operator collects space", ...by },
     { message: "space was collected for an operator", ...by, images: 0 },
   ]);
   expect(lines.join("")).not.toContain("eyJ");
-  // A refused one changes nothing, so it is no line of these.
+  // A refused request changes nothing, so it has no line.
   await own.call("POST", "/v1/operator/collection");
   expect(lines).toHaveLength(4);
 });

@@ -124,7 +124,7 @@ describe("401", () => {
   test.each([
     ["another issuer", { iss: "other" }],
     ["another account than the token was made for", { sub: "bob" }],
-    ["a subject that is no account", { sub: "a b" }],
+    ["a subject that is not an account", { sub: "a b" }],
     ["a token id that is not recorded", { jti: Bun.randomUUIDv7() }],
     ["a token id of another type", { jti: 1 }],
     ["an end in the past", { exp: Math.floor(Date.now() / 1000) - 60 }],
