@@ -1,25 +1,12 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { ARGUMENTS_BYTES_MAX } from "../../../src/domain/instance.ts";
-import type { Appliance } from "../../support/appliance/appliance.ts";
-import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
-import { type Body, execute, list, resultOf, upload, uploadProgram } from "../../support/runs.ts";
+import { BusyboxCommands } from "../../support/appliance/busybox-commands.ts";
+import { type Body, list, resultOf, upload, uploadProgram } from "../../support/runs.ts";
 
 setDefaultTimeout(120_000);
 
-const owned = new AsyncDisposableStack();
-let appliance: Appliance;
-let image: string;
-
-beforeAll(async () => {
-  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 2, tag: "busybox" })));
-});
-
-afterAll(async () => {
-  await owned.disposeAsync();
-});
-
-const exec = (request: Body) => execute(appliance, { image, ...request });
-const shell = (command: string, more: Body = {}) => exec({ command, shell: true, ...more });
+const box = new BusyboxCommands();
+const { exec, shell } = box;
 /** Processor time that `times` of a shell prints, in `milliseconds`: the shell's, and that of its ended children. */
 const timesOf = (out: string): { readonly all: number; readonly children: number } => {
   const seconds = [...out.matchAll(/(\d+)m([\d.]+)s/g)].map(
@@ -30,7 +17,7 @@ const timesOf = (out: string): { readonly all: number; readonly children: number
   return { all: ownUser + ownSystem + user + system, children: user + system };
 };
 const refusal = async (request: Body) => {
-  const response = await appliance.post("/instances", { image, command: "true", ...request });
+  const response = await box.appliance.post("/instances", { image: box.image, command: "true", ...request });
   return { status: response.status, body: (await response.json()) as Body };
 };
 
@@ -54,7 +41,7 @@ describe("POST /instances command, shell, args", () => {
   });
 
   test.concurrent("the request's PATH decides where a command is found; a path with a slash needs none", async () => {
-    const tool = await upload(appliance, "#!/bin/sh\necho tool $0\n");
+    const tool = await upload(box.appliance, "#!/bin/sh\necho tool $0\n");
     const files = { "/opt/bin/tool": { uuid: tool, mode: "0755" } };
     expect((await exec({ command: "tool", files, env: { PATH: "/opt/bin:/bin" } })).out).toBe("tool /opt/bin/tool\n");
     expect((await exec({ command: "tool", files })).exit_code).toBe(127);
@@ -63,8 +50,8 @@ describe("POST /instances command, shell, args", () => {
   });
 
   test.concurrent("not found is 127, not executable is 126, each with a message on stderr", async () => {
-    const plain = await upload(appliance, "echo a script without an interpreter line\n");
-    const lost = await upload(appliance, "#!/no/such/interpreter\n");
+    const plain = await upload(box.appliance, "echo a script without an interpreter line\n");
+    const lost = await upload(box.appliance, "#!/no/such/interpreter\n");
     const cases: [Body, number, RegExp][] = [
       [{ command: "no-such-command" }, 127, /^no-such-command: command not found\n$/],
       [{ command: "/no/such/file" }, 127, /^\/no\/such\/file: No such file or directory\n$/],
@@ -86,8 +73,8 @@ describe("POST /instances command, shell, args", () => {
 
   // spec: result.exit_code
   test.concurrent("exit codes and signals: n is n, killed by signal n is 128+n, abort is 134", async () => {
-    const abort = await uploadProgram(appliance, "abort", "#include <stdlib.h>\nint main(void) { abort(); }\n");
-    const fault = await uploadProgram(appliance, "fault", "int main(void) { *(volatile int *)0 = 1; return 0; }\n");
+    const abort = await uploadProgram(box.appliance, "abort", "#include <stdlib.h>\nint main(void) { abort(); }\n");
+    const fault = await uploadProgram(box.appliance, "fault", "int main(void) { *(volatile int *)0 = 1; return 0; }\n");
     const program = (uuid: string) => ({ command: "/p", files: { "/p": { uuid, mode: "0755" } } });
     const cases: [Body, number][] = [
       [{ command: "exit 0", shell: true }, 0],
@@ -176,9 +163,11 @@ describe("POST /instances env, cwd, hostname", () => {
   test.concurrent("cwd: default /root; a missing one is created with mode 0755 and owner root; a relative one is 422", async () => {
     expect((await exec({ command: "pwd" })).out).toBe("/root\n");
     expect((await exec({ command: "pwd", cwd: "/tmp//./" })).out).toBe("/tmp\n");
-    const changed = resultOf(await appliance.run(image, "pwd; ls -ldn . ..", { cwd: "/srv/a/b c" }));
+    const changed = resultOf(await box.appliance.run(box.image, "pwd; ls -ldn . ..", { cwd: "/srv/a/b c" }));
     expect(changed.out).toMatch(/^\/srv\/a\/b c\ndrwxr-xr-x +2 0 +0 .*\ndrwxr-xr-x +3 0 +0 /);
-    expect(await list(appliance, changed.image ?? "", "/srv/a")).toMatchObject([{ name: "b c", mode: "0755", uid: 0 }]);
+    expect(await list(box.appliance, changed.image ?? "", "/srv/a")).toMatchObject([
+      { name: "b c", mode: "0755", uid: 0 },
+    ]);
     for (const cwd of ["root", "", "../x", "/a/../b", "/a\0b", `/${"d/".repeat(2048)}x`, `/${"n".repeat(256)}`]) {
       expect(await refusal({ cwd })).toMatchObject({ status: 422, body: { error: "invalid_path" } });
     }
@@ -186,13 +175,17 @@ describe("POST /instances env, cwd, hostname", () => {
 
   test.concurrent("cwd that is a file or a dangling link ends FAILED invalid_path, without an exit code", async () => {
     for (const cwd of ["/etc/passwd", "/etc/passwd/x", "/proc/none/x", "/sys/none", "/dev/null"]) {
-      const operation = await appliance.finished(await appliance.spawn({ image, command: "true", cwd }));
+      const operation = await box.appliance.finished(
+        await box.appliance.spawn({ image: box.image, command: "true", cwd }),
+      );
       expect(operation).toMatchObject({ status: "FAILED", error: { error: "invalid_path" } });
     }
   });
 
   test.concurrent("cwd through a symlink of the image stays inside the image", async () => {
-    const parent = resultOf(await appliance.run(image, "ln -s /srv/real /way; mkdir -p /srv/real; ln -s ../../.. /up"));
+    const parent = resultOf(
+      await box.appliance.run(box.image, "ln -s /srv/real /way; mkdir -p /srv/real; ln -s ../../.. /up"),
+    );
     const through = await exec({ image: parent.image, command: "pwd", shell: true, cwd: "/way/new" });
     expect(through.out).toBe("/srv/real/new\n");
     const up = await exec({ image: parent.image, command: "pwd", shell: true, cwd: "/up/etc" });
@@ -202,10 +195,10 @@ describe("POST /instances env, cwd, hostname", () => {
   // spec: instances.hostname
   test.concurrent("hostname: set by sethostname and HOSTNAME without writing a file; by default unique to the run", async () => {
     const named = resultOf(
-      await appliance.run(image, 'hostname; uname -n; echo "$HOSTNAME"', { hostname: "box-1.example" }),
+      await box.appliance.run(box.image, 'hostname; uname -n; echo "$HOSTNAME"', { hostname: "box-1.example" }),
     );
     expect(named.out).toBe("box-1.example\nbox-1.example\nbox-1.example\n");
-    expect(named.image).toBe(image);
+    expect(named.image).toBe(box.image);
     const [a, b] = await Promise.all([shell('hostname; echo "$HOSTNAME"'), shell("hostname")]);
     const [own, variable] = a.out.trim().split("\n");
     expect(own).toBe(variable ?? "");
@@ -240,8 +233,8 @@ describe("POST /instances resources, as the sandbox sees them", () => {
   test.concurrent("cpu_time_ms and memory_bytes are those of the command and its children", async () => {
     const busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
     const children = Array.from({ length: 6 }, () => `(${busy}) &`).join(" ");
-    const spawned = await appliance.spawn({ image, command: "sleep 1", shell: true, disposable: true });
-    const operation = await appliance.finished(spawned);
+    const spawned = await box.appliance.spawn({ image: box.image, command: "sleep 1", shell: true, disposable: true });
+    const operation = await box.appliance.finished(spawned);
     const idle = resultOf(operation);
     const [one, six] = await Promise.all([
       shell(`${busy}; times`),

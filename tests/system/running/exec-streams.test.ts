@@ -1,26 +1,14 @@
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { createHash } from "node:crypto";
-import type { Appliance } from "../../support/appliance/appliance.ts";
-import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
-import { type Body, bytesOf, execute, upload } from "../../support/runs.ts";
+import { BusyboxCommands } from "../../support/appliance/busybox-commands.ts";
+import { type Body, bytesOf, upload } from "../../support/runs.ts";
 
 setDefaultTimeout(120_000);
 
 const MIB = 1_048_576;
 
-const owned = new AsyncDisposableStack();
-let appliance: Appliance;
-let image: string;
-
-beforeAll(async () => {
-  ({ appliance, image } = owned.use(await BusyboxAppliance.start({ poolSize: 2, tag: "busybox" })));
-});
-
-afterAll(async () => {
-  await owned.disposeAsync();
-});
-
-const shell = (command: string, more: Body = {}) => execute(appliance, { image, command, shell: true, ...more });
+const box = new BusyboxCommands();
+const { shell } = box;
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex");
 /** Random bytes, in which a lost or repeated piece shows. */
 function noise(sizeBytes: number): Buffer {
@@ -82,7 +70,7 @@ describe("POST /instances stdin", () => {
       "base64:ab-_",
     ];
     for (const stdin of refused) {
-      const response = await appliance.post("/instances", { image, command: "cat", stdin });
+      const response = await box.appliance.post("/instances", { image: box.image, command: "cat", stdin });
       expect([response.status, ((await response.json()) as Body)["error"]]).toEqual([400, "validation_error"]);
     }
   });
@@ -108,7 +96,7 @@ describe("the output object", () => {
   });
 
   test.concurrent("10 MiB of binary output in each stream at the same time are kept to the byte", async () => {
-    const file = await upload(appliance, noise(10 * MIB) as Uint8Array<ArrayBuffer>);
+    const file = await upload(box.appliance, noise(10 * MIB) as Uint8Array<ArrayBuffer>);
     const result = await shell("cat /data & cat /data >&2; wait", {
       files: { "/data": { uuid: file } },
       truncate_output_at: 10 * MIB,
@@ -188,8 +176,8 @@ describe("processes that a command leaves behind", () => {
   });
 
   test.concurrent("have ended before the files are captured: the image has no partial write of them", async () => {
-    const operation = await appliance.run(
-      image,
+    const operation = await box.appliance.run(
+      box.image,
       "(while :; do date >> /root/log; done) & sleep 0.2; echo ok > /root/ok",
     );
     expect(operation.status).toBe("SUCCESS");
