@@ -126,11 +126,8 @@ describe("a machine", () => {
 });
 
 describe("an import", () => {
-  const failed = async (registryReference: string, more: Body = {}) => {
-    const response = await appliance.post("/images/import", { registry: registryReference, ...more });
-    expect(response.status).toBe(202);
-    return await appliance.finished(((await response.json()) as { uuid: string }).uuid);
-  };
+  const failed = async (registryReference: string, more: Body = {}) =>
+    await appliance.finished(await appliance.submitImport(registryReference, more));
 
   test("of a missing image fails with that reason", async () => {
     const operation = await failed(`${registry.host}/missing/nothing:1`);

@@ -3,7 +3,7 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { type Appliance, processesWith, text } from "../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
-import { running } from "../support/runs.ts";
+import { type Body, operationOf, running } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
 const owned = new AsyncDisposableStack();
@@ -20,9 +20,6 @@ beforeAll(async () => {
 afterAll(async () => {
   await owned.disposeAsync();
 }, 60_000);
-
-type Body = Record<string, unknown>;
-const operation = async (id: string) => (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
 
 /** Remains of the previous process on the host, by the data directory in the arguments of its machines. */
 async function remains(): Promise<string[]> {
@@ -43,20 +40,20 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
       ...{ image: keptImage, command: "cat /root/kept", shell: true },
       resources: { vcpus: 2 },
     });
-    expect((await operation(waiting))["status"]).toBe("PENDING");
+    expect((await operationOf(appliance, waiting))["status"]).toBe("PENDING");
     // The cancel is accepted, and the service ends before the work can react: SIGKILL follows at once.
     expect((await appliance.fetch(`/operations/${cancelled}`, { method: "DELETE" })).status).toBe(202);
     await appliance.down(signal);
     await appliance.up();
 
-    expect(await operation(slow)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
-    expect((await operation(cancelled))["status"]).toBe("CANCELLED");
+    expect(await operationOf(appliance, slow)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
+    expect((await operationOf(appliance, cancelled))["status"]).toBe("CANCELLED");
     const late = await appliance.finished(waiting);
     expect(late.status).toBe("SUCCESS");
     expect(text((late.result as unknown as Body)["stdout"])).toBe("kept\n");
     const response = await appliance.fetch(`/inspect/${keptImage}/download?path=/root/kept`);
     expect(await response.text()).toBe("kept\n");
-    expect(((await (await appliance.fetch(`/operations/${kept.id}`)).json()) as Body)["status"]).toBe("SUCCESS");
+    expect((await operationOf(appliance, kept.id))["status"]).toBe("SUCCESS");
   }, 120_000);
 
   test("between the command and the image: the tag names the image of the run, if there is one", async () => {
@@ -69,7 +66,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     });
     await appliance.down(signal);
     await appliance.up();
-    const { status, result } = (await operation(id)) as { status: string; result?: { image: string } };
+    const { status, result } = (await operationOf(appliance, id)) as { status: string; result?: { image: string } };
     const { image } = (status === "SUCCESS" ? result : older.result) as { readonly image: string };
     const tagged = (await (await appliance.fetch("/images?tag=step")).json()) as { readonly uuid: string }[];
     expect({ status, tagged: tagged.map(({ uuid }) => uuid) }).toEqual({ status, tagged: [image] });
@@ -88,7 +85,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     await appliance.up();
     const kept = async () => (await readdir(join(appliance.dataDir, "layers"))).length;
     await until("what was half-made is swept", async () => (await kept()) === layers);
-    expect((await operation(slow))["status"]).toBe("FAILED");
+    expect((await operationOf(appliance, slow))["status"]).toBe("FAILED");
   }, 120_000);
 });
 

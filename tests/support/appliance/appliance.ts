@@ -191,11 +191,17 @@ export class Appliance implements AsyncDisposable {
     throw new Error(`operation ${id} did not end:\n${this.#log.slice(-4000)}`);
   }
 
+  /** Submits an import and returns the id of its operation. */
+  async submitImport(registry: string, more: Record<string, unknown> = {}): Promise<string> {
+    const response = await this.post("/images/import", { registry, ...more });
+    const body = (await response.json()) as { uuid: string };
+    if (response.status !== 202) throw new Error(`import answered ${response.status}: ${JSON.stringify(body)}`);
+    return body.uuid;
+  }
+
   /** Imports an image and returns its uuid. */
   async importImage(registry: string, tag?: string): Promise<string> {
-    const response = await this.post("/images/import", { registry, ...(tag ? { tag } : {}) });
-    const { uuid } = (await response.json()) as { uuid: string };
-    const operation = await this.finished(uuid);
+    const operation = await this.finished(await this.submitImport(registry, tag ? { tag } : {}));
     if (operation.status !== "SUCCESS") throw new Error(`import failed: ${JSON.stringify(operation)}`);
     return (operation.result as unknown as { image: string }).image;
   }

@@ -88,9 +88,7 @@ async function scratchSizes(): Promise<number[]> {
 async function importFails(name: string, entries: readonly TarEntry[], leftBytes: number): Promise<Finished> {
   const image = await pushImage(registry, name, { layers: [[{ path: "./", type: "directory" }, ...entries]] });
   await disk.fill(leftBytes);
-  const response = await appliance.post("/images/import", { registry: image });
-  expect(response.status).toBe(202);
-  return await appliance.finished(((await response.json()) as { uuid: string }).uuid);
+  return await appliance.finished(await appliance.submitImport(image));
 }
 
 describe("a disk that fills up", () => {
@@ -170,9 +168,10 @@ describe("a disk with nearly no free inodes", () => {
     const entries = Array.from({ length: 3000 }, (_, index) => ({ path: `file-${index}`, content: "" }));
     const many = await pushImage(registry, "many:1", { layers: [entries] });
     await disk.fillFiles(4000);
-    const response = await appliance.post("/images/import", { registry: many });
-    const { uuid } = (await response.json()) as { uuid: string };
-    expect(await appliance.finished(uuid)).toMatchObject({ status: "FAILED", error: NO_INODES });
+    expect(await appliance.finished(await appliance.submitImport(many))).toMatchObject({
+      status: "FAILED",
+      error: NO_INODES,
+    });
     await expectOnly(before);
     await disk.fillFiles(1500);
     const refused = await appliance.post("/instances", { image: base, command: "true" });

@@ -56,17 +56,12 @@ afterAll(async () => {
   for (const owned of [appliance, slow, redirecting, open, closed, secured]) await owned[Symbol.asyncDispose]();
 });
 
-const submit = async (request: Body): Promise<string> => {
-  const response = await appliance.post("/images/import", request);
-  const body = (await response.json()) as { uuid: string };
-  if (response.status !== 202) throw new Error(`import answered ${response.status}: ${JSON.stringify(body)}`);
-  return body.uuid;
-};
 interface Ended extends Body {
   readonly status: string;
   readonly error: Body & { readonly details: Body };
 }
-const ended = async (request: Body) => (await appliance.finished(await submit(request))) as unknown as Ended;
+const ended = async (registryReference: string, more: Body = {}) =>
+  (await appliance.finished(await appliance.submitImport(registryReference, more))) as unknown as Ended;
 const app = (registry: { readonly host: string }) => `${registry.host}/team/app:1`;
 
 /** Command lines and environments with the password, sampled every millisecond. */
@@ -107,9 +102,9 @@ describe("POST /images/import credentials", () => {
   test("open a private registry, and the password is in no command line, log, row, file or response", async () => {
     const watch = watchProcesses();
     const ids = await Promise.all([
-      submit({ registry: app(closed), credentials: CREDENTIALS, tag: "private" }),
-      submit({ registry: app(secured), credentials: CREDENTIALS }),
-      submit({ registry: app(secured), credentials: { username: "mallory", password: PASSWORD } }),
+      appliance.submitImport(app(closed), { credentials: CREDENTIALS, tag: "private" }),
+      appliance.submitImport(app(secured), { credentials: CREDENTIALS }),
+      appliance.submitImport(app(secured), { credentials: { username: "mallory", password: PASSWORD } }),
     ]);
     const answers = [];
     for (const id of ids) answers.push(await appliance.finished(id));
@@ -128,10 +123,10 @@ describe("POST /images/import credentials", () => {
   });
 
   test("that are missing or wrong end FAILED forbidden, with a message that says which", async () => {
-    const missing = await ended({ registry: app(secured) });
+    const missing = await ended(app(secured));
     expect(missing).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
     expect(missing.error["message"]).toContain("wants credentials");
-    const wrong = await ended({ registry: app(secured), credentials: { username: "alice", password: "wr0ng-canary" } });
+    const wrong = await ended(app(secured), { credentials: { username: "alice", password: "wr0ng-canary" } });
     expect(wrong).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
     expect(wrong.error["message"]).toContain("does not accept");
     expect(JSON.stringify(wrong)).not.toContain("wr0ng-canary");
@@ -151,12 +146,12 @@ describe("POST /images/import credentials", () => {
   });
 
   test("of a PENDING import are not kept: after a restart it ends FAILED unavailable", async () => {
-    const { image } = (await ended({ registry: app(open) }))["result"] as { image: string };
+    const { image } = (await ended(app(open)))["result"] as { image: string };
     // This run fills the budget, so that the import has to wait.
     const blocker = await appliance.spawn({ image, command: "sleep", args: ["300"], resources: { vcpus: CPU_BUDGET } });
     const statusOf = async (id: string) => (await operationOf(appliance, id))["status"];
     await until("the budget is taken", async () => (await statusOf(blocker)) === "EXECUTING");
-    const waiting = await submit({ registry: app(closed), credentials: CREDENTIALS });
+    const waiting = await appliance.submitImport(app(closed), { credentials: CREDENTIALS });
     expect(await statusOf(waiting)).toBe("PENDING");
     await appliance.down("SIGKILL");
     expect(await filesWithPassword()).toBe("");
@@ -169,24 +164,24 @@ describe("POST /images/import credentials", () => {
 
 describe("registries.hosts of the configuration", () => {
   test("ca_file: a registry with a certificate of its own authority; without it, it is not trusted", async () => {
-    const trusted = await ended({ registry: app(secured), credentials: CREDENTIALS });
+    const trusted = await ended(app(secured), { credentials: CREDENTIALS });
     expect(trusted.status).toBe("SUCCESS");
     const other = app(secured).replace("127.0.0.1", "localhost");
-    const untrusted = await ended({ registry: other, credentials: CREDENTIALS });
+    const untrusted = await ended(other, { credentials: CREDENTIALS });
     expect(untrusted).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(untrusted.error["message"]).toContain("ca_file");
   });
 
   test("insecure: plain HTTP is spoken only where the operator says so", async () => {
-    expect((await ended({ registry: app(open) })).status).toBe("SUCCESS");
-    const plain = await ended({ registry: app(open).replace("127.0.0.1", "localhost") });
+    expect((await ended(app(open))).status).toBe("SUCCESS");
+    const plain = await ended(app(open).replace("127.0.0.1", "localhost"));
     expect(plain).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(plain.error["message"]).toContain("plain HTTP");
   });
 
   test("allow = false, and loopback, link-local and metadata addresses that are not listed, are forbidden", async () => {
     for (const host of ["denied.example", "127.0.0.2:5000", "localhost:1", "169.254.169.254", "0.0.0.0:5000"]) {
-      const operation = await ended({ registry: `${host}/a/b:1` });
+      const operation = await ended(`${host}/a/b:1`);
       expect([host, operation.status, operation.error["error"]]).toEqual([host, "FAILED", "forbidden"]);
     }
   });
@@ -196,12 +191,12 @@ describe("a registry that redirects its clients", () => {
   test("is followed to listed hosts, and to no other service of this machine", async () => {
     using service = bystander();
     await pushImage(open, "team/moved:1", { layers: [[{ path: "marker", content: "moved" }]] });
-    const request = { registry: `${redirecting.host}/team/moved:1` };
+    const reference = `${redirecting.host}/team/moved:1`;
     redirecting.blobsAt = `http://127.0.0.1:${service.port}`;
-    const blobs = await ended(request);
+    const blobs = await ended(reference);
     redirecting.blobsAt = null;
     redirecting.tokensAt = `http://127.0.0.1:${service.port}/token`;
-    const tokens = await ended({ ...request, credentials: CREDENTIALS });
+    const tokens = await ended(reference, { credentials: CREDENTIALS });
     redirecting.tokensAt = null;
     for (const { status, error } of [blobs, tokens]) {
       expect([status, error["error"]]).toEqual(["FAILED", "forbidden"]);
@@ -209,7 +204,7 @@ describe("a registry that redirects its clients", () => {
     }
     expect(service.callers).toBe(0);
     redirecting.blobsAt = `http://${open.host}`;
-    expect((await ended(request)).status).toBe("SUCCESS");
+    expect((await ended(reference)).status).toBe("SUCCESS");
   });
 });
 
@@ -228,7 +223,7 @@ describe("a long import", () => {
   test("ends FAILED when its timeout (in seconds) is over, and leaves nothing behind", async () => {
     await fresh("late");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
-    const operation = await ended({ registry: `${slow.host}/late:1`, timeout: 2 });
+    const operation = await ended(`${slow.host}/late:1`, { timeout: 2 });
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     expect(operation.error["message"]).toContain("timed out after 2 s");
     await nothingLeft(layers);
@@ -239,7 +234,7 @@ describe("a long import", () => {
     await fresh("cancelled");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     const requested = slow.blobWanted();
-    const id = await submit({ registry: `${slow.host}/cancelled:1`, tag: "never" });
+    const id = await appliance.submitImport(`${slow.host}/cancelled:1`, { tag: "never" });
     await requested;
     expect(await operationOf(appliance, id)).toMatchObject({ status: "EXECUTING" });
     // The registry never sends the rest.
@@ -253,7 +248,7 @@ describe("a long import", () => {
   test("concurrent imports of one digest, one of them cancelled, give the other its layer", async () => {
     await fresh("shared");
     const requested = slow.blobWanted();
-    const ids = await Promise.all([1, 2].map(() => submit({ registry: `${slow.host}/shared:1` })));
+    const ids = await Promise.all([1, 2].map(() => appliance.submitImport(`${slow.host}/shared:1`)));
     await requested;
     await appliance.fetch(`/operations/${ids[0]}`, { method: "DELETE" });
     slow.release();

@@ -39,22 +39,13 @@ interface Imported {
   readonly size_bytes: number;
 }
 
-const importing = async (request: Body) => {
-  const response = await appliance.post("/images/import", request);
-  const body = (await response.json()) as { uuid: string };
-  return { response, body };
-};
 const imported = async (reference: string, more: Body = {}): Promise<Imported> => {
-  const { body } = await importing({ registry: reference, ...more });
-  const operation = await appliance.finished(body.uuid);
+  const operation = await appliance.finished(await appliance.submitImport(reference, more));
   if (operation.status !== "SUCCESS") throw new Error(JSON.stringify(operation));
   return operation.result as unknown as Imported;
 };
-const failed = async (reference: string) => {
-  const { response, body } = await importing({ registry: reference });
-  expect(response.status).toBe(202);
-  return (await appliance.finished(body.uuid)) as unknown as { status: string; error: Body };
-};
+const failed = async (reference: string) =>
+  (await appliance.finished(await appliance.submitImport(reference))) as unknown as { status: string; error: Body };
 const layers = async () => (await readdir(join(appliance.dataDir, "layers"))).filter((name) => name.endsWith(".disk"));
 const file = (path: string, content: string): TarEntry => ({ path, content });
 const one = (content: string, more: Partial<ImageSpec> = {}): ImageSpec => ({
@@ -67,7 +58,9 @@ describe("POST /images/import", () => {
   // spec: images.import, service.import
   test("answers 202 with a Location to the operation and its id; the result has image, tag, digest and size", async () => {
     const reference = await pushBusybox(registry, "answers:1");
-    const { response, body } = await importing({ registry: reference, tag: "bb", timeout: 100, extra: "ignored" });
+    const request = { registry: reference, tag: "bb", timeout: 100, extra: "ignored" };
+    const response = await appliance.post("/images/import", request);
+    const body = (await response.json()) as { uuid: string };
     expect(response.status).toBe(202);
     expect(body).toEqual({ uuid: expect.stringMatching(/^[0-9a-f-]{36}$/) });
     expect(response.headers.get("location")).toBe(`/v1/operations/${body.uuid}`);

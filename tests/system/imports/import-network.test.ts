@@ -33,13 +33,8 @@ interface Ended extends Body {
   readonly error: Body;
 }
 
-async function submit(appliance: Appliance, reference: string): Promise<string> {
-  const response = await appliance.post("/images/import", { registry: reference });
-  return ((await response.json()) as { uuid: string }).uuid;
-}
-
 async function ended(appliance: Appliance, reference: string): Promise<Ended> {
-  return (await appliance.finished(await submit(appliance, reference))) as unknown as Ended;
+  return (await appliance.finished(await appliance.submitImport(reference))) as unknown as Ended;
 }
 
 /** The launchers of connecting processes of a daemon. */
@@ -102,7 +97,7 @@ describe("the connecting process of an appliance", () => {
     const { pid } = appliance;
     expect(gatesOf(pid)).toEqual([]);
     const requested = slow.blobWanted();
-    const torn = await submit(appliance, `${slow.host}/team/app:1`);
+    const torn = await appliance.submitImport(`${slow.host}/team/app:1`);
     await requested;
     const [gate = 0, ...others] = gatesOf(pid);
     expect(others).toEqual([]);

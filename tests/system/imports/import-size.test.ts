@@ -4,7 +4,7 @@ import { SmallDisk } from "../../support/appliance/small-disk.ts";
 import { busyboxImage, type ImageSpec, pushImage } from "../../support/images/images.ts";
 import { Registry } from "../../support/images/registry.ts";
 import type { TarEntry } from "../../support/images/tar.ts";
-import { type Body, download, execute, list, names } from "../../support/runs.ts";
+import { download, execute, list, names } from "../../support/runs.ts";
 import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(180_000);
@@ -30,8 +30,7 @@ afterAll(async () => {
 async function imported(name: string, entries: readonly TarEntry[]): Promise<{ image: string; seconds: number }> {
   const reference = await pushImage(registry, `${name}:1`, { ...busybox, layers: [...busybox.layers, entries] });
   const startedAt = performance.now();
-  const response = await appliance.post("/images/import", { registry: reference, timeout: 150 });
-  const operation = await appliance.finished(((await response.json()) as { uuid: string }).uuid, 170_000);
+  const operation = await appliance.finished(await appliance.submitImport(reference, { timeout: 150 }), 170_000);
   if (operation.status !== "SUCCESS") throw new Error(JSON.stringify(operation));
   const seconds = (performance.now() - startedAt) / 1000;
   process.stdout.write(`import of ${name}: ${seconds.toFixed(1)} s\n`);
@@ -107,8 +106,7 @@ describe("an image cannot", () => {
       poolSize: 0,
       flags: ["--limits-disk-reserve-bytes", String(reserve)],
     });
-    const response = await small.post("/images/import", { registry: reference });
-    const operation = (await small.finished(((await response.json()) as { uuid: string }).uuid)) as unknown as Body;
+    const operation = await small.finished(await small.submitImport(reference));
     expect(operation).toMatchObject({ status: "FAILED", error: { error: "insufficient_storage" } });
     await until("nothing is left", async () => (await small.leftovers()).length === 0);
   });
@@ -126,12 +124,9 @@ describe("an image cannot", () => {
     ];
     for (const [name, entries] of cases) {
       const reference = await pushImage(registry, `${name}:1`, { layers: [entries] });
-      const response = await appliance.post("/images/import", { registry: reference });
-      const operation = (await appliance.finished(
-        ((await response.json()) as { uuid: string }).uuid,
-      )) as unknown as Body;
+      const operation = await appliance.finished(await appliance.submitImport(reference));
       // Whether the tool refuses the entry or keeps it inside, the host has no such file.
-      expect(["SUCCESS", "FAILED"]).toContain(String(operation["status"]));
+      expect(["SUCCESS", "FAILED"]).toContain(operation.status);
       expect(await Bun.file("/escape").exists()).toBe(false);
       expect(await Bun.file(`${appliance.dataDir}/../escape`).exists()).toBe(false);
     }

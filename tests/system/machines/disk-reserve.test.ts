@@ -4,7 +4,7 @@ import type { Appliance } from "../../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
 import { SmallDisk } from "../../support/appliance/small-disk.ts";
 import { pushImage } from "../../support/images/images.ts";
-import { type Body, download, resultOf } from "../../support/runs.ts";
+import { type Body, download, operationOf, resultOf } from "../../support/runs.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 setDefaultTimeout(240_000);
@@ -112,7 +112,7 @@ test("a checkpoint that would need the reserve fails, and its run continues", as
     });
     const response = await appliance.post(`/instances/${id}/checkpoint`, {});
     const checkpoint = await appliance.finished(((await response.json()) as { uuid: string }).uuid);
-    const { status } = (await (await appliance.fetch(`/operations/${id}`)).json()) as Body;
+    const { status } = await operationOf(appliance, id);
     await appliance.fetch(`/operations/${id}`, { method: "DELETE" });
     await appliance.finished(id);
     return { checkpoint, status };

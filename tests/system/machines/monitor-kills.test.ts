@@ -133,12 +133,11 @@ describe("a machine that is killed before its command begins", () => {
     const entries = Array.from({ length: LISTED_COUNT }, (_, index) => ({ path: `file${index}`, content: "x" }));
     const reference = await pushImage(registry, "many:1", { layers: [entries] });
     await until("a machine waits", () => hasMachines("waiting"));
-    const response = await appliance.post("/images/import", { registry: reference });
-    const { uuid } = (await response.json()) as { uuid: string };
+    const id = await appliance.submitImport(reference);
     await until("a machine lists it", () => hasMachines("in_use"));
     const before = lossesCount();
     await killEach();
-    expect((await appliance.finished(uuid)).status).toBe("SUCCESS");
+    expect((await appliance.finished(id)).status).toBe("SUCCESS");
     expect(lossesCount()).toBe(before + 1);
   });
 });

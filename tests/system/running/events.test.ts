@@ -9,7 +9,7 @@ import { residentMib } from "../../support/appliance/resident.ts";
 import { EventFollower, eventsOf, neverReads, outputOf } from "../../support/event-client.ts";
 import { filesOpenBelow } from "../../support/images/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
-import { bytesOf, resultOf } from "../../support/runs.ts";
+import { bytesOf, operationOf, resultOf } from "../../support/runs.ts";
 import { until } from "../../support/waiting.ts";
 
 // A busy host boots an emulated machine in many times the usual three seconds.
@@ -76,9 +76,7 @@ describe("the events of a run", () => {
     const slow = await spawn("while :; do echo tick; sleep 0.1; done", { timeout: 60 });
     const seen = new EventFollower(appliance, slow);
     while (types(seen.events).filter((type) => type === "stdout").length < 5) await seen.follow(400);
-    expect((await (await appliance.fetch(`/operations/${slow}`)).json()) as object).toMatchObject({
-      status: "EXECUTING",
-    });
+    expect(await operationOf(appliance, slow)).toMatchObject({ status: "EXECUTING" });
     await appliance.fetch(`/operations/${slow}`, { method: "DELETE" });
     await seen.follow();
     expect(seen.events.at(-1)?.data.status).toBe("CANCELLED");
