@@ -213,7 +213,7 @@ describe('"GET /inspect/{uuid}/grep"', () => {
     let answeredCount = 0;
     for (; !isOver; answeredCount++) expect((await api.call("GET", `/v1/images/${id}`)).status).toBe(200);
     for (const answer of await searched) expect(answer.json.matches).toEqual([]);
-    // A search that blocked others would let one of them in behind each search at most.
+    // If searches blocked other requests, at most one of those would be served after each search.
     expect(answeredCount).toBeGreaterThan(2 * hostile.length);
   }, 60_000);
 

@@ -28,7 +28,7 @@ describe("on the wire", () => {
   const headers = () => `Authorization: Bearer ${api.token}\r\nConnection: close\r\n`;
 
   test.each(["a", "pi", "nas", "host", "pi:80", "[::1]"])(
-    "a path is the same whatever name the host goes by: %j",
+    "a path is the same under every name of the host: %j",
     async (host) => {
       for (const [request, status] of [
         ["GET /healthz", 200],

@@ -64,7 +64,7 @@ async function restart(flags: readonly string[], signal: "SIGTERM" | "SIGKILL" =
 /** Waits until the daemon, which must be idle, has nothing left to merge. */
 async function settled(): Promise<void> {
   await until("layers are merged", () => mergedRows().length > 0, MERGE_MS_MAX);
-  await until("nothing is merged any more", async () => {
+  await until("no merge waits or runs", async () => {
     const { value } = parseExposition(await (await fetch(`${appliance.url}/metrics`)).text());
     const isBusy = value("coppice_budget_memory_bytes", { state: "used" }) !== 0;
     return !isBusy && value("coppice_layer_merges_waiting") === 0;

@@ -131,7 +131,7 @@ describe("the events of a run", () => {
       expect(outputOf(follower.events, 1, "stderr").equals(bytesOf(result.stderr))).toBe(true);
     }
     expect(bytesOf(result.stdout).byteLength).toBeGreaterThan(400_000);
-    await until("no log is open any more", () => openLogs().length === 0);
+    await until("no log is open", () => openLogs().length === 0);
   });
 });
 
@@ -153,7 +153,7 @@ test("followers that never read, of a run that never stops writing, cost the dae
   process.stdout.write(`${sockets.length} followers that never read: ${peakMib.toFixed(0)} MiB RSS at most\n`);
   expect(peakMib).toBeLessThan(250);
   for (const socket of sockets) socket.destroy();
-  await until("no log is open any more", () => openLogs().length === 0);
+  await until("no log is open", () => openLogs().length === 0);
 });
 
 test.each(["SIGTERM", "SIGKILL"] as const)(

@@ -176,7 +176,7 @@ test("a run is written down and continued by other objects during its output, ag
   const spids = { bulk: bulk.spid, reader: reader.spid, terminal: terminal.spid, trap: trap.spid, server: server.spid };
   const process = (name: keyof typeof spids) => instance.process(spids[name]) as InstanceProcess;
 
-  // More than the guest takes before it reads.
+  // More than the guest accepts before it reads.
   const input = Buffer.from(numbers(60_000));
   void process("reader")
     .input.write(input, NEVER)
