@@ -178,7 +178,7 @@ describe("processes that a command leaves behind", () => {
   test.concurrent("have ended before the files are captured: the image has no partial write of them", async () => {
     const operation = await box.appliance.run(
       box.image,
-      "(while :; do date >> /root/log; done) & sleep 0.2; echo ok > /root/ok",
+      "(while :; do date >> /root/log; done) & until [ -s /root/log ]; do sleep 0.1; done; echo ok > /root/ok",
     );
     expect(operation.status).toBe("SUCCESS");
     const { image: captured } = operation.result as unknown as { image: string };
