@@ -136,11 +136,11 @@ function ConnectionLine() {
 function Main({ children }: { readonly children: ComponentChildren }) {
   const { path } = useRoute();
   const main = useRef<HTMLElement>(null);
-  const shown = useRef(path);
+  const previous = useRef(path);
   // Before the browser paints: later it would take the focus from a field of the view.
   useLayoutEffect(() => {
-    if (shown.current === path) return;
-    shown.current = path;
+    if (previous.current === path) return;
+    previous.current = path;
     main.current?.focus({ preventScroll: true });
   }, [path]);
   return (

@@ -42,31 +42,31 @@ const TIMES: readonly Choice[] = [
 const ACCOUNT_RULE = "Up to 128 letters, digits and . _ @ -, with a letter or a digit first.";
 
 export interface NewTokenProps {
-  readonly onMade: () => void;
+  readonly onIssued: () => void;
   readonly onClose: () => void;
 }
 
 /** Asks for the rights of a token, creates it, and shows it once. */
-export function NewToken({ onMade, onClose }: NewTokenProps) {
-  const [made, setMade] = useState<IssuedToken>();
-  if (made !== undefined) return <MadeToken made={made} onClose={onClose} />;
+export function NewToken({ onIssued, onClose }: NewTokenProps) {
+  const [issued, setIssued] = useState<IssuedToken>();
+  if (issued !== undefined) return <IssuedTokenDialog issued={issued} onClose={onClose} />;
   return (
     <TokenForm
       onClose={onClose}
-      onMade={(token) => {
-        setMade(token);
-        onMade();
+      onIssued={(token) => {
+        setIssued(token);
+        onIssued();
       }}
     />
   );
 }
 
 interface TokenFormProps {
-  readonly onMade: (made: IssuedToken) => void;
+  readonly onIssued: (issued: IssuedToken) => void;
   readonly onClose: () => void;
 }
 
-function TokenForm({ onMade, onClose }: TokenFormProps) {
+function TokenForm({ onIssued, onClose }: TokenFormProps) {
   const form = useId();
   const { account: own } = useSession();
   const [account, setAccount] = useState(own);
@@ -82,7 +82,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
     setBusy(true);
     setProblem(undefined);
     try {
-      onMade(await answerOf(api.v1.operator.tokens.post({ account: account.trim(), scopes, ttl: Number(ttl) })));
+      onIssued(await answerOf(api.v1.operator.tokens.post({ account: account.trim(), scopes, ttl: Number(ttl) })));
     } catch (error) {
       setProblem(problemOf(error));
       setBusy(false);
@@ -114,7 +114,7 @@ function TokenForm({ onMade, onClose }: TokenFormProps) {
             setProblem(undefined);
           }}
           isRequired
-          hint="Owns whatever is made with the token. A new name creates a new account."
+          hint="Owns whatever is issued with the token. A new name creates a new account."
           problem={field === "account" ? ACCOUNT_RULE : undefined}
         />
         <Select label="Scopes" value={preset} choices={PRESETS} onValue={setPreset} />
@@ -162,7 +162,7 @@ function ScopeChoice({ chosen, onChosen }: ScopeChoiceProps) {
   );
 }
 
-function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onClose: () => void }) {
+function IssuedTokenDialog({ issued, onClose }: { readonly issued: IssuedToken; readonly onClose: () => void }) {
   const [isWarned, setWarned] = useState(false);
   const secret = useRef<HTMLElement>(null);
   useLayoutEffect(() => secret.current?.focus(), []);
@@ -181,12 +181,13 @@ function MadeToken({ made, onClose }: { readonly made: IssuedToken; readonly onC
         <p>Copy it now: it is not stored, and cannot be shown again.</p>
         <div class="command-line inset row gap-1">
           <code ref={secret} class="appliance-secret" tabIndex={0}>
-            {made.token}
+            {issued.token}
           </code>
-          <CopyButton text={made.token} label="Copy the token" />
+          <CopyButton text={issued.token} label="Copy the token" />
         </div>
         <p class="muted">
-          For the account {made.account}, with {made.scopes.join(", ")}, until {timeText(Date.parse(made.expires_at))}.
+          For the account {issued.account}, with {issued.scopes.join(", ")}, until{" "}
+          {timeText(Date.parse(issued.expires_at))}.
         </p>
         {isWarned ? (
           <p class="appliance-warning flex items-start gap-2" role="alert">

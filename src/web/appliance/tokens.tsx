@@ -90,7 +90,7 @@ function Tokens() {
         </div>
       )}
       {value === undefined ? null : <Pages offset={offset} count={value.length} link={(from) => link({ from })} />}
-      {isMaking ? <NewToken onMade={reload} onClose={() => setMaking(false)} /> : null}
+      {isMaking ? <NewToken onIssued={reload} onClose={() => setMaking(false)} /> : null}
       {revoked === undefined ? null : (
         <Revocation token={revoked} onRevoked={reload} onClose={() => setRevoked(undefined)} />
       )}
@@ -184,7 +184,7 @@ function Revocation({ token, onRevoked, onClose }: RevocationProps) {
     <Confirm title="Revoke a token" action="Revoke" isDangerous onConfirm={revoke} onClose={onClose}>
       <p>
         The token <code>{shortId(uuid)}</code> of the account {account} allows {scopes.join(", ")}. It ends at once and
-        for good, with the sessions of this page that were begun with it. What runs goes on.
+        for good, with the sessions of this page that were begun with it. Operations continue.
       </p>
       {current ? (
         <p class="appliance-warning flex items-start gap-2">You are signed in with it: you will be signed out.</p>

@@ -11,7 +11,7 @@ import type { ImageNode, RunRow } from "./model/forest.ts";
 import { partsOf, type Search } from "./model/search.ts";
 import { clockText, failureOf, hiddenBy, nameOf, runName, sumOf, titleOf, unseenOf } from "./model/text.ts";
 
-/** Text of a guest on one line, with what the search found marked. */
+/** Text of a guest on one line, with the matches of the search highlighted. */
 export function Highlighted({
   text,
   search,
@@ -32,11 +32,11 @@ export function Highlighted({
 export interface ContentProps {
   readonly item: Item;
   readonly search: Search | null;
-  /** changes with the content of the item: each drawing makes new items */
+  /** changes with the content of the item: each drawing creates new items */
   readonly version: string;
 }
 
-/** All that an item shows changes with this text. */
+/** A text that changes whenever the item looks different. */
 export function versionOf(item: Item): string {
   if (item.kind === "run") return `${item.run.state} ${item.run.since}`;
   const { images, hits } = hiddenBy(item);
@@ -92,7 +92,7 @@ function RunContent({ run, search }: { readonly run: RunRow; readonly search: Se
   );
 }
 
-/** Time since then, by the second. */
+/** Elapsed time, updated each second. */
 function Clock({ since, isGrowing }: { readonly since: number; readonly isGrowing: boolean }) {
   const now = useSeconds();
   const passed = now - since;
@@ -111,7 +111,7 @@ function grown(milliseconds: number): number {
   return Number((1 - 1 / (1 + Math.max(0, milliseconds) / GROWING_MS)).toFixed(3));
 }
 
-/** A run has grown to the half after that time. */
+/** Time after which the bar of a run is half full. */
 const GROWING_MS = 45_000;
 
 function FoldContent({ item }: { readonly item: Extract<Item, { readonly kind: "steps" | "more" }> }) {
@@ -129,7 +129,7 @@ function FoldContent({ item }: { readonly item: Extract<Item, { readonly kind: "
   );
 }
 
-/** How many images are out of sight there, or what the search found of them. */
+/** The number of folded images, or of the matches among them. */
 export function countShown(item: Item): string {
   const { images, hits } = hiddenBy(item);
   if (hits > 0) return `${countText(hits)} found`;
@@ -142,7 +142,7 @@ export function Unseen({ item }: { readonly item: Item }) {
   return text === "" ? null : <span class="visually-hidden">, {text}</span>;
 }
 
-/** How many images an item keeps out of sight; a click shows them. */
+/** The number of folded images of an item; a click unfolds them. */
 export function FoldMark({ item }: { readonly item: Item }) {
   const { hits } = hiddenBy(item);
   if (item.kind === "run" || (item.kind === "image" && item.image.children.length === 0)) return null;

@@ -128,7 +128,7 @@ function Way({ image, onReveal }: { readonly image: ImageNode; readonly onReveal
   );
 }
 
-/** Ancestors that are named. */
+/** Largest number of listed ancestors. */
 const NAMES_MAX = 5;
 
 function namedAbove(image: ImageNode): { readonly ancestor: ImageNode; readonly steps: number }[] {

@@ -20,7 +20,7 @@ interface DialogProps {
   readonly onClose: () => void;
 }
 
-/** Gives an image a tag, or another one, or none. */
+/** Sets, changes or removes the tag of an image. */
 export function TagDialog({ image, forest, onClose }: DialogProps & { readonly forest: Forest }) {
   const [tag, setTag] = useState(image.tag ?? "");
   const toast = useToast();
@@ -57,7 +57,7 @@ export function TagDialog({ image, forest, onClose }: DialogProps & { readonly f
   );
 }
 
-/** Deletes an image, after it said what that gives back and what was made from it. */
+/** Deletes an image, after a summary of the freed space and the images made from it. */
 export function DeleteDialog({ image, onClose }: DialogProps) {
   const toast = useToast();
   const { value, problem, reload } = useResource(`deletion ${image.id}`, (signal) =>

@@ -11,7 +11,7 @@ import { useToast } from "../parts/toast.tsx";
 
 const EXAMPLE = "registry.example.net/library/debian:13";
 
-/** Asks for an image of a registry, and begins to import it. */
+/** Asks for an image of a registry, and starts its import. */
 export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
   const [reference, setReference] = useState("");
   const [tag, setTag] = useState("");
@@ -68,7 +68,7 @@ export function ImportDialog({ onClose }: { readonly onClose: () => void }) {
   );
 }
 
-/** A new appliance: how to get the first image. */
+/** Shown on a new appliance: how to import the first image. */
 export function NoImages({ onImport }: { readonly onImport: () => void }) {
   const { may } = useSession();
   return (

@@ -5,9 +5,9 @@ import { Content, countShown, FoldMark, Unseen, versionOf } from "./card.tsx";
 import type { Item } from "./model/folds.ts";
 import { type FormProps, idOf, stateClasses, treeItem } from "./tree/tree-view.tsx";
 
-/** Rows above and below those that are seen. */
+/** Rows rendered above and below the visible ones. */
 const AROUND = 12;
-/** Deeper branches stand below each other at the edge. */
+/** Largest depth that is indented. */
 const INDENT_MAX = 12;
 
 /** The drawing as a list: for narrow screens, for screen readers, and for people who like lists. */
@@ -19,7 +19,7 @@ export function ListView(props: FormProps) {
   useLayoutEffect(() => watch(scroller, setSeen), []);
   const active = activeKey === null ? undefined : byKey.get(activeKey);
   useActive(scroller, items, active, seen);
-  useShownRow(scroller, props, seen.row);
+  useTargetRow(scroller, props, seen.row);
   const first = Math.max(0, seen.first - AROUND);
   const last = Math.min(items.length, seen.last + AROUND);
   const rows = items.slice(first, last).map((item, index) => ({ item, at: first + index }));
@@ -61,7 +61,7 @@ interface Seen {
   readonly height: number;
 }
 
-/** Tells which rows are seen, as the list scrolls and changes its size. */
+/** The visible rows, updated as the list scrolls and changes its size. */
 function watch(scroller: RefObject<HTMLElement | null>, setSeen: (seen: Seen) => void): (() => void) | undefined {
   const element = scroller.current;
   if (element === null) return;
@@ -99,16 +99,16 @@ function useActive(
   }, [key, height]);
 }
 
-/** Brings what was asked for into the middle, as soon as it is drawn. */
-function useShownRow(scroller: RefObject<HTMLElement | null>, { shown, drawing }: FormProps, row: number): void {
+/** Scrolls the requested item to the middle, as soon as it is drawn. */
+function useTargetRow(scroller: RefObject<HTMLElement | null>, { target, drawing }: FormProps, row: number): void {
   const done = useRef<object | null>(null);
   useLayoutEffect(() => {
-    const item = shown === null ? undefined : drawing.layout.byKey.get(shown.key);
+    const item = target === null ? undefined : drawing.layout.byKey.get(target.key);
     const element = scroller.current;
-    if (shown === null || item === undefined || element === null || done.current === shown) return;
-    done.current = shown;
+    if (target === null || item === undefined || element === null || done.current === target) return;
+    done.current = target;
     element.scrollTop = drawing.layout.items.indexOf(item) * row - element.clientHeight / 2;
-  }, [shown, drawing, row]);
+  }, [target, drawing, row]);
 }
 
 function itemOf(event: Event, { drawing }: FormProps): Item | undefined {

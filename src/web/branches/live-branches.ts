@@ -17,11 +17,11 @@ const EARLY_MS = 5_000;
 
 /** The images of the account, kept up to date until `stop`. */
 export class LiveBranches {
-  /** Called when there is something new to show. */
+  /** called after each change */
   onChange: () => void = () => undefined;
   #problem: Problem | undefined;
   #loading: AbortController | null = null;
-  /** since all was loaded */
+  /** since the last full load */
   #changesCount = 0;
   readonly branches = new Branches(() => this.onChange());
   readonly #leave: () => void;
@@ -41,7 +41,7 @@ export class LiveBranches {
 
   readonly reload = (): void => void this.#load(null);
 
-  /** Loads images that are older than those that are there. */
+  /** Loads older images. */
   readonly loadOlder = (): void => void this.#load(oldestOf(this.branches));
 
   stop(): void {
@@ -69,7 +69,7 @@ export class LiveBranches {
     try {
       const part = before === null ? {} : { before };
       for await (const rows of readBranches(api, { ...part, signal: own.signal })) {
-        // Rows that had come before it was left may still be given.
+        // Rows that arrived before the abort may still be delivered.
         if (own.signal.aborted) return;
         this.branches.take(rows.map(rowOf).filter((row): row is Row => row !== null));
       }
@@ -92,7 +92,7 @@ function oldestOf({ drawing }: Branches): string | null {
 
 let early: LiveBranches | null = null;
 
-/** Starts loading before the session and the first drawing are there; the next view uses the result. */
+/** Starts loading before the session and the first drawing are ready. The next view uses the result. */
 export function openEarly(): void {
   if (csrf() === "" || early !== null) return;
   early = new LiveBranches();

@@ -1,7 +1,7 @@
 import { Component, type ComponentChild, type ComponentType } from "preact";
 
 interface Versioned {
-  /** changes with all that the component shows but the other properties that are compared */
+  /** changes with the content of the component, as far as the other compared properties do not cover it */
   readonly version: string;
   readonly search: unknown;
 }

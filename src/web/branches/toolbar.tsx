@@ -160,7 +160,7 @@ interface FocusNoteProps {
   readonly onEnd: () => void;
 }
 
-/** Says that one branch alone is shown. */
+/** A note that only one branch is visible. */
 export function FocusNote({ drawing, focusId, onEnd }: FocusNoteProps) {
   if (focusId === null || !drawing.isComplete) return null;
   const image = drawing.forest.images.get(focusId);
@@ -190,7 +190,7 @@ interface MissingNoteProps {
   readonly onEnd: () => void;
 }
 
-/** Says that the image of a link is not among the branches. */
+/** A note that the image of a link is not among the branches. */
 export function MissingNote({ drawing, id, onEnd }: MissingNoteProps) {
   if (id === null || !drawing.isComplete || drawing.forest.images.has(id)) return null;
   return (

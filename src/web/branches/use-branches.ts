@@ -9,7 +9,7 @@ export interface LoadedBranches {
   readonly drawing: Drawing;
   readonly problem: Problem | undefined;
   reload(): void;
-  /** Loads images that are older than those that are there. */
+  /** Loads older images. */
   loadOlder(): void;
 }
 

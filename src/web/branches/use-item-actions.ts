@@ -32,7 +32,7 @@ export function useItemActions({ branches, drawing }: LoadedBranches, view: View
     view.select(item.key, item.kind === "image");
   };
   const onToggle = (item: Item): void => {
-    // A node that stands for others is gone when they are there.
+    // A folded node disappears when its images appear.
     const [first] = item.kind === "steps" || item.kind === "more" ? item.images : [];
     if (first === undefined) onSelect(item);
     else goInto(item, first);
@@ -95,7 +95,7 @@ export function useItemActions({ branches, drawing }: LoadedBranches, view: View
 
 /** The item that keys act on. */
 function useActive({ layout }: Drawing, view: ViewState) {
-  /** a node whose images come with the next drawing: the first is selected, and keys start at the node until then */
+  /** a node that unfolds with the next drawing, which selects its first image; keys start at the node until then */
   const unfolding = useRef<{ readonly key: string; readonly first: string; readonly layout: Layout } | null>(null);
   const { key, first, layout: seen } = unfolding.current ?? {};
   const activeKey = seen === layout && first === view.selectedKey ? key : view.selectedKey;
@@ -108,10 +108,10 @@ function useActive({ layout }: Drawing, view: ViewState) {
   };
 }
 
-/** Selects what comes after an item that is gone: the image that a run has made, or else what the item hung on. */
+/** Replaces the selection of a removed item: by the image of the run, otherwise by the parent of the item. */
 function useSuccessor(drawing: Drawing, active: Item | undefined, view: ViewState): void {
   const last = useRef<Item | undefined>(undefined);
-  // At once: the next key leads on from it.
+  // At once, because the next key moves from it.
   useLayoutEffect(() => {
     const gone = last.current;
     last.current = active;

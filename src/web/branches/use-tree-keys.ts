@@ -102,7 +102,7 @@ function typeAhead(keys: TreeKeys, item: Item, event: KeyboardEvent, typed: { te
   if (next !== null) keys.onSelect(next);
 }
 
-/** The text of an item that a person would type. */
+/** The text of an item for selection by typing. */
 function textOf(item: Item): string {
   if (item.kind === "image" && item.image.tag === null && item.image.command !== null)
     return printable(item.image.command);

@@ -5,12 +5,12 @@ import { createStore, useStore } from "../data/store.ts";
 import type { LoadedBranches } from "./use-branches.ts";
 
 const FORM = "coppice.branches.form";
-/** Windows that are too narrow for a tree, as a media query. */
+/** Media query for windows that are too narrow for a tree. */
 const NARROW = matchMedia("(max-width: 48rem)");
 const isNarrow = createStore(NARROW.matches);
 NARROW.addEventListener("change", () => isNarrow.set(NARROW.matches));
 
-/** How long the address waits for the next letter, or the next step, in `milliseconds`: browsers limit its changes. */
+/** Delay before the address changes, in `milliseconds`: browsers limit the number of changes. */
 const ADDRESS_MS = 250;
 
 /** The state of the view that the address names. */
@@ -21,8 +21,8 @@ export interface ViewState {
   readonly selectedKey: string | null;
   /** the image that the address names */
   readonly namedId: string | null;
-  /** what is to be brought into view */
-  readonly shown: { readonly key: string } | null;
+  /** the item to scroll to; a new object scrolls again */
+  readonly target: { readonly key: string } | null;
   search(query: string): void;
   focus(id: string | null): void;
   chooseForm(isList: boolean): void;
@@ -36,13 +36,13 @@ export interface ViewState {
   keep(): void;
 }
 
-/** Keeps what a person looks at in the address, so that a link shows it again: `?image=…&q=…&focus=…&form=list`. */
+/** Keeps the state of the view in the address, so that a link restores it: `?image=…&q=…&focus=…&form=list`. */
 export function useViewState({ branches }: LoadedBranches): ViewState {
   const { parameters } = useRoute();
   const narrow = useStore(isNarrow);
   const [query, setQuery] = useState(parameters.get("q") ?? "");
   const [selectedKey, setSelectedKey] = useState(parameters.get("image"));
-  const [shown, setShown] = useState<{ readonly key: string } | null>(() =>
+  const [target, setTarget] = useState<{ readonly key: string } | null>(() =>
     selectedKey === null ? null : { key: selectedKey },
   );
   const imageId = useRef(selectedKey);
@@ -58,13 +58,13 @@ export function useViewState({ branches }: LoadedBranches): ViewState {
     branches.select(image);
     if (image === null) return;
     branches.reveal(image);
-    setShown({ key: image });
+    setTarget({ key: image });
   });
   useEffect(() => {
     branches.filter = { ...branches.filter, query, focusId };
   }, [branches, query, focusId]);
   useEffect(() => {
-    if (selectedKey !== null && shown !== null) branches.reveal(selectedKey);
+    if (selectedKey !== null && target !== null) branches.reveal(selectedKey);
   }, [branches]);
 
   const select = (key: string | null, isImage: boolean): void => {
@@ -79,27 +79,27 @@ export function useViewState({ branches }: LoadedBranches): ViewState {
     isList,
     selectedKey,
     namedId: parameters.get("image"),
-    shown,
+    target,
     search: (text) => {
       setQuery(text);
       address({ q: text });
     },
     focus: (id) => {
       address({ focus: id, image: imageId.current }, true);
-      if (imageId.current !== null) setShown({ key: imageId.current });
+      if (imageId.current !== null) setTarget({ key: imageId.current });
     },
     chooseForm: (list) => {
       localStorage.setItem(FORM, list ? "list" : "tree");
       address({ form: list ? "list" : "tree" }, true);
-      if (selectedKey !== null) setShown({ key: selectedKey });
+      if (selectedKey !== null) setTarget({ key: selectedKey });
     },
     select,
     keep,
-    show: (key) => setShown({ key }),
+    show: (key) => setTarget({ key }),
     reveal: (id) => {
       branches.reveal(id);
       select(id, true);
-      setShown({ key: id });
+      setTarget({ key: id });
     },
   };
 }
@@ -107,15 +107,15 @@ export function useViewState({ branches }: LoadedBranches): ViewState {
 type Values = Readonly<Record<string, string | null>>;
 
 interface Address {
-  /** @param isStep it changes at once, and "back" leads to what it says now */
+  /** @param isStep changes the address at once, with a new entry in the history */
   change(values: Values, isStep?: boolean): void;
-  /** Changes it at once, if it waits. */
+  /** Writes a pending change at once. */
   keep(): void;
 }
 
 /**
  * Changes the query of the address, after a moment without another change.
- * @param onGiven is called with a query that came otherwise: by a link, or by going back
+ * @param onGiven is called with a query from elsewhere: a link, or the history
  */
 function useAddress(onGiven: (given: URLSearchParams) => void): Address {
   const { parameters } = useRoute();
@@ -124,7 +124,7 @@ function useAddress(onGiven: (given: URLSearchParams) => void): Address {
     values: {},
     timer: undefined,
   });
-  const taken = (): Values => {
+  const drainPending = (): Values => {
     const { values, timer } = waiting.current;
     clearTimeout(timer);
     waiting.current = { values: {}, timer: undefined };
@@ -133,13 +133,13 @@ function useAddress(onGiven: (given: URLSearchParams) => void): Address {
   useLayoutEffect(() => {
     if (location.search === written.current || location.pathname !== "/") return;
     // Pending values belong to the previous address.
-    taken();
+    drainPending();
     written.current = location.search;
     onGiven(parameters);
   }, [parameters.toString()]);
   useEffect(() => () => clearTimeout(waiting.current.timer), []);
   const write = (isStep: boolean) => {
-    const values = taken();
+    const values = drainPending();
     const parameters = Object.fromEntries(new URLSearchParams(location.search));
     const query = queryOf({ ...parameters, ...values });
     if (location.pathname !== "/") return;
@@ -148,7 +148,7 @@ function useAddress(onGiven: (given: URLSearchParams) => void): Address {
   };
   return {
     change(values, isStep = false) {
-      const all = { ...taken(), ...values };
+      const all = { ...drainPending(), ...values };
       waiting.current.values = all;
       if (isStep) write(true);
       else waiting.current.timer = setTimeout(() => write(false), ADDRESS_MS);

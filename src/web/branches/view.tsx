@@ -19,10 +19,10 @@ import { useItemActions } from "./use-item-actions.ts";
 import { KEY_ZOOM, useTreeKeys } from "./use-tree-keys.ts";
 import { useViewState } from "./use-view-state.ts";
 
-/** Begins to load the images before the view is shown. */
+/** Starts loading the images before the view is ready. */
 export const prepare = openEarly;
 
-/** The forest of images: what was made from what, and what runs now. */
+/** The forest of images and running operations. */
 export function View() {
   const loaded = useBranches();
   const view = useViewState(loaded);
@@ -83,7 +83,7 @@ function Forest({ loaded, view }: ForestProps) {
     drawing,
     activeKey: active?.key ?? null,
     comparedKey: compared?.id ?? null,
-    shown: view.shown,
+    target: view.target,
     ...items.handlers,
     onMenu: items.openMenu,
     onKeyDown,

@@ -8,8 +8,8 @@ const PREFIX = "/web/api";
 const EVENT_STREAM = "text/event-stream";
 
 /**
- * `/v1/…` as this page reaches it without header fields: for links that download, and for WebSockets. It holds a half of the
- * session, so it is no link to be shown or kept.
+ * `/v1/…` as this page reaches it without header fields: for links that download, and for WebSockets. It contains half of
+ * the session, so it must not be displayed or stored.
  */
 export function addressOf(path: string): string {
   return `${PREFIX}/~${csrf()}${path}`;
@@ -20,7 +20,7 @@ export function headedAddressOf(path: string): string {
   return PREFIX + path;
 }
 
-/** A request with the cookie of the session; what it tells of the session and of the connection is noted. */
+/** A request with the cookie of the session. Updates the state of the session and of the connection. */
 async function exchange(url: URL | string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
   const key = csrf();
@@ -35,14 +35,14 @@ async function exchange(url: URL | string, init: RequestInit = {}): Promise<Resp
     if (!isAbort(error) && init.signal?.aborted !== true) noteSilence(loadSession);
     throw error;
   }
-  // Another tab may have signed in meanwhile: this answer is about the session before.
+  // Another tab may have signed in since: this response is about the previous session.
   if (response.status === 401 && key === csrf()) endSession();
   if (isFromAppliance(response)) noteAnswer();
   else noteSilence(loadSession);
   return response;
 }
 
-/** False for what a proxy answers in place of an appliance that it does not reach. */
+/** False for the response of a proxy that does not reach the appliance. */
 function isFromAppliance({ status, headers }: Response): boolean {
   const isUnavailable = status === 503 && headers.get("content-type")?.startsWith("application/json") !== true;
   return status !== 502 && status !== 504 && !isUnavailable;

@@ -30,7 +30,7 @@ export function useChanges(handle: (change: Change) => void): void {
 
 /**
  * Calls `handle` for each change, as `useChanges` does.
- * @returns stops that
+ * @returns a function that stops it
  */
 export function followChanges(handle: (change: Change) => void): () => void {
   handlers.add(handle);
@@ -101,7 +101,7 @@ async function listen(): Promise<void> {
       }
     } catch (error) {
       if (own.signal.aborted) return;
-      // Without a stream the present state is shown all the same.
+      // Without a stream, handlers still load the present state.
       if (!hasBegun) tell({ type: "resync" });
       hasBegun = true;
       const { status } = problemOf(error);

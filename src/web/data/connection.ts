@@ -8,7 +8,7 @@ export const connection = createStore<"there" | "away">("there");
 
 const returned = new Set<() => void>();
 
-/** Calls `again` whenever the appliance is back. @returns stops that */
+/** Calls `again` whenever the appliance is back. @returns a function that stops it */
 export function onReturn(again: () => void): () => void {
   returned.add(again);
   return () => returned.delete(again);
@@ -28,7 +28,7 @@ export function untilReturn(signal: AbortSignal, milliseconds?: number): Promise
   });
 }
 
-/** An answer came, of whatever status. */
+/** Notes a response, of any status. */
 export function noteAnswer(): void {
   if (connection.get() === "there") return;
   connection.set("there");
@@ -36,7 +36,7 @@ export function noteAnswer(): void {
 }
 
 /**
- * No answer came.
+ * Notes a request without a response.
  * @param look asks the appliance for anything, and resolves to true when it answers; it never rejects
  */
 export function noteSilence(look: () => Promise<boolean>): void {

@@ -1,13 +1,13 @@
 /** The subprotocol: binary messages are pieces of an event stream, and the page acknowledges their bytes. */
 const EVENTS = "v1.events.coppice";
-/** Code of a stream that has come to its end. */
+/** Close code of a complete stream. */
 const CLOSE_NORMAL = 1000;
 
 /**
- * The answer of an event stream by a WebSocket. Browsers allow six connections to a host for all windows together, and a few
- * windows that follow runs would leave none for anything else; WebSockets do not count there.
+ * Reads an event stream by a WebSocket. All windows of a browser share six connections to a host, so a few windows that
+ * follow runs would leave none; WebSockets do not count toward this limit.
  * @param url of the stream, with the key of the session
- * @returns null when there is no such WebSocket; a plain request then tells why
+ * @returns null if the WebSocket cannot be opened; a plain request then has the reason
  * @throws the reason of `signal`
  */
 export async function openEventSocket(
@@ -33,11 +33,11 @@ export async function openEventSocket(
   return isOpen ? new Response(body, { headers: { "content-type": "text/event-stream" } }) : null;
 }
 
-/** The bytes of the socket's messages. Bytes that were read are acknowledged, which lets more come. */
+/** The bytes of the socket's messages. Acknowledges the bytes that were read, so that the appliance sends more. */
 function bodyOf(socket: WebSocket, signal?: AbortSignal | null): ReadableStream<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let takenBytes = 0;
-  /** why nothing more will come; null at the end of the stream */
+  /** reason of the end; null if the stream is complete */
   let end: unknown;
   let wake: () => void = () => undefined;
   socket.addEventListener("message", ({ data }) => {
@@ -50,11 +50,11 @@ function bodyOf(socket: WebSocket, signal?: AbortSignal | null): ReadableStream<
     end ??= code === CLOSE_NORMAL ? null : new TypeError(`the WebSocket was closed with code ${code}`);
     wake();
   });
-  // The other side may be out of reach: nothing waits for its goodbye.
+  // The appliance may be unreachable, so nothing waits for its close message.
   const leave = () => {
     pieces.length = 0;
     end = signal?.reason;
-    // A browser complains about a WebSocket that is closed before it is open.
+    // Browsers log an error for a WebSocket that is closed before it is open.
     if (socket.readyState === WebSocket.CONNECTING) socket.addEventListener("open", () => socket.close());
     else socket.close();
     wake();

@@ -1,9 +1,9 @@
-/** Ends when the browser has done what waits: input and drawing. */
+/** Resolves after pending input and drawing. */
 export function nextTurn(): Promise<void> {
   const { scheduler } = globalThis as { readonly scheduler?: { yield?(): Promise<void> } };
   if (scheduler?.yield !== undefined) return scheduler.yield();
   const { promise, resolve } = Promise.withResolvers<void>();
-  // A message comes after what waits already; a timer would come 4 ms later.
+  // A message arrives after pending tasks; a timer would fire 4 ms later.
   const { port1, port2 } = new MessageChannel();
   port1.onmessage = () => {
     port1.close();

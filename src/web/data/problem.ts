@@ -1,13 +1,13 @@
 import { AnswerError, ResponseError, UnreachableError } from "../../client/errors.ts";
 
-/** Why something did not work, as the page shows it. */
+/** A failure, in the form that the page shows. */
 export class Problem extends Error {
   override readonly name = "Problem";
   /** HTTP status; 0 where there was no answer */
   readonly status: number;
   /** error value of the interface, such as `not_found`; `unreachable` where there was no answer */
   readonly code: string;
-  /** facts about it, as the appliance told them */
+  /** details that the appliance reported */
   readonly details: Readonly<Record<string, unknown>>;
   /** recommended pause before another try, in `seconds` */
   readonly retryAfterSeconds: number | null;
@@ -23,7 +23,7 @@ export class Problem extends Error {
     this.retryAfterSeconds = retryAfterSeconds;
   }
 
-  /** True when the appliance may answer the same request later: it did not answer at all, or is about to start or to end. */
+  /** True if the same request may succeed later: the appliance did not answer, or is starting or stopping. */
   get isPassing(): boolean {
     return this.code === "unreachable" || this.status === 502 || this.status === 503 || this.status === 504;
   }
@@ -37,7 +37,7 @@ interface Facts {
   readonly cause?: unknown;
 }
 
-/** Whatever was thrown, as a problem. */
+/** Converts any thrown value into a problem. */
 export function problemOf(error: unknown): Problem {
   if (error instanceof Problem) return error;
   if (error instanceof ResponseError) {

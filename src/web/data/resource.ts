@@ -32,7 +32,7 @@ interface Loaded<T> {
 }
 
 export interface ResourceOptions {
-  /** false: nothing is kept for the next time, such as contents of files, which are large */
+  /** false: values are not cached, because they are large, such as the contents of files */
   readonly isCached?: boolean;
 }
 
@@ -40,8 +40,8 @@ export interface ResourceOptions {
 type Load<T> = (signal: AbortSignal, tell: (value: T) => void) => Promise<T>;
 
 /**
- * The value that `load` gives for a key. It is loaded when the key changes, on `reload`, and when the appliance answers
- * again after it did not. A cached value of the key is there at once, and is reloaded.
+ * The value that `load` returns for a key. It is loaded when the key changes, on `reload`, and when the appliance answers
+ * again after a failure. A cached value is returned at once, and reloaded.
  * @param key names everything that `load` depends on; null: there is nothing to load
  */
 export function useResource<T>(

@@ -161,8 +161,8 @@ export interface SignedIn extends Session {
 /** The present session. Views are drawn only while there is one. */
 export function useSession(): SignedIn {
   const state = useStore(sessionState);
-  const session = state.is === "in" ? state.session : NOBODY;
+  const session = state.is === "in" ? state.session : SIGNED_OUT;
   return { ...session, may: (scope) => mayDo(session.scopes, scope), signOut };
 }
 
-const NOBODY: Session = { account: "", scopes: [], csrf: "", token_expires_at: "", version: "" };
+const SIGNED_OUT: Session = { account: "", scopes: [], csrf: "", token_expires_at: "", version: "" };

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 export interface Store<T> {
   get(): T;
   set(value: T): void;
-  /** @param listen is called after each change of the value @returns ends it */
+  /** @param listen is called after each change of the value @returns a function that ends it */
   subscribe(listen: () => void): () => void;
 }
 

@@ -3,7 +3,7 @@ import { Link, useTitle } from "../browser/router.ts";
 
 export interface Crumb {
   readonly label: ComponentChildren;
-  /** absent for the last one, which is shown */
+  /** absent for the last one, the present place */
   readonly href?: string;
 }
 
@@ -29,12 +29,12 @@ export function Breadcrumbs({
 }
 
 export interface PageHeaderProps {
-  /** what the view is about, as its heading */
+  /** the heading of the view */
   readonly heading: ComponentChildren;
-  /** for the window; absent: `heading`, which then is a text */
+  /** title of the window; absent: `heading`, which then is a string */
   readonly title?: string;
   readonly crumbs?: readonly Crumb[];
-  /** one line below: what kind of thing it is */
+  /** one line below the heading */
   readonly about?: ComponentChildren;
   /** buttons at the end */
   readonly actions?: ComponentChildren;

@@ -27,7 +27,7 @@ export interface ButtonProps extends Native {
   readonly tone?: Tone;
   readonly icon?: IconName;
   readonly isSmall?: boolean;
-  /** it works on what was asked, and takes no second click */
+  /** the action is running: further clicks do nothing */
   readonly isBusy?: boolean;
   readonly type?: "button" | "submit";
   readonly children?: ComponentChildren;
@@ -51,7 +51,7 @@ export interface ButtonLinkProps {
   readonly tone?: Tone;
   readonly icon?: IconName;
   readonly isSmall?: boolean;
-  /** name of the file to be written: the browser follows the link by itself, and stores what comes */
+  /** file name of a download: the browser stores the response */
   readonly download?: string;
   readonly children?: ComponentChildren;
 }
@@ -81,7 +81,7 @@ export interface IconButtonProps extends Native {
   readonly tone?: Tone;
 }
 
-/** A button with a picture alone. */
+/** A button with only an icon. */
 export function IconButton({ icon, label, tone = "quiet", ...rest }: IconButtonProps) {
   const name = classes("button", "button-icon", `button-${tone}`, rest.class);
   return (

@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { IconButton } from "./button.tsx";
 import { useToast } from "./toast.tsx";
 
-/** How long the button shows that it has copied, in `milliseconds`. */
+/** How long the button confirms the copy, in `milliseconds`. */
 const SHOWN_MS = 1_500;
 
 export interface CopyButtonProps {
@@ -42,7 +42,7 @@ export async function copyText(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Pages that came without TLS from another host have no clipboard; an old way does without.
+    // Pages without TLS from another host have no clipboard API; the selection works.
     return copyBySelection(text);
   }
 }

@@ -67,10 +67,10 @@ export interface ConfirmProps {
   /** the verb on the button, such as "Delete" */
   readonly action: string;
   readonly isDangerous?: boolean;
-  /** the dialog stays while it works, and shows why it failed; it closes after a success */
+  /** the dialog stays open meanwhile; it shows a failure, and closes after a success */
   readonly onConfirm: () => Promise<void> | void;
   readonly onClose: () => void;
-  /** false: what is needed to decide is not known yet, or says no */
+  /** false: the action is not possible, or not yet */
   readonly isReady?: boolean;
   readonly children?: ComponentChildren;
 }

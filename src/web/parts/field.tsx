@@ -2,7 +2,7 @@ import type { ComponentChildren, Ref } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { classes } from "./classes.ts";
 
-/** Time from the last key until a text counts, in `milliseconds`: browsers limit changes of links. */
+/** Delay from the last key until a text is used, in `milliseconds`: browsers limit changes of the address. */
 const REST_MS = 400;
 
 interface Labelled {
@@ -52,7 +52,7 @@ function described(id: string, { hint, problem }: Labelled): Described {
 export interface FieldProps extends Labelled {
   readonly value: string;
   readonly onValue: (value: string) => void;
-  /** text of several lines: how many are seen */
+  /** number of visible lines; absent: one line */
   readonly rows?: number;
   /** for commands, paths and ids */
   readonly isMono?: boolean;
@@ -60,7 +60,7 @@ export interface FieldProps extends Labelled {
   readonly name?: string;
   readonly placeholder?: string;
   readonly inputMode?: "text" | "numeric" | "decimal" | "search";
-  /** what the browser may fill in; nothing where absent */
+  /** kind of value that the browser may fill in; absent: none */
   readonly autocomplete?: "off" | "current-password";
   readonly isRequired?: boolean;
   readonly isDisabled?: boolean;
@@ -123,7 +123,7 @@ export interface SelectProps<Value extends string> extends Labelled {
   readonly disabled?: boolean;
 }
 
-/** One of some values, by the list of the browser. */
+/** A selection from a list, by the browser's own control. */
 export function Select<Value extends string>({ value, choices, onValue, disabled, ...labelled }: SelectProps<Value>) {
   const id = useId();
   return (
@@ -177,7 +177,7 @@ export function Checkbox({ label, hint, isChecked, onChecked, disabled }: Checkb
 }
 
 /**
- * A text as it is typed, for a field; follows `value` when that changes.
+ * The text of a field while the user types. Follows `value` when that changes.
  * @param tell is called with the text after a pause in typing
  */
 export function useTyped(value: string, tell: (text: string) => void): readonly [string, (text: string) => void] {
@@ -185,7 +185,7 @@ export function useTyped(value: string, tell: (text: string) => void): readonly 
   // Calls the function of the latest drawing.
   const latest = useRef(tell);
   latest.current = tell;
-  // Before the next key: an effect after it would take a letter back.
+  // Before the next key: a later effect would remove a letter.
   useLayoutEffect(() => setText(value), [value]);
   useEffect(() => {
     if (text === value) return;

@@ -6,7 +6,7 @@ import { classes } from "./classes.ts";
 export interface FigureProps {
   readonly label: ComponentChildren;
   readonly value: ComponentChildren;
-  /** what the value is a part of, or how it came to be */
+  /** the whole that the value is a part of, or its origin */
   readonly note?: ComponentChildren;
 }
 
@@ -45,7 +45,7 @@ export function Duration({ value }: { readonly value: number | null | undefined 
   );
 }
 
-/** There is no value: seen as a dash. */
+/** A missing value, drawn as a dash. */
 function Absent() {
   return (
     <span class="absent">
@@ -55,7 +55,7 @@ function Absent() {
   );
 }
 
-/** The time, renewed twice a minute. */
+/** The time, updated twice a minute. */
 const useClock = createClock(30_000);
 
 export interface AgeProps {

@@ -1,7 +1,7 @@
 import { escaped, isBlank, partsOf } from "../text/printable.ts";
 import { classes } from "./classes.ts";
 
-/** Characters of a name that are shown; what follows is cut with a mark. */
+/** Longest visible name, in characters; the rest is cut, with a mark. */
 const NAME_MAX = 512;
 const LONG_MAX = 4_096;
 
@@ -16,13 +16,13 @@ export interface GuestTextProps {
 }
 
 /**
- * Text that a guest, an image or another account may have made: names, commands, messages. Characters that are not seen or
- * that reorder others are shown escaped, and the text around it keeps its direction.
+ * Text from a guest, an image or another account: names, commands, messages. Characters that are invisible or reorder others
+ * are escaped, and the text around it keeps its direction.
  */
 export function GuestText({ text, isMono, isLong, hasTitle }: GuestTextProps) {
   const limit = isLong === true ? LONG_MAX : NAME_MAX;
   const begin = text.slice(0, limit);
-  // A name of nothing but blanks would be an empty place.
+  // A name of blanks only would look empty.
   const parts = isBlank(begin) ? [{ text: escaped(begin), isEscape: true }] : partsOf(begin);
   const name = classes("guest-text", isMono && "mono", isLong && "guest-text-long");
   const title = hasTitle === true ? parts.map((part) => part.text).join("") : undefined;

@@ -45,7 +45,7 @@ const STROKES = {
 
 export type IconName = keyof typeof STROKES;
 
-/** A picture next to a word, or on a labelled button: screen readers ignore it. */
+/** An icon next to a word, or on a labelled button: screen readers ignore it. */
 export function Icon({ name }: { readonly name: IconName }) {
   return (
     <svg class="icon" viewBox="0 0 16 16" aria-hidden="true">

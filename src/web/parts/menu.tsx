@@ -7,21 +7,21 @@ import { Icon, type IconName } from "./icon.tsx";
 export interface MenuItem {
   readonly label: string;
   readonly icon?: IconName;
-  /** what it does; or `href`, where it goes */
+  /** the action; or `href`, the link */
   readonly onSelect?: () => void;
   readonly href?: string;
   readonly isDangerous?: boolean;
-  /** a choice: whether it is the one that holds */
+  /** for a choice: whether it is selected */
   readonly isChecked?: boolean;
   readonly isDisabled?: boolean;
-  /** the key that does the same */
+  /** the shortcut of the same action */
   readonly keys?: string;
   /** true: a line above it */
   readonly isApart?: boolean;
 }
 
 export interface MenuProps {
-  /** what the menu is about, for screen readers; the tip of a button without a word */
+  /** subject of the menu, for screen readers; the tooltip of a button without text */
   readonly label: string;
   readonly items: readonly MenuItem[];
   readonly icon?: IconName;
@@ -72,7 +72,7 @@ export function Menu({ label, items, icon = "more", children, isSmall }: MenuPro
 export interface MenuListProps {
   readonly label: string;
   readonly items: readonly MenuItem[];
-  /** what it belongs to, in `CSS pixels` of the window: a button, a row, or the place of the pointer */
+  /** its anchor, in `CSS pixels` of the window: a button, a row, or the position of the pointer */
   readonly at: () => DOMRect;
   readonly onClose: () => void;
   /** gets the focus back; a click on it does not close the menu */
@@ -102,7 +102,7 @@ export function MenuList({ label, items, at, onClose, opener = null }: MenuListP
       removeEventListener("resize", stay);
     };
   }, []);
-  // Its opener may have moved while both were drawn.
+  // The opener may have moved during the drawing.
   useEffect(() => {
     if (list.current !== null) place(list.current, at());
   }, []);
@@ -160,7 +160,7 @@ function choices(list: HTMLElement): HTMLElement[] {
   return [...list.querySelectorAll<HTMLElement>(".menu-item")];
 }
 
-/** Below what it belongs to, or above where there is no room; never outside of the window. */
+/** Places the menu below its anchor, or above if there is no space; never outside the window. */
 function place(list: HTMLElement, at: DOMRect): void {
   const { width, height } = list.getBoundingClientRect();
   const isRightHalf = at.left > innerWidth / 2;
@@ -176,7 +176,7 @@ function onKey(event: KeyboardEvent, close: () => void): void {
   const at = items.indexOf(document.activeElement as HTMLElement);
   const go = (index: number) => items.at(index % items.length)?.focus();
   const letter = event.key.length === 1 ? event.key.toLowerCase() : "";
-  // Keys of the page, and of what the menu belongs to, rest meanwhile.
+  // The page and the opener get no keys while the menu is open.
   event.stopPropagation();
   if (event.key === "ArrowDown") go(at + 1);
   else if (event.key === "ArrowUp") go(Math.max(at, 0) - 1);

@@ -5,13 +5,13 @@ import { Icon } from "./icon.tsx";
 
 export interface ProblemNoteProps {
   readonly problem: Problem;
-  /** what did not work, such as "The files could not be listed"; absent: the problem says it alone */
+  /** the failed action, such as "The files could not be listed"; absent: the message says it */
   readonly title?: string;
-  /** not offered for what the token does not allow: it will not do so later */
+  /** not offered if the token does not allow the request: a retry would fail as well */
   readonly onRetry?: () => void;
 }
 
-/** A problem, and what helps. */
+/** A problem, with advice. */
 export function ProblemNote({ problem, title, onRetry }: ProblemNoteProps) {
   const help = helpFor(problem);
   return (
@@ -45,7 +45,7 @@ function helpFor({ status, code, retryAfterSeconds, details }: Problem): string 
   if (code === "unreachable" || status === 503) return "This page tries again as soon as the appliance answers.";
   if (status === 403 && typeof scope === "string") return `The token of this session lacks the scope ${scope}.`;
   if (status === 403) return "The token of this session does not allow it. Sign in with one that does.";
-  // A path that is missing in an image says all that there is to say.
+  // For a missing path in an image, the message is enough.
   if (status === 404 && typeof details["path"] === "string") return "";
   if (status === 404) return "It may have been deleted, or it belongs to another account.";
   if (status === 429) {

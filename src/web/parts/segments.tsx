@@ -1,14 +1,14 @@
 import type { Choice } from "./field.tsx";
 
 export interface SegmentsProps<Value extends string> {
-  /** what is chosen, for screen readers */
+  /** name of the choice, for screen readers */
   readonly label: string;
   readonly value: Value;
   readonly choices: readonly Choice<Value>[];
   readonly onValue: (value: Value) => void;
 }
 
-/** One of two or three ways to show something, all of which are seen. */
+/** A choice of two or three values, all of them visible. */
 export function Segments<Value extends string>({ label, value, choices, onValue }: SegmentsProps<Value>) {
   return (
     <div class="segments rigid" role="group" aria-label={label}>

@@ -1,14 +1,14 @@
 import { classes } from "./classes.ts";
 
 export interface SkeletonProps {
-  /** how many lines of text will be there */
+  /** expected number of lines */
   readonly lines?: number;
-  /** what is loaded, for screen readers */
+  /** for screen readers */
   readonly label?: string;
   readonly class?: string;
 }
 
-/** The place of what is being loaded. It shows up after a moment, so that what is quick does not flicker. */
+/** A placeholder for loading content. It appears after a moment, so that fast loads do not flicker. */
 export function Skeleton({ lines = 3, label = "Loading", class: name }: SkeletonProps) {
   return (
     <div class={classes("skeleton stack gap-3", name)} role="status">

@@ -2,13 +2,13 @@ import type { ComponentChildren } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 export interface SplitterProps {
-  /** what is at its two sides, for screen readers */
+  /** names of the two sides, for screen readers */
   readonly label: string;
-  /** under this name the share is kept in the browser */
+  /** key under which the browser stores the share */
   readonly name: string;
   readonly first: ComponentChildren;
   readonly second: ComponentChildren;
-  /** share of the first side at the beginning, in `percent` */
+  /** initial share of the first side, in `percent` */
   readonly initial?: number;
 }
 

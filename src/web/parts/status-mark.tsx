@@ -21,7 +21,7 @@ export function Badge({
 
 export interface StatusProps {
   readonly status: OperationStatus;
-  /** of the command, where it ended */
+  /** of the command, if it ended */
   readonly exitCode?: number | null | undefined;
   readonly isTimedOut?: boolean | undefined;
   /** true: the mark alone, with the word as its title */
@@ -34,7 +34,7 @@ interface StatusLabel {
   readonly text: string;
 }
 
-/** How an operation stands: a mark, whose shape says it as its colour does, and a word. */
+/** The status of an operation: a mark, whose shape and colour both show it, and a word. */
 export function StatusMark({ isBrief, ...props }: StatusProps) {
   const { mark, tone, text } = statusLabel(props);
   return (
@@ -55,7 +55,7 @@ const MARKS: Readonly<Record<StatusLabel["mark"], string>> = {
   cancelled: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9ZM2.9 9.1l6.2-6.2",
 };
 
-/** The words for how an operation stands, which are those of all views. */
+/** The label of a status, the same in all views. */
 export function statusLabel({ status, exitCode, isTimedOut }: Omit<StatusProps, "isBrief">): StatusLabel {
   switch (status) {
     case "PENDING":

@@ -5,7 +5,7 @@ import { Link } from "../browser/router.ts";
 export interface Tab {
   readonly id: string;
   readonly label: ComponentChildren;
-  /** how many things are behind it */
+  /** number of items in the tab */
   readonly count?: number | undefined;
   /** the link that shows it */
   readonly href: string;
@@ -14,7 +14,7 @@ export interface Tab {
 export interface TabsProps {
   readonly label: string;
   readonly tabs: readonly Tab[];
-  /** id of the one that is shown */
+  /** id of the present tab */
   readonly current: string;
 }
 

@@ -5,17 +5,17 @@ import { type Layout, layOut } from "./layout.ts";
 import type { Row } from "./rows.ts";
 import { type Search, searchOf } from "./search.ts";
 
-/** How long a run that left no image is still shown, in `milliseconds`. */
+/** How long a run without an image stays visible after its end, in `milliseconds`. */
 const FADING_MS = 8_000;
-/** Pause between two drawings while rows come, in `milliseconds`. */
+/** Pause between two drawings while rows arrive, in `milliseconds`. */
 const EARLY_MS = 150;
-/** Rows that are taken before there is a pause. */
+/** Rows per slice. */
 const PIECE = 256;
 
 /** The part of the forest to draw. */
 export interface ForestFilter {
   readonly query: string;
-  /** image whose ancestors and descendants alone are shown */
+  /** the focused image: only its ancestors and descendants are visible */
   readonly focusId: string | null;
   readonly folds: Folds;
 }
@@ -25,11 +25,11 @@ export interface Drawing {
   readonly layout: Layout;
   readonly forest: Forest;
   readonly search: Search | null;
-  /** images that the search finds */
+  /** number of matches of the search */
   readonly hits: number;
-  /** false while the first images are still to come */
+  /** false until the first images arrive */
   readonly isThere: boolean;
-  /** all images have come */
+  /** all images have arrived */
   readonly isComplete: boolean;
   /** the appliance has older images than these */
   readonly hasOlder: boolean;
@@ -45,21 +45,21 @@ export class Branches {
   #forest = new Forest();
   #filter: ForestFilter = { query: "", focusId: null, folds: NO_FOLDS };
   #selectedId: string | null = null;
-  /** images that were asked for, and stay visible */
+  /** images that must stay visible */
   readonly #revealed = new Set<string>();
   #rows: Row[] = [];
   #isComplete = false;
   #isRanked = false;
-  /** places of the roots, which they keep when everything is loaded again */
+  /** order of the roots, which stays the same after a reload */
   #ranks = new Map<string, number>();
-  /** operations that have ended since the rows began: rows that were read before may come after that */
+  /** operations that ended since the load began: rows with an older state may still arrive */
   #ended = new Set<string>();
   #hasOlder = false;
   #isWorking = false;
   readonly #slicer = new Slicer();
   #drawnEarlyAt = Number.NEGATIVE_INFINITY;
   #isStale = false;
-  /** what is drawn stays until all rows are there */
+  /** the drawing stays until all rows have arrived */
   #isReplacing = false;
   readonly #changed: (drawing: Drawing) => void;
   drawing: Drawing;
@@ -92,7 +92,7 @@ export class Branches {
     this.#selectedId = id;
   }
 
-  /** Brings an image out of all folds. */
+  /** Unfolds everything around an image. */
   reveal(id: string): void {
     this.#revealed.add(id);
     const image = this.#forest.images.get(id);
@@ -102,13 +102,13 @@ export class Branches {
     this.folds = { ...this.folds, open };
   }
 
-  /** Takes rows, in the order in which they came. */
+  /** Adds rows, in the order of their arrival. */
   take(rows: readonly Row[]): void {
     for (const row of rows) this.#rows.push(row);
     this.#redraw();
   }
 
-  /** Forgets all images, for rows that come from here on; what is drawn stays until they are all there. */
+  /** Drops all images before a reload. The drawing stays until all new rows have arrived. */
   beginAnew(): void {
     this.#isReplacing = this.#isComplete || this.#isReplacing;
     this.#forest = new Forest();
@@ -245,7 +245,7 @@ export class Branches {
   }
 }
 
-/** Folds after a person acted on an item: what is folded opens, what is open closes. */
+/** Toggles the fold of an item. */
 export function toggled(folds: Folds, item: Item): Folds {
   if (item.kind === "image") return opened(folds, item.image, item.isClosed);
   if (item.kind === "steps") {
@@ -254,21 +254,21 @@ export function toggled(folds: Folds, item: Item): Folds {
     return { ...folds, unfolded };
   }
   if (item.kind === "more") {
-    const shown = item.siblings - 1;
-    const next = item.images.length <= MORE * 1.5 ? Number.MAX_SAFE_INTEGER : shown + MORE;
-    return { ...folds, shown: new Map(folds.shown).set(item.parentId ?? "", next) };
+    const visibleCount = item.siblings - 1;
+    const next = item.images.length <= MORE * 1.5 ? Number.MAX_SAFE_INTEGER : visibleCount + MORE;
+    return { ...folds, siblingCounts: new Map(folds.siblingCounts).set(item.parentId ?? "", next) };
   }
   return folds;
 }
 
-/** Siblings that are brought out of a fold at a time. */
+/** Number of siblings that unfold at a time. */
 const MORE = 50;
 
 export function opened(folds: Folds, image: ImageNode, isOpen: boolean): Folds {
   return { ...folds, open: new Map(folds.open).set(image.id, isOpen) };
 }
 
-/** Folds with the chain that an image is a step of folded again. */
+/** Folds the chain of an image again. */
 export function foldedChain(folds: Folds, image: ImageNode): Folds {
   const unfolded = new Set(folds.unfolded);
   for (let node: ImageNode | null = image; node !== null && unfolded.delete(node.id); ) node = node.parent;

@@ -2,24 +2,24 @@ import { type Forest, type ImageNode, lineageOf, newestOf, type RunRow } from ".
 
 /** Shorter chains are shown step by step. */
 const STEPS_MIN = 3;
-/** Siblings that are shown, those of the latest work, before the others fold into one node. */
+/** Number of visible siblings, those with the latest work; the others fold into one node. */
 const SIBLINGS_SHOWN = 8;
 const ROOTS_SHOWN = 24;
-/** A forest of at most that many images is open from the start; of a larger one, the lines of the newest are. */
+/** Largest forest that is initially open; in a larger one, only the lines of the newest images are. */
 const OPEN_AT_ONCE_MAX = 300;
 const NEWEST_OPEN = 300;
-/** Images that the search brings out of folds; those beyond it are counted at the folds. */
+/** Largest number of matches that the search unfolds; the folds count the others. */
 export const HITS_OUT_MAX = 200;
 
-/** Items that are made before there is a pause. */
+/** Items per slice. */
 const PIECE = 256;
 
 interface Placed {
   readonly key: string;
   readonly parent: Item | null;
-  /** depth among what is shown, from 0 */
+  /** depth among the visible items, from 0 */
   readonly column: number;
-  /** how far a list moves it in: steps of one line stand below each other */
+  /** indent in a list: steps of one line have the same */
   readonly indent: number;
   /** place among its siblings, from 1 */
   readonly place: number;
@@ -36,38 +36,38 @@ export type Item = Placed &
     | {
         readonly kind: "image";
         readonly image: ImageNode;
-        /** what was made from it is not shown */
+        /** its descendants are folded */
         readonly isClosed: boolean;
       }
     | { readonly kind: "run"; readonly run: RunRow }
     /** a chain, folded */
     | { readonly kind: "steps"; readonly images: readonly ImageNode[] }
-    /** siblings that are not shown, the newest first */
+    /** folded siblings, the newest first */
     | { readonly kind: "more"; readonly images: readonly ImageNode[]; readonly parentId: string | null }
   );
 
-/** Items that were opened and folded by hand. */
+/** Items that the user opened and folded. */
 export interface Folds {
-  /** by image: opened or closed by hand */
+  /** by image: opened or closed by the user */
   readonly open: ReadonlyMap<string, boolean>;
   /** images of chains that were unfolded */
   readonly unfolded: ReadonlySet<string>;
-  /** by parent, "" for roots: how many siblings are shown */
-  readonly shown: ReadonlyMap<string, number>;
-  /** everything is unfolded that was not closed by hand */
+  /** number of visible siblings by parent, "" for roots */
+  readonly siblingCounts: ReadonlyMap<string, number>;
+  /** everything is unfolded, except the items that the user closed */
   readonly isWhole: boolean;
 }
 
-export const NO_FOLDS: Folds = { open: new Map(), unfolded: new Set(), shown: new Map(), isWhole: false };
+export const NO_FOLDS: Folds = { open: new Map(), unfolded: new Set(), siblingCounts: new Map(), isWhole: false };
 
 export interface VisibleOptions {
   readonly folds: Folds;
   /** images that must be visible, such as the selected one */
   readonly pins: ReadonlySet<string>;
-  /** the only image whose ancestors and descendants are shown */
+  /** the focused image: only its ancestors and descendants are visible */
   readonly focus: ImageNode | null;
   readonly isSearching: boolean;
-  /** all images have come: what runs on no known image runs on a deleted one */
+  /** all images have arrived: a run on an unknown image runs on a deleted one */
   readonly isComplete: boolean;
 }
 
@@ -85,8 +85,8 @@ interface Waiting {
 }
 
 /**
- * What is drawn of a forest, each item before its children; in pieces. The forest has been measured. Nothing here calls itself: a
- * chain may be as long as the forest.
+ * The items of a forest to draw, each before its children, in slices. The forest must be measured. No recursion: a chain may
+ * be as long as the forest.
  */
 export function* visibleItems(forest: Forest, options: VisibleOptions): Generator<void, Item[]> {
   const folding = new Folding(forest, options);
@@ -138,9 +138,9 @@ function addLine(line: Set<ImageNode>, image: ImageNode | null): void {
 class Folding {
   readonly #forest: Forest;
   readonly #options: VisibleOptions;
-  /** images whose lines are open without anybody's choice */
+  /** images whose lines are open by default */
   readonly #open = new Set<ImageNode>();
-  /** images that are shown in spite of any fold */
+  /** images that stay visible in any fold */
   readonly #pinned = new Set<ImageNode>();
   /** ancestors of these */
   readonly #abovePinned = new Set<ImageNode>();
@@ -175,7 +175,7 @@ class Folding {
   isClosed(image: ImageNode): boolean {
     if (image.children.length === 0) return false;
     const chosen = this.#options.folds.open.get(image.id);
-    // A choice stands until something in it must be seen.
+    // A fold of the user stays closed unless an image in it must be visible.
     if (chosen !== undefined) return !chosen && !this.#mustOpen(image);
     if (this.#options.folds.isWhole || this.#forest.images.size <= OPEN_AT_ONCE_MAX) return false;
     return !this.#open.has(image) && !this.#abovePinned.has(image) && image !== this.#options.focus;
@@ -218,17 +218,17 @@ class Folding {
 
   #siblings(oldestFirst: readonly ImageNode[], parentId: string | null, shownAtFirst: number): Entry[] {
     const { folds } = this.#options;
-    const room = folds.isWhole ? oldestFirst.length : (folds.shown.get(parentId ?? "") ?? shownAtFirst);
+    const room = folds.isWhole ? oldestFirst.length : (folds.siblingCounts.get(parentId ?? "") ?? shownAtFirst);
     const newestFirst = [...oldestFirst].reverse();
     const byWork =
       newestFirst.length > room ? [...newestFirst].sort((one, other) => other.latest - one.latest) : newestFirst;
     const mayFold = (image: ImageNode): boolean => !this.#isPinned(image) && !this.#abovePinned.has(image);
     const rest = new Set(byWork.slice(room).filter(mayFold));
-    // A node that stands for few others takes as much room as they do.
+    // A node for a few siblings would need as much space as they do.
     if (rest.size < STEPS_MIN) return newestFirst.map((image) => this.#entryOf(image));
-    const shown = newestFirst.filter((image) => !rest.has(image)).map((image) => this.#entryOf(image));
+    const visible = newestFirst.filter((image) => !rest.has(image)).map((image) => this.#entryOf(image));
     const images = newestFirst.filter((image) => rest.has(image));
-    return [...shown, { kind: "more", images, parentId }];
+    return [...visible, { kind: "more", images, parentId }];
   }
 
   /** An image, or the chain that begins with it. */

@@ -11,7 +11,7 @@ export interface ImageRow {
   /** `milliseconds` since 1970 */
   readonly createdAt: number;
   readonly origin: OperationKind;
-  /** begin of the command, or of the reference that was imported; null when none is known */
+  /** beginning of the command, or of the imported reference; null if unknown */
   readonly command: string | null;
   /** null for an import, and for a checkpoint */
   readonly exitCode: number | null;
@@ -28,13 +28,13 @@ export type RunState = "waiting" | "running" | "ended" | "failed" | "cancelled";
 export interface RunRow {
   /** of the operation */
   readonly id: string;
-  /** what it runs on; null for an import */
+  /** its image; null for an import */
   readonly imageId: string | null;
   readonly origin: OperationKind;
   readonly state: RunState;
-  /** begin of the command, or of the reference that is imported; null when none is known */
+  /** beginning of the command, or of the imported reference; null if unknown */
   readonly command: string | null;
-  /** `milliseconds` since 1970: when it was asked for, or when it began */
+  /** time of the request or of the start, in `milliseconds` since 1970 */
   readonly since: number;
 }
 
@@ -44,21 +44,21 @@ export interface ImageNode extends Omit<ImageRow, "parentId" | "tag" | "skipped"
   parent: ImageNode | null;
   /** the oldest first */
   readonly children: ImageNode[];
-  /** what runs on it, the oldest first */
+  /** operations that run on it, the oldest first */
   readonly runs: RunRow[];
-  /** number of images that were made from it, and from these; counted by `Forest.measure` */
+  /** number of its descendants; counted by `Forest.measure` */
   below: number;
-  /** number of these that the search finds; counted by `Forest.measure` */
+  /** number of matches among them; counted by `Forest.measure` */
   hitsBelow: number;
-  /** when the newest of it and of these was made, in `milliseconds` since 1970; counted by `Forest.measure` */
+  /** time of the newest image among it and its descendants, in `milliseconds` since 1970; counted by `Forest.measure` */
   latest: number;
   /** order of roots, the largest first: `latest` of when all images had come, so that roots do not change their places */
   rank: number;
-  /** the search finds the image itself; counted by `Forest.measure` */
+  /** the image itself matches the search; set by `Forest.measure` */
   isHit: boolean;
 }
 
-/** Adds to a list that is ordered by time, the oldest first; nearly always at its end. */
+/** Inserts into a list in order of time, the oldest first; nearly always at its end. */
 function insertByTime(list: ImageNode[], node: ImageNode): void {
   let index = list.length;
   while (index > 0 && isOlder(node, list[index - 1])) index--;
@@ -80,24 +80,24 @@ function take<Entry>(list: Entry[], entry: Entry): void {
   if (index >= 0) list.splice(index, 1);
 }
 
-/** The images of an account as trees, and what runs on them. Rows may come in any order. */
+/** The images of an account as trees, with the operations on them. Rows may arrive in any order. */
 export class Forest {
   readonly images = new Map<string, ImageNode>();
   /** images without a parent, the oldest first */
   readonly roots: ImageNode[] = [];
   readonly runs = new Map<string, RunRow>();
-  /** what runs on no image that is known: imports above all; the oldest first */
+  /** operations without a known image, mostly imports; the oldest first */
   readonly rootRuns: RunRow[] = [];
-  /** images whose parent is still to come, by its id */
+  /** images whose parent has not arrived yet, by its id */
   readonly #awaiting = new Map<string, ImageNode[]>();
   readonly #byTag = new Map<string, ImageNode>();
-  /** parents of deleted images: rows that were read before a deletion may come after it */
+  /** parents of deleted images: rows from before a deletion may arrive after it */
   readonly #gone = new Map<string, string | null>();
 
-  /** Adds an image, unless it is deleted; one that is known takes what is new in the row. */
-  add(told: ImageRow): void {
-    if (this.#gone.has(told.id)) return;
-    const row = this.#withoutGone(told);
+  /** Adds or updates an image, unless it is deleted. */
+  add(latest: ImageRow): void {
+    if (this.#gone.has(latest.id)) return;
+    const row = this.#withoutGone(latest);
     const existing = this.images.get(row.id);
     if (existing !== undefined) {
       this.tag(row.id, row.tag);
@@ -124,7 +124,7 @@ export class Forest {
       if (child.parent === null && this.images.get(child.id) === child) this.#move(child, node);
     }
     this.#awaiting.delete(row.id);
-    // Images and runs that came before this image, and the run that made it.
+    // Images and runs that arrived before this image, and the run that created it.
     for (const run of [...this.rootRuns]) if (run.imageId === row.id) this.setRun(run);
     this.dropRun(row.operation);
     if (tag !== null) this.tag(row.id, tag);
@@ -140,7 +140,7 @@ export class Forest {
     return { ...row, parentId, skipped };
   }
 
-  /** Gives an image its tag, which another one then loses; null takes it away. */
+  /** Moves a tag to an image, from any other image; null removes its tag. */
   tag(id: string, tag: string | null): void {
     const node = this.images.get(id);
     if (node === undefined || node.tag === tag) return;
@@ -153,7 +153,7 @@ export class Forest {
     node.tag = tag;
   }
 
-  /** Removes an image; what was made from it then hangs on its parent, as the appliance tells it. */
+  /** Removes an image. Its children become children of its parent, as in the appliance. */
   remove(id: string): void {
     const node = this.images.get(id);
     this.#gone.set(id, node?.parent?.id ?? null);
@@ -168,7 +168,7 @@ export class Forest {
     for (const run of node.runs) insertRun(this.rootRuns, run);
   }
 
-  /** Adds a run, or takes what is new of it. */
+  /** Adds or updates a run. */
   setRun(run: RunRow): void {
     this.dropRun(run.id);
     this.runs.set(run.id, run);
@@ -188,7 +188,7 @@ export class Forest {
     return this.#byTag.get(tag) ?? null;
   }
 
-  /** Counts for each image what is below it, in pieces. @param isHit what the search finds; null: nothing is searched */
+  /** Counts the descendants of each image, in slices. @param isHit whether an image matches the search; null: no search */
   *measure(isHit: ((node: ImageNode) => boolean) | null): Generator<void, void> {
     const parentsFirst: ImageNode[] = [...this.roots];
     for (let index = 0; index < parentsFirst.length; index++) {
@@ -231,7 +231,7 @@ export class Forest {
   }
 }
 
-/** Images that are worked on before there is a pause. */
+/** Images per slice. */
 const PIECE = 512;
 const UNMEASURED = { below: 0, hitsBelow: 0, latest: 0, isHit: false };
 
@@ -240,7 +240,7 @@ export function* lineageOf(image: ImageNode | null): Generator<ImageNode> {
   for (let node = image; node !== null; node = node.parent) yield node;
 }
 
-/** The ends of the newest work: the `count` newest images. */
+/** The `count` newest images. */
 export function newestOf(images: Iterable<ImageNode>, count: number): ImageNode[] {
   return [...images].sort((one, other) => other.createdAt - one.createdAt).slice(0, count);
 }

@@ -6,7 +6,7 @@ export const ROW_PX = 64;
 export const CARD_WIDTH_PX = 240;
 export const CARD_HEIGHT_PX = 48;
 
-/** Items that are placed before there is a pause. */
+/** Items per slice. */
 const PIECE = 1024;
 
 /** A drawing: items in the order of their rows, each before its children. */
@@ -26,8 +26,8 @@ export interface Area {
 
 /**
  * Places items: depth goes right, and the first child stands in the row of its parent. So a line of runs is one straight
- * row, what grows at its end moves nothing, and a new branch moves only what is below it. (A tidy tree, which centres
- * parents, would move all ancestors of whatever grows.) It is done in pieces.
+ * row, growth at its end moves nothing, and a new branch moves only the rows below it. (A tidy tree, which centres
+ * parents, would move all ancestors of a growing branch.) Works in slices.
  *
  * @param items each before its children
  */
@@ -61,15 +61,15 @@ function firstFrom(items: readonly Item[], row: number): number {
 
 /** The items that stand in an area, at most `max` of them; null when there are more. */
 export function itemsIn({ items }: Layout, area: Area, max: number): Item[] | null {
-  const found: Item[] = [];
+  const inArea: Item[] = [];
   for (let index = firstFrom(items, area.firstRow); index < items.length; index++) {
     const item = items[index] as Item;
     if (item.row > area.lastRow) break;
     if (item.column < area.firstColumn || item.column > area.lastColumn) continue;
-    if (found.length === max) return null;
-    found.push(item);
+    if (inArea.length === max) return null;
+    inArea.push(item);
   }
-  return found;
+  return inArea;
 }
 
 /** The item at a place, or null. */
@@ -79,7 +79,7 @@ export function itemAt(layout: Layout, column: number, row: number): Item | null
 }
 
 /**
- * The items whose connection with their parent is seen in some rows: those that stand there, and those further down whose
+ * The items whose connection with their parent is visible in some rows: those in these rows, and those further down whose
  * connection passes. The latter are children of ancestors of the first item below: the last child of each stands for all.
  */
 export function* connectedIn({ items }: Layout, firstRow: number, lastRow: number): Generator<Connection> {
@@ -97,7 +97,7 @@ export function* connectedIn({ items }: Layout, firstRow: number, lastRow: numbe
 /** A connection from an item to a child. */
 export interface Connection {
   readonly from: Item;
-  /** null: one that is further down */
+  /** null: a child further down */
   readonly to: Item | null;
   readonly row: number;
 }

@@ -17,7 +17,7 @@ function indexOf({ items }: Layout, item: Item): number {
   return low;
 }
 
-/** The item that a step leads to; the same one at an edge. */
+/** The item after a step; the same one at an edge. */
 export function stepFrom(layout: Layout, item: Item, step: Step): Item {
   const { items } = layout;
   const index = indexOf(layout, item);
@@ -49,11 +49,11 @@ function nearest(layout: Layout, item: Item, by: -1 | 1): Item {
     const candidate = itemAt(layout, column, row);
     if (candidate !== null) return candidate;
   }
-  // All of that row is further right.
+  // The whole row is further right.
   return layout.items[indexOf(layout, { ...item, row, column: 0 })] ?? item;
 }
 
-/** The next item after one whose text begins with what was typed, from the start again after the last; null: there is none. */
+/** The next item whose text begins with the typed letters, wrapping around at the end; null: none. */
 export function typedAhead(layout: Layout, from: Item, typed: string, textOf: (item: Item) => string): Item | null {
   const { items } = layout;
   const text = typed.toLowerCase();
@@ -66,7 +66,7 @@ export function typedAhead(layout: Layout, from: Item, typed: string, textOf: (i
   return null;
 }
 
-/** The next image that the search finds, or the one before, from the other end again after the last; null: there is none. */
+/** The next or previous match of the search, wrapping around at the ends; null: none. */
 export function hitAfter(
   { items }: Layout,
   from: Item | null,

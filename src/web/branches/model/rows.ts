@@ -1,7 +1,7 @@
 import type { BranchImage, BranchOperation, BranchRow, Change } from "../../../client/types.ts";
 import type { ImageRow, RunRow, RunState } from "./forest.ts";
 
-/** A row of the branches, or a change of them, as far as the drawing needs it. */
+/** A row or change of the branches, reduced to the fields of the drawing. */
 export type Row =
   | { readonly is: "image"; readonly image: ImageRow }
   | { readonly is: "operation"; readonly run: RunRow; readonly result: string | null }

@@ -13,7 +13,7 @@ export function searchOf(query: string): Search | null {
   const text = query.trim().toLowerCase();
   if (text === "") return null;
   const has = (value: string | null): boolean => value?.toLowerCase().includes(text) === true;
-  // People copy the end of an id, which is what the page shows, or all of it.
+  // Users copy either the short form of an id, as the page shows it, or all of it.
   const isId = (id: string): boolean => id.startsWith(text) || shortId(id).startsWith(text);
   return {
     text,
@@ -22,11 +22,11 @@ export function searchOf(query: string): Search | null {
   };
 }
 
-/** A text in parts, of which every second one is what the search found. */
+/** A text in parts: every second one is a match of the search. */
 export function partsOf(text: string, search: Search | null): string[] {
   if (search === null) return [text];
   const lower = text.toLowerCase();
-  // Few characters change their length with their case; then places do not fit.
+  // Some characters change their length with their case, which would shift the positions.
   if (lower.length !== text.length) return [text];
   const parts: string[] = [];
   let from = 0;

@@ -19,7 +19,7 @@ export function clockText(milliseconds: number): string {
     : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(seconds % 60)}`;
 }
 
-/** Words as all views have them. */
+/** Labels common to all views. */
 const STATES: Readonly<Record<RunState, string>> = {
   waiting: "Waiting",
   running: "Running",
@@ -76,7 +76,7 @@ interface Hidden {
 
 const hiddenOf = new WeakMap<Item, Hidden>();
 
-/** Images that an item keeps out of sight, and those among them that the search finds. Items are new with each drawing. */
+/** The folded images of an item, and the matches among them. Each drawing creates new items. */
 export function hiddenBy(item: Item): Hidden {
   const cached = hiddenOf.get(item);
   if (cached !== undefined) return cached;
@@ -100,7 +100,7 @@ function countHidden(item: Item): Hidden {
   return { images, hits };
 }
 
-/** True for what a search passes over, with all that it keeps out of sight. */
+/** True for an item without a match, also among its folded images. */
 export function isPassedOver(item: Item, search: Search | null): boolean {
   if (search === null) return false;
   if (item.kind === "run") return !search.findsRun(item.run);

@@ -19,9 +19,9 @@ export interface Point {
 
 export const SCALE_MIN = 0.08;
 export const SCALE_MAX = 1.6;
-/** Room around the drawing, in `px`. */
+/** Space around the drawing, in `px`. */
 const MARGIN_PX = 32;
-/** Part of the view that may be empty when one pans beyond the drawing. */
+/** Share of the view that may be empty after panning beyond the drawing. */
 const BEYOND = 0.5;
 
 /** Size of a drawing at scale 1. */
@@ -32,7 +32,7 @@ export function sizeOf({ columns, rows }: Layout): Size {
   };
 }
 
-/** The camera kept where there is something to see. */
+/** The camera, moved so that part of the drawing stays visible. */
 export function within(camera: Camera, view: Size, layout: Layout): Camera {
   const drawn = sizeOf(layout);
   const scale = clamp(camera.scale, SCALE_MIN, SCALE_MAX);
@@ -52,7 +52,7 @@ function clamp(value: number, low: number, high: number): number {
   return Math.max(low, Math.min(high, value));
 }
 
-/** Another scale, with the point of the view `at` where it is. */
+/** Changes the scale around the point `at` of the view. */
 export function scaled(camera: Camera, factor: number, at: Point): Camera {
   const scale = clamp(camera.scale * factor, SCALE_MIN, SCALE_MAX);
   return { scale, x: camera.x + at.x / camera.scale - at.x / scale, y: camera.y + at.y / camera.scale - at.y / scale };
@@ -65,7 +65,7 @@ export function moved(camera: Camera, byX: number, byY: number): Camera {
 /** The beginning of the drawing at full size. */
 export const START: Camera = { x: -MARGIN_PX, y: -MARGIN_PX, scale: 1 };
 
-/** All of the drawing, where that is readable; otherwise as much of its beginning as is. @param scales bounds of the scale */
+/** The whole drawing, or its beginning if the whole would not be readable. @param scales bounds of the scale */
 export function fitted(layout: Layout, view: Size, scales: { readonly least: number; readonly most: number }): Camera {
   const drawn = sizeOf(layout);
   const scale = Math.min(
@@ -76,7 +76,7 @@ export function fitted(layout: Layout, view: Size, scales: { readonly least: num
   return { scale: kept, x: -MARGIN_PX / kept, y: -MARGIN_PX / kept };
 }
 
-/** The nearest camera that shows the card at a place with some room around it. */
+/** The nearest camera that shows the card at a place, with a margin. */
 export function showing(camera: Camera, view: Size, place: { readonly column: number; readonly row: number }): Camera {
   const scale = camera.scale;
   const room = MARGIN_PX / scale;
@@ -98,7 +98,7 @@ export function centred(camera: Camera, view: Size, place: { readonly column: nu
   return { scale, x, y: place.row * ROW_PX + CARD_HEIGHT_PX / 2 - view.height / scale / 2 };
 }
 
-/** Rows and columns that are seen, and `around` more of both. */
+/** The visible rows and columns, and `around` more of both. */
 export function areaOf(camera: Camera, view: Size, around: number): Area {
   return {
     firstColumn: Math.floor((camera.x - CARD_WIDTH_PX) / COLUMN_PX) + 1 - around,

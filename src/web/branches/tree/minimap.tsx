@@ -13,7 +13,7 @@ export interface MinimapProps {
   readonly onMove: () => void;
 }
 
-/** The whole drawing with what is seen of it, where that is not all. Keys move on the tree itself. */
+/** The whole drawing with a frame around the visible part, unless all of it is visible. Not for the keyboard. */
 export function Minimap({ stage, drawing, palette, onMove }: MinimapProps) {
   const { layout } = drawing;
   const { camera, view } = stage;

@@ -11,17 +11,17 @@ import {
 import { failureOf, titleOf } from "../model/text.ts";
 import { areaOf, type Camera, type Point, type Size, sizeOf } from "./camera.ts";
 
-/** Width of what stands for several images, in `px` at scale 1. */
+/** Width of a folded node, in `px` at scale 1. */
 export const FOLD_WIDTH_PX = 152;
-/** Names are left out where they would be smaller than this scale makes them. */
+/** Smallest scale with names. */
 const NAMES_FROM_SCALE = 0.28;
 /** Distance of the vertical part of a connection from its child, and radius of its corner, in `px` at scale 1. */
 const RAIL_PX = 22;
 const CORNER_PX = 10;
-/** More items than a screen can tell apart are not painted. */
+/** Largest number of painted items: a screen cannot show more. */
 const PAINTED_MAX = 20_000;
 
-/** Colours of the theme that is shown. */
+/** Colours of the visible theme. */
 export interface Palette {
   readonly line: string;
   readonly faint: string;
@@ -30,7 +30,7 @@ export interface Palette {
   readonly accent: string;
   readonly bad: string;
   readonly warning: string;
-  readonly found: string;
+  readonly match: string;
 }
 
 export interface Scene {
@@ -38,7 +38,7 @@ export interface Scene {
   readonly camera: Camera;
   readonly view: Size;
   readonly palette: Palette;
-  /** items are painted, in place of cards in the document */
+  /** true: items are painted, because the document has no cards */
   readonly withMarks: boolean;
   /** the item that has the focus */
   readonly active: Item | null;
@@ -68,13 +68,13 @@ function paintConnections(context: CanvasRenderingContext2D, scene: Scene): void
   const { firstRow, lastRow, firstColumn, lastColumn } = areaOf(camera, view, 1);
   const lines = { plain: new Path2D(), live: new Path2D(), dim: new Path2D(), cut: new Path2D(), way: new Path2D() };
   const way = wayTo(scene.active);
-  // Lines from above the view are drawn from its upper edge: a fan of thousands has as many long lines.
+  // Lines from above start at the upper edge of the view: a fan may have thousands of long lines.
   const top = camera.y - ROW_PX;
   for (const { from, to, row } of connectedIn(layout, firstRow, lastRow)) {
     if (from.column > lastColumn || from.column + 1 < firstColumn) continue;
     connect(lines[to === null ? "plain" : way.has(to) ? "way" : styleOf(to, scene)], scene, from, to, row, top);
   }
-  // The way to the item that has the focus may end further down than what is seen.
+  // The path to the focused item may end below the visible part.
   for (const item of way) {
     if (item.row > lastRow && item.parent !== null && item.parent.row <= lastRow)
       connect(lines.way, scene, item.parent, item, item.row, top);
@@ -168,7 +168,7 @@ function shortened(name: string): string {
 
 function paintMark(context: CanvasRenderingContext2D, item: Item, x: number, y: number, palette: Palette): void {
   const width = widthOf(item);
-  context.fillStyle = item.kind === "image" && item.image.isHit ? palette.found : palette.mark;
+  context.fillStyle = item.kind === "image" && item.image.isHit ? palette.match : palette.mark;
   context.beginPath();
   context.roundRect(x, y + 6, width, CARD_HEIGHT_PX - 12, 8);
   context.fill();
@@ -185,7 +185,7 @@ function colourOf(item: Item, palette: Palette): string | null {
   return failureOf(item.image) === null ? null : palette.warning;
 }
 
-/** How a whole drawing lies in a small one: both directions fill it, each at its own scale. */
+/** The scales of a minimap: both directions fill it, each with its own scale. */
 export interface Reduction {
   readonly x: number;
   readonly y: number;
@@ -193,11 +193,11 @@ export interface Reduction {
 
 export function reductionOf(layout: Layout, small: Size): Reduction {
   const { width, height } = sizeOf(layout);
-  // Short forests keep their form.
+  // Short forests keep their proportions.
   return { x: Math.min(0.1, small.width / Math.max(1, width)), y: Math.min(0.1, small.height / Math.max(1, height)) };
 }
 
-/** Paints all items as dots; two that fall on one place are painted once. */
+/** Paints all items as dots; two at the same place are painted once. */
 export function paintSmall(
   context: CanvasRenderingContext2D,
   layout: Layout,
@@ -218,7 +218,7 @@ export function paintSmall(
     const place = Math.round(x) * 65_536 + Math.round(y * 2);
     if (painted.has(place) && !isFound) continue;
     painted.add(place);
-    context.fillStyle = isFound ? palette.found : (colourOf(item, palette) ?? palette.line);
+    context.fillStyle = isFound ? palette.match : (colourOf(item, palette) ?? palette.line);
     context.fillRect(x, y, width, height);
   }
 }

@@ -14,13 +14,13 @@ import {
   within,
 } from "./camera.ts";
 
-/** Cards that the document has at once; more items than that are painted as marks. */
+/** Largest number of cards in the document; more items are painted as marks. */
 const CARDS_MAX = 260;
 /** Cards are unreadable below this scale. */
 const CARDS_FROM_SCALE = 0.5;
-/** How long an item takes to its new place, in `milliseconds`. */
+/** Duration of the movement to a new place, in `milliseconds`. */
 const MOVING_MS = 140;
-/** The fit button shows no less of an item than that. */
+/** Smallest scale of the fit button. */
 const FIT_SCALE_MIN = 0.3;
 
 /** The visible part of a drawing, and its movement when the drawing changes. */
@@ -28,14 +28,14 @@ export class Stage {
   camera: Camera = START;
   view: Size = { width: 0, height: 0 };
   layout: Layout | null = null;
-  /** size of a card against its size on a common screen */
+  /** scale of cards relative to the default text size */
   readonly unit: number;
   #isComplete = false;
   readonly #moving = new Map<string, Point>();
   #movingSince = 0;
   readonly #isStill: boolean;
 
-  /** @param options `isStill`: nothing moves by itself; `unit`: see there */
+  /** @param options `isStill`: no animation; `unit`: see there */
   constructor({ isStill, unit }: { readonly isStill: boolean; readonly unit: number }) {
     this.#isStill = isStill;
     this.unit = unit;
@@ -43,8 +43,8 @@ export class Stage {
   }
 
   /**
-   * Takes a new drawing: what a person looks at stays where it is, and what has a new place goes there.
-   * @param isComplete false: more images are on their way, and the view stays at the beginning
+   * Replaces the drawing. The item in focus stays in place, and items with a new place move there.
+   * @param isComplete false: more images are loading, and the view stays at the beginning
    * @param now `milliseconds` of a monotonic clock
    * @returns false when there is nothing new
    */
@@ -84,7 +84,7 @@ export class Stage {
     const columns = anchor === null ? 0 : anchor.is.column - anchor.was.column;
     const rows = anchor === null ? 0 : anchor.is.row - anchor.was.row;
     for (const item of this.cards(after) ?? []) {
-      // A run becomes the image that it made; what is new comes out of its parent.
+      // The image of a run starts at the place of the run, any other new item at its parent.
       const was =
         before.byKey.get(item.key) ??
         (item.kind === "image" ? before.byKey.get(item.image.operation) : undefined) ??
@@ -96,7 +96,7 @@ export class Stage {
     }
   }
 
-  /** True while something goes to its place. */
+  /** True while an item moves. */
   isMoving(now: number): boolean {
     if (this.#moving.size > 0 && now - this.#movingSince >= MOVING_MS) this.#moving.clear();
     return this.#moving.size > 0;
@@ -111,7 +111,7 @@ export class Stage {
     return { x: from.x * left, y: from.y * left };
   }
 
-  /** The items that are shown as cards; null where they are too small or too many. */
+  /** The items with cards; null if they are too small or too many. */
   cards(layout: Layout | null = this.layout): Item[] | null {
     if (layout === null || this.camera.scale < CARDS_FROM_SCALE * Math.min(1, this.unit)) return null;
     return itemsIn(layout, areaOf(this.camera, this.view, 1), CARDS_MAX);
@@ -134,7 +134,7 @@ export class Stage {
     if (this.layout !== null) this.#keep(fitted(this.layout, this.view, { least: FIT_SCALE_MIN, most: this.unit }));
   }
 
-  /** Brings a place into view. @param isFar the place is somewhere else: it comes to the middle */
+  /** Scrolls a place into view. @param isFar true: to the middle of the view */
   show(place: { readonly column: number; readonly row: number }, isFar = false): void {
     const near = showing(this.camera, this.view, place);
     const isNear = !isFar || (near.x === this.camera.x && near.y === this.camera.y);

@@ -15,23 +15,23 @@ import { type PointerState, usePointer } from "./use-pointer.ts";
 export interface FormProps {
   readonly drawing: Drawing;
   readonly activeKey: string | null;
-  /** item that another one is compared with */
+  /** first item of a comparison */
   readonly comparedKey: string | null;
   /** the item to scroll to; a new object scrolls again */
-  readonly shown: { readonly key: string } | null;
+  readonly target: { readonly key: string } | null;
   readonly onSelect: (item: Item) => void;
   /** a click: selects the item, or picks it for a comparison */
   readonly onPick: (item: Item) => void;
   readonly onToggle: (item: Item) => void;
   readonly onOpen: (item: Item) => void;
-  /** @param at where the menu belongs, in `CSS pixels` of the window */
+  /** @param at position of the menu, in `CSS pixels` of the window */
   readonly onMenu: (item: Item, at: DOMRect) => void;
-  /** keys that both forms have */
+  /** keys of both forms */
   readonly onKeyDown: (event: KeyboardEvent) => void;
 }
 
 interface TreeProps extends FormProps {
-  /** buttons outside move the stage */
+  /** set to the control of the stage, for buttons outside */
   readonly control: RefObject<StageControl | null>;
 }
 
@@ -61,7 +61,7 @@ export function TreeView(props: TreeProps) {
   });
   useView(element, stage, redraw);
   useActiveSeen(stage, props, redraw);
-  useShown(stage, props, redraw);
+  useTarget(stage, props, redraw);
   props.control.current = {
     fit: () => {
       stage.fit();
@@ -80,7 +80,7 @@ export function TreeView(props: TreeProps) {
   return <Surface {...props} stage={stage} element={element} pointer={pointer} now={now} />;
 }
 
-/** Size of the letters against that of a common screen. */
+/** Text size relative to the default. */
 function rootUnit(): number {
   return Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 16 || 1;
 }
@@ -104,7 +104,7 @@ function useView(element: RefObject<HTMLElement | null>, stage: Stage, redraw: (
   }, [stage]);
 }
 
-/** Keeps the item that has the focus in view: keys lead anywhere, and the details take a part of the room. */
+/** Keeps the focused item in view: keys may move far, and the details cover a part of the view. */
 function useActiveSeen(stage: Stage, { activeKey, drawing }: TreeProps, redraw: (turn: number) => void): void {
   const item = activeKey === null ? undefined : drawing.layout.byKey.get(activeKey);
   useLayoutEffect(() => {
@@ -114,16 +114,16 @@ function useActiveSeen(stage: Stage, { activeKey, drawing }: TreeProps, redraw: 
   }, [activeKey, item === undefined, stage.view.width]);
 }
 
-/** Brings what was asked for into view, as soon as it is drawn. */
-function useShown(stage: Stage, { shown, drawing }: TreeProps, redraw: (turn: number) => void): void {
+/** Scrolls to the requested item, as soon as it is drawn. */
+function useTarget(stage: Stage, { target, drawing }: TreeProps, redraw: (turn: number) => void): void {
   const done = useRef<object | null>(null);
   useLayoutEffect(() => {
-    const item = shown === null ? undefined : drawing.layout.byKey.get(shown.key);
-    if (shown === null || item === undefined || done.current === shown) return;
-    done.current = shown;
+    const item = target === null ? undefined : drawing.layout.byKey.get(target.key);
+    if (target === null || item === undefined || done.current === target) return;
+    done.current = target;
     stage.show(item, true);
     redraw(0);
-  }, [shown, drawing, stage]);
+  }, [target, drawing, stage]);
 }
 
 interface SurfaceProps extends TreeProps {
@@ -184,7 +184,7 @@ function usePalette(): Palette {
       accent: colors["--accent"],
       bad: colors["--danger"],
       warning: colors["--warning"],
-      found: colors["--chart-2"],
+      match: colors["--chart-2"],
     }),
     [colors],
   );
@@ -237,7 +237,7 @@ function Card({ item, props, stage, now }: CardProps) {
   );
 }
 
-/** Classes for how an item stands, in both forms. */
+/** Classes for the state of an item, in both forms. */
 export function stateClasses(item: Item, { drawing, activeKey, comparedKey }: FormProps): string[] {
   const run = item.kind === "run" ? item.run.state : null;
   const states = {

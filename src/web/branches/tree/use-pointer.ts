@@ -30,7 +30,7 @@ export interface PointerState {
   };
 }
 
-/** Pans by dragging and by the wheel, zooms by two fingers and by the wheel with Ctrl, and tells what is clicked. */
+/** Pans by dragging and by the wheel, zooms by two fingers and by the wheel with Ctrl, and reports clicks on items. */
 export function usePointer(
   element: RefObject<HTMLElement | null>,
   stage: Stage,
@@ -45,11 +45,11 @@ export function usePointer(
     pointers.current.delete(event.pointerId);
     if (pointers.current.size === 0) setPanning(false);
   };
-  const act = (event: MouseEvent, wanted: Act) => {
+  const act = (event: MouseEvent, kind: Act) => {
     const item = itemOf(event, element.current, stage);
     if (item === null || hasPanned.current) return;
     const isOnFold = (event.target as Element).closest("[data-act=toggle]") !== null;
-    onAct(item, wanted === "select" && isOnFold ? "toggle" : wanted, new DOMRect(event.clientX, event.clientY, 0, 0));
+    onAct(item, kind === "select" && isOnFold ? "toggle" : kind, new DOMRect(event.clientX, event.clientY, 0, 0));
   };
   return {
     isPanning,
@@ -70,7 +70,7 @@ export function usePointer(
           hasPanned.current = true;
           setPanning(true);
         }
-        // Captured at once, it would take the click from what is below it.
+        // Captured at once, it would swallow the click on the element below.
         element.current?.setPointerCapture(event.pointerId);
         const other = [...pointers.current].find(([id]) => id !== event.pointerId)?.[1];
         pointers.current.set(event.pointerId, { x: event.clientX, y: event.clientY });
@@ -91,7 +91,7 @@ export function usePointer(
   };
 }
 
-/** Zooms as two fingers go apart, and pans as they go along. */
+/** Zooms by the distance of two fingers, and pans by their movement. */
 function pinch(stage: Stage, element: HTMLElement | null, last: Point, now: Point, other: Point): void {
   const before = Math.hypot(last.x - other.x, last.y - other.y);
   const after = Math.hypot(now.x - other.x, now.y - other.y);
@@ -119,7 +119,7 @@ function useWheel(element: RefObject<HTMLElement | null>, stage: Stage, redraw: 
       }
       redraw(0);
     };
-    // A listener that prevents scrolling says so; those of the elements' attributes do not.
+    // Not by an attribute: a listener that prevents scrolling must not be passive.
     target.addEventListener("wheel", onWheel, { passive: false });
     return () => target.removeEventListener("wheel", onWheel);
   }, [element, stage]);

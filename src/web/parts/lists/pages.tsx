@@ -1,10 +1,10 @@
 import { countText } from "../../text/format.ts";
 import { ButtonLink } from "../button.tsx";
 
-/** Rows of a page. One more is read, to know whether there are more. */
+/** Rows per page. One more is read, to detect a further page. */
 export const PAGE_ROWS = 50;
 
-/** The offset that a link names; 0 where it names none. */
+/** The offset in a link; 0 if it has none. */
 export function offsetOf(parameters: URLSearchParams): number {
   const offset = Math.trunc(Number(parameters.get("from") ?? 0));
   return Number.isSafeInteger(offset) && offset > 0 ? offset : 0;

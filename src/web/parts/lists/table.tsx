@@ -5,25 +5,25 @@ export interface Column<Row> {
   readonly id: string;
   readonly label: string;
   readonly cell: (row: Row) => ComponentChildren;
-  /** figures stand at the end of the cell */
+  /** true: aligns the content at the end, for figures */
   readonly isFigure?: boolean;
-  /** the cell that names the row: the first one where no column says so */
+  /** true: the cell names the row; by default the first one does */
   readonly isHeading?: boolean;
-  /** true: takes the room that the others leave */
+  /** true: takes the remaining width */
   readonly isWide?: boolean;
   /** true: the label is for screen readers alone, such as above buttons */
   readonly isLabelHidden?: boolean;
 }
 
 export interface TableProps<Row> {
-  /** what is listed, for screen readers */
+  /** name of the list, for screen readers */
   readonly label: string;
   readonly columns: readonly Column<Row>[];
   readonly rows: readonly Row[];
   readonly rowKey: (row: Row) => string;
 }
 
-/** A table of some hundred rows at most; in a narrow place each row becomes a small list. More rows: `VirtualRows`. */
+/** A table of at most a few hundred rows; if it is narrow, each row becomes a small list. `VirtualRows` is for more rows. */
 export function Table<Row>({ label, columns, rows, rowKey }: TableProps<Row>) {
   const heading = columns.find((column) => column.isHeading === true) ?? columns[0];
   return (

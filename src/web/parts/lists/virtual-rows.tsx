@@ -23,7 +23,7 @@ export interface VirtualRowsProps {
   readonly cells: (index: number) => readonly ComponentChildren[];
   readonly rowKey?: (index: number) => string | number;
   readonly rowClass?: (index: number) => string | undefined;
-  /** the row that keys move from; absent: the component keeps it */
+  /** the active row; absent: the component stores it */
   readonly active?: number;
   readonly onActive?: (index: number) => void;
   /** Enter, or a click on the row outside of its links and buttons */
@@ -37,8 +37,8 @@ export interface VirtualRowsProps {
 const ROW_PIXELS = 32;
 
 /**
- * Rows of one height, of which only those exist that are seen: 1,000,000 of them are as quick as 100. The list is one stop
- * of the Tab key; arrows, Page Up, Page Down, Home and End move the active row, Enter opens it.
+ * Rows of equal height, of which only the visible ones are rendered: 1,000,000 are as fast as 100. The list is one stop of
+ * the Tab key; arrows, Page Up, Page Down, Home and End move the active row, Enter opens it.
  */
 export function VirtualRows(props: VirtualRowsProps) {
   const { label, count, rowHeight = ROW_PIXELS, columns, cells, rowKey, rowClass, onOpen, onRange } = props;
@@ -54,7 +54,7 @@ export function VirtualRows(props: VirtualRowsProps) {
     props.onActive?.(index);
     show(index);
   };
-  // A row that was made active from outside comes into view.
+  // A row that became active from outside is scrolled into view.
   useEffect(() => {
     if (props.active !== undefined && props.active >= 0 && extent.viewHeight > 0) show(props.active, true);
   }, [props.active, extent.viewHeight > 0]);
@@ -116,7 +116,7 @@ function Head({ columns }: { readonly columns: readonly VirtualColumn[] }) {
   );
 }
 
-/** A click that is meant for the row: not for a link or a button in it, and no end of a selection of text. */
+/** A click on the row itself: not on a link or a button in it, and not the end of a text selection. */
 function isBesideControls(event: MouseEvent): boolean {
   const target = event.target as Element;
   return target.closest("a, button, input, select, label") === null && getSelection()?.isCollapsed !== false;
@@ -152,9 +152,9 @@ function onKeyDown(
 interface VirtualScroll {
   readonly extent: Extent;
   readonly offset: number;
-  /** distance of the rows from where they were if elements could be of any height */
+  /** offset of the rows from their position without a limit on the height of elements */
   readonly shift: number;
-  /** Brings a row into view: by the shortest way, or, if it is not seen, into the middle. */
+  /** Scrolls a row into view: by the shortest distance, or to the middle if it is not visible. */
   show(row: number, isCentred?: boolean): void;
 }
 
@@ -174,7 +174,7 @@ function useVirtualScroll(view: RefObject<HTMLDivElement | null>, rowCount: numb
   useLayoutEffect(() => {
     const element = view.current;
     if (element === null) return;
-    // The head lies over the rows.
+    // The head covers the first rows.
     const measure = () => {
       const head = element.querySelector<HTMLElement>(".virtual-head");
       setViewHeight(Math.max(0, element.clientHeight - (head?.offsetHeight ?? 0)));
@@ -182,7 +182,7 @@ function useVirtualScroll(view: RefObject<HTMLDivElement | null>, rowCount: numb
     const onScroll = () => {
       if (element.scrollTop !== latest.current.top) apply(scrolled(latest.current, element.scrollTop, now.current));
     };
-    // When it rests, the bar goes where it belongs.
+    // The scroll bar moves to its exact position when scrolling ends.
     const onRest = () => {
       const next = scrollTo(latest.current.offset, now.current);
       if (elementHeight(now.current) < now.current.rowCount * now.current.rowHeight) apply(next);

@@ -1,8 +1,8 @@
-/** Positions of rows that exist only while they are visible. All lengths are in `CSS pixels`. */
+/** Positions of rows that are rendered only while they are visible. All lengths are in `CSS pixels`. */
 
-/** Tallest element that is made: browsers limit them, to 17,800,000 and more. */
+/** Tallest element: browsers limit the height to 17,800,000 or more. */
 export const ELEMENT_PIXELS_MAX = 8_000_000;
-/** A scroll of fewer heights of the view than this moves rows by just as much, however many rows there are. */
+/** A scroll by fewer heights of the view than this moves the rows by the same distance, however many there are. */
 const NEAR_VIEWS = 2;
 
 export interface Extent {
@@ -33,7 +33,7 @@ function limitsOf(extent: Extent): { readonly topMax: number; readonly offsetMax
 
 const within = (value: number, max: number): number => Math.min(Math.max(value, 0), max);
 
-/** The scroll that shows `offset`, with the bar where it belongs. */
+/** The scroll that shows `offset`, with the scroll bar at its exact position. */
 export function scrollTo(offset: number, extent: Extent): Scroll {
   const { topMax, offsetMax } = limitsOf(extent);
   const visible = within(offset, offsetMax);
@@ -41,9 +41,9 @@ export function scrollTo(offset: number, extent: Extent): Scroll {
 }
 
 /**
- * The scroll after the element was scrolled to `top`. Where rows are higher than an element can be, short ways are taken as
- * they are, and long ones, which come of the bar, in proportion.
- * @returns its `top` differs from the argument when the element is to be scrolled there
+ * The scroll after the element was scrolled to `top`. If the rows are taller than an element can be, short distances count
+ * as they are, and long ones, by the scroll bar, in proportion.
+ * @returns a `top` that differs from the argument if the element has to be scrolled there
  */
 export function scrolled(before: Scroll, top: number, extent: Extent): Scroll {
   const { topMax, offsetMax } = limitsOf(extent);
@@ -55,13 +55,13 @@ export function scrolled(before: Scroll, top: number, extent: Extent): Scroll {
   const isAtEnd = top <= 0 || top >= topMax;
   const isLast = offset === 0 || offset === offsetMax;
   if (isAtEnd === isLast) return { top, offset };
-  // The bar has reached an end before the rows have, or the other way round.
+  // The scroll bar reached an end before the rows, or the reverse.
   const settled = scrollTo(offset, extent);
   if (settled.top === 0 && top <= 0) return { top: 0, offset: 0 };
   return settled.top === topMax && top >= topMax ? { top: topMax, offset: offsetMax } : settled;
 }
 
-/** The rows to be made: those that are seen, and some around them. */
+/** The rows to render: the visible ones, and some around them. */
 export function rowsAt(offset: number, extent: Extent, around = 8): { readonly first: number; readonly end: number } {
   const { rowCount, rowHeight, viewHeight } = extent;
   const first = Math.max(0, Math.floor(offset / rowHeight) - around);
@@ -70,8 +70,8 @@ export function rowsAt(offset: number, extent: Extent, around = 8): { readonly f
 }
 
 /**
- * The offset that brings a row into view by the shortest way.
- * @param isCentred true: a row that is not seen comes into the middle
+ * The offset that scrolls a row into view by the shortest distance.
+ * @param isCentred true: a row that is not visible moves to the middle
  */
 export function offsetFor(row: number, offset: number, extent: Extent, isCentred = false): number {
   const { rowHeight, viewHeight } = extent;
