@@ -114,7 +114,7 @@ function TokenForm({ onIssued, onClose }: TokenFormProps) {
             setProblem(undefined);
           }}
           isRequired
-          hint="Owns whatever is issued with the token. A new name creates a new account."
+          hint="Owns everything that the token creates. A new name creates a new account."
           problem={field === "account" ? ACCOUNT_RULE : undefined}
         />
         <Select label="Scopes" value={preset} choices={PRESETS} onValue={setPreset} />
