@@ -5,7 +5,7 @@ import type { Tab } from "../support/page/tab.ts";
 import { settled, viewProblems } from "../support/page/views.ts";
 import { becomes, drawn, hasFocus } from "../support/page/waits.ts";
 
-/** Uploaded files expire at once, so that the collector always finds one to give back. */
+/** Uploaded files expire at once, so that the collector always has one to remove. */
 const TABLES = '[files]\nttl = "1s"';
 const FILE_BYTES = 3_145_728;
 
@@ -28,11 +28,11 @@ const open = async (path: string, token?: string): Promise<Tab> => {
 const idOf = (token: string): string =>
   JSON.parse(Buffer.from(token.split(".")[1] ?? "", "base64url").toString()).jti as string;
 const statusWith = async (token: string): Promise<number> => (await scene.appliance.fetch("/images", { token })).status;
-/** What a tab asked the operator's part of the interface for. */
+/** The requests of a tab to the operator's part of the API. */
 const askedAsOperator = (tab: Tab): string[] => tab.requests.filter((address) => address.includes("/operator/"));
 
-describe("somebody without the scope", () => {
-  test("sees what is theirs, and what an operator would see, and asks for nothing of it", async () => {
+describe("a session without the scope", () => {
+  test("sees its own account and a note about operators, and requests nothing of theirs", async () => {
     const { appliance, image } = scene;
     const run = await appliance.spawn({ image, command: "sleep 600", shell: true });
     await using tab = await open("/appliance");
@@ -46,7 +46,7 @@ describe("somebody without the scope", () => {
     await note.getByText("coppice token create --account tester --scope '*' --scope operator").waitFor();
     expect(await viewProblems(tab, "appliance-now-own")).toEqual([]);
 
-    // It goes when it ends, without anybody's doing.
+    // It disappears by itself when it ends.
     await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
     await page.getByText("Nothing in progress").waitFor();
 
@@ -65,7 +65,7 @@ describe("somebody without the scope", () => {
 });
 
 describe("operations", () => {
-  test("are filtered by what the link says, and the link by the filters", async () => {
+  test("are filtered by the link, which follows the filters", async () => {
     const { appliance, image } = scene;
     await appliance.finished(await appliance.spawn({ image, command: "exit 3", shell: true }));
     await using tab = await open("/appliance/operations?kind=image_import");
@@ -88,14 +88,14 @@ describe("operations", () => {
     await page.getByRole("link", { name: "Clear" }).click();
     await rows.nth(2).waitFor();
     await becomes(async () => (await kinds()).sort(), ["Import", "Run"]);
-    // What a link says wrongly is as if it said nothing.
+    // Invalid parts of a link are ignored.
     await page.goto("/appliance/operations?status=EVERYTHING&from=-7&since=x");
     await rows.nth(2).waitFor();
     expect(await viewProblems(tab, "appliance-operations")).toEqual([]);
     expect(askedAsOperator(tab)).toEqual([]);
   });
 
-  test("appear as they begin, and end where they stand", async () => {
+  test("appear when they begin, and keep their place when they end", async () => {
     await using tab = await open("/appliance/operations?kind=instance");
     const { page } = tab;
     const command = "sleep 60; echo appeared";
@@ -121,14 +121,14 @@ describe("an operator", () => {
     await page.waitForFunction(
       () => Number(document.querySelector("[role=meter][aria-label='Virtual CPUs']")?.ariaValueNow) > 0,
     );
-    // Of others, their operations are not shown.
+    // The operations of other accounts are not shown.
     expect(await page.getByRole("link", { name: /sleep 600/ }).count()).toBe(0);
     expect(await viewProblems(tab, "appliance-now")).toEqual([]);
     await appliance.fetch(`/operations/${run}`, { method: "DELETE" });
     await page.getByText("Nothing is running or waiting.").waitFor();
   });
 
-  test("sees what takes space, and collects after a question", async () => {
+  test("sees the use of the disk, and collects after a question", async () => {
     const { appliance } = scene;
     const body = new Uint8Array(FILE_BYTES).fill(7);
     const headers = { "content-type": "application/octet-stream" };
@@ -147,7 +147,7 @@ describe("an operator", () => {
     await collector.getByText("3.0 MiB").first().waitFor();
     await page.getByRole("table", { name: "Space by account" }).getByText("tester").waitFor();
     await page.getByRole("table", { name: "Largest images" }).getByText("busybox").waitFor();
-    // The image is another account's, so that there is nothing to go to.
+    // The image is another account's, so it has no link.
     expect(await page.getByRole("table", { name: "Largest images" }).getByRole("link").count()).toBe(0);
     expect(await viewProblems(tab, "appliance-space")).toEqual([]);
 
@@ -167,7 +167,7 @@ describe("an operator", () => {
     expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(404);
   });
 
-  test("makes a token that is shown once, and revokes it after a question", async () => {
+  test("creates a token that is shown once, and revokes it after a question", async () => {
     await using tab = await open("/appliance/tokens", operator);
     const { page } = tab;
     await page.getByRole("table", { name: "Tokens" }).getByText("this session").waitFor();
@@ -185,18 +185,18 @@ describe("an operator", () => {
     expect(await viewProblems(tab, "appliance-new-token")).toEqual([]);
     await form.getByRole("button", { name: "Create token" }).click();
 
-    const made = page.getByRole("dialog", { name: "Token created" });
-    const secret = (await made.locator("code").textContent()) ?? "";
+    const dialog = page.getByRole("dialog", { name: "Token created" });
+    const secret = (await dialog.locator("code").textContent()) ?? "";
     const claims = JSON.parse(Buffer.from(secret.split(".")[1] ?? "", "base64url").toString());
     expect(claims).toMatchObject({ sub: "robot", scope: "images:read instances:spawn instances:read operations:read" });
     expect(claims.exp - claims.iat).toBe(86_400);
     expect(await statusWith(secret)).toBe(200);
     expect(await viewProblems(tab, "appliance-made-token")).toEqual([]);
-    // Closed by mistake, it is still there; then it is gone for good.
+    // The first attempt to close it only warns; the second one closes it for good.
     await page.keyboard.press("Escape");
-    await made.getByText(/It cannot be shown again/).waitFor();
-    await made.getByRole("button", { name: "Done" }).click();
-    await made.waitFor({ state: "detached" });
+    await dialog.getByText(/It cannot be shown again/).waitFor();
+    await dialog.getByRole("button", { name: "Done" }).click();
+    await dialog.waitFor({ state: "detached" });
     expect(await page.content()).not.toContain(secret);
     const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, location.href]));
     expect(kept).not.toContain(secret);
@@ -222,7 +222,7 @@ describe("an operator", () => {
     await becomes(filters, { state: "revoked", account: "robot" });
   });
 
-  test("goes through many tokens in pages that are links", async () => {
+  test("reads many tokens in pages that are links", async () => {
     const body = { account: "many", scopes: ["files:read"], ttl: 600 };
     for (let count = 0; count < 60; count++) {
       expect((await scene.appliance.post("/operator/tokens", body, operator)).status).toBe(201);
@@ -245,7 +245,7 @@ describe("an operator", () => {
     await page.getByRole("heading", { name: "Page not found" }).waitFor();
   });
 
-  test("who revokes the token of the session is told, and signed out", async () => {
+  test("who revokes the token of the session is warned, and signed out", async () => {
     const own = await scene.appliance.createToken("ann", "--scope", "operator");
     await using tab = await open("/appliance/tokens?account=ann", own);
     const { page } = tab;
@@ -257,7 +257,7 @@ describe("an operator", () => {
     expect(await statusWith(own)).toBe(401);
   });
 
-  test("sees what doctor finds", async () => {
+  test("sees the findings of doctor", async () => {
     await using tab = await open("/appliance/health", operator);
     const { page } = tab;
     await page.getByRole("heading", { level: 3, name: "skopeo" }).waitFor();
@@ -266,7 +266,7 @@ describe("an operator", () => {
     expect(await viewProblems(tab, "appliance-health")).toEqual([]);
   });
 
-  test("does it all by the keyboard, and comes back to where it began", async () => {
+  test("does it all by the keyboard, and returns to the start", async () => {
     await using tab = await open("/", operator);
     const { page } = tab;
     await pressSequence(page, "ga");
@@ -287,12 +287,12 @@ describe("an operator", () => {
     await page.keyboard.press("Control+a");
     await page.keyboard.type("keys");
     await page.keyboard.press("Enter");
-    const made = page.getByRole("dialog", { name: "Token created" });
-    await made.waitFor();
-    await hasFocus(made.getByText(/^eyJ/));
-    await tabTo(tab, made.getByRole("button", { name: "Done" }));
+    const dialog = page.getByRole("dialog", { name: "Token created" });
+    await dialog.waitFor();
+    await hasFocus(dialog.getByText(/^eyJ/));
+    await tabTo(tab, dialog.getByRole("button", { name: "Done" }));
     await page.keyboard.press("Enter");
-    await made.waitFor({ state: "detached" });
+    await dialog.waitFor({ state: "detached" });
     await tabTo(tab, page.getByRole("button", { name: /^Revoke .* of keys$/ }));
     await page.keyboard.press("Enter");
     const question = page.getByRole("dialog", { name: "Revoke a token" });

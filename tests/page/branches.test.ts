@@ -28,7 +28,7 @@ const open = async (path = "/", options: TabOptions & { readonly token?: string 
 const treeOf = (page: Page): Locator => page.getByRole("tree", { name: "Branches" });
 const node = (page: Page, id: string): Locator => page.locator(`[data-key="${id}"]`);
 
-/** Waits until a node lies within the view as a whole. */
+/** Waits until a whole node is within the view. */
 async function isSeen(page: Page, id: string): Promise<void> {
   await node(page, id).waitFor();
   await page.waitForFunction((key) => {
@@ -39,13 +39,13 @@ async function isSeen(page: Page, id: string): Promise<void> {
   }, id);
 }
 
-/** The image that a command makes. */
-async function made(image: string, command: string): Promise<string> {
+/** The image of the result of a command. */
+async function imageOf(image: string, command: string): Promise<string> {
   const { result } = await scene.appliance.finished(await scene.appliance.spawn({ image, command, shell: true }));
   return (result as unknown as { image: string }).image;
 }
 
-/** A tab whose appliance has other branches than it has. */
+/** A tab with mocked branches. */
 async function openWith(lines: string, path = "/", options: TabOptions = {}): Promise<Tab> {
   const tab = await scene.tab(options);
   await tab.page.route(/\/v1\/branches$/, (route) =>
@@ -59,7 +59,7 @@ async function openWith(lines: string, path = "/", options: TabOptions = {}): Pr
 }
 
 describe("the tree", () => {
-  test("tells what is chosen in the colours of the reader, too", async () => {
+  test("marks the choice also in forced colours", async () => {
     await using tab = await open(`/?image=${scene.image}`);
     const { page } = tab;
     const outline = (of: Locator) => of.evaluate((element) => getComputedStyle(element).outlineStyle);
@@ -69,7 +69,7 @@ describe("the tree", () => {
     expect(await outline(page.locator(".branches-active"))).toBe("solid");
   });
 
-  test("is asked for once, before it is known who is signed in", async () => {
+  test("is requested once, before the session is known", async () => {
     await using tab = await open();
     const { page } = tab;
     const asked = Promise.withResolvers<void>();
@@ -87,13 +87,13 @@ describe("the tree", () => {
     await node(page, scene.image).waitFor();
     await settled(tab);
     expect(requests).toBe(1);
-    // The images that are there by then go on to change.
-    const child = await made(scene.image, "echo child > /root/child");
+    // The images loaded by then still change.
+    const child = await imageOf(scene.image, "echo child > /root/child");
     await node(page, child).waitFor();
     expect(requests).toBe(1);
   });
 
-  test("is loaded anew after many changes, so that none of them is kept for ever", async () => {
+  test("is reloaded after many changes, so that none of them is kept forever", async () => {
     await using tab = await open("/runs");
     const { page } = tab;
     let requests = 0;
@@ -108,10 +108,10 @@ describe("the tree", () => {
     const deleted = (count: number) =>
       Array.from({ length: count }, (_, at) => ({ type: "deleted", uuid: uuidOf(at) }));
     await page.goto("/");
-    // The stream has told nothing: after a while, the page has loaded without it.
+    // The stream is silent: after a while, the page loads without it.
     await node(page, scene.image).waitFor();
     await until("the stream is open", () => stream !== null);
-    // A run shows that the page has taken all that was told before it. The appliance has no such run.
+    // The run marks the end of the changes: the page has handled all of them. The appliance has no such run.
     const [first, last] = [startedRun(20_000, scene.image), startedRun(20_001, scene.image)];
     tell([{ type: "resync" }, first]);
     await node(page, first.uuid).waitFor();
@@ -126,7 +126,7 @@ describe("the tree", () => {
     expect(requests).toBe(loads + 1);
   });
 
-  test("is not waited for, nor tried again, with a token that may not read images", async () => {
+  test("is neither awaited nor retried with a token that may not read images", async () => {
     const token = await scene.appliance.createToken("tester", "--scope", "operations:read");
     await using tab = await open("/", { token });
     await tab.page.getByText("The token of this session lacks the scope images:read.").waitFor();
@@ -142,7 +142,7 @@ describe("the tree", () => {
     await hasFocus(tab.page.getByRole("textbox", { name: "Command" }));
   });
 
-  test("says so when the image of its link is not there", async () => {
+  test("reports that the image of its link does not exist", async () => {
     await using tab = await open("/?image=0197a1d0-5a5e-7000-8000-3c6e0b8a9c15");
     const note = tab.page.getByRole("status").filter({ hasText: "It may have been deleted" });
     await note.waitFor();
@@ -152,7 +152,7 @@ describe("the tree", () => {
     await tab.page.waitForURL((url) => url.search === "");
   });
 
-  test("grows: a run shows while it runs, and becomes its image", async () => {
+  test("grows: a live run is shown, and its image replaces it", async () => {
     await using tab = await open();
     const { page } = tab;
     await node(page, scene.image).getByText("busybox", { exact: true }).waitFor();
@@ -166,16 +166,16 @@ describe("the tree", () => {
       .getByText(/echo grown/)
       .waitFor();
     await node(page, run).waitFor({ state: "detached" });
-    // What fails leaves no image, and fades.
+    // A failed run leaves no image, and fades.
     const failing = await scene.appliance.spawn({ image, command: "exit 1", shell: true, disposable: true });
     await node(page, failing).getByText("Done, no new image").waitFor();
     await node(page, failing).waitFor({ state: "detached" });
   });
 
-  test("tags, compares and deletes, and says before what a deletion gives back", async () => {
-    const first = await made(scene.image, "echo first > /root/first");
-    const second = await made(first, "head -c 200000 /dev/urandom > /root/second");
-    const third = await made(second, "echo third > /root/third");
+  test("tags, compares and deletes, and says first how much space a deletion frees", async () => {
+    const first = await imageOf(scene.image, "echo first > /root/first");
+    const second = await imageOf(first, "head -c 200000 /dev/urandom > /root/second");
+    const third = await imageOf(second, "echo third > /root/third");
     await using tab = await open(`/?image=${second}`);
     const { page } = tab;
     const details = page.getByRole("complementary", { name: "Selected" });
@@ -207,7 +207,7 @@ describe("the tree", () => {
   });
 
   test("works by the keyboard alone", async () => {
-    const child = await made(scene.image, "echo keys > /root/keys");
+    const child = await imageOf(scene.image, "echo keys > /root/keys");
     await using tab = await open(`/?image=${scene.image}`);
     const { page } = tab;
     await node(page, child).waitFor();
@@ -245,7 +245,7 @@ describe("the tree", () => {
     await page.waitForURL((url) => url.pathname === `/images/${child}`);
   });
 
-  test("says how to begin where there is nothing", async () => {
+  test("says how to begin if it is empty", async () => {
     const token = await scene.appliance.createToken("newcomer", "--scope", "*");
     await using tab = await open("/", { token });
     await tab.page.getByText("No images yet").waitFor();
@@ -260,12 +260,12 @@ describe("the tree", () => {
     await tab.page.keyboard.type("first");
     await tab.page.keyboard.press("Enter");
     await dialog.waitFor({ state: "hidden" });
-    // The import shows as it goes, and becomes the first image.
+    // The import is shown live, and its image replaces it.
     await tab.page.getByRole("treeitem").getByText("first", { exact: true }).waitFor();
   });
 });
 
-test("an import takes the login of a registry", async () => {
+test("an import accepts the login of a registry", async () => {
   await using tab = await open();
   const { page } = tab;
   const asked: unknown[] = [];
@@ -300,14 +300,14 @@ describe(`${MANY} images`, () => {
     await steps.waitFor();
     expect(await count()).toBeGreaterThan(5);
     expect(await count()).toBeLessThan(NODES_MAX);
-    // Keys bring what they lead to into view, beginning at the first one.
+    // Keys scroll to the selected item, starting with the first one.
     await treeOf(page).focus();
     for (const key of ["Home", "End", "ArrowUp", "Home"]) {
       await pressToRow(page, key);
       await isSeen(page, (await activeOf(page)) ?? "");
     }
 
-    // The keys go on at the first image of a chain that was unfolded.
+    // After unfolding a chain, keys move from its first image.
     const first = (await steps.getAttribute("data-key"))?.replace("steps-", "") ?? "";
     await steps.click();
     await treeOf(page).focus();
@@ -343,7 +343,7 @@ describe(`${MANY} images`, () => {
     await page.getByRole("button", { name: "Unfold all" }).click();
     await page.getByRole("button", { name: "Fold", exact: true }).waitFor();
     await treeOf(page).focus();
-    // The first key leads to the first row.
+    // The first key selects the first row.
     await pressToRow(page, "Home");
     const first = await activeOf(page);
     await pressToRow(page, "End");
@@ -359,7 +359,7 @@ describe(`${MANY} images`, () => {
     expect(await viewProblems(tab, "branches-list")).toEqual([]);
   });
 
-  test("have a link for each, which goes back as it came", async () => {
+  test("have a link for each, and Back restores the view", async () => {
     const far = uuidOf(7_777);
     await using tab = await openWith(lines, `/?image=${far}`);
     const { page } = tab;
@@ -374,7 +374,7 @@ describe(`${MANY} images`, () => {
   });
 });
 
-test("text of guests is text, whatever is in it", async () => {
+test("text of guests is text, whatever it contains", async () => {
   const hostile = [
     { tag: "base", about: "<img src=x onerror=alert(1)><script>alert(2)</script>" },
     { about: "echo \u202egnp.exe\u0007\u001b]0;title\u0007" },

@@ -16,7 +16,7 @@ afterAll(async () => {
 const current = ({ page }: Tab) => page.getByRole("navigation", { name: "Main" }).locator("[aria-current=page]");
 
 describe("the frame", () => {
-  test("leads to every place by keys, and says where one is", async () => {
+  test("opens every place by keys, and marks the present one", async () => {
     await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     await current(tab).getByText("Appliance").waitFor();
@@ -30,7 +30,7 @@ describe("the frame", () => {
     await current(tab).getByText("Runs").waitFor();
   });
 
-  test("skips to the content, and shows where the focus is at every stop", async () => {
+  test("skips to the content, and shows the focus at every stop", async () => {
     await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     await page.reload();
@@ -52,7 +52,7 @@ describe("the frame", () => {
     await hasFocus(page.getByRole("main"));
   });
 
-  test("tells its keys, which can be turned off, and gives the focus back", async () => {
+  test("lists its keys, which can be turned off, and restores the focus", async () => {
     await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     const runs = page.getByRole("link", { name: "Runs" });
@@ -61,7 +61,7 @@ describe("the frame", () => {
     const dialog = page.getByRole("dialog", { name: "Keyboard shortcuts" });
     await dialog.getByText("Go to branches").waitFor();
     expect(await viewProblems(tab, "keys")).toEqual([]);
-    // Keys of the page rest while a dialog is open.
+    // Shortcuts are off while a dialog is open.
     await pressSequence(page, "gb");
     await drawn(page);
     expect(new URL(page.url()).pathname).toBe("/appliance");
@@ -75,7 +75,7 @@ describe("the frame", () => {
     expect(await dialog.count()).toBe(0);
   });
 
-  test("keeps the theme that was chosen in its menu, by keys", async () => {
+  test("keeps the theme chosen in its menu by keys", async () => {
     await using tab = await scene.signedIn("/appliance", { theme: "light" });
     const { page } = tab;
     const background = async () =>
@@ -102,7 +102,7 @@ describe("the frame", () => {
     await becomes(background, light);
   });
 
-  test("says that a link leads nowhere", async () => {
+  test("reports a link without a view", async () => {
     await using tab = await scene.signedIn("/images/one/too/many");
     await tab.page.getByRole("heading", { level: 1, name: "Page not found" }).waitFor();
     await becomes(() => tab.page.title(), "Page not found · Coppice");
@@ -126,11 +126,11 @@ describe("a session", () => {
     await other.getByRole("button", { name: "Sign in" }).click();
     await other.getByRole("navigation", { name: "Main" }).waitFor();
     expect(new URL(other.url()).search).toBe("?status=FAILED");
-    // The first tab hears of that, too.
+    // The first tab notices that as well.
     await page.getByRole("navigation", { name: "Main" }).waitFor();
   });
 
-  test("ends with its token, without a request of the person", async () => {
+  test("ends with its token, without an action of the user", async () => {
     const { appliance } = scene;
     const token = await appliance.createToken("tester");
     await using tab = await scene.signedIn("/appliance", { token });
@@ -144,7 +144,7 @@ describe("a session", () => {
 });
 
 describe("a view whose chunk is gone", () => {
-  /** Answers 404 for every script that is asked for while `isGone` says so. */
+  /** Answers 404 for every script while `isGone` returns true. */
   async function loseChunks({ page }: Tab, isGone: () => boolean): Promise<void> {
     await page.route("**/web/assets/*.js", async (route) => {
       if (isGone()) await route.fulfill({ status: 404 });
@@ -152,7 +152,7 @@ describe("a view whose chunk is gone", () => {
     });
   }
 
-  test("because the appliance was upgraded loads the page anew, once, at its link", async () => {
+  test("because the appliance was upgraded reloads the page, once, at its link", async () => {
     await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     tab.expectProblem(/404|dynamically imported module/);
@@ -168,7 +168,7 @@ describe("a view whose chunk is gone", () => {
     expect(documents).toBe(1);
   });
 
-  test("for good says so in place of the view, and does not load the page for ever", async () => {
+  test("for good gives a message in place of the view, and does not reload the page forever", async () => {
     await using tab = await scene.signedIn("/appliance");
     const { page } = tab;
     tab.expectProblem(/404|dynamically imported module/);
@@ -177,7 +177,7 @@ describe("a view whose chunk is gone", () => {
     page.on("request", (request) => {
       documents += request.isNavigationRequest() ? 1 : 0;
     });
-    // The index page and its own script are there, but the view's chunk is not.
+    // The index page and its script exist, but not the chunk of the view.
     const names = new Set(await page.evaluate(() => [...document.scripts].map(({ src }) => src)));
     await page.route("**/web/assets/*.js", async (route) => {
       if (names.has(route.request().url())) await route.continue();
@@ -191,10 +191,10 @@ describe("a view whose chunk is gone", () => {
 });
 
 describe("an appliance that restarts", () => {
-  test("is missed by one quiet line, and everything goes on by itself when it is back", async () => {
+  test("gives one quiet line, and everything continues by itself when it is back", async () => {
     const { appliance } = scene;
     await using tab = await scene.signedIn("/appliance");
-    // What a browser says of a port where nobody listens.
+    // The message of a browser for a closed port.
     tab.expectProblem(/ERR_|Failed to load resource/);
     const line = tab.page.getByText("The appliance does not answer.");
     appliance.flags = ["--listen-port", new URL(appliance.url).port];

@@ -18,7 +18,7 @@ afterAll(async () => {
   await tab[Symbol.asyncDispose]();
 });
 
-/** Shows a link on the smallest screen, waits for what it is about, and tells what hostile text did there. */
+/** Opens a link on the smallest screen, waits for its content, and returns the effects of hostile text. */
 async function harmAt(path: string, about: string | RegExp): Promise<string[]> {
   await tab.page.goto(path);
   await settled(tab);
@@ -28,7 +28,7 @@ async function harmAt(path: string, about: string | RegExp): Promise<string[]> {
 
 const inImage = (view: string, path?: string): string =>
   `/images/${things.image}?view=${view}${path === undefined ? "" : `&path=${encodeURIComponent(path)}`}`;
-/** What a person reads of each file: its text as it is, with escapes for what is not seen. */
+/** The visible text of each file, with escapes for invisible characters. */
 const READ_AS: Readonly<Record<keyof typeof HOSTILE_FILES, string | RegExp>> = {
   "page.html": /<!doctype html><title>owned<\/title><body onload=/,
   "picture.svg": /<svg xmlns="\S+" onload="globalThis.owned=1"><script>/,
@@ -116,9 +116,9 @@ describe("text of guests", () => {
       ),
       ...[`/images/${things.image}?view=search&by=text&text=%28${turned}`],
     ];
-    const found: string[] = [];
-    for (const path of paths) found.push(...(await harmAt(path, /./)).map((what) => `${path}: ${what}`));
-    expect(found).toEqual([]);
+    const problems: string[] = [];
+    for (const path of paths) problems.push(...(await harmAt(path, /./)).map((what) => `${path}: ${what}`));
+    expect(problems).toEqual([]);
     const token = await scene.appliance.createToken("root", "--scope", "*", "--scope", "operator");
     await using own = await scene.signedIn(`/appliance/tokens?account=${turned}`, { token });
     await own.page.getByText("has no such token").waitFor();

@@ -50,7 +50,7 @@ describe("a directory", () => {
     expect(await viewProblems(tab, "image-files")).toEqual([]);
   });
 
-  test("of 100,000 entries is read to its end, makes only what is seen, and keeps the row that keys went to", async () => {
+  test("of 100,000 entries is read to its end, renders only visible rows, and keeps the active row", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/many"));
     const { page } = tab;
     const files = page.getByRole("grid", { name: "Files" });
@@ -68,7 +68,7 @@ describe("a directory", () => {
     await rowsOf(tab, "Files").filter({ hasText: "entry-077777" }).waitFor();
   });
 
-  test("is walked by keys alone: into it, into a file, and up again to the row it was left from", async () => {
+  test("is navigated by keys alone: into it, into a file, and back up to the same row", async () => {
     await using tab = await scene.signedIn(at("view=files"));
     const { page } = tab;
     const files = page.getByRole("grid", { name: "Files" });
@@ -99,7 +99,7 @@ describe("a directory", () => {
     await hasFocus(page.getByLabel("Filter by name"));
   });
 
-  test("and its entries are downloaded, names that are not UTF-8 too", async () => {
+  test("and its entries can be downloaded, also with names that are not UTF-8", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/r%FFw"));
     const { page } = tab;
     await line(tab, "raw name").waitFor();
@@ -121,7 +121,7 @@ describe("a directory", () => {
     expect((await readFile(await archive.path())).includes("./er/est/file")).toBe(true);
   });
 
-  test("that is not there, and an image that is not there, are told", async () => {
+  test("that does not exist, or whose image does not exist, gives a message", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/none"));
     const path = tab.page.getByRole("alert").filter({ hasText: "This path cannot be shown" });
     await path.waitFor();
@@ -147,7 +147,7 @@ describe("a text", () => {
     expect(await viewProblems(tab, "image-text")).toEqual([]);
   });
 
-  test("shows what is not seen, and runs nothing", async () => {
+  test("shows invisible characters, and runs nothing", async () => {
     await using tab = await scene.signedIn(at(`view=files&path=/srv/${encodeURIComponent(BIDI_NAME)}`));
     await line(tab, "a\\u202eb\\x07\\x1b[31mred").waitFor();
     for (const name of [MARKUP_NAME, "page.html", "drawing.svg"]) {
@@ -167,7 +167,7 @@ describe("a text", () => {
     await tab.page.getByText("UTF-16LE").waitFor();
   });
 
-  test("has its long lines cut with a mark, and wrapped on demand", async () => {
+  test("cuts long lines with a mark, and wraps them on demand", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/long"));
     const { page } = tab;
     await line(tab, /… [\d,]+ more characters; the line is cut at 4,096/).waitFor();
@@ -183,7 +183,7 @@ describe("a text", () => {
     await becomes(hasBar, true);
   });
 
-  test("that is longer than a part is read part by part, with its lines counted on", async () => {
+  test("that is longer than a part is read part by part, with continuous line numbers", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/log&line=30000"));
     const { page } = tab;
     await page.locator(".image-line-target").filter({ hasText: "line 30000 of the log" }).waitFor();
@@ -200,7 +200,7 @@ describe("a text", () => {
 });
 
 describe("bytes and pictures", () => {
-  test("of any size are read as they are seen", async () => {
+  test("of any size are read as they become visible", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/sparse"));
     const { page } = tab;
     await page.getByRole("grid", { name: "Bytes" }).getByText("0000 0000").first().waitFor();
@@ -217,7 +217,7 @@ describe("bytes and pictures", () => {
     expect(await viewProblems(tab, "image-hex")).toEqual([]);
   });
 
-  test("that are a picture are drawn, unless they are too large or damaged", async () => {
+  test("of a picture are drawn, unless it is too large or damaged", async () => {
     await using tab = await scene.signedIn(at("view=files&path=/srv/picture.png"));
     const { page } = tab;
     const canvas = page.getByRole("img", { name: "Picture picture.png" });
@@ -238,8 +238,8 @@ describe("bytes and pictures", () => {
   });
 });
 
-describe("what changed", () => {
-  test("is a tree with counts, and each difference tells both sides", async () => {
+describe("the changes", () => {
+  test("are a tree with counts, and each difference has both sides", async () => {
     await using tab = await scene.signedIn(at("view=changes"));
     const { page } = tab;
     await page.getByText("10 differences: 6 added, 3 changed, 1 removed").waitFor();
@@ -256,7 +256,7 @@ describe("what changed", () => {
     await difference.getByText("The content is not text.").waitFor();
   });
 
-  test("of a text is told line by line, one below the other and side by side", async () => {
+  test("of a text is shown line by line, in one column and side by side", async () => {
     await using tab = await scene.signedIn(at("view=changes&path=/srv/words.py"));
     const { page } = tab;
     await page.locator(".image-row-added").filter({ hasText: "Counts all words." }).waitFor();
@@ -272,7 +272,7 @@ describe("what changed", () => {
     await page.waitForURL((url) => !url.search.includes("path="));
   });
 
-  test("since any other image is told, too, and folds by keys", async () => {
+  test("since any other image is shown as well, and folds by keys", async () => {
     await using tab = await scene.signedIn(at("view=changes"));
     const { page } = tab;
     await page.getByLabel("Compare with").selectOption({ label: "another image…" });
@@ -282,7 +282,7 @@ describe("what changed", () => {
     await page.getByLabel("Tag or uuid").fill("busybox");
     await page.getByRole("button", { name: "Compare" }).click();
     await page.waitForURL(new RegExp(`against=${scene.image}`));
-    // Every one of them is an entry of a directory that busybox does not have, and they are read a part at a time.
+    // Each of them is an entry of a directory that busybox does not have, and they are read page by page.
     await page.getByText(/^20,000 differences: 20,000 added, .* there are more/).waitFor();
     await page.getByRole("button", { name: "Read 20,000 more" }).click();
     await page.getByText(/^40,000 differences: 40,000 added, .* there are more/).waitFor();
@@ -303,7 +303,7 @@ describe("what changed", () => {
   });
 });
 
-test("the history tells each step, with its end, its size and its run", async () => {
+test("the history has each step, with its outcome, its size and its run", async () => {
   await using tab = await scene.signedIn(at("view=history"));
   const { page } = tab;
   const steps = page.getByRole("region", { name: "History" }).getByRole("listitem");
@@ -328,7 +328,7 @@ describe("a search", () => {
     await page.waitForURL(/name=\*\.py/);
     await rowsOf(tab, "Entries").filter({ hasText: "/srv/words.py" }).waitFor();
     await page.getByText("1 entry", { exact: true }).waitFor();
-    // The next words are written over the last ones.
+    // The next words replace the previous ones.
     await page.keyboard.press("Control+A");
     await page.keyboard.type("r?w");
     await page.keyboard.press("Enter");
@@ -341,23 +341,23 @@ describe("a search", () => {
     await line(tab, "raw name").waitFor();
   });
 
-  test("finds lines, and leads to each, however far it lies", async () => {
+  test("finds lines, with a link to each, however far down it is", async () => {
     await using tab = await scene.signedIn(
       at(`view=search&by=text&path=/srv&text=${encodeURIComponent("LINE 5999[89] of")}`),
     );
     const { page } = tab;
-    const found = rowsOf(tab, "Matching lines");
-    await found.filter({ hasText: "line 59999 of the log" }).waitFor();
+    const matches = rowsOf(tab, "Matching lines");
+    await matches.filter({ hasText: "line 59999 of the log" }).waitFor();
     await page.getByText(/^2 lines · \d+ files and .* read/).waitFor();
-    await becomes(() => found.count(), 2);
-    expect(await found.locator("mark").first().textContent()).toBe("line 59998 of");
+    await becomes(() => matches.count(), 2);
+    expect(await matches.locator("mark").first().textContent()).toBe("line 59998 of");
     expect(await viewProblems(tab, "image-search")).toEqual([]);
-    await found.filter({ hasText: "line 59999" }).getByRole("link").click();
+    await matches.filter({ hasText: "line 59999" }).getByRole("link").click();
     await page.locator(".image-line-target").filter({ hasText: "line 59999 of the log" }).waitFor();
     await page.getByRole("link", { name: "59999", exact: true }).waitFor();
   });
 
-  test("can be stopped, and keeps what it has found", async () => {
+  test("can be stopped, and keeps its matches", async () => {
     await using tab = await scene.signedIn(at("view=search"));
     const { page } = tab;
     const held = Promise.withResolvers<void>();
@@ -366,7 +366,7 @@ describe("a search", () => {
       asked += 1;
       // The second step is the first directory, which has the line.
       if (asked > 2) await held.promise;
-      // The page has left the request meanwhile.
+      // The page has aborted the request by now.
       await route.continue().catch(() => undefined);
     });
     await page.goto(at("view=search&by=text&path=/srv&text=new"));
@@ -381,7 +381,7 @@ describe("a search", () => {
     expect(asked).toBe(3);
   });
 
-  test("says what is wrong with an expression, and what was left out", async () => {
+  test("reports an invalid expression, and skipped files", async () => {
     await using tab = await scene.signedIn(at("view=search&by=text&text=%5B"));
     await tab.page.getByRole("alert").filter({ hasText: "The search failed" }).waitFor();
     await tab.page.goto(at("view=search&by=text&path=/srv/log&text=line"));

@@ -62,7 +62,7 @@ describe("the keyboard alone", () => {
     await page.getByLabel(/token/i).waitFor();
   });
 
-  test("goes through what an import has, below a root that neither folds nor leads anywhere", async () => {
+  test("walks the changes of an import, below a root that neither folds nor opens", async () => {
     await using tab = await scene.signedIn(`/images/${scene.image}?view=changes`);
     const { page } = tab;
     const compared = page.getByLabel("Compare with").locator("option:checked");
@@ -74,7 +74,7 @@ describe("the keyboard alone", () => {
     await tabTo(tab, list);
     await choose(tab, "+addedlinuxrc");
     await page.getByRole("article", { name: "Difference" }).getByText("/bin/busybox", { exact: true }).waitFor();
-    // The keys go on in the list.
+    // The next keys move in the list.
     await hasFocus(list);
     await choose(tab, "+addedetc");
     await page.waitForURL(/path=\/etc$/);
@@ -84,7 +84,7 @@ describe("the keyboard alone", () => {
     await hasFocus(list);
   });
 
-  test("has a way past the navigation, keys for places, and help that gives the focus back", async () => {
+  test("skips the navigation, opens places by keys, and closes the help with the focus restored", async () => {
     await using tab = await scene.signedIn("/runs");
     const { page } = tab;
     const { keyboard } = page;

@@ -15,7 +15,7 @@ afterAll(async () => {
 });
 
 describe("the page", () => {
-  test("asks nobody but its appliance for anything, as the browser's own log tells", async () => {
+  test("sends requests only to its appliance, according to the browser's network log", async () => {
     {
       await using tab = await scene.signedIn("/");
       const { id } = await scene.appliance.run(scene.image, "echo hello; wget -T 1 http://192.0.2.1/ || true");
@@ -44,7 +44,7 @@ describe("the page", () => {
     expect([...new Set(connections)]).toEqual([host]);
   });
 
-  test("is seen to ask when it does, so that silence proves something", async () => {
+  test("is caught if it sends another request, so that the first test proves something", async () => {
     await using browser = await PageBrowser.start();
     const tab = await browser.open(scene.origin);
     await tab.page.goto("/");
@@ -52,7 +52,7 @@ describe("the page", () => {
     tab.expectProblem(/violat|Content Security Policy|ERR_|Failed to fetch/i);
     await tab.page.evaluate(() => fetch("http://elsewhere.invalid/").catch(() => null));
     await becomes(() => tab.problems.join("\n").includes("connect-src"), true);
-    // The policy stops it before it becomes a request; a navigation is none of its business.
+    // The policy blocks the fetch before it becomes a request; it does not cover navigation.
     await tab.page.goto("http://elsewhere.invalid/").catch(() => null);
     expect(tab.outside).toEqual(["http://elsewhere.invalid/"]);
     expect(await throwing(tab[Symbol.asyncDispose]())).toThrow("http://elsewhere.invalid/");
@@ -60,7 +60,7 @@ describe("the page", () => {
     expect(requests).toContain("http://elsewhere.invalid/");
   });
 
-  test("is not there where web.enabled is false: its addresses are like unknown ones", async () => {
+  test("does not exist if web.enabled is false: its addresses answer like unknown ones", async () => {
     await scene.appliance.down();
     await appendFile(scene.appliance.configFile, "\n[web]\nenabled = false\n");
     await scene.appliance.up();

@@ -1,4 +1,4 @@
-/** Somebody is quicker than the page is drawn, or goes elsewhere while it loads: no key is lost or undone, and no focus jumps. */
+/** A user types faster than the page draws, or leaves while it loads: no key is lost or undone, and the focus does not jump. */
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { activeOf, branchLines } from "../support/page/branches.ts";
@@ -9,13 +9,13 @@ import { becomes, drawn, hasFocus, held } from "../support/page/waits.ts";
 
 let scene: PageScene;
 /** image with files of lines, and a run that made it */
-let made: { readonly image: string; readonly run: string };
+let fixture: { readonly image: string; readonly run: string };
 beforeAll(async () => {
   scene = await PageScene.start();
   const command = "mkdir /root/few; seq 100 > /root/few/lines; echo more > /root/few/more";
   const run = await scene.appliance.spawn({ image: scene.image, command, shell: true });
   const { result } = await scene.appliance.finished(run);
-  made = { image: (result as unknown as { image: string }).image, run };
+  fixture = { image: (result as unknown as { image: string }).image, run };
 });
 afterAll(async () => {
   await scene[Symbol.asyncDispose]();
@@ -29,7 +29,7 @@ describe("the frame", () => {
     await tab.page.locator("html[data-theme=dark]").waitFor();
   });
 
-  test("moves the focus to a new place before anybody goes on, and leaves it to a field of that place", async () => {
+  test("moves the focus to a new place before the next key, and leaves it in a field of that place", async () => {
     await using tab = await scene.signedIn("/runs");
     const { page } = tab;
     await page.getByRole("link", { name: "New run" }).focus();
@@ -48,11 +48,11 @@ describe("the frame", () => {
     await hasFocus(page.getByRole("link", { name: "Appliance" }));
   });
 
-  test("takes no focus for a form that comes late", async () => {
+  test("leaves the focus when a form loads late", async () => {
     await using tab = await scene.signedIn("/runs");
     const { page } = tab;
     const goOn = await held(page, /\/request$/);
-    await page.goto(`/runs/new?from=${made.run}`);
+    await page.goto(`/runs/new?from=${fixture.run}`);
     await page.getByRole("link", { name: "Appliance" }).focus();
     goOn();
     await page.getByLabel("Command", { exact: true }).waitFor();
@@ -62,22 +62,22 @@ describe("the frame", () => {
 });
 
 describe("the branches", () => {
-  test("are found again as they were left, also by two keys at once", async () => {
+  test("are restored by Back, also after two keys at once", async () => {
     await using tab = await scene.signedIn(`/?image=${scene.image}`);
     const { page } = tab;
-    await page.locator(`[data-key="${made.image}"]`).waitFor();
+    await page.locator(`[data-key="${fixture.image}"]`).waitFor();
     await page.getByRole("tree").focus();
     await pressAtOnce(page, ["ArrowRight", "Enter"]);
-    await page.waitForURL(`**/images/${made.image}`);
+    await page.waitForURL(`**/images/${fixture.image}`);
     await page.goBack();
-    await page.waitForURL((url) => url.searchParams.get("image") === made.image);
-    await becomes(() => activeOf(page), made.image);
+    await page.waitForURL((url) => url.searchParams.get("image") === fixture.image);
+    await becomes(() => activeOf(page), fixture.image);
   });
 
-  test("say nothing in the address that belongs to the one before", async () => {
+  test("write no pending change into a new address", async () => {
     await using tab = await scene.signedIn(`/?image=${scene.image}`);
     const { page } = tab;
-    await page.locator(`[data-key="${made.image}"]`).waitFor();
+    await page.locator(`[data-key="${fixture.image}"]`).waitFor();
     await page.getByRole("button", { name: "List" }).click();
     await page.waitForURL(/form=list/);
     await page.getByRole("searchbox").focus();
@@ -87,21 +87,21 @@ describe("the branches", () => {
     await becomes(() => page.getByRole("searchbox").inputValue(), "");
     await page.getByRole("tree").focus();
     await pressToRow(page, "ArrowRight");
-    await page.waitForURL((url) => url.searchParams.get("image") === made.image);
+    await page.waitForURL((url) => url.searchParams.get("image") === fixture.image);
     expect(new URL(page.url()).searchParams.has("q")).toBe(false);
   });
 
-  test("go to what is found when Enter comes before it", async () => {
+  test("go to the match when Enter is pressed before the search ends", async () => {
     await using tab = await scene.signedIn("/");
     const { page } = tab;
-    await page.locator(`[data-key="${made.image}"]`).waitFor();
+    await page.locator(`[data-key="${fixture.image}"]`).waitFor();
     await page.getByRole("searchbox").focus();
     await pressAtOnce(page, ["Enter"], "mkdir");
-    await page.waitForURL((url) => url.searchParams.get("image") === made.image);
-    await becomes(() => activeOf(page), made.image);
+    await page.waitForURL((url) => url.searchParams.get("image") === fixture.image);
+    await becomes(() => activeOf(page), fixture.image);
   });
 
-  test("let keys go on from a chain that is being unfolded", async () => {
+  test("let keys move on from a chain that is being unfolded", async () => {
     await using tab = await scene.tab();
     const { page } = tab;
     await page.route(/\/v1\/branches$/, (route) =>
@@ -124,8 +124,8 @@ describe("the branches", () => {
 });
 
 describe("an image", () => {
-  test("leads up again while a directory is still read", async () => {
-    await using tab = await scene.signedIn(`/images/${made.image}?view=files&path=/root`);
+  test("goes up again while a directory is still loading", async () => {
+    await using tab = await scene.signedIn(`/images/${fixture.image}?view=files&path=/root`);
     const { page } = tab;
     const files = page.getByRole("grid", { name: "Files" });
     await files.focus();
@@ -140,7 +140,7 @@ describe("an image", () => {
   });
 
   test("keeps a letter that is typed when the filter goes into the link", async () => {
-    await using tab = await scene.signedIn(`/images/${made.image}?view=files&path=/root`);
+    await using tab = await scene.signedIn(`/images/${fixture.image}?view=files&path=/root`);
     const { page } = tab;
     const field = page.getByLabel("Filter by name");
     await field.fill("fe");
@@ -160,8 +160,8 @@ describe("an image", () => {
     expect(await field.inputValue()).toBe("few");
   });
 
-  test("leaves a key in the differences to whoever pressed it", async () => {
-    await using tab = await scene.signedIn(`/images/${made.image}?view=changes`);
+  test("keeps the effect of a key in the differences while they load", async () => {
+    await using tab = await scene.signedIn(`/images/${fixture.image}?view=changes`);
     const { page } = tab;
     const tree = page.getByRole("grid", { name: "Differences" });
     await page.getByRole("link", { name: "lines" }).click();
@@ -175,8 +175,8 @@ describe("an image", () => {
     await tree.locator("[aria-selected=true]").filter({ hasText: "lines" }).waitFor();
   });
 
-  test("keeps the line and the byte that keys went to when the window changes", async () => {
-    const link = `/images/${made.image}?view=files&path=/root/few/lines`;
+  test("keeps the active line and byte when the window changes", async () => {
+    const link = `/images/${fixture.image}?view=files&path=/root/few/lines`;
     await using tab = await scene.signedIn(`${link}&line=3`);
     const { page } = tab;
     const active = page.locator("[aria-selected=true]");

@@ -21,18 +21,18 @@ afterAll(async () => {
 
 const rows = async (page: Page) =>
   (await page.locator(".xterm-rows > div").allTextContents()).map((row) => row.trimEnd());
-/** Whether a row of the screen is this text alone. */
+/** Whether a row of the screen has exactly this text. */
 const isShown = async (page: Page, text: string) => (await rows(page)).includes(text);
 const shows = (page: Page, text: string) => until(`the screen shows ${text}`, () => isShown(page, text));
 const type = async (page: Page, line: string) => {
   await page.keyboard.type(line);
   await page.keyboard.press("Enter");
 };
-/** Time in which a shell obeys a line, in `milliseconds`. */
+/** Longest time for the effect of a line, in `milliseconds`. */
 const OBEYED_MS_MAX = 5000;
 /**
- * Writes lines until they are obeyed: the shell asks for the place of the cursor at each prompt, and letters that come before
- * the answer may be lost. Of a line that lost its end, the shell waits for the rest until it is interrupted.
+ * Writes lines until they take effect: the shell queries the position of the cursor at each prompt, and letters before the
+ * answer may be lost. If the end of a line is lost, the shell waits for the rest until it is interrupted.
  */
 const untilObeyed = (page: Page, write: () => Promise<void>, isObeyed: () => Promise<boolean>) =>
   until("the shell obeys", async () => {
@@ -47,7 +47,7 @@ const untilObeyed = (page: Page, write: () => Promise<void>, isObeyed: () => Pro
   });
 const typeUntil = (page: Page, line: string, isObeyed: () => Promise<boolean>) =>
   untilObeyed(page, () => type(page, line), isObeyed);
-/** Whether a condition comes to hold in the time in which a shell obeys a line. */
+/** Whether a condition holds within the longest time for the effect of a line. */
 const soon = (what: string, holds: () => Promise<boolean>) =>
   until(what, holds, OBEYED_MS_MAX).then(
     () => true,
@@ -58,15 +58,15 @@ const openShell = async (page: Page) => {
   await page.getByText(/^Attached to process/).waitFor();
 };
 
-test("a shell is typed into, has the size of its place, is left and found again, and tells how it ended", async () => {
+test("a shell gets keys, has the size of the view, survives detaching, and reports its exit code", async () => {
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;
   await openShell(page);
   await typeUntil(page, "echo $((6 * 7)) is it", () => isShown(page, "42 is it"));
   const size = async (): Promise<string> => {
-    const found = async () => (await rows(page)).findLast((row) => /^size \d+ \d+ end$/.test(row));
-    await typeUntil(page, "clear; echo size $(stty size) end", async () => (await found()) !== undefined);
-    return (await found()) ?? "";
+    const sizeRow = async () => (await rows(page)).findLast((row) => /^size \d+ \d+ end$/.test(row));
+    await typeUntil(page, "clear; echo size $(stty size) end", async () => (await sizeRow()) !== undefined);
+    return (await sizeRow()) ?? "";
   };
   const wide = await size();
   await page.setViewportSize({ width: 700, height: 900 });
@@ -75,7 +75,7 @@ test("a shell is typed into, has the size of its place, is left and found again,
   await typeUntil(page, "clear; echo before", () => isShown(page, "before"));
   expect(await viewProblems(tab, "run-terminal")).toEqual([]);
 
-  // The process goes on without anybody, and the link comes back to it.
+  // The process keeps running, and the link returns to it.
   const link = page.url();
   await page.getByRole("button", { name: "Detach" }).click();
   await page.locator(".table").waitFor();
@@ -110,7 +110,7 @@ test("a hostile program writes no clipboard, no title and no link, and its colou
   );
 });
 
-test("marks without number stay few at each character, so that the screen is drawn", async () => {
+test("endless marks are cut to a few per character, so that the screen is drawn", async () => {
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;
   await openShell(page);
@@ -122,7 +122,7 @@ test("marks without number stay few at each character, so that the screen is dra
   await typeUntil(page, `clear; ${marks("\\314\\201\\033[m")}; echo; echo all done`, () => isShown(page, "all done"));
 });
 
-test("text of several lines is pasted after a question, without what could type", async () => {
+test("text of several lines is pasted after a question, without control characters", async () => {
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;
   await openShell(page);
@@ -143,9 +143,9 @@ test("text of several lines is pasted after a question, without what could type"
     await question.waitFor({ state: "detached" });
   };
   await untilObeyed(page, pasteAll, async () => (await isShown(page, "four")) && (await isShown(page, "three[201~")));
-  const shown = (await rows(page)).join("\n");
-  expect(shown).toContain("three[201~");
-  expect(shown).not.toContain("echo one");
+  const text = (await rows(page)).join("\n");
+  expect(text).toContain("three[201~");
+  expect(text).not.toContain("echo one");
 });
 
 test("the keys leave it", async () => {
@@ -164,7 +164,7 @@ test("the keys leave it", async () => {
   await page.locator(".table").waitFor();
 });
 
-test("a terminal that comes late takes no focus from whoever has gone elsewhere", async () => {
+test("a terminal that loads late leaves the focus where the user moved it", async () => {
   await using tab = await scene.signedIn("/runs");
   const { page } = tab;
   const goOn = await held(page, /\/web\/assets\/screen-[^/]*\.js$/);
@@ -180,7 +180,7 @@ test("a terminal that comes late takes no focus from whoever has gone elsewhere"
   await page.locator(".table").waitFor();
 });
 
-test("the command's own terminal is the first thing to be seen of a run that has one", async () => {
+test("a run whose command has a terminal opens with it", async () => {
   const client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
   const own = await Run.start(client, {
     ...{ image: "tag:busybox", command: "sh", pty: { rows: 24, cols: 80 }, stdin_open: true, disposable: true },
@@ -196,31 +196,31 @@ test("the command's own terminal is the first thing to be seen of a run that has
   await shows(page, "42 of its own");
 });
 
-test("processes are started, read, signalled and seen to end", async () => {
+test("processes are started, read, signalled and ended", async () => {
   await using tab = await scene.signedIn(`/runs/${run.id}?view=processes`);
   const { page } = tab;
   await page.getByRole("button", { name: "Start a process" }).click();
   const question = page.getByRole("dialog");
-  await question.getByLabel("Shell command").fill("echo beside; sleep 1234");
+  await question.getByLabel("Shell command").fill("echo second; sleep 1234");
   await question.getByRole("button", { name: "Start", exact: true }).click();
   const row = page.getByRole("row", { name: /sleep 1234/ });
   await row.getByText("Running").waitFor();
   await row.getByRole("button").click();
   await page.getByRole("menuitem", { name: "Output" }).click();
-  await page.getByText("beside", { exact: true }).waitFor();
+  await page.getByText("second", { exact: true }).waitFor();
   await page.getByRole("link", { name: "Processes" }).click();
   await row.getByRole("button").click();
   await page.getByRole("menuitem", { name: /TERM/ }).click();
   await row.getByText("Signal 15").waitFor();
 });
 
-test("a program that repeats without an end takes no time of the page", async () => {
+test("a program that repeats endlessly does not block the page", async () => {
   await using tab = await scene.signedIn(`/runs/${run.id}?view=terminal`);
   const { page } = tab;
   await openShell(page);
   const endless = "printf 'x\\033[2147483647%s' L M S T I Z b; echo; echo still here";
   await typeUntil(page, endless, () => isShown(page, "still here"));
-  // What a program may want is still done.
+  // A reasonable number of repetitions works.
   await typeUntil(page, "printf 'ab\\033[3b\\n'", () => isShown(page, "abbbb"));
   await page.getByRole("button", { name: "Detach" }).click();
 });

@@ -24,19 +24,19 @@ const start = (command: string, more: object = {}) =>
 
 /** Lines of output as they are shown, without times. */
 const lines = (page: Page) => page.locator(".run-line-text").allTextContents();
-/** Lets a command go on that waits for a line. */
+/** Sends the line for which a command waits. */
 const goOn = (run: Run) => scene.appliance.post(`/instances/${run.id}/processes/1/stdin`, { content: "go\n" });
 const state = (page: Page, text: string) => page.locator(".run-about").getByText(text, { exact: true }).waitFor();
 
 describe("a run", () => {
-  test("is shown while it goes on, and can be stopped", async () => {
+  test("is shown live, and can be stopped", async () => {
     const run = await start("echo first; echo problem >&2; sleep 600");
     await using tab = await scene.signedIn(`/runs/${run.id}`);
     const { page } = tab;
     await page.getByText("first", { exact: true }).waitFor();
     await page.getByText("problem", { exact: true }).waitFor();
     await state(page, "Running");
-    // The stream is told by a word, too.
+    // The stream also has a label.
     await becomes(() => page.locator(".run-line-stderr").textContent(), "errproblem");
     await page.getByRole("button", { name: "Times" }).click();
     await page.locator(".run-line-time").first().waitFor();
@@ -115,7 +115,7 @@ describe("a run", () => {
     expect(await viewProblems(tab, "run-gone")).toEqual([]);
   });
 
-  test("is told without a gap or a double when the connection breaks", async () => {
+  test("is shown without a gap or a duplicate when the connection breaks", async () => {
     await using relay = await CuttingRelay.open(scene.appliance.url, []);
     const command = "read line; for n in $(seq 1 40); do echo line $n; sleep 0.1; done";
     const run = await start(command, { stdin_open: true });
@@ -145,8 +145,8 @@ const show = (page: Page, state: DocumentVisibilityState) =>
     document.dispatchEvent(new Event("visibilitychange"));
   }, state);
 
-describe("a page that nobody sees", () => {
-  test("gives its streams back, and goes on without a gap or a double when it is seen again", async () => {
+describe("a hidden page", () => {
+  test("closes its streams, and continues without a gap or a duplicate when it is visible again", async () => {
     const command = "read line; for n in $(seq 1 60); do echo line $n; sleep 0.2; done";
     const run = await start(command, { stdin_open: true });
     await using tab = await scene.tab({ height: 2000 });
@@ -189,19 +189,19 @@ describe("output of a hostile guest", () => {
     await using tab = await scene.signedIn(`/runs/${run.id}`);
     const { page } = tab;
     await page.getByText("end", { exact: true }).waitFor();
-    const shown = async () => (await lines(page)).slice(0, 5);
-    await becomes(shown, [
+    const firstLines = async () => (await lines(page)).slice(0, 5);
+    await becomes(firstLines, [
       ...["<img src=x onerror=alert(1)><script>alert(2)</script>", "link", "red plain", "safe\\u202etxt.exe", "100%"],
     ]);
     expect((await lines(page))[5]).toMatch(/^x{4096}… 1044480 more characters$/);
     expect(await page.locator(".run-lines img, .run-lines script, .run-lines a").count()).toBe(0);
     expect(await page.locator(".sgr-text-1").textContent()).toBe("red");
-    // The title is that of the command, which names the sequence and is no sequence.
+    // The title is the command, which contains the name of the sequence, not the sequence.
     await becomes(async () => /^printf '<img .* · Coppice$/.test(await page.title()), true);
     expect(await viewProblems(tab, "run-hostile")).toEqual([]);
   });
 
-  test("without an end is bounded, and goes on to be readable", async () => {
+  test("without an end is bounded, and stays readable", async () => {
     const run = await start("seq 1 300000; echo the end; sleep 600", {
       truncate_output_at: 10_485_760,
     });

@@ -1,4 +1,4 @@
-/** What a real browser does to keep the page from others: pages of other ports, and files of guests. */
+/** A real browser protects the page from pages of other ports, and from files of guests. */
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { Api, send } from "../support/api/api.ts";
@@ -41,7 +41,7 @@ afterAll(async () => {
   await api[Symbol.asyncDispose]();
 });
 
-/** A tab whose person is signed in. */
+/** A tab with a session. */
 async function signedIn(): Promise<Tab> {
   const tab = await browser.open(api.url, { neighbours: [neighbour.url.origin] });
   await tab.page.goto("/");
@@ -76,7 +76,7 @@ describe("a page of another port of this host", () => {
     await tab.page.goto(neighbour.url.href);
     const outcomes = await tab.page.evaluate(
       async ({ base, csrf, path }) => {
-        const told = (work: Promise<Response>) =>
+        const outcomeOf = (work: Promise<Response>) =>
           work.then(
             ({ type, status }) => `${type} ${status}`,
             () => "failed",
@@ -97,10 +97,10 @@ describe("a page of another port of this host", () => {
           });
         const include = { credentials: "include" } as const;
         return {
-          read: await told(fetch(`${base}/web/api/v1/images`, include)),
-          link: await told(fetch(link, include)),
-          opaque: await told(fetch(link, { ...include, mode: "no-cors" })),
-          asked: await told(
+          read: await outcomeOf(fetch(`${base}/web/api/v1/images`, include)),
+          link: await outcomeOf(fetch(link, include)),
+          opaque: await outcomeOf(fetch(link, { ...include, mode: "no-cors" })),
+          asked: await outcomeOf(
             fetch(`${base}/web/session`, { ...include, method: "DELETE", headers: { "x-csrf-token": csrf } }),
           ),
           script: await loaded(document.createElement("script"), link),
@@ -156,7 +156,7 @@ describe("a page of another port of this host", () => {
 });
 
 describe("a guest's file", () => {
-  test("is no script, no worker and no frame of this origin, even where no policy of the page holds", async () => {
+  test("is never a script, a worker or a frame of this origin, even without the policy of the page", async () => {
     await using tab = await signedIn();
     tab.expectProblem(/MIME|Failed to load|bad HTTP response code/i);
     const key = await keyOf(tab);

@@ -12,7 +12,7 @@ afterAll(async () => {
 });
 
 // A browser without a screen shows all its tabs at the same time, as windows do that stand side by side.
-test("two windows with runs that go on, and their figures, leave connections to a third", async () => {
+test("two windows with live runs and their figures leave connections to a third", async () => {
   const client = new Client({ url: scene.appliance.url, token: scene.appliance.token });
   const command = "echo begun; sleep 600";
   const run = await Run.start(client, { image: "tag:busybox", command, shell: true, disposable: true });

@@ -11,7 +11,7 @@ afterAll(async () => {
 });
 
 describe("the sign-in", () => {
-  test("is what a stranger sees, and is accessible at every width in both themes", async () => {
+  test("is the first view, and is accessible at every width in both themes", async () => {
     await using tab = await scene.tab();
     await tab.page.goto("/");
     await tab.page.getByLabel(/token/i).waitFor();
@@ -19,7 +19,7 @@ describe("the sign-in", () => {
     expect(await viewProblems(tab, "sign-in")).toEqual([]);
   });
 
-  test("takes a token once: it is kept nowhere, and the session outlives the page", async () => {
+  test("uses a token once: it is stored nowhere, and the session outlives the page", async () => {
     await using tab = await scene.tab();
     await tab.page.goto("/runs");
     await signIn(tab, scene.appliance.token);
@@ -31,7 +31,7 @@ describe("the sign-in", () => {
     expect(kept).not.toContain(scene.appliance.token);
   });
 
-  test("is what comes back when the session was ended elsewhere, and leads back to the same link", async () => {
+  test("appears when the session was ended elsewhere, and returns to the same link", async () => {
     await using tab = await scene.signedIn("/appliance");
     const signedOut = await tab.page.evaluate(async () => {
       const csrf = localStorage.getItem("coppice.csrf") ?? "";
@@ -43,7 +43,7 @@ describe("the sign-in", () => {
     expect(new URL(tab.page.url()).pathname).toBe("/appliance/space");
   });
 
-  test("to another account, in another tab, leaves nothing of the one before", async () => {
+  test("to another account, in another tab, leaves nothing of the previous one", async () => {
     await using tab = await scene.signedIn("/");
     const { page } = tab;
     await page.getByRole("treeitem").getByText("busybox", { exact: true }).waitFor();
@@ -56,13 +56,13 @@ describe("the sign-in", () => {
         const answer = await fetch("/web/session", { method: "POST", headers, body });
         localStorage.setItem("coppice.csrf", ((await answer.json()) as { csrf: string }).csrf);
       },
-      await scene.appliance.createToken("somebody-else", "--scope", "*"),
+      await scene.appliance.createToken("another", "--scope", "*"),
     );
     await page.getByText("No images yet").waitFor();
     expect(await page.getByRole("treeitem").count()).toBe(0);
   });
 
-  test("refuses a token that is none, and says so", async () => {
+  test("refuses an invalid token, with a message", async () => {
     await using tab = await scene.tab();
     await tab.page.goto("/");
     await tab.page.getByLabel(/token/i).fill("not a token");

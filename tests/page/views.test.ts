@@ -28,7 +28,7 @@ const VIEWS: Readonly<Record<string, string>> = {
 
 let scene: PageScene;
 let tab: Tab;
-let known: Readonly<Record<string, string>>;
+let ids: Readonly<Record<string, string>>;
 beforeAll(async () => {
   scene = await PageScene.start();
   const run = await scene.appliance.spawn({
@@ -43,7 +43,7 @@ beforeAll(async () => {
   await scene.appliance.finished(failed);
   const commands = ["echo one > /srv/site/one.txt", "echo two > /srv/site/two.txt; exit 4"];
   await Promise.all(commands.map((command) => scene.appliance.run(image, command)));
-  known = { image, run, failed };
+  ids = { image, run, failed };
   const token = await scene.appliance.createToken("tester", "--scope", "*", "--scope", "operator");
   tab = await scene.signedIn("/", { token });
 });
@@ -54,7 +54,7 @@ afterAll(async () => {
 
 describe("each view is accessible and fits, in both themes and at every width", () => {
   test.each(Object.entries(VIEWS))("%s", async (name, link) => {
-    await tab.page.goto(link.replace(/\{(\w+)\}/g, (_, key: string) => known[key] ?? ""));
+    await tab.page.goto(link.replace(/\{(\w+)\}/g, (_, key: string) => ids[key] ?? ""));
     await settled(tab);
     expect(await tab.page.title()).toMatch(/Coppice/);
     expect(await tab.page.getByRole("heading", { level: 1 }).count()).toBe(1);

@@ -4,7 +4,7 @@ import type { Tab } from "./tab.ts";
 /** WCAG 2.2 on the levels A and AA: the rules of each version that added some. */
 const TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
 
-/** What axe holds against the view as it is shown now, one line for each element; nothing when all is well. */
+/** The violations that axe reports for the present view, one line for each element. */
 export async function accessibilityProblems({ page }: Tab): Promise<string[]> {
   // The debugger evaluates it: the page's own policy allows no such script.
   await page.evaluate(axe.source);

@@ -30,7 +30,7 @@ export const HOSTILE_NAMES: readonly (string | Buffer)[] = [
   Buffer.from([0xff, 0xfe, 0x41]),
 ];
 
-/** Files below /hostile whose content is meant for whoever looks at it. */
+/** Files below /hostile with content that attacks the reader. */
 export const HOSTILE_FILES = {
   "page.html": `<!doctype html><title>owned</title><body onload="globalThis.owned=1">${MARKUP}`,
   "picture.svg": `<svg xmlns="http://www.w3.org/2000/svg" onload="globalThis.owned=1"><script>globalThis.owned=1</script></svg>`,
@@ -97,11 +97,11 @@ export async function hostileThings(appliance: Appliance, base: string): Promise
 }
 
 /**
- * What hostile text has achieved in what the tab shows now: code that ran, elements that were made of text, a title that
- * was set, characters that turn others around, or a view that became wider than the screen.
+ * The effects of hostile text in the present view: code that ran, elements created from text, a changed title, characters
+ * that reverse others, or a view wider than the screen.
  */
 export async function harm(tab: Tab): Promise<string[]> {
-  const found = await tab.page.evaluate(() => {
+  const effects = await tab.page.evaluate(() => {
     const problems: string[] = [];
     if ("owned" in globalThis) problems.push("a script of a guest ran");
     if (document.title === "owned") problems.push("an escape set the title");
@@ -113,15 +113,15 @@ export async function harm(tab: Tab): Promise<string[]> {
       if (!picture.src.startsWith("blob:")) problems.push(picture.outerHTML.slice(0, 200));
     }
     const turner = /[\u202a-\u202e\u2066-\u2069]/;
-    const told = [...document.querySelectorAll("[title], [aria-label]")].map((element) =>
+    const labels = [...document.querySelectorAll("[title], [aria-label]")].map((element) =>
       [element.getAttribute("title"), element.getAttribute("aria-label")].join(" "),
     );
-    for (const text of [document.title, document.body.textContent ?? "", ...told]) {
+    for (const text of [document.title, document.body.textContent ?? "", ...labels]) {
       const at = turner.exec(text)?.index;
       if (at !== undefined)
         problems.push(`text that turns around: ${JSON.stringify(text.slice(Math.max(0, at - 60), at + 20))}`);
     }
     return problems;
   });
-  return [...found, ...(await overflow(tab))];
+  return [...effects, ...(await overflow(tab))];
 }

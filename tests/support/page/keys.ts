@@ -6,9 +6,9 @@ import type { Tab } from "./tab.ts";
 const STOPS_MAX = 60;
 
 /**
- * Moves the focus with the Tab key until `target` has it, as somebody without a mouse does. Each stop on the way must be
- * seen: an outline, or a shadow, around what has the focus.
- * @throws Error when the focus does not come there, or is not seen somewhere
+ * Moves the focus with the Tab key until `target` has it, as a user without a mouse does. Each stop on the way must be
+ * visible: an outline, or a shadow, around the focused element.
+ * @throws Error if the focus does not arrive, or is invisible at a stop
  */
 export async function tabTo({ page }: Tab, target: Locator, key: "Tab" | "Shift+Tab" = "Tab"): Promise<void> {
   await target.first().waitFor();

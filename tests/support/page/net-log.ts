@@ -1,6 +1,6 @@
 import { readFile } from "node:fs/promises";
 
-/** What a browser asked the network for, as its own log tells. */
+/** The network requests of a browser, from its own log. */
 export interface NetworkUse {
   /** addresses of what pages of the origin asked for, by whatever means: fetches, sockets, beacons, navigations */
   readonly requests: readonly string[];
@@ -32,7 +32,7 @@ export async function networkUse(path: string, origin: string): Promise<NetworkU
     return events.flatMap(({ type: own, params }) => (own === type && params !== undefined ? [params] : []));
   };
   const texts = (values: readonly unknown[]): string[] => values.filter((value) => typeof value === "string");
-  // The first navigation has no initiator: somebody else asked for the page.
+  // The first navigation has no initiator: the test opened the page.
   const requests = named("URL_REQUEST_START_JOB").filter(
     ({ initiator, url }) => initiator === origin || String(url).startsWith(origin),
   );

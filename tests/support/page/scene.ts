@@ -35,12 +35,12 @@ export class PageScene implements AsyncDisposable {
     return `http://127.0.0.1:${url.port}`;
   }
 
-  /** A tab in which nobody is signed in, and nothing is shown. */
+  /** An empty tab without a session. */
   async tab(options: TabOptions = {}): Promise<Tab> {
     return await this.browser.open(this.origin, options);
   }
 
-  /** A tab that shows `path` to somebody who has signed in with `token`. */
+  /** A tab with a session of `token` that shows `path`. */
   async signedIn(path = "/", options: TabOptions & { readonly token?: string } = {}): Promise<Tab> {
     const { token = this.appliance.token, ...rest } = options;
     const tab = await this.tab(rest);

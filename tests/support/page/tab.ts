@@ -28,7 +28,7 @@ export class Tab implements AsyncDisposable {
   readonly origin: string;
   /** addresses of all requests, sockets too, in their order */
   readonly requests: string[] = [];
-  /** what went wrong, and is expected by nobody */
+  /** problems that no test expects */
   readonly problems: string[] = [];
   readonly #context: BrowserContext;
   readonly #expected: RegExp[] = [];

@@ -13,9 +13,8 @@ const SIZES = [
 ] as const;
 
 /**
- * What is wrong with a view as it is shown now, in both themes and at every width: rules of accessibility that it
- * breaks, and content that lies beside the screen. Each look is kept as build/screenshots/{name}-{theme}-{width}.png.
- * The tab's size and theme are those of the start again at the end.
+ * The problems of the present view, in both themes and at every width: violated rules of accessibility, and content beyond the
+ * edge of the screen. Saves screenshots as build/screenshots/{name}-{theme}-{width}.png. Restores the tab's size and theme.
  */
 export async function viewProblems(tab: Tab, name: string): Promise<string[]> {
   const { page } = tab;
@@ -28,7 +27,7 @@ export async function viewProblems(tab: Tab, name: string): Promise<string[]> {
       await page.setViewportSize({ width, height });
       const where = `${name} in ${theme} at ${width} px`;
       problems.push(...(await overflow(tab)).map((what) => `${where}: ${what}`));
-      // What is large enough on a laptop is so on a larger screen.
+      // Targets that are large enough on a laptop are so on a larger screen.
       if (width < 3840) problems.push(...(await accessibilityProblems(tab)).map((what) => `${where}: ${what}`));
       await page.screenshot({ path: join(SCREENSHOTS, `${name}-${theme}-${width}.png`), animations: "disabled" });
     }

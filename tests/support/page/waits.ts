@@ -3,17 +3,17 @@ import type { Locator, Page } from "playwright-core";
 import { until } from "../waiting.ts";
 
 /**
- * Expects that `read` gives `wanted` as soon as the page has followed.
+ * Waits until `read` returns `expected`.
  * @throws what `expect` throws about the last value, when none was equal in time
  */
-export async function becomes<T>(read: () => Promise<T> | T, wanted: NoInfer<T>): Promise<void> {
+export async function becomes<T>(read: () => Promise<T> | T, expected: NoInfer<T>): Promise<void> {
   let last: T | undefined;
   const isEqual = async () => {
     last = await read();
-    return Bun.deepEquals(last, wanted);
+    return Bun.deepEquals(last, expected);
   };
   await until("it is as expected", isEqual).catch(() => undefined);
-  expect(last).toEqual(wanted as T);
+  expect(last).toEqual(expected as T);
 }
 
 /** Waits until an element has the focus. */
@@ -27,14 +27,14 @@ export async function hasFocus(target: Locator): Promise<void> {
  */
 export async function drawn(page: Page): Promise<void> {
   await page.evaluate(async () => {
-    // What the first frame draws has effects, which are due before the page is idle, and may change what the second one draws.
+    // The first frame has effects, which run before the page is idle and may change the second frame.
     for (let frame = 0; frame < 3; frame++) {
       await new Promise((resolve) => requestAnimationFrame(() => requestIdleCallback(resolve)));
     }
   });
 }
 
-/** Holds the answers to requests that match, until it is told to let them go. */
+/** Holds the responses to matching requests until the returned function is called. */
 export async function held(page: Page, pattern: RegExp): Promise<() => void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   await page.route(pattern, async (route) => {
