@@ -18,7 +18,7 @@ export function linkToRunHere(id: string): string {
 /** The actions on an item. */
 export interface ItemActions {
   may(scope: string): boolean;
-  /** image whose branch alone is shown */
+  /** the focused image: only its branch is visible */
   readonly focusId: string | null;
   readonly onTag: (image: ImageNode) => void;
   readonly onCompare: (image: ImageNode) => void;

@@ -111,7 +111,7 @@ function grown(milliseconds: number): number {
   return Number((1 - 1 / (1 + Math.max(0, milliseconds) / GROWING_MS)).toFixed(3));
 }
 
-/** Time after which the bar of a run is half full. */
+/** Time after which the bar of a run is half full, in `milliseconds`. */
 const GROWING_MS = 45_000;
 
 function FoldContent({ item }: { readonly item: Extract<Item, { readonly kind: "steps" | "more" }> }) {

@@ -48,7 +48,7 @@ async function follow(
         ...(reader.lastId === null ? {} : { after: reader.lastId }),
       };
       for await (const event of operationEvents(api, id, options)) {
-        // The next call continues after the last event of the reader, so this one is not lost.
+        // This event is not lost: the next call continues after the last event of the reader.
         if (signal.aborted) return;
         reader.take(event, spid);
         await reader.turn();

@@ -119,7 +119,7 @@ function useWheel(element: RefObject<HTMLElement | null>, stage: Stage, redraw: 
       }
       redraw(0);
     };
-    // Not by an attribute: a listener that prevents scrolling must not be passive.
+    // Not as an attribute: only a listener that is not passive can prevent scrolling.
     target.addEventListener("wheel", onWheel, { passive: false });
     return () => target.removeEventListener("wheel", onWheel);
   }, [element, stage]);

@@ -44,7 +44,7 @@ export async function readChanges(
     cursor = page.next;
     const hasMore = cursor !== undefined;
     const isComplete = !hasMore || items.length >= itemsMax;
-    // Each tree is built from all differences so far, so not every page builds one.
+    // Each tree is built from all differences so far: at most one in 500 ms.
     if (!isComplete && performance.now() - drawnAt < 500) continue;
     const changes = {
       root: await changeTree(items, slicer),

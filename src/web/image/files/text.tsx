@@ -20,7 +20,7 @@ import { LINE_REM, longestLine, rowAt, shownEnd, type TextRows, textRows, tokenS
 import { TokenText } from "./token-text.tsx";
 import { Measure, useColumns } from "./use-columns.tsx";
 
-/** Longest time for highlighting, in `milliseconds`: some texts would take hours. */
+/** Longest time of the worker's jobs, in `milliseconds`: highlighting some texts would take hours. */
 const TEXT_MS = 10_000;
 const HIGHLIGHT_MS = 5000;
 /** Longest text that is highlighted, in `characters`. */

@@ -7,18 +7,18 @@ export interface MarkedSpan {
   readonly isMatch: boolean;
 }
 
-/** Bytes of a line that are shown, and how many of them before its first match. */
+/** Longest visible part of a line, in `bytes`, and how much of it precedes the first match. */
 const SHOWN_BYTES_MAX = 480;
 const BEFORE_BYTES_MAX = 48;
 
-/** A line around its first match, with its matches marked. */
+/** The part of a line around its first match, with all matches highlighted. */
 export interface MarkedLine {
   readonly pieces: readonly MarkedSpan[];
   readonly isCutBefore: boolean;
   readonly isCutAfter: boolean;
 }
 
-/** The part of a line that is shown. The ranges of the API count bytes. */
+/** The visible part of a line. The ranges of the API count bytes. */
 export function markedLine(match: Pick<GrepMatch, "text" | "text_base64" | "text_truncated" | "ranges">): MarkedLine {
   const { text, text_base64: base64, text_truncated: isCut, ranges = [] } = match;
   const bytes = base64 === undefined ? new TextEncoder().encode(text) : fromBase64(base64);
@@ -41,7 +41,7 @@ export function markedLine(match: Pick<GrepMatch, "text" | "text_base64" | "text
   return { pieces, isCutBefore: from > 0, isCutAfter: to < bytes.byteLength || isCut === true };
 }
 
-/** The beginning of the character that a byte belongs to. */
+/** The position of the first byte of the character that contains a byte. */
 function characterStart(bytes: Uint8Array, at: number): number {
   let start = at;
   while (start > 0 && start < bytes.byteLength && at - start < 4 && ((bytes[start] ?? 0) & 0xc0) === 0x80) start -= 1;

@@ -17,7 +17,7 @@ import { markedLine } from "./marked-line.ts";
 import { MATCHES_MAX, type SearchState, searchText } from "./search-run.ts";
 import type { TextSearch } from "./search-steps.ts";
 
-/** The lines that match, as they are found. */
+/** The matching lines, live during the search. */
 export function Matches({ link, pattern }: { readonly link: ImageLink; readonly pattern: string }) {
   const { image, path, fields } = link;
   const rowHeight = useRowPixels();
@@ -32,7 +32,7 @@ export function Matches({ link, pattern }: { readonly link: ImageLink; readonly 
       tell(state);
     }),
   );
-  // Results stay when the search is stopped, or when a part of it fails.
+  // Results stay if the search is stopped, or if a part of it fails.
   const state = value ?? last;
   const rows = useMemo(() => rowsOf(state?.matches ?? []), [state?.matches]);
   const open = (index: number) => {
@@ -90,7 +90,7 @@ function rowsOf(matches: readonly GrepMatch[]): MatchRow[] {
   });
 }
 
-/** A line beyond the part of a file that is shown at once is linked by its place, too. */
+/** A link to a line. Beyond the first part of a file, it also has the position of the line. */
 function lineLink(image: string, match: GrepMatch): string {
   const { line, offset = 0, length = 0 } = match;
   const place = offset + length > TEXT_BYTES_MAX ? { at: offset, first: line } : {};

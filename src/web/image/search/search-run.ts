@@ -5,19 +5,19 @@ import { ITEMS_ACCEPTED, itemsOf } from "../items.ts";
 import type { EncodedPath } from "../paths.ts";
 import { searchSteps, type TextSearch } from "./search-steps.ts";
 
-/** Matching lines that are shown. */
+/** Largest number of matching lines. */
 export const MATCHES_MAX = 1000;
-/** Names that are shown. */
+/** Largest number of names. */
 export const NAMES_MAX = 1000;
-/** How far a search has come. */
+/** The progress of a search. */
 export interface SearchState {
   readonly matches: readonly GrepMatch[];
-  /** parts of the tree that are searched, and all of them */
+  /** number of searched parts of the tree, and of all parts */
   readonly done: number;
   readonly all: number;
   readonly filesSearched: number;
   readonly bytesSearched: number;
-  /** bounds that ended it in some part of the tree */
+  /** limits that ended it in a part of the tree */
   readonly bounds: readonly string[];
 }
 

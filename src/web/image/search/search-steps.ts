@@ -1,9 +1,9 @@
 import type { ListingItem } from "../../../client/types.ts";
 import { childOf, type EncodedPath } from "../paths.ts";
 
-/** Entries of a directory that are searched one by one, so that first matches come early and the progress is seen. */
+/** Largest number of entries that are searched one by one, for early matches and visible progress. */
 const STEPS_MAX = 64;
-/** Files of a directory that one request searches: the API takes 16 paths. */
+/** Files of a directory per request: the API accepts 16 paths. */
 const PATHS_MAX = 16;
 
 export interface TextSearch {
@@ -25,7 +25,7 @@ export function searchSteps(
   { path, glob }: Pick<TextSearch, "path" | "glob">,
   items: readonly Pick<ListingItem, "name" | "name_base64" | "type">[] | null,
 ): EncodedPath[][] {
-  // A glob with a slash counts from the directory that is searched.
+  // A glob with a slash is relative to the searched directory.
   if (items === null || items.length > STEPS_MAX || glob.includes("/")) return [[path]];
   const steps: EncodedPath[][] = [];
   let files: EncodedPath[] = [];

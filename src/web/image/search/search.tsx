@@ -54,10 +54,10 @@ function SearchForm({ link, isByName }: { readonly link: ImageLink; readonly isB
   const { image, path, fields } = link;
   const [pattern, setPattern] = useState("");
   const [files, setFiles] = useState("");
-  // A path that is not UTF-8 cannot be written, so it stays until another one is.
+  // A path that is not UTF-8 cannot be typed, so it stays until another one is typed.
   const [below, setBelow] = useState<string | null>(null);
   const [isExact, setExact] = useState(false);
-  // A new form for each link would take the focus away after a search.
+  // A new form for each link would lose the focus after a search.
   useLayoutEffect(() => {
     setPattern(fields.get(isByName ? "name" : "text") ?? "");
     setFiles(fields.get("files") ?? "");

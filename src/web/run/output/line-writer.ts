@@ -156,7 +156,7 @@ export class LineWriter {
   }
 
   #move(cursor: number): void {
-    // An overwritten line is no longer cut.
+    // The line is overwritten from its beginning, so it no longer counts as cut.
     if (cursor === 0) this.#cutCharacters = 0;
     this.#cursor = Math.min(Math.max(0, cursor), LINE_CHARACTERS_MAX - 1);
   }
