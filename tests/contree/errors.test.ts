@@ -61,13 +61,13 @@ test("a disk without room is 409, which no client repeats", async () => {
   contreeError(answer, 409, "insufficient_storage");
 });
 
-test("a type of a body that is not there is nothing", async () => {
+test("a content type without a body is ignored", async () => {
   const headers = { "content-type": "application/json" };
   expect((await contree.call("GET", "/images", { headers })).status).toBe(200);
   expect((await contree.call("DELETE", `/images/${contree.image}/tag?tag=x`, { headers })).status).toBe(200);
 });
 
-test("a body that is no JSON, no object or too long", async () => {
+test("a body that is not JSON, not an object or too long", async () => {
   const tag = (body: string, headers: Record<string, string> = {}) =>
     contree.call("PATCH", `/images/${contree.image}/tag`, { body, headers });
   for (const body of ["", "{", "null", "[]", '"a"']) contreeError(await tag(body), 400, "validation_error");

@@ -44,7 +44,7 @@ const ended = async (command: string, more: Record<string, unknown> = {}): Promi
 const typesOf = (events: readonly ContreeEvent[]) => events.map(({ type }) => type);
 
 describe("the events of a run", () => {
-  test("are its story, with all that clients require", async () => {
+  test("have all fields that clients require", async () => {
     const id = await ended("cat; echo problem >&2; head -c 200 /dev/zero; exit 3", {
       ...{ stdin: "given", timeout: 77, cwd: "/tmp", disposable: false, truncate_output_at: 100 },
     });
@@ -79,7 +79,7 @@ describe("the events of a run", () => {
     expect(events.at(-1)?.data.image_size_bytes).toBe(bytes);
   });
 
-  test("have ids from 0 that grow, the same at every reading", async () => {
+  test("have increasing ids from 0, the same in every read", async () => {
     const id = await ended("echo a; sleep 0.1; echo b >&2", { stdin: "x" });
     const events = await contreeEvents(contree, id);
     const ids = events.map(({ id: number }) => number);
@@ -98,7 +98,7 @@ describe("the events of a run", () => {
     expect(await exitOf("sleep 100", { timeout: 1 })).toMatchObject({ code: -1, signal: 9, timed_out: true });
   });
 
-  test("come while it goes on; cancelled, it keeps its log", async () => {
+  test("arrive while it runs; a cancelled run keeps its log", async () => {
     const id = await spawn("echo begun; sleep 1000", { timeout: 900 });
     const events = await followUntil(contree, id, ({ type }) => type === "stdout");
     expect(outputOfEvents(events, 1, "stdout").toString()).toBe("begun\n");
@@ -130,17 +130,17 @@ describe("a part of the events", () => {
   });
   const after = (since: number) => all.filter((event) => event.id > since);
 
-  test("begins behind `since`, or behind Last-Event-Id, which wins", async () => {
+  test("begins after `since`, or after Last-Event-Id, which wins", async () => {
     for (const { id: since } of all) {
       expect(await contreeEvents(contree, id, `?since=${since}`)).toEqual(after(since));
       expect(await contreeEvents(contree, id, "?follow=1", { "last-event-id": String(since) })).toEqual(after(since));
       expect(await contreeEvents(contree, id, "?since=0", { "Last-Event-Id": String(since) })).toEqual(after(since));
     }
-    // After a power failure a log may have lost its last events: the end is told whatever was seen.
+    // After a power failure a log may have lost its last events: the end is sent for any `since`.
     expect(typesOf(await contreeEvents(contree, id, "?since=999999"))).toEqual(["completion"]);
   });
 
-  test("is that of one process, to which the end of the operation does not belong", async () => {
+  test("has the events of one process, without the end of the operation", async () => {
     const own = all.filter(({ spid }) => spid === 1);
     for (const query of ["?spid=1", "?spid=1&follow=1"]) expect(await contreeEvents(contree, id, query)).toEqual(own);
     expect(typesOf(await contreeEvents(contree, id, "?spid=0&follow=1"))).toEqual(["init", "shutdown"]);
@@ -160,7 +160,7 @@ describe("a part of the events", () => {
     contreeError(await contree.call("GET", path, wrong), 400, "validation_error");
     contreeError(await contree.call("GET", "/operations/nothing/events"), 400, "validation_error");
     contreeError(await contree.call("GET", `/operations/${UNKNOWN_UUID}/events`), 404, "not_found");
-    const token = await contree.appliance.createToken("somebody-else");
+    const token = await contree.appliance.createToken("another-account");
     contreeError(await contree.call("GET", path, { token }), 404, "not_found");
     const scoped = await contree.appliance.createToken("tester", "--scope", "images:read");
     contreeError(await contree.call("GET", path, { token: scoped }), 403, "forbidden");
@@ -178,7 +178,7 @@ test("an import has a log, which ends", async () => {
   expect(events[0]?.data.image_size_bytes).toBeGreaterThan(0);
 });
 
-test("a reader that is cut off anywhere, and goes on, has every byte", async () => {
+test("a reader that is cut off anywhere, and resumes, gets every byte", async () => {
   const random = seededRandom(seedOfTests());
   const id = await spawn("head -c 3000000 /dev/urandom | tee /proc/self/fd/2 | od -An -tx1", {
     ...{ truncate_output_at: 10 * MIB, timeout: 600 },
@@ -203,7 +203,7 @@ test("a reader that is cut off anywhere, and goes on, has every byte", async () 
   expect(outputOfEvents(seen, 1, "stderr").toString("hex") === dumped).toBe(true);
 });
 
-test("followers that never read are bounded, slow nobody down, and give back their places", async () => {
+test("followers that never read are bounded, do not delay others, and free their places", async () => {
   const id = await spawn("read line; head -c 8000000 /dev/zero; read line", {
     ...{ stdin_open: true, truncate_output_at: 10 * MIB, timeout: 600 },
   });
@@ -226,7 +226,7 @@ test("followers that never read are bounded, slow nobody down, and give back the
   expect(outputOfEvents(await contreeEvents(contree, id), 1, "stdout").equals(Buffer.alloc(8_000_000))).toBe(true);
 });
 
-test("a stream that a restart of the service has ended goes on behind its last event, to the end", async () => {
+test("a stream that a restart of the service has ended resumes after its last event, to the end", async () => {
   await using own = await Contree.start();
   const command = "while :; do echo line; sleep 0.02; done";
   const id = await own.appliance.spawn({ image: own.image, command, shell: true, disposable: true });

@@ -9,7 +9,7 @@ let foreignToken = "";
 
 beforeAll(async () => {
   contree = await Contree.start();
-  foreignToken = await contree.appliance.createToken("somebody-else");
+  foreignToken = await contree.appliance.createToken("another-account");
 });
 afterAll(() => contree[Symbol.asyncDispose]());
 
@@ -29,7 +29,7 @@ describe("POST /files", () => {
     expect(await upload("content")).toEqual(first);
   });
 
-  test("takes chunks without a length, and no bytes at all", async () => {
+  test("accepts chunks without a length, and an empty body", async () => {
     expect(await upload(new Blob(["chun", "ked"]).stream())).toMatchObject({ sha256: sha256Of("chunked"), size: 7 });
     expect(await upload("")).toMatchObject({ sha256: sha256Of(""), size: 0 });
   });
@@ -81,7 +81,7 @@ describe("one file, by query and by path", () => {
     }
   });
 
-  test("what is unknown, or another account's, is 404", async () => {
+  test("an unknown file, or another account's, is 404", async () => {
     const { uuid, sha256 } = await upload("hidden");
     for (const path of [`?uuid=${UNKNOWN_UUID}`, `?sha256=${UNKNOWN_SHA256}`, `/${UNKNOWN_SHA256}`]) {
       contreeError(await contree.call("GET", `/files${path}`), 404, "not_found");
@@ -92,7 +92,7 @@ describe("one file, by query and by path", () => {
     }
   });
 
-  test("what is malformed is 400", async () => {
+  test("a malformed id or hash is 400", async () => {
     for (const path of ["?uuid=x", "?sha256=x", "?sha256=", "/x", `/${UNKNOWN_SHA256}0`]) {
       contreeError(await contree.call("GET", `/files${path}`), 400, "validation_error");
     }

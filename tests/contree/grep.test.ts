@@ -29,7 +29,7 @@ const grep = (query: readonly (readonly [string, string])[], id = image) =>
     `/inspect/${id}/grep?${new URLSearchParams(query.map(([name, value]): [string, string] => [name, value]))}`,
   );
 type Match = { path: string; line_number: number; type: string };
-const shown = (matches: Match[]) => matches.map(({ path, line_number: line }) => `${path}:${line}`);
+const placesOf = (matches: Match[]) => matches.map(({ path, line_number: line }) => `${path}:${line}`);
 
 describe("GET /inspect/{uuid}/grep", () => {
   test("answers with lines, their offsets, and the parts that match", async () => {
@@ -69,11 +69,12 @@ describe("GET /inspect/{uuid}/grep", () => {
       ["pattern", "^needle"],
       ["path", "/t"],
     ]);
-    expect(shown(json.matches)).toEqual(["/t/.hidden/c.txt:1", "/t/a.txt:5", "/t/sub/b.md:1"]);
+    expect(placesOf(json.matches)).toEqual(["/t/.hidden/c.txt:1", "/t/a.txt:5", "/t/sub/b.md:1"]);
   });
 
-  test("takes several patterns and globs, and the case of letters", async () => {
-    const search = async (...query: [string, string][]) => shown((await grep([["path", "/t"], ...query])).json.matches);
+  test("accepts several patterns and globs, and ignores case on request", async () => {
+    const search = async (...query: [string, string][]) =>
+      placesOf((await grep([["path", "/t"], ...query])).json.matches);
     expect(await search(["pattern", "alpha"], ["pattern", "gam{1,}a"])).toEqual(["/t/a.txt:1", "/t/a.txt:3"]);
     const txt = ["glob", "*.txt"] as [string, string];
     expect(await search(["pattern", "NEEDLE"], ["case", "insensitive"], txt, ["glob", "!.hidden"])).toEqual([
@@ -84,7 +85,7 @@ describe("GET /inspect/{uuid}/grep", () => {
     expect(await search(["pattern", "NEEDLE"])).toEqual([]);
   });
 
-  test("adds lines of context once, and says that they are", async () => {
+  test("adds lines of context once, and marks them", async () => {
     const { json } = await grep([
       ["pattern", "(?i)needle"],
       ["before", "1"],
@@ -100,7 +101,7 @@ describe("GET /inspect/{uuid}/grep", () => {
     });
   });
 
-  test("cuts long lines, and tells how long they are", async () => {
+  test("cuts long lines, and has their lengths", async () => {
     const { json } = await grep([
       ["pattern", "needle"],
       ["path", "/t/long"],
@@ -119,12 +120,12 @@ describe("GET /inspect/{uuid}/grep", () => {
     expect([limited.json.truncated, limited.json.matches.length]).toEqual([true, 2]);
     const each = await grep([...all, ["max_count", "1"], ["path", "/t/sub"]]);
     expect(each.json.truncated).toBe(false);
-    expect(shown(each.json.matches)).toEqual([
+    expect(placesOf(each.json.matches)).toEqual([
       ...["/t/.hidden/c.txt:1", "/t/a.txt:5", "/t/latin:1", "/t/long:1", "/t/sub/b.md:1", "/t/sub/b.md:1"],
     ]);
   });
 
-  test("refuses what is out of bounds, and says why", async () => {
+  test("refuses values out of bounds, with the reason", async () => {
     const refused = async (...query: [string, string][]) => contreeError(await grep(query), 400, "validation_error");
     expect(await refused(["pattern", "("])).toContain("pattern is not valid");
     expect(await refused()).toContain("pattern is required");

@@ -14,15 +14,15 @@ interface Row {
 let contree: Contree;
 let imported = "";
 /** made by a run on `imported` */
-let made = "";
+let derived = "";
 let foreignToken = "";
 
 beforeAll(async () => {
   contree = await Contree.start({ tag: "base" });
   imported = contree.image;
   const { result } = await contree.appliance.run(imported, "echo x > /x");
-  made = (result as unknown as { image: string }).image;
-  foreignToken = await contree.appliance.createToken("somebody-else");
+  derived = (result as unknown as { image: string }).image;
+  foreignToken = await contree.appliance.createToken("another-account");
 });
 afterAll(() => contree[Symbol.asyncDispose]());
 
@@ -37,16 +37,16 @@ const removeTags = (image: string, query = "") => contree.call("DELETE", `/image
 
 /** Leaves `base` on the import, and no other tag. */
 async function reset(): Promise<void> {
-  await removeTags(made);
+  await removeTags(derived);
   await removeTags(imported);
   await setTag(imported, "base");
 }
 
 describe("GET /images", () => {
   test("has the operation that made each image, newest first", async () => {
-    const found = await list();
-    expect(found.map(({ uuid }) => uuid)).toEqual([made, imported]);
-    for (const { operation_uuid, uuid } of found) {
+    const images = await list();
+    expect(images.map(({ uuid }) => uuid)).toEqual([derived, imported]);
+    for (const { operation_uuid, uuid } of images) {
       const operation = (await (await contree.appliance.fetch(`/operations/${operation_uuid}`)).json()) as {
         result: { image: string };
       };
@@ -59,9 +59,9 @@ describe("GET /images", () => {
     for (const flag of ["tagged", "tagged=", "tagged=1", "tagged=true"])
       expect(await rows(`?${flag}`)).toEqual([[imported, "base"]]);
     for (const flag of ["tagged=0", "tagged=false"]) expect(await rows(`?${flag}`)).toHaveLength(2);
-    expect(await rows(`?uuid=${made}`)).toEqual([[made, null]]);
+    expect(await rows(`?uuid=${derived}`)).toEqual([[derived, null]]);
     expect(await rows(`?uuid=${UNKNOWN_UUID}`)).toEqual([]);
-    expect(await rows("?kind=0")).toEqual([[made, null]]);
+    expect(await rows("?kind=0")).toEqual([[derived, null]]);
     expect(await rows("?kind=1")).toEqual([[imported, "base"]]);
     expect(await rows("?tag=ba")).toEqual([[imported, "base"]]);
     expect(await rows("?tag=ase")).toEqual([]);
@@ -73,16 +73,16 @@ describe("GET /images", () => {
   test("the tag that equals the prefix comes first", async () => {
     await reset();
     await setTag(imported, "tool");
-    await setTag(made, "tool:2");
+    await setTag(derived, "tool:2");
     expect(await rows("?tag=tool")).toEqual([
       [imported, "tool"],
-      [made, "tool:2"],
+      [derived, "tool:2"],
     ]);
-    expect(await rows("?tag=tool&limit=1&offset=1")).toEqual([[made, "tool:2"]]);
-    // Slash and colon come as they are, and encoded.
-    await setTag(made, "host.example:5000/a/b:1");
+    expect(await rows("?tag=tool&limit=1&offset=1")).toEqual([[derived, "tool:2"]]);
+    // Slash and colon are sent literally, and encoded.
+    await setTag(derived, "host.example:5000/a/b:1");
     for (const tag of ["host.example:5000/a/b:1", "host.example%3A5000%2Fa%2Fb%3A1"]) {
-      expect(await rows(`?tag=${tag}`)).toEqual([[made, "host.example:5000/a/b:1"]]);
+      expect(await rows(`?tag=${tag}`)).toEqual([[derived, "host.example:5000/a/b:1"]]);
     }
   });
 
@@ -113,7 +113,7 @@ describe("GET /images", () => {
     await reset();
     expect((await contree.call("GET", "/images")).headers.get("content-length")).not.toBeNull();
     const names = Array.from({ length: LONG_LISTING_COUNT }, (_, index) => `${"long/name".repeat(12)}:${index}`);
-    for (const name of names) await setTag(made, name);
+    for (const name of names) await setTag(derived, name);
     const answer = await contree.call("GET", "/images?tag=long&limit=1000");
     expect(answer.bytes.length).toBeGreaterThan(65_536);
     expect(answer.headers.get("content-length")).toBeNull();
@@ -140,10 +140,10 @@ describe("PATCH /images/{uuid}/tag", () => {
     }
   });
 
-  test("moves a tag that is elsewhere", async () => {
+  test("moves a tag from another image", async () => {
     await reset();
-    await setTag(made, "base");
-    expect(await rows("?tagged")).toEqual([[made, "base"]]);
+    await setTag(derived, "base");
+    expect(await rows("?tagged")).toEqual([[derived, "base"]]);
   });
 
   test("the specified interface shows the tag that was set last", async () => {
@@ -153,14 +153,14 @@ describe("PATCH /images/{uuid}/tag", () => {
     expect(image.tag).toBe("last");
   });
 
-  test("refuses what is no tag, and takes 256 characters", async () => {
+  test("refuses malformed tags, and accepts 256 characters", async () => {
     for (const tag of ["", "-a", "a b", "a//b", "a:", ".a", "a..b", "ä", "a".repeat(257), 1, null, undefined]) {
       contreeError(await contree.call("PATCH", `/images/${imported}/tag`, { json: { tag } }), 400, "validation_error");
     }
     const long = "a".repeat(256);
-    expect((await setTag(made, long)).tag).toBe(long);
+    expect((await setTag(derived, long)).tag).toBe(long);
     expect((await contree.call("GET", `/inspect/?tag=${long}`)).status).toBe(302);
-    expect(await rows(`?tag=${long}`)).toEqual([[made, long]]);
+    expect(await rows(`?tag=${long}`)).toEqual([[derived, long]]);
   });
 
   test("an unknown image is 404, and so is another account's", async () => {
@@ -186,7 +186,7 @@ describe("DELETE /images/{uuid}/tag", () => {
 
   test("a tag that is not its own changes nothing", async () => {
     await reset();
-    await setTag(made, "others");
+    await setTag(derived, "others");
     for (const tag of ["others", "unknown"]) {
       expect((await removeTags(imported, `?tag=${tag}`)).status).toBe(200);
     }
@@ -212,10 +212,10 @@ describe("GET /inspect/{uuid}/", () => {
       expect(answer.json).toEqual((await list(`?uuid=${imported}`))[0]);
       expect((await contree.call("HEAD", path)).status).toBe(200);
     }
-    expect((await contree.call("GET", `/inspect/${made}/`)).json.tag).toBeNull();
+    expect((await contree.call("GET", `/inspect/${derived}/`)).json.tag).toBeNull();
   });
 
-  test("an unknown image is 404, another account's too, and no uuid 400", async () => {
+  test("an unknown image is 404, another account's too, and a malformed uuid 400", async () => {
     contreeError(await contree.call("GET", `/inspect/${UNKNOWN_UUID}/`), 404, "not_found");
     contreeError(await contree.call("GET", `/inspect/${imported}/`, { token: foreignToken }), 404, "not_found");
     contreeError(await contree.call("GET", "/inspect/x/"), 400, "validation_error");

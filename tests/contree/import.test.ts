@@ -22,7 +22,7 @@ afterAll(async () => {
 });
 
 const submit = (body: unknown) => contree.call("POST", "/images/import", { json: body });
-/** Imports, and gives the image. */
+/** Imports an image, and returns it. */
 const imported = async (url: string, more: Record<string, unknown> = {}): Promise<string> => {
   const answer = await submit({ registry: { url }, ...more });
   expect(answer.status).toBe(201);
@@ -50,7 +50,7 @@ describe("POST /images/import", () => {
     await contree.appliance.finished(answer.json.uuid);
   });
 
-  test("takes an address with and without the scheme and the tag", async () => {
+  test("accepts an address with and without the scheme and the tag", async () => {
     await push("named:latest", "named");
     const images = [];
     for (const url of [`docker://${host}/named:latest`, `${host}/named`, `docker://${host}/named`]) {
@@ -61,7 +61,7 @@ describe("POST /images/import", () => {
     expect(new Set(images).size).toBe(1);
   });
 
-  test("an unchanged digest gives the same image, and its tags stay", async () => {
+  test("an unchanged digest returns the same image, and its tags stay", async () => {
     const reference = await push("again:1", "first");
     const first = await imported(reference, { tag: "again:1" });
     expect(await imported(reference, { tag: "again:latest" })).toBe(first);
@@ -83,13 +83,13 @@ describe("POST /images/import", () => {
   test("another account does not get an image of this one", async () => {
     const reference = await push("private:1", "private");
     const first = await imported(reference);
-    const token = await contree.appliance.createToken("somebody-else");
+    const token = await contree.appliance.createToken("another-account");
     const answer = await contree.call("POST", "/images/import", { json: { registry: { url: reference } }, token });
     const { result } = await contree.appliance.finished(answer.json.uuid, undefined, token);
     expect((result as unknown as { image: string }).image).not.toBe(first);
   });
 
-  test("null and empty credentials, null fields and unknown ones are nothing", async () => {
+  test("ignores null and empty credentials, null fields and unknown ones", async () => {
     const reference = await push("loose:1", "loose");
     for (const credentials of [null, {}, { username: "", password: "" }, { username: null, password: null }]) {
       const body = { registry: { url: reference, credentials, extra: 1 }, tag: null, timeout: null, result: null };
@@ -109,8 +109,8 @@ describe("POST /images/import", () => {
     ] as const) {
       const answer = await submit({ registry: { url, credentials } });
       expect((await contree.appliance.finished(answer.json.uuid)).status).toBe(ended);
-      const shown = await contree.call("GET", `/operations/${answer.json.uuid}`);
-      expect(shown.text).not.toContain(CREDENTIALS.password);
+      const operation = await contree.call("GET", `/operations/${answer.json.uuid}`);
+      expect(operation.text).not.toContain(CREDENTIALS.password);
     }
     expect(contree.appliance.log).not.toContain(CREDENTIALS.password);
   });

@@ -91,7 +91,7 @@ describe("GET /inspect/{uuid}/list", () => {
     });
   });
 
-  test("tells the types apart, in the flags and in the bits of mode", async () => {
+  test("distinguishes the types, in the flags and in the bits of mode", async () => {
     const [etc, bin, run] = await Promise.all([entries("/etc"), entries("/bin"), entries("/run")]);
     expect(etc["alias"]).toMatchObject({ is_symlink: true, symlink_to: "passwd", mode: 0o120777 });
     expect(bin["twice"]).toMatchObject({ is_regular: true, mode: 0o104755, nlink: 2 });
@@ -100,7 +100,7 @@ describe("GET /inspect/{uuid}/list", () => {
     expect(Object.keys(etc)).toContain("n\u{fffd}");
   });
 
-  test("echoes the path as it was asked, also with two slashes", async () => {
+  test("echoes the path of the request, also with two slashes", async () => {
     for (const path of ["//etc", "/etc/", "/etc/."]) {
       const { json } = await get(`list?path=${path}`);
       expect(json.path).toBe(path);
@@ -130,7 +130,7 @@ describe("GET /inspect/{uuid}/list", () => {
     expect(answer.headers.get("content-length")).toBeNull();
   });
 
-  test("what is missing is 404, what is no directory is 422, no path is 400", async () => {
+  test("a missing path is 404, a file is 422, a request without a path is 400", async () => {
     contreeError(await get("list?path=/none"), 404, "not_found");
     contreeError(await get("list?path=/etc/none/deeper"), 404, "not_found");
     contreeError(await get("list?path=/etc/passwd"), 422, "invalid_path");
@@ -201,7 +201,7 @@ describe("GET, HEAD /inspect/{uuid}/archive", () => {
     expect(await namesOf(file, "-tf")).toEqual(["twice"]);
   });
 
-  test("HEAD and refusals give back their places", async () => {
+  test("HEAD and refusals free their places", async () => {
     for (let asked = 0; asked <= ACCOUNT_LIMITS.walks.max; asked++) {
       expect((await contree.call("HEAD", `/inspect/${image}/archive?path=/many`)).status).toBe(200);
       expect((await contree.call("HEAD", `/inspect/${image}/list?path=/many`)).status).toBe(200);

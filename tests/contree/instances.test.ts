@@ -32,7 +32,7 @@ describe("POST /instances", () => {
     await contreeEvents(contree, uuid, "?follow=1");
   });
 
-  test("null, unknown and empty fields are none", async () => {
+  test("null, unknown and empty fields are ignored", async () => {
     const nothing = { args: null, shell: null, env: null, cwd: null, uid: null, gid: null, timeout: null, stdin: null };
     const more = { files: null, hostname: null, networking: null, resources_limits: null, truncate_output_at: null };
     const request = { ...nothing, ...more, preserve_env: null, preserve_cwd: null, disposable: null, result: null };
@@ -48,7 +48,7 @@ describe("POST /instances", () => {
     expect(await run({ command: "/etc" })).toMatchObject({ code: 126 });
   });
 
-  test("arguments beside an expression are words of it", async () => {
+  test("arguments after an expression are words of it", async () => {
     const request = { args: ["-s", "--", "a b", "it's", "$HOME", ""], stdin: { value: 'echo "$#:$1:$2:$3:$4"\n' } };
     expect((await shell("/bin/sh", request)).out).toBe("4:a b:it's:$HOME:\n");
     expect((await shell("echo one two;", { args: [] })).out).toBe("one two\n");
@@ -70,7 +70,7 @@ describe("POST /instances", () => {
   test.each([
     ["plain", { value: "a\nb" }, "a\nb"],
     ["ascii with control characters", { value: "\u0000\u001b[0m\u007f", encoding: "ascii" }, "\u0000\u001b[0m\u007f"],
-    ["text that is no ASCII", { value: "café \u{1f600}", encoding: "ascii" }, "café \u{1f600}"],
+    ["text that is not ASCII", { value: "café \u{1f600}", encoding: "ascii" }, "café \u{1f600}"],
     ["text that looks encoded", { value: "base64:aGk=" }, "base64:aGk="],
     ["base64", { value: Buffer.from("caf\u00e9\u0000").toString("base64"), encoding: "base64" }, "caf\u00e9\u0000"],
     ["empty base64", { value: "", encoding: "base64" }, ""],
@@ -135,13 +135,13 @@ describe("POST /instances", () => {
     expect(events.find(({ type }) => type === "spawn")?.data).toMatchObject({ timeout });
   });
 
-  test("a network that nobody allows is none, and no error", async () => {
+  test("without the operator's permission a run has no network, and no error", async () => {
     for (const networking of [{}, { enabled: true }, { enabled: false }, { enabled: null }]) {
       expect(await shell("ls /sys/class/net", { networking })).toMatchObject({ out: "lo\n", code: 0 });
     }
   });
 
-  test("variables and the directory of an image are kept when it is asked for", async () => {
+  test("variables and the directory of an image are kept on request", async () => {
     const first = await shell("true", {
       ...{ env: { A: "1", B: "two words", C: "" }, preserve_env: true },
       ...{ cwd: "/work", preserve_cwd: true, disposable: false },
@@ -160,7 +160,7 @@ describe("POST /instances", () => {
   });
 });
 
-describe("what is wrong with a request", () => {
+describe("an invalid request", () => {
   const FILE = { uuid: UNKNOWN_UUID };
   test.each([
     [{ command: undefined }, "command"],
@@ -221,12 +221,12 @@ describe("what is wrong with a request", () => {
     expect(text).toContain(field);
   });
 
-  test("paths that cannot be are 422", async () => {
+  test("impossible paths are 422", async () => {
     contreeError(await post({ command: "true", cwd: "relative" }), 422, "invalid_path");
     contreeError(await post({ command: "true", files: { "x/../y": FILE } }), 422, "invalid_path");
   });
 
-  test("what does not exist is 404", async () => {
+  test("missing images and files are 404", async () => {
     contreeError(await post({ command: "true", image: UNKNOWN_UUID }), 404, "not_found");
     contreeError(await post({ command: "true", image: "tag:unknown" }), 404, "not_found");
     contreeError(await post({ command: "true", files: { "/x": FILE } }), 404, "not_found");

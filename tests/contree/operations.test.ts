@@ -60,13 +60,13 @@ describe("GET /operations/{uuid}", () => {
     expect(Object.values(result.resources).every((value) => typeof value === "number")).toBe(true);
   });
 
-  test("a signal is no exit code, and neither is the time limit", async () => {
+  test("a signal or the time limit has no exit code", async () => {
     const state = async (command: string, timeout = 60) =>
       (await ran(contree, { command, shell: true, timeout })).operation.metadata.result.state;
     expect(await state("kill -9 $$")).toMatchObject({ exit_code: -1, signal: 9, timed_out: false });
     expect(await state("exit 137")).toMatchObject({ exit_code: 137, signal: -1, timed_out: false });
     expect(await state("kill -SEGV $$")).toMatchObject({ exit_code: -1, signal: 11 });
-    // The limit counts from the request: on a busy host, a machine takes seconds of it.
+    // The limit counts from the request: on a busy host, the start of a machine uses seconds of it.
     const late = await ran(contree, { command: "echo begun; sleep 100", shell: true, timeout: 8 });
     expect(late.operation.metadata.result.state).toMatchObject({ exit_code: -1, signal: 9, timed_out: true });
     expect([late.out, late.operation.status]).toEqual(["begun\n", "SUCCESS"]);
@@ -86,7 +86,7 @@ describe("GET /operations/{uuid}", () => {
     expect(disposable.operation.image_size).toBeNull();
   });
 
-  test("while it goes on, it has the output so far when that is asked for", async () => {
+  test("while it runs, it has the output so far on request", async () => {
     const id = await spawned(contree, { command: "echo begun; sleep 1000", shell: true });
     await followUntil(contree, id, ({ type }) => type === "stdout");
     for (const query of ["", "?inflight=0", "?inflight=false"]) {
@@ -110,7 +110,7 @@ describe("GET /operations/{uuid}", () => {
     contreeError(await contree.call("DELETE", `/operations/${id}`), 409, "conflict");
   });
 
-  test("what is long comes without its length, byte for byte", async () => {
+  test("long output is sent without a length, byte for byte", async () => {
     const bytes = 1_048_576;
     for (const [source, filler] of [
       ["tr '\\0' '\"'", '"'],
@@ -122,8 +122,8 @@ describe("GET /operations/{uuid}", () => {
       const { headers, json } = await contree.call("GET", `/operations/${id}`);
       expect(headers.get("content-length")).toBeNull();
       const { value, encoding, truncated } = json.metadata.result.stdout;
-      const found = Buffer.from(value, encoding === "ascii" ? "latin1" : "base64");
-      expect(found.equals(Buffer.alloc(bytes, filler))).toBe(true);
+      const content = Buffer.from(value, encoding === "ascii" ? "latin1" : "base64");
+      expect(content.equals(Buffer.alloc(bytes, filler))).toBe(true);
       expect([encoding, truncated]).toEqual([filler === "\0" ? "base64" : "ascii", false]);
     }
     const both = await spawned(contree, { command: "head -c 60000 /dev/urandom | tee /proc/self/fd/2", shell: true });
@@ -156,8 +156,8 @@ describe("GET /operations/{uuid}", () => {
     expect(metadata.result).toMatchObject({ stdout: { value: "v1\n" }, state: { exit_code: -1, signal: 15 } });
     expect(result.image).toBe(contree.image);
     const { operation } = await ran(contree, { command: "echo ours; kill -TERM $$", shell: true });
-    const shown = await (await contree.appliance.fetch(`/operations/${operation.uuid}`)).json();
-    expect(shown).toMatchObject({ status: "SUCCESS", result: { exit_code: 143, stdout: { content: "ours\n" } } });
+    const ownForm = await (await contree.appliance.fetch(`/operations/${operation.uuid}`)).json();
+    expect(ownForm).toMatchObject({ status: "SUCCESS", result: { exit_code: 143, stdout: { content: "ours\n" } } });
   });
 
   test("malformed ids are 400, unknown ids 404, and a token needs the scope", async () => {
@@ -176,13 +176,13 @@ describe("GET /operations", () => {
   test("is an array of summaries, the newest first, in pages", async () => {
     const ids: string[] = [];
     for (const command of ["true", "false"]) ids.unshift((await ran(contree, { command })).operation.uuid);
-    const found = await list();
-    expect(found.slice(0, 2).map(({ uuid }: { uuid: string }) => uuid)).toEqual(ids);
-    for (const summary of found) expect(Object.keys(summary).sort()).toEqual(SUMMARY);
-    expect(await list("?limit=1&offset=1")).toEqual(found.slice(1, 2));
+    const rows = await list();
+    expect(rows.slice(0, 2).map(({ uuid }: { uuid: string }) => uuid)).toEqual(ids);
+    for (const summary of rows) expect(Object.keys(summary).sort()).toEqual(SUMMARY);
+    expect(await list("?limit=1&offset=1")).toEqual(rows.slice(1, 2));
     expect(await list("?offset=100000")).toEqual([]);
     const { metadata: _metadata, result: _result, ...single } = await operationOf(contree, ids[0] ?? "");
-    expect(found[0]).toEqual(single);
+    expect(rows[0]).toEqual(single);
   });
 
   test("is filtered by status, kind and time", async () => {
@@ -199,7 +199,7 @@ describe("GET /operations", () => {
     expect(await list("?until=0")).toEqual([]);
   });
 
-  test("takes the members of an enumeration for their values", async () => {
+  test("accepts the members of an enumeration for their values", async () => {
     for (const status of ["ASSIGNED", "SUCCESS", "FAILED"]) {
       expect(await list(`?status=OperationStatus.${status}`)).toEqual(await list(`?status=${status}`));
     }

@@ -50,7 +50,7 @@ const ended = async (spid: number, id = sleeping) => {
 };
 
 describe("POST /operations/{uuid}/subprocesses", () => {
-  test("runs a command beside the command, with a number that is never used again", async () => {
+  test("runs an additional command, with a number that is never reused", async () => {
     const spid = await started({ command: "echo $0 $PWD; echo err >&2; exit 4", shell: true, cwd: "/tmp" });
     expect(spid).toBeGreaterThanOrEqual(2);
     const result = await ended(spid);
@@ -64,7 +64,7 @@ describe("POST /operations/{uuid}/subprocesses", () => {
     expect(own[0]?.data).toMatchObject({ shell: true, timeout: 0, cwd: "/tmp" });
   });
 
-  test("null and unknown fields are none; standard input is closed after its value", async () => {
+  test("null and unknown fields are ignored; standard input is closed after its value", async () => {
     const none = { args: null, env: null, cwd: "", uid: null, gid: null, truncate_output_at: null, shell: null };
     const spid = await started({ command: "cat", ...none, stdin: { value: "given" }, timeout: 1, result: null });
     expect((await ended(spid)).stdout).toEqual({ value: "given", encoding: "ascii", truncated: false });
@@ -83,7 +83,7 @@ describe("POST /operations/{uuid}/subprocesses", () => {
     expect(contreeError(await start(sleeping, request), 400, "validation_error")).toContain(field);
   });
 
-  test("gives up to 10 MiB of standard input, of which a process need not read all", async () => {
+  test("passes up to 10 MiB of standard input, of which a process need not read all", async () => {
     for (const bytes of [65_536, 65_537, 10_485_760]) {
       const value = Buffer.alloc(bytes, "0123456789abcdef").toString("base64");
       const spid = await started({ command: "sha256sum", stdin: { value, encoding: "base64" } });
@@ -98,7 +98,7 @@ describe("POST /operations/{uuid}/subprocesses", () => {
     expect((await ended(open)).stdout.value.trim()).toBe("3000001");
   });
 
-  test("a client that leaves before its input was taken leaves no process", async () => {
+  test("a client that leaves before its input was read leaves no process", async () => {
     const leaving = new AbortController();
     const { url, token } = contree.appliance;
     const sent = fetch(`${url}${CONTREE}/operations/${sleeping}/subprocesses`, {
@@ -112,7 +112,7 @@ describe("POST /operations/{uuid}/subprocesses", () => {
     expect((await ended(spid)).state).toMatchObject({ exit_code: -1, signal: 9 });
   });
 
-  test("404 of an unknown operation, 409 of one that has ended or is no instance", async () => {
+  test("404 of an unknown operation, 409 of one that has ended or is not an instance", async () => {
     contreeError(await start(UNKNOWN_UUID, { command: "true" }), 404, "not_found");
     contreeError(await start(over, { command: "true" }), 409, "conflict");
     contreeError(await start(imported, { command: "true" }), 409, "conflict");
@@ -141,7 +141,7 @@ describe("GET /operations/{uuid}/subprocesses/{spid}", () => {
     expect((await signal(sleeping, spid)).status).toBe(204);
   });
 
-  test("404 and 400 of what is none", async () => {
+  test("404 of an unknown process, 400 of a malformed number", async () => {
     for (const spid of [0, 999]) contreeError(await contree.call("GET", at(sleeping, spid)), 404, "not_found");
     contreeError(await contree.call("GET", at(over, 7)), 404, "not_found");
     contreeError(await contree.call("GET", at(UNKNOWN_UUID, 1)), 404, "not_found");
@@ -178,13 +178,13 @@ describe("DELETE /operations/{uuid}/subprocesses/{spid}", () => {
     contreeError(await signal(UNKNOWN_UUID, 1), 404, "not_found");
   });
 
-  test("the end of the command is that of the operation and of what runs beside it", async () => {
+  test("the end of the command ends the operation and its additional processes", async () => {
     const id = await spawned(contree, {
       command: "trap 'echo bye; exit 5' TERM; echo on; while :; do sleep 0.05; done",
       shell: true,
     });
     await followUntil(contree, id, ({ type }) => type === "stdout");
-    const beside = await started({ command: "sleep", args: ["3000"] }, id);
+    const additional = await started({ command: "sleep", args: ["3000"] }, id);
     expect((await signal(id, 1, "?signal=TERM")).status).toBe(204);
     const { metadata, status } = await endedOperation(contree, id);
     expect([status, metadata.result.state.exit_code, metadata.result.stdout.value]).toEqual([
@@ -192,7 +192,7 @@ describe("DELETE /operations/{uuid}/subprocesses/{spid}", () => {
       5,
       "on\nbye\n",
     ]);
-    expect((await get(id, beside)).state).toMatchObject({ exit_code: -1, signal: 9 });
+    expect((await get(id, additional)).state).toMatchObject({ exit_code: -1, signal: 9 });
     const killed = await spawned(contree, { command: "sleep 3000 & echo on; wait", shell: true });
     await followUntil(contree, killed, ({ type }) => type === "stdout");
     expect((await signal(killed, 1)).status).toBe(204);
@@ -218,7 +218,7 @@ describe("POST /operations/{uuid}/subprocesses/{spid}/stdin", () => {
     contreeError(await stdin(id, 1, { value: "late" }), 410, "conflict");
   });
 
-  test("of a process beside the command, too; an empty value only closes it", async () => {
+  test("of an additional process, too; an empty value only closes it", async () => {
     const spid = await started({ command: "sha256sum", stdin: { value: "", close: false } });
     const big = Buffer.alloc(3_000_000, "abcdefg\n");
     const value = big.toString("base64");
@@ -229,7 +229,7 @@ describe("POST /operations/{uuid}/subprocesses/{spid}/stdin", () => {
     contreeError(await stdin(sleeping, spid, { value: "late" }), 404, "not_found");
   });
 
-  test("409 of an input that is closed; of no process 404; of no instance 409", async () => {
+  test("409 of a closed input, 404 of an unknown process, 409 of an operation without an instance", async () => {
     contreeError(await stdin(sleeping, 1, { value: "x" }), 409, "conflict");
     contreeError(await stdin(sleeping, 999, { value: "x" }), 404, "not_found");
     contreeError(await stdin(UNKNOWN_UUID, 1, { value: "x" }), 404, "not_found");
@@ -289,7 +289,7 @@ test("a request waits for the command of an instance that has its machine: some 
   expect((await contree.call("DELETE", `/operations/${first}`)).status).toBe(202);
 });
 
-test("reading needs another scope than what changes something", async () => {
+test("reading needs another scope than changing", async () => {
   const reader = await contree.appliance.createToken("tester", "--scope", "operations:read");
   const writer = await contree.appliance.createToken("tester", "--scope", "instances:exec");
   expect((await contree.call("GET", at(over, 1), { token: reader })).status).toBe(200);
@@ -303,6 +303,6 @@ test("reading needs another scope than what changes something", async () => {
     contreeError(await contree.call(method, path, { token: reader, json }), 403, "forbidden");
     expect([409, 410]).toContain((await contree.call(method, path, { token: writer, json })).status);
   }
-  const stranger = await contree.appliance.createToken("somebody-else");
+  const stranger = await contree.appliance.createToken("another-account");
   contreeError(await contree.call("GET", at(over, 1), { token: stranger }), 404, "not_found");
 });

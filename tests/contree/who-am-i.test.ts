@@ -8,7 +8,7 @@ beforeAll(async () => {
 });
 afterAll(() => contree[Symbol.asyncDispose]());
 
-test("tells what a token allows, when it ends, and the limits of the appliance", async () => {
+test("has the permissions and end of a token, and the limits of the appliance", async () => {
   const { status, json } = await contree.call("GET", "/whoami");
   expect(status).toBe(200);
   expect(json.permissions).toEqual({

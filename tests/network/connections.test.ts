@@ -26,7 +26,7 @@ afterAll(async () => {
 const python = (text: string): string => `python3 - <<'END'\n${text}\nEND`;
 
 describe("a connection", () => {
-  test("is there when the one outside is; its peer is what was connected to", async () => {
+  test("opens when the one outside does; its peer is the requested address", async () => {
     const port = PEER_PORTS.echo;
     expect(await guest.probe(`connect ${ADDRESSES.peers} ${port}`)).toBe(`connected ${ADDRESSES.peers} ${port}`);
     expect(await guest.probe(`connect ${ADDRESSES.web6} 80`, "musl")).toBe(`connected ${ADDRESSES.web6} 80`);
@@ -35,7 +35,7 @@ describe("a connection", () => {
     expect(await guest.probe("connect www.test 80")).toMatch(/^connected 198\.1[89]\.\d+\.\d+ 80$/);
   });
 
-  test("passes both ways, and is half closed: the answer comes after the end of what was sent", async () => {
+  test("passes bytes both ways, and half closes: the answer arrives after the end of the request", async () => {
     const script = `
 import socket
 s = socket.create_connection(("peer.test", ${PEER_PORTS.sum}))
@@ -52,7 +52,7 @@ print(got == sent)`;
     expect(await guest.output(python(script))).toBe("300000\nTrue");
   });
 
-  test("is reset by the server, and by the client, and its ports are used again", async () => {
+  test("is reset by the server, and by the client, and its ports are reused", async () => {
     const script = `
 import socket, struct
 s = socket.create_connection(("peer.test", ${PEER_PORTS.reset}))
@@ -70,7 +70,7 @@ for turn in range(3):
   s.close()`;
     expect((await guest.output(python(script))).split("\n")).toEqual(["reset", "hello", "hello", "hello"]);
     const { peers } = ring().site;
-    await until("the servers are told", () => peers.open.size === 0);
+    await until("the servers have noticed", () => peers.open.size === 0);
   });
 
   test("is one of 200 at once", async () => {
@@ -131,7 +131,7 @@ describe("a connection that is not made", () => {
     ["a closed port", `peer.test ${PEER_PORTS.closed}`, "ECONNREFUSED"],
     ["a closed port of an address", `${ADDRESSES.peers} ${PEER_PORTS.closed}`, "ECONNREFUSED"],
     ["a closed port of an IPv6 address", `${ADDRESSES.web6} ${PEER_PORTS.closed}`, "ECONNREFUSED"],
-    ["a host that nobody can reach", "unreachable.test 80", "EHOSTUNREACH"],
+    ["an unreachable host", "unreachable.test 80", "EHOSTUNREACH"],
     ["an address that no rule allows", "9.9.9.9 443", "EHOSTUNREACH"],
     ["an IPv6 address that no rule allows", "2600:8::1 443", "EACCES"],
   ])("to %s is refused at once", async (_, target, errno) => {
@@ -151,13 +151,13 @@ except TimeoutError: print("timed out")`;
     expect(await guest.output(python(script))).toBe("timed out");
   });
 
-  test("with UDP: a port is closed, whoever has it", async () => {
+  test("with UDP: every port is closed", async () => {
     expect(await guest.probe("udp www.test 443")).toBe("sent ECONNREFUSED");
     expect(await guest.probe(`udp ${ADDRESSES.web} 443`, "musl")).toBe("sent ECONNREFUSED");
     expect(await guest.probe(`udp ${ADDRESSES.web6} 443`)).toBe("sent ECONNREFUSED");
   });
 
-  test("without a network: it is unreachable, no name is there, and the host is not asked", async () => {
+  test("without a network: it is unreachable, no name exists, and the host gets no request", async () => {
     const { contacts } = ring().site;
     await using alone = await Guest.start({ network: "none" });
     expect(await alone.probe(`later ${ADDRESSES.web} 80`)).toContain("ENETUNREACH");
@@ -186,7 +186,7 @@ for turn in range(2):
     const answer = await appliance.post(`/instances/${other.id}/checkpoint`, {});
     const checkpoint = await appliance.finished(((await answer.json()) as { uuid: string }).uuid);
     expect(checkpoint.status).toBe("SUCCESS");
-    await appliance.post(`/instances/${other.id}/processes/${talk}/stdin`, { content: "go on\nend\n", close: true });
+    await appliance.post(`/instances/${other.id}/processes/${talk}/stdin`, { content: "more\nend\n", close: true });
     expect(await other.ended(talk)).toMatchObject({ code: 0, out: "hello\nhello\n" });
     const { image } = checkpoint.result as unknown as { image: string };
     const diff = await appliance.fetch(`/images/${image}/diff?against=${ring().image}`);
@@ -212,7 +212,7 @@ for turn in range(2):
     const waiting = await other.begin(`exec ${PROBES.glibc} connect peer.test ${PEER_PORTS.echo}`);
     await appliance.fetch(`/instances/${other.id}/processes/${holder}`, { method: "DELETE" });
     expect((await other.ended(waiting)).out).toContain("connected");
-    await until("the servers are told", () => site.peers.open.size === 0);
+    await until("the servers have noticed", () => site.peers.open.size === 0);
     expect(await get()).toBe(site.certified.authority);
     await appliance.fetch(`/instances/${other.id}/processes/${web}`, { method: "DELETE" });
   });

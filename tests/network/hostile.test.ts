@@ -11,7 +11,7 @@ import { until } from "../support/waiting.ts";
 
 setDefaultTimeout(240_000);
 
-/** The daemon may grow by this, in `bytes`, whatever a guest does: 256 connections with 256 KiB each way, and some. */
+/** Largest growth of the daemon by any guest, in `bytes`: 256 connections with 256 KiB each way, and a margin. */
 const GROWTH_BYTES_MAX = 192 * 1_048_576;
 
 let guest: Guest;
@@ -81,7 +81,7 @@ test("SYNs with any mark open nothing outside", async () => {
   expect(await forger.output("curl -sS http://www.test/bytes/5 | wc -c")).toBe("5");
 });
 
-test("connections that nobody reads or closes cost a bounded amount, and end with the instance", async () => {
+test("connections without a reader that never close cost a bounded amount, and end with the instance", async () => {
   const { peers } = ring().site;
   const before = await residentBytes();
   const hoarder = await Guest.start();
@@ -107,7 +107,7 @@ time.sleep(1000)`;
   expect((await residentBytes()) - before).toBeLessThan(GROWTH_BYTES_MAX);
   await othersWork();
   await hoarder.end();
-  await until("the servers are told", () => peers.open.size === 0);
+  await until("the servers have noticed", () => peers.open.size === 0);
 });
 
 describe("a guest that takes its own network apart", () => {
@@ -150,7 +150,7 @@ while True:
   });
 });
 
-test("more connections a second than the limit wait, and are made", async () => {
+test("connections beyond the limit of a second wait, and then succeed", async () => {
   const script = `
 import socket
 for n in range(320):
@@ -179,9 +179,9 @@ print("done")`;
   expect(await hasty.output(`python3 -c '${script}'`)).toBe("done");
   const { audit } = await hasty.end();
   const reached = audit.entries.filter(({ host, verdict }) => host === ADDRESSES.peers && verdict === "allowed");
-  const told = reached.reduce((sum, { connections }) => sum + Number(connections), 0);
+  const connectionCount = reached.reduce((sum, { connections }) => sum + Number(connections), 0);
   expect((peers.accepted["echo"] ?? 0) - before).toBeGreaterThan(0);
-  expect(told).toBeGreaterThanOrEqual((peers.accepted["echo"] ?? 0) - before);
+  expect(connectionCount).toBeGreaterThanOrEqual((peers.accepted["echo"] ?? 0) - before);
   for (const host of ["data-1.test", "data-2.test"]) {
     expect(audit.entries).toContainEqual(expect.objectContaining({ host, port: null, verdict: "allowed" }));
   }

@@ -8,10 +8,10 @@ import { type Body, resultOf } from "../support/runs.ts";
 setDefaultTimeout(180_000);
 
 const CA = "/usr/local/share/ca.crt";
-/** Where the guest itself is: connections to these do not leave it. */
+/** Addresses of the guest itself: connections to these do not leave it. */
 const OF_THE_GUEST = /^(?:127\.|0\.|::1$|::\d+\.|192\.0\.2\.2$|198\.18\.)/;
 
-/** Rules that permit private addresses, and what leads to them, as far as rules can. */
+/** Rules that permit private addresses and names that lead to them, as far as rules can. */
 const ALLOW = [
   { host: "*.test", ports: "*" },
   { host: "20.0.0.0/16", ports: "*" },
@@ -29,20 +29,20 @@ afterAll(async () => {
   await guest[Symbol.asyncDispose]();
 });
 
-/** Runs the command with curl's quiet flags for each target, and gives the exit code and output of each. */
+/** Runs the command with curl's quiet flags for each target, and returns the exit code and output of each. */
 async function curls(targets: readonly string[], on = guest): Promise<string[]> {
   const each = targets.map((target) => `out=$(curl -s -g -m 8 ${target}); echo "$?:$out"`);
   return (await on.output(each.join("\n"))).split("\n");
 }
 
-/** What the probe says of a connection to each host, by the host. */
+/** Results of the probe's connections, by host. */
 async function probed(port: number, hosts: readonly string[]): Promise<Map<string, string>> {
   const lines = (await guest.probe(`each ${port} ${hosts.join(" ")}`)).split("\n");
   return new Map(lines.map((line) => line.split(": ") as [string, string]));
 }
 
 describe("addresses that are not public", () => {
-  test("are refused in every spelling, and nobody there is contacted", async () => {
+  test("are refused in every spelling, and no host there is contacted", async () => {
     const { bystander } = ring().site;
     const outside = [...FORBIDDEN.v4, ...FORBIDDEN.v6].filter((address) => !OF_THE_GUEST.test(address));
     const written = outside.flatMap((address) => (address.includes(":") ? [address] : spellings(address)));
@@ -96,7 +96,7 @@ describe("addresses that are not public", () => {
   });
 });
 
-/** Texts that some program takes for an IPv4 address. */
+/** Texts that some programs accept as an IPv4 address. */
 function spellings(address: string): string[] {
   const [a = 0, b = 0, c = 0, d = 0] = address.split(".").map(Number);
   const whole = ((a << 24) | (b << 16) | (c << 8) | d) >>> 0;
@@ -126,7 +126,7 @@ describe("TLS to port 443", () => {
     expect(web.requestsTo("other.test").length).toBe(before);
   });
 
-  test("may be anything where the request says so", async () => {
+  test("may be anything if the request allows it", async () => {
     await using any = await Guest.start({ network: { allow: [{ host: "www.test" }], tls: "any" } });
     const targets = ["--connect-to other.test:443:www.test:443 https://other.test/bytes/3 -o /dev/null"];
     expect(
@@ -157,7 +157,7 @@ describe("a request", () => {
     expect(String(message)).toContain(named);
   });
 
-  test("with rules that are none is refused", async () => {
+  test("with malformed rules is refused", async () => {
     for (const host of ["", "http://www.test", "www.test/", "10.0.0.1/8", "127.1", "0x7f.1", "*.*.test", "a b"]) {
       expect((await refused({ allow: [{ host }] }))[0]).toBe(400);
     }
@@ -177,7 +177,7 @@ describe("a request", () => {
   });
 });
 
-test("what a request does not permit is denied, though the operator permits it", async () => {
+test("a host that the request does not permit is denied, even if the operator permits it", async () => {
   const { nameServer, web } = ring().site;
   await using narrow = await Guest.start({ network: { allow: [{ host: "www.test", ports: [80] }] } });
   const asked = nameServer.asked.length;
@@ -191,7 +191,7 @@ test("what a request does not permit is denied, though the operator permits it",
   expect(web.seen.length).toBe(seen);
   const { audit } = await narrow.end();
   expect(verdicts(audit, "deb.test")).toEqual([expect.stringMatching(/^null denied \d+$/)]);
-  // The rules have the name, so it was asked for.
+  // The rules have the name, so it was looked up.
   expect(verdicts(audit, "www.test")).toEqual(["8080 denied 1", expect.stringMatching(/^null allowed \d+$/)]);
   expect(verdicts(audit, ADDRESSES.web)).toEqual(["80 denied 1"]);
 });
@@ -219,7 +219,7 @@ test("a run is recorded, and its policy is enough for the next", async () => {
   ]);
 });
 
-test("an idle guest with a network sends nothing, and nobody is asked", async () => {
+test("an idle guest with a network sends nothing, and causes no look-up", async () => {
   const { site } = ring();
   await using idle = await Guest.start();
   const before = site.contacts;
@@ -229,7 +229,7 @@ test("an idle guest with a network sends nothing, and nobody is asked", async ()
   expect(site.contacts).toBe(before);
 });
 
-test("the audit has what was refused, and why", async () => {
+test("the audit has the refused connections, with the reasons", async () => {
   const { audit } = await guest.end();
   expect(entryOf(audit, "bad-0.test", "denied_private").port).toBe(80);
   expect(verdicts(audit, "10.0.7.5")).toEqual([expect.stringMatching(/^80 denied_private \d+$/)]);

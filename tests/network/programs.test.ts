@@ -20,14 +20,14 @@ afterAll(async () => {
   await guest[Symbol.asyncDispose]();
 });
 
-test("apt-get installs a package and what it depends on; the image has that alone, and tells of the network", async () => {
+test("apt-get installs a package with its dependencies; the image has nothing else, and its history has the network", async () => {
   const { appliance, image } = ring();
   const network = { allow: [{ host: "deb.test", ports: [80] }] };
   const operation = await appliance.run(image, `{ ${APT}; } >&2 && hello-program`, { network, timeout: 170 });
   const result = resultOf(operation);
   expect([result.exit_code, result.out]).toEqual([0, "hello from a package\n"]);
-  const made = String(result.image);
-  const diff = (await (await appliance.fetch(`/images/${made}/diff?limit=1000`)).json()) as {
+  const installed = String(result.image);
+  const diff = (await (await appliance.fetch(`/images/${installed}/diff?limit=1000`)).json()) as {
     items: { path: string }[];
   };
   const own =
@@ -35,10 +35,12 @@ test("apt-get installs a package and what it depends on; the image has that alon
   const paths = diff.items.map(({ path }) => path);
   expect(paths).toContain("/usr/bin/hello-program");
   expect(paths.filter((path) => !own.test(path))).toEqual([]);
-  const lineage = (await (await appliance.fetch(`/images/${made}/lineage`)).json()) as Body[];
-  expect(lineage.filter(({ network }) => network === true).map(({ uuid }) => uuid)).toEqual([made]);
+  const lineage = (await (await appliance.fetch(`/images/${installed}/lineage`)).json()) as Body[];
+  expect(lineage.filter(({ network }) => network === true).map(({ uuid }) => uuid)).toEqual([installed]);
   // The next run has no network, and still has the program.
-  expect(resultOf(await appliance.run(made, "hello-program", { disposable: true })).out).toBe("hello from a package\n");
+  expect(resultOf(await appliance.run(installed, "hello-program", { disposable: true })).out).toBe(
+    "hello from a package\n",
+  );
 });
 
 test("a run that got a file leaves that file, and nothing of its network", async () => {
@@ -57,7 +59,7 @@ test("pip installs a source distribution, and the wheel that it needs", async ()
   expect(await guest.output("python3 -c 'import test_greeting; test_greeting.greet()'")).toBe("hello from a wheel");
 });
 
-test("npm installs a package, and what it depends on", async () => {
+test("npm installs a package with its dependencies", async () => {
   const flags = "--no-audit --no-fund --no-update-notifier --registry https://npm.test/npm/";
   const install = `mkdir /tmp/n && cd /tmp/n && NODE_EXTRA_CA_CERTS=${CA} npm install ${flags} test-greeting`;
   await guest.output(install);
@@ -90,7 +92,7 @@ test("clients in Go and Node.js get", async () => {
   expect(await guest.output(`node -e "${script}"`)).toBe("7");
 });
 
-test("the audit has what each reached, with its bytes", async () => {
+test("the audit has the connections of each program, with their bytes", async () => {
   const { result, audit } = await guest.end();
   expect(result["exit_code"]).toBe(0);
   expect(audit.truncated).toBe(false);

@@ -19,7 +19,7 @@ const VARIANTS: Readonly<Record<string, string>> = {
   "a server over TCP": "printf 'nameserver ::1\\noptions use-vc\\n' > /etc/resolv.conf",
 };
 
-/** Tells whether the name has an address, by another resolver each; `none` when it has not. */
+/** Commands that resolve a name, each with another resolver; `none` when it has no address. */
 const RESOLVERS: Readonly<Record<string, (name: string) => string>> = {
   glibc: (name) => `${PROBES.glibc} lookup ${name} | tail -n 1`,
   musl: (name) => `${PROBES.musl} lookup ${name} | tail -n 1`,
@@ -29,10 +29,10 @@ const RESOLVERS: Readonly<Record<string, (name: string) => string>> = {
     `GODEBUG=netdns=go hey -n 1 -c 1 http://${name}:80/bytes/1 | grep -oE '1 responses|no such host'`,
 };
 
-/** Node.js with the resolver of the C library and its own, in one process, which takes long to start. */
+/** Node.js with the resolver of the C library and its own, in one process, because its start is slow. */
 const NODE = `
 const dns = require("dns/promises");
-const tell = (promise) => promise.then((found) => found.address ?? found[0], (error) => error.code);
+const tell = (promise) => promise.then((answer) => answer.address ?? answer[0], (error) => error.code);
 (async () => {
   for (const name of ["www.test", "nope.test"]) {
     console.log(name, await tell(dns.lookup(name)), await tell(dns.resolve4(name)));
@@ -50,7 +50,7 @@ afterAll(async () => {
   await guest[Symbol.asyncDispose]();
 });
 
-/** A line for each resolver: its name, and what it found for the name that is and the one that is not. */
+/** A line for each resolver: its name, and its results for the existing name and the missing one. */
 const asked = Object.entries(RESOLVERS)
   .map(([resolver, ask]) => `echo "${resolver}: $(${ask("www.test")}), $(${ask("nope.test")})"`)
   .join("\n");
@@ -77,7 +77,7 @@ describe("with %s as resolv.conf", () => {
   });
 });
 
-test("a name has one address as long as the machine lives; its own names need nobody", async () => {
+test("a name has one address as long as the machine lives; its own names need no name server", async () => {
   const one = await guest.output(`${PROBES.musl} lookup www.test; ${PROBES.musl} lookup www.test`);
   expect(new Set(one.split("\n")).size).toBe(1);
   const before = ring().site.nameServer.asked.length;
@@ -91,17 +91,17 @@ test("a name has one address as long as the machine lives; its own names need no
   expect(ring().site.nameServer.asked.length).toBe(before);
 });
 
-test("names that fail are told from names that do not exist", async () => {
+test("failed look-ups differ from names that do not exist", async () => {
   const { names } = ring().site;
   names.setAnswer("fails.test", () => "failure");
   expect(await guest.probe("lookup fails.test")).toBe("EAI_AGAIN");
 });
 
-test("records of other types are not there, and are not asked for", async () => {
+test("records of other types do not exist, and are not looked up", async () => {
   const { nameServer } = ring().site;
   const script = `
 const dns = require("dns/promises");
-const tell = (promise) => promise.then((found) => JSON.stringify(found), (error) => error.code);
+const tell = (promise) => promise.then((answer) => JSON.stringify(answer), (error) => error.code);
 (async () => {
   for (const type of ["AAAA", "MX", "TXT", "SRV", "CNAME", "NS", "SOA", "PTR", "CAA"]) console.log(type, await tell(dns.resolve("www.test", type)));
 })();`;
@@ -110,7 +110,7 @@ const tell = (promise) => promise.then((found) => JSON.stringify(found), (error)
   expect(nameServer.asked.filter((question) => !/ (?:1|28)$/.test(question))).toEqual([]);
 });
 
-test("the audit tells names that are not, once each, with their questions", async () => {
+test("the audit has names that do not exist, once each, with the number of look-ups", async () => {
   const { audit } = await guest.end();
   expect(verdicts(audit, "nope.test")).toEqual([expect.stringMatching(/^null no_such_name \d+$/)]);
   expect(verdicts(audit, "exfiltrated.example")).toEqual([expect.stringMatching(/^null denied \d+$/)]);

@@ -17,8 +17,8 @@ export const mcpCommand = command({
   summary: "serve an agent by the Model Context Protocol over standard input and output",
   synopsis: "",
   description:
-    "A bridge to /mcp of the appliance, for clients that start a program. It ends with its standard input, and cancels\n" +
-    "the calls that an agent still waits for. docs/mcp.md has the line for each client.",
+    "A bridge to /mcp of the appliance, for clients that start a program. It ends with its standard input, and\n" +
+    "cancels the calls that an agent still waits for. docs/mcp.md has the line for each client.",
   examples: ["claude mcp add coppice -- coppice mcp"],
   options: CLIENT_OPTIONS,
   async run({ options, positionals, io, environment }) {
