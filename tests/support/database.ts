@@ -39,7 +39,7 @@ export function testDatabase(): TestDatabase {
   };
 }
 
-/** Writes an empty store as the version before the last migration left it. @returns the names of its migrations */
+/** Writes an empty store in the state before the last migration. @returns the names of its migrations */
 export function writeOlderDatabase(path: string): string[] {
   const client = new Libsql(path);
   const older = MIGRATIONS.slice(0, -1);
@@ -96,7 +96,7 @@ export function someImage(layerId: LayerId, parentId: ImageId | null = null) {
   return { id: newId<ImageId>(), parentId, layerId, sizeBytes: 10, defaults: NO_DEFAULTS };
 }
 
-/** Imports an image the way the supervisor does. */
+/** Imports an image as the supervisor does. */
 export function importImage(
   db: Database,
   { tag, now = 1, accountId = alice }: { tag?: string; now?: number; accountId?: AccountId } = {},

@@ -11,18 +11,18 @@ const AF_UNIX = 1;
 const SOCK_DGRAM = 2;
 const MSG_DONTWAIT = 0x40;
 
-/** Stands where a service manager listens. */
+/** Receives in place of a service manager. */
 export class DatagramReceiver implements Disposable {
   readonly #fd: number;
 
-  /** @param path of a socket to be made, or "@" and an abstract name */
+  /** @param path of the socket to create, or "@" and an abstract name */
   constructor(path: string) {
     this.#fd = libc.socket(AF_UNIX, SOCK_DGRAM, 0);
     const address = Buffer.concat([Uint8Array.of(AF_UNIX, 0), Buffer.from(path.replace(/^@/, "\0"))]);
     if (libc.bind(this.#fd, ptr(address), address.byteLength) !== 0) throw new Error(`cannot bind ${path}`);
   }
 
-  /** What has arrived and was not taken yet. */
+  /** Datagrams that have arrived and were not returned yet. */
   take(): string[] {
     const messages: string[] = [];
     for (;;) {

@@ -8,11 +8,11 @@ export interface WireEvent {
   readonly time: string;
   readonly spid?: number;
   readonly type: LogEventType;
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was sent.
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into any payload.
   readonly data: any;
 }
 
-/** The whole events of a part of a stream's text. */
+/** The complete events in a part of a stream's text. */
 export function parseEvents(text: string): WireEvent[] {
   const whole = text.slice(0, text.lastIndexOf("\n\n") + 2);
   return whole
@@ -21,13 +21,13 @@ export function parseEvents(text: string): WireEvent[] {
     .map((part) => JSON.parse(part.slice(part.indexOf("\ndata: ") + 7)));
 }
 
-/** All events that there are now, as an array. */
+/** All events that exist now, as an array. */
 export async function eventsOf(appliance: Appliance, id: string, query = ""): Promise<WireEvent[]> {
   const headers = { accept: "application/json" };
   return (await (await appliance.fetch(`/operations/${id}/events${query}`, { headers })).json()) as WireEvent[];
 }
 
-/** What a process wrote to a stream. */
+/** The output of a process on a stream. */
 export function outputOf(events: readonly WireEvent[], spid: number, stream: "stdout" | "stderr"): Buffer {
   const own = events.filter((event) => event.spid === spid && event.type === stream);
   return Buffer.concat(
@@ -35,7 +35,7 @@ export function outputOf(events: readonly WireEvent[], spid: number, stream: "st
   );
 }
 
-/** Follows an operation, and knows what it has seen, so that it can go on after it was cut off. */
+/** Follows an operation, and stores its position, so that it can continue after a cut. */
 export class EventFollower {
   readonly events: WireEvent[] = [];
   readonly #appliance: Appliance;
@@ -52,8 +52,8 @@ export class EventFollower {
   }
 
   /**
-   * Follows from the last whole event on, until the end, or until it has `bytesMax` of the answer: what is behind them is
-   * thrown away, wherever that is. Whatever else ends the connection is no failure.
+   * Follows from the last complete event to the end, or until it has `bytesMax` of the answer: the bytes behind the last
+   * complete event are dropped, wherever the cut is. Other ends of the connection are not failures.
    */
   async follow(bytesMax = Number.POSITIVE_INFINITY): Promise<void> {
     const leaving = new AbortController();
@@ -77,7 +77,7 @@ export class EventFollower {
   }
 }
 
-/** A client that asks for the events of an operation and never reads the answer. */
+/** A client that requests the events of an operation and never reads the answer. */
 export function neverReads(appliance: Appliance, id: string): Socket {
   const { hostname, port } = new URL(appliance.url);
   const socket = connect(Number(port), hostname);

@@ -2,7 +2,7 @@ import type { LogEvent } from "../../src/domain/log-event.ts";
 import type { EventFile } from "../../src/storage/events/event-file.ts";
 import { type EventPosition, EventReader, FIRST_POSITION } from "../../src/storage/events/reader.ts";
 
-/** All events of a log that does not grow, or those from `position` on. */
+/** All events of a log that does not grow, or those after `position`. */
 export async function* allEvents(
   file: EventFile,
   position: EventPosition = FIRST_POSITION,

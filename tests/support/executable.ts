@@ -2,10 +2,10 @@ import { copyFile, link, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
-/** Longest that a command of a test may take, in `milliseconds`. */
+/** Time limit of a test's command, in `milliseconds`. */
 const COMMAND_MS_MAX = 30_000;
 
-/** Path of the executable that the tests are of. */
+/** Path of the tested executable. */
 export function executableUnderTest(): string {
   return resolve(process.env["COPPICE_TEST_EXECUTABLE"] ?? "dist/coppice");
 }
@@ -30,7 +30,7 @@ export class Executable implements AsyncDisposable {
     return executable;
   }
 
-  /** Starts it without any environment but a PATH and `environment`. */
+  /** Starts it with no environment but a PATH and `environment`. */
   start(argv: readonly string[], environment: Readonly<Record<string, string | undefined>> = {}) {
     return Bun.spawn([this.path, ...argv], {
       cwd: this.directory,

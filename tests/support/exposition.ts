@@ -1,4 +1,4 @@
-/** One sample of a text in the form of Prometheus. */
+/** One sample of the Prometheus text format. */
 export interface ExpositionSample {
   readonly name: string;
   readonly labels: Readonly<Record<string, string>>;
@@ -15,7 +15,7 @@ export interface Exposition {
 const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/;
 const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"(?:,|$)/gy;
 
-/** Reads the text format 0.0.4 strictly: help and type come first, every line is one of the known forms. */
+/** Reads the text format 0.0.4 strictly: help and type come first, and every line has a known form. */
 export function parseExposition(text: string): Exposition {
   if (!text.endsWith("\n")) throw new Error("the last line has no end");
   const types = new Map<string, string>();
@@ -42,11 +42,11 @@ export function parseExposition(text: string): Exposition {
     samples.push({ name, labels: Object.fromEntries(labels.map(([, key, text]) => [key, text])), value: number });
   }
   const value: Exposition["value"] = (name, labels = {}) => {
-    const found = samples.filter(
+    const matches = samples.filter(
       (sample) => sample.name === name && Object.entries(labels).every(([key, text]) => sample.labels[key] === text),
     );
-    if (found.length > 1) throw new Error(`${name} is ambiguous`);
-    return found[0]?.value;
+    if (matches.length > 1) throw new Error(`${name} is ambiguous`);
+    return matches[0]?.value;
   };
   return { samples, types, value };
 }

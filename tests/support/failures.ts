@@ -1,8 +1,8 @@
 import { inspect } from "bun";
 
 /**
- * What a promise failed with. The `rejects` and `resolves` of Bun's `expect` run the event loop inside the matcher, which
- * can stall; this awaits, as all other code does.
+ * The reason for which a promise was rejected. The `rejects` and `resolves` of Bun's `expect` run the event loop inside
+ * the matcher, which can stall; this awaits, as all other code does.
  * @throws Error when the promise was fulfilled
  */
 export async function failureOf(promise: unknown): Promise<unknown> {
@@ -16,7 +16,7 @@ export async function failureOf(promise: unknown): Promise<unknown> {
 }
 
 /**
- * A function that throws what a promise failed with, for `toThrow`, which takes only functions.
+ * A function that throws the reason of a rejected promise, for `toThrow`, which accepts only functions.
  * @throws Error when the promise was fulfilled
  */
 export async function throwing(promise: unknown): Promise<() => never> {

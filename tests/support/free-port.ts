@@ -1,10 +1,10 @@
 import { createServer } from "node:net";
 
-/** Below the ports that the kernel gives to whoever asks for any, and above those of well-known services. */
+/** Below the ports that the kernel assigns to any socket, and above those of well-known services. */
 const PORT_MIN = 20_000;
 const PORT_END = 32_768;
 
-/** A port of 127.0.0.1 at which nobody listens, and that nobody is given who asks for any port. */
+/** A port of 127.0.0.1 on which no process listens, and that the kernel assigns to no socket. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = PORT_MIN + Math.floor(Math.random() * (PORT_END - PORT_MIN));

@@ -1,7 +1,7 @@
 import { dlopen, FFIType, ptr } from "bun:ffi";
 import { setImmediate } from "node:timers/promises";
 
-/** The longest turn of the event loop during some work. */
+/** The longest turn of the event loop during a piece of work. */
 export interface LongestTurn {
   /** processor time of this thread, in `milliseconds` */
   readonly cpuMs: number;
@@ -11,7 +11,7 @@ export interface LongestTurn {
   readonly failure: unknown;
 }
 
-/** Runs `work` and looks at every turn of the event loop meanwhile; the first one is the call itself. */
+/** Runs `work` and measures every turn of the event loop until it is done; the first turn is the call itself. */
 export async function longestTurn(work: () => unknown): Promise<LongestTurn> {
   const startedAt = performance.now();
   let isDone = false;
@@ -47,7 +47,7 @@ const { symbols: libc } = dlopen("libc.so.6", {
 const CLOCK_THREAD_CPUTIME_ID = 3;
 const time = new BigInt64Array(2);
 
-/** By the one clock that is exact: `getrusage` and `/proc` have the resolution of the kernel's tick. */
+/** Reads the one exact clock: `getrusage` and `/proc` have the resolution of the kernel's tick. */
 function threadCpuMs(): number {
   if (libc.clock_gettime(CLOCK_THREAD_CPUTIME_ID, ptr(time)) !== 0) throw new Error("clock_gettime failed");
   return Number(time[0]) * 1000 + Number(time[1]) / 1e6;

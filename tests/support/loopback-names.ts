@@ -3,33 +3,33 @@ const TYPE_A = 1;
 const FLAGS_ANSWER = 0x8180;
 const NO_SUCH_NAME = 3;
 
-/** A name server on the loopback, over UDP: each of its names has the address 127.0.0.1, and no other name exists. */
+/** A name server on the loopback, over UDP: its names have the address 127.0.0.1, and no other name exists. */
 export class LoopbackNames implements Disposable {
   /** `127.0.0.1:PORT` */
   readonly address: string;
-  /** names that were asked for, in their order */
-  readonly asked: string[];
+  /** names of the queries, in their order */
+  readonly queries: string[];
   readonly #close: () => void;
 
-  private constructor(address: string, asked: string[], close: () => void) {
+  private constructor(address: string, queries: string[], close: () => void) {
     this.address = address;
-    this.asked = asked;
+    this.queries = queries;
     this.#close = close;
   }
 
   static async start(names: ReadonlySet<string>): Promise<LoopbackNames> {
-    const asked: string[] = [];
+    const queries: string[] = [];
     const socket = await Bun.udpSocket({
       hostname: "127.0.0.1",
       socket: {
         data: (self, message, port, from) => {
           const { name, reply } = replyTo(Buffer.from(message), names);
-          asked.push(name);
+          queries.push(name);
           self.send(reply, port, from);
         },
       },
     });
-    return new LoopbackNames(`127.0.0.1:${socket.port}`, asked, () => socket.close());
+    return new LoopbackNames(`127.0.0.1:${socket.port}`, queries, () => socket.close());
   }
 
   [Symbol.dispose](): void {
@@ -47,7 +47,7 @@ function replyTo(query: Buffer, names: ReadonlySet<string>): { name: string; rep
   const end = at + 5;
   const name = labels.join(".").toLowerCase();
   const hasAddress = names.has(name) && query.readUInt16BE(at + 1) === TYPE_A;
-  // The name of the record is that of the question, then type, class, time to live, length and address.
+  // The record has the name of the query, then type, class, time to live, length and address.
   const record = Buffer.from([0xc0, HEADER_BYTES, 0, TYPE_A, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, 1]);
   const header = Buffer.alloc(HEADER_BYTES);
   query.copy(header, 0, 0, 2);

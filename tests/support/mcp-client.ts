@@ -4,16 +4,16 @@ import { Client, StreamableHTTPClientTransport, type Transport } from "@modelcon
 export const ERAS = ["legacy", "auto"] as const;
 export type Era = (typeof ERAS)[number];
 
-/** An answer of a tool, as tests look at it. */
+/** A result of a tool, as tests read it. */
 export interface ToolAnswer {
-  /** all its texts, an item after the other */
+  /** all its texts, one item after the other */
   readonly text: string;
   readonly items: readonly { readonly type: string; readonly text?: string; readonly uri?: string }[];
   readonly isError: boolean;
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into any answer.
   readonly structured: any;
   /** facts about the operation, for programs */
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into any answer.
   readonly operation: any;
 }
 
@@ -23,7 +23,7 @@ export interface CallOptions {
   readonly onprogress?: (progress: { readonly message?: string | undefined }) => void;
 }
 
-/** A client of the protocol by its official library. */
+/** A client of the protocol, with the official library. */
 export class McpClient implements AsyncDisposable {
   readonly client: Client;
 

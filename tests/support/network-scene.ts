@@ -19,7 +19,7 @@ export const NETWORK_SETTINGS: NetworkSettings = {
   idleMs: 600_000,
 };
 
-/** The network of an instance, with the agent's side and the outside in the hands of the test. */
+/** The network of an instance, whose agent and outside are played by the test. */
 export class NetworkScene implements AsyncDisposable {
   readonly gate = new StandInGate();
   readonly events: string[] = [];
@@ -69,9 +69,9 @@ export class NetworkScene implements AsyncDisposable {
     const opened = openAgent();
     const { guest, agent } = opened;
     const scene = new NetworkScene({ ...REQUEST, ...request }, { ...NETWORK_SETTINGS, ...settings }, opened);
-    const given = agent.network(scene.network);
+    const configured = agent.network(scene.network);
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
-    await given;
+    await configured;
     return scene;
   }
 
@@ -84,7 +84,7 @@ export class NetworkScene implements AsyncDisposable {
     return id;
   }
 
-  /** The code of the host's answer to a question for a name. */
+  /** The code of the host's answer to a query for a name. */
   async resolve(name: string): Promise<number> {
     const id = this.#sessions++;
     this.guest.send(AgentFrame.resolve, id, packIntegers([16, 1]), text(name));

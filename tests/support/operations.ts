@@ -21,7 +21,7 @@ import { scratchDirectory } from "../../src/system/scratch.ts";
 import { wallClock } from "../../src/system/wall-clock.ts";
 import { someLayer } from "./database.ts";
 
-/** A run of `true`, as its kind gets it. */
+/** A run of `true`, as its kind receives it. */
 export const SUBMISSION: InstanceSubmission = {
   imageId: "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId,
   argv: ["true"],
@@ -39,8 +39,8 @@ export const SUBMISSION: InstanceSubmission = {
 };
 
 /**
- * What operations need to be stored: a database with one account and one image, and a data directory beside it. Whoever
- * has it closes the database, which a test may open again, before the disposal removes all files.
+ * The storage that operations need: a database with one account and one image, and a data directory next to it. The test
+ * may reopen the database, and closes it before the disposal removes all files.
  */
 export interface OperationsStore extends AsyncDisposable {
   readonly databasePath: string;
@@ -66,7 +66,7 @@ export async function operationsStore(accountId: AccountId, imageId: ImageId): P
 
 export const PLACE = { memoryBytes: 1, vcpus: 1 };
 
-/** The work of an operation of whichever kind, as a test does it. */
+/** The work of an operation of any kind, as a test does it. */
 export type Preparation = (context: WorkContext, request: object) => Promise<Prepared>;
 
 /** Options of operations, and the running instances. */
@@ -74,7 +74,7 @@ export type TestOptions = Partial<OperationsOptions> & {
   readonly instances?: Pick<LiveInstances, "stats" | "claimCheckpoint">;
 };
 
-/** The kinds of the product, whose work is what `preparationOf` gives. A checkpoint needs no place, as in the product. */
+/** The kinds of the product with the work that `preparationOf` returns. A checkpoint needs no place, as in the product. */
 export function testKinds(
   preparationOf: (id: OperationId) => Preparation,
   instances: TestOptions["instances"] = new LiveInstances(),
@@ -90,7 +90,7 @@ export function testKinds(
   });
 }
 
-/** Operations whose work is what `preparationOf` gives for them, on one place; three of an account may wait. */
+/** Operations with the work that `preparationOf` returns, on one place; three of an account may wait. */
 export function testOperations(
   { db, layout }: { readonly db: Database; readonly layout: DataLayout },
   preparationOf: (id: OperationId) => Preparation,

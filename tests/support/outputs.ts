@@ -5,7 +5,7 @@ import { eventLogPath } from "../../src/storage/events/event-file.ts";
 import { EventWriter } from "../../src/storage/events/writer.ts";
 import type { DataLayout } from "../../src/storage/layout.ts";
 
-/** Writes the outputs of the command of an instance into its event log. Returns their sizes, as a result has them. */
+/** Writes the outputs of an instance's command to its event log. Returns their sizes, as a result has them. */
 export async function writeOutputs(
   layout: DataLayout,
   id: OperationId,

@@ -1,10 +1,10 @@
 import { createServer, type Server, type Socket } from "node:net";
 import { LoopbackNames } from "./loopback-names.ts";
 
-/** What a server does with a connection. */
+/** The behaviour of a server on a connection. */
 export type Behaviour = (socket: Socket) => void;
 
-/** TCP servers on the loopback that stand for the outside, with names. */
+/** TCP servers on the loopback, with names, that stand for the outside. */
 export class Outside implements AsyncDisposable {
   readonly names: LoopbackNames;
   readonly #owned: AsyncDisposableStack;
@@ -14,7 +14,7 @@ export class Outside implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  /** @param names all of them are 127.0.0.1 */
+  /** @param names that resolve to 127.0.0.1 */
   static async start(...names: readonly string[]): Promise<Outside> {
     await using stack = new AsyncDisposableStack();
     const server = stack.use(await LoopbackNames.start(new Set(names)));
@@ -55,7 +55,7 @@ export class OutsideServer implements AsyncDisposable {
     return new OutsideServer(server, sockets);
   }
 
-  /** Number of connections that are open. */
+  /** Number of open connections. */
   get openCount(): number {
     return this.sockets.filter((socket) => !socket.destroyed).length;
   }
@@ -66,13 +66,13 @@ export class OutsideServer implements AsyncDisposable {
   }
 }
 
-/** Says nothing, and ends when the other side does. */
+/** Sends nothing, and ends when the other side does. */
 export const silent: Behaviour = (socket) => {
   socket.on("end", () => socket.end());
   socket.resume();
 };
 
-/** Answers each request with a body, and ends. */
+/** Answers each request with a body, then ends. */
 export function http(body: (path: string) => string | Uint8Array): Behaviour {
   return (socket) => {
     let head = "";

@@ -50,7 +50,7 @@ export async function upload(
   return ((await response.json()) as { uuid: string }).uuid;
 }
 
-/** Uploads a static program made of C source. */
+/** Uploads a static program compiled from C source. */
 export async function uploadProgram(appliance: Appliance, name: string, source: string): Promise<string> {
   await mkdir(PROGRAMS, { recursive: true });
   const path = join(PROGRAMS, name);

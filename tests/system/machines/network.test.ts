@@ -113,7 +113,7 @@ describe("a program", () => {
     const closed = await outside.serve(() => undefined);
     const { port } = closed;
     await closed[Symbol.asyncDispose]();
-    const asked = outside.names.asked.length;
+    const count = outside.names.queries.length;
     const operation = await run(
       [
         timed(`wget -q -O - http://denied.test:${web.port}/`),
@@ -133,7 +133,7 @@ describe("a program", () => {
       ...[`refused ${NAME}:${port}`, `denied 192.0.2.1:${web.port}`],
     ]);
     // A name that no rule allows is not looked up.
-    expect(outside.names.asked.slice(asked)).not.toContain("denied.test");
+    expect(outside.names.queries.slice(count)).not.toContain("denied.test");
     // The log arrives through a pipe, and may be read later than the answer.
     const denials = () => appliance.log.split("\n").filter((line) => line.includes("was denied a connection"));
     await until("both denials are logged", () => denials().some((line) => line.includes("192.0.2.1")));
@@ -173,12 +173,12 @@ describe("a program", () => {
   });
 
   test("without a network reaches nothing, and no name is looked up", async () => {
-    const asked = outside.names.asked.length;
+    const count = outside.names.queries.length;
     const operation = await run(`${timed(`nc 203.0.113.1 80 </dev/null`)}\n${timed(`wget -O - http://${NAME}/`)}`, {});
     expect(outputOf(operation).match(/code [1-9]\d* in \d{1,2}\n/g)).toHaveLength(2);
     expect(outputOf(operation)).toContain("unreachable");
     expect(operation.result).not.toHaveProperty("network");
-    expect(outside.names.asked).toHaveLength(asked);
+    expect(outside.names.queries).toHaveLength(count);
   });
 });
 
