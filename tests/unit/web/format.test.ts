@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { ageText, bytesText, countOf, durationText, shortId, timeText } from "../../../src/web/text/format.ts";
 
 describe("figures", () => {
-  test("of bytes have one decimal below 100, and never 1024 of a unit", () => {
+  test("of bytes have one decimal below 100, and always less than 1024 of a unit", () => {
     expect([0, 1, 1023, 1024, 1536, 102_400, 1_048_575, 1_048_576].map(bytesText)).toEqual([
       ...["0 B", "1 B", "1023 B", "1.0 KiB", "1.5 KiB", "100 KiB", "1.0 MiB", "1.0 MiB"],
     ]);
@@ -10,7 +10,7 @@ describe("figures", () => {
     expect(bytesText(2 ** 62)).toBe("4096 PiB");
   });
 
-  test("of time are in two units at most", () => {
+  test("of durations have at most two units", () => {
     expect(
       [0, 999.4, 999.6, 1_500, 9_949, 9_950, 59_400, 60_000, 61_000, 3_600_000, 5_400_000].map(durationText),
     ).toEqual([
@@ -20,7 +20,7 @@ describe("figures", () => {
     expect(durationText(-5)).toBe("0 ms");
   });
 
-  test("of age say which way, in one unit", () => {
+  test("of age have one unit and a direction", () => {
     const now = Date.parse("2026-01-10T12:00:00Z");
     const ago = (seconds: number) => ageText(now - seconds * 1000, now);
     expect([5, 30, 90, 7_200, 86_400 * 3, 86_400 * 90, 86_400 * 1000].map(ago)).toEqual([
@@ -29,19 +29,19 @@ describe("figures", () => {
     expect(ageText(now + 300_000, now)).toBe("in 5 min");
   });
 
-  test("of time are exact with the zone, and say what is none", () => {
+  test("of times are exact and have the zone, or say that there is no time", () => {
     expect(timeText(Date.parse("2026-01-10T12:00:00Z"))).toMatch(/^2026-01-(09|10|11) \d\d:\d\d:00 [+−]\d\d:\d\d$/);
     expect(timeText(Number.NaN)).toBe("no time");
   });
 
-  test("of things have their plural", () => {
+  test("of items have a plural", () => {
     expect([countOf(0, "image"), countOf(1, "image"), countOf(12_345, "image")]).toEqual([
       ...["0 images", "1 image", "12,345 images"],
     ]);
     expect(countOf(2, "branch", "branches")).toBe("2 branches");
   });
 
-  test("ids are told apart by their random end", () => {
+  test("ids are distinguished by their random end", () => {
     expect(shortId("01a1f8b3-96a2-74ab-a2b1-0c1fdd6a2b1e")).toBe("dd6a2b1e");
   });
 });

@@ -4,7 +4,7 @@ import { highlight } from "../../../src/web/worker/highlight.ts";
 import { LINE_CHARACTERS_MAX, TOKEN_KINDS } from "../../../src/web/worker/messages.ts";
 import { linesOf } from "../../../src/web/worker/text-lines.ts";
 
-/** The tokens of each line, as kind and text. */
+/** The tokens of each line, as pairs of kind and text. */
 function tokensIn(content: string, language: string): string[][] {
   const { text, starts } = linesOf(new TextEncoder().encode(content));
   const { triples, firsts } = highlight({ text, starts, language });
@@ -21,7 +21,7 @@ function tokensIn(content: string, language: string): string[][] {
 }
 
 describe("highlighting", () => {
-  test("tells tokens by line", () => {
+  test("returns tokens by line", () => {
     expect(tokensIn('import os\n# why\nx = "a" + 1\n', "python")).toEqual([
       ["keyword import"],
       ["comment # why"],
@@ -34,19 +34,19 @@ describe("highlighting", () => {
     expect(lines).toEqual([["comment /* a"], [], ["comment b */", "type int"]]);
   });
 
-  test("reads a long line up to what is shown, and goes on with the next one", () => {
+  test("reads a long line as far as it is shown, then the next one", () => {
     const long = `"${"x".repeat(1_048_576)}"`;
     const lines = tokensIn(`[${long},\n1]`, "json");
     expect(lines[0]?.every((token) => token.length < LINE_CHARACTERS_MAX + 20)).toBe(true);
     expect(lines[1]?.at(0)).toContain("1");
   });
 
-  test("takes what nests as deep as it is long", () => {
+  test("accepts text that nests as deep as it is long", () => {
     expect(() => tokensIn("{".repeat(50_000), "json")).not.toThrow();
     expect(() => tokensIn("$(".repeat(20_000), "bash")).not.toThrow();
   });
 
-  test("knows each of its languages, and says so of others", () => {
+  test("supports each language of its list, and reports others as unsupported", () => {
     for (const language of Object.keys(GRAMMARS)) expect(() => tokensIn("a b c\n", language)).not.toThrow();
     expect(() => tokensIn("a", "klingon")).toThrow();
   });

@@ -5,7 +5,7 @@ import { UnreachableError } from "../../../src/client/errors.ts";
 
 const MIB = 1_048_576;
 
-/** The WebSocket of a browser: it cannot be paused. */
+/** The WebSocket of a browser, which cannot be paused. */
 class BrowserSocket extends EventTarget {
   binaryType = "";
   closed: number | null = null;
@@ -31,13 +31,13 @@ async function opened(): Promise<{ socket: BrowserSocket; messages: MessageSocke
   return { socket, messages: await opening };
 }
 
-test("a socket that cannot be paused is given up when too much waits, and what waits is read", async () => {
+test("a socket that cannot be paused is closed when too much waits, and the waiting messages are read", async () => {
   const { socket, messages } = await opened();
   for (let count = 0; count < 8; count += 1) socket.take(MIB);
   expect(socket.closed).toBeNull();
   socket.take(MIB);
   expect(socket.closed).toBe(1000);
-  // What comes until the other side has closed is not kept.
+  // Messages that arrive before the other side has closed are dropped.
   for (let count = 0; count < 100; count += 1) socket.take(MIB);
   let readBytes = 0;
   const reading = (async () => {
@@ -48,7 +48,7 @@ test("a socket that cannot be paused is given up when too much waits, and what w
   expect(messages.end?.code).toBe(1006);
 });
 
-test("a socket whose messages are taken goes on", async () => {
+test("a socket stays open while its messages are read", async () => {
   const { socket, messages } = await opened();
   const reading = messages.messages();
   for (let count = 0; count < 32; count += 1) {

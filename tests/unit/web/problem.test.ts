@@ -6,7 +6,7 @@ import { isAbort, Problem, problemOf } from "../../../src/web/data/problem.ts";
 const response = (status: number, headers: Record<string, string> = {}) => ({ status, headers: new Headers(headers) });
 
 describe("a problem", () => {
-  test("has what the appliance said, without the code at its end", () => {
+  test("has the message of the appliance, without the code at its end", () => {
     const facts = { error: "not_found", message: "no such image", details: { image: "x" } };
     const problem = problemOf(new ResponseError(response(404), facts));
     expect(problem).toMatchObject({
@@ -18,7 +18,7 @@ describe("a problem", () => {
     expect(problem.isPassing).toBe(false);
   });
 
-  test("passes by itself where the appliance is away, restarts, or is behind a proxy that says so", () => {
+  test("is temporary when the appliance is unreachable, restarts, or is behind a proxy that reports so", () => {
     expect(problemOf(new UnreachableError("refused")).isPassing).toBe(true);
     expect(problemOf(new DOMException("late", "TimeoutError")).isPassing).toBe(true);
     const stopping = new ResponseError(response(503, { "retry-after": "2" }), {
@@ -29,7 +29,7 @@ describe("a problem", () => {
     expect(problemOf(new ResponseError(response(507), { error: "no_space", message: "full" })).isPassing).toBe(false);
   });
 
-  test("is itself, whatever it is thrown as", () => {
+  test("has the same fields for every kind of error", () => {
     const problem = new Problem("it is in use", { status: 409 });
     expect(problemOf(problem)).toBe(problem);
     expect(problemOf(new AnswerError("no JSON")).message).toBe("no JSON");
@@ -37,14 +37,14 @@ describe("a problem", () => {
     expect(problemOf("thrown text").message).toBe("thrown text");
   });
 
-  test("is none where a request was left on purpose", () => {
+  test("is not made of a request that was aborted on purpose", () => {
     expect(isAbort(AbortSignal.abort().reason)).toBe(true);
     expect(isAbort(new DOMException("late", "TimeoutError"))).toBe(false);
     expect(isAbort(new Error("AbortError"))).toBe(false);
   });
 });
 
-test("a star is every scope but the operator's, which is granted by its name alone", () => {
+test("a star grants every scope except the operator's, which is granted only by its name", () => {
   expect(mayDo(["*"], "images:delete")).toBe(true);
   expect(mayDo(["*"], "operator")).toBe(false);
   expect(mayDo(["*", "operator"], "operator")).toBe(true);

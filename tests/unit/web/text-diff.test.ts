@@ -5,7 +5,7 @@ import { lineOf } from "../../../src/web/worker/text-lines.ts";
 const bytesOf = (text: string): ArrayBuffer => new TextEncoder().encode(text).slice().buffer;
 
 /** The lines of a comparison, each with " ", "-" or "+". */
-function shown(before: string | null, after: string | null): string[] {
+function linesOf(before: string | null, after: string | null): string[] {
   const reply = compare({
     before: before === null ? null : bytesOf(before),
     after: after === null ? null : bytesOf(after),
@@ -28,19 +28,19 @@ function shown(before: string | null, after: string | null): string[] {
 }
 
 describe("a comparison of texts", () => {
-  test("tells removed and added lines in their places", () => {
-    expect(shown("a\nb\nc\nd\n", "a\nB\nc\nd\ne\n")).toEqual([" a", "-b", "+B", " c", " d", "+e"]);
-    expect(shown("same\n", "same\n")).toEqual([" same"]);
-    expect(shown("a\na\na\n", "a\na\n")).toHaveLength(3);
+  test("shows removed and added lines in their places", () => {
+    expect(linesOf("a\nb\nc\nd\n", "a\nB\nc\nd\ne\n")).toEqual([" a", "-b", "+B", " c", " d", "+e"]);
+    expect(linesOf("same\n", "same\n")).toEqual([" same"]);
+    expect(linesOf("a\na\na\n", "a\na\n")).toHaveLength(3);
   });
 
-  test("of a file that one side does not have is all of it", () => {
-    expect(shown(null, "x\ny\n")).toEqual(["+x", "+y"]);
-    expect(shown("x\n", null)).toEqual(["-x"]);
-    expect(shown(null, null)).toEqual([]);
+  test("with a missing file shows all lines of the other", () => {
+    expect(linesOf(null, "x\ny\n")).toEqual(["+x", "+y"]);
+    expect(linesOf("x\n", null)).toEqual(["-x"]);
+    expect(linesOf(null, null)).toEqual([]);
   });
 
-  test("that would take too long removes and adds what lies between the same lines", () => {
+  test("that would take too long removes and adds all lines between the equal ends", () => {
     const side = (name: string) => Array.from({ length: 15_000 }, (_, index) => `${name} ${index}`).join("\n");
     const reply = compare({ before: bytesOf(`top\n${side("old")}\nend`), after: bytesOf(`top\n${side("new")}\nend`) });
     expect(reply.isComplete).toBe(false);

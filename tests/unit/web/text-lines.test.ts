@@ -10,14 +10,14 @@ const linesIn = (reply: TextReply): string[] =>
   Array.from({ length: reply.starts.length - 1 }, (_, index) => lineOf(reply, index));
 
 describe("lines of a text", () => {
-  test("end at line feeds, and the last one needs none", () => {
+  test("end at line feeds, or at the end of the text", () => {
     expect(linesIn(read("a\nbc\n\nd"))).toEqual(["a", "bc", "", "d"]);
     expect(linesIn(read("a\n"))).toEqual(["a"]);
     expect(linesIn(read("\n"))).toEqual([""]);
     expect(linesIn(read(""))).toEqual([]);
   });
 
-  test("know the places of their bytes", () => {
+  test("have the offsets of their bytes", () => {
     const reply = read("é\nab\r\n\nz");
     expect(linesIn(reply)).toEqual(["é", "ab", "", "z"]);
     expect([...reply.byteStarts]).toEqual([0, 3, 7, 8]);
@@ -31,7 +31,7 @@ describe("lines of a text", () => {
     expect(read("plain").replacedCount).toBe(0);
   });
 
-  test("are read as UTF-16 behind its byte order mark", () => {
+  test("are decoded as UTF-16 after its byte order mark", () => {
     const little = read([0xff, 0xfe, 0x61, 0x00, 0x0a, 0x00, 0xe9, 0x00]);
     expect([little.encoding, linesIn(little)]).toEqual(["utf-16le", ["a", "é"]]);
     const big = read([0xfe, 0xff, 0x00, 0x61, 0x00, 0x0a, 0x00, 0xe9]);
@@ -41,7 +41,7 @@ describe("lines of a text", () => {
 });
 
 describe("a part of a file", () => {
-  test("ends behind its last whole line", () => {
+  test("ends after its last complete line", () => {
     const reply = read("one\ntwo\nthr", false);
     expect([linesIn(reply), reply.usedBytes, reply.isCut]).toEqual([["one", "two"], 8, false]);
     const wide = read([0xff, 0xfe, 0x61, 0x00, 0x0a, 0x00, 0x62], false);
@@ -56,20 +56,20 @@ describe("a part of a file", () => {
     expect(read("xyz", false)).toMatchObject({ usedBytes: 3, isCut: true });
   });
 
-  test("can be put together again in pieces of any size", () => {
+  test("can be reassembled from pieces of any size", () => {
     const whole = new TextEncoder().encode("first\nsécond line\n\n🌳 tree\nlast");
     for (const size of [7, 9, 16, 64]) {
-      const found: string[] = [];
+      const lines: string[] = [];
       for (let at = 0, open = false; at < whole.byteLength; ) {
         const bytes = whole.slice(at, at + size).buffer;
         const reply = readText({ bytes, encoding: "utf-8", isLast: at + size >= whole.byteLength });
         const [first = "", ...others] = linesIn(reply);
-        if (open) found.push(`${found.pop()}${first}`, ...others);
-        else found.push(first, ...others);
+        if (open) lines.push(`${lines.pop()}${first}`, ...others);
+        else lines.push(first, ...others);
         open = reply.isCut;
         at += reply.usedBytes;
       }
-      expect(found).toEqual(["first", "sécond line", "", "🌳 tree", "last"]);
+      expect(lines).toEqual(["first", "sécond line", "", "🌳 tree", "last"]);
     }
   });
 });

@@ -16,26 +16,26 @@ const start: Scroll = { top: 0, offset: 0 };
 const lastOffset = ({ rowCount, rowHeight, viewHeight }: Extent): number => rowCount * rowHeight - viewHeight;
 const lastTop = (extent: Extent): number => elementHeight(extent) - extent.viewHeight;
 
-describe("rows that an element can hold", () => {
-  test("are where the element is scrolled to", () => {
+describe("rows within the height of an element", () => {
+  test("are at the scroll position of the element", () => {
     expect(elementHeight(few)).toBe(32_000);
     expect(scrolled(start, 12_345, few)).toEqual({ top: 12_345, offset: 12_345 });
     expect(scrollTo(500, few)).toEqual({ top: 500, offset: 500 });
   });
 
-  test("do not move by a bounce beyond their ends", () => {
+  test("do not move in a bounce beyond their ends", () => {
     expect(scrolled(start, -40, few).offset).toBe(0);
     expect(scrolled(start, 40_000, few).offset).toBe(lastOffset(few));
   });
 });
 
-describe("more rows than an element can hold", () => {
-  test("make an element that browsers can lay out", () => {
+describe("rows beyond the height of an element", () => {
+  test("have an element that browsers can lay out", () => {
     expect(elementHeight(many)).toBe(ELEMENT_PIXELS_MAX);
     expect(ELEMENT_PIXELS_MAX).toBeLessThan(17_800_000);
   });
 
-  test("move by just the way of a short scroll", () => {
+  test("move by exactly the distance of a short scroll", () => {
     expect(scrolled({ top: 4_000, offset: 16_000 }, 4_100, many)).toEqual({ top: 4_100, offset: 16_100 });
   });
 
@@ -45,7 +45,7 @@ describe("more rows than an element can hold", () => {
     expect(middle.offset).toBeCloseTo(lastOffset(many) / 2);
   });
 
-  test("can all be reached by short scrolls alone, in both directions", () => {
+  test("can all be reached by short scrolls, in both directions", () => {
     let scroll = scrollTo(lastOffset(many) - 10_000, many);
     for (let step = 0; step < 200; step += 1)
       scroll = scrolled(scroll, Math.min(lastTop(many), scroll.top + 100), many);
@@ -55,7 +55,7 @@ describe("more rows than an element can hold", () => {
     expect(scroll.offset).toBe(0);
   });
 
-  test("put the bar back where rows are left when it reaches its end first", () => {
+  test("move the bar back when it reaches its end before the rows do", () => {
     const near = { top: 50, offset: 9_000 };
     const scroll = scrolled(near, 0, many);
     expect(scroll.offset).toBe(8_950);
@@ -63,21 +63,21 @@ describe("more rows than an element can hold", () => {
   });
 });
 
-describe("the rows that are made", () => {
-  test("are those that are seen and some around them", () => {
+describe("the rendered rows", () => {
+  test("are the visible rows and some around them", () => {
     expect(rowsAt(0, few)).toEqual({ first: 0, end: 18 });
     expect(rowsAt(3_200, few)).toEqual({ first: 92, end: 118 });
     expect(rowsAt(lastOffset(many), many)).toEqual({ first: 999_982, end: 1_000_000 });
   });
 
-  test("are none of an empty list, and end with a list that has become shorter", () => {
+  test("are empty for an empty list, and end with a list that has become shorter", () => {
     expect(rowsAt(0, { ...few, rowCount: 0 })).toEqual({ first: 0, end: 0 });
     const { first, end } = rowsAt(50_000, { ...few, rowCount: 10 });
     expect(first).toBeLessThanOrEqual(end);
     expect(end).toBe(10);
   });
 
-  test("a row comes into view by the shortest way", () => {
+  test("a row comes into view by the shortest scroll", () => {
     expect(offsetFor(5, 320, few)).toBe(160);
     expect(offsetFor(15, 320, few)).toBe(320);
     expect(offsetFor(30, 320, few)).toBe(31 * 32 - 320);

@@ -6,7 +6,7 @@ import { throwing } from "../../support/failures.ts";
 const REQUEST: TextRequest = { bytes: new ArrayBuffer(0), encoding: null, isLast: true };
 const NO_DEADLINE_MS = 60_000;
 
-/** A worker that answers when it is told to. */
+/** A worker that answers when the test calls `answer`. */
 class ScriptedWorker implements WorkerLike {
   onmessage: WorkerLike["onmessage"] = null;
   onerror: WorkerLike["onerror"] = null;
@@ -31,9 +31,9 @@ function scene() {
     return worker;
   });
   const ask = (signal = new AbortController().signal, deadlineMs = NO_DEADLINE_MS) => {
-    const asked = client.ask("text", REQUEST, { signal, deadlineMs });
-    asked.catch(() => undefined);
-    return asked;
+    const answer = client.ask("text", REQUEST, { signal, deadlineMs });
+    answer.catch(() => undefined);
+    return answer;
   };
   return { workers, ask };
 }
@@ -55,7 +55,7 @@ describe("the page's side of the worker", () => {
     expect(workers).toHaveLength(1);
   });
 
-  test("takes back a job that waits, and ends one that runs with its worker", async () => {
+  test("withdraws a waiting job, and ends a running one with its worker", async () => {
     const { workers, ask } = scene();
     const [running, waiting] = [new AbortController(), new AbortController()];
     const [first, second, third] = [ask(running.signal), ask(waiting.signal), ask()];
@@ -70,7 +70,7 @@ describe("the page's side of the worker", () => {
     expect(await third).toEqual({ id: 3 } as never);
   });
 
-  test("ends a job that takes too long, and a worker that fails", async () => {
+  test("ends a job that takes too long, and a worker that failed", async () => {
     const { workers, ask } = scene();
     expect(await throwing(ask(undefined, 1))).toThrow("too long");
     expect(workers[0]?.isTerminated).toBe(true);

@@ -7,7 +7,7 @@ const childrenOf = (forest: Forest, id: string): string[] | undefined =>
   forest.images.get(id)?.children.map((child) => child.id);
 
 describe("a forest", () => {
-  test("is the same whatever the order of its rows", () => {
+  test("is the same for rows in any order", () => {
     const rows = [image("a", null, 1), image("b", "a", 2), image("c", "a", 3), image("d", "c", 4)];
     for (const order of [rows, [...rows].reverse(), [rows[2], rows[0], rows[3], rows[1]]]) {
       const forest = new Forest();
@@ -18,13 +18,13 @@ describe("a forest", () => {
     }
   });
 
-  test("takes an image whose parent is not told for a root", () => {
+  test("reads an image without a parent in its row as a root", () => {
     const forest = new Forest();
     forest.add(image("b", "gone", 2));
     expect(forest.roots.map(({ id }) => id)).toEqual(["b"]);
   });
 
-  test("hangs what was made from a deleted image on its parent, and counts the gap", () => {
+  test("attaches children of a deleted image to its parent, and counts the gap", () => {
     const forest = new Forest();
     for (const row of [image("a", null, 1), image("b", "a", 2), image("c", "b", 3), image("d", "b", 4)])
       forest.add(row);
@@ -38,7 +38,7 @@ describe("a forest", () => {
     ]);
   });
 
-  test("takes no row for true that was read before a deletion", () => {
+  test("ignores a row that was read before a deletion", () => {
     const forest = new Forest();
     forest.add(image("a", null, 1));
     forest.add(image("b", "a", 2));
@@ -51,7 +51,7 @@ describe("a forest", () => {
     expect(forest.roots.map(({ id }) => id)).toEqual(["a", "d"]);
   });
 
-  test("forgets an image that was deleted while its parent was awaited", () => {
+  test("drops an image that was deleted before its parent arrived", () => {
     const forest = new Forest();
     forest.add(image("b", "a", 2));
     forest.remove("b");
@@ -59,7 +59,7 @@ describe("a forest", () => {
     expect(childrenOf(forest, "a")).toEqual([]);
   });
 
-  test("moves an image that has another parent now", () => {
+  test("moves an image whose parent has changed", () => {
     const forest = new Forest();
     for (const row of [image("a", null, 1), image("b", "a", 2), image("c", "b", 3)]) forest.add(row);
     forest.add(image("c", "a", 3, { skipped: 1 }));
@@ -80,7 +80,7 @@ describe("a forest", () => {
     expect(forest.tagged("base")).toBeNull();
   });
 
-  test("shows a run on its image until that of the run is there", () => {
+  test("shows a run on its image until the image of the run arrives", () => {
     const forest = new Forest();
     forest.setRun(run("op", "a"));
     expect(forest.rootRuns.map(({ id }) => id)).toEqual(["op"]);
@@ -94,7 +94,7 @@ describe("a forest", () => {
     expect(forest.runs.size).toBe(0);
   });
 
-  test("keeps a run whose image is deleted", () => {
+  test("keeps a run whose image was deleted", () => {
     const forest = new Forest();
     forest.add(image("a", null, 1));
     forest.setRun(run("op", "a"));
@@ -104,7 +104,7 @@ describe("a forest", () => {
     expect(forest.rootRuns).toEqual([]);
   });
 
-  test("counts what is below each image, in chains of any length", () => {
+  test("counts the descendants of each image, in chains of any length", () => {
     const forest = new Forest();
     for (let at = 0; at < 20_000; at++) forest.add(image(`i${at}`, at === 0 ? null : `i${at - 1}`, at));
     const search = searchOf("i1999");
@@ -116,7 +116,7 @@ describe("a forest", () => {
     expect(root?.hitsBelow).toBe(11);
   });
 
-  test("knows its newest images", () => {
+  test("lists its newest images", () => {
     const forest = new Forest();
     for (const [id, at] of [
       ["a", 3],

@@ -12,7 +12,7 @@ import { done, image, run } from "../../../support/page/branches.ts";
 const LOOK: VisibleOptions = { folds: NO_FOLDS, pins: new Set(), focus: null, isSearching: false, isComplete: true };
 const WHOLE: VisibleOptions = { ...LOOK, folds: { ...NO_FOLDS, isWhole: true } };
 
-/** A forest of pairs of image and parent, the oldest first. */
+/** A forest from pairs of image and parent, the oldest first. */
 function forestOf(pairs: readonly (readonly [string, string | null])[]): Forest {
   const forest = new Forest();
   for (const [at, [id, parent]] of pairs.entries()) forest.add(image(id, parent, at));
@@ -33,13 +33,13 @@ const fan = (count: number): [string, string | null][] => [
   ...Array.from({ length: count }, (_, at): [string, string] => [`f${at}`, "base"]),
 ];
 
-describe("what is shown", () => {
-  test("a chain folds between its ends", () => {
+describe("the visible items", () => {
+  test("fold a chain between its ends", () => {
     const { items } = drawn(forestOf(chain(200)));
     expect(items.map(titleOf)).toEqual(["c0", "198 steps", "c199"]);
   });
 
-  test("a short chain, a tag and a run are not folded", () => {
+  test("do not fold a short chain, a tag or a run", () => {
     expect(keysOf(drawn(forestOf(chain(4))))).toEqual(["c0", "c1", "c2", "c3"]);
     const forest = forestOf(chain(20));
     forest.tag("c10", "here");
@@ -48,7 +48,7 @@ describe("what is shown", () => {
     expect(keysOf(drawn(forest))).toEqual(["c0", "steps-c1", "c5", "op", "steps-c6", "c10", "steps-c11", "c19"]);
   });
 
-  test("of a fan the newest are shown, and the rest by fifties", () => {
+  test("show the newest children of a fan, and the others fifty at a time", () => {
     const forest = forestOf(fan(1000));
     const { items } = drawn(forest);
     expect(items.map(titleOf).slice(0, 3)).toEqual(["base", "f999", "f998"]);
@@ -60,12 +60,12 @@ describe("what is shown", () => {
     expect(drawn(forest, WHOLE).items).toHaveLength(1001);
   });
 
-  test("of a fan that with the latest work is shown, however old it is", () => {
+  test("show the child of a fan with the latest work, even when it is old", () => {
     const forest = forestOf([...fan(100), ["new", "f3"]]);
     expect(keysOf(drawn(forest))).toContain("f3");
   });
 
-  test("a pinned image is shown with its ancestors, whatever is folded", () => {
+  test("show a pinned image with its ancestors, even in a fold", () => {
     const forest = forestOf([
       ...fan(1000),
       ["deep", "f3"],
@@ -76,7 +76,7 @@ describe("what is shown", () => {
     expect(keysOf(drawn(forest, {}, "deep"))).toContain("deep");
   });
 
-  test("a closed image hides what is below it, until the search finds it there", () => {
+  test("hide the descendants of a closed image, except matches of the search", () => {
     const forest = forestOf([
       ["a", null],
       ["b", "a"],
@@ -90,7 +90,7 @@ describe("what is shown", () => {
     expect(keysOf(drawn(forest, { folds }, "c"))).toEqual(["a", "d", "b", "c"]);
   });
 
-  test("a chain that was unfolded folds again", () => {
+  test("fold an unfolded chain again", () => {
     const forest = forestOf(chain(20));
     const steps = drawn(forest).items[1];
     if (steps === undefined) throw new Error("there are no steps");
@@ -101,7 +101,7 @@ describe("what is shown", () => {
     expect(drawn(forest, { folds: foldedChain(folds, middle) }).items).toHaveLength(3);
   });
 
-  test("one branch alone has its ancestors and its descendants", () => {
+  test("show a single branch with its ancestors and descendants", () => {
     const forest = forestOf([
       ["r", null],
       ["a", "r"],
@@ -114,7 +114,7 @@ describe("what is shown", () => {
     expect(keysOf(drawn(forest, { focus }))).toEqual(["r", "a", "a2", "a1"]);
   });
 
-  test("the base with the latest work is the first", () => {
+  test("start with the base that has the latest work", () => {
     const forest = forestOf([
       ["old", null],
       ["idle", null],
@@ -125,7 +125,7 @@ describe("what is shown", () => {
     expect(keysOf(drawn(forest))).toEqual(["old", "x", "idle"]);
   });
 
-  test("of 10,000 images it is few enough to be read", () => {
+  test("are few enough to be read, of 10,000 images", () => {
     const pairs = Array.from({ length: 10_000 }, (_, at): [string, string | null] => [
       `n${at}`,
       at < 10 ? null : `n${at % 10}`,
@@ -136,14 +136,14 @@ describe("what is shown", () => {
 });
 
 describe("the layout", () => {
-  /** Forests in which each image has any older one as its parent, or none. */
+  /** Forests in which any older image, or none, is the parent of an image. */
   const forests = fc
     .array(fc.integer({ min: 0, max: 1_000 }), { minLength: 1, maxLength: 80 })
     .map((numbers) =>
       forestOf(numbers.map((number, at) => [`n${at}`, number % (at + 1) === at ? null : `n${number % (at + 1)}`])),
     );
 
-  test("has one item at a place, children right of their parent, the first in its row", () => {
+  test("has one item at each place, children to the right of their parent, the first child in the parent's row", () => {
     void fc.assert(
       fc.property(forests, (forest) => {
         const layout = drawn(forest, WHOLE);
@@ -164,7 +164,7 @@ describe("the layout", () => {
     );
   });
 
-  test("finds what stands in an area, and the connections that cross it", () => {
+  test("finds the items of an area, and the connections that cross it", () => {
     void fc.assert(
       fc.property(forests, fc.nat(20), fc.nat(6), (forest, firstRow, height) => {
         const layout = drawn(forest, WHOLE);
@@ -173,7 +173,7 @@ describe("the layout", () => {
         const area = { firstColumn: 0, lastColumn: 99, firstRow, lastRow };
         expect(itemsIn(layout, area, 1_000)).toEqual(inRows);
         const connected = [...connectedIn(layout, firstRow, lastRow)];
-        // A connection is seen where its parent stands above the end of the area, and a child in it or below.
+        // A connection is visible where its parent is above the end of the area, and a child in it or below.
         const crossing = layout.items.filter(
           (item) => item.lastRow > item.row && item.row <= lastRow && item.lastRow >= firstRow,
         );
@@ -188,7 +188,7 @@ describe("the layout", () => {
     );
   });
 
-  test("moves nothing when a line grows at its end", () => {
+  test("moves no item when a line grows at its end", () => {
     const forest = forestOf([
       ["r", null],
       ["a", "r"],
@@ -217,12 +217,12 @@ describe("keys", () => {
     ]),
   );
   const item = (key: string) => {
-    const found = layout.byKey.get(key);
-    if (found === undefined) throw new Error(`${key} is not shown`);
-    return found;
+    const entry = layout.byKey.get(key);
+    if (entry === undefined) throw new Error(`${key} is not shown`);
+    return entry;
   };
 
-  test("lead through the drawing", () => {
+  test("move through the drawing", () => {
     // s / r - b - b2 / b1 / a - a1
     expect(keysOf(layout)).toEqual(["s", "r", "b", "b2", "b1", "a", "a1"]);
     const from = (key: string, step: Parameters<typeof stepFrom>[2]) => stepFrom(layout, item(key), step).key;
@@ -251,15 +251,15 @@ describe("keys", () => {
     expect(seen).toEqual(keysOf(layout));
   });
 
-  test("find what is typed", () => {
+  test("find the typed text", () => {
     expect(typedAhead(layout, item("b1"), "b", titleOf)?.key).toBe("b");
     expect(typedAhead(layout, item("b"), "b", titleOf)?.key).toBe("b2");
     expect(typedAhead(layout, item("b"), "b1", titleOf)?.key).toBe("b1");
     expect(typedAhead(layout, item("b"), "x", titleOf)).toBeNull();
   });
 
-  test("go from one found image to the next, and round", () => {
-    const found = drawn(
+  test("move from each match to the next, and around", () => {
+    const layout = drawn(
       forestOf([
         ["r", null],
         ["x1", "r"],
@@ -269,11 +269,11 @@ describe("keys", () => {
       {},
       "x",
     );
-    const first = hitAfter(found, null, false);
+    const first = hitAfter(layout, null, false);
     expect(first?.key).toBe("x2");
-    expect(hitAfter(found, first, false)?.key).toBe("x1");
-    expect(hitAfter(found, hitAfter(found, first, false), false)?.key).toBe("x2");
-    expect(hitAfter(found, first, true)?.key).toBe("x1");
+    expect(hitAfter(layout, first, false)?.key).toBe("x1");
+    expect(hitAfter(layout, hitAfter(layout, first, false), false)?.key).toBe("x2");
+    expect(hitAfter(layout, first, true)?.key).toBe("x1");
     expect(hitAfter(drawn(forestOf([["r", null]]), {}, "none"), null, false)).toBeNull();
   });
 });

@@ -13,21 +13,21 @@ const rowsOf = (lines: string): Row[] =>
     .filter((row): row is Row => row !== null);
 const END: Row = { is: "end", hasOlder: false };
 
-/** Branches, and all drawings of them. */
+/** Branches, and the list of their drawings. */
 function watched(): { branches: Branches; drawings: Drawing[] } {
   const drawings: Drawing[] = [];
   return { branches: new Branches((drawing) => drawings.push(drawing)), drawings };
 }
 
-/** The drawing that is shown as soon as it is as it should be. */
+/** The current drawing, as soon as the condition holds for it. */
 const settled = async (drawings: Drawing[], isSo: (drawing: Drawing) => boolean): Promise<Drawing> => {
-  const shown = (): Drawing | undefined => drawings.at(-1);
-  await until("it is drawn", () => drawings.length > 0 && isSo(shown() as Drawing));
-  return shown() as Drawing;
+  const current = (): Drawing | undefined => drawings.at(-1);
+  await until("it is drawn", () => drawings.length > 0 && isSo(current() as Drawing));
+  return current() as Drawing;
 };
 
 describe("branches", () => {
-  test("take 10,000 rows, draw before all are there, and say when they are", async () => {
+  test("read 10,000 rows, draw before all have arrived, and report when they have", async () => {
     const { branches, drawings } = watched();
     const rows = rowsOf(branchLines(10_000));
     branches.take(rows.slice(0, 500));
@@ -37,12 +37,12 @@ describe("branches", () => {
     const whole = await settled(drawings, ({ isComplete }) => isComplete);
     expect(whole.forest.images.size).toBe(10_000);
     branches.filter = { ...branches.filter, query: "step-4321" };
-    const found = await settled(drawings, ({ search }) => search !== null);
-    expect(found.hits).toBe(1);
-    expect(found.layout.byKey.has(uuidOf(4_321))).toBe(true);
+    const drawing = await settled(drawings, ({ search }) => search !== null);
+    expect(drawing.hits).toBe(1);
+    expect(drawing.layout.byKey.has(uuidOf(4_321))).toBe(true);
   });
 
-  test("keep what is drawn until all rows of another answer are there", async () => {
+  test("keep the drawing until all rows of a new answer have arrived", async () => {
     const { branches, drawings } = watched();
     const rows = rowsOf(branchLines(20));
     branches.take(rows);
@@ -58,7 +58,7 @@ describe("branches", () => {
     const { branches, drawings } = watched();
     const [older, newer] = [image("older", null, 1), image("newer", null, 2)];
     const grown = image("grown", "older", 3);
-    const row = (told: typeof older): Row => ({ is: "image", image: told });
+    const row = (image: typeof older): Row => ({ is: "image", image });
     const first = (drawing: Drawing): string | undefined => drawing.layout.items[0]?.key;
     branches.take([row(older), row(newer), END]);
     expect(first(await settled(drawings, ({ isComplete }) => isComplete))).toBe("newer");
@@ -67,7 +67,7 @@ describe("branches", () => {
     expect(first(await settled(drawings, ({ forest }) => forest.images.size === 3))).toBe("newer");
   });
 
-  test("bring an image out of whatever folds it", async () => {
+  test("bring an image out of its folds", async () => {
     const { branches, drawings } = watched();
     branches.take(rowsOf(branchLines(10_000)));
     const whole = await settled(drawings, ({ isComplete }) => isComplete);
@@ -77,29 +77,29 @@ describe("branches", () => {
     await settled(drawings, ({ layout }) => layout.byKey.has(far));
   });
 
-  test("show a run, and its image in its place", async () => {
+  test("show a run, and replace it by its image", async () => {
     const { branches, drawings } = watched();
     branches.take(rowsOf(branchLines(5)));
     const operation = {
       ...({ type: "operation", uuid: uuidOf(900), kind: "instance", image: uuidOf(0), about: "make" } as const),
       created_at: "2026-01-01T00:00:00.000Z",
     };
-    const told = (row: BranchRow): Row[] => [rowOf(row)].filter((known): known is Row => known !== null);
-    branches.take(told({ ...operation, status: "EXECUTING" }));
+    const rows = (branch: BranchRow): Row[] => [rowOf(branch)].filter((row): row is Row => row !== null);
+    branches.take(rows({ ...operation, status: "EXECUTING" }));
     await settled(drawings, ({ layout }) => layout.byKey.has(uuidOf(900)));
-    branches.take(told({ ...operation, status: "SUCCESS", result: uuidOf(901) }));
+    branches.take(rows({ ...operation, status: "SUCCESS", result: uuidOf(901) }));
     branches.take(
-      told({
+      rows({
         ...({ type: "image", uuid: uuidOf(901), parent: uuidOf(0), kind: "instance", operation: uuidOf(900) } as const),
         ...{ created_at: "2026-01-01T00:00:01.000Z", size_bytes: 4096 },
       }),
     );
     const drawing = await settled(drawings, ({ layout }) => layout.byKey.has(uuidOf(901)));
     expect(drawing.layout.byKey.has(uuidOf(900))).toBe(false);
-    // A row that was read before the end may come after it.
-    branches.take(told({ ...operation, status: "EXECUTING" }));
-    // What ended before anybody looked is not shown.
-    branches.take(told({ ...operation, uuid: uuidOf(902), status: "FAILED" }));
+    // A row that was read before the end may arrive after it.
+    branches.take(rows({ ...operation, status: "EXECUTING" }));
+    // An operation that ended before the page was opened is not shown.
+    branches.take(rows({ ...operation, uuid: uuidOf(902), status: "FAILED" }));
     branches.take([{ is: "deleted", id: uuidOf(901) }]);
     const last = await settled(drawings, ({ layout }) => !layout.byKey.has(uuidOf(901)));
     expect(last.layout.byKey.has(uuidOf(902))).toBe(false);

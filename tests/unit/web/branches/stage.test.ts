@@ -28,7 +28,7 @@ function stageOf(layout: Layout, isStill = true): Stage {
   return stage;
 }
 
-/** Where the left upper corner of an item is seen. */
+/** The position of an item's left upper corner on the screen. */
 function seenAt(stage: Stage, key: string): { x: number; y: number } {
   const item = stage.layout?.byKey.get(key);
   if (item === undefined) throw new Error(`${key} is not drawn`);
@@ -37,7 +37,7 @@ function seenAt(stage: Stage, key: string): { x: number; y: number } {
 }
 
 describe("the view", () => {
-  test("stays on what is selected when something grows above it", () => {
+  test("stays on the selected item when items above it grow", () => {
     const forest = forestOf(200);
     const stage = stageOf(drawn(forest));
     stage.pan(0, 400);
@@ -47,7 +47,7 @@ describe("the view", () => {
     expect(seenAt(stage, "n162")).toEqual(before);
   });
 
-  test("stays at the beginning while images are on their way", () => {
+  test("stays at the beginning while images arrive", () => {
     const forest = forestOf(10);
     const stage = new Stage({ isStill: true, unit: 1 });
     stage.resize(VIEW);
@@ -57,7 +57,7 @@ describe("the view", () => {
     expect(stage.camera).toEqual(START);
   });
 
-  test("brings a place into its middle, and one that is seen nowhere else", () => {
+  test("moves a place to its middle, also one outside of the view", () => {
     const stage = stageOf(drawn(forestOf(500)));
     stage.show({ column: 5, row: 40 }, true);
     const { firstRow, lastRow, firstColumn, lastColumn } = areaOf(stage.camera, VIEW, 0);
@@ -85,14 +85,14 @@ describe("the view", () => {
     expect(fitted(drawn(forestOf(900)), VIEW, { least: 0.3, most: 1 }).scale).toBe(0.3);
   });
 
-  test("has few cards, and none where they are too small", () => {
+  test("has few cards, and none at a scale that is too small", () => {
     const stage = stageOf(drawn(forestOf(5_000)));
     expect(stage.cards()?.length).toBeLessThan(100);
     stage.zoom(0.3);
     expect(stage.cards()).toBeNull();
   });
 
-  test("lets what is new come out of its parent, and ends that", () => {
+  test("moves a new item out of its parent, and ends the movement", () => {
     const forest = forestOf(2);
     const stage = stageOf(drawn(forest), false);
     forest.add(image("new", "n1", 1_000));

@@ -21,12 +21,12 @@ const ITEMS = [
 ];
 const tree = (items = ITEMS) => changeTree(items, new Slicer({ pause: async () => undefined }));
 
-/** Rows as depth and path, with the directories above in the same row. */
-const shown = (rows: ReturnType<typeof rowsOf>) =>
+/** Rows as depth and path, after the directories that share their row. */
+const linesOf = (rows: ReturnType<typeof rowsOf>) =>
   rows.map(({ node, depth, above }) => `${depth} ${[...above.map(({ path }) => path), node.path].join(" > ")}`);
 
 describe("the tree of differences", () => {
-  test("counts what is below each directory", async () => {
+  test("counts the differences below each directory", async () => {
     const root = await tree();
     expect(root.counts).toEqual({ added: 4, changed: 1, removed: 1 });
     const etc = root.children.find(({ path }) => path === "/etc");
@@ -34,10 +34,10 @@ describe("the tree of differences", () => {
     expect(root.children.find(({ path }) => path === "/var")?.counts).toEqual({ added: 2, changed: 0, removed: 0 });
   });
 
-  test("folds directories, and joins those in which nothing but one differs", async () => {
+  test("folds directories, and joins those with a single different entry", async () => {
     const root = await tree();
-    expect(shown(rowsOf(root, () => false))).toEqual(["0 /etc", "0 /usr > /usr/lib > /usr/lib/python3", "0 /var"]);
-    expect(shown(rowsOf(root, (path) => path === "/usr/lib/python3"))).toEqual([
+    expect(linesOf(rowsOf(root, () => false))).toEqual(["0 /etc", "0 /usr > /usr/lib > /usr/lib/python3", "0 /var"]);
+    expect(linesOf(rowsOf(root, (path) => path === "/usr/lib/python3"))).toEqual([
       "0 /etc",
       "0 /usr > /usr/lib > /usr/lib/python3",
       "1 /usr/lib/python3/x.py",
@@ -46,7 +46,7 @@ describe("the tree of differences", () => {
     ]);
   });
 
-  test("is open at the beginning as far as there is room", async () => {
+  test("is open at first as far as there is room", async () => {
     const root = await tree();
     expect(firstOpen(root, 2).size).toBe(0);
     expect([...firstOpen(root, 100)]).toContain("/usr/lib" as EncodedPath);
@@ -55,10 +55,10 @@ describe("the tree of differences", () => {
 
   test("has a row for the root only if the root differs", async () => {
     const root = await tree([change("/", "changed", "directory"), change("/a", "added")]);
-    expect(shown(rowsOf(root, () => false))).toEqual(["0 /", "0 /a"]);
+    expect(linesOf(rowsOf(root, () => false))).toEqual(["0 /", "0 /a"]);
   });
 
-  test("tells paths apart by their bytes", async () => {
+  test("distinguishes paths by their bytes", async () => {
     const raw = (byte: number) => Buffer.from([0x2f, byte]).toString("base64");
     const root = await tree([
       { ...change("/\ufffd", "added"), path_base64: raw(0xfe) },
@@ -74,7 +74,7 @@ describe("rows of a comparison", () => {
       ({ kind, left, right, count }) => `${kind} ${left} ${right}${kind === "fold" ? ` x${count}` : ""}`,
     );
 
-  test("fold what is the same, but for three lines around a change", () => {
+  test("fold equal lines, except three around a change", () => {
     expect(kinds([0, 10, 1, 1, 0, 10], false)).toEqual([
       ...["fold 0 0 x7", "both 7 7", "both 8 8", "both 9 9", "removed 10 -1"],
       ...["both 11 10", "both 12 11", "both 13 12", "fold 14 13 x7"],
@@ -83,13 +83,13 @@ describe("rows of a comparison", () => {
     expect(kinds([0, 4, 2, 1], false)).toEqual(["both 0 0", "both 1 1", "both 2 2", "both 3 3", "added -1 4"]);
   });
 
-  test("stand one below the other, or side by side", () => {
+  test("are one below the other, or side by side", () => {
     expect(kinds([1, 2, 2, 1], false)).toEqual(["removed 0 -1", "removed 1 -1", "added -1 0"]);
     expect(kinds([1, 2, 2, 1], true)).toEqual(["replaced 0 0", "removed 1 -1"]);
     expect(kinds([2, 1, 0, 1], true)).toEqual(["added -1 0", "both 0 1"]);
   });
 
-  test("know which line stands for which", () => {
+  test("map each line to its counterpart", () => {
     const rows = compareRows(Uint32Array.from([1, 2, 2, 1]), false, () => false);
     expect(rows.map(({ pair }) => pair)).toEqual([0, -1, 0]);
     expect(changedRange("let a = 1;", "let b = 1;")).toEqual({ head: 4, tail: 5 });

@@ -13,7 +13,7 @@ const bytes = (...values: number[]) => Uint8Array.from(values);
 const ascii = (text: string) => [...text].map((character) => character.charCodeAt(0));
 
 describe("the language of a text", () => {
-  test("is told by its name, and otherwise by its first line", () => {
+  test("is derived from its name, or else from its first line", () => {
     expect(languageOf("main.RS", "")).toBe("rust");
     expect(languageOf("Dockerfile.dev", "")).toBe("dockerfile");
     expect(languageOf("x.json", "#!/bin/sh")).toBe("json");
@@ -25,7 +25,7 @@ describe("the language of a text", () => {
     expect(languageOf("a.__proto__", "")).toBeNull();
   });
 
-  test("is one that has a grammar", () => {
+  test("always has a grammar", () => {
     const names = [
       "a.c",
       "a.h",
@@ -44,7 +44,7 @@ describe("the language of a text", () => {
 });
 
 describe("the header of a picture", () => {
-  test("tells type and size, whatever the name", () => {
+  test("has the type and the size, for any name", () => {
     const png = bytes(
       0x89,
       ...ascii("PNG\r\n\x1a\n"),
@@ -71,14 +71,14 @@ describe("the header of a picture", () => {
     expect(pictureHeader(bytes(...bmp))).toEqual({ type: "image/bmp", width: 5, height: 3 });
   });
 
-  test("of a JPEG lies behind what else it has", () => {
+  test("of a JPEG is found behind other segments", () => {
     const segments = [0xff, 0xe0, 0, 4, 1, 2, 0xff, 0xff, 0xc4, 0, 2, 0xff, 0xc2, 0, 11, 8, 0, 7, 0, 9, 1, 1, 0x11, 0];
     expect(pictureHeader(bytes(0xff, 0xd8, ...segments))).toEqual({ type: "image/jpeg", width: 9, height: 7 });
     expect(pictureHeader(bytes(0xff, 0xd8, 0xff, 0xda, 0, 2, 0, 0, 0, 0, 0))).toBeNull();
     expect(pictureHeader(bytes(0xff, 0xd8, ...Array(100).fill(0)))).toBeNull();
   });
 
-  test("of a JPEG lies behind markers without a length, which decoders pass by", () => {
+  test("of a JPEG is found behind markers without a length, which decoders skip", () => {
     const hidden = [0xff, 0xe1, 0, 4, 1, 2, 0xff, 0xc0, 0, 11, 8, 0x20, 0, 0x20, 0, 1, 1, 0x11, 0];
     for (const marker of [0x01, 0xd0, 0xd7]) {
       const jpeg = pictureHeader(bytes(0xff, 0xd8, 0xff, marker, ...hidden));
@@ -87,7 +87,7 @@ describe("the header of a picture", () => {
     for (const marker of [0x00, 0xd8]) expect(pictureHeader(bytes(0xff, 0xd8, 0xff, marker, ...hidden))).toBeNull();
   });
 
-  test("of a GIF is as large as its first frame, behind what else it has", () => {
+  test("of a GIF is as large as its first frame, behind other blocks", () => {
     const screen = [...ascii("GIF89a"), 1, 0, 1, 0, 0x80, 0, 0, 0, 0, 0, 255, 255, 255];
     const extensions = [0x21, 0xf9, 4, 0, 0, 0, 0, 0, 0x21, 0xfe, 2, 0x2c, 0x2c, 1, 0, 0];
     const frame = [0x2c, 1, 0, 2, 0, 0, 0x20, 0, 0x10];
@@ -97,7 +97,7 @@ describe("the header of a picture", () => {
       expect(pictureHeader(gif.subarray(0, length))).toBeNull();
   });
 
-  test("is none for texts, SVG, half a header, and pictures without pixels", () => {
+  test("is missing in texts, SVG, half a header, and pictures without pixels", () => {
     expect(pictureHeader(bytes(...ascii('<svg xmlns="http://www.w3.org/2000/svg">')))).toBeNull();
     expect(pictureHeader(bytes(...ascii("GIF89a"), 0, 0, 0, 0))).toBeNull();
     const png = bytes(0x89, ...ascii("PNG\r\n\x1a\n"), 0, 0, 0, 13, ...ascii("IHDR"), 0, 0, 1, 0, 0, 0, 1, 0);
@@ -109,7 +109,7 @@ describe("the header of a picture", () => {
 describe("rows of a text", () => {
   const lines = linesOf(new TextEncoder().encode("abcdef\n\n漢字漢字\n\tx\n"));
 
-  test("are its lines, or as wide as their place", () => {
+  test("are its lines, or are as wide as the view", () => {
     expect([...textRows(lines, null).lines]).toEqual([0, 1, 2, 3]);
     const wrapped = textRows(lines, 4);
     expect([...wrapped.lines]).toEqual([0, 0, 1, 2, 2, 3, 3]);
@@ -127,7 +127,7 @@ describe("rows of a text", () => {
     expect(longestLine(lines)).toBe(9);
   });
 
-  test("do not split a character of two halves", () => {
+  test("do not split a surrogate pair", () => {
     const trees = linesOf(new TextEncoder().encode("a🌳🌳🌳"));
     expect([...textRows(trees, 2).starts]).toEqual([0, 1, 3, 5]);
   });
@@ -158,12 +158,12 @@ describe("bytes", () => {
     expect(offsetText(0x1_0000_0000, 2 ** 33)).toBe("0001 0000 0000");
   });
 
-  test("are found by an offset of any usual form", () => {
+  test("are found by an offset in any usual form", () => {
     const forms = ["0x10", "10h", "16", " 1,000 ", "0xZZ", "-1", "", "1e3"];
     expect(forms.map(parseOffset)).toEqual([16, 16, 16, 1000, null, null, null, null]);
   });
 
-  test("are kept as far as there is room, the newest ones", () => {
+  test("are cached as far as there is room, the newest first", () => {
     const parts = new Parts(2);
     parts.set(1, bytes(1));
     parts.set(2, bytes(2));
@@ -174,7 +174,7 @@ describe("bytes", () => {
 });
 
 describe("a search", () => {
-  test("goes entry by entry, and in one step where there are many or where a glob is a path", () => {
+  test("visits entry by entry, and many entries or the path of a glob in one step", () => {
     const items = [
       { name: "bin", type: "symlink" },
       { name: "etc", type: "directory" },
@@ -188,7 +188,7 @@ describe("a search", () => {
     expect(searchSteps({ path: ROOT, glob: "" }, null)).toEqual([[ROOT]]);
   });
 
-  test("marks what matches by its bytes, and shows what is around it", () => {
+  test("marks matches by their bytes, and shows the text around them", () => {
     const pieces = (line: Parameters<typeof markedLine>[0]) =>
       markedLine(line).pieces.map(({ text, isMatch }) => (isMatch ? `[${text}]` : text));
     expect(pieces({ text: "é needle ü", ranges: [{ start: 3, end: 9 }] })).toEqual(["é ", "[needle]", " ü"]);

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { itemsOf } from "../../../../src/web/image/items.ts";
 import { failureOf } from "../../../support/failures.ts";
 
-/** Reads an answer that comes in pieces of some bytes. */
+/** Reads an answer in pieces of that many bytes. */
 async function read(text: string, size: number): Promise<{ items: unknown[]; end: unknown }> {
   const bytes = new TextEncoder().encode(text);
   const body = new ReadableStream<Uint8Array>({
@@ -24,17 +24,17 @@ const ITEMS = [{ name: 'br{ack]et "quoted\\', type: "file" }, { name: "é🌳", 
 const END = { type: "end", truncated_by: ["limit"] };
 const TEXT = [...ITEMS, END].map((row) => `${JSON.stringify(row)}\n`).join("");
 
-describe("items of an answer that arrives", () => {
+describe("items of an arriving answer", () => {
   test("are the same in pieces of any size, and so is the end", async () => {
     for (const size of [1, 2, 3, 7, 64, 10_000]) expect(await read(TEXT, size)).toEqual({ items: ITEMS, end: END });
   });
 
-  test("may be none, or many", async () => {
+  test("may be few or many", async () => {
     expect(await read('{"type":"end","path":"/"}\n', 4)).toEqual({ items: [], end: { type: "end", path: "/" } });
     expect((await read(`{"a":1}\n`.repeat(1000) + TEXT, 100_000)).items).toHaveLength(1003);
   });
 
-  test("of an answer that broke off are no whole answer", async () => {
+  test("of an answer that broke off are an error", async () => {
     for (const text of [TEXT.slice(0, -1), TEXT.slice(0, -20), '{"a":1}\n', ""]) {
       expect(await failureOf(read(text, 8))).toMatchObject({ name: "Problem", code: "unreachable" });
     }

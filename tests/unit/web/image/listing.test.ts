@@ -28,12 +28,12 @@ const order = async (key: SortKey, isDescending = false, filter = "") => {
 };
 
 describe("the order of a directory", () => {
-  test("has directories first, and is that of the API otherwise", async () => {
+  test("has directories first, and is otherwise that of the API", async () => {
     expect(await order("name")).toEqual(["c", "e", "B", "a", "d"]);
     expect(await order("name", true)).toEqual(["e", "c", "d", "a", "B"]);
   });
 
-  test("is by what was asked for, and then by name", async () => {
+  test("is by the given key, then by name", async () => {
     expect(await order("size")).toEqual(["e", "c", "B", "d", "a"]);
     expect(await order("size", true)).toEqual(["c", "e", "a", "B", "d"]);
     expect(await order("modified", true)).toEqual(["e", "c", "B", "a", "d"]);
@@ -41,12 +41,12 @@ describe("the order of a directory", () => {
     expect(await order("owner")).toEqual(["c", "e", "a", "d", "B"]);
   });
 
-  test("has the names that contain the filter, in any case", async () => {
+  test("includes the names that contain the filter, in upper or lower case", async () => {
     expect(await order("name", false, " b")).toEqual(["B"]);
     expect(await order("name", false, "zz")).toEqual([]);
   });
 
-  test("of 100,000 entries is that of a plain sort, with breaks between its pieces", async () => {
+  test("of 100,000 entries equals a plain sort, with breaks between its parts", async () => {
     const many = Array.from({ length: 100_000 }, (_, index) => item(`${index}`, { size: (index * 7919) % 10_007 }));
     let pauses = 0;
     const slicer = new Slicer({
@@ -54,13 +54,13 @@ describe("the order of a directory", () => {
         pauses += 1;
       },
     });
-    const found = await orderOf(many, { key: "size", isDescending: false }, "", slicer);
+    const sorted = await orderOf(many, { key: "size", isDescending: false }, "", slicer);
     const plain = many.map((_, index) => index).sort((a, b) => (many[a]?.size ?? 0) - (many[b]?.size ?? 0) || a - b);
-    expect([...found]).toEqual(plain);
+    expect([...sorted]).toEqual(plain);
     expect(pauses).toBeGreaterThan(1);
   });
 
-  test("is given up when nobody waits for it", async () => {
+  test("is abandoned when no view waits for it", async () => {
     const leaving = new AbortController();
     leaving.abort();
     const many = Array.from({ length: 100_000 }, (_, index) => item(`${index}`, { size: index }));

@@ -28,7 +28,7 @@ describe("paths of guests", () => {
     expect(pathInQuery("?other=1", "path")).toBeNull();
   });
 
-  test("are shown as text, with an escape for each byte that is none", () => {
+  test("are shown as text, with an escape for each byte that is not text", () => {
     expect(printable(shownPath("/a%FF/%C3%A9"))).toBe("/a\\xff/é");
     expect(printable(shownPath("/%F0%9F%8C/%F0%9F%8C%B3"))).toBe("/\\xf0\\x9f\\x8c/🌳");
     expect(partsOf(shownPath("/\\xff%FF")).map(({ text }) => text)).toEqual(["/\\xff", "\\xff"]);
@@ -46,7 +46,7 @@ describe("paths of guests", () => {
     expect(stepsTo("/a/b" as EncodedPath)).toEqual(["/", "/a", "/a/b"] as EncodedPath[]);
   });
 
-  test("give names that systems take for files", () => {
+  test("give file names that all systems accept", () => {
     expect(savedName("/etc/pass%2Fwd" as EncodedPath)).toBe("pass_wd");
     expect(savedName("/%0A%E2%80%AEexe" as EncodedPath)).toBe("_n_u202eexe");
     expect(savedName(ROOT)).toBe("root");
@@ -55,7 +55,7 @@ describe("paths of guests", () => {
 });
 
 describe("links of an image", () => {
-  test("keep what they name, bytes included", () => {
+  test("keep their targets, including the bytes", () => {
     const link = linkTo("id", "files", "/a%FF" as EncodedPath, { line: 12, as: null, filter: "a&b" });
     expect(link).toBe("/images/id?view=files&path=/a%FF&line=12&filter=a%26b");
     const parsed = parseLink("id", new URL(link, "http://page.invalid").search);
@@ -64,7 +64,7 @@ describe("links of an image", () => {
     expect(linkWith(parsed, { line: null })).toBe("/images/id?view=files&path=/a%FF&filter=a%26b");
   });
 
-  test("that say nothing lead to the root", () => {
+  test("without a path lead to the root", () => {
     expect(parseLink("id", "?view=none")).toMatchObject({ view: "files", path: "/" });
     expect(numberIn(new URLSearchParams("line=1e3&at=-1&first=0&a=99999999999999999999&b=7"), "line", 1)).toBeNull();
     expect(numberIn(new URLSearchParams("first=0"), "first", 1)).toBeNull();

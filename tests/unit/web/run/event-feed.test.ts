@@ -21,7 +21,7 @@ afterEach(() => {
 const event = (id: number, type: string, data: object = {}) =>
   ({ id, type, time: "2026-11-20T10:30:00Z", spid: 1, data }) as unknown as OperationEvent;
 
-test("a feed knows of events that it does not keep any more", () => {
+test("a feed counts events that it has dropped", () => {
   let feed: EventFeed = emptyEventFeed();
   const reader = new EventFeedReader((next) => {
     feed = next;
@@ -40,23 +40,23 @@ test("a feed knows of events that it does not keep any more", () => {
   expect(feed.machine?.data).toEqual({ vcpus: 2 } as never);
   const turns = countOfTypes(feed, ["spawn", "exit", "completion"]);
   expect(turns).toBe(2 * KEPT_EVENTS_MAX - 1);
-  // Whoever reads the operation anew at each of these does so at the last one, too.
+  // A reader that reloads the operation at each of these events does so at the last one, too.
   show(event(2 * KEPT_EVENTS_MAX, "completion"));
   expect(countOfTypes(feed, ["spawn", "exit", "completion"])).toBe(turns + 1);
   expect(feed.isOver).toBe(true);
 });
 
 test("a feed is shown once per frame, and not after it was left", () => {
-  const shown: EventFeed[] = [];
-  const reader = new EventFeedReader((feed) => shown.push(feed));
+  const feeds: EventFeed[] = [];
+  const reader = new EventFeedReader((feed) => feeds.push(feed));
   for (let id = 0; id < 10; id += 1) reader.take(event(id, "stdout", { content: "x\n", encoding: "ascii" }), 1);
-  expect([frames.length, shown.length]).toEqual([1, 0]);
+  expect([frames.length, feeds.length]).toEqual([1, 0]);
   frames.shift()?.(0);
-  expect(shown.map(({ read }) => read)).toEqual([{ events: 10, characters: 20 }]);
-  expect(shown[0]?.output.lines()).toHaveLength(10);
-  expect(shown[0]?.counts).toEqual({ stdout: 10 });
+  expect(feeds.map(({ read }) => read)).toEqual([{ events: 10, characters: 20 }]);
+  expect(feeds[0]?.output.lines()).toHaveLength(10);
+  expect(feeds[0]?.counts).toEqual({ stdout: 10 });
   reader.take(event(10, "exit"), 1);
   reader.leave();
   frames.shift()?.(0);
-  expect(shown).toHaveLength(1);
+  expect(feeds).toHaveLength(1);
 });

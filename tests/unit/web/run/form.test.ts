@@ -30,16 +30,16 @@ const HOSTILE = [
 ];
 
 describe("words", () => {
-  test("are read as they were quoted", () => {
+  test("are parsed as they were quoted", () => {
     expect(shellWords(shellLine(HOSTILE))).toEqual({ words: HOSTILE });
     for (const word of HOSTILE) expect(shellWords(quoted(word))).toEqual({ words: [word] });
   });
 
-  test("that are plain stay as they are", () => {
+  test("without special characters are not quoted", () => {
     expect(shellLine(["ls", "-l", "/tmp/a_b.c", "x=1,2:3@4%5+6"])).toBe("ls -l /tmp/a_b.c x=1,2:3@4%5+6");
   });
 
-  test("are quoted so that nothing but a quote can end them", () => {
+  test("are quoted so that only a quote can end them", () => {
     expect(quoted("it's; reboot")).toBe("'it'\\''s; reboot'");
     expect(quoted("a\u0007'b")).toBe("$'a\\007\\'b'");
   });
@@ -59,7 +59,7 @@ describe("words", () => {
     test(`of ${JSON.stringify(line)}`, () => expect(shellWords(line)).toEqual({ words }));
   }
 
-  test("of a line that is not finished are none, and why is told", () => {
+  test("of an unfinished line are a problem with its reason", () => {
     expect(shellWords("echo 'a")).toEqual({ problem: "a quote ' is not closed" });
     expect(shellWords('echo "a')).toEqual({ problem: 'a quote " is not closed' });
     expect(shellWords("echo $'a")).toEqual({ problem: "a quote $' is not closed" });
@@ -68,7 +68,7 @@ describe("words", () => {
 });
 
 describe("quantities", () => {
-  test("are read with their units", () => {
+  test("are parsed with their units", () => {
     expect(["512", "512M", "1.5 GiB", "2g", "1KB", "-1", "M", "1e3", ""].map(bytesOfSize)).toEqual([
       ...[512, 536_870_912, 1_610_612_736, 2_147_483_648, 1024, null, null, null, null],
     ]);
@@ -85,8 +85,8 @@ describe("quantities", () => {
   });
 });
 
-describe("rules of the network", () => {
-  test("are read line by line", () => {
+describe("network rules", () => {
+  test("are parsed line by line", () => {
     const text =
       "*.example.org\n\n# of the database\n10.0.7.5:5432\n[2001:db8::1]:443+8443\n2001:db8::2\nx.org:*\ny.org:80, 443";
     expect(rulesOf(text)).toEqual({
@@ -101,7 +101,7 @@ describe("rules of the network", () => {
     });
   });
 
-  test("that are none are told by their line", () => {
+  test("that are invalid are reported by their line", () => {
     expect(rulesOf("a.org\na.org:0")).toEqual({ problem: "line 2: a port is a number from 1 to 65535" });
     expect(rulesOf("a.org:80+")).toEqual({ problem: "line 1: a port is a number from 1 to 65535" });
     expect(rulesOf("a b")).toEqual({ problem: "line 1 is not a rule: HOST, or HOST:PORT+PORT" });
@@ -115,17 +115,17 @@ describe("rules of the network", () => {
 
 const FORM: RunForm = { ...EMPTY_FORM, image: "tag:busybox", line: "echo $A" };
 const requested = (form: Partial<RunForm>): SpawnRequest => {
-  const made = requestOf({ ...FORM, ...form });
-  if ("problems" in made) throw new Error(JSON.stringify(made.problems));
-  return made.request;
+  const result = requestOf({ ...FORM, ...form });
+  if ("problems" in result) throw new Error(JSON.stringify(result.problems));
+  return result.request;
 };
 const problems = (form: Partial<RunForm>) => {
-  const made = requestOf({ ...FORM, ...form });
-  return "problems" in made ? made.problems : {};
+  const result = requestOf({ ...FORM, ...form });
+  return "problems" in result ? result.problems : {};
 };
 
 describe("the form", () => {
-  test("says no more than what was filled in", () => {
+  test("requests only what was filled in", () => {
     expect(requested({})).toEqual({ image: "tag:busybox", command: "echo $A", shell: true });
     expect(requested({ isShell: false, line: "ls 'a b'" })).toEqual({
       image: "tag:busybox",
@@ -134,7 +134,7 @@ describe("the form", () => {
     });
   });
 
-  test("says all that was filled in", () => {
+  test("requests all that was filled in", () => {
     const file = { key: 1, name: "in.txt", path: "/in", mode: "0755", uuid: "u" };
     expect(
       requested({
@@ -169,7 +169,7 @@ describe("the form", () => {
     });
   });
 
-  test("tells at the field what no request can say", () => {
+  test("reports invalid values at their field", () => {
     const twice = [
       { name: "A", value: "1" },
       { name: "A", value: "2" },
@@ -185,14 +185,14 @@ describe("the form", () => {
     expect(Object.keys(problems({ network: "allow", rules: "" }))).toEqual(["network"]);
   });
 
-  test("knows the fields that the appliance names", () => {
+  test("maps the fields that the appliance names to its own", () => {
     expect(["args.3", "network.allow.0.host", "resources.vcpus", "env", undefined].map(fieldOf)).toEqual([
       ...["command", "network", "resources.vcpus", "env", ""],
     ]);
   });
 
-  test("of a run that is run again asks for the same", () => {
-    const asked: InstanceOperationRequest = {
+  test("of an earlier run makes the same request", () => {
+    const submitted: InstanceOperationRequest = {
       ...{
         kind: "instance",
         image: "i",
@@ -208,8 +208,8 @@ describe("the form", () => {
       resources: { vcpus: 2, memory_bytes: 268_435_456, disk_bytes: 1_073_741_824 },
       network: { allow: [{ host: "a.org", ports: [80, 443] }], tls: "sni" },
     };
-    const made = requestOf(formOf(asked));
-    expect(made).toEqual({
+    const result = requestOf(formOf(submitted));
+    expect(result).toEqual({
       request: {
         ...{
           image: "i",
@@ -220,30 +220,30 @@ describe("the form", () => {
           env: { KEY: "" },
           stdin_open: true,
         },
-        ...{ timeout: 300, disposable: true, truncate_output_at: 1_048_576, resources: asked.resources },
+        ...{ timeout: 300, disposable: true, truncate_output_at: 1_048_576, resources: submitted.resources },
         files: { "/in": { uuid: "u", mode: "0755" } },
         network: { allow: [{ host: "a.org", ports: [80, 443] }] },
       },
     } as never);
-    const shell = formOf({ ...asked, command: "echo $1 | wc", args: [], shell: true });
+    const shell = formOf({ ...submitted, command: "echo $1 | wc", args: [], shell: true });
     expect([shell.isShell, shell.line]).toEqual([true, "echo $1 | wc"]);
-    const withArguments = requestOf(formOf({ ...asked, command: "echo $1", args: ["x"], shell: true }));
+    const withArguments = requestOf(formOf({ ...submitted, command: "echo $1", args: ["x"], shell: true }));
     expect(withArguments).toMatchObject({ request: { command: "/bin/sh", args: ["-c", "echo $1", "/bin/sh", "x"] } });
   });
 });
 
 describe("the same run in a terminal", () => {
-  const told = (request: Partial<SpawnRequest>) => ({
+  const runOf = (request: Partial<SpawnRequest>) => ({
     request: { image: "tag:busybox", command: "true", ...request } as SpawnRequest,
     names: { "/root/in.txt": "in.txt" },
   });
 
   test("by coppice run", () => {
-    expect(coppiceRun(told({ command: "echo $A", shell: true })).text).toBe(
+    expect(coppiceRun(runOf({ command: "echo $A", shell: true })).text).toBe(
       "coppice run --image tag:busybox --shell -- 'echo $A'",
     );
     const { text, unsaid } = coppiceRun(
-      told({
+      runOf({
         ...{ args: ["it's"], env: { A: "b c" }, files: { "/root/in.txt": { uuid: "u", mode: "0644" } }, uid: 7 },
         ...{
           network: { allow: [{ host: "a.org", ports: [80, 443] }, { host: "b.org" }], tls: "any" },
@@ -273,29 +273,29 @@ describe("the same run in a terminal", () => {
       ].join(" \\\n  "),
     );
     expect(unsaid).toEqual([]);
-    const more = coppiceRun(told({ files: { "/root/in.txt": { uuid: "u", mode: "0755" }, "/x": { uuid: "v" } } }));
+    const more = coppiceRun(runOf({ files: { "/root/in.txt": { uuid: "u", mode: "0755" }, "/x": { uuid: "v" } } }));
     expect(more.unsaid).toEqual(["modes: files keep theirs", "files that were uploaded for another run"]);
   });
 
   test("with its standard input, and its terminal", () => {
-    expect(coppiceRun(told({ stdin: "a b" })).text).toBe("printf %s 'a b' | coppice run --image tag:busybox -- true");
-    expect(coppiceRun(told({ stdin: "base64:AA==" })).text).toStartWith("printf %s AA== | base64 -d | coppice run");
+    expect(coppiceRun(runOf({ stdin: "a b" })).text).toBe("printf %s 'a b' | coppice run --image tag:busybox -- true");
+    expect(coppiceRun(runOf({ stdin: "base64:AA==" })).text).toStartWith("printf %s AA== | base64 -d | coppice run");
     const pty = { rows: 24, cols: 80 };
-    expect(coppiceRun(told({ pty, stdin_open: true, env: { TERM: "xterm" } })).text).toBe(
+    expect(coppiceRun(runOf({ pty, stdin_open: true, env: { TERM: "xterm" } })).text).toBe(
       "coppice run --image tag:busybox -it -- true",
     );
   });
 
-  test("by curl, whatever the request has", () => {
-    const request = told({ args: HOSTILE }).request;
+  test("by curl, for any request", () => {
+    const request = runOf({ args: HOSTILE }).request;
     const line = curlRun({ request }, "http://127.0.0.1:8642");
-    const made = shellWords(line);
-    if ("problem" in made) throw new Error(made.problem);
-    expect(made.words.slice(0, 6)).toEqual([
+    const result = shellWords(line);
+    if ("problem" in result) throw new Error(result.problem);
+    expect(result.words.slice(0, 6)).toEqual([
       ...["curl", "-sS", "--fail-with-body", "-H", "Authorization: Bearer $COPPICE_TOKEN"],
       "http://127.0.0.1:8642/v1/instances",
     ]);
-    expect(made.words[6]).toBe("--json");
-    expect(JSON.parse(made.words[7] ?? "")).toEqual(request);
+    expect(result.words[6]).toBe("--json");
+    expect(JSON.parse(result.words[7] ?? "")).toEqual(request);
   });
 });

@@ -20,7 +20,7 @@ const bytes = (content: Uint8Array): OutputEvent => ({
   data: { content: content.toBase64(), encoding: "base64" },
 });
 
-/** The lines of pieces of output, each of which is an event. */
+/** The lines of output that arrives in pieces, each as an event. */
 function linesOf(...contents: string[]): string[] {
   const buffer = new OutputBuffer();
   for (const content of contents) buffer.add(output(content));
@@ -37,21 +37,21 @@ function drawn(...contents: string[]): [string, string][] {
 }
 
 describe("lines", () => {
-  test("end where the program ends them, wherever events do", () => {
+  test("end where the program ends them, not where events end", () => {
     expect(linesOf("one\ntwo\n\nfo", "ur\nlast")).toEqual(["one", "two", "", "four", "last"]);
     expect(linesOf("a\r\nb\r", "\nc\r\n")).toEqual(["a", "b", "c"]);
     expect(linesOf("")).toEqual([]);
   });
 
-  test("of both streams stay apart, in the order in which they began", () => {
+  test("of both streams are separate, in the order of their beginnings", () => {
     const buffer = new OutputBuffer();
     buffer.add(output("out "));
     expect(buffer.hasErrors).toBe(false);
     buffer.add(output("err\n", "stderr"));
-    buffer.add(output("goes on\nnext\n"));
+    buffer.add(output("continued\nnext\n"));
     expect(buffer.hasErrors).toBe(true);
     expect(buffer.lines().map(({ stream, text }) => `${stream}: ${text}`)).toEqual([
-      "stdout: out goes on",
+      "stdout: out continued",
       "stderr: err",
       "stdout: next",
     ]);
@@ -76,7 +76,7 @@ describe("lines", () => {
     expect(buffer.lines().map(({ text }) => text)).toEqual(["€ ü\ufffdx"]);
   });
 
-  test("of 1 MiB are cut, and say by how much", () => {
+  test("of 1 MiB are cut, with the number of missing characters", () => {
     const buffer = new OutputBuffer();
     for (let count = 0; count < 16; count += 1) buffer.add(output("x".repeat(65_536)));
     buffer.add(output(`\n${"y".repeat(5000)}\n`));
@@ -87,7 +87,7 @@ describe("lines", () => {
     ]);
   });
 
-  test("are bounded in number and in size, and the oldest go", () => {
+  test("are bounded in number and size, and the oldest are dropped", () => {
     const many = new OutputBuffer();
     for (let count = 0; count < 30; count += 1) many.add(output("x\n".repeat(1000)));
     expect(many.lines()).toHaveLength(KEPT_LINES_MAX);
@@ -101,7 +101,7 @@ describe("lines", () => {
     expect(kept.at(-1)?.number).toBe(2999);
   });
 
-  test("of one stream that grow after they were dropped count for nothing", () => {
+  test("of one stream that grow after they were dropped do not count", () => {
     const buffer = new OutputBuffer();
     for (let count = 0; count < 1000; count += 1) {
       buffer.add(output("begun", "stderr"));
@@ -111,23 +111,23 @@ describe("lines", () => {
     expect(buffer.lines()).toHaveLength(KEPT_LINES_MAX);
   });
 
-  test("that come before those that are shown are neither left out nor told twice, wherever events end", () => {
+  test("before the visible lines are neither missing nor repeated, wherever events end", () => {
     const events = [0, 1, 2].map((part) => {
       const lines = Array.from({ length: 4000 }, (_, line) => `${part * 4000 + line}\n`).join("");
       return output(lines);
     });
     const [live, earlier] = [new OutputBuffer(), new OutputBuffer(2)];
     for (const event of events) live.add(event);
-    const shown = live.lines();
-    expect(shown[0]?.text).toBe("2000");
-    // The first event is that in which the first line that is shown began.
+    const visible = live.lines();
+    expect(visible[0]?.text).toBe("2000");
+    // The first event is that in which the first visible line began.
     for (const event of events.slice(0, 1)) earlier.add(event);
-    const before = linesBefore(earlier.lines(), shown);
+    const before = linesBefore(earlier.lines(), visible);
     expect([before.length, before[0]?.text, before.at(-1)?.text]).toEqual([2000, "0", "1999"]);
-    expect(linesBefore([], shown)).toEqual([]);
+    expect(linesBefore([], visible)).toEqual([]);
   });
 
-  test("whose style changes at every character take no more than others", () => {
+  test("whose style changes at every character use no more memory than others", () => {
     const buffer = new OutputBuffer();
     for (let count = 0; count < 1000; count += 1) buffer.add(output(`${"\u001b[1ma\u001b[0mb".repeat(1000)}\n`));
     const spans = buffer.lines().map((line) => line.spans?.length ?? 0);
@@ -135,7 +135,7 @@ describe("lines", () => {
     expect(spans.reduce((sum, count) => sum + count, 0)).toBeLessThan(KEPT_CHARACTERS_MAX / 16);
   });
 
-  test("tell where output is missing", () => {
+  test("mark where output is missing", () => {
     const buffer = new OutputBuffer();
     const data = { stream: "stderr", bytes_emitted: 10, bytes_dropped: 90 };
     buffer.add({ ...output(""), type: "truncated", data } as unknown as OperationEvent);
@@ -157,14 +157,14 @@ describe("a line that is written over", () => {
     expect(linesOf("abc\u001b[2D\u001b[1K\n")).toEqual(["  c"]);
   });
 
-  test("stays one line however often that happens", () => {
+  test("stays one line, however often it is overwritten", () => {
     const lines = linesOf(...Array.from({ length: 1000 }, (_, step) => `\r${step} of 1000`));
     expect(lines).toEqual(["999 of 1000"]);
   });
 });
 
 describe("escape sequences", () => {
-  test("set styles, also when events part them", () => {
+  test("set styles, also when events split them", () => {
     expect(drawn("a\u001b[1;3", "1mred\u001b[0m plain")).toEqual([
       ["a", ""],
       ["red", "sgr-text-1 sgr-bold"],
@@ -172,7 +172,7 @@ describe("escape sequences", () => {
     ]);
   });
 
-  test("keep their style over the end of a line", () => {
+  test("keep their style across the end of a line", () => {
     const buffer = new OutputBuffer();
     buffer.add(output("\u001b[32mone\ntwo\n"));
     expect(buffer.lines().map(({ spans }) => spans)).toEqual([
@@ -186,7 +186,7 @@ describe("escape sequences", () => {
     "the title": "\u001b]0;owned\u001b\\",
     "a link": "\u001b]8;;http://evil.example/\u0007text\u001b]8;;\u0007",
     "a device string": "\u001bP1$r0m\u001b\\",
-    "a question": "\u001b[6n\u001b[c",
+    "a query": "\u001b[6n\u001b[c",
     "a private mode": "\u001b[?1049h\u001b[?25l",
     "a character set": "\u001b(B",
     "a clear": "\u001b[2J\u001b[H",
@@ -199,25 +199,25 @@ describe("escape sequences", () => {
     });
   }
 
-  test("that never end hide no other line", () => {
+  test("that never end do not hide other lines", () => {
     expect(linesOf("a\u001b]0;endless\nnext\n", "b\u001b[\nafter\n")).toEqual(["a", "next", "b", "after"]);
     const [line = "", next] = linesOf(`\u001b[${"1".repeat(10_000)}mx\nnext\n`);
     expect(line.length).toBeLessThanOrEqual(LINE_CHARACTERS_MAX);
     expect(next).toBe("next");
   });
 
-  test("and control characters, however many a line has, let its end be looked for once", () => {
+  test("and control characters in any number do not repeat the search for the end of a line", () => {
     using look = spyOn(String.prototype, "indexOf");
     for (const unit of ["\u0000", "\r", "\u001b[m"]) {
       const buffer = new OutputBuffer();
       look.mockClear();
       buffer.add(output(`${unit.repeat(1000)}\n${unit.repeat(1000)}end\n`));
-      expect(look.mock.calls.filter(([found]) => found === "\n").length).toBeLessThan(5);
+      expect(look.mock.calls.filter(([text]) => text === "\n").length).toBeLessThan(5);
       expect(buffer.lines().map(({ text }) => text)).toEqual(["", "end"]);
     }
   });
 
-  test("other control characters are shown as pictures", () => {
+  test("other control characters are visible as pictures", () => {
     expect(linesOf("a\u0001b\u007fc\n")).toEqual(["a\u2401b\u2421c"]);
     expect(linesOf("\u009b31m")).toEqual(["\ufffd31m"]);
     expect(linesOf("a\tb")).toEqual(["a\tb"]);
@@ -253,7 +253,7 @@ describe("styles", () => {
 });
 
 describe("search", () => {
-  test("finds every place, and regards the case of upper-case words alone", () => {
+  test("finds every place, and is case-sensitive only for words with upper-case letters", () => {
     expect(placesOf("Error: error", "error")).toEqual([
       { from: 0, to: 5 },
       { from: 7, to: 12 },
@@ -264,7 +264,7 @@ describe("search", () => {
     expect(placesOf("a".repeat(4096), "a").length).toBe(128);
   });
 
-  test("gives the numbers of lines", () => {
+  test("returns the numbers of lines", () => {
     const buffer = new OutputBuffer();
     buffer.add(output("One\ntwo\nONE\n"));
     expect(linesWith(buffer.lines(), "one")).toEqual([0, 2]);

@@ -25,13 +25,13 @@ test("a run of a day has a bounded number of points, from its beginning to its e
   expect(at[0]).toBeLessThan(300);
   expect(at.at(-1)).toBeGreaterThan(86_100);
   expect(at.every((value, index) => index === 0 || value > (at[index - 1] ?? 0))).toBe(true);
-  // The mean of the CPU, and the highest memory.
+  // The mean of the CPU use, and the highest memory.
   expect(cpu.every((value) => Math.abs(value - 50) < 1)).toBe(true);
   expect(memory.at(-1)).toBe(at.at(-1) as number);
   expect(samples.cpuPeak).toBe(100);
 });
 
-test("usage is told since the sample before, and begins anew with another machine", () => {
+test("usage is counted since the previous sample, and starts again with another machine", () => {
   const [first, third, again] = [sample(1, 0), sample(3, 0), { ...sample(4, 7), cpu_time_ms: 10 }];
   expect(sinceLast(null, first)).toEqual(first);
   expect(sinceLast(first, third)).toEqual({ ...third, cpu_percent: 50 });
