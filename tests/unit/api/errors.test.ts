@@ -9,7 +9,7 @@ test("the error of a full queue has a Retry-After", () => {
   expect(reply.headers["retry-after"]).toBe("5");
 });
 
-test("an error with a pause of its own determines Retry-After", () => {
+test("an error with a pause determines Retry-After", () => {
   const reply = errorReply(new ApiError("unavailable", "starting", { retry_after_seconds: 1.2 }));
   expect(reply.status).toBe(503);
   expect(reply.headers["retry-after"]).toBe("2");
@@ -26,7 +26,7 @@ describe("errors for ConTree clients", () => {
     expect([reply.status, JSON.parse(String(reply.body))]).toEqual([404, body]);
   });
 
-  test("only what changes by waiting has a status that these clients wait for", () => {
+  test("only temporary errors have a status that these clients wait for", () => {
     const waiting = ERROR_CODES.filter((code) => {
       const { status } = errorReply(new ApiError(code, "x"), CONTREE_ERRORS);
       return status >= 500 || [410, 425, 429].includes(status);
@@ -40,7 +40,7 @@ describe("errors for ConTree clients", () => {
     expect(errorReply(busy, CONTREE_ERRORS).headers["retry-after"]).toBe("1");
   });
 
-  test("reveal nothing of an unexpected failure", () => {
+  test("do not reveal unexpected failures", () => {
     const { body } = errorReply(new Error("secret"), CONTREE_ERRORS);
     expect(String(body)).not.toContain("secret");
   });

@@ -6,7 +6,7 @@ import type { LogEvent } from "../../../src/domain/log-event.ts";
 const KEEPALIVE = ": keepalive\n\n";
 const bytes = (text: string) => new TextEncoder().encode(text);
 
-/** A stream whose next frames the test gives, as an event with them; null ends it. */
+/** A stream whose next frames come from the test, as an event with them; null ends the stream. */
 function stream(idleMs: number, isAllowed = () => Promise.resolve(true)) {
   let waiting = Promise.withResolvers<readonly LogEvent[] | null>();
   const state = { disposedCount: 0 };
@@ -18,7 +18,7 @@ function stream(idleMs: number, isAllowed = () => Promise.resolve(true)) {
     const head = { id: 0, timeNs: 0n, spid: 1, type: "stdout" } as const;
     before.resolve(text === null ? null : [{ ...head, payload: bytes(text) }]);
   };
-  const frames = (found: readonly LogEvent[]) => new Uint8Array(found[0]?.payload ?? []);
+  const frames = (events: readonly LogEvent[]) => new Uint8Array(events[0]?.payload ?? []);
   const { body, headers } = eventStream({ events, frames, left, isAllowed, idleMs });
   const reader = (new Response(body as ReadableStream<Uint8Array>).body as ReadableStream<Uint8Array>).getReader();
   const read = async () => Buffer.from((await reader.read()).value ?? "").toString();
@@ -26,7 +26,7 @@ function stream(idleMs: number, isAllowed = () => Promise.resolve(true)) {
   return { give, read, reader, headers, left, state, fail };
 }
 
-test("a stream without events sends a comment whenever it was silent for so long", async () => {
+test("a stream without events sends a comment after each time of silence", async () => {
   const { give, read, headers, state } = stream(5);
   expect(headers).toMatchObject({ "content-type": "text/event-stream", "cache-control": "no-cache" });
   let text = "";
@@ -40,14 +40,14 @@ test("a stream without events sends a comment whenever it was silent for so long
   expect(state.disposedCount).toBeGreaterThan(0);
 });
 
-test("a client that leaves aborts what is waited for", async () => {
+test("a client that leaves aborts the wait", async () => {
   const { read, reader, left, state } = stream(60_000);
   expect(await read()).toBe(KEEPALIVE);
   await reader.cancel();
   expect([left.signal.aborted, state.disposedCount > 0]).toEqual([true, true]);
 });
 
-test("a stream ends, without a failure, once its client may not read any more", async () => {
+test("a stream ends without a failure when its client may no longer read", async () => {
   const started = spyOn(globalThis, "setInterval").mockReturnValue(7 as never);
   const cleared = spyOn(globalThis, "clearInterval").mockReturnValue(undefined);
   using _restored = {
@@ -71,7 +71,7 @@ test("a stream ends, without a failure, once its client may not read any more", 
   expect(cleared.mock.calls[0]?.[0] as unknown).toBe(7);
 });
 
-test("the header of a client that goes on is the id of an event, or none", () => {
+test("the header of a client that continues is the id of an event or missing", () => {
   const idOf = (value: string) =>
     lastEventId(new Request("http://localhost/", { headers: { "last-event-id": value } }));
   expect(lastEventId(new Request("http://localhost/"))).toBeNull();
@@ -81,7 +81,7 @@ test("the header of a client that goes on is the id of an event, or none", () =>
   }
 });
 
-test("followers that have the same events share their frames", () => {
+test("followers of the same events share their frames", () => {
   let count = 0;
   const shared = new SharedFrames(() => bytes(String(count++)));
   const [some, others]: LogEvent[][] = [[], []];

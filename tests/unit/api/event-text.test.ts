@@ -22,7 +22,7 @@ test("ASCII is escaped as JSON.stringify does, and other bytes are base64", () =
   });
 });
 
-test("many events are as long as they are, and those that were encoded before stay", () => {
+test("the buffer grows with many events, and keeps those encoded before", () => {
   const text = new EventText();
   const events = [
     ...Array.from({ length: 500 }, (_, id) => output(Buffer.from(`line ${id}\n`), { id })),

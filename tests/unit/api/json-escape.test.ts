@@ -9,7 +9,7 @@ test("every byte of ASCII is escaped as JSON.stringify does", () => {
   expect(`"${target.toString("latin1", 1, end)}"`).toBe(JSON.stringify(ASCII.toString("latin1")));
 });
 
-test("no byte takes a string of its own, which is fifty times as slow as a byte of text", () => {
+test("no byte becomes a string of its own, which would be fifty times as slow as a byte of text", () => {
   const target = Buffer.alloc(ESCAPED_BYTES_MAX * ASCII.byteLength);
   let stringsCount = 0;
   target.write = () => {

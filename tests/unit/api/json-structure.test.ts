@@ -9,7 +9,7 @@ import {
 import { ApiError } from "../../../src/domain/errors.ts";
 import { seedOfTests } from "../../support/random.ts";
 
-/** What is wrong with a text that comes in pieces of some bytes; null: nothing. */
+/** The error of a text that arrives in pieces of that many bytes; null without an error. */
 function refusal(text: string, pieceBytes = 65_536): string | null {
   const bytes = Buffer.from(text, "utf8");
   const structure = new JsonStructure();
@@ -30,7 +30,7 @@ const objectOf = (count: number) => JSON.stringify(Object.fromEntries(Array.from
 const arrayOf = (count: number) => JSON.stringify(Array.from({ length: count }, () => 0));
 const nested = (depth: number) => `${'[{"a":'.repeat(depth / 2)}1${"}]".repeat(depth / 2)}`;
 
-test("as many values, names and levels as there may be pass, and one more does not", () => {
+test("accepts values, names and levels up to the limit, and refuses one more", () => {
   expect(refusal(objectOf(JSON_NAMES_COUNT_MAX))).toBeNull();
   expect(refusal(objectOf(JSON_NAMES_COUNT_MAX + 1))).toBe(NAMES);
   expect(refusal(arrayOf(JSON_VALUES_COUNT_MAX))).toBeNull();
@@ -39,13 +39,13 @@ test("as many values, names and levels as there may be pass, and one more does n
   expect(refusal(nested(JSON_DEPTH_MAX + 2))).toBe(DEPTH);
 });
 
-test("text that is no JSON is refused before it is complete", () => {
+test("refuses text that is not JSON before it is complete", () => {
   expect(refusal("[".repeat(JSON_DEPTH_MAX + 1))).toBe(DEPTH);
   expect(refusal(",".repeat(JSON_VALUES_COUNT_MAX + 1))).toBe(VALUES);
   expect(refusal("[],".repeat(JSON_VALUES_COUNT_MAX))).toBe(VALUES);
 });
 
-test("what strings have in them is no structure, wherever their pieces end", () => {
+test("does not count the content of strings as structure, wherever pieces end", () => {
   const text = JSON.stringify({ a: `${'[{:,"\\'.repeat(JSON_VALUES_COUNT_MAX)}\\`, 'b"': "é" });
   for (const pieceBytes of [1, 2, 3, 7, 65_536]) expect(refusal(text, pieceBytes)).toBeNull();
 });
@@ -58,7 +58,7 @@ function memoryOf(text: string, pieceBytes: number): number {
   return structure.memoryBytes;
 }
 
-/** The values and names inside of a value; an empty array or object counts as one that has an item. */
+/** The number of values and names in a value; an empty array or object counts as one with an item. */
 function countOf(value: unknown): number {
   if (typeof value !== "object" || value === null) return 0;
   const items = Array.isArray(value) ? value : Object.values(value);
@@ -66,7 +66,7 @@ function countOf(value: unknown): number {
   return Math.max(items.length, 1) + names + items.reduce<number>((sum, item) => sum + countOf(item), 0);
 }
 
-test(`it counts the values and names of any JSON (seed ${seedOfTests()})`, async () => {
+test(`counts the values and names of any JSON (seed ${seedOfTests()})`, async () => {
   await fc.assert(
     fc.property(fc.jsonValue(), fc.integer({ min: 1, max: 9 }), (value, pieceBytes) => {
       expect(memoryOf(JSON.stringify(value), pieceBytes)).toBe(64 * countOf(value));

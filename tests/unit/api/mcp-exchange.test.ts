@@ -14,7 +14,7 @@ const never = new Promise<never>(() => undefined);
 
 const OPERATION = { id: ID, kind: "instance", status: "PENDING", startedAt: null, finishedAt: null, error: null };
 
-/** A service that accepts runs, none of which ends; `parts` say how its operations go on. */
+/** A service that accepts runs, which never end; `parts` are the later states of its operations. */
 function serviceOf(parts: object): Service {
   return {
     status: { version: "1" },
@@ -24,7 +24,7 @@ function serviceOf(parts: object): Service {
   } as unknown as Service;
 }
 
-/** Answers a call of a tool, of which nothing has been read yet. */
+/** Answers a call of a tool, without reading the answer. */
 async function called(service: Service, name: string, input: unknown, meta = {}): Promise<Response> {
   const exchange = mcpExchange({ service, log: silentLog });
   const params = { name, arguments: input, _meta: meta };
@@ -38,7 +38,7 @@ async function called(service: Service, name: string, input: unknown, meta = {})
   } as Parameters<typeof exchange>[2]);
 }
 
-test("nothing of a run's input is kept while the call waits for its end", async () => {
+test("a call that waits for the end of a run holds no part of the run's input", async () => {
   const waits: string[] = [];
   const wait = (_principal: unknown, id: string) => {
     waits.push(id);
@@ -56,12 +56,12 @@ test("nothing of a run's input is kept while the call waits for its end", async 
   Bun.gc(true);
   await new Promise((resolve) => setImmediate(resolve));
   Bun.gc(true);
-  // What is on the stack by chance may stay.
+  // A reference may remain on the stack by chance.
   expect(inputs.filter((input) => input.deref() !== undefined).length).toBeLessThan(CALLS_COUNT / 2);
   expect(responses).toHaveLength(CALLS_COUNT);
 });
 
-test("a client that does not read gets a few messages about the progress, and the answer", async () => {
+test("a client that does not read gets a few progress messages and the answer", async () => {
   let nowMs = 0;
   // There is a pause between two messages.
   const clock = spyOn(performance, "now").mockImplementation(() => {

@@ -21,7 +21,7 @@ const PASSED_META = {
 const sent = (method: string, params: Record<string, unknown>) =>
   passedOn({ jsonrpc: "2.0", id: 1, method, params }).message.params;
 
-test("of a message, the library gets what its method has", () => {
+test("passes only the fields of the method on to the library", () => {
   const many = Object.fromEntries(Array.from({ length: 1000 }, (_, index) => [`n${index}`, {}]));
   expect(sent("tools/call", { ...many, name: "run", arguments: many, task: {}, _meta: META })).toEqual({
     name: "run",
@@ -37,7 +37,7 @@ test("of a message, the library gets what its method has", () => {
   expect(sent("constructor", { name: "x" })).toEqual({});
 });
 
-test("a value of the wrong type stays one, and is empty", () => {
+test("a value of the wrong type keeps its type and becomes empty", () => {
   expect(sent("tools/call", { name: { a: 1 }, _meta: [[]] })).toEqual({ name: {}, _meta: [] });
   expect(sent("resources/read", { uri: [1], _meta: 7 })).toEqual({ uri: [], _meta: 7 });
   expect(passedOn({ jsonrpc: "2.0", id: { a: 1 }, method: "ping" }).message).toEqual({
@@ -45,7 +45,7 @@ test("a value of the wrong type stays one, and is empty", () => {
   });
 });
 
-test("the input of a tool is given once", () => {
+test("the input of a tool is returned once", () => {
   const input = { image: "x" };
   const { takeInput } = passedOn({ jsonrpc: "2.0", id: 1, method: "tools/call", params: { arguments: input } });
   expect(takeInput()).toBe(input);
@@ -67,7 +67,7 @@ test.each([
   expect((refused as ApiError).details["field"]).toBe(field);
 });
 
-test("accounts that take all requests they get leave some to others", () => {
+test("accounts that use all their requests leave some to others", () => {
   const calls = new Calls(new Accounts());
   const begun = (account: string) => {
     for (let count = 0; ; count++) {

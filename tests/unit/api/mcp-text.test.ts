@@ -13,7 +13,7 @@ import {
 
 const bytes = (text: string): Uint8Array => Buffer.from(text, "utf8");
 
-/** A content in chunks that have the same memory, one after the other, as a long output is read. */
+/** A content in chunks that share the same memory one after the other, as when a long output is read. */
 function* reusedChunks(content: string, chunkBytes: number): Generator<Buffer, void, undefined> {
   const all = Buffer.from(content, "utf8");
   const memory = Buffer.alloc(chunkBytes);
@@ -22,7 +22,7 @@ function* reusedChunks(content: string, chunkBytes: number): Generator<Buffer, v
   }
 }
 
-describe("what a guest writes is shown as text that does nothing", () => {
+describe("output of a guest is shown as harmless text", () => {
   test.each([
     ["colours", "\x1b[1;31mred\x1b[0m", "red"],
     ["titles and links", "a\x1b]0;title\x07b\x1b]8;;http://x\x1b\\c", "abc"],
@@ -33,19 +33,19 @@ describe("what a guest writes is shown as text that does nothing", () => {
     ["reordered text", "a\u202eb\u2066c\u200fd", "abcd"],
     ["text without a shape", `a\u200b\u2060b${String.fromCodePoint(0xe0049, 0xe0067)}c`, "abc"],
     ["bytes in selectors of variants", `a${String.fromCodePoint(0xfe00, 0xe0100, 0xe01ef)}b\u3164c\ufe0f`, "abc"],
-    ["an emoji as it is", "⚠\ufe0f done", "⚠\ufe0f done"],
+    ["an unchanged emoji", "⚠\ufe0f done", "⚠\ufe0f done"],
     ["a progress bar shows its last state", "10%\r50%\r100%\ndone\r\n", "100%\ndone\n"],
-    ["tabs and lines stay", "a\tb\n\nc", "a\tb\n\nc"],
+    ["tabs and line ends", "a\tb\n\nc", "a\tb\n\nc"],
     ["an ESC at the end", "a\x1b", "a"],
-  ])("%s", (_what, written, shown) => {
-    expect(outputText(bytes(written))).toBe(shown);
+  ])("%s", (_case, written, expected) => {
+    expect(outputText(bytes(written))).toBe(expected);
   });
 
-  test("bytes that are no UTF-8 are marked", () => {
+  test("bytes that are not UTF-8 are marked", () => {
     expect(outputText(Uint8Array.of(0x61, 0xff, 0x62))).toBe("a\ufffdb");
   });
 
-  test("of a file, lines are not taken for overwritten ones, and what is hidden is counted", () => {
+  test("lines of a file are not read as overwritten, and hidden characters are counted", () => {
     expect(fileText(bytes("a\r\nb\r\n"))).toEqual({ text: "a\nb\n", hiddenCount: 0 });
     expect(fileText(bytes("a\rb\u202ec"))).toEqual({ text: "abc", hiddenCount: 2 });
   });
@@ -54,19 +54,19 @@ describe("what a guest writes is shown as text that does nothing", () => {
     expect(shownName("a\nb\tc\x1b[31md\u202e")).toBe("a\\u{a}b\\u{9}c\\u{1b}[31md\\u{202e}");
   });
 
-  test("many sequences without an end are not searched again and again", () => {
+  test("many unterminated sequences are searched once", () => {
     expect(outputText(bytes("\x1b]".repeat(500_000)))).toBe("");
   });
 });
 
-test("binary is told from text", () => {
+test("binary content is distinguished from text", () => {
   expect(isBinary(bytes("plain\n"))).toBe(false);
   expect(isBinary(Buffer.from("grüße\n", "latin1"))).toBe(false);
   expect(isBinary(bytes("a\0b"))).toBe(true);
   expect(isBinary(Uint8Array.from({ length: 64 }, (_, at) => 0x80 + at))).toBe(true);
 });
 
-describe("of a long content, the beginning and the end stay", () => {
+describe("a long content keeps its beginning and its end", () => {
   const kept = (content: string, bytesMax: number, chunkBytes: number) => {
     const parts = new HeadAndTail(bytesMax);
     for (const chunk of reusedChunks(content, chunkBytes)) parts.push(chunk);
@@ -88,7 +88,7 @@ describe("of a long content, the beginning and the end stay", () => {
     expect(head.length + tail.length).toBeLessThanOrEqual(300);
   });
 
-  test("a short content is whole", () => {
+  test("a short content is complete", () => {
     expect(kept("short", 300, 2)).toEqual({ head: "short", tail: "", omittedBytes: 0, totalBytes: 5 });
     const exact = "x".repeat(300);
     expect(kept(exact, 300, 300)).toEqual({ head: exact, tail: "", omittedBytes: 0, totalBytes: 300 });
@@ -102,15 +102,15 @@ describe("of a long content, the beginning and the end stay", () => {
   });
 });
 
-describe("a range of a content that is read in chunks", () => {
+describe("a range of a content in chunks", () => {
   const content = Array.from({ length: 1000 }, (_, line) => `line ${line}\n`).join("");
   const read = async (offset: number, length: number, chunkBytes: number) => {
     const chunks = (async function* () {
       yield* reusedChunks(content, chunkBytes);
     })();
-    const { bytes: found, start, totalBytes } = await rangeOf(chunks, { offset, length });
+    const { bytes: range, start, totalBytes } = await rangeOf(chunks, { offset, length });
     expect(totalBytes).toBe(content.length);
-    return { text: Buffer.from(found).toString("utf8"), start };
+    return { text: Buffer.from(range).toString("utf8"), start };
   };
 
   test.each([1, 7, 64, 100_000])("of %d bytes", async (chunkBytes) => {
@@ -122,7 +122,7 @@ describe("a range of a content that is read in chunks", () => {
   });
 });
 
-test("figures are for people", () => {
+test("figures are readable", () => {
   expect([shownBytes(1), shownBytes(1_234_567)]).toEqual(["1 byte", "1,234,567 bytes"]);
   expect([shownSeconds(420), shownSeconds(12_400), shownSeconds(185_000)]).toEqual(["0.4 s", "12 s", "3 min 5 s"]);
   expect(cutLine("abcdef", 3)).toBe("abc… (+3 characters)");

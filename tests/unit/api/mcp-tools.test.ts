@@ -7,7 +7,7 @@ test("the page for agents has every tool with its scope", () => {
   expect(rows.sort()).toEqual(TOOLS.map(({ name, scope }) => `| \`${name}\` | \`${scope}\` |`).sort());
 });
 
-test("tools that only read say so, and tools that destroy", () => {
+test("read-only and destructive tools are marked", () => {
   const named = (hint: "readOnlyHint" | "destructiveHint") =>
     TOOLS.filter(({ annotations }) => annotations[hint] === true).map(({ name }) => name);
   expect(named("destructiveHint").sort()).toEqual(["delete_image", "end"]);
@@ -15,7 +15,7 @@ test("tools that only read say so, and tools that destroy", () => {
   expect(named("readOnlyHint").sort()).toEqual(reading.sort());
 });
 
-test("what a model reads of a tool is short", () => {
+test("the description of a tool for a model is short", () => {
   for (const { name, description, inputSchema } of TOOLS) {
     expect([name, description.length < 400]).toEqual([name, true]);
     expect([name, JSON.stringify(inputSchema).length < 2000]).toEqual([name, true]);

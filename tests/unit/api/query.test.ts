@@ -67,13 +67,13 @@ describe("integers are decimal digits and nothing else", () => {
     expect(error.details["field"]).toBe("limit");
   });
 
-  test("a limit that is given twice is refused", () => {
+  test("a repeated limit is refused", () => {
     expect(refusal(() => readImages("limit=1&limit=1")).message).toBe("limit must be given once");
   });
 });
 
 describe("other types", () => {
-  test("parameters that may be repeated keep their values as they are", () => {
+  test("repeatable parameters keep their values unchanged", () => {
     const readGrep = checkedReader(GrepQuery);
     const query = readGrep("pattern=a,b&pattern=[c]&path=/%ff&glob=*.{a,b}");
     expect(query).toEqual({ pattern: ["a,b", "[c]"], path: ["/\xff"], glob: ["*.{a,b}"] });
@@ -92,7 +92,7 @@ describe("other types", () => {
     }
   });
 
-  test("enumerations name their values, and an absent one stays absent", () => {
+  test("enumerations list their values in errors, and an absent one is undefined", () => {
     const read = checkedReader(OperationsQuery);
     expect(read("")).toEqual({});
     expect(read("status=PENDING&kind=instance")).toEqual({ status: "PENDING", kind: "instance" });
@@ -109,7 +109,7 @@ describe("other types", () => {
 });
 
 describe("paths are bytes", () => {
-  test("any bytes are passed on", () => {
+  test("accepts any bytes", () => {
     void fc.assert(
       fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
         const encoded = [...bytes].map((byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
@@ -119,13 +119,13 @@ describe("paths are bytes", () => {
     );
   });
 
-  test("a path is required, and given once", () => {
+  test("requires a path exactly once", () => {
     expect(refusal(() => readDownload("")).message).toBe("path is required");
     expect(refusal(() => readDownload("path=/a&path=/b")).message).toBe("path must be given once");
   });
 });
 
-test("every query gives values or a validation error", () => {
+test("every query has values or a validation error", () => {
   void fc.assert(
     fc.property(fc.oneof(fc.string(), fc.webQueryParameters()), (raw) => {
       for (const read of [readImages, readDownload]) {

@@ -34,7 +34,7 @@ describe("a single range", () => {
     expect(parseRange(header, 10)).toBeNull();
   });
 
-  test("every requested part lies inside the file and is not empty", () => {
+  test("every requested part is inside the file and not empty", () => {
     void fc.assert(
       fc.property(fc.option(fc.nat()), fc.option(fc.nat()), fc.nat(10_000), (first, last, size) => {
         const part = parseRange(`bytes=${first ?? ""}-${last ?? ""}`, size);
@@ -46,7 +46,7 @@ describe("a single range", () => {
   });
 });
 
-test("If-None-Match takes lists, stars and weak tags", () => {
+test("If-None-Match accepts lists, stars and weak tags", () => {
   expect(matchesAny('"a"', '"a"')).toBe(true);
   expect(matchesAny('"b", W/"a"', '"a"')).toBe(true);
   expect(matchesAny("*", '"a"')).toBe(true);

@@ -25,7 +25,7 @@ test("a socket is closed when its token is no longer valid", async () => {
   expect(done).toEqual(["ping", "ping", [1008, "the token is no longer valid"]]);
 });
 
-test("a long text message closes a socket before anything reads it", async () => {
+test("a long text message closes a socket unread", async () => {
   const texts: string[] = [];
   const socket = new Socket({ onText: (text) => texts.push(text) > 0 });
   const { open, message } = socket.handlers(async () => true, {});
@@ -37,7 +37,7 @@ test("a long text message closes a socket before anything reads it", async () =>
   expect(texts).toHaveLength(1);
 });
 
-/** A socket whose client has sent nothing yet, and how its messages arrive. */
+/** A socket whose client has sent no message yet, and a function that delivers messages. */
 function opened(joins: boolean, onText?: (text: string) => boolean) {
   const socket = new Socket({ joins, ...(onText === undefined ? {} : { onText }) });
   const { open, message } = socket.handlers(async () => true, {});
@@ -48,7 +48,7 @@ function opened(joins: boolean, onText?: (text: string) => boolean) {
   return { socket, arrive };
 }
 
-test("short messages are read a few in each turn of the event loop", async () => {
+test("a few short messages are read in each turn of the event loop", async () => {
   const { socket, arrive } = opened(false);
   let count = 0;
   const reading = (async () => {
@@ -65,7 +65,7 @@ test("short messages are read a few in each turn of the event loop", async () =>
   await reading;
 });
 
-test("bytes of a stream that wait are joined, however many messages they came in, and keep their order", async () => {
+test("waiting bytes of a stream are joined in their order, from any number of messages", async () => {
   const { socket, arrive } = opened(true);
   const long = new Uint8Array(10_000).fill(2);
   for (let sent = 0; sent < 30_000; sent++) arrive(Uint8Array.of(1));
@@ -87,7 +87,7 @@ test("bytes of a stream that wait are joined, however many messages they came in
   await reading;
 });
 
-test("as many messages that cannot be joined as fit into 4096 places may wait", async () => {
+test("4096 messages that cannot be joined may wait, and one more closes the socket", async () => {
   const { socket, arrive } = opened(false);
   for (let sent = 0; sent < 4096; sent++) arrive(Uint8Array.of(1));
   expect(socket.isOpen).toBe(true);

@@ -41,7 +41,7 @@ test("a cancelled listing holds its layers until its reader has ended", async ()
   expect([seen, isHeld()]).toEqual([[true], false]);
 });
 
-test("layers are released also when their reader fails at its end", async () => {
+test("layers are also released when their reader fails at its end", async () => {
   const chunks = (async function* (): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
     yield new Uint8Array(1);
   })();

@@ -18,7 +18,7 @@ const V1_MOUNTS = [
 const V1_SELF = "9:pids:/\n7:freezer:/x\n4:memory:/service/a\n2:cpuacct:/\n1:cpu:/\n0::/svc\n";
 const V2_MOUNTS = "30 23 0:26 / /cg rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
 
-/** A simulated kernel: groups with files, and processes that die when they are killed. */
+/** A simulated kernel: groups with files, and processes that a kill ends. */
 class FakeKernel implements CgroupFiles {
   readonly files = new Map<string, string>();
   readonly groups = new Set<string>();
@@ -137,7 +137,7 @@ async function openV2(kernel: FakeKernel, selfCgroup = "0::/system.slice/coppice
 const V1_TREES = ["/cg/cpu", "/cg/cpuacct", "/cg/memory/service/a", "/cg/pids", "/cg/unified/svc"];
 
 describe("hierarchies", () => {
-  test("of a hybrid host are the trees with our controllers and the unified one", () => {
+  test("of a hybrid host are the trees with the needed controllers and the unified one", () => {
     expect(findHierarchies(V1_MOUNTS, V1_SELF).map(({ version, own }) => `${version} ${own}`)).toEqual([
       "v1 /cg/cpu",
       "v1 /cg/cpuacct",
@@ -147,14 +147,14 @@ describe("hierarchies", () => {
     ]);
   });
 
-  test("of a container begin at the mount's root, and a blank in a path is a blank", () => {
+  test("of a container begin at the mount's root, and paths may contain blanks", () => {
     const mounts = "30 23 0:26 /docker/7 /my\\040cg rw - cgroup2 cgroup2 rw";
     expect(findHierarchies(mounts, "0::/docker/7/inner\n")[0]?.own).toBe("/my cg/inner");
     expect(findHierarchies(mounts, "0::/docker/7\n")[0]?.own).toBe("/my cg");
     expect(findHierarchies(mounts, "0::/\n")[0]?.own).toBe("/my cg");
   });
 
-  test("a host without any gets an error", async () => {
+  test("are an error on a host that has none", async () => {
     expect(await throwing(openCgroupTree({ namespace: "ns", mountinfo: "", selfCgroup: "" }))).toThrow(
       "no control groups",
     );
@@ -162,7 +162,7 @@ describe("hierarchies", () => {
 });
 
 describe("groups on v1", () => {
-  test("keep their share of the processors beside the daemon", async () => {
+  test("together have the default share of the processors", async () => {
     const kernel = new FakeKernel(V1_TREES, v1Files);
     await openV1(kernel, { cpuWeight: 50 });
     expect(kernel.read("/cg/cpu/ns/cpu.shares")).toBe("1024");
@@ -183,7 +183,7 @@ describe("groups on v1", () => {
     expect(await group.stats()).toEqual({ cpuTimeMs: 2500, memoryBytes: 4096, memoryPeakBytes: 8192, pids: 3 });
   });
 
-  test("are killed process by process in every tree, without the caller itself", async () => {
+  test("are killed process by process in every tree, except the caller itself", async () => {
     const kernel = new FakeKernel(V1_TREES, v1Files);
     const tree = await openV1(kernel);
     const group = await tree.create("vm1", {});
@@ -222,7 +222,7 @@ describe("groups on v1", () => {
     expect(await tree.list()).toEqual([]);
   });
 
-  test("are not made twice, and their names cannot be paths", async () => {
+  test("are not created twice, and their names cannot be paths", async () => {
     const tree = await openV1(new FakeKernel(V1_TREES, v1Files));
     await tree.create("vm1", {});
     expect(await throwing(tree.create("vm1", {}))).toThrow("exists");
@@ -269,7 +269,7 @@ describe("groups on v2", () => {
     expect(await group.stats()).toEqual({ cpuTimeMs: 1235, memoryBytes: 100, memoryPeakBytes: 200, pids: 2 });
   });
 
-  test("are found again when the same process opens them twice", async () => {
+  test("are reused when the same process opens them twice", async () => {
     const kernel = new FakeKernel([service], v2Files);
     await openV2(kernel);
     const tree = await openV2(kernel, "0::/system.slice/coppice.service/daemon\n");
@@ -277,7 +277,7 @@ describe("groups on v2", () => {
     expect(group.directories).toEqual([`${service}/ns/vm1`]);
   });
 
-  test("cannot have controllers in a group with other processes: a warning says so, and the rest works", async () => {
+  test("have no controllers in a group with other processes, which causes a warning, and otherwise work", async () => {
     const kernel = new FakeKernel([service], v2Files);
     kernel.refuse = "subtree_control";
     const tree = await openV2(kernel);
@@ -292,7 +292,7 @@ describe("groups on v2", () => {
 });
 
 describe("figures", () => {
-  test("are parsed from the kernel's formats and nothing else", () => {
+  test("are parsed only from the kernel's formats", () => {
     expect(parseNumber("12\n")).toBe(12);
     for (const text of [null, "", "max\n", "-1", "1 2"]) expect(parseNumber(text)).toBeNull();
     expect(parseKeyed("usage_usec 5\nuser_usec 3\n", "user_usec")).toBe(3);
@@ -325,7 +325,7 @@ describe("figures", () => {
     expect(seen[1]?.cpuPercent).toBeLessThan(60);
   });
 
-  test("are not sampled any more once the reader leaves", async () => {
+  test("are no longer sampled after the reader has left", async () => {
     const controller = new AbortController();
     const source = { stats: async () => ({ cpuTimeMs: 1, memoryBytes: 1, memoryPeakBytes: 1, pids: 1 }) };
     let count = 0;

@@ -10,7 +10,7 @@ test("quantiles lie between neighbours", () => {
   expect(() => figureOf([], "ms")).toThrow("nothing was measured");
 });
 
-test("a row's bar applies to the ratio of the medians, or to the figure itself", () => {
+test("the bar of a row applies to the ratio of the medians or to the figure", () => {
   const ends = { name: "x", from: "a", to: "b", unit: "ms" };
   const against = { name: "y", values: [100, 200, 300] };
   expect(rowOf({ ...ends, values: [30, 20, 40], against, atMost: 0.15 })).toMatchObject({ value: 0.15, holds: true });
@@ -27,7 +27,7 @@ test("subjects are measured in turn", async () => {
   expect(order).toEqual(["a", "b", "a", "b"]);
 });
 
-test("the report names figure, comparison, bar and both end points", () => {
+test("the report has the figure, comparison, bar and both end points", () => {
   const against = { name: "bare", values: [200] };
   const row = rowOf({ name: "spawn", from: "sent", to: "read", unit: "ms", values: [20], against, atMost: 0.15 });
   expect(benchText({ rows: [row], remarks: [{ name: "steps", text: "exec 3" }], missing: [], failures: [] })).toBe(
@@ -41,7 +41,7 @@ test("the report names figure, comparison, bar and both end points", () => {
   );
 });
 
-test("the report tells what was not measured and why, and which part failed", () => {
+test("the report says which rows were not measured and why, and which part failed", () => {
   const missing = [{ name: "start", text: "not here" }];
   expect(benchText({ rows: [], remarks: [], missing, failures: [{ name: "chain", text: "no room" }] })).toBe(
     "       not measured: start: not here\n0 of 0 bars hold\nFAILED chain: no room\n",

@@ -104,7 +104,7 @@ describe("token", () => {
   const token = (...argv: string[]) =>
     cli(["token", ...argv, "--data-dir", join(home, "data")], { environment: { HOME: home } });
 
-  test("leaves the schema of a running appliance of an older version alone", async () => {
+  test("does not change the schema of a running appliance of an older version", async () => {
     const layout = dataLayout(join(home, "older"));
     await layout.ensure();
     const names = writeOlderDatabase(layout.database);
@@ -126,10 +126,10 @@ describe("token", () => {
     return await tokenVerifier(db, await TokenKeys.open(layout.keys), Date.now)(text);
   }
 
-  test("create prints the token alone; the appliance accepts it until it is revoked", async () => {
-    const made = await token("create", "--account", "alice", "--scope", "images:read", "--scope", "files:read");
-    expect([made.code, made.stdout.toString()]).toEqual([0, expect.stringMatching(/^eyJ\S+\n$/)]);
-    const text = made.stdout.toString().trim();
+  test("create prints only the token, which the appliance accepts until it is revoked", async () => {
+    const created = await token("create", "--account", "alice", "--scope", "images:read", "--scope", "files:read");
+    expect([created.code, created.stdout.toString()]).toEqual([0, expect.stringMatching(/^eyJ\S+\n$/)]);
+    const text = created.stdout.toString().trim();
     expect(await principal(text)).toMatchObject({ accountId: "alice", grants: new Set(["images:read", "files:read"]) });
 
     const [listed] = JSON.parse((await token("list", "--json")).stdout.toString());
@@ -141,7 +141,7 @@ describe("token", () => {
     expect((await token("list")).stdout.toString()).toContain("revoked");
   });
 
-  test("create makes a missing data directory; other commands do not", async () => {
+  test("create creates a missing data directory, other commands do not", async () => {
     for (const argv of [["list"], ["revoke", "x"], ["rotate"]]) {
       const { code, stderr } = await cli(["token", ...argv, "--data-dir", join(home, "nowhere")]);
       expect(code).not.toBe(0);
@@ -150,7 +150,7 @@ describe("token", () => {
     expect(existsSync(join(home, "nowhere"))).toBe(false);
   });
 
-  test("--save writes it to a file for the user only, and prints nothing", async () => {
+  test("--save writes it to a file that only the user can read, and prints nothing", async () => {
     const { code, stdout } = await token("create", "--account", "bob", "--save");
     expect([code, stdout.length]).toEqual([0, 0]);
     const file = join(home, ".config/coppice/token");
@@ -194,7 +194,7 @@ describe("doctor", () => {
     expect(rootFinding(1000)).toMatchObject({ state: "problem", fix: "sudo coppice doctor" });
   });
 
-  test("no KVM and no emulation: nothing can run", () => {
+  test("without KVM and emulation, nothing can run", () => {
     expect(isolationFinding("never", false).state).toBe("problem");
     expect(isolationFinding("never", true).state).toBe("ok");
     expect(isolationFinding("allow", false).state).toBe("note");
@@ -232,7 +232,7 @@ describe("doctor", () => {
       expect(probeFinding(rememberedVerdicts(bad, "b"), false).state).toBe("note");
   });
 
-  test("control groups follow from the mounts", () => {
+  test("the finding on control groups follows from the mounts", () => {
     const v2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
     const v1 = "33 32 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     expect(cgroupFinding(v2).state).toBe("ok");
@@ -240,7 +240,7 @@ describe("doctor", () => {
     expect(cgroupFinding("22 1 0:1 / /proc rw - proc proc rw\n").state).toBe("problem");
   });
 
-  test("a path belongs to its deepest, latest mount", () => {
+  test("a path belongs to its deepest and latest mount", () => {
     const mounts = [
       "1 0 8:1 / / rw,relatime - ext4 a rw",
       "2 1 8:2 / /var rw,noexec - ext4 b rw",
@@ -253,7 +253,7 @@ describe("doctor", () => {
   });
 });
 
-test("sizes, durations and tables", () => {
+test("formats sizes, durations and tables", () => {
   expect([0, 1023, 1024, 1_572_864, 12 * 1024 ** 3].map(shownSize)).toEqual([
     "0 B",
     "1023 B",

@@ -28,9 +28,9 @@ const fails = (vmm: Verdict["vmm"], acceleration: Verdict["acceleration"], reaso
 });
 
 function finding(name: string, facts: Partial<HostFacts> = {}, verdicts: readonly Verdict[] = []) {
-  const found = machineFindings({ ...GOOD, ...facts }, verdicts).find((each) => each.name === name);
-  if (found === undefined) throw new Error(`there is no finding ${name}`);
-  return found;
+  const finding = machineFindings({ ...GOOD, ...facts }, verdicts).find((each) => each.name === name);
+  if (finding === undefined) throw new Error(`there is no finding ${name}`);
+  return finding;
 }
 
 describe("doctor", () => {
@@ -42,7 +42,7 @@ describe("doctor", () => {
     expect(finding("choice", {}, verdicts).summary).toContain("Cloud Hypervisor with KVM is used: the best that works");
   });
 
-  test("says what to install, and how to compare its checksum", () => {
+  test("says which program to install, and how to compare its checksum", () => {
     const absent = finding("cloud-hypervisor", { program: null, version: "" });
     expect(absent).toMatchObject({ state: "note", summary: "not installed" });
     expect(absent.fix).toContain("cloud-hypervisor-static");
@@ -53,12 +53,12 @@ describe("doctor", () => {
   });
 
   test("does not advise to install programs that need KVM on a host without it", () => {
-    const found = machineFindings({ ...GOOD, kvm: false, program: null, version: "" }, []);
-    expect(found.map(({ name }) => name)).toEqual(["cloud-hypervisor", "choice"]);
-    expect(found[0]?.fix).toBeNull();
+    const findings = machineFindings({ ...GOOD, kvm: false, program: null, version: "" }, []);
+    expect(findings.map(({ name }) => name)).toEqual(["cloud-hypervisor", "choice"]);
+    expect(findings[0]?.fix).toBeNull();
   });
 
-  test("explains the choice by the failure of the better one", () => {
+  test("explains the choice by the failure of the better way", () => {
     const emulated = [fails("qemu", "kvm", "KVM emulates the guest"), works("qemu", "tcg")];
     const { state, summary } = finding("choice", { program: null, version: "" }, emulated);
     expect(state).toBe("note");
@@ -90,7 +90,7 @@ describe("the chosen way to run machines", () => {
     return { vmm, acceleration, ok, reason: ok === false ? "why" : "", durationMs: null } as const;
   };
 
-  test("is the first that works, whatever the order in which they were found", () => {
+  test("is the first that works, for verdicts in any order", () => {
     expect(explainChoice([way(2, true), way(1, true), way(0, false)]).chosen).toEqual(way(1, true));
     expect(explainChoice([way(0, true)]).reasons).toEqual([
       "Cloud Hypervisor with KVM is used: the best that works here",

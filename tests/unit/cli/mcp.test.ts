@@ -4,7 +4,7 @@ import { MESSAGE_BYTES_MAX, messagesOf, standardHeaders } from "../../../src/cli
 import { UnreachableError } from "../../../src/client/errors.ts";
 
 async function messages(chunks: readonly string[]): Promise<(string | null)[]> {
-  // Each chunk is in the memory of the one before.
+  // Each chunk reuses the memory of the previous one.
   const memory = Buffer.alloc(Math.max(0, ...chunks.map((chunk) => Buffer.byteLength(chunk))));
   const stream = (async function* () {
     for (const chunk of chunks) yield memory.subarray(0, memory.write(chunk));
@@ -13,12 +13,12 @@ async function messages(chunks: readonly string[]): Promise<(string | null)[]> {
 }
 
 describe("lines of standard input", () => {
-  test("are messages, however they arrive", async () => {
+  test("are messages, in pieces of any size", async () => {
     expect(await messages(["{}\n{", '"a":1}\r\n', "\n", '{"b', '":"ü', '"}'])).toEqual(["{}", '{"a":1}', '{"b":"ü"}']);
     expect(await messages([])).toEqual([]);
   });
 
-  test("that are too long are not kept, and the next one is read", async () => {
+  test("that are too long are dropped, and the next one is read", async () => {
     const long = "x".repeat(MESSAGE_BYTES_MAX);
     expect(await messages([`${long}y\n{}`, "\n", long, "\n", long, long])).toEqual([null, "{}", long, null]);
   });
@@ -27,7 +27,7 @@ describe("lines of standard input", () => {
 describe("headers", () => {
   const meta = { "io.modelcontextprotocol/protocolVersion": "2026-07-28" };
 
-  test("repeat what the protocol of 2026 wants", () => {
+  test("repeat the fields that the protocol of 2026 requires", () => {
     expect(standardHeaders({ method: "tools/call", params: { name: "run", _meta: meta } })).toEqual({
       "mcp-protocol-version": "2026-07-28",
       "mcp-method": "tools/call",
@@ -40,7 +40,7 @@ describe("headers", () => {
     );
   });
 
-  test("have only what a header can have", () => {
+  test("have only values that a header can have", () => {
     const name = (uri: string) =>
       standardHeaders({ method: "resources/read", params: { uri, _meta: meta } })["mcp-name"];
     expect(name("coppice://a b")).toBe("coppice://a b");
@@ -66,7 +66,7 @@ describe("the bridge", () => {
   }
   const request = (id: number, method: string) => JSON.stringify({ jsonrpc: "2.0", id, method });
 
-  test("names the session and the version that the handshake gave", async () => {
+  test("sends the session and the version of the handshake", async () => {
     const seen: Record<string, string>[] = [];
     const { bridge, lines } = bridged(async (body, headers) => {
       seen.push(headers);
@@ -76,8 +76,8 @@ describe("the bridge", () => {
     await bridge.take(request(1, "initialize"));
     await bridge.take(request(2, "ping"));
     await bridge.take(request(3, "initialize"));
-    const known = { "mcp-session-id": "s", "mcp-protocol-version": "2025-11-25" };
-    expect(seen).toEqual([{}, known, {}]);
+    const session = { "mcp-session-id": "s", "mcp-protocol-version": "2025-11-25" };
+    expect(seen).toEqual([{}, session, {}]);
     expect(lines).toHaveLength(3);
   });
 
@@ -91,7 +91,7 @@ describe("the bridge", () => {
       }
       if (method === "proxy") return new Response("<html>", { status: 502 });
       if (id === undefined) return new Response(null, { status: 202 });
-      throw new UnreachableError("nobody is there");
+      throw new UnreachableError("no server");
     });
     for (const [id, method] of ["none", "refused", "proxy", "away"].entries()) await bridge.take(request(id, method));
     await bridge.take(JSON.stringify({ jsonrpc: "2.0", method: "notifications/initialized" }));
@@ -103,13 +103,13 @@ describe("the bridge", () => {
       [0, expect.stringContaining("stopped before its answer")],
       [1, "no"],
       [2, expect.stringContaining("HTTP status 502")],
-      [3, "nobody is there"],
+      [3, "no server"],
     ]);
     expect(said).toHaveLength(3);
     await bridge.idle;
   });
 
-  test("leaves the request that the client cancels, and answers it no more", async () => {
+  test("aborts a request that the client cancels, and does not answer it", async () => {
     const left: unknown[] = [];
     const { bridge, lines } = bridged(async (body, _headers, signal) => {
       if (body.includes("cancelled")) return new Response(null, { status: 202 });

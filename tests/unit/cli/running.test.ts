@@ -18,7 +18,7 @@ test.each(["0", "0.2s", "soon", "-1"])("--timeout %s is refused", (timeout) => {
 });
 
 describe("Ctrl-P Ctrl-Q", () => {
-  /** What a process gets of keys that come in these pieces, and whether it was left. */
+  /** The keys that a process gets of input in these pieces, and whether the session detached. */
   const typed = (...pieces: string[]): [string, boolean] => {
     const keys = new DetachKeys();
     let got = "";
@@ -43,8 +43,8 @@ describe("Ctrl-P Ctrl-Q", () => {
   });
 });
 
-describe("output that is shown once more", () => {
-  const shown = (replayBytes: number, ...pieces: string[]): string => {
+describe("output that is replayed", () => {
+  const replayed = (replayBytes: number, ...pieces: string[]): string => {
     const filter = new ReplayFilter(replayBytes);
     return pieces.map((piece) => Buffer.from(filter.take(Buffer.from(piece, "latin1"))).toString("latin1")).join("");
   };
@@ -71,12 +71,13 @@ describe("output that is shown once more", () => {
     "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\",
   ])("has no %j, which a terminal answers, however it is cut", (query) => {
     const text = `a${query}b`;
-    expect(shown(text.length, text)).toBe("ab");
-    for (let at = 1; at < text.length; at++) expect(shown(text.length, text.slice(0, at), text.slice(at))).toBe("ab");
-    expect(shown(text.length, ...text)).toBe("ab");
-    // What comes live is whole, also in a piece with the end of what was shown before.
-    expect(shown(1, text, query)).toBe(text + query);
-    expect(shown(text.length, `${text}${text}`)).toBe(`ab${text}`);
+    expect(replayed(text.length, text)).toBe("ab");
+    for (let at = 1; at < text.length; at++)
+      expect(replayed(text.length, text.slice(0, at), text.slice(at))).toBe("ab");
+    expect(replayed(text.length, ...text)).toBe("ab");
+    // Live output is complete, also in a piece with the end of the replay.
+    expect(replayed(1, text, query)).toBe(text + query);
+    expect(replayed(text.length, `${text}${text}`)).toBe(`ab${text}`);
   });
 
   test.each([
@@ -95,8 +96,9 @@ describe("output that is shown once more", () => {
     "\x1b[1",
     `\x1b]0;${"x".repeat(1000)}`,
   ])("has %j, however it is cut", (text) => {
-    expect(shown(text.length, text)).toBe(text);
-    for (let at = 1; at < text.length; at++) expect(shown(text.length, text.slice(0, at), text.slice(at))).toBe(text);
+    expect(replayed(text.length, text)).toBe(text);
+    for (let at = 1; at < text.length; at++)
+      expect(replayed(text.length, text.slice(0, at), text.slice(at))).toBe(text);
   });
 });
 
@@ -108,14 +110,14 @@ describe("the streams of a process", () => {
   const ofNothing = { terminal: null, stdinIsEmpty: true } as Partial<Io> as Io;
 
   test.each([
-    ["a terminal is not passed on unasked", {}, atTerminal, "none", {}],
+    ["a terminal is passed on only on request", {}, atTerminal, "none", {}],
     ["a terminal, line by line", { interactive: true }, atTerminal, "stream", { stdin_open: true }],
     ["a pipe", {}, ofPipe, "stream", { stdin_open: true }],
     ["nothing", {}, ofNothing, "none", {}],
-    ["a pipe, for a process that is left", { detach: true }, ofPipe, "none", {}],
-    ["an input that others give", { interactive: true, detach: true }, ofNothing, "stream", { stdin_open: true }],
+    ["a pipe, for a detached process", { detach: true }, ofPipe, "none", {}],
+    ["an input for other clients", { interactive: true, detach: true }, ofNothing, "stream", { stdin_open: true }],
     ["a session", { interactive: true, tty: true }, atTerminal, "keys", { stdin_open: true, pty: size }],
-    ["a terminal to look at", { tty: true }, ofNothing, "none", { pty: { rows: 24, cols: 80 } }],
+    ["a terminal for output only", { tty: true }, ofNothing, "none", { pty: { rows: 24, cols: 80 } }],
   ] as const)("%s", (_, options, io, input, fields) => {
     expect(streamsOf(options, io)).toEqual({ input, fields, hasTerminal: "tty" in options });
   });
@@ -124,7 +126,7 @@ describe("the streams of a process", () => {
     expect(() => streamsOf({ interactive: true, tty: true }, ofPipe)).toThrow("is not a terminal");
   });
 
-  test("a terminal has a type, which may be given", () => {
+  test("a terminal has a type, from the request or from the environment", () => {
     const session = streamsOf({ interactive: true, tty: true }, atTerminal);
     expect(withTerm(undefined, session, { TERM: "screen" })).toEqual({ env: { TERM: "screen" } });
     expect(withTerm({ TERM: "vt100" }, session, { TERM: "screen" })).toEqual({ env: { TERM: "vt100" } });

@@ -13,7 +13,7 @@ describe("a table on a terminal", () => {
     [ID, "SUCCESS", "2026-11-20T10:30:00.000Z", "exit 0"],
   ];
 
-  test.each([60, 80, 99, 132])("is at most %d characters wide, and names each object whole", (columns) => {
+  test.each([60, 80, 99, 132])("is at most %d characters wide, with complete ids", (columns) => {
     const lines = table(header, rows, columns).trimEnd().split("\n");
     expect(Math.max(...lines.map((line) => Bun.stringWidth(line)))).toBe(columns);
     for (const line of lines.slice(1)) expect(line).toStartWith(ID);
@@ -26,12 +26,12 @@ describe("a table on a terminal", () => {
     expect(lines[2]).toEndWith("exit 0");
   });
 
-  test("is as wide as it has to be where it fits, and in a file", () => {
+  test("is as wide as necessary where it fits, and in a file", () => {
     expect(table(header, rows, 500)).toBe(table(header, rows));
     expect(table(header, rows)).not.toContain("…");
   });
 
-  test("that is narrower than an id still has no longer line", () => {
+  test("that is narrower than an id does not exceed its width", () => {
     for (const line of table(header, rows, 20).trimEnd().split("\n")) expect(Bun.stringWidth(line)).toBeLessThan(21);
   });
 });
@@ -43,7 +43,7 @@ test("characters are counted as a terminal shows them", () => {
   expect(cut("abc", 3)).toBe("abc");
 });
 
-test("a tree is drawn within the width", () => {
+test("draws a tree within the width", () => {
   const step = (uuid: string, parent?: string) =>
     ({
       uuid,
@@ -68,7 +68,7 @@ describe("ports of forward", () => {
     expect(portsOf(rule)).toEqual(ports);
   });
 
-  test.each(["", "x", "80:", ":80", "0", "1:0", "65536", "1:65536", "1:2:3", "-1:2"])("%p is none", (rule) => {
+  test.each(["", "x", "80:", ":80", "0", "1:0", "65536", "1:65536", "1:2:3", "-1:2"])("%p is not a port", (rule) => {
     expect(() => portsOf(rule)).toThrow("two port numbers");
   });
 });

@@ -4,8 +4,8 @@ import type { ImageStep } from "../../../src/client/types.ts";
 
 /** Images by name, each with the name of its parent. */
 function steps(...pairs: readonly (readonly [string, string?])[]): ImageStep[] {
-  const made = { created_at: "", size_bytes: 1, deleted: false, kind: "instance", command: ["x"] };
-  return pairs.map(([uuid, parent]) => ({ ...made, uuid, parent }) as unknown as ImageStep);
+  const common = { created_at: "", size_bytes: 1, deleted: false, kind: "instance", command: ["x"] };
+  return pairs.map(([uuid, parent]) => ({ ...common, uuid, parent }) as unknown as ImageStep);
 }
 
 const drawn = (...pairs: readonly (readonly [string, string?])[]): string[] =>
@@ -25,7 +25,7 @@ test("branches are drawn below their parent", () => {
   ]);
 });
 
-test("a long chain stays within a terminal's width, and its branches are still shown", () => {
+test("a long chain stays within a terminal's width, and shows its branches", () => {
   const chain = Array.from({ length: 5000 }, (_, index): [string, string?] =>
     index === 0 ? ["n0"] : [`n${index}`, `n${index - 1}`],
   );
@@ -44,7 +44,7 @@ test("a long chain stays within a terminal's width, and its branches are still s
   expect(lines.at(-1)).toBe(`${indent}   └─ x`);
 });
 
-test("a step says how its command ended, and that it had a network", () => {
+test("a step says how its command ended, and whether it had a network", () => {
   const [plain] = steps(["a"]);
   const ends = [
     { exit_code: 3, network: true },

@@ -27,7 +27,7 @@ function file(text: string): string {
   return path;
 }
 
-/** An empty file stands in for the host's own configuration, which a test must not read. */
+/** An empty file that replaces the host's own configuration, which a test must not read. */
 const load = (sources: Partial<ConfigSources> = {}): Config =>
   loadConfig({ environment: {}, flags: {}, file: sources.file ?? file(""), ...sources });
 
@@ -69,7 +69,7 @@ describe("defaults", () => {
     }
   });
 
-  test.each(keyNames())("%s: its own default, as shown, is accepted where it is set", (name) => {
+  test.each(keyNames())("%s accepts its own default in the form shown", (name) => {
     const unset = KEYS[name].default === null || Array.isArray(KEYS[name].default);
     if (unset) return expect(KEYS[name].parse("")).toEqual(KEYS[name].default);
     expect(KEYS[name].parse(shownDefault(name))).toEqual(KEYS[name].default);
@@ -77,7 +77,7 @@ describe("defaults", () => {
 });
 
 describe("precedence", () => {
-  test("a flag beats a variable, a variable beats the file", () => {
+  test("a flag overrides a variable, a variable overrides the file", () => {
     const path = file("[listen]\nport = 1001\n[pool]\nsize = 3\n[log]\nlevel = 'warn'");
     const config = load({
       file: path,
@@ -87,7 +87,7 @@ describe("precedence", () => {
     expect([config.listen.port, config.pool.size, config.log.level]).toEqual([1003, 4, "warn"]);
   });
 
-  test("COPPICE_CONFIG names the file, --config beats it", () => {
+  test("COPPICE_CONFIG names the file, and --config overrides it", () => {
     const [a, b] = [file("[pool]\nsize = 5"), file("[pool]\nsize = 6")];
     expect(loadConfig({ environment: { COPPICE_CONFIG: a }, flags: {} }).pool.size).toBe(5);
     expect(loadConfig({ environment: { COPPICE_CONFIG: a }, flags: {}, file: b }).pool.size).toBe(6);
@@ -99,7 +99,7 @@ describe("precedence", () => {
     expect(load({ file: path, environment: { COPPICE_VM_MEMORY_BUDGET_BYTES: "" } }).vm.memoryBudgetBytes).toBeNull();
   });
 
-  test("no two keys share a variable or a flag", () => {
+  test("each key has its own variable and flag", () => {
     expect(new Set(keyNames().map(variableOf)).size).toBe(keyNames().length);
     expect(new Set(keyNames().map(flagOf)).size).toBe(keyNames().length);
   });
@@ -142,17 +142,17 @@ describe("values", () => {
     expect(problems[0]).toContain("must be");
   });
 
-  test("a relative data directory is taken from where the daemon starts", () => {
+  test("a relative data directory is resolved where the daemon starts", () => {
     expect(load({ flags: { "data-dir": "data" } }).dataDir).toBe(join(process.cwd(), "data"));
   });
 
-  test("a data directory with a colon is refused: no archive could be imported there", () => {
+  test("refuses a data directory with a colon, where no archive could be imported", () => {
     expect(problemsOf({ flags: { "data-dir": "/srv/a:b" } })).toEqual([
       "data_dir must not contain a colon: skopeo takes what follows one for a tag",
     ]);
   });
 
-  test("network rules, as an array of the file or with blanks between them", () => {
+  test("parses network rules from an array of the file or from text with blanks", () => {
     const allow = [
       { host: "*.example.org", ports: [80, 443] },
       { host: "10.0.7.0/24", ports: [5432] },
@@ -169,7 +169,7 @@ describe("values", () => {
     expect(load({ file: file(`network.allow = ["*"]`), flags: { "network-allow": "" } }).network.allow).toEqual([]);
   });
 
-  test("hosts with addresses of the site, the proxy, and the name servers", () => {
+  test("parses hosts with addresses of the site, the proxy and the name servers", () => {
     const text = `
       [network]
       private = ["*.Lan.example", "db", "10.0.7.0/24", "fd00::1"]
@@ -218,7 +218,7 @@ describe("values", () => {
     expect(problems[0]).toContain(message);
   });
 
-  test("credentials of the proxy are one line of a file that nobody else can read", () => {
+  test("the proxy's credentials are one line of a file that only the owner can read", () => {
     const credentials = (text: string, mode = 0o600) => {
       const path = file(text);
       chmodSync(path, mode);
@@ -245,7 +245,7 @@ describe("values", () => {
     }
   });
 
-  test("a password in the address of the proxy is refused, and not repeated", () => {
+  test("refuses a password in the address of the proxy, and does not repeat it", () => {
     const problems = problemsOf({ environment: { COPPICE_NETWORK_PROXY: "http://me:hunter2@proxy.example:3128" } });
     expect(problems).toEqual([
       'COPPICE_NETWORK_PROXY: network.proxy must be http://HOST:PORT or socks5://HOST:PORT, not "http://…@proxy.example:3128"',
@@ -370,7 +370,7 @@ describe("client", () => {
     expect(() => loadClientConfig({ HOME: home })).toThrow(ConfigError);
   });
 
-  test("the variable beats the file", async () => {
+  test("the variable overrides the file", async () => {
     await Bun.write(join(directory, "xdg/coppice/token"), "from-file\n");
     const environment = { XDG_CONFIG_HOME: join(directory, "xdg") };
     expect(loadClientConfig(environment).token).toBe("from-file");

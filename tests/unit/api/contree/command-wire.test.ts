@@ -34,7 +34,7 @@ describe("a request for an instance", () => {
     expect(spawn({ networking: { enabled: false } }).network).toBeUndefined();
   });
 
-  test("takes variables away by null, and by an empty value when the result keeps them", () => {
+  test("removes variables with null, or with an empty value when the result keeps them", () => {
     const env = { A: "1", B: "", C: null, __proto__x: "2" };
     expect(spawn({ env })).toMatchObject({ env: { A: "1", B: "", __proto__x: "2" }, unset: ["C"] });
     expect(spawn({ env, preserve_env: true })).toMatchObject({ env: { A: "1" }, unset: ["B", "C"], preserveEnv: true });
@@ -75,7 +75,7 @@ describe("a command", () => {
     expect(commandOf({ command: "/bin/sh", shell: true, args })).toMatchObject({ command: expected, args: [] });
   });
 
-  test("makes no more of an expression than what is too long to run", () => {
+  test("stops quoting an expression that is too long to run", () => {
     const { command } = commandOf({ command: "x", shell: true, args: Array.from({ length: 1_000_000 }, () => "'") });
     expect(command.length).toBeGreaterThan(ARGUMENT_BYTES_MAX);
     expect(command.length).toBeLessThan(ARGUMENT_BYTES_MAX + 100);
@@ -86,7 +86,7 @@ describe("a command", () => {
     expect(commandOf({ command: "", shell: true, args: ["-e"] })).toMatchObject({ command: "/bin/sh -e", args: [] });
   });
 
-  test("keeps its standard input open only when that is asked for", () => {
+  test("keeps its standard input open only on request", () => {
     expect(commandOf({ command: "x", stdin: { value: "", close: false } })).toMatchObject({ stdinOpen: true });
     expect(commandOf({ command: "x", stdin: { value: "a", close: true } })).toMatchObject({
       stdin: "a",

@@ -13,7 +13,7 @@ const event = (type: LogEventType, data: object, id = 7, spid: number | null = 1
 });
 const output = (payload: Uint8Array, id = 7): LogEvent => ({ ...event("stdout", {}, id), payload });
 
-// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was encoded.
+// biome-ignore lint/suspicious/noExplicitAny: tests look into any payload.
 type Parsed = { readonly lines: string[]; readonly json: any };
 
 function parse(bytes: Uint8Array): Parsed[] {
@@ -30,8 +30,8 @@ function parse(bytes: Uint8Array): Parsed[] {
     });
 }
 
-const one = (found: LogEvent) => {
-  const [frame] = parse(frames.of([found]));
+const one = (logged: LogEvent) => {
+  const [frame] = parse(frames.of([logged]));
   if (frame === undefined) throw new Error("left out");
   return frame;
 };
@@ -52,7 +52,7 @@ const RESOURCE_KEYS = [
   ...["ipc_msgs_sent", "ipc_msgs_received", "signals_received"],
 ];
 
-test("a frame has the id, the type and the event, which has them, too", () => {
+test("a frame has the id, the type and the event, which repeats them", () => {
   const { lines, json } = one(output(Buffer.from("hi\n"), 3));
   expect(lines.slice(0, 2)).toEqual(["id: 3", "event: stdout"]);
   expect(json).toEqual({
@@ -71,20 +71,22 @@ describe("output", () => {
     }
   });
 
-  test("arrives byte for byte, wherever it is split", () => {
+  test("arrives byte for byte, split at any place", () => {
     const bytes = Buffer.from('tab\t"quotes" \\ café \u{1f600}\u0000\x1b[0m\r\n\xff\xfe', "latin1");
     for (let at = 0; at <= bytes.byteLength; at++) {
       const parts = [bytes.subarray(0, at), bytes.subarray(at)].map((part, id) => output(part, id));
-      const found = parse(frames.of(parts)).map(({ json }) => decoded(json.data));
-      expect(Buffer.concat(found)).toEqual(bytes);
+      const contents = parse(frames.of(parts)).map(({ json }) => decoded(json.data));
+      expect(Buffer.concat(contents)).toEqual(bytes);
     }
   });
 
-  test("of any bytes and of a megabyte arrives, too", () => {
+  test("of any bytes, and of a megabyte, arrives", () => {
     void fc.assert(
       fc.property(fc.array(fc.uint8Array({ maxLength: 300 }), { maxLength: 20 }), (parts) => {
-        const found = parse(frames.of(parts.map((part, id) => output(part, id)))).map(({ json }) => decoded(json.data));
-        expect(Buffer.concat(found)).toEqual(Buffer.concat(parts));
+        const contents = parse(frames.of(parts.map((part, id) => output(part, id)))).map(({ json }) =>
+          decoded(json.data),
+        );
+        expect(Buffer.concat(contents)).toEqual(Buffer.concat(parts));
       }),
     );
     for (const filler of ['"', "\n", "x", "\0"]) {
@@ -108,7 +110,7 @@ describe("the end of a process", () => {
     expect(data({ exit_code: 137 })).toMatchObject({ code: 137, signal: -1 });
   });
 
-  test("or a signal without an exit code", () => {
+  test("is a signal without an exit code", () => {
     for (const signal of [1, 6, 9, 15, 64]) {
       expect(data({ exit_code: 128 + signal, signal, core_dump: signal === 6 })).toMatchObject({
         ...{ code: -1, signal, timed_out: false, core_dump: signal === 6 },
@@ -121,7 +123,7 @@ describe("the end of a process", () => {
   });
 });
 
-test("a start tells of a shell, and has a number as its limit", () => {
+test("a start says whether it has a shell, and its time limit is a number", () => {
   const spawn = {
     pid: 2,
     command: "/bin/sh",
@@ -133,30 +135,30 @@ test("a start tells of a shell, and has a number as its limit", () => {
   };
   const { json } = one(event("spawn", { ...spawn, truncate_output_at: 9 }));
   expect(json.data).toEqual({ ...spawn, shell: true, truncate_at: 9 });
-  const beside = one(event("spawn", { ...spawn, args: ["x", "-c"], timeout: null, truncate_output_at: 9 }));
-  expect(beside.json.data).toMatchObject({ shell: false, timeout: 0 });
+  const shellLike = one(event("spawn", { ...spawn, args: ["x", "-c"], timeout: null, truncate_output_at: 9 }));
+  expect(shellLike.json.data).toMatchObject({ shell: false, timeout: 0 });
 });
 
-test("a machine that failed has one of the reasons that clients know", () => {
+test("a machine that failed has a reason from the clients' list", () => {
   const reasons = ["job_complete", "timeout", "spawn_failed", "signal", "failed"].map(
     (reason) => one(event("shutdown", { stopped_at: "2027-01-15T08:00:00.000Z", reason }, 9, 0)).json.data.reason,
   );
   expect(reasons).toEqual(["job_complete", "timeout", "spawn_failed", "signal", "signal"]);
 });
 
-test("the start of a machine, and what was dropped", () => {
+test("shows the start of a machine, and dropped output", () => {
   const init = { started_at: "2027-01-15T08:00:00.000Z", isolation: "vm", hostname: "h", vcpus: 1, memory_bytes: 1 };
-  const found = one(event("init", init, 0, 0)).json;
-  expect(found.spid).toBe(0);
-  expect(found.data).toMatchObject({ started_at: init.started_at, verbose: false, init_pid: 1, hostname: "h" });
-  expect(found.data.runtime_path).toBeString();
+  const started = one(event("init", init, 0, 0)).json;
+  expect(started.spid).toBe(0);
+  expect(started.data).toMatchObject({ started_at: init.started_at, verbose: false, init_pid: 1, hostname: "h" });
+  expect(started.data.runtime_path).toBeString();
   const dropped = { stream: "stderr", bytes_emitted: 1, bytes_dropped: 2 };
   expect(one(event("truncated", dropped)).json.data).toEqual(dropped);
   const cap = { limit_bytes: 3, file_size: 2 };
   expect(one(event("size_cap", cap, 4, 0)).json.data).toEqual(cap);
 });
 
-test("events that clients do not know are left out", () => {
+test("omits events that clients do not know", () => {
   for (const type of ["progress", "stdin", "network", "checkpoint"] as const) {
     expect(frames.of([event(type, { bytes: 3 })])).toHaveLength(0);
   }
@@ -168,7 +170,7 @@ describe("the completion", () => {
   const end = (data: object, bytes = 0) =>
     parse(frames.completion(event("completion", data, 12, null), bytes))[0]?.json;
 
-  test("has the image of the result and its size, and no process", () => {
+  test("has the image of the result and its size, but no process", () => {
     const image = "0195f3a2-0000-7000-8000-000000000000";
     expect(end({ status: "SUCCESS", duration_ms: 5, image }, 86_016)).toEqual({
       ...{ id: 12, ts: "2027-01-15T08:00:00.123456789Z", type: "completion" },
@@ -176,7 +178,7 @@ describe("the completion", () => {
     });
   });
 
-  test("or the text of the failure", () => {
+  test("has the text of a failure", () => {
     const error = { error: "unavailable", message: "line\none", details: {} };
     expect(end({ status: "FAILED", duration_ms: 0, error }).data).toEqual({
       ...{ status: "FAILED", duration_ms: 0, result_image_uuid: null, image_size_bytes: 0, error: "line\none" },
@@ -190,7 +192,7 @@ test("a failure is a comment, and a frame of one line without an id", () => {
   );
 });
 
-test("what was returned does not change with the next events", () => {
+test("returned frames do not change with the next events", () => {
   const first = frames.of([output(Buffer.from("first"))]);
   const copy = Buffer.from(first);
   frames.of([output(Buffer.from("second, and longer"))]);

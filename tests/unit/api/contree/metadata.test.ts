@@ -14,7 +14,7 @@ const OPERATION: Operation = {
 };
 const PARTS = { imageSizes: new Map([[OTHER, 86_016]]), nowMs: 1_800_000_003_500 };
 
-test("an operation of which nothing was kept has the defaults, without null where clients refuse it", () => {
+test("an operation without a stored request has the defaults, without null where clients refuse it", () => {
   const fields = instanceFields({ imageId: null }, null);
   expect(fields).toMatchObject({ command: "", args: [], env: {}, files: {}, cwd: "", timeout: 300, disposable: false });
   expect(Object.values(fields)).not.toContain(null);
@@ -23,7 +23,7 @@ test("an operation of which nothing was kept has the defaults, without null wher
   expect(importFields(null)).toEqual({ registry: { url: "" }, tag: null, timeout: 300 });
 });
 
-test("names of variables stay, their values do not; directories and files stay as they were given", () => {
+test("shows names of variables without their values, and directories and files as in the request", () => {
   const kept = {
     kind: "instance",
     ...{ imageId: OTHER, command: "x", args: ["y"], shell: false, envNames: ["A", "__proto__"] },
@@ -74,7 +74,7 @@ test("credentials of an import are masked", () => {
   expect(importFields({ ...kept, source: archive, hadCredentials: false }).registry).toEqual({ url: "file:f" });
 });
 
-test("the duration is never null, and goes on until the end", () => {
+test("the duration is never null, and grows until the end", () => {
   const duration = (times: Partial<Operation>) => summaryOf({ ...OPERATION, ...times }, PARTS).duration;
   expect(duration({})).toBe(2.5);
   expect(duration({ startedAt: null })).toBe(0);
@@ -82,7 +82,7 @@ test("the duration is never null, and goes on until the end", () => {
   expect(duration({ finishedAt: 1_800_000_000_000 })).toBe(0);
 });
 
-test("only what has succeeded has an image, and a size while that exists", () => {
+test("only a successful operation has an image, with a size while the image exists", () => {
   const ended = {
     ...OPERATION,
     status: "SUCCESS",
@@ -108,7 +108,7 @@ test("only what has succeeded has an image, and a size while that exists", () =>
   expect(summaryOf({ ...OPERATION, kind: "checkpoint" }, PARTS).kind).toBe("instance");
 });
 
-test("the end of a command that no log has comes from the result", () => {
+test("the end of a command without a log comes from the result", () => {
   const result = {
     ...{ exit_code: 137, cpu_time_ms: 1500, memory_bytes: 2048 },
     isolation: "vm",

@@ -17,7 +17,7 @@ test("bytes are plain exactly when they are printable, tabs or line ends", () =>
   expect(isPlain(new Uint8Array())).toBe(true);
 });
 
-test("captured bytes come back, whatever they are, from a part of a buffer, too", () => {
+test("captured bytes of any value are returned, also from a part of a buffer", () => {
   void fc.assert(
     fc.property(fc.uint8Array({ maxLength: 500 }), fc.nat(20), fc.boolean(), (bytes, start, truncated) => {
       const whole = Buffer.concat([Buffer.alloc(start, "x"), bytes, Buffer.from("tail")]);
@@ -28,7 +28,7 @@ test("captured bytes come back, whatever they are, from a part of a buffer, too"
   );
 });
 
-test("standard input in either form has the same bytes, which a command takes", () => {
+test("standard input has the same bytes in either form, and a command accepts them", () => {
   const hostile = [
     "",
     "a\n",

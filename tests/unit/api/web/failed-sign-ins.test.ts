@@ -21,7 +21,7 @@ function limiter() {
   return { clock, failures, fail, refusal };
 }
 
-test("an address may fail ten times in a minute, and then waits for its end", () => {
+test("an address may fail ten times a minute, and then waits for the end of the minute", () => {
   const { clock, fail, refusal } = limiter();
   fail("192.0.2.1", 10);
   expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 60]);
@@ -32,7 +32,7 @@ test("an address may fail ten times in a minute, and then waits for its end", ()
   expect(refusal("192.0.2.1")).toBeNull();
 });
 
-test("an attempt that succeeds does not count, also when a minute ends meanwhile", () => {
+test("a successful attempt does not count, also across the end of a minute", () => {
   const { clock, failures, fail, refusal } = limiter();
   for (let n = 0; n < 50; n++) failures.begin("192.0.2.1")();
   const late = failures.begin("192.0.2.1");
@@ -42,7 +42,7 @@ test("an attempt that succeeds does not count, also when a minute ends meanwhile
   expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 60]);
 });
 
-test("the addresses of one network of IPv6 count as one, and those of IPv4 in IPv6 do not", () => {
+test("addresses of one IPv6 network count as one, except IPv4 addresses in IPv6", () => {
   const { fail, refusal } = limiter();
   fail("2001:db8:1:2::1", 5);
   fail("2001:DB8:1:2:ffff::9", 5);
@@ -53,13 +53,13 @@ test("the addresses of one network of IPv6 count as one, and those of IPv4 in IP
   expect(refusal("::ffff:192.0.2.2")).toBeNull();
 });
 
-test("the addresses of this machine itself count as one", () => {
+test("the addresses of this machine count as one", () => {
   const { fail, refusal } = limiter();
   for (let n = 1; n <= 10; n++) fail(n % 2 === 0 ? `127.0.0.${n}` : `::ffff:127.1.0.${n}`, 1);
   expect(refusal("127.0.0.1")).not.toBeNull();
 });
 
-test("all addresses together may fail 6,000 times in a minute, which bounds what is kept", () => {
+test("all addresses together may fail 6,000 times a minute, which bounds the memory", () => {
   const { clock, fail, refusal } = limiter();
   for (let n = 0; n < 6000; n++) fail(`10.0.${n >> 8}.${n & 255}`, 1);
   expect(refusal("192.0.2.1")).toEqual(["too_many_requests", 60]);

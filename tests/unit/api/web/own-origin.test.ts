@@ -13,7 +13,7 @@ test.each([
   ["http://box.local", "box.local"],
   ["http://box.home.arpa", "box.home.arpa"],
   ["http://box.internal.", "box.internal."],
-  // Whoever speaks TLS for this name has its certificate.
+  // A server that speaks TLS for this name has its certificate.
   ["https://coppice.example.net", "coppice.example.net"],
   ["https://coppice.example.net", "coppice.example.net:443"],
   ["https://coppice.example", null],
@@ -45,7 +45,7 @@ test.each([
   expect(isOwnOrigin(origin, host, PUBLIC)).toBe(false);
 });
 
-test("without a public address, only the Host counts", () => {
+test("without a public address, only the Host header counts", () => {
   expect(isOwnOrigin("https://coppice.example", "127.0.0.1:8642", null)).toBe(false);
   expect(isOwnOrigin("http://box:8642", "box:8642", null)).toBe(true);
 });

@@ -5,7 +5,7 @@ import { SignIn } from "../../../../src/api/web/sign-in.ts";
 import { silentLog } from "../../../../src/log.ts";
 import type { SessionUseCases } from "../../../../src/service/sessions.ts";
 
-/** An attempt of a client that never sends its token; whether it was refused at once. */
+/** An attempt of a client that never sends its token. Returns whether it was refused at once. */
 async function isRefused(signIn: SignIn, address: string): Promise<boolean> {
   const body = new ReadableStream<Uint8Array>({ pull: () => new Promise<void>(() => undefined) });
   const server = { requestIP: () => ({ address }) } as unknown as Server<unknown>;
@@ -18,7 +18,7 @@ async function isRefused(signIn: SignIn, address: string): Promise<boolean> {
   return await Promise.race([refusal, turn]);
 }
 
-test("clients that never send their token leave places to those that come later", async () => {
+test("clients that never send their token leave places for later ones", async () => {
   const gate = { requireOwnPage: () => undefined, requireCookie: () => undefined } as unknown as SessionGate;
   const sessions = {} as SessionUseCases;
   const signIn = new SignIn({ gate, sessions, publicUrl: null, log: silentLog });
