@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { defaultsOf } from "../../../src/oci/image-config.ts";
 
-test("variables of a config are kept as far as they are well-formed, the last of a name", () => {
+test("keeps the well-formed variables of a config, and the last one of each name", () => {
   const Env = [
     "PATH=/bin",
     "EMPTY=",
@@ -27,7 +27,7 @@ test("variables of a config are kept as far as they are well-formed, the last of
   expect(cwd).toBeNull();
 });
 
-test("a config without anything brings nothing along", () => {
+test("an empty config adds nothing to the image", () => {
   for (const config of [
     undefined,
     null,
@@ -43,7 +43,7 @@ test("a config without anything brings nothing along", () => {
   }
 });
 
-test("more than an image may have is left out", () => {
+test("omits values beyond an image's limits", () => {
   const Env = Array.from({ length: 3000 }, (_, n) => `V${n}=${"x".repeat(200)}`);
   const { variables } = defaultsOf({ Env });
   const bytes = Object.entries(variables).reduce((sum, [name, value]) => sum + name.length + value.length, 0);
@@ -52,7 +52,7 @@ test("more than an image may have is left out", () => {
   expect(Object.keys(defaultsOf({ Env: Env.map((entry) => entry.slice(0, 8)) }).variables)).toHaveLength(1000);
 });
 
-test("the directory of an image of this service is in a label, and must be a path", () => {
+test("reads the directory of this service's images from a label, which must be a path", () => {
   const cwd = (text: unknown) => defaultsOf({ Labels: { "coppice.cwd": text } }).cwd;
   expect(cwd("/work//dir")).toBe("/work/dir");
   for (const text of ["relative", "", "/a/../b", `/${"x".repeat(5000)}`, "/a\0", 1, null]) expect(cwd(text)).toBeNull();

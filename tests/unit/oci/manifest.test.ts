@@ -31,7 +31,7 @@ describe("the manifest for this platform", () => {
   const index = (...manifests: object[]) => ({ schemaVersion: 2, manifests });
   const select = (...manifests: object[]) => selectManifest(bytes(index(...manifests)));
 
-  test("is the document itself, or the best entry of an index", () => {
+  test("is the document itself or the best entry of an index", () => {
     const own = { digest: digestOf(bytes(image)), isEntry: false, variant: "", layers: image.layers };
     expect(selectManifest(bytes(image))).toEqual(own);
     const selected = (letter: string, variant = "") => ({
@@ -50,14 +50,14 @@ describe("the manifest for this platform", () => {
     expect(code(() => select())).toBe("not_found");
   });
 
-  test("is the first of entries that image tools cannot tell apart", () => {
+  test("is the first of entries that image tools cannot distinguish", () => {
     const [none, empty] = [entry("1", "linux", "amd64"), entry("2", "linux", "amd64", "")];
     expect(select(none, empty).digest).toBe(digest("1"));
     expect(select(empty, none).digest).toBe(digest("2"));
     expect(select(entry("3", "linux", "amd64", "v2"), empty).digest).toBe(digest("2"));
   });
 
-  test("is refused when it is not an image's", () => {
+  test("is refused when it does not describe an image", () => {
     for (const document of [
       {},
       [],
@@ -79,7 +79,7 @@ describe("the manifest for this platform", () => {
 });
 
 describe("a manifest", () => {
-  test("of OCI's and of Docker's media types is read", () => {
+  test("is read with the media types of OCI and of Docker", () => {
     for (const mediaType of [
       `${OCI}.layer.v1.tar`,
       `${OCI}.layer.v1.tar+gzip`,

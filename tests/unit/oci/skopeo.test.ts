@@ -70,21 +70,21 @@ describe("argument vectors", () => {
 });
 
 describe("skopeo's home", () => {
-  test("contains the login for one host, readable by its owner only", async () => {
+  test("contains the login for one host, readable only by its owner", async () => {
     await using directory = await scratchDirectory(tmpdir(), "home-");
     const ca = join(directory.path, "own.pem");
     await writeFile(ca, "authority");
     const at = join(directory.path, "home-of-skopeo");
-    const made = await prepareSkopeoHome(at, reference, {
+    const home = await prepareSkopeoHome(at, reference, {
       credentials: { username: "alice", password: "päss:w0rd" },
       settings: { caFile: ca },
     });
-    const auth = JSON.parse(await readFile(made.authFile ?? "", "utf8"));
+    const auth = JSON.parse(await readFile(home.authFile ?? "", "utf8"));
     expect(Object.keys(auth.auths)).toEqual(["r.example:5000"]);
     expect(Buffer.from(auth.auths["r.example:5000"].auth, "base64").toString()).toBe("alice:päss:w0rd");
-    expect((await stat(made.authFile ?? "")).mode & 0o7777).toBe(0o600);
-    expect((await readdir(made.certificates)).length).toBe(1);
-    const { _CONTAINERS_ROOTLESS_UID, ...paths } = made.environment;
+    expect((await stat(home.authFile ?? "")).mode & 0o7777).toBe(0o600);
+    expect((await readdir(home.certificates)).length).toBe(1);
+    const { _CONTAINERS_ROOTLESS_UID, ...paths } = home.environment;
     expect(Object.keys(paths).sort()).toEqual(["HOME", "TMPDIR", "XDG_RUNTIME_DIR"]);
     expect(Object.values(paths).every((path) => path.startsWith(at))).toBe(true);
     const anonymous = await prepareSkopeoHome(join(directory.path, "second"), reference, {
@@ -94,7 +94,7 @@ describe("skopeo's home", () => {
     expect([anonymous.authFile, await readdir(anonymous.certificates)]).toEqual([null, []]);
   });
 
-  test("a CA file that is missing is named as the cause", async () => {
+  test("names a missing CA file as the cause", async () => {
     await using directory = await scratchDirectory(tmpdir(), "home-");
     const preparing = prepareSkopeoHome(directory.path, reference, {
       credentials: null,
@@ -156,7 +156,7 @@ describe("failures of a registry", () => {
     ["unable to retrieve auth token: invalid username/password: unauthorized: no", "forbidden"],
     ["Error parsing image name: invalid reference format", "validation_error"],
     ["unsupported manifest media type and no default available: application/x", "validation_error"],
-    ["something that nobody has seen yet", "unavailable"],
+    ["an unknown message", "unavailable"],
   ] as const) {
     test(message, () => {
       const error = fail(message);
@@ -165,7 +165,7 @@ describe("failures of a registry", () => {
     });
   }
 
-  test("an unreachable address is named, with the reason", () => {
+  test("names an unreachable address with the reason", () => {
     const failedHost = (host: string, code: FailedHost["code"], reason: string) =>
       fail("socks connect", null, () => ({ host, code, reason }));
     const own = failedHost("r.example:5000", "unavailable", "connection refused");
@@ -182,7 +182,7 @@ describe("failures of a registry", () => {
     ]);
   });
 
-  test("of a mirror's and the registry's failure, the registry's is reported", () => {
+  test("reports the registry's failure rather than a mirror's", () => {
     const mirrors = "(Mirrors also failed: [m.example/a:1: reading manifest: socks connect tcp a->b: not allowed]): ";
     const seen: string[] = [];
     const error = fail(`${mirrors}r.example/a:1: reading manifest 1 in r/a: manifest unknown`, null, (words) => {
@@ -192,7 +192,7 @@ describe("failures of a registry", () => {
     expect([error.code, seen]).toEqual(["not_found", ["r.example/a:1: reading manifest 1 in r/a: manifest unknown"]]);
   });
 
-  test("secrets and signed URLs are not repeated", () => {
+  test("does not repeat secrets and signed URLs", () => {
     const secret = fail("token for alice:hunter2 (aHVudGVyMg==) refused", { username: "alice", password: "hunter2" });
     expect(secret.details["reason"]).toBe("token for alice:*** (aHVudGVyMg==) refused");
     const short = fail("abcabc", { username: "u", password: "abc" });
@@ -206,7 +206,7 @@ describe("failures of a registry", () => {
     expect(fail("plain words", { username: "u", password: "" }).details["reason"]).toBe("plain words");
   });
 
-  test("other errors are thrown on", () => {
+  test("rethrows other errors", () => {
     const reason = new Error("cancelled");
     expect(() =>
       registryFailure(reason, reference, { credentials: null, timeoutMs: 1, failedHost: () => null }),

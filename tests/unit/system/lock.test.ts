@@ -17,7 +17,7 @@ test("a file is held by one owner at a time", async () => {
   await rm(directory, { recursive: true });
 });
 
-test("a lock is waited for a short time, and no longer", async () => {
+test("waits for a lock, but only for a short time", async () => {
   await using stack = new AsyncDisposableStack();
   const directory = await mkdtemp(join(tmpdir(), "coppice-lock-"));
   stack.defer(() => rm(directory, { recursive: true }));

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { openPrepared } from "../../../src/system/tool-network.ts";
 
-test("a prepared file that is not a network is named, with the reason", async () => {
+test("names a prepared file that is not a network, with the reason", async () => {
   await using directory = await scratchDirectory(tmpdir(), "network-");
   const path = join(directory.path, "network");
   expect(() => openPrepared(path)).toThrow(`none was prepared at ${path}: ENOENT`);

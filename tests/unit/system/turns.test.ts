@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { RoundRobin } from "../../../src/system/round-robin.ts";
 import { ownTurn } from "../../../src/system/turns.ts";
 
-test("ownTurn gives every caller a turn of the event loop of its own, in the order of the calls", async () => {
+test("ownTurn gives every caller its own turn of the event loop, in the order of the calls", async () => {
   const turns: number[] = [];
   let turn = 0;
   const count = () => {
@@ -21,7 +21,7 @@ test("ownTurn gives every caller a turn of the event loop of its own, in the ord
   expect(new Set(turns).size).toBe(3);
 });
 
-test("ownTurn gives an owner no fewer turns when another one has many calls waiting", async () => {
+test("ownTurn gives an owner as many turns as before when another one has many waiting calls", async () => {
   const order: string[] = [];
   const take = async (owner: string, name: string) => {
     await ownTurn(owner);
@@ -36,7 +36,7 @@ test("ownTurn gives an owner no fewer turns when another one has many calls wait
 });
 
 describe("waiting callers", () => {
-  test("are forgotten when they leave, and their owner with the last one", () => {
+  test("are removed when they leave, and their owner with the last of them", () => {
     const waiting = new RoundRobin<string>();
     for (const name of ["a1", "a2"]) waiting.add("a", name);
     waiting.add("b", "b1");

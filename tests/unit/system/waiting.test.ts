@@ -21,7 +21,7 @@ describe("withinTime", () => {
       throw new Error("late");
     });
     expect(await throwing(thrown)).toThrow("late");
-    reject(new Error("of work that nobody waits for"));
+    reject(new Error("of work without a waiting caller"));
     await turns();
   });
 });
@@ -37,13 +37,13 @@ describe("untilAborted", () => {
   });
 });
 
-describe("waits for a promise that lives long", () => {
-  /** A promise that counts the reactions on it. */
+describe("waits for a long-lived promise", () => {
+  /** A promise that counts the reactions that are attached to it. */
   function counted() {
     const { promise, resolve } = Promise.withResolvers<number>();
     const reactions = { count: 0 };
     const then = promise.then.bind(promise);
-    // biome-ignore lint/suspicious/noThenProperty: it is a promise, whose reactions are counted.
+    // biome-ignore lint/suspicious/noThenProperty: a promise that counts its reactions.
     promise.then = ((...handlers: Parameters<typeof then>) => {
       reactions.count++;
       return then(...handlers);
@@ -51,7 +51,7 @@ describe("waits for a promise that lives long", () => {
     return { promise, resolve, reactions };
   }
 
-  test("leave no reaction on it, however many there are", async () => {
+  test("leave no reaction on it, in any number", async () => {
     const { promise, resolve, reactions } = counted();
     for (let round = 0; round < 100; round++) {
       expect(await withinTime(promise, 0, () => null)).toBeNull();

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { setImmediate } from "node:timers/promises";
 import { YieldingTurns } from "../../../src/system/yielding-turns.ts";
 
-/** A clock that stands still but for the work that is done, and work of so many `milliseconds`. */
+/** A clock that advances only by the work done, and work of a cost in `milliseconds`. */
 class Workload {
   nowMs = 1000;
   doneMs = 0;
@@ -18,17 +18,17 @@ class Workload {
   }
 }
 
-test("work that nobody waits for begins at once, a few times in a turn of the event loop", async () => {
+test("work begins at once if no caller waits, a few times per turn of the event loop", async () => {
   const { turns } = new Workload();
   const [first, second] = [turns.take("a"), turns.take("a")];
   expect([first, second]).toEqual([undefined, undefined]);
-  const taken = Array.from({ length: 100 }, () => turns.take("a"));
-  const waiting = taken.filter((turn) => turn !== undefined);
+  const calls = Array.from({ length: 100 }, () => turns.take("a"));
+  const waiting = calls.filter((turn) => turn !== undefined);
   expect(waiting.length).toBeGreaterThan(90);
   await Promise.all(waiting);
 });
 
-test("work is called now if nobody waits, and otherwise behind those who do", async () => {
+test("work is called at once if no caller waits, and otherwise after the waiting ones", async () => {
   const { turns } = new Workload();
   const order: number[] = [];
   for (let n = 0; n < 100; n++) turns.call("a", () => order.push(n));
@@ -40,7 +40,7 @@ test("work is called now if nobody waits, and otherwise behind those who do", as
   expect(order).toEqual(Array.from({ length: 100 }, (_, n) => n));
 });
 
-test("no turn of the event loop takes much longer than a slice, whatever the work costs", async () => {
+test("no turn of the event loop takes much longer than a slice, for work of any cost", async () => {
   for (const costMs of [0.02, 0.4, 3]) {
     const load = new Workload();
     let isDone = false;
@@ -51,7 +51,7 @@ test("no turn of the event loop takes much longer than a slice, whatever the wor
     for (let turn = 0; !isDone; turn++) {
       const before = load.nowMs;
       await setImmediate();
-      // The first turns find out what it costs.
+      // The first turns measure the cost.
       if (turn > 5) longestMs = Math.max(longestMs, load.nowMs - before);
     }
     await work;
@@ -59,34 +59,34 @@ test("no turn of the event loop takes much longer than a slice, whatever the wor
   }
 });
 
-test("work gets all the time there is, and no more than its share while the other work is under way", async () => {
+test("work gets all the time that is available, and only its share while other work runs", async () => {
   const alone = new Workload();
   await alone.work("a", 0.5, 2000);
   expect(alone.nowMs).toBe(1000 + alone.doneMs);
 
-  const beside = new Workload();
+  const shared = new Workload();
   let isDone = false;
-  const work = beside.work("a", 0.5, 200).then(() => {
+  const work = shared.work("a", 0.5, 200).then(() => {
     isDone = true;
   });
   while (!isDone) {
-    beside.turns.yield();
-    beside.nowMs += 0.1;
+    shared.turns.yield();
+    shared.nowMs += 0.1;
     await setImmediate();
   }
   await work;
-  expect(beside.doneMs / (beside.nowMs - 1000)).toBeLessThan(0.3);
+  expect(shared.doneMs / (shared.nowMs - 1000)).toBeLessThan(0.3);
 });
 
 test("owners take turns, and the calls for one resolve in their order", async () => {
   const { turns } = new Workload();
   const order: string[] = [];
-  const taken = ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "b1", "b2"].map(async (name) => {
+  const calls = ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "b1", "b2"].map(async (name) => {
     const turn = turns.take(name[0]);
     if (turn !== undefined) await turn;
     order.push(name);
   });
-  await Promise.all(taken);
+  await Promise.all(calls);
   expect(order.filter((name) => name.startsWith("a"))).toEqual(["a1", "a2", "a3", "a4", "a5", "a6", "a7"]);
   expect(order.indexOf("b1")).toBeLessThan(order.indexOf("a6"));
 });

@@ -69,7 +69,7 @@ describe("exec", () => {
     expect(await run.exit).toMatchObject(expected);
   });
 
-  test("standard input waits for credit, and its end is sent", async () => {
+  test("standard input waits for credit, and ends with a frame", async () => {
     const { guest, agent } = open();
     const stdin = Buffer.from(seededRandom(5).bytes(INPUT_WINDOW_BYTES_INITIAL + 1000));
     agent.exec({ ...SPEC, stdin: [stdin] }, () => undefined);
@@ -87,7 +87,7 @@ describe("exec", () => {
     expect(guest.frames.at(-1)?.payload.byteLength).toBe(0);
   });
 
-  test("standard input that the command does not read is released at its end", async () => {
+  test("standard input that the command does not read is released when the command ends", async () => {
     const { guest, agent } = open();
     const { promise: letGo, resolve } = Promise.withResolvers<void>();
     let readBytes = 0;
@@ -107,7 +107,7 @@ describe("exec", () => {
     expect(readBytes).toBeLessThanOrEqual(INPUT_WINDOW_BYTES_INITIAL + 65_536);
   });
 
-  test("output is answered with credit, and output beyond the credit closes the session", async () => {
+  test("output is answered with credit, and output beyond the credit breaks the protocol", async () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, () => undefined);
     const { session } = await guest.frame(HostFrame.execSpec);
@@ -123,19 +123,19 @@ describe("exec", () => {
     expect((await run.exit).exitCode).toBe(0);
   });
 
-  test("credit for both streams waits as long as who takes the output asks for, and comes in one piece", async () => {
+  test("credit for both streams waits for the reader of the output, and is granted in one frame", async () => {
     const { guest, agent } = open();
-    const told: string[] = [];
-    const taken = Promise.withResolvers<void>();
+    const calls: string[] = [];
+    const written = Promise.withResolvers<void>();
     const more = Promise.withResolvers<void>();
-    const waits = [undefined, taken.promise, taken.promise, more.promise];
+    const waits = [undefined, written.promise, written.promise, more.promise];
     const run = agent.exec(
       SPEC,
       (stream, chunk) => {
-        told.push(`${stream} ${chunk.byteLength}`);
+        calls.push(`${stream} ${chunk.byteLength}`);
         return waits.shift();
       },
-      { onStart: (pid) => told.push(`started ${pid}`) },
+      { onStart: (pid) => calls.push(`started ${pid}`) },
     );
     const { session } = await guest.frame(HostFrame.execSpec);
     const chunk = Buffer.alloc(60_000);
@@ -144,7 +144,7 @@ describe("exec", () => {
     for (const stream of [Stream.stdout, Stream.stdout, Stream.stdout, Stream.stderr, Stream.stdout]) send(stream);
     for (let count = 0; count < 2; count++) send(Stream.stderr);
     const granted = () => guest.frames.filter(({ type }) => type === HostFrame.window).map(({ payload }) => payload);
-    taken.resolve();
+    written.resolve();
     await turns();
     expect(granted()).toEqual([]);
     more.resolve();
@@ -153,28 +153,28 @@ describe("exec", () => {
       [Stream.stdout, 240_000],
       [Stream.stderr, 180_000],
     ]);
-    expect(told.slice(0, 2)).toEqual(["started 77", "stdout 60000"]);
+    expect(calls.slice(0, 2)).toEqual(["started 77", "stdout 60000"]);
     guest.send(AgentFrame.exit, session, exitPayload(0));
     expect((await run.exit).exitCode).toBe(0);
   });
 
-  test("no credit is sent for a command that ended while its output waited", async () => {
+  test("sends no credit for a command that ended while its output waited", async () => {
     const { guest, agent } = open();
-    const taken = Promise.withResolvers<void>();
-    const run = agent.exec(SPEC, () => taken.promise);
+    const written = Promise.withResolvers<void>();
+    const run = agent.exec(SPEC, () => written.promise);
     const { session } = await guest.frame(HostFrame.execSpec);
     guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), Buffer.alloc(60_000));
     guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), Buffer.alloc(60_000));
     guest.send(AgentFrame.output, session, packIntegers([32, Stream.stdout]), Buffer.alloc(60_000));
     guest.send(AgentFrame.exit, session, exitPayload(0));
     await run.exit;
-    taken.resolve();
+    written.resolve();
     await turns();
     expect(guest.frames.some(({ type }) => type === HostFrame.window)).toBe(false);
   });
 
   test.each([
-    ["an exit code of no process", AgentFrame.exit, exitPayload(256)],
+    ["an exit code that no process has", AgentFrame.exit, exitPayload(256)],
     ["an unknown flag", AgentFrame.exit, exitPayload(0, 4)],
     ["a short exit", AgentFrame.exit, exitPayload(0).subarray(1)],
     ["an exit of version 2", AgentFrame.exit, Buffer.alloc(32)],
@@ -182,8 +182,8 @@ describe("exec", () => {
     ["the wait status of a stopped process", AgentFrame.exit, exitPayload(255, 0, 0x137f)],
     ["a wait status that is too large", AgentFrame.exit, exitPayload(0, 0, 0x10000)],
     ["a wait status of both kinds", AgentFrame.exit, exitPayload(137, 0, 0x109)],
-    ["an exit code that is not the status's", AgentFrame.exit, exitPayload(1, 0, 0)],
-    ["output of no stream", AgentFrame.output, packIntegers([32, 3], [16, 0])],
+    ["an exit code that differs from the status", AgentFrame.exit, exitPayload(1, 0, 0)],
+    ["output of an unknown stream", AgentFrame.output, packIntegers([32, 3], [16, 0])],
     ["output without a stream", AgentFrame.output, Buffer.alloc(3)],
     ["output without bytes", AgentFrame.output, packIntegers([32, Stream.stdout])],
     ["more credit than there can be", AgentFrame.window, packIntegers([32, 0], [32, INPUT_WINDOW_BYTES_MAX])],
@@ -191,7 +191,7 @@ describe("exec", () => {
     ["the data of a connection", AgentFrame.netData, Buffer.alloc(1)],
     ["the end of a connection", AgentFrame.netEnd, Buffer.alloc(0)],
     ["credit for another stream", AgentFrame.window, packIntegers([32, 1], [32, 0])],
-    ["the answer of another request", AgentFrame.done, done()],
+    ["the answer to another request", AgentFrame.done, done()],
     ["a short error", AgentFrame.error, Buffer.alloc(7)],
   ])("%s breaks the protocol", async (_, type, payload) => {
     const { guest, agent } = open();
@@ -203,7 +203,7 @@ describe("exec", () => {
     expect(guest.channel.paused).toBe(true);
   });
 
-  test("a signal reaches a command that runs", async () => {
+  test("a signal reaches a running command", async () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, () => undefined);
     const { session } = await guest.frame(HostFrame.execSpec);
@@ -218,7 +218,7 @@ describe("exec", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.signal).length).toBe(2);
   });
 
-  test("a specification that is too large for the guest is refused by the host", async () => {
+  test("the host refuses a specification that is too large for the guest", async () => {
     const { guest, agent } = open();
     const run = agent.exec({ ...SPEC, argv: ["/bin/echo", "x".repeat(4_200_000)] }, () => undefined);
     expect(((await failure(run.exit)) as AgentError).errno).toBe(7);

@@ -42,7 +42,7 @@ async function connected(guest: ScriptedAgent, agent: Agent) {
 }
 
 describe("a connection", () => {
-  test("ends when both sides have ended it and the agent has confirmed that", async () => {
+  test("ends when both sides have ended it and the agent has confirmed it", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     guest.send(AgentFrame.netData, session, text("hello"));
@@ -51,7 +51,7 @@ describe("a connection", () => {
     for await (const chunk of connection.chunks()) seen.push(Buffer.from(chunk).toString());
     expect(seen).toEqual(["hello"]);
     expect(await connection.write(text("late"))).toBe(true);
-    // Credit for what the host still sends comes after the guest's own end.
+    // Credit for the host's further data arrives after the guest's own end.
     guest.send(AgentFrame.window, session, packIntegers([32, Stream.data], [32, 4]));
     await connection.end();
     guest.send(AgentFrame.window, session, packIntegers([32, Stream.data], [32, 1]));
@@ -63,7 +63,7 @@ describe("a connection", () => {
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("that is refused fails with the reason", async () => {
+  test("fails with the reason when it is refused", async () => {
     const { guest, agent } = open();
     const opening = failure(agent.dial(1));
     guest.send(AgentFrame.netRefused, (await guest.frame(HostFrame.netDial)).session, packIntegers([32, 2]));
@@ -73,7 +73,7 @@ describe("a connection", () => {
     expect(await full).toBeInstanceOf(AgentError);
   });
 
-  test("that the host resets drops data until the agent's answer", async () => {
+  test("drops data after the host's reset until the agent's answer", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     const reading = connection.chunks().next();
@@ -91,7 +91,7 @@ describe("a connection", () => {
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("that the guest resets delivers earlier data, then the reset", async () => {
+  test("delivers earlier data before the guest's reset", async () => {
     const { guest, agent } = open();
     const { session, connection } = await connected(guest, agent);
     guest.send(AgentFrame.netData, session, text("some"));
@@ -127,7 +127,7 @@ describe("a connection", () => {
     ["an error", AgentFrame.error, problem(5, "late")],
     ["an end with a payload", AgentFrame.netEnd, Buffer.alloc(1)],
     ["a reset with a payload", AgentFrame.netReset, Buffer.alloc(1)],
-    ["the end of both before the end of either", AgentFrame.done, done()],
+    ["the end of both sides before the end of either", AgentFrame.done, done()],
     ["credit of another stream", AgentFrame.window, packIntegers([32, Stream.stdin], [32, 1])],
     ["more credit than there can be", AgentFrame.window, packIntegers([32, Stream.data], [32, INPUT_WINDOW_BYTES_MAX])],
     ["an exit", AgentFrame.exit, exitPayload(0)],
@@ -162,17 +162,17 @@ describe("a connection", () => {
 });
 
 describe("a hold", () => {
-  /** Answers a SYNC that was sent. */
+  /** Answers the SYNC that the host sent. */
   async function answerSync(guest: ScriptedAgent, index = 0): Promise<void> {
     const { session, payload } = await guest.frame(HostFrame.sync, index);
     guest.send(AgentFrame.synced, session, payload.subarray(8, 16));
   }
 
-  test("keeps every frame back until the SYNC, which comes first", async () => {
+  test("delays every frame until the SYNC, which is sent first", async () => {
     const { guest, agent } = open();
     const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
     const { session } = await guest.frame(HostFrame.execSpec);
-    // Enough output for a grant, which is given during the hold.
+    // Enough output for a grant of credit, which happens during the hold.
     const holding = agent.hold();
     const hold = await guest.frame(HostFrame.hold);
     const chunk = Buffer.alloc(65_000);
@@ -215,7 +215,7 @@ describe("a hold", () => {
     await holding;
   });
 
-  test("that the agent refuses fails, and holds nothing", async () => {
+  test("fails when the agent refuses it, and delays nothing", async () => {
     const { guest, agent } = open();
     const holding = failure(agent.hold());
     guest.send(AgentFrame.error, (await guest.frame(HostFrame.hold)).session, problem(16, "busy"));
@@ -225,7 +225,7 @@ describe("a hold", () => {
     await frozen;
   });
 
-  test("that is not answered is ended by a SYNC, too", async () => {
+  test("ends by a SYNC, even when it was not answered", async () => {
     const { guest, agent } = open();
     const holding = agent.hold();
     const hold = await guest.frame(HostFrame.hold);
@@ -248,7 +248,7 @@ describe("a hold", () => {
     guest.send(type, session, payload);
     expect(await failure(run.exit)).toBeInstanceOf(AgentProtocolError);
     expect(lines).toEqual([]);
-    // A SYNC cannot come any more, so nobody waits for one.
+    // A SYNC cannot arrive any more, so the next request does not wait for one.
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 });
@@ -273,7 +273,7 @@ describe("a frozen scratch", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.thaw)).toHaveLength(1);
   });
 
-  test("that thawed by itself is reported when the host thaws it", async () => {
+  test("reports at its thaw that the guest thawed it", async () => {
     const { guest, session, still } = await quiesced();
     guest.send(AgentFrame.error, session, problem(110, "the time was up"));
     expect(((await failure(still.thaw())) as AgentError).errno).toBe(110);
@@ -281,7 +281,7 @@ describe("a frozen scratch", () => {
     expect(guest.frames.some(({ type }) => type === HostFrame.thaw)).toBe(false);
   });
 
-  test("that the guest cannot freeze fails", async () => {
+  test("fails when the guest cannot freeze it", async () => {
     const { guest, agent } = open();
     const opening = failure(agent.quiesce(1));
     guest.send(AgentFrame.error, (await guest.frame(HostFrame.quiesce)).session, problem(16, "busy"));
@@ -307,7 +307,7 @@ describe("a frozen scratch", () => {
 });
 
 describe("standard input with initial content", () => {
-  test("continues with what is written later, and ends when it is closed", async () => {
+  test("continues with later writes, and ends when it is closed", async () => {
     const { guest, agent } = open();
     const first = Promise.withResolvers<Uint8Array>();
     const begin = async function* () {
@@ -329,7 +329,7 @@ describe("standard input with initial content", () => {
   });
 });
 
-describe("a command with a terminal, beside another", () => {
+describe("a command with a terminal, in the session of another", () => {
   test("carries the other session, its user and the terminal's size", async () => {
     const { guest, agent } = open();
     const main = agent.exec(SPEC, () => undefined);
@@ -359,7 +359,7 @@ describe("a command with a terminal, beside another", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.limit)).toHaveLength(1);
   });
 
-  test("fails when the other one fails", async () => {
+  test("fails when the other command fails", async () => {
     const { guest, agent } = open();
     const main = agent.exec(SPEC, () => undefined);
     const run = agent.exec(SPEC, () => undefined, { beside: main });

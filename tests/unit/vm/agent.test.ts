@@ -42,13 +42,13 @@ describe("greeting", () => {
     expect(await Agent.open(guest.channel).hello(AbortSignal.timeout(1000))).toEqual({ kernelRelease: "6.1.0" });
   });
 
-  test("of another protocol version is refused", async () => {
+  test("is refused with another protocol version", async () => {
     const { guest, agent } = open();
     guest.send(AgentFrame.hello, 0, packIntegers([32, PROTOCOL_VERSION + 1], [32, 0]));
     expect(await failure(agent.hello(AbortSignal.timeout(1000)))).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("twice is refused", async () => {
+  test("is refused when it is sent twice", async () => {
     const { guest, agent } = open();
     const hello = packIntegers([32, PROTOCOL_VERSION], [32, 0]);
     guest.send(AgentFrame.hello, 0, hello);
@@ -115,7 +115,7 @@ describe("requests", () => {
     expect(await failure(run.exit)).toBeInstanceOf(AgentError);
   });
 
-  test("the rest of a file that the guest refused is not sent", async () => {
+  test("do not send the rest of a file that the guest refused", async () => {
     const { guest, agent } = open();
     let pulled = 0;
     const content = (async function* () {
@@ -131,7 +131,7 @@ describe("requests", () => {
     expect(pulled).toBeLessThan(10);
   });
 
-  test("a file whose content does not have its announced size fails", async () => {
+  test("fail for a file whose content does not have its announced size", async () => {
     for (const sizeBytes of [1, 3]) {
       const { agent } = open();
       const content = (async function* () {
@@ -142,7 +142,7 @@ describe("requests", () => {
     }
   });
 
-  test("no more requests are sent at a time than the guest's table holds", async () => {
+  test("are sent only as far as the guest's table has room", async () => {
     const { guest, agent } = open();
     const freezes = Array.from({ length: TASKS_COUNT_MAX + 5 }, () => agent.freeze());
     await guest.frame(HostFrame.freeze, TASKS_COUNT_MAX - 1);
@@ -155,7 +155,7 @@ describe("requests", () => {
     expect(new Set(guest.frames.map(({ session }) => session)).size).toBe(freezes.length);
   });
 
-  test("one process or connection too many is refused by the host, and delays nothing else", async () => {
+  test("refuse one process or connection too many on the host, without delay for others", async () => {
     const { guest, agent } = open();
     const runs = Array.from({ length: PROCESSES_COUNT_MAX }, () => agent.exec(SPEC, () => undefined));
     const dials = Array.from({ length: CONNECTIONS_COUNT_MAX }, () => agent.dial(80).catch((error: Error) => error));
@@ -194,7 +194,7 @@ describe("index", () => {
     expect(guest.frames.filter(({ type }) => type === HostFrame.window).length).toBeGreaterThan(1);
   });
 
-  test("grants no credit while nobody reads", async () => {
+  test("grants no credit without a reader", async () => {
     const { guest, agent } = open();
     const iterator = agent.index(0)[Symbol.asyncIterator]();
     const first = iterator.next();
@@ -214,7 +214,7 @@ describe("index", () => {
   });
 });
 
-/** A network that treats each connection in another way, and reads and writes what it accepts. */
+/** A network that treats each connection differently, and reads and writes those that it accepts. */
 function eagerNetwork(seed: number): GuestNetwork {
   let number = seed;
   return {
@@ -246,7 +246,7 @@ function openPayload(random: ReturnType<typeof seededRandom>): Uint8Array {
 }
 
 describe("a hostile or dying guest", () => {
-  test("a closed stream ends every request", async () => {
+  test("ends every request by closing the stream", async () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, () => undefined);
     const listing = agent.index(0).next();
@@ -258,15 +258,15 @@ describe("a hostile or dying guest", () => {
   });
 
   test.each([
-    ["sends data for a session of its own", AgentFrame.netData, text("x")],
-    ["grants credit to a session of its own", AgentFrame.window, packIntegers([32, 3], [32, 1])],
+    ["sends data for an unopened session of its own", AgentFrame.netData, text("x")],
+    ["grants credit for an unopened session of its own", AgentFrame.window, packIntegers([32, 3], [32, 1])],
   ])("that %s breaks the protocol", async (_, type, payload) => {
     const { guest, agent } = open();
     guest.send(type, SESSION_GUEST_BIT + 1, payload);
     expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("a frame for an unknown session breaks the protocol", async () => {
+  test("breaks the protocol with a frame for an unknown session", async () => {
     const { guest, agent } = open();
     const frozen = agent.freeze();
     const { session } = await guest.frame(HostFrame.freeze);
@@ -274,7 +274,7 @@ describe("a hostile or dying guest", () => {
     expect(await failure(frozen)).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("that forges frames of processes that do not exist is cut off at the first one, and takes no memory", async () => {
+  test("is cut off at its first frame for a process that does not exist, and uses no memory", async () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, () => undefined);
     const { session } = await guest.frame(HostFrame.execOpen);
@@ -284,7 +284,7 @@ describe("a hostile or dying guest", () => {
     const other = agent.exec(SPEC, () => undefined);
     await guest.frame(HostFrame.execOpen, 1);
     const output = Buffer.alloc(65_536);
-    // Of one that has ended, and of those that never were.
+    // Frames for a process that has ended, and for processes that never existed.
     guest.send(AgentFrame.output, session, output);
     expect(await failure(other.exit)).toBeInstanceOf(AgentProtocolError);
     expect(guest.channel.paused).toBe(true);
@@ -296,7 +296,7 @@ describe("a hostile or dying guest", () => {
     expect(await failure(agent.exec(SPEC, () => undefined).started)).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("the guest's log is limited in size, and its control characters are replaced", () => {
+  test("has a log of limited size, whose control characters are replaced", () => {
     const { guest, lines } = open();
     for (let line = 0; line < 1000; line++) guest.send(AgentFrame.log, 0, text(`\x1b]0;title\x07 ${"y".repeat(5000)}`));
     expect(lines.length).toBeLessThanOrEqual(200);
@@ -304,7 +304,7 @@ describe("a hostile or dying guest", () => {
     expect(lines[0]).toStartWith("?]0;title? y");
   });
 
-  test("random frames end in answers or a protocol error, and nothing else", async () => {
+  test("gets answers or a protocol error for random frames", async () => {
     const types = Object.values(AgentFrame);
     for (let seed = 1; seed <= 300; seed++) {
       const random = seededRandom(seed);
@@ -335,9 +335,9 @@ describe("a hostile or dying guest", () => {
         if (random.below(3) > 0) payload.fill(0, 0, 8);
         const ofGuest = SESSION_GUEST_BIT + (random.below(3) === 0 ? random.below(30) : frame);
         guest.send(type, random.below(4) === 0 ? ofGuest : random.below(9), payload);
-        // Most connections of the guest exist, too.
+        // Most of the guest's connections exist.
         if (random.below(3) === 0) guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + frame, openPayload(random));
-        // The connection often exists, so that the code for its data is reached.
+        // The connection exists in most cases, so that the code for its data is reached.
         if (seed % 3 === 0 && frame === 0) guest.send(AgentFrame.netOpened, dialled);
         if (frame % 8 === 0) await Promise.resolve();
       }

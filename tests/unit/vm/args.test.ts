@@ -49,7 +49,7 @@ describe("QEMU's command line", () => {
     ]);
   });
 
-  test("of a clone has the template's machine, and private memory", () => {
+  test("of a clone has the template's machine and private memory", () => {
     const start = { kind: "clone" } as const;
     expect(buildQemuArgs({ acceleration: "tcg", shape, descriptors, start })).toEqual([
       "/usr/bin/qemu-system-x86_64",
@@ -98,7 +98,7 @@ test("the launcher's command line", () => {
   ]);
 });
 
-test("the launcher passes only the named environment variables to a program", () => {
+test("passes only the named environment variables to a program", () => {
   const options = { launcher: "/l", root: "/r", directory: "/d", uid: 7, cgroups: [], devices: [], fileBytesMax: 0 };
   const program = ["/p"];
   expect(buildLaunchArgs({ ...options, extraFds: [], program }, 1)).not.toContain("--variable");
@@ -106,7 +106,7 @@ test("the launcher passes only the named environment variables to a program", ()
   expect(args.slice(-6)).toEqual(["--variable", "A=1", "--variable", "B=b=c", "--", "/p"]);
 });
 
-test("the loader's list yields paths, without the object that the kernel provides", () => {
+test("the loader's list has paths, without the object that the kernel provides", () => {
   const list = [
     "\tlinux-vdso.so.1 (0x00007ffcd2bf4000)",
     "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1e1c000000)",
@@ -118,7 +118,7 @@ test("the loader's list yields paths, without the object that the kernel provide
 });
 
 describe("user ids of machines", () => {
-  test("are never shared, and the one that was unused for longest is given next", async () => {
+  test("are never shared, and the one that was unused for longest is next", async () => {
     const pool = new UidPool(1000, 3);
     const first = await pool.acquire();
     const second = await pool.acquire();
@@ -131,7 +131,7 @@ describe("user ids of machines", () => {
     expect((await pool.acquire()).uid).toBe(1001);
   });
 
-  test("are not given again while a process has them, or while that cannot be found out", async () => {
+  test("are not reused while a process has them, or while that is unknown", async () => {
     const pool = new UidPool(1000, 1);
     let left: () => Promise<number[]> = () => Promise.resolve([7]);
     {
@@ -146,7 +146,7 @@ describe("user ids of machines", () => {
     expect(both.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
   });
 
-  test("stay reserved when processes of a failed start cannot be killed", async () => {
+  test("remain reserved when processes of a failed start cannot be killed", async () => {
     const pool = new UidPool(1000, 1);
     const cgroup = {
       pids: () => Promise.resolve([7]),
@@ -164,14 +164,14 @@ describe("user ids of machines", () => {
 });
 
 describe("the reason of an end, from the console", () => {
-  test("is the panic if there was one, else the last lines", () => {
+  test("is the panic, or without one the last lines", () => {
     const trace = `[1.0] Kernel panic - not syncing: Fatal\n${"x".repeat(9000)}`;
     expect(excerpt(`${"y".repeat(9000)}\n${trace}`)).toStartWith("Kernel panic - not syncing: Fatal\nxxx");
     expect(excerpt(trace).length).toBe(2048);
     expect(excerpt(`${"y".repeat(9000)}last\n`)).toEndWith("ylast");
   });
 
-  test("KVM's counts of emulated instructions are summed over processors, without lines that are no counts", () => {
+  test("sums KVM's counts of emulated instructions over processors, and skips lines that are not counts", () => {
     const stats = (value: unknown) => ({
       stats: [
         { name: "exits", value: 5 },

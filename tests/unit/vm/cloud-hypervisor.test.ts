@@ -21,7 +21,7 @@ import { ApiDescription } from "../../support/cloud-hypervisor/description.ts";
 const SHAPE = { vcpus: 2, memoryBytes: 536_870_912 };
 
 describe("the command line", () => {
-  test("has descriptors, and no path of the host", () => {
+  test("has descriptors, but no path of the host", () => {
     expect(buildCloudHypervisorArgs("/usr/bin/cloud-hypervisor", { api: 3, events: 4 })).toEqual([
       "/usr/bin/cloud-hypervisor",
       ...["--api-socket", "fd=3"],
@@ -33,7 +33,7 @@ describe("the command line", () => {
 });
 
 describe("a machine", () => {
-  test("is the same for every guest of a shape, and knows only paths of its jail", () => {
+  test("is the same for every guest of a shape, and has only paths of its jail", () => {
     expect(buildVmConfig(SHAPE, true)).toEqual({
       cpus: { boot_vcpus: 2, max_vcpus: 2, nested: false },
       memory: { size: 536_870_912 },
@@ -68,7 +68,7 @@ describe("a machine", () => {
 });
 
 describe("a disk", () => {
-  test("is raw, has a serial, and discards only if it is writable", () => {
+  test("is raw, has a serial, and allows discards only if it is writable", () => {
     expect(buildDiskConfig("L00", true, 0)).toEqual({
       path: "/vm/L00",
       readonly: true,
@@ -81,13 +81,13 @@ describe("a disk", () => {
     expect(buildDiskConfig("S", false, 1)).toMatchObject({ readonly: false, sparse: true });
   });
 
-  test("goes to the first PCI segment with a device left", () => {
+  test("is added to the first PCI segment with a free device", () => {
     const segments = Array.from(
       { length: DISKS_COUNT_MAX },
       (_, index) => buildDiskConfig("L", true, index).pci_segment,
     );
     const counts = [0, 1, 2, 3, 4].map((segment) => segments.filter((each) => each === segment).length);
-    // 32 devices a segment: a bridge on each, and three other devices on the first.
+    // 32 devices per segment: a bridge on each, and three other devices on the first.
     expect(counts).toEqual([28, 31, 31, 31, 31]);
     expect(segments).toEqual(segments.toSorted((a, b) => a - b));
     expect(DISKS_COUNT_MAX).toBeGreaterThan(LAYERS_COUNT_MAX + 1);
@@ -99,7 +99,7 @@ describe("events", () => {
   const event = { timestamp: { secs: 1, nanos: 2 }, source: "vm", event: "booted", properties: null };
   const text = (value: object) => `${JSON.stringify(value, null, 2)}\n\n`;
 
-  test("are decoded one by one, wherever the stream is cut", () => {
+  test("are decoded one by one, with cuts of the stream at any place", () => {
     const panic = { ...event, source: "guest", event: "panic", properties: { event: "crash_loaded" } };
     const stream = Buffer.from(`${text(event)}\n${text(panic)}`);
     for (let cut = 0; cut <= stream.length; cut++) {
@@ -116,13 +116,13 @@ describe("events", () => {
     ["not JSON", "{nonsense\n\n"],
     ["no object", "3\n\n"],
     ["null", "null\n\n"],
-    ["a source that is no text", text({ ...event, source: 1 })],
-    ["a name that is missing", text({ source: "vm" })],
+    ["a source that is not text", text({ ...event, source: 1 })],
+    ["a missing name", text({ source: "vm" })],
   ])("that are none are refused: %s", (_, stream) => {
     expect(() => new CloudHypervisorEventDecoder().push(Buffer.from(stream))).toThrow(CloudHypervisorEventError);
   });
 
-  test("without an end are refused instead of being buffered", () => {
+  test("without an end are refused before they fill the buffer", () => {
     const decoder = new CloudHypervisorEventDecoder();
     const endless = () => {
       for (let sent = 0; sent < 100; sent++) decoder.push(Buffer.alloc(4096, "x"));
@@ -130,7 +130,7 @@ describe("events", () => {
     expect(endless).toThrow("too long");
   });
 
-  test("of random bytes are decoded or refused", () => {
+  test("of random bytes are either decoded or refused", () => {
     let seed = 7;
     const random = () => (seed = (seed * 1_103_515_245 + 12_345) % 2_147_483_648);
     for (let round = 0; round < 2000; round++) {
@@ -162,7 +162,7 @@ describe("the version", () => {
     },
   );
 
-  test("must be 52 or newer, and the error says where to get it", () => {
+  test("must be 52 or newer, and the error says where to download it", () => {
     const require = (text: string) => () =>
       requireCloudHypervisorVersion(parseCloudHypervisorVersion(`cloud-hypervisor v${text}\n`), "/usr/bin/x");
     expect(require("52.0")).not.toThrow();
@@ -174,13 +174,13 @@ describe("the version", () => {
   });
 });
 
-test("processor time is read after a process name with any characters", () => {
+test("reads processor time after a process name with any characters", () => {
   const fields = Array.from({ length: 50 }, (_, index) => String(index));
   const stat = `77 (vcpu) 0) R ${fields.slice(1).join(" ")}\n`;
   expect(parseVcpuTime(stat)).toEqual({ kernelMs: 120, guestMs: 400 });
 });
 
-/** A small description of the same form, to test the check itself where the real one is missing. */
+/** A small description of the same form, which tests the check where the real one is missing. */
 const SMALL = `
 paths:
   /vm.restore:

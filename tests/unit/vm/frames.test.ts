@@ -19,7 +19,7 @@ function header(length: number, type: number, reserve: number, session: number):
 }
 
 describe("frame decoder", () => {
-  test("decodes what was encoded, wherever the stream is cut", () => {
+  test("decodes encoded frames, with cuts of the stream at any place", () => {
     for (let seed = 1; seed <= 60; seed++) {
       const random = seededRandom(seed);
       const sent = Array.from({ length: 1 + random.below(12) }, () => ({
@@ -47,7 +47,7 @@ describe("frame decoder", () => {
 
   test.each([
     ["over-long", header(FRAME_PAYLOAD_BYTES_MAX + 1, AgentFrame.log, 0, 0)],
-    ["over-long by far", header(0xffff_ffff, AgentFrame.log, 0, 0)],
+    ["much too long", header(0xffff_ffff, AgentFrame.log, 0, 0)],
     ["of a type of the host", header(0, 1, 0, 0)],
     ["of type 0", header(0, 0, 0, 0)],
     ["with a reserve", header(0, AgentFrame.log, 1, 0)],
@@ -57,7 +57,7 @@ describe("frame decoder", () => {
     expect(() => collect([encodeFrame(AgentFrame.log, 0, Buffer.from("x")), bytes])).toThrow(AgentProtocolError);
   });
 
-  test("turns random bytes into frames or an error, and nothing else", () => {
+  test("decodes random bytes to frames or an error", () => {
     let refused = 0;
     let accepted = 0;
     for (let seed = 1; seed <= 400; seed++) {
@@ -84,6 +84,6 @@ describe("frame decoder", () => {
   });
 });
 
-test("a payload that is too long for a frame is not encoded", () => {
+test("refuses to encode a payload that is too long for a frame", () => {
   expect(() => encodeFrame(1, 1, Buffer.alloc(FRAME_PAYLOAD_BYTES_MAX), Buffer.alloc(1))).toThrow("fits no frame");
 });

@@ -1,4 +1,4 @@
-/** What bounds the connections and names that a guest asks for, and their order, against a scripted agent. */
+/** Limits and order of the connections and names that a guest requests, against a scripted agent. */
 
 import { describe, expect, test } from "bun:test";
 import { AgentProtocolError } from "../../../src/vm/agent/agent.ts";
@@ -27,8 +27,8 @@ import {
 import { ScriptedAgent } from "../../support/guests/scripted-peer.ts";
 import { turns, until } from "../../support/waiting.ts";
 
-describe("limits of what a guest asks for", () => {
-  test("one connection too many is refused, whichever side opened the others", async () => {
+describe("limits of a guest's requests", () => {
+  test("one connection too many is refused, for any opener of the others", async () => {
     const { guest, agent, asked } = await networked();
     const dials = [agent.dial(80), agent.dial(81)].map((dial) => dial.catch(() => undefined));
     await guest.frame(HostFrame.netDial, 1);
@@ -46,7 +46,7 @@ describe("limits of what a guest asks for", () => {
     await Promise.all(dials);
   });
 
-  test("queries are answered in any order, and told to try again when there are too many", async () => {
+  test("queries are answered in any order, and too many get the answer to try again", async () => {
     const { guest, asked } = await networked();
     const query = (number: number) => guest.send(AgentFrame.resolve, number, packIntegers([16, 28]), text("a.example"));
     for (let number = 0; number <= RESOLVES_COUNT_MAX; number++) query(number);
@@ -62,7 +62,7 @@ describe("limits of what a guest asks for", () => {
     asked.queries[4]?.answer.reject(new Error("no answer"));
     expect(await answers(2)).toEqual([4, 2]);
     query(5);
-    await until("the host is asked", () => asked.queries.length > RESOLVES_COUNT_MAX);
+    await until("the host is queried", () => asked.queries.length > RESOLVES_COUNT_MAX);
     expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX + 1);
   });
 
@@ -76,13 +76,13 @@ describe("limits of what a guest asks for", () => {
     await broken(agent);
   });
 
-  test("a number that two queries have at once breaks the protocol", async () => {
+  test("two queries with the same number break the protocol", async () => {
     const { guest, agent } = await networked();
     for (const _ of [1, 2]) guest.send(AgentFrame.resolve, 1, packIntegers([16, 1]), text("a.example"));
     await broken(agent);
   });
 
-  test("a guest that asks for more than it can is cut off, and one that asks much is answered bit by bit", async () => {
+  test("a guest with too many requests is cut off, and one with many gets its answers gradually", async () => {
     const { guest, agent } = await networked();
     const open = (index: number) => guest.send(AgentFrame.netOpen, FIRST + index, openAddress(4, [1, 2, 3, 4]));
     const answered = () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse).length;
@@ -98,18 +98,18 @@ describe("limits of what a guest asks for", () => {
     expect(await frozen).toBeInstanceOf(AgentProtocolError);
   });
 
-  test("a connection that the guest gives up while it waits is never opened", async () => {
+  test("a connection that the guest abandons while it waits is never opened", async () => {
     const { guest, asked } = await networked();
     for (let index = 0; index < WISHES_COUNT_MAX; index++) ask(guest, asked, FIRST + index);
     for (const id of [FIRST + 1000, FIRST + 1001]) guest.send(AgentFrame.netOpen, id, openName("a.example"));
     guest.send(AgentFrame.netReset, FIRST + 1000);
-    await until("the host is asked", () => asked.opened.length > WISHES_COUNT_MAX);
+    await until("the host gets the request", () => asked.opened.length > WISHES_COUNT_MAX);
     await turns();
     expect(asked.opened).toHaveLength(WISHES_COUNT_MAX + 1);
     expect(guest.frames.some(({ session }) => session === FIRST + 1000)).toBe(false);
   });
 
-  test("a guest that reads nothing is cut off before too many frames wait for it", async () => {
+  test("a guest that reads no frames is cut off before too many wait for it", async () => {
     const guest = new ScriptedAgent();
     const link = new AgentLink(guest.channel, () => undefined);
     const greeted = failure(link.hello);
@@ -149,7 +149,7 @@ describe("limits of what a guest asks for", () => {
   });
 });
 
-test("a command's input passes the data of connections, which take turns", async () => {
+test("a command's input overtakes the data of connections, which take turns", async () => {
   const { guest, agent, asked } = await networked();
   const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
   await guest.frame(HostFrame.execSpec);
@@ -158,7 +158,7 @@ test("a command's input passes the data of connections, which take turns", async
   await guest.frame(HostFrame.netAccept, 2);
   const passed: (() => void)[] = [];
   const write = guest.channel.write.bind(guest.channel);
-  // The transport takes a frame when the test lets it.
+  // The transport accepts a frame when the test allows it.
   guest.channel.write = async (bytes) => {
     await write(bytes);
     await new Promise<void>((resolve) => passed.push(resolve));

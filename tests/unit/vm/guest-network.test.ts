@@ -1,4 +1,4 @@
-/** Connections and names that the guest asks for, against a scripted agent. */
+/** Connections and names that the guest requests, against a scripted agent. */
 
 import { describe, expect, test } from "bun:test";
 import type { Destination } from "../../../src/domain/network.ts";
@@ -51,13 +51,13 @@ describe("a network", () => {
       openAddress(6, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]),
       { kind: "address", host: "::ffff:7f00:1", port: 80 },
     ],
-  ])("is asked for %s", async (_, payload, destination) => {
+  ])("gets a request for %s", async (_, payload, destination) => {
     const { guest, asked } = await networked();
     guest.send(AgentFrame.netOpen, FIRST, payload);
     expect(asked.opened[0]?.destination).toEqual(destination as Destination);
   });
 
-  test("that was not given: a connection is refused and counted, a name does not exist", async () => {
+  test("without a configuration refuses and counts connections, and has no names", async () => {
     const { guest, agent } = openAgent();
     guest.send(AgentFrame.netOpen, FIRST, openName("a.example"));
     guest.send(AgentFrame.netOpen, FIRST + 7, openAddress(4, [1, 1, 1, 1]));
@@ -91,14 +91,14 @@ describe("a network", () => {
     ["a letter beyond ASCII", openName("\xe4.example")],
     ["a label of 64 characters", openName(`${"a".repeat(64)}.example`)],
     ["254 characters", openName(`${"a.".repeat(126)}bc`)],
-  ])("is not asked for a destination with %s, which breaks the protocol", async (_, payload) => {
+  ])("gets no request for a destination with %s, which breaks the protocol", async (_, payload) => {
     const { guest, agent, asked } = await networked();
     guest.send(AgentFrame.netOpen, FIRST, payload);
     await broken(agent);
     expect(asked.opened).toEqual([]);
   });
 
-  test("takes the longest name", async () => {
+  test("accepts the longest name", async () => {
     const { guest, asked } = await networked();
     const name = `${"a.".repeat(126)}b`;
     guest.send(AgentFrame.netOpen, FIRST, openName(name));
@@ -130,13 +130,13 @@ describe("a connection of the guest", () => {
     guest.send(AgentFrame.window, FIRST, packIntegers([32, Stream.data], [32, 3]));
     await connection.end();
     guest.send(AgentFrame.done, FIRST, done());
-    // Nobody broke it: what it carried may still be on its way.
+    // The connection is not broken: its data may still be on its way.
     expect(connection.signal.aborted).toBe(false);
     expect(await connection.write(text("late"))).toBe(false);
     expect(typesOf(guest)).toEqual([HostFrame.netAccept, HostFrame.netData, HostFrame.netEnd]);
   });
 
-  test("that is refused is over, also when the guest's reset crosses the refusal", async () => {
+  test("is over after a refusal, also when the guest's reset crosses it", async () => {
     const { guest, agent, asked } = await networked();
     const { connection } = ask(guest, asked);
     connection.refuse(Refusal.timedOut);
@@ -154,7 +154,7 @@ describe("a connection of the guest", () => {
     await broken(agent);
   });
 
-  test("that the guest gives up before the answer is over", async () => {
+  test("is over when the guest abandons it before the answer", async () => {
     const { guest, asked } = await networked();
     const { connection } = ask(guest, asked);
     guest.send(AgentFrame.netReset, FIRST);
@@ -165,7 +165,7 @@ describe("a connection of the guest", () => {
     expect(typesOf(guest)).toEqual([]);
   });
 
-  test("that the host ends before it was accepted is refused", async () => {
+  test("is refused when the host ends it before it was accepted", async () => {
     const { guest, asked } = await networked();
     await ask(guest, asked).connection[Symbol.asyncDispose]();
     expect((await guest.frame(HostFrame.netRefuse)).payload.readUInt32LE()).toBe(Refusal.unreachable);
@@ -196,7 +196,7 @@ describe("a connection of the guest", () => {
     await broken(agent);
   });
 
-  test("data after the guest's end breaks the protocol, and so does data beyond the credit", async () => {
+  test("breaks the protocol with data after the guest's end, or beyond the credit", async () => {
     for (const first of [AgentFrame.netEnd, AgentFrame.netData]) {
       const { guest, agent } = await accepted();
       const bytes = first === AgentFrame.netData ? Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL) : NOTHING;
@@ -206,7 +206,7 @@ describe("a connection of the guest", () => {
     }
   });
 
-  test("the windows of all connections grow to 32 MiB together, and give that back", async () => {
+  test("has a window that grows to 32 MiB with all others, and shrinks again", async () => {
     const { guest, asked } = await networked();
     const grow = async (id: number): Promise<number> => {
       const { connection } = await askLater(guest, asked, id);

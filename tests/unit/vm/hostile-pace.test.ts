@@ -1,4 +1,4 @@
-/** A guest that sends as many frames as it can, and one that reads nothing, against a scripted agent. */
+/** A guest that sends frames at full speed, and one that reads none, against a scripted agent. */
 
 import { heapStats } from "bun:jsc";
 import { describe, expect, test } from "bun:test";
@@ -16,11 +16,11 @@ import { exitPayload, failure, openAgent, SPEC } from "../../support/guests/agen
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 
-/** Twice what is handled at a time: a pause ends in the middle of a turn. */
+/** Twice as many frames as are handled at a time, so that a pause ends in the middle of a turn. */
 const TURN_FRAMES_COUNT_MAX = 256;
 
 describe("a flood of frames", () => {
-  test("is handled a few frames in each turn of the event loop, however it is cut, and wholly", async () => {
+  test("is handled completely, a few frames in each turn of the event loop, in pieces of any size", async () => {
     const { guest, agent } = openAgent();
     const random = seededRandom(seedOfTests());
     let count = 0;
@@ -52,7 +52,7 @@ describe("a flood of frames", () => {
     expect(Buffer.from(seen).equals(Buffer.from(sent))).toBe(true);
   });
 
-  test("ends with the link: what is left of it is not handled", async () => {
+  test("ends with the link, without the remaining frames", async () => {
     const { guest, agent } = openAgent();
     let count = 0;
     const run = agent.exec(SPEC, () => {
@@ -69,8 +69,8 @@ describe("a flood of frames", () => {
   });
 });
 
-describe("a guest that reads nothing", () => {
-  /** A command that runs in a guest which takes no further frame. */
+describe("a guest that reads no frames", () => {
+  /** A command that runs in a guest which accepts no further frame. */
   async function deaf() {
     const { guest, agent } = openAgent();
     const main = agent.exec(SPEC, () => undefined);
@@ -87,7 +87,7 @@ describe("a guest that reads nothing", () => {
     return { guest, agent, session, start };
   }
 
-  test("gets as many starts and connections as it can have, and the others are refused at once", async () => {
+  test("gets starts and connections up to its limits, and others are refused at once", async () => {
     const { agent, start } = await deaf();
     const left = new AbortController();
     for (let count = 1; count < PROCESSES_COUNT_MAX; count++) start(left.signal);
@@ -99,7 +99,7 @@ describe("a guest that reads nothing", () => {
     expect(await failure(agent.dial(80))).toBeInstanceOf(AgentError);
   });
 
-  test("keeps nothing of a start whose caller has left, and its place is free", async () => {
+  test("holds no memory of a start whose caller has left, and frees its place", async () => {
     const { guest, session, start } = await deaf();
     const bytes = () => {
       Bun.gc(true);
@@ -120,31 +120,31 @@ describe("a guest that reads nothing", () => {
     expect((await failure(first.exit)).name).toBe("AgentProtocolError");
   });
 
-  test("is owed one size and one time limit, the latest ones", async () => {
+  test("gets only the latest size and the latest time limit", async () => {
     const { guest, agent } = openAgent();
     const run = agent.exec({ ...SPEC, terminal: { rows: 1, columns: 1 } }, () => undefined);
     const { session } = await guest.frame(HostFrame.execSpec);
     guest.send(AgentFrame.started, session, packIntegers([32, 1]));
     await run.started;
-    const taken: { frame: Uint8Array; take: () => void }[] = [];
-    guest.channel.write = (frame) => new Promise((take) => taken.push({ frame: frame.slice(), take }));
+    const writes: { frame: Uint8Array; accept: () => void }[] = [];
+    guest.channel.write = (frame) => new Promise((accept) => writes.push({ frame: frame.slice(), accept }));
     for (let count = 1; count <= 1000; count++) {
       run.resize({ rows: count, columns: 80 });
       run.limit(count);
     }
     await turns();
-    expect(taken).toHaveLength(2);
-    for (const { take } of taken) take();
+    expect(writes).toHaveLength(2);
+    for (const { accept } of writes) accept();
     await turns();
     const latest = [
       encodeFrame(HostFrame.resize, session, packIntegers([16, 1000], [16, 80])),
       encodeFrame(HostFrame.limit, session, packIntegers([64, 1000])),
     ];
-    expect(taken.slice(2).map(({ frame }) => Buffer.from(frame))).toEqual(latest.map((frame) => Buffer.from(frame)));
+    expect(writes.slice(2).map(({ frame }) => Buffer.from(frame))).toEqual(latest.map((frame) => Buffer.from(frame)));
     run.exit.catch(() => undefined);
   });
 
-  test("fails the starts that wait when its stream ends", async () => {
+  test("fails the waiting starts when its stream ends", async () => {
     const { guest, start } = await deaf();
     const runs = [start(), start(), start()];
     await turns();

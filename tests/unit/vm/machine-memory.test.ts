@@ -16,7 +16,7 @@ describe("a machine", () => {
     expect(costOf({ vcpus: 1, memoryBytes: 1 })).toEqual(costOf({ vcpus: 1, memoryBytes: 128 * MIB }));
   });
 
-  test("has room beside the guest's memory for 64 MiB of translated code, and 64 MiB more", () => {
+  test("has room for the guest's memory, 64 MiB of translated code, and 64 MiB more", () => {
     for (const memoryBytes of [128 * MIB, 512 * MIB, 8 * GIB]) {
       const overhead = machineMemoryBytes({ vcpus: 1, memoryBytes }) - memoryBytes;
       expect(overhead).toBeGreaterThanOrEqual(128 * MIB);
@@ -24,7 +24,7 @@ describe("a machine", () => {
     }
   });
 
-  test("of any shape: all admitted machines together may use no more than the budget", () => {
+  test("of any shape counts: all admitted machines together stay within the budget", () => {
     const shapes = [128, 200, 512, 1024, 3000].map((mib, index) => ({ vcpus: 1 + index, memoryBytes: mib * MIB }));
     const scheduler = new Scheduler({ memoryBytes: 6 * GIB, vcpus: 1000 }, () => 0);
     const { signal } = new AbortController();

@@ -23,7 +23,7 @@ function bytesAt(fd: number, offset: number, length: number): Buffer {
 
 const numberAt = (fd: number, index: number): bigint => bytesAt(fd, 8 * index, 8).readBigUInt64LE(0);
 
-/** The file has no hole, so that nothing has to be allocated later, and it cannot be changed. */
+/** Checks that the file has no hole, so that it needs no later allocation, and cannot be changed. */
 function expectSolid({ fd, sizeBytes }: SealedFile): void {
   expect(fstatSync(fd).size).toBe(sizeBytes);
   expect(seekHole(fd, 0)).toBe(sizeBytes);
@@ -31,7 +31,7 @@ function expectSolid({ fd, sizeBytes }: SealedFile): void {
   expect(sealsOf(fd)).toBe(SEALS_ALL);
 }
 
-test("a memory file contains the used pages at the table's offsets, and no hole", async () => {
+test("a memory file contains the used pages at the table's offsets, without holes", async () => {
   using memory = opened(createMemfd("memory", 64 * MIB));
   const parts = [
     { offset: 0, bytes: Buffer.alloc(PAGE_BYTES, "a") },
@@ -58,7 +58,7 @@ test("a memory file contains the used pages at the table's offsets, and no hole"
   expect(unpacked.equals(bytesAt(memory.file, 0, 64 * MIB))).toBe(true);
 });
 
-test("memory that nobody wrote to gives a table and nothing else", async () => {
+test("the file of unwritten memory contains only a table", async () => {
   using memory = opened(createMemfd("memory", MIB));
   using packed = opened(await packMemory(memory.file, MIB));
   expectSolid(packed.file);

@@ -18,19 +18,19 @@ describe("pool", () => {
     return new Pool({ vmm, templates, shape: SHAPE, size: 2, log: silentLog, ...change });
   }
 
-  test("gives out the clone that waits, and makes another", async () => {
+  test("returns the waiting clone, and makes another", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
     await pool.idle();
     const waiting = [...vmm.live];
-    await using taken = await pool.take({ vcpus: 1, memoryBytes: 200 * MIB }, never);
-    expect(taken.machine).toBe(waiting[0] as typeof taken.machine);
+    await using lease = await pool.take({ vcpus: 1, memoryBytes: 200 * MIB }, never);
+    expect(lease.machine).toBe(waiting[0] as typeof lease.machine);
     await until("two machines wait", () => pool.waitingCount === 2);
     expect(vmm.calls).toEqual(["bootForTemplate", "save", "clone", "clone", "clone"]);
   });
 
-  test("gives waiting clones a small share of the processors, and clones in use their full share", async () => {
+  test("gives a small share of the processors to waiting clones, and the full share to clones in use", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
@@ -39,32 +39,32 @@ describe("pool", () => {
     const { waiting, inUse } = CpuWeight;
     const weights = (machine: Machine | undefined) => [...new Set(vmm.weights.get(machine as Machine))];
     expect([first, second].map(weights)).toEqual([[waiting], [waiting]]);
-    await using taken = await pool.take(SHAPE, never);
-    expect(weights(taken.machine)).toEqual([waiting, inUse]);
+    await using lease = await pool.take(SHAPE, never);
+    expect(weights(lease.machine)).toEqual([waiting, inUse]);
     await using fresh = await pool.takeUnpooled(SHAPE, never);
     expect(weights(fresh.machine)).toEqual([inUse]);
   });
 
-  test("never gives out a clone whose guest does not answer", async () => {
+  test("never returns a clone whose guest does not answer", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
     await pool.idle();
     const [lost, good] = vmm.live;
     (lost as unknown as FakeMachine).loseAgent();
-    await using taken = await pool.take(SHAPE, never);
-    expect(taken.machine).toBe(good as typeof taken.machine);
+    await using lease = await pool.take(SHAPE, never);
+    expect(lease.machine).toBe(good as typeof lease.machine);
     expect(vmm.live.has(lost as Machine)).toBe(false);
   });
 
-  test("leaves waiting clones to other callers when asked to", async () => {
+  test("leaves waiting clones to other callers on request", async () => {
     const vmm = new FakeVmm();
     await using pool = open(vmm);
     pool.start();
     await pool.idle();
     const waiting = [...vmm.live];
-    await using taken = await pool.takeUnpooled(SHAPE, never);
-    expect(waiting).not.toContain(taken.machine as (typeof waiting)[0]);
+    await using lease = await pool.takeUnpooled(SHAPE, never);
+    expect(waiting).not.toContain(lease.machine as (typeof waiting)[0]);
     expect(pool.waitingCount).toBe(2);
   });
 
@@ -73,13 +73,13 @@ describe("pool", () => {
     await using pool = open(vmm);
     pool.start();
     await pool.idle();
-    await using taken = await pool.take({ vcpus: 2, memoryBytes: 200 * MIB }, never);
-    expect(taken.machine.shape).toEqual({ vcpus: 2, memoryBytes: 256 * MIB });
-    expect(taken.isolation).toBe("vm");
+    await using lease = await pool.take({ vcpus: 2, memoryBytes: 200 * MIB }, never);
+    expect(lease.machine.shape).toEqual({ vcpus: 2, memoryBytes: 256 * MIB });
+    expect(lease.isolation).toBe("vm");
     expect(pool.waitingCount).toBe(2);
   });
 
-  test("prefers a clone that has rehearsed, and gives out none during its rehearsal", async () => {
+  test("prefers a clone that has rehearsed, and returns none during its rehearsal", async () => {
     const vmm = new FakeVmm();
     const begun: Machine[] = [];
     const hold = Promise.withResolvers<void>();
@@ -106,7 +106,7 @@ describe("pool", () => {
     await using pool = open(vmm, { rehearse: () => Promise.reject(new Error("forgot the text")) });
     pool.start();
     const begun = () => vmm.calls.filter((call) => call === "clone").length;
-    // The first failure is followed at once by another clone, each later one by a pause.
+    // Another clone follows the first failure at once, and later failures after a pause.
     await until("a clone is replaced", () => begun() > 2 && vmm.live.size === 1);
     expect(pool.waitingCount).toBe(1);
   });
@@ -146,7 +146,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(2);
   });
 
-  test("keeps no clone that ended during its rehearsal", async () => {
+  test("drops a clone that ended during its rehearsal", async () => {
     const vmm = new FakeVmm();
     let rehearsals = 0;
     await using pool = open(vmm, {
@@ -163,7 +163,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(2);
   });
 
-  test("makes clones less and less often when they die, until one is taken", async () => {
+  test("makes clones less and less often when they die, until one is used", async () => {
     const vmm = new FakeVmm();
     const pauses: unknown[] = [];
     const warn = (_: string, fields?: Record<string, unknown>) => void pauses.push(fields?.["retry_ms"]);
@@ -213,30 +213,30 @@ describe("pool", () => {
     vmm.failing.add("clone");
     await using pool = open(vmm);
     {
-      await using taken = await pool.take(SHAPE, never);
+      await using lease = await pool.take(SHAPE, never);
       expect(vmm.calls.at(-1)).toBe("boot");
-      expect(taken.machine.shape).toEqual(SHAPE);
+      expect(lease.machine.shape).toEqual(SHAPE);
     }
     vmm.failing.add("boot");
     expect(await throwing(pool.take(SHAPE, never))).toThrow("boot fails");
     expect(vmm.live.size).toBe(0);
   });
 
-  test("a caller that gives up gets the reason of its signal, and the machine ends", async () => {
+  test("a caller that aborts gets the reason of its signal, and the machine ends", async () => {
     const vmm = new FakeVmm();
     vmm.script = { mute: true };
     await using pool = open(vmm, { coldBootOnly: true });
     const reason = new Error("enough");
-    const given = new AbortController();
-    const taken = pool.take(SHAPE, given.signal);
+    const caller = new AbortController();
+    const lease = pool.take(SHAPE, caller.signal);
     await until("a machine is booted", () => vmm.live.size === 1);
-    given.abort(reason);
-    expect(await failureOf(taken)).toBe(reason);
+    caller.abort(reason);
+    expect(await failureOf(lease)).toBe(reason);
     expect(vmm.live.size).toBe(0);
-    expect(await failureOf(pool.take(SHAPE, given.signal))).toBe(reason);
+    expect(await failureOf(pool.take(SHAPE, caller.signal))).toBe(reason);
   });
 
-  test("a machine that makes no progress is ended, and the error tells its state", async () => {
+  test("a machine that makes no progress is ended, and the error contains its state", async () => {
     const vmm = new FakeVmm();
     vmm.script = { mute: true, stuck: "it only pretends" };
     await using pool = open(vmm, { coldBootOnly: true });
@@ -244,7 +244,7 @@ describe("pool", () => {
     expect(vmm.live.size).toBe(0);
   });
 
-  test("is empty after disposal, and gives out no more machines", async () => {
+  test("is empty after disposal, and returns no more machines", async () => {
     const vmm = new FakeVmm();
     const pool = open(vmm);
     pool.start();

@@ -39,7 +39,7 @@ describe("probe", () => {
     ...change,
   });
 
-  test("passes over an acceleration that does not really work, and remembers both verdicts", () =>
+  test("skips an acceleration that does not work in fact, and stores both verdicts", () =>
     withMemo(async (memoPath) => {
       const kvm = new FakeVmm("kvm");
       const tcg = new FakeVmm("tcg");
@@ -73,7 +73,7 @@ describe("probe", () => {
     }),
   );
 
-  test("a trial that takes too long is ended, and its verdict names the setting", () =>
+  test("ends a trial that takes too long, with a verdict that names the setting", () =>
     withMemo(async (memoPath) => {
       const vmm = new FakeVmm();
       vmm.script = { mute: true };
@@ -82,7 +82,7 @@ describe("probe", () => {
       expect(vmm.live.size).toBe(0);
     }));
 
-  test("a guest that does not see its disk fails the trial", () =>
+  test("fails the trial when the guest does not see its disk", () =>
     withMemo(async (memoPath) => {
       const vmm = new FakeVmm();
       vmm.script = { mountErrno: 19 };
@@ -96,7 +96,7 @@ describe("probe", () => {
     }));
 
   const PHASES: Phase[] = ["start", "hello", "sync", "save", "attach", "mount"];
-  test.each(PHASES)("a VMM that is killed during %s is tried again at once, and found to work", (phase) =>
+  test.each(PHASES)("retries a VMM that is killed during %s at once, with success", (phase) =>
     withMemo(async (memoPath) => {
       const vmm = new FakeVmm();
       vmm.killedAt.push(phase, phase);
@@ -109,7 +109,7 @@ describe("probe", () => {
     }),
   );
 
-  test.each(PHASES)("a VMM that is killed during %s again and again is not remembered for it", (phase) =>
+  test.each(PHASES)("stores no verdict for a VMM that is repeatedly killed during %s", (phase) =>
     withMemo(async (memoPath) => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
       kvm.killedAt.push(phase, phase, phase);
@@ -121,7 +121,7 @@ describe("probe", () => {
     }),
   );
 
-  test("a VMM that crashes is tried again at once, and one that always crashes is remembered as unusable", () =>
+  test("retries a VMM that crashes at once, and stores that one which always crashes is unusable", () =>
     withMemo(async (memoPath) => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
       kvm.exitCode = 128 + 11;
@@ -135,19 +135,19 @@ describe("probe", () => {
       expect(again.verdict.candidates[0]?.reason).toContain("killed by signal 11");
     }));
 
-  test("a program that is killed when asked for its version is asked again", () =>
+  test("repeats the query of a version when the program was killed", () =>
     withMemo(async (memoPath) => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
-      let asked = 0;
+      let queries = 0;
       const open = async () => {
-        if (++asked === 1) throw new CommandError("killed", KILLED);
+        if (++queries === 1) throw new CommandError("killed", KILLED);
         return kvm;
       };
       const candidates = [{ vmm: "qemu" as const, acceleration: "kvm" as const, open }, candidate(tcg)];
       expect((await probe(options(memoPath, [], { candidates }))).verdict.acceleration).toBe("kvm");
     }));
 
-  test("a failure for lack of resources is not remembered", () =>
+  test("does not store a failure for lack of resources", () =>
     withMemo(async (memoPath) => {
       const [kvm, tcg] = [new FakeVmm("kvm"), new FakeVmm("tcg")];
       kvm.failing.add("clone");
@@ -156,7 +156,7 @@ describe("probe", () => {
       expect((await probe(options(memoPath, [kvm, tcg]))).verdict.acceleration).toBe("kvm");
     }));
 
-  test("a file of verdicts in another format is ignored", () =>
+  test("ignores a file of verdicts in another format", () =>
     withMemo(async (memoPath) => {
       for (const text of ["nonsense", "{}", '[{"key": 1}]']) {
         await Bun.write(memoPath, text);

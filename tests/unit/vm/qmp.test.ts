@@ -11,7 +11,7 @@ interface Command {
   readonly arguments?: unknown;
 }
 
-/** A monitor that greets, accepts the capabilities, and leaves the rest to `answer`. */
+/** A monitor that greets and accepts the capabilities; `answer` handles other commands. */
 function monitor(answer: (command: Command, say: (text: string) => void) => void) {
   const channel = new MemoryChannel();
   const say = (text: string) => channel.deliver(Buffer.from(text));
@@ -27,7 +27,7 @@ function monitor(answer: (command: Command, say: (text: string) => void) => void
 }
 
 describe("QMP client", () => {
-  test("gives each command its answer, wherever the stream is cut", async () => {
+  test("returns the answer to each command, with cuts of the stream at any place", async () => {
     const { channel } = monitor(({ execute, id }, say) => {
       const line = `{"return": {"was": "${execute}"}, "id": ${id}}\r\n`;
       for (const character of line) say(character);
@@ -52,7 +52,7 @@ describe("QMP client", () => {
     expect(events).toEqual([{ event: "STOP", data: {} }]);
   });
 
-  test("keeps events until there is a listener", async () => {
+  test("queues events until there is a listener", async () => {
     const { channel, say } = monitor(() => undefined);
     const qmp = await Qmp.open(channel);
     say('{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}, "timestamp": {}}\n');
@@ -61,7 +61,7 @@ describe("QMP client", () => {
     expect(events).toEqual([{ event: "SHUTDOWN", data: { guest: true, reason: "guest-reset" } }]);
   });
 
-  test("fails a refused command with its reason, and continues", async () => {
+  test("fails a refused command with the reason, and continues", async () => {
     const { channel } = monitor(({ execute, id }, say) => {
       if (execute === "good") say(`{"return": 1, "id": ${id}}\n`);
       else say(`{"error": {"class": "GenericError", "desc": "no such thing"}, "id": ${id}}\n`);
@@ -74,9 +74,9 @@ describe("QMP client", () => {
   });
 
   test.each([
-    ["what is not JSON", "hello\n"],
+    ["text that is not JSON", "hello\n"],
     ["a list", "[]\n"],
-    ["an answer to nothing", '{"return": {}, "id": 77}\n'],
+    ["an answer without a command", '{"return": {}, "id": 77}\n'],
     ["an answer without an id", '{"return": {}}\n'],
     ["a line without an end", "x".repeat(5_000_000)],
   ])("ends at %s", async (_, bytes) => {

@@ -20,7 +20,7 @@ describe("templates", () => {
     return new TemplateStore({ vmm, log: silentLog, clock: () => vmm.now });
   }
 
-  test("are built once for all callers at a time", async () => {
+  test("are built once for all concurrent callers", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const got = await Promise.all([store.get(SHAPE), store.get(SHAPE), store.get(SHAPE)]);
@@ -29,7 +29,7 @@ describe("templates", () => {
     expect(vmm.live.size).toBe(0);
   });
 
-  test("are tried again after a failure", async () => {
+  test("are built again after a failure", async () => {
     const vmm = new FakeVmm();
     vmm.failing.add("bootForTemplate");
     await using store = open(vmm);
@@ -38,7 +38,7 @@ describe("templates", () => {
     expect((await store.get(SHAPE)).shape).toEqual(SHAPE);
   });
 
-  test("that fail are built again at once, and then after a pause, in which no caller waits", async () => {
+  test("are built again at once after a failure, then after a pause in which no caller waits", async () => {
     const vmm = new FakeVmm();
     vmm.killedAt.push("hello", "sync");
     await using store = open(vmm);
@@ -71,7 +71,7 @@ describe("templates", () => {
     expect(vmm.templates.length).toBe(2);
   });
 
-  test("are renewed when the VMM was upgraded, while the old one stays in use", async () => {
+  test("are renewed after an upgrade of the VMM, while the old one stays in use", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const old = (await store.get(SHAPE)) as FakeTemplate;
@@ -85,7 +85,7 @@ describe("templates", () => {
     expect(vmm.templates.length).toBe(2);
   });
 
-  test("stay in use when they cannot be renewed, which is retried after a minute that doubles to an hour", async () => {
+  test("stay in use when their renewal fails, which is retried after a minute that doubles up to an hour", async () => {
     const vmm = new FakeVmm();
     const warnings: unknown[] = [];
     const log = { ...silentLog, warn: (_: string, fields?: Record<string, unknown>) => void warnings.push(fields) };
@@ -96,7 +96,7 @@ describe("templates", () => {
     const boots = () => vmm.calls.filter((call) => call === "bootForTemplate").length;
     for (const [failed, minutes] of [1, 2, 4, 8, 16, 32, 60, 60].entries()) {
       expect(await store.get(SHAPE)).toBe(old);
-      await until("one more failure is told", () => warnings.length === failed + 1);
+      await until("one more failure is logged", () => warnings.length === failed + 1);
       expect(warnings.at(-1)).toMatchObject({ retry_ms: minutes * 60_000 });
       vmm.now += minutes * 60_000 - 1;
       expect(await store.get(SHAPE)).toBe(old);
@@ -109,7 +109,7 @@ describe("templates", () => {
     expect(await store.get(SHAPE)).not.toBe(old);
   });
 
-  test("are limited in number: the one unused for longest is removed", async () => {
+  test("are limited in number, and the one unused for longest is removed", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const shape = (vcpus: number) => ({ vcpus, memoryBytes: 128 * MIB });
@@ -120,7 +120,7 @@ describe("templates", () => {
     expect(vmm.templates.filter(({ disposed }) => disposed).map((template) => template.shape.vcpus)).toEqual([2]);
   });
 
-  test("are built one at a time, and callers for other shapes learn that at once", async () => {
+  test("are built one at a time, and callers for other shapes get an error at once", async () => {
     const vmm = new FakeVmm();
     await using store = open(vmm);
     const first = store.get(SHAPE);
@@ -133,7 +133,7 @@ describe("templates", () => {
     expect((await store.get({ ...SHAPE, vcpus: 3 })).shape.vcpus).toBe(3);
   });
 
-  test("stay within their memory, except for the last one: unused ones are removed", async () => {
+  test("stay within their memory except the last one, and unused ones are removed", async () => {
     const vmm = new FakeVmm();
     vmm.templateBytes = 40 * MIB;
     await using store = new TemplateStore({ vmm, log: silentLog, memoryBytesMax: 100 * MIB });
@@ -147,7 +147,7 @@ describe("templates", () => {
     expect(disposed()).toEqual([2, 3]);
   });
 
-  test("count as long as machines use them, and no other is built beyond the limit meanwhile", async () => {
+  test("count as long as machines use them, and no other is built beyond the limit", async () => {
     const vmm = new FakeVmm();
     vmm.templateBytes = 40 * MIB;
     await using store = new TemplateStore({ vmm, log: silentLog, memoryBytesMax: 100 * MIB, clock: () => vmm.now });
@@ -158,7 +158,7 @@ describe("templates", () => {
     vmm.now = DAY_MS + 1;
     expect(await get(1)).toBe(first);
     await until("the first is gone", () => first.disposed);
-    // It is renewed while a clone keeps the old one.
+    // It is renewed while a clone still uses the old one.
     expect(store.memoryBytes).toBe(120 * MIB);
     (await get(1)).isInUse = true;
     expect(await get(2)).toBe(second);
@@ -169,7 +169,7 @@ describe("templates", () => {
     expect((await get(3)).shape.vcpus).toBe(3);
   });
 
-  test("are all removed at disposal, also one that is being built, and the first that was given", async () => {
+  test("are all removed at disposal, including one that is being built and the first one used", async () => {
     const vmm = new FakeVmm();
     const first = (await vmm.save(await vmm.bootForTemplate(SHAPE))) as FakeTemplate;
     const store = new TemplateStore({ vmm, log: silentLog, first });
