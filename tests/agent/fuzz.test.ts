@@ -181,7 +181,7 @@ function request(random: Random): Buffer[] {
       const open = execOpen(id, size, {
         flags: hasStdin,
         timeoutMs: 1 + random.below(300),
-        beside: random.chance(30) ? random.below(200) : 0,
+        main: random.chance(30) ? random.below(200) : 0,
         uid: random.chance(20) ? random.pick(INTERESTING) : 0,
         gid: random.chance(20) ? random.pick(INTERESTING) : 0,
         ...terminal,
@@ -350,6 +350,6 @@ test.each(seeds)("seed %d of a guest's packets leaves the agent alive, and what 
     for (let answer = await agent.next(); answer.type !== AgentFrame.synced; answer = await agent.next()) {
       if (answer.type === AgentFrame.netOpen || answer.type === AgentFrame.resolve) agent.send(judge(random, answer));
     }
-    kernel.taken();
+    kernel.received();
   }
 });

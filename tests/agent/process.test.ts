@@ -146,22 +146,22 @@ describe("a process beside a command", () => {
   test("runs without a time limit, and ends by itself", async () => {
     await using agent = await NativeAgent.mounted();
     await start(agent, 3, shell("sleep 60"));
-    agent.send(execFrames(4, shell("echo beside; exit 6", { beside: 3, timeoutMs: 0 })));
+    agent.send(execFrames(4, shell("echo second; exit 6", { main: 3, timeoutMs: 0 })));
     const outcome = await collect(agent, 4);
-    expect([outcome.stdout.toString(), outcome.exitCode, outcome.status]).toEqual(["beside\n", 6, 6 << 8]);
+    expect([outcome.stdout.toString(), outcome.exitCode, outcome.status]).toEqual(["second\n", 6, 6 << 8]);
     agent.send(signalFrame(3, 9));
     expect((await collect(agent, 3)).status).toBe(9);
   });
 
   test("needs a command that runs in namespaces of its own", async () => {
     await using agent = await NativeAgent.mounted();
-    const errno = async (session: number, beside: number) => {
-      agent.send(execFrames(session, shell("true", { beside })));
+    const errno = async (session: number, main: number) => {
+      agent.send(execFrames(session, shell("true", { main })));
       return parseError(await agent.next());
     };
     expect(await errno(4, 3)).toEqual({ errno: 3, text: "process 3 to run beside: No such process" });
     await start(agent, 3, shell("sleep 60"));
-    await start(agent, 5, shell("sleep 60", { beside: 3 }));
+    await start(agent, 5, shell("sleep 60", { main: 3 }));
     expect((await errno(6, 5)).errno).toBe(3);
     expect((await errno(7, 7)).errno).toBe(3);
     agent.send(signalFrame(3, 9));

@@ -10,7 +10,7 @@ import { type Frame, frame, type NativeAgent, u16, u32 } from "./native-agent.ts
 /** The session of every index request. */
 export const INDEX_SESSION = 6;
 
-/** The stream of an index and its last frame, or the one that exceeded `bytesMax`; grants credit as it is used. */
+/** The stream of an index and its last frame, or the frame that exceeded `bytesMax`; grants credit as it is used. */
 export async function readIndex(
   agent: NativeAgent,
   disk: number,
@@ -41,7 +41,7 @@ export interface IndexRecord {
   readonly inode: bigint;
   readonly size: bigint;
   readonly device: readonly [major: number, minor: number];
-  /** as latin1, which keeps every byte */
+  /** as latin1, which preserves every byte */
   readonly path: string;
   readonly target: string;
   readonly xattrs: Readonly<Record<string, string>>;
@@ -87,7 +87,7 @@ function parseRecord(bytes: Buffer): IndexRecord {
   };
 }
 
-/** Reads an index stream; records of more extents are joined with the one before. `more` counts them. */
+/** Reads an index stream; records of more extents are joined with the previous one, and counted in `more`. */
 export function parseIndex(stream: Buffer): { entries: IndexRecord[]; more: number } {
   if (stream.readUInt32LE(0) !== INDEX_MAGIC || stream.readUInt32LE(4) !== INDEX_VERSION) throw new Error("no index");
   const entries: IndexRecord[] = [];

@@ -13,7 +13,7 @@ import {
 import { deadline, pause } from "../waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
-/** The program that `buildNativeAgent` makes. */
+/** The program that `buildNativeAgent` builds. */
 export const NATIVE_AGENT = join(ROOT, "build/agent/agent-native");
 const BUILD_TIMEOUT_MS = 120_000;
 const FRAME_TIMEOUT_MS = 20_000;
@@ -69,11 +69,11 @@ export function syncFrame(nonce = 1n): Buffer {
   );
 }
 
-/** Fields of EXEC_OPEN besides the specification's size; without any, it is a plain command as root. */
+/** Fields of EXEC_OPEN in addition to the specification's size; without any, it is a plain command as root. */
 export interface ExecHead {
   readonly flags?: number;
   readonly timeoutMs?: number | bigint;
-  readonly beside?: number;
+  readonly main?: number;
   readonly uid?: number;
   readonly gid?: number;
   readonly rows?: number;
@@ -81,7 +81,7 @@ export interface ExecHead {
 }
 
 export function execOpen(session: number, specBytes: number, head: ExecHead = {}): Buffer {
-  const words = [head.beside ?? 0, head.uid ?? 0, head.gid ?? 0].map(u32);
+  const words = [head.main ?? 0, head.uid ?? 0, head.gid ?? 0].map(u32);
   const size = [u16(head.rows ?? 0), u16(head.columns ?? 0)];
   const first = [u32(specBytes), u32(head.flags ?? 0), u64(head.timeoutMs ?? 15_000)];
   return frame(HostFrame.execOpen, session, ...first, ...words, ...size);
@@ -116,7 +116,7 @@ export function execSpec(request: ExecRequest): Buffer {
   return Buffer.concat([...head, ...request.argv.map(text), u32(env.length), ...env.map(text)]);
 }
 
-/** The frames that start a command, the specification in pieces of `pieceBytes`. */
+/** The frames that start a command, with the specification in pieces of `pieceBytes`. */
 export function execFrames(session: number, request: ExecRequest, pieceBytes = 65_536): Buffer {
   const spec = execSpec(request);
   const flags = (request.stdin === true ? 1 : 0) | (request.terminal === true ? 2 : 0);
@@ -143,9 +143,9 @@ export function buildNativeAgent(): Promise<void> {
   return built;
 }
 
-/** The agent's native build on the other end of a socket, with a directory that stands for its disks. */
+/** The agent's native build at the other end of a socket, with a directory in place of its disks. */
 export class NativeAgent implements AsyncDisposable {
-  /** holds l/00/upper, s/upper and r */
+  /** contains l/00/upper, s/upper and r */
   readonly directory: string;
   readonly exited: Promise<Ended>;
   readonly #child: ChildProcess;
@@ -175,14 +175,14 @@ export class NativeAgent implements AsyncDisposable {
       this.#wake?.();
     };
     this.#socket.on("close", close);
-    // EPIPE and ECONNRESET: the agent refused its input, as its exit status tells.
+    // EPIPE and ECONNRESET: the agent refused its input, which its exit status shows.
     this.#socket.on("error", close);
   }
 
-  /** Starts an agent and takes its HELLO. `prepare` may add to its directory before. */
+  /** Starts an agent and reads its HELLO. `prepare` may add files to its directory before. */
   static async start(prepare: (directory: string) => void = () => undefined): Promise<NativeAgent> {
     await buildNativeAgent();
-    // Beside the program, and not in /tmp: a tmpfs reports no extents.
+    // In the directory of the program, not in /tmp: a tmpfs reports no extents.
     const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
     for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
     prepare(directory);
@@ -207,12 +207,12 @@ export class NativeAgent implements AsyncDisposable {
     if (!this.#closed) this.#socket.write(Buffer.concat(bytes));
   }
 
-  /** Sends and waits until the kernel has taken it. */
+  /** Sends, and waits until the kernel has accepted the bytes. */
   async flush(bytes: Uint8Array): Promise<void> {
     await new Promise<void>((done) => this.#socket.write(bytes, () => done()));
   }
 
-  /** Stops reading what the agent sends. */
+  /** Stops reading frames of the agent. */
   pause(): void {
     this.#socket.pause();
   }
@@ -221,12 +221,12 @@ export class NativeAgent implements AsyncDisposable {
     this.#socket.resume();
   }
 
-  /** The next frame that is no log line. @throws Error when none comes in time, or the stream closed */
+  /** The next frame that is not a log line. @throws Error when none arrives in time, or the stream is closed */
   async next(): Promise<Frame> {
     for (;;) {
-      const found = this.#take();
-      if (found !== null && found.type !== AgentFrame.log) return found;
-      if (found !== null) continue;
+      const frame = this.#take();
+      if (frame !== null && frame.type !== AgentFrame.log) return frame;
+      if (frame !== null) continue;
       if (this.#closed) throw new Error("the agent closed the stream");
       await this.#change();
     }
@@ -242,7 +242,7 @@ export class NativeAgent implements AsyncDisposable {
     return this.#closed;
   }
 
-  /** Sends a SYNC and returns the next answer: the agent has handled every frame before it. */
+  /** Sends a SYNC and returns the next answer, before which the agent has handled every earlier frame. */
   async sync(): Promise<Frame> {
     this.send(syncFrame());
     return await this.next();
@@ -258,7 +258,7 @@ export class NativeAgent implements AsyncDisposable {
     return this.#child.pid ?? 0;
   }
 
-  /** True when no frame comes for that long. */
+  /** True when no frame arrives for that long. */
   async quiet(milliseconds: number): Promise<boolean> {
     await pause("a frame would come", milliseconds);
     return this.#take() === null;
@@ -269,8 +269,8 @@ export class NativeAgent implements AsyncDisposable {
     if (bytes.length < FRAME_HEADER_BYTES || bytes.length < FRAME_HEADER_BYTES + bytes.readUInt32LE(0)) return null;
     const end = FRAME_HEADER_BYTES + bytes.readUInt32LE(0);
     this.#received = bytes.subarray(end);
-    const known = (Object.values(AgentFrame) as number[]).includes(bytes.readUInt16LE(4));
-    if (!known || bytes.readUInt16LE(6) !== 0 || end > FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX) {
+    const isType = (Object.values(AgentFrame) as number[]).includes(bytes.readUInt16LE(4));
+    if (!isType || bytes.readUInt16LE(6) !== 0 || end > FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX) {
       throw new Error(`a malformed frame of the agent: ${bytes.subarray(0, 64).toString("hex")}`);
     }
     return { type: bytes.readUInt16LE(4), session: bytes.readUInt32LE(8), payload: bytes.subarray(12, end) };
@@ -279,7 +279,7 @@ export class NativeAgent implements AsyncDisposable {
   async #change(): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     this.#wake = resolve;
-    using _late = deadline(FRAME_TIMEOUT_MS, () => reject(new Error("no frame in time")));
+    using _late = deadline(FRAME_TIMEOUT_MS, () => reject(new Error("no frame arrived in time")));
     await promise;
     this.#wake = null;
   }
@@ -290,13 +290,13 @@ export class NativeAgent implements AsyncDisposable {
     return names.map((name) => readFileSync(join(this.directory, name), "utf8"));
   }
 
-  /** Reads nothing from the agent until the disposal. */
+  /** Stops reading from the agent until the disposal. */
   stall(): Disposable {
     this.#socket.pause();
     return { [Symbol.dispose]: () => void this.#socket.resume() };
   }
 
-  /** Closes the stream and waits for the end. @throws Error for a sanitizer's report, or another exit status */
+  /** Closes the stream and waits for the end. @throws Error on a sanitizer's report or another exit status */
   async close(): Promise<Ended> {
     this.#socket.destroy();
     using _late = deadline(EXIT_TIMEOUT_MS, () => this.#child.kill("SIGKILL"));
@@ -319,14 +319,14 @@ export class NativeAgent implements AsyncDisposable {
   }
 }
 
-/** An ERROR frame's errno and text. */
+/** The errno and text of an ERROR frame. */
 export function parseError({ type, payload }: Frame): { errno: number; text: string } {
   if (type !== AgentFrame.error) throw new Error(`a frame of type ${type}, not an error`);
   return { errno: payload.readUInt32LE(0), text: payload.subarray(8).toString("utf8") };
 }
 
 export interface Outcome {
-  /** as wait(2) gives it */
+  /** as wait(2) returns it */
   readonly status: number;
   /** user and system time in µs, largest resident set in KiB, and so on: see AgentFrame.exit */
   readonly usage: readonly number[];
@@ -337,7 +337,7 @@ export interface Outcome {
   readonly stderr: Buffer;
 }
 
-/** Collects a command's output, granting credit for all of it, until its EXIT; frames of other sessions are lost. */
+/** Collects a command's output until its EXIT, and grants credit for all of it; frames of other sessions are dropped. */
 export async function collect(agent: NativeAgent, session: number): Promise<Outcome> {
   const streams: Buffer[][] = [[], [], []];
   let started = false;

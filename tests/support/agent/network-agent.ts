@@ -34,22 +34,22 @@ export async function next(agent: NativeAgent, type: number): Promise<Frame> {
   return answer;
 }
 
-/** What the agent wants: port, kind, and the host's bytes. */
+/** Checks the agent's request: port, kind, and the host's bytes. */
 export function wish({ payload }: Frame): [port: number, kind: number, host: Buffer] {
   return [payload.readUInt16LE(0), payload.readUInt16LE(2), payload.subarray(4)];
 }
 
-/** Nothing was sent before the answer to a SYNC. */
+/** Checks that no packet was sent before the answer to a SYNC. */
 export async function expectSilence(agent: NativeAgent, kernel: Kernel): Promise<void> {
   expect((await agent.sync()).type).toBe(AgentFrame.synced);
-  expect(kernel.taken()).toEqual([]);
+  expect(kernel.received()).toEqual([]);
 }
 
 /** Opens a connection as a program would, from a port that is known before. */
 export function dial(port: number, localPort: number): Promise<Socket> {
   const socket = connect({ port, host: "127.0.0.1", localPort, allowHalfOpen: true });
   return new Promise((done, fail) => {
-    // After it is connected, an error is how the other side ended it.
+    // Once connected, an error shows how the other side ended it.
     socket.on("error", fail);
     socket.once("connect", () => done(socket));
   });

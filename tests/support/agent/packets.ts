@@ -57,14 +57,14 @@ export function heldSyn(ends: Ends, sequence = 1000, options: Uint8Array = Buffe
   const tcp = tcpHeader(ends, sequence, options);
   const ip = ipHeader(ends, PROTOCOL_TCP, tcp.length);
   record.set(ip, 0);
-  // What follows a short IP header in the packet.
+  // Bytes behind a short IP header in the packet.
   record.set(tcp.subarray(0, HELD_IP_BYTES - ip.length), ip.length);
   record.set(tcp, HELD_IP_BYTES);
   record.writeUInt32LE(tcp.length, HELD_IP_BYTES + HELD_TCP_BYTES_MAX);
   return record;
 }
 
-/** A packet that the agent sent, whose checksums are right. */
+/** A packet that the agent sent, with correct checksums. */
 export interface Packet {
   readonly protocol: number;
   readonly from: Buffer;
@@ -96,7 +96,7 @@ export function parsePacket(bytes: Buffer): Packet {
   return packet;
 }
 
-/** A question of the name system. */
+/** A DNS query. */
 export function dnsQuestion(name: string, type: number, id = 7): Buffer {
   const labels = name.split(".").filter((label) => label !== "");
   const wire = Buffer.concat([
@@ -109,13 +109,13 @@ export function dnsQuestion(name: string, type: number, id = 7): Buffer {
 export interface DnsAnswer {
   readonly id: number;
   readonly code: number;
-  /** the question, unchanged */
+  /** the query, unchanged */
   readonly question: Buffer;
   /** the data of the only record, or null */
   readonly data: Buffer | null;
 }
 
-/** An answer to `question`. @throws Error when it is not one */
+/** Parses an answer to `question`. @throws Error when it is not one */
 export function parseAnswer(question: Buffer, answer: Buffer): DnsAnswer {
   const [flags, questions, records] = [answer.readUInt16BE(2), answer.readUInt16BE(4), answer.readUInt16BE(6)];
   if ((flags & 0x8000) === 0 || answer.readUInt32BE(8) !== 0 || records > 1) throw new Error(answer.toString("hex"));
@@ -158,7 +158,7 @@ export class Kernel implements Disposable {
     });
     const kernel = new Kernel(ports, socket);
     opened.push(kernel);
-    // The agent sends its packets to where a SYN came from, even an empty one.
+    // The agent sends its packets to the origin of a SYN, even of an empty one.
     kernel.hold(Buffer.alloc(0));
     await agent.sync();
     return kernel;
@@ -172,7 +172,7 @@ export class Kernel implements Disposable {
     }
   }
 
-  /** Gives the agent a held SYN, or other bytes. */
+  /** Sends a held SYN, or other bytes, to the agent. */
   hold(record: Uint8Array): void {
     this.#send(record, this.#port);
   }
@@ -181,8 +181,8 @@ export class Kernel implements Disposable {
     if (!this.#socket.send(bytes, port, "127.0.0.1")) throw new Error("a datagram was not sent");
   }
 
-  /** The packets that the agent has sent since. @throws Error when one was malformed */
-  taken(): readonly Packet[] {
+  /** The packets that the agent has sent since the last call. @throws Error when one was malformed */
+  received(): readonly Packet[] {
     if (this.#failure !== null) throw this.#failure;
     return this.#packets.splice(0);
   }
@@ -194,12 +194,12 @@ export class Kernel implements Disposable {
     return this.#packets.shift() as Packet;
   }
 
-  /** Sends a question, whose answer comes as a packet from port 53. */
+  /** Sends a query, whose answer arrives as a packet from port 53. */
   ask(message: Uint8Array): void {
     this.#send(message, this.datagrams);
   }
 
-  /** Asks, and waits for the answer. */
+  /** Sends a query and waits for the answer. */
   async answer(question: Buffer): Promise<DnsAnswer> {
     this.ask(question);
     const { protocol, payload } = await this.packet();

@@ -31,10 +31,10 @@ export function command(...argv: [string, ...string[]]): string {
   return stdout.toString();
 }
 
-/** The entry of a layer under a name, as overlayfs stores it. */
+/** The entry of a layer under one name, as overlayfs stores it. */
 export type RawNode =
   | { readonly type: "file"; readonly size: number; readonly facts: RawFacts }
-  /** another name of the file of the layer that was made first */
+  /** another name of the layer's first file */
   | { readonly type: "link" }
   | { readonly type: "symlink"; readonly target: string; readonly facts: RawFacts }
   | { readonly type: "fifo"; readonly facts: RawFacts }
@@ -59,7 +59,7 @@ const facts: fc.Arbitrary<RawFacts> = fc.record({
 /** Few names, so that layers often share some. */
 const name = fc.constantFrom("a", "b", "c", "d");
 
-/** Directories of a layer, as any run might leave them. */
+/** Directories of a layer, in forms that any run might produce. */
 export const rawTree: fc.Arbitrary<RawTree> = fc.letrec<{ tree: RawTree; node: RawNode }>((tie) => ({
   tree: fc.dictionary(name, tie("node"), { maxKeys: 4, noNullPrototype: true }),
   node: fc.oneof(
@@ -78,7 +78,7 @@ function directory(children: fc.Arbitrary<RawTree>): fc.Arbitrary<RawNode> {
   return fc.record({ type: fc.constant("directory" as const), opaque, children, facts });
 }
 
-/** Makes the tree below the directory `upper`; the content of every file names its layer and path. */
+/** Writes the tree below the directory `upper`; the content of every file is its layer and path. */
 export function writeRawTree(upper: string, tree: RawTree): void {
   const state: { first: string | null } = { first: null };
   writeChildren(upper, tree, state);

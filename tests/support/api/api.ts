@@ -61,13 +61,13 @@ export const LIMITS: ServiceLimits = {
   importCountMax: 5,
 };
 
-/** An answer, read to its end. */
+/** A complete answer. */
 export interface Answer {
   readonly status: number;
   readonly headers: Headers;
   readonly bytes: Uint8Array;
   readonly text: string;
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into any answer.
   readonly json: any;
 }
 
@@ -79,7 +79,7 @@ export interface CallOptions {
   readonly headers?: Record<string, string>;
 }
 
-/** Sends a request, without a token unless one is given, and reads the answer to its end. */
+/** Sends a request, by default without a token, and reads the answer to its end. */
 export async function send(url: string, method: string, options: CallOptions = {}): Promise<Answer> {
   const headers = new Headers(options.headers);
   const { token = null } = options;
@@ -96,7 +96,7 @@ export async function send(url: string, method: string, options: CallOptions = {
 
 interface ApiParts {
   readonly url: string;
-  /** of the process that answers */
+  /** of the process that serves */
   readonly pid: number;
   readonly db: Database;
   readonly layout: DataLayout;
@@ -115,7 +115,7 @@ interface ApiParts {
   readonly clock: { offsetMs: number };
 }
 
-/** The interface on a real socket, over a real database and real storage; only the work itself waits for the test. */
+/** The interface on a real socket, over a real database and real storage; only the work itself is the test's. */
 export class Api implements AsyncDisposable {
   readonly parts: ApiParts;
   readonly #stack: AsyncDisposableStack;
@@ -193,7 +193,7 @@ export class Api implements AsyncDisposable {
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });
     const { token: foreignToken } = await issueToken(db, keys, { account: "bob", ...all });
-    const known = {
+    const fields = {
       url: served.url,
       pid: "pid" in served ? served.pid : process.pid,
       db,
@@ -208,10 +208,10 @@ export class Api implements AsyncDisposable {
       foreignToken,
       clock: offset,
     };
-    return new Api({ ...known, routes: describe(app.routes) }, stack.move());
+    return new Api({ ...fields, routes: describe(app.routes) }, stack.move());
   }
 
-  /** Sends a request and holds the answer to the route table. */
+  /** Sends a request and checks the answer against the route table. */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Answer> {
     const { url, token, routes } = this.parts;
     const answer = await send(`${url}${path}`, method, { token, ...options });
@@ -233,32 +233,32 @@ export class Api implements AsyncDisposable {
     let parentId: Awaited<ReturnType<typeof makeLayer>>["id"] | null = null;
     let imageId = "" as ImageId;
     for (const [index, fixtures] of layers.entries()) {
-      const made: Awaited<ReturnType<typeof makeLayer>> = await makeLayer(this.parts.layout, fixtures);
+      const layer: Awaited<ReturnType<typeof makeLayer>> = await makeLayer(this.parts.layout, fixtures);
       const operation = this.operations.insert(accountId, "image_import");
       startOperation(this.parts.db, operation.id as OperationId, now);
       imageId = Bun.randomUUIDv7() as ImageId;
       const isTop = index === layers.length - 1;
       publishOperation(this.parts.db, {
         operationId: operation.id,
-        result: { image: imageId, digest: "sha256:00", size_bytes: made.diskBytes },
+        result: { image: imageId, digest: "sha256:00", size_bytes: layer.diskBytes },
         now,
         layer: {
-          id: made.id,
+          id: layer.id,
           parentId,
           format: "ext4",
-          sizeBytes: made.diskBytes,
-          diskBytes: made.diskBytes,
-          entryCount: made.entryCount,
+          sizeBytes: layer.diskBytes,
+          diskBytes: layer.diskBytes,
+          entryCount: layer.entryCount,
         },
-        image: { id: imageId, parentId: null, layerId: made.id, sizeBytes: made.diskBytes, defaults: NO_DEFAULTS },
+        image: { id: imageId, parentId: null, layerId: layer.id, sizeBytes: layer.diskBytes, defaults: NO_DEFAULTS },
         ...(isTop && options.tag !== undefined ? { tag: options.tag } : {}),
       });
-      parentId = made.id;
+      parentId = layer.id;
     }
     return imageId;
   }
 
-  /** Publishes what a run on `parent` changed, as an image. */
+  /** Publishes the changes of a run on `parent` as an image. */
   async addRun(
     parent: string,
     fixtures: readonly LayerFixture[],
@@ -292,10 +292,10 @@ export class Api implements AsyncDisposable {
     return imageId;
   }
 
-  /** Names of what is left of unfinished work. */
+  /** Names of the remains of unfinished work. */
   async garbage(): Promise<string[]> {
     const names = await readdir(this.parts.layout.tmp);
-    // The program formats a scratch disk there in the background, which no request asked for.
+    // The program formats a scratch disk there in the background, without a request.
     return names.filter((name) => !name.startsWith("scratch-"));
   }
 
@@ -304,10 +304,10 @@ export class Api implements AsyncDisposable {
   }
 }
 
-/** The error object of an answer, once it is known to be of this kind. */
+/** The error object of an answer, which must be of this kind. */
 export function errorOf(answer: Answer, code: ErrorCode): ErrorBody {
   const error = errorBodyOf(answer);
-  // Every surface tells these by the same status.
+  // Every surface has the same status for these.
   if (answer.status !== STATUS_OF_ERROR[code] || error?.error !== code) {
     throw new Error(`expected ${code}, got ${answer.status} ${answer.text.slice(0, 500)}`);
   }

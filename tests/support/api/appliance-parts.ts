@@ -3,7 +3,7 @@ import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 
 export const APPLIANCE_BUDGET = { memoryBytes: 4_294_967_296, vcpus: 8 };
 
-/** A appliance without machines, which reaches nothing outside. */
+/** An appliance without machines, which contacts no other host. */
 export function emptyApplianceParts(
   dataDirectory: string,
   clock: () => number,

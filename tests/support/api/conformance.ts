@@ -7,13 +7,13 @@ import type { Route } from "../../../src/api/route.ts";
 import type { ErrorBody, ErrorCode } from "../../../src/domain/errors.ts";
 import type { Answer } from "./api.ts";
 
-/** Errors that every path can answer with, whatever its route says. */
+/** Errors that every path can answer with, in addition to those of its route. */
 const COMMON_ERRORS: readonly ErrorCode[] = ["unauthorized", "not_found", "method_not_allowed"];
 
 /**
- * Holds an answer to the route table: its status is declared, its body is of the declared shape and has
- * nothing else in it, and errors have the one error shape.
- * @throws Error that says what differs
+ * Checks an answer against the route table: its status is declared, its body has the declared shape and no further
+ * properties, and errors have the one error shape.
+ * @throws Error that names the difference
  */
 export function assertConforms(routes: readonly Route[], method: string, path: string, answer: Answer): void {
   const fail = (reason: string): never => {
@@ -24,7 +24,7 @@ export function assertConforms(routes: readonly Route[], method: string, path: s
   const route = new RouteTable(routes).find(method, path.replace(/\?.*$/s, ""))?.route ?? null;
   const declared = route?.responses[answer.status];
   const isError = answer.status >= 400 && answer.json?.error !== undefined;
-  // A route may declare refusals of its own, besides those of all routes.
+  // A route may declare refusals of its own, in addition to those of all routes.
   if (declared !== undefined && (!isError || declared.content !== undefined)) {
     for (const name of Object.keys(declared.headers ?? {}).filter(
       (header) => header === "Location" || header === "ETag",
@@ -52,7 +52,7 @@ function assertShape(schema: TSchema | undefined, value: unknown, fail: (reason:
   if (first !== undefined) fail(`${first.path || "/"}: ${first.message} (${JSON.stringify(first.value)})`);
 }
 
-/** The schema without room for undeclared properties: nothing leaks into an answer. */
+/** The schema without undeclared properties, so that an answer cannot leak any. */
 function strict(schema: TSchema): TSchema {
   switch (schema[Kind]) {
     case "Object": {

@@ -7,8 +7,8 @@ const OPERATION = `${ROOT}/operations/{uuid}`;
 const PROCESSES = `${OPERATION}/subprocesses`;
 
 /**
- * Every route of the API for the ConTree clients with a valid request, which a test then breaks.
- * @param _own objects of the account by what they are, once they are made
+ * Every route of the API for the ConTree clients with a valid request, from which a test makes invalid ones.
+ * @param _own objects of the account by kind, once they exist
  */
 export const contreeSamples = (_own: Readonly<Record<string, string>>): readonly Sample[] => [
   { method: "POST", path: `${ROOT}/instances`, scope: "instances:spawn", json: SPAWN },

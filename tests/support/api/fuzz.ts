@@ -1,6 +1,6 @@
 import fc from "fast-check";
 
-// biome-ignore lint/suspicious/noExplicitAny: the document is walked without a type.
+// biome-ignore lint/suspicious/noExplicitAny: the document has no type.
 type Any = any;
 
 /** One request that a description allows, or nearly allows. */
@@ -11,7 +11,7 @@ export interface FuzzRequest {
   readonly body: string | null;
 }
 
-/** Values that break parsers, wherever they are put. */
+/** Values that break parsers at any place. */
 const NASTY_TEXT = [
   "",
   " ",
@@ -43,11 +43,11 @@ const nasty = fc.oneof(fc.constantFrom(...NASTY_TEXT), fc.string({ unit: "binary
 
 const anyJson = fc.oneof(fc.jsonValue({ maxDepth: 3 }), nasty, fc.constantFrom(-1, 0, 1.5, 2 ** 53, 1e308, true, null));
 
-/** Requests to every operation of an OpenAPI document; `known` are identifiers of objects that are there. */
-export function requestArbitrary(document: Any, known: readonly string[]): fc.Arbitrary<FuzzRequest> {
+/** Requests to every operation of an OpenAPI document; `ids` are identifiers of existing objects. */
+export function requestArbitrary(document: Any, ids: readonly string[]): fc.Arbitrary<FuzzRequest> {
   const operations = Object.entries(document.paths as Any).flatMap(([path, item]) =>
     Object.entries(item as Any).map(([method, operation]) =>
-      operationArbitrary(document, { method, path, operation: operation as Any }, known),
+      operationArbitrary(document, { method, path, operation: operation as Any }, ids),
     ),
   );
   return fc.oneof(...operations);
@@ -56,23 +56,23 @@ export function requestArbitrary(document: Any, known: readonly string[]): fc.Ar
 function operationArbitrary(
   document: Any,
   described: { method: string; path: string; operation: Any },
-  known: readonly string[],
+  ids: readonly string[],
 ): fc.Arbitrary<FuzzRequest> {
   const { method, path, operation } = described;
   const parameters: Any[] = operation.parameters ?? [];
   const names = parameters.filter((parameter) => parameter.in === "path").map((parameter) => parameter.name as string);
-  const uuid = fc.oneof({ arbitrary: fc.constantFrom(...known), weight: 4 }, fc.uuid(), nasty);
+  const uuid = fc.oneof({ arbitrary: fc.constantFrom(...ids), weight: 4 }, fc.uuid(), nasty);
   const query = parameters
     .filter((parameter) => parameter.in === "query")
     .map((parameter) =>
       fc.tuple(
         fc.constant(parameter.name as string),
-        fc.array(queryValue(document, parameter.schema, known), { maxLength: 2 }),
+        fc.array(queryValue(document, parameter.schema, ids), { maxLength: 2 }),
       ),
     );
   const schema = operation.requestBody?.content?.["application/json"]?.schema;
   const json =
-    schema === undefined ? nasty : valueFor(document, schema, known).map((value) => JSON.stringify(value) ?? "null");
+    schema === undefined ? nasty : valueFor(document, schema, ids).map((value) => JSON.stringify(value) ?? "null");
   const body =
     operation.requestBody === undefined ? fc.constant(null) : fc.oneof({ arbitrary: json, weight: 8 }, nasty);
   return fc
@@ -104,21 +104,21 @@ function headersArbitrary(): fc.Arbitrary<Record<string, string>> {
   );
 }
 
-/** Text of a query: mostly what the schema allows, encoded or as it comes. */
-function queryValue(document: Any, schema: Any, known: readonly string[]): fc.Arbitrary<string> {
-  const good = valueFor(document, schema, known).map((value) =>
+/** Text of a query: mostly allowed by the schema, encoded or not. */
+function queryValue(document: Any, schema: Any, ids: readonly string[]): fc.Arbitrary<string> {
+  const good = valueFor(document, schema, ids).map((value) =>
     percentEncode(typeof value === "string" ? value : JSON.stringify(value)),
   );
   const paths = fc.constantFrom("/", "/f", "/d", "/d/g", "/l", "%2F", "/%ff", "/nowhere");
   return fc.oneof(good, paths, nasty.map(percentEncode), fc.stringMatching(/^[A-Za-z0-9%+./:-]{0,20}$/));
 }
 
-function valueFor(document: Any, schema: Any, known: readonly string[]): fc.Arbitrary<unknown> {
+function valueFor(document: Any, schema: Any, ids: readonly string[]): fc.Arbitrary<unknown> {
   const resolved = schema.$ref === undefined ? schema : document.components.schemas[schema.$ref.split("/").at(-1)];
-  return fc.oneof({ arbitrary: wellTyped(document, resolved, known), weight: 6 }, anyJson);
+  return fc.oneof({ arbitrary: wellTyped(document, resolved, ids), weight: 6 }, anyJson);
 }
 
-function wellTyped(document: Any, schema: Any, known: readonly string[]): fc.Arbitrary<unknown> {
+function wellTyped(document: Any, schema: Any, ids: readonly string[]): fc.Arbitrary<unknown> {
   if (schema.enum !== undefined) return fc.constantFrom(...schema.enum);
   switch (schema.type) {
     case "boolean":
@@ -129,26 +129,26 @@ function wellTyped(document: Any, schema: Any, known: readonly string[]): fc.Arb
         fc.nat(100),
       );
     case "array":
-      return fc.array(valueFor(document, schema.items, known), { maxLength: 3 });
+      return fc.array(valueFor(document, schema.items, ids), { maxLength: 3 });
     case "object": {
       if (schema.additionalProperties !== undefined) {
-        return fc.dictionary(nasty, valueFor(document, schema.additionalProperties, known), { maxKeys: 3 });
+        return fc.dictionary(nasty, valueFor(document, schema.additionalProperties, ids), { maxKeys: 3 });
       }
-      return objectArbitrary(document, schema, known);
+      return objectArbitrary(document, schema, ids);
     }
     default: {
       const examples = (schema.examples ?? []) as string[];
       return fc.oneof(
-        { arbitrary: fc.constantFrom(...(examples.length > 0 ? examples : known)), weight: 4 },
-        fc.constantFrom(...known, "true", "tag:fuzz", "/f", "0644"),
+        { arbitrary: fc.constantFrom(...(examples.length > 0 ? examples : ids)), weight: 4 },
+        fc.constantFrom(...ids, "true", "tag:fuzz", "/f", "0644"),
         nasty,
       );
     }
   }
 }
 
-/** Few optional properties at once: the more there are, the surer one of them is wrong. */
-function objectArbitrary(document: Any, schema: Any, known: readonly string[]): fc.Arbitrary<unknown> {
+/** Few optional properties at once: with many, at least one of them is probably wrong. */
+function objectArbitrary(document: Any, schema: Any, ids: readonly string[]): fc.Arbitrary<unknown> {
   const required: string[] = schema.required ?? [];
   const optional = Object.keys(schema.properties ?? {}).filter((name) => !required.includes(name));
   return fc
@@ -156,13 +156,13 @@ function objectArbitrary(document: Any, schema: Any, known: readonly string[]): 
     .chain((chosen) =>
       fc.record(
         Object.fromEntries(
-          [...required, ...chosen].map((name) => [name, valueFor(document, schema.properties[name], known)]),
+          [...required, ...chosen].map((name) => [name, valueFor(document, schema.properties[name], ids)]),
         ),
       ),
     );
 }
 
-/** Percent-encoding that also takes text that is no Unicode. */
+/** Percent-encoding that also accepts text that is not valid Unicode. */
 function percentEncode(text: string): string {
   return encodeURIComponent(text.toWellFormed());
 }

@@ -5,7 +5,7 @@ import type { Api } from "./api.ts";
 
 export const ALICE = "alice" as AccountId;
 
-/** Of an operation of alice. */
+/** Operations of alice. */
 export function statusOf(api: Api, id: string) {
   return getOperation(api.parts.db, ALICE, id as OperationId)?.status;
 }
@@ -18,7 +18,7 @@ export async function instancesCount(api: Api): Promise<number> {
   return (await listed(api)).length;
 }
 
-/** Waits until alice has made `count` instances, and gives the id of the last one. */
+/** Waits until alice has submitted `count` instances, and returns the id of the last one. */
 export async function latestInstance(api: Api, count: number): Promise<string> {
   await until("it was submitted", async () => (await instancesCount(api)) === count);
   return (await listed(api))[0]?.id ?? "";

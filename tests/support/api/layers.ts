@@ -16,16 +16,16 @@ const EXTENT_BYTES = 24;
 /** 2026-11-20T10:30:00Z */
 export const MTIME_SECONDS = 1_795_170_600;
 
-/** Part of a file that is on the disk; what lies between such parts is a hole. */
+/** Part of a file that is on the disk; the gaps between parts are holes. */
 export interface Data {
   readonly at: number;
-  /** or a number of zeros, which the disk has without taking any room */
+  /** or a number of zeros, which use no space on the disk */
   readonly bytes: Uint8Array | number;
 }
 
 /** An entry of a hand-made layer. */
 export interface LayerFixture {
-  /** relative, in bytes or as text; the root is not given */
+  /** relative, in bytes or as text; the root has no entry */
   readonly path: string | Buffer;
   readonly type: "f" | "d" | "l" | "p" | "c" | "s" | "w";
   readonly mode?: number;
@@ -64,15 +64,15 @@ export async function makeLayer(layout: DataLayout, fixtures: readonly LayerFixt
   let diskBytes = BLOCK_BYTES;
   {
     await using disk = await open(temporaryDisk, "wx");
-    const made = new Map<string, { extents: Extents; inode: number; fixture: LayerFixture }>();
+    const inodes = new Map<string, { extents: Extents; inode: number; fixture: LayerFixture }>();
     for (const [index, fixture] of fixtures.entries()) {
-      const original = fixture.linkOf === undefined ? undefined : made.get(fixture.linkOf);
+      const original = fixture.linkOf === undefined ? undefined : inodes.get(fixture.linkOf);
       if (original !== undefined) {
         stream.push(record({ ...original.fixture, path: fixture.path }, original.extents, original.inode));
         continue;
       }
       const extents: Extents = [];
-      made.set(String(fixture.path), { extents, inode: index + 3, fixture });
+      inodes.set(String(fixture.path), { extents, inode: index + 3, fixture });
       for (const { at, bytes } of partsOf(fixture)) {
         const length = typeof bytes === "number" ? bytes : bytes.byteLength;
         if (length === 0) continue;

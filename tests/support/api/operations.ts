@@ -26,15 +26,15 @@ import { pause } from "../waiting.ts";
 
 const POLL_MS = 5;
 
-/** Takes work as the supervisor does, into the real database, and leaves it to the test to do it. */
+/** Stores submitted work in the real database as the supervisor does, and leaves the work itself to the test. */
 export class HeldOperations implements OperationsPort {
   readonly imports: ImportSubmission[] = [];
   readonly instances: InstanceSubmission[] = [];
   readonly checkpoints: CheckpointSubmission[] = [];
   samples: readonly InstanceStats[] = [];
-  /** what a submission is refused with */
+  /** the error of every submission */
   refusal: ApiError | null = null;
-  /** streams of samples that were not ended yet */
+  /** open streams of samples */
   openStats = 0;
   /** requests that wait for the end of an operation */
   waitsCount = 0;

@@ -1,6 +1,6 @@
 import { type Answer, type Api, type CallOptions, send } from "./api.ts";
 
-/** A person who is signed in on the page, as their browser sends requests. */
+/** A person who is signed in to the page, as their browser sends requests. */
 export class Page {
   /** the `Cookie` header of the browser */
   readonly cookie: string;
@@ -19,7 +19,7 @@ export class Page {
     return new Page(api.url, cookieOf(answer), answer.json.csrf);
   }
 
-  /** Both halves of the proof, and what a browser adds. */
+  /** Both halves of the proof, and the headers that a browser adds. */
   headers(method = "GET"): Record<string, string> {
     const origin: Record<string, string> = method === "GET" || method === "HEAD" ? {} : { origin: this.#origin };
     return { ...origin, cookie: this.cookie, "x-csrf-token": this.csrf, "sec-fetch-site": "same-origin" };

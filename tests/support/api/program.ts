@@ -16,18 +16,18 @@ import { deadline, until } from "../waiting.ts";
 const LISTEN_MS_MAX = 30_000;
 const STOP_MS_MAX = 20_000;
 
-/** The built program that the contract is held against; undefined: the sources, in this process. */
+/** The built program that the contract is checked against; undefined for the sources, in this process. */
 export const EXECUTABLE = process.env["COPPICE_TEST_EXECUTABLE"];
 
 const none = Object.assign(() => undefined, { each: () => () => undefined }) as unknown as typeof test;
 
 /**
- * A test that does the supervisor's work itself, or looks at what it was given: only where the interface runs in
- * this process. The program has a supervisor of its own.
+ * A test that does the supervisor's work itself, or reads the requests that the supervisor gets: only where the interface
+ * runs in this process. The program has its own supervisor.
  */
 export const heldTest: typeof test = EXECUTABLE === undefined ? test : none;
 
-/** A test of the process as a whole, which the sources do not have for themselves. */
+/** A test of the process as a whole, which the sources alone cannot pass. */
 export const programTest: typeof test = EXECUTABLE === undefined ? none : test;
 
 export interface Program extends AsyncDisposable {
@@ -36,9 +36,9 @@ export interface Program extends AsyncDisposable {
 }
 
 /**
- * Starts the program on a data directory, whose database `db` is; no VM is ever used, and no registry is asked. The work
- * of the program's start is done when this returns: it removes what a test writes as if a former process had left it, or
- * as expired, and holds layers.
+ * Starts the program on a data directory, whose database is `db`; it starts no VM, and contacts no registry. The program's
+ * initial work is done when this returns: that work would remove files that a test writes as if a former process had left
+ * them, and objects that have expired, and it holds layers.
  */
 export async function startProgram(dataDirectory: string, db: Database, limits: ServiceLimits): Promise<Program> {
   const configFile = join(dataDirectory, "config.toml");
@@ -48,7 +48,7 @@ export async function startProgram(dataDirectory: string, db: Database, limits: 
     "port = 0",
     "[vm]",
     'emulation = "never"',
-    // Instances wait for a VM as long as a test takes.
+    // Instances wait for a VM as long as a test lasts.
     'probe_give_up = "24h"',
     `vcpus_default = ${limits.vcpusDefault}`,
     `vcpus_max = ${limits.vcpusMax}`,
@@ -90,8 +90,8 @@ export async function startProgram(dataDirectory: string, db: Database, limits: 
   void readLog(child.stderr, listens).then((log) => reject(new Error(`the program ended:\n${log.slice(-4000)}`)));
   try {
     const url = await listening;
-    // These continue after the program listens. Event logs are the last files that the sweep of the directory looks for, and
-    // layers without an image the last thing that the removal of expired objects looks for.
+    // These continue after the program listens. The sweep of the directory reaches event logs last, and the removal of expired
+    // objects reaches layers without an image last.
     await until("the directory is swept", async () => !(await Bun.file(unreferencedLog).exists()));
     await until("expired objects are removed", () => !hasLayer(db, unreferenced));
     return { pid: child.pid, url, [Symbol.asyncDispose]: stop };
@@ -115,7 +115,7 @@ function hasLayer(db: Database, id: LayerId): boolean {
   return db.orm.select({ id: layers.id }).from(layers).where(eq(layers.id, id)).get() !== undefined;
 }
 
-/** Reads the log to its end, and tells the address when it comes by; returns what it was. */
+/** Reads the log to its end, and reports the address when it appears; returns the log. */
 async function readLog(stream: ReadableStream<Uint8Array>, listens: (url: string) => void): Promise<string> {
   let log = "";
   for await (const chunk of stream) {

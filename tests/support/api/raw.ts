@@ -1,12 +1,12 @@
-/** An answer to a request whose path nothing has normalised on the way. */
+/** The answer to a request whose path was not normalised on the way. */
 export interface RawAnswer {
   readonly path: string;
   readonly status: number;
-  /** header fields and the beginning of the body, as they came */
+  /** header fields and the beginning of the body, as received */
   readonly text: string;
 }
 
-/** Sends a request byte by byte as it is given, and reads the beginning of the answer. */
+/** Sends a request byte by byte without changes, and reads the beginning of the answer. */
 export async function rawAnswer(
   url: string,
   method: string,

@@ -9,7 +9,7 @@ import type { AgentExecSpec } from "../../../src/vm/agent/agent.ts";
 import { nativeInstance, shellSpec } from "../guests/native-instance.ts";
 import type { Api } from "./api.ts";
 
-/** An instance of alice's whose command runs on this host, as the interface sees it. */
+/** An instance of alice whose command runs on this host, as the interface sees it. */
 export interface RunningFixture extends AsyncDisposable {
   readonly id: string;
   readonly path: string;
@@ -24,13 +24,13 @@ export interface RunningOptions {
   readonly spec?: Partial<AgentExecSpec>;
 }
 
-/** Queues an instance of alice's; an image with the tag `base` must be there. */
+/** Queues an instance of alice. An image with the tag `base` must exist. */
 export async function queuedInstance(api: Api): Promise<OperationId> {
   const { uuid } = (await api.call("POST", "/v1/instances", { json: { image: "tag:base", command: "true" } })).json;
   return uuid as OperationId;
 }
 
-/** Begins an instance whose command is `script`, or does so with one that is queued. */
+/** Starts an instance whose command is `script`, or one that is queued. */
 export async function runningInstance(
   api: Api,
   script: string,

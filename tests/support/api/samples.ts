@@ -1,24 +1,24 @@
 export const UNKNOWN_UUID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15";
 const SHA256 = "0".repeat(64);
 
-/** Every route of the interface with a valid request, which a test then breaks. */
+/** Every route of the interface with a valid request, from which a test makes invalid ones. */
 export interface Sample {
   readonly method: string;
   readonly path: string;
-  /** null: any token will do */
+  /** null: any token is valid */
   readonly scope: string | null;
   readonly json?: unknown;
   readonly body?: string;
-  /** its answer goes on until the client leaves: HEAD is asked for in its place */
+  /** its answer lasts until the client leaves: HEAD is requested instead */
   readonly isEndless?: true;
-  /** path of the route, where it cannot be told from `path` */
+  /** path of the route, where `path` does not show it */
   readonly route?: string;
-  /** names an object of an account in the path */
+  /** the path names an object of an account */
   readonly object?: "image" | "doomed" | "operation" | "file" | "instance";
 }
 
 export const SPAWN = { image: "tag:matrix", command: "true" };
-/** @param own objects of the account by what they are, once they are made */
+/** @param own objects of the account by kind, once they exist */
 export const samples = (own: Readonly<Record<string, string>>): readonly Sample[] => [
   { method: "GET", path: "/v1/images", scope: "images:read" },
   { method: "GET", path: "/v1/images/{uuid}", scope: "images:read", object: "image" },

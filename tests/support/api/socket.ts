@@ -1,18 +1,18 @@
 import type { ClientOptions } from "../../../src/client/client.ts";
 
-/** Where the interface is, and a token for it. */
+/** Address of the interface, and a token for it. */
 export interface Service {
   readonly url: string;
   readonly token: string;
 }
 
-/** What a WebSocket of the interface said to a request that it did not take. */
+/** The answer of the interface to a refused WebSocket request. */
 export interface Refused {
   readonly status: number;
   readonly error: string;
 }
 
-/** Options of a `Client` that sends its token with WebSockets, too. */
+/** Options of a `Client` that also sends its token with WebSockets. */
 export function socketClient({ url, token }: Service): ClientOptions {
   return {
     url,
@@ -21,7 +21,7 @@ export function socketClient({ url, token }: Service): ClientOptions {
   };
 }
 
-/** A client's WebSocket, whose messages are kept until they are asked for. */
+/** A client's WebSocket, which stores its messages until they are read. */
 export class TestSocket implements Disposable {
   readonly raw: WebSocket;
   readonly texts: string[] = [];
@@ -47,7 +47,7 @@ export class TestSocket implements Disposable {
     });
   }
 
-  /** @throws Error when the service does not take it; `refusalOf` says why */
+  /** @throws Error when the service refuses it; `refusalOf` returns the reason */
   static async open(
     service: Service,
     path: string,
@@ -72,7 +72,7 @@ export class TestSocket implements Disposable {
     this.raw.send(message);
   }
 
-  /** Waits until `done` holds of what came. @throws Error when the socket is closed before */
+  /** Waits until `done` holds for the received messages. @throws Error when the socket is closed before */
   async until(done: () => boolean): Promise<void> {
     while (!done()) {
       if (this.#isClosed) throw new Error(`the socket was closed after ${this.received.toString().slice(-2000)}`);

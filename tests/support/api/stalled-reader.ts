@@ -1,6 +1,6 @@
 import type { Service } from "./socket.ts";
 
-/** Attaches a lossless client to a process, and reads nothing. Disposal cuts its connection. */
+/** Attaches a lossless client that never reads to a process. Disposal cuts its connection. */
 export async function stalledReader(service: Service, path: string, spid = 1): Promise<Disposable> {
   const { hostname, port } = new URL(service.url);
   const socket = await Bun.connect({

@@ -9,13 +9,13 @@ import { PROBE_MEMO_NAME } from "../../../src/vm/probe.ts";
 import { deadline } from "../waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
-/** A cold host probes its acceleration, which takes up to 15 s a candidate. */
+/** A host without verdicts probes its acceleration, which takes up to 15 s per candidate. */
 const READY_MS_MAX = 60_000;
 const STOP_MS_MAX = 30_000;
 const SHARED = process.env["COPPICE_TEST_SHARED"];
 const PROBE_MEMO = SHARED === undefined ? null : join(SHARED, PROBE_MEMO_NAME);
 
-/** The executable under test, or the sources where none is named. */
+/** The tested executable, or the sources by default. */
 function program(executable = process.env["COPPICE_TEST_EXECUTABLE"]): string[] {
   return executable ? [resolve(executable)] : [process.execPath, join(ROOT, "src/main.ts")];
 }
@@ -27,13 +27,13 @@ export interface ApplianceOptions {
   readonly registries?: readonly (string | (Readonly<Record<string, string | boolean>> & { readonly host: string }))[];
   /** size of the pool of waiting clones */
   readonly poolSize?: number;
-  /** where the data directory is made; default is the system's place for temporary files */
+  /** where the data directory is created; default is the system's place for temporary files */
   readonly parent?: string;
-  /** a directory whose `data` is the data directory, and which goes with the appliance; default is a new one */
+  /** a directory whose `data` is the data directory, and which is removed with the appliance; default is a new one */
   readonly home?: string;
-  /** another executable than the one under test */
+  /** another executable than the tested one */
   readonly executable?: string;
-  /** further tables of its configuration, in TOML */
+  /** further tables of the configuration, in TOML */
   readonly tables?: string;
   /** added to the daemon's environment */
   readonly environment?: Readonly<Record<string, string>>;
@@ -42,7 +42,7 @@ export interface ApplianceOptions {
 /** A finished instance operation. */
 export type Finished = Operation & { readonly result?: Record<string, never> };
 
-/** A real daemon on a data directory of its own, with a client. */
+/** A real daemon on its own data directory, with a client. */
 export class Appliance implements AsyncDisposable {
   readonly dataDir: string;
   readonly configFile: string;
@@ -81,7 +81,7 @@ export class Appliance implements AsyncDisposable {
       "port = 0",
       "[vm]",
       'emulation = "allow"',
-      // Another build may not know this setting.
+      // Another build may not support this setting.
       ...(options.executable === undefined ? ['probe_timeout = "60s"'] : []),
       "[pool]",
       `size = ${options.poolSize ?? 1}`,
@@ -109,7 +109,7 @@ export class Appliance implements AsyncDisposable {
   /** Starts the daemon and waits until it listens. */
   async up(): Promise<void> {
     const child = Bun.spawn(
-      // A daemon outlives neither a test nor a benchmark that was killed.
+      // A daemon must not outlive a test or benchmark that was killed.
       [
         ...DIE_WITH_PARENT,
         ...this.#program,
@@ -136,7 +136,7 @@ export class Appliance implements AsyncDisposable {
     this.url = await listening;
   }
 
-  /** Ends the daemon and waits for its end. */
+  /** Stops the daemon and waits for its end. */
   async down(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<number | null> {
     const child = this.#process;
     if (child === null) return null;
@@ -219,42 +219,46 @@ export class Appliance implements AsyncDisposable {
     return await this.finished(await this.spawn({ image, command, shell: true, ...more }));
   }
 
-  /** VMMs of this appliance, also those in its pool. */
+  /** VMMs of this appliance, including those in its pool. */
   async machinePids(): Promise<number[]> {
     return (await this.#machineProcesses()).map(({ pid }) => pid);
   }
 
-  /** The same without their launchers, and without monitors of the probe. */
+  /** VMMs without their launchers, and without monitors of the probe. */
   async monitorPids(): Promise<number[]> {
-    const found = await this.#machineProcesses();
-    return found.filter(({ argv }) => /^\/usr\/bin\/qemu-system-x86_64 .*-accel tcg/.test(argv)).map(({ pid }) => pid);
+    const processes = await this.#machineProcesses();
+    return processes
+      .filter(({ argv }) => /^\/usr\/bin\/qemu-system-x86_64 .*-accel tcg/.test(argv))
+      .map(({ pid }) => pid);
   }
 
   async #machineProcesses(): Promise<{ pid: number; argv: string }[]> {
     const namespace = cgroupNamespace(this.dataDir);
-    const found = await processesWith("qemu-system-x86_64");
-    const groups = await Promise.all(found.map(({ pid }) => readFile(`/proc/${pid}/cgroup`, "utf8").catch(() => "")));
-    return found.filter((_, index) => groups[index]?.includes(namespace));
+    const processes = await processesWith("qemu-system-x86_64");
+    const groups = await Promise.all(
+      processes.map(({ pid }) => readFile(`/proc/${pid}/cgroup`, "utf8").catch(() => "")),
+    );
+    return processes.filter((_, index) => groups[index]?.includes(namespace));
   }
 
-  /** Entries of the directories of the data directory that only running work uses. */
+  /** Entries of those directories of the data directory that only running work uses. */
   async leftovers(): Promise<string[]> {
-    const found: string[] = [];
+    const paths: string[] = [];
     for (const directory of ["vms", "tmp"]) {
       for (const name of await readdir(join(this.dataDir, directory)).catch(() => []))
-        found.push(`${directory}/${name}`);
+        paths.push(`${directory}/${name}`);
     }
-    return found;
+    return paths;
   }
 
-  /** Entries of the directory for unfinished work. They may go a moment after the operation has ended. */
+  /** Entries of the directory for unfinished work. They may disappear a moment after the operation has ended. */
   async unfinished(): Promise<string[]> {
     return (await this.leftovers()).filter((path) => path.startsWith("tmp/"));
   }
 
   /**
-   * The first appliance of a run of rings tries every way to run machines; those after it begin with its verdicts, as a
-   * restarted one does. They hold for one build and one boot of the host.
+   * The first appliance of a run of rings tries every way to run machines. Later ones start with its verdicts, as a
+   * restarted appliance does. They hold for one build and one boot of the host.
    */
   async #rememberProbe(): Promise<void> {
     if (PROBE_MEMO === null || !existsSync(PROBE_MEMO)) return;
@@ -289,19 +293,19 @@ export class Appliance implements AsyncDisposable {
   }
 }
 
-/** Live processes whose command line holds `text`, with their pids. */
+/** Live processes whose command line contains `text`, with their pids. */
 export async function processesWith(text: string): Promise<{ pid: number; argv: string }[]> {
-  const found: { pid: number; argv: string }[] = [];
+  const processes: { pid: number; argv: string }[] = [];
   for (const name of await readdir("/proc")) {
     if (!/^\d+$/.test(name)) continue;
     // The process may end between the listing and the read.
     const argv = (await readFile(`/proc/${name}/cmdline`, "utf8").catch(() => "")).replaceAll("\0", " ");
-    if (argv.includes(text)) found.push({ pid: Number(name), argv });
+    if (argv.includes(text)) processes.push({ pid: Number(name), argv });
   }
-  return found;
+  return processes;
 }
 
-/** Kills processes; those that have ended by themselves since they were found are dead, too. */
+/** Kills processes. A process that ended after it was listed counts as killed. */
 export function killAll(pids: readonly number[]): void {
   for (const pid of pids) {
     try {

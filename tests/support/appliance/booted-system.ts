@@ -6,9 +6,9 @@ import { until } from "../waiting.ts";
 
 const SCRIPT = resolve(import.meta.dir, "booted-system.sh");
 const CGROUPS = "/sys/fs/cgroup";
-/** Trees of control groups that systemd uses; one on hosts with version 2 alone. */
+/** Trees of control groups that systemd uses; only one on hosts with version 2 alone. */
 const TREES = ["systemd", "memory", "cpu", "cpuacct", "pids", "unified"];
-/** The whole system is ended after this, in `seconds`. */
+/** The system is ended after this time, in `seconds`. */
 const LIFE_SECONDS_MAX = 280;
 const COMMAND_MS_MAX = 150_000;
 
@@ -74,7 +74,7 @@ export class BootedSystem implements AsyncDisposable {
     return `/proc/${this.#pid}/root${inside}`;
   }
 
-  /** Prefix of a command that is to run in the system's network only. */
+  /** Prefix of a command that runs only in the system's network. */
   get networkPrefix(): string[] {
     return ["nsenter", "-t", String(this.#pid), "-n"];
   }
@@ -99,12 +99,12 @@ export class BootedSystem implements AsyncDisposable {
     return stdout.trimEnd();
   }
 
-  /** A property of the service, as systemd tells it. */
+  /** A property of the service, from systemd. */
   async property(name: string): Promise<string> {
     return await this.output("systemctl", "show", "coppice", "--value", "-p", name);
   }
 
-  /** Gives the system a default route that leads nowhere, so that its packets can be counted. */
+  /** Adds a default route to the system that leads nowhere, so that its packets can be counted. */
   async addUplink(): Promise<void> {
     const script = [
       "ip link add uplink type veth peer name nowhere",
@@ -138,19 +138,19 @@ export class BootedSystem implements AsyncDisposable {
 
   async #findFirst(): Promise<number> {
     const group = this.#groups[0] ?? "";
-    // It moves itself to a group of its own early on.
+    // It moves itself to a group of its own early.
     this.#pid = (await firstIn(join(group, "init.scope"))) || (await firstIn(group));
     return this.#pid;
   }
 }
 
-/** Pid of the systemd in a group that is the first process of its namespace; 0 when there is none. */
+/** Pid of the systemd in a group that is the first process of its namespace; 0 without one. */
 async function firstIn(group: string): Promise<number> {
-  // Group and process may come and go at any time.
+  // Group and process may appear and disappear at any time.
   const pids = await readFile(join(group, "cgroup.procs"), "utf8").catch(() => "");
   for (const pid of pids.trim().split("\n")) {
     const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
-    // Its own pid is the last of those that it has in nested namespaces.
+    // The last of its pids in nested namespaces is its own.
     if (/^NSpid:\t.*\t1$/m.test(status) && /^Name:\tsystemd$/m.test(status)) return Number(pid);
   }
   return 0;

@@ -28,7 +28,7 @@ export class BusyboxAppliance implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  /** Resolves when the image is there. The registry is the first that the appliance knows. */
+  /** Resolves when the image exists. The registry is the first in the appliance's configuration. */
   static async start({ tag, registries = [], ...options }: BusyboxApplianceOptions = {}): Promise<BusyboxAppliance> {
     await using stack = new AsyncDisposableStack();
     const registry = stack.use(await Registry.start());

@@ -3,7 +3,7 @@ import { join } from "node:path";
 
 const ROOT = "/sys/fs/cgroup";
 
-/** Paths of the host's control groups that match; tests and appliances make and remove others meanwhile. */
+/** Paths of the host's control groups that match; other tests and appliances create and remove groups at any time. */
 export async function controlGroups(matches: (path: string) => boolean, below = ROOT): Promise<string[]> {
   const entries = await readdir(below, { withFileTypes: true }).catch((error: NodeJS.ErrnoException) => {
     if (error.code === "ENOENT" || error.code === "ENODEV") return [];

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs, inside a test machine, what comes through a port, each command by itself: a line in is `ID COMMAND`, a line out
-# `ID EXIT_CODE STDOUT STDERR`, commands and texts in base64. It begins by saying `up BOOT_ID`.
+# Runs commands inside a test machine that arrive through a port, each by itself. An input line is `ID COMMAND`, an output
+# line `ID EXIT_CODE STDOUT STDERR`, with commands and texts in base64. The first output line is `up BOOT_ID`.
 # Usage: debian-control.sh PORT
 set -u
 port=$1

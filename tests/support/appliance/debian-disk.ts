@@ -9,14 +9,14 @@ const ROOT = resolve(import.meta.dir, "../../..");
 const CACHE = join(ROOT, "build/debian");
 const SCRIPT = join(import.meta.dir, "debian-root.sh");
 const CONTROL = join(import.meta.dir, "debian-control.sh");
-/** With a mirror far away. */
+/** Enough for a mirror that is far away. */
 const DISK_MS_MAX = 1_200_000;
 const BUILD_MS_MAX = 600_000;
 const GIT_MS_MAX = 30_000;
 const COPY_MS_MAX = 60_000;
 const LOG_BYTES_MAX = 16_777_216;
 
-/** Path of the disk with Debian on it; the first time it is built, which takes a network and some minutes. */
+/** Path of the disk with Debian. The first call builds it, which needs a network and some minutes. */
 export async function debianDisk(): Promise<string> {
   const kernel = await kernelPackage();
   const hasher = new Bun.CryptoHasher("sha256");
@@ -24,14 +24,14 @@ export async function debianDisk(): Promise<string> {
   hasher.update(kernel);
   const disk = join(CACHE, `root-${hasher.digest("hex").slice(0, 16)}.ext4`);
   if (existsSync(disk)) return disk;
-  process.stderr.write("building a Debian system, once: this takes a network and some minutes\n");
+  process.stderr.write("building a Debian system, once: this needs a network and some minutes\n");
   await mkdir(CACHE, { recursive: true });
   const argv = ["nice", "-n", "5", "bash", SCRIPT, kernel, CONTROL, disk];
   await run({ argv, timeoutMs: DISK_MS_MAX, stdoutBytesMax: LOG_BYTES_MAX });
   return disk;
 }
 
-/** The package that the guest's kernel was taken from. */
+/** The package that contains the guest's kernel. */
 async function kernelPackage(): Promise<string> {
   const directory = join(ROOT, "build/kernel");
   const names = existsSync(directory) ? await readdir(directory) : [];
@@ -49,13 +49,13 @@ export interface Build {
 }
 
 /**
- * An executable of an earlier time, from the history of this repository: of the last commit whose database was another
- * one; but of none before there was an installation.
+ * An executable of an earlier commit of this repository: the last one with another database schema, but not before the
+ * program could be installed.
  */
 export async function previousBuild(): Promise<Build> {
   const migrated = await git("log", "-1", "--format=%H", "--", "src/db/migrations/meta/_journal.json");
   const installed = await git("log", "--diff-filter=A", "--format=%H", "--", "src/cli/install/command.ts");
-  if (migrated === "" || installed === "") throw new Error("this takes the history: git fetch --unshallow");
+  if (migrated === "" || installed === "") throw new Error("this needs the history: git fetch --unshallow");
   const isOlder = await git("rev-list", "--count", `${migrated}^..${installed}`);
   const commit = await git("rev-parse", isOlder === "0" ? `${migrated}^` : installed);
   const revision = commit.slice(0, 12);
@@ -91,14 +91,14 @@ async function build(revision: string, directory: string): Promise<void> {
 
 /** Access to the data of an appliance. */
 export interface Kept {
-  /** of the account that owns everything */
+  /** of the account that owns all objects */
   readonly token: string;
 }
 
 /**
- * Writes two archives: the image of a busybox, as images travel without a registry; and the data of an appliance that
- * the previous build ran here, where it does not take long. That has the image as `base`, and `kept`, which was made of
- * it by a run that wrote "precious" to /root/kept.
+ * Writes two archives: a busybox image, as images travel without a registry; and the data of an appliance that the previous
+ * build ran on this host, where it is fast. That data has the image as `base`, and the image `kept` of a run on it that
+ * wrote "precious" to /root/kept.
  */
 export async function writeArchives(
   previous: Build,

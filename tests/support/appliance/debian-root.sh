@@ -1,6 +1,6 @@
 #!/bin/bash
 # Builds the disk of a Debian machine: the release that this machine runs, from the mirrors that its own apt uses, with
-# systemd and what an operator installs for the service. Takes root, debootstrap, a network, and two minutes.
+# systemd and the packages that an operator installs for the service. Needs root, debootstrap, a network, and two minutes.
 # Usage: debian-root.sh KERNEL_PACKAGE CONTROL_SCRIPT DISK
 set -eu
 kernel=$(realpath "$1")
@@ -20,7 +20,7 @@ root=$here/root
 debootstrap --variant=minbase "$VERSION_CODENAME" "$root" "$mirror"
 echo "$sources" >"$root/etc/apt/sources.list"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-# Apt reaches its mirrors there as it does here.
+# Apt reaches its mirrors in there as it does here.
 apt-config dump | grep -E '^Acquire::(http|https|Check)' >"$root/etc/apt/apt.conf.d/90host" || true
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
@@ -31,7 +31,7 @@ DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get -q -y --no-install-recomme
 rm -rf "$root"/usr/sbin/policy-rc.d "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* \
 	"$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/* "$root"/etc/apt/apt.conf.d/90host
 
-# The kernel that boots it comes from outside, its modules are here.
+# The kernel that boots it is outside, its modules are here.
 dpkg-deb --fsys-tarfile "$kernel" | tar -x -C "$root" --keep-directory-symlink ./lib/modules
 chroot "$root" depmod "$(ls "$root/lib/modules")"
 
@@ -43,12 +43,12 @@ BindsTo=dev-virtio\x2dports-control.device
 After=dev-virtio\x2dports-control.device
 [Service]
 ExecStart=/usr/local/sbin/test-control /dev/virtio-ports/control
-# What it starts is its own.
+# Its own programs are the only ones that it starts.
 KillMode=process
 UNIT
 mkdir -p "$root/etc/systemd/system/default.target.wants" "$root/media/payload"
 ln -s ../test-control.service "$root/etc/systemd/system/default.target.wants/"
-# Nothing that a server would not have, but nobody waits for it either.
+# Nothing that a server would not have, and nothing that delays the boot.
 ln -sf /lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
 	getty@tty1.service serial-getty@ttyS0.service; do ln -sf /dev/null "$root/etc/systemd/system/$unit"; done

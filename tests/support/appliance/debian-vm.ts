@@ -10,15 +10,15 @@ import type { CommandResult } from "./booted-system.ts";
 const KERNEL = resolve(import.meta.dir, "../../../build/assets/vmlinux");
 const PROCESSORS_COUNT = 2;
 const MEMORY_MIB = 3072;
-/** Emulated, and within other load. */
+/** Enough for an emulated machine under load. */
 const BOOT_MS_MAX = 600_000;
 const COMMAND_MS_MAX = 900_000;
-/** A machine that a test forgot is ended. */
+/** Ends a machine that a test forgot. */
 const LIFE_MS_MAX = 4_800_000;
 const PAYLOAD_MS_MAX = 60_000;
 const CONSOLE_BYTES_MAX = 3000;
 
-/** A whole Debian machine with systemd as it comes, emulated, on a throw-away copy of its disk. It has no network. */
+/** A complete emulated Debian machine with systemd, on a throw-away copy of its disk. It has no network. */
 export class DebianVm implements AsyncDisposable {
   readonly #directory: string;
   readonly #process: ChildProcess;
@@ -42,7 +42,7 @@ export class DebianVm implements AsyncDisposable {
   /**
    * Resolves when the machine is up.
    * @param disk root file system of `debianDisk`
-   * @param payload files by the name that they get in `/media/payload`
+   * @param payload files by their name in `/media/payload`
    */
   static async boot(disk: string, payload: Readonly<Record<string, string>>): Promise<DebianVm> {
     if (!existsSync(KERNEL)) throw new Error(`${KERNEL} is missing: make assets`);
@@ -51,7 +51,7 @@ export class DebianVm implements AsyncDisposable {
     await makePayload(join(path, "payload"), payload);
     const process = start({
       argv: [...DIE_WITH_PARENT, "nice", "-n", "1", ...qemu(path, disk)],
-      // What the machine writes goes to a file there.
+      // The output of the machine is written to a file there.
       env: { TMPDIR: path },
       extraFds: [],
       stderr: "tail",
@@ -92,7 +92,7 @@ export class DebianVm implements AsyncDisposable {
     return stdout.trimEnd();
   }
 
-  /** A property of the service, as systemd tells it. */
+  /** A property of the service, from systemd. */
   async property(name: string): Promise<string> {
     return await this.output(`systemctl show coppice --value -p ${name}`);
   }
@@ -153,7 +153,7 @@ function qemu(directory: string, disk: string): string[] {
   ];
   return [
     ...["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none"],
-    // The same everywhere, hardware or not: what is installed into it has to emulate as well.
+    // The same on all hardware: software that is installed in the machine has to emulate as well.
     ...["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"],
     ...["-machine", "q35,sata=off,usb=off,vmport=off,smbus=off", "-smp", `${PROCESSORS_COUNT}`, "-m", `${MEMORY_MIB}`],
     ...["-kernel", KERNEL, "-append", kernel],

@@ -9,10 +9,10 @@ const TOOL_MS = 60_000;
 const UNMOUNT_ATTEMPTS_COUNT = 20;
 const UNMOUNT_PAUSE_MS = 250;
 const FILL_ATTEMPTS_COUNT = 50;
-/** Blocks that the file system gives to nobody but what it needs itself. */
+/** Blocks that the file system reserves for itself. */
 const SLACK_BYTES = 65_536;
 
-/** A file system of a given size on a loop device of its own, which a test can fill. */
+/** A file system of a given size on its own loop device, which a test can fill. */
 export class SmallDisk implements AsyncDisposable {
   readonly path: string;
   readonly #image: string;
@@ -24,17 +24,17 @@ export class SmallDisk implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  /** Of ext4. @param files how many it can hold */
+  /** An ext4. @param files maximum number of files */
   static make(sizeBytes: number, files: number): Promise<SmallDisk> {
     return SmallDisk.#make(sizeBytes, ["mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-N", String(files)]);
   }
 
-  /** Of XFS, which can share blocks between files; 300 MiB at least. */
+  /** An XFS, which can share blocks between files; at least 300 MiB. */
   static makeSharing(sizeBytes: number): Promise<SmallDisk> {
     return SmallDisk.#make(sizeBytes, ["mkfs.xfs", "-q", "-m", "reflink=1"]);
   }
 
-  /** @param maker program that makes the file system in the image whose path comes last */
+  /** @param maker program that makes the file system in the image at the path in its last argument */
   static async #make(sizeBytes: number, maker: readonly [string, ...string[]]): Promise<SmallDisk> {
     await using stack = new AsyncDisposableStack();
     const home = stack.use(await scratchDirectory(tmpdir(), "small-disk-")).path;
@@ -56,7 +56,7 @@ export class SmallDisk implements AsyncDisposable {
     return bavail * bsize;
   }
 
-  /** Fills everything but `leftBytes`, also while others write to the disk. */
+  /** Fills all space but `leftBytes`, also while other processes write to the disk. */
   async fill(leftBytes: number): Promise<void> {
     for (let attempt = 1; !(await this.#takeAllBut(leftBytes)); attempt++) {
       if (attempt === FILL_ATTEMPTS_COUNT) throw new Error(`others write to ${this.path} faster than it can be filled`);
@@ -64,7 +64,7 @@ export class SmallDisk implements AsyncDisposable {
     if (leftBytes === 0) await this.#fillRest();
   }
 
-  /** False when others took some of the free space before the ballast could. */
+  /** False when other processes used some of the free space before the ballast could. */
   async #takeAllBut(leftBytes: number): Promise<boolean> {
     await this.release();
     const bytes = (await this.freeBytes()) - leftBytes - SLACK_BYTES;
@@ -78,7 +78,7 @@ export class SmallDisk implements AsyncDisposable {
     }
   }
 
-  /** Makes files until only `left` more are possible. */
+  /** Creates files until only `left` more are possible. */
   async fillFiles(left: number): Promise<void> {
     await this.release();
     const { ffree } = await statfs(this.path);
@@ -86,7 +86,7 @@ export class SmallDisk implements AsyncDisposable {
     await tool("sh", "-c", make, "sh", `${this.#ballast}-files`, String(ffree - left));
   }
 
-  /** Frees what `fill` and `fillFiles` have taken. */
+  /** Frees the space and the files that `fill` and `fillFiles` have used. */
   async release(): Promise<void> {
     await rm(`${this.#ballast}-files`, { recursive: true, force: true });
     await rm(this.#ballast, { force: true });
@@ -97,7 +97,7 @@ export class SmallDisk implements AsyncDisposable {
     await this.#owned.disposeAsync();
   }
 
-  /** @throws CommandError when the file system, which nothing uses now, is damaged */
+  /** Checks the unused file system. @throws CommandError when it is damaged */
   async check(): Promise<void> {
     await tool("sync", "-f", this.path);
     await tool("e2fsck", "-fn", this.#image);
@@ -116,8 +116,8 @@ export class SmallDisk implements AsyncDisposable {
 }
 
 /**
- * Processes that were just killed, or that inspect all processes of the host, may still hold the disk. So may this one: a
- * closed database stays open until the garbage of its statements is collected.
+ * Processes that were just killed, or that inspect all processes of the host, may still hold the disk. This process may
+ * hold it, too: a closed database stays open until its statements are garbage-collected.
  */
 async function unmount(path: string): Promise<void> {
   for (let attempt = 1; ; attempt++) {

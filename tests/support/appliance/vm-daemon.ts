@@ -1,5 +1,5 @@
 /**
- * A small daemon with one machine of its own, to be killed by a test. Arguments: directory, namespace.
+ * A small daemon with one machine, which a test kills. Arguments: directory, namespace.
  * Prints the pids of the VMM and its launcher, then waits.
  */
 

@@ -1,6 +1,6 @@
 /*
- * POSIX ACLs as the kernel keeps them in an extended attribute: u32 version, then entries of u16 tag, u16
- * permissions and u32 id. Byte strings, one character a byte.
+ * POSIX ACLs as the kernel stores them in an extended attribute: u32 version, then entries of u16 tag, u16 permissions and
+ * u32 id. Byte strings have one character per byte.
  */
 const TAGS = { owner: 1, user: 2, owningGroup: 4, group: 8, mask: 16, other: 32 } as const;
 const NO_ID = 0xffff_ffff;
@@ -24,7 +24,7 @@ export function namedUserAcl(mode: number, user: { readonly uid: number; readonl
   ]);
 }
 
-/** The bits of a mode are three entries of the ACL. */
+/** The bits of a mode correspond to three entries of the ACL. */
 export const aclOfMode = {
   modeOf(acl: string): number {
     const bits = { [TAGS.owner]: 6, [TAGS.mask]: 3, [TAGS.other]: 0 } as Record<number, number>;
@@ -38,7 +38,7 @@ export const aclOfMode = {
   },
 };
 
-/** What a new entry gets from its directory: the default ACL, cut to the mode that it is made with. */
+/** The ACL that a new entry inherits: the directory's default ACL, restricted to the mode of the new entry. */
 export function inheritedAcl(acl: string, mode: number): { acl: string; mode: number } {
   const entries = decode(acl).map((entry) => {
     const bits = bitsFor(entry, mode);

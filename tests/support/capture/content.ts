@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 export const BLOCK_BYTES = 4096;
 const ZEROS = Buffer.alloc(BLOCK_BYTES);
 
-/** Content of a file, of which only the blocks that are not all zeros are held. Never changes: each change is another one. */
+/** Content of a file, which stores only blocks that are not all zeros. Immutable: each change returns another content. */
 export class Content {
   static readonly empty = new Content(0, new Map());
   readonly size: number;
@@ -15,7 +15,7 @@ export class Content {
     this.blocks = blocks;
   }
 
-  /** As `fsops.c` computes it: over the number and the bytes of each block that is not all zeros. */
+  /** The digest as `fsops.c` computes it: over the number and the bytes of each block that is not all zeros. */
   get digest(): string {
     this.#digest ??= digestOfBlocks([...this.blocks].sort(([a], [b]) => a - b));
     return this.#digest;
@@ -30,7 +30,7 @@ export class Content {
     );
   }
 
-  /** Zeros from `offset` on; the size grows to `size` where that is more. */
+  /** Writes zeros from `offset`; the size grows to `size` if that is more. */
   clear(offset: number, end: number, size = this.size): Content {
     const blocks = new Map(this.blocks);
     for (const [number, block] of this.blocks) {
@@ -76,7 +76,7 @@ function put(blocks: Map<number, Buffer>, number: number, block: Buffer): void {
   else blocks.set(number, block);
 }
 
-/** `blocks` in their order; those of zeros do not count. */
+/** `blocks` in their order, without blocks of zeros. */
 export function digestOfBlocks(blocks: Iterable<readonly [number, Uint8Array]>): string {
   const hash = createHash("sha256");
   const head = Buffer.alloc(8);
@@ -88,7 +88,7 @@ export function digestOfBlocks(blocks: Iterable<readonly [number, Uint8Array]>):
   return hash.digest("hex");
 }
 
-/** The bytes that `fsops.c` writes for a seed, which is not zero. */
+/** The bytes that `fsops.c` writes for a seed other than zero. */
 export function pattern(size: number, seed: number): Buffer {
   const bytes = Buffer.alloc(Math.ceil(size / 4) * 4);
   let state = seed >>> 0;

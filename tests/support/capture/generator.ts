@@ -3,7 +3,7 @@ import { namedUserAcl } from "./acl.ts";
 import { ACL_ACCESS, ACL_DEFAULT, CAPABILITY, type Model, type Node, type Operation } from "./model.ts";
 
 type Random = ReturnType<typeof seededRandom>;
-type Known = readonly [path: string, node: Node];
+type Entry = readonly [path: string, node: Node];
 
 /** A larger tree is pruned, so that a step costs the same in a long chain as in a short one. */
 const ENTRIES_COUNT_MAX = 300;
@@ -14,7 +14,7 @@ const FAR_OFFSETS = [2 ** 32 - 5, 2 ** 32 + 4096, 5 * 2 ** 30 + 77, 2 ** 40 + 1]
 const OWNERS = [0, 1000, 65_534, 65_536, 2_147_483_648, 4_294_967_294];
 const SECONDS = [0, -1, -2_000_000_000, 1_234_567_890, 2_147_483_648, 4_294_967_296, 15_032_385_534];
 
-/** How often each kind is chosen. */
+/** Weight of each kind. */
 const WEIGHTS = {
   create: 18,
   write: 12,
@@ -40,7 +40,7 @@ const WEIGHTS = {
   wrong: 7,
 } as const;
 
-/** Random operations on a model's tree, most of them possible there; nothing is applied. */
+/** Random operations on a model's tree, most of which are possible there; does not apply them. */
 export class Generator {
   readonly #random: Random;
 
@@ -48,13 +48,13 @@ export class Generator {
     this.#random = random;
   }
 
-  /** The operations of one choice; some are useful only together. */
+  /** The operations of one choice; some make sense only together. */
   next(model: Model): Operation[] {
-    const known = [...model.entries()].slice(1);
-    if (known.length > ENTRIES_COUNT_MAX) return this.#thinOut(known);
-    const directories: Known[] = [...model.entries()].filter(([, node]) => node.type === "d");
-    const files = known.filter(([, node]) => node.type === "f");
-    return this.#choose(this.#kind(), { known, directories, files });
+    const entries = [...model.entries()].slice(1);
+    if (entries.length > ENTRIES_COUNT_MAX) return this.#thinOut(entries);
+    const directories: Entry[] = [...model.entries()].filter(([, node]) => node.type === "d");
+    const files = entries.filter(([, node]) => node.type === "f");
+    return this.#choose(this.#kind(), { entries, directories, files });
   }
 
   #kind(): keyof typeof WEIGHTS {
@@ -67,10 +67,10 @@ export class Generator {
     return "create";
   }
 
-  #choose(kind: keyof typeof WEIGHTS, tree: { known: Known[]; directories: Known[]; files: Known[] }): Operation[] {
-    const { known, directories, files } = tree;
+  #choose(kind: keyof typeof WEIGHTS, tree: { entries: Entry[]; directories: Entry[]; files: Entry[] }): Operation[] {
+    const { entries, directories, files } = tree;
     const fresh = () => this.#fresh(directories);
-    const some = this.#pick(known);
+    const some = this.#pick(entries);
     const file = this.#pick(files);
     switch (kind) {
       case "create":
@@ -104,17 +104,17 @@ export class Generator {
       case "replace":
         return some[1].children.size > 3 && this.#chance(70) ? [] : this.#replace(some);
       case "renameFile":
-        return some[1].type === "d" ? [] : [["rename", some[0], this.#chance(30) ? this.#pick(known)[0] : fresh()]];
+        return some[1].type === "d" ? [] : [["rename", some[0], this.#chance(30) ? this.#pick(entries)[0] : fresh()]];
       case "renameDirectory":
         return this.#renameDirectory(directories.slice(1), fresh());
       case "exchange":
-        return this.#exchange(some, this.#pick(known));
+        return this.#exchange(some, this.#pick(entries));
       default:
         return file === undefined ? [] : this.#change(kind, some, file);
     }
   }
 
-  #change(kind: keyof typeof WEIGHTS, [path, node]: Known, [filePath, file]: Known): Operation[] {
+  #change(kind: keyof typeof WEIGHTS, [path, node]: Entry, [filePath, file]: Entry): Operation[] {
     switch (kind) {
       case "write":
         return [this.#write(filePath)];
@@ -182,7 +182,7 @@ export class Generator {
     return path.length > PATH_BYTES_MAX / 4 ? [] : [...operations, ...this.#file(at)];
   }
 
-  #opaque(directory: Known | undefined): Operation[] {
+  #opaque(directory: Entry | undefined): Operation[] {
     if (directory === undefined) return [];
     const [path] = directory;
     return [
@@ -192,17 +192,17 @@ export class Generator {
     ];
   }
 
-  #replace([path]: Known): Operation[] {
-    const made = this.#pick<Operation[]>([
+  #replace([path]: Entry): Operation[] {
+    const replacement = this.#pick<Operation[]>([
       this.#file(path),
       [["symlink", path, "elsewhere"]],
       [["mkdir", path, 0o755], ...this.#file(`${path}/${this.#name()}`)],
       [this.#node(path)],
     ]);
-    return [["remove", path], ...made];
+    return [["remove", path], ...replacement];
   }
 
-  #renameDirectory(directories: Known[], to: string): Operation[] {
+  #renameDirectory(directories: Entry[], to: string): Operation[] {
     const directory = this.#pick(directories);
     if (directory === undefined) return [];
     const [from, node] = directory;
@@ -211,7 +211,7 @@ export class Generator {
     return [["rename", from, this.#chance(20) && over !== undefined ? over[0] : to]];
   }
 
-  #exchange([from, left]: Known, [to, right]: Known): Operation[] {
+  #exchange([from, left]: Entry, [to, right]: Entry): Operation[] {
     const longest = Math.max(to.length + longestBelow(left), from.length + longestBelow(right));
     return longest > PATH_BYTES_MAX ? [] : [["exchange", from, to]];
   }
@@ -231,7 +231,7 @@ export class Generator {
   }
 
   #unset(path: string, node: Node): Operation[] {
-    // What becomes of a mode without its ACL is the ACL's own business.
+    // The effect on a mode without its ACL is that of the ACL operations.
     const names = [...node.xattrs.keys()].filter((name) => !name.startsWith("system."));
     return [["unset", path, this.#pick([...names, "user.absent"])]];
   }
@@ -245,9 +245,9 @@ export class Generator {
     return [["set", path, node.type === "d" && this.#chance(40) ? ACL_DEFAULT : ACL_ACCESS, acl]];
   }
 
-  /** Operations that the kernel may refuse: their errors are compared. */
-  #wrong({ known, directories }: { known: Known[]; directories: Known[] }, fresh: string): Operation[] {
-    const [path, node] = this.#pick(known) ?? [fresh, undefined];
+  /** Operations that the kernel may refuse. Their errors are compared. */
+  #wrong({ entries, directories }: { entries: Entry[]; directories: Entry[] }, fresh: string): Operation[] {
+    const [path, node] = this.#pick(entries) ?? [fresh, undefined];
     const [directory] = this.#pick(directories.slice(1)) ?? [fresh];
     const kinds: Operation[] = [
       ["create", path, 0o644],
@@ -268,19 +268,19 @@ export class Generator {
     return [this.#pick(kinds)];
   }
 
-  #thinOut(known: Known[]): Operation[] {
-    const top = known.filter(([path]) => path.split("/").length <= 4);
-    const [path] = this.#pick(top.length > 0 ? top : known);
+  #thinOut(entries: Entry[]): Operation[] {
+    const top = entries.filter(([path]) => path.split("/").length <= 4);
+    const [path] = this.#pick(top.length > 0 ? top : entries);
     return [["remove", path]];
   }
 
-  #fresh(directories: Known[]): string {
+  #fresh(directories: Entry[]): string {
     const near = directories.filter(([path]) => path.length < PATH_BYTES_MAX - 256 - DEEP_COUNT * 5);
     const [directory] = this.#pick(near);
     return `${directory}/${this.#name()}`;
   }
 
-  /** Few enough names that a removed one is used again. */
+  /** So few names that removed ones are used again. */
   #name(): string {
     const number = this.#random.below(12);
     const kinds = [

@@ -21,7 +21,7 @@ const TYPE_LETTERS: Record<string, string> = {
 export class Inspector implements Disposable {
   readonly #appliance: Appliance;
   readonly #db: Database;
-  /** of its own, so that what a test keeps open is not what it tests */
+  /** a separate store, so that files kept open by the test do not affect the tested one */
   readonly #open = new OpenLayers(64);
 
   constructor(appliance: Appliance) {
@@ -43,7 +43,7 @@ export class Inspector implements Disposable {
     }));
   }
 
-  /** Everything at and below a directory. */
+  /** The whole tree of a directory. */
   async view(image: string, directory: string): Promise<View> {
     const tree = new ImageTree(this.layersOf(image), this.#open);
     const seen = new Map<string, Seen>();
@@ -98,7 +98,7 @@ export class Inspector implements Disposable {
   }
 }
 
-/** Reads what the extents name, through the stream that a download uses. */
+/** Reads the bytes of the extents, through the stream that a download uses. */
 async function digestOf(tree: ImageTree, resolved: ResolvedEntry, index: LayerIndex): Promise<string> {
   const [{ entry }] = resolved.node;
   const blocks: [number, Buffer][] = [];
@@ -115,7 +115,7 @@ async function digestOf(tree: ImageTree, resolved: ResolvedEntry, index: LayerIn
   return digestOfBlocks(blocks);
 }
 
-/** The path with every byte escaped: the interface takes bytes. */
+/** The path with every byte escaped, since the interface accepts bytes. */
 export function queryOf(path: string): string {
   return [...path].map((char) => `%${char.charCodeAt(0).toString(16).padStart(2, "0")}`).join("");
 }
@@ -135,7 +135,7 @@ function fieldsOf(
   };
 }
 
-/** The same words for what a view has. */
+/** The words of a view for the same facts. */
 export function listedLine(seen: Seen): string {
   const mtimeMs = Number(floorDivision(seen.mtime, 1_000_000n));
   return httpLine({ ...seen, mtimeMs, to: Buffer.from(seen.target, "latin1").toString("utf8") });

@@ -10,20 +10,20 @@ export interface Node {
   mode: number;
   uid: number;
   gid: number;
-  /** `nanoseconds`; null when the kernel's clock gave it in this run */
+  /** `nanoseconds`; null when the kernel's clock set it in this run */
   mtime: bigint | null;
-  /** what it was before the clock changed it */
+  /** the value before the clock changed it */
   formerMtime: bigint | null;
   content: Content;
   readonly target: string;
   readonly rdev: string;
   readonly xattrs: Map<string, string>;
   readonly children: Map<string, Node>;
-  /** made or copied up by this run */
+  /** created or copied up by this run */
   upper: boolean;
-  /** a directory that lower layers have, too: it cannot be renamed */
+  /** a directory that also exists in lower layers: it cannot be renamed */
   readonly merged: boolean;
-  /** names in the layer that it was captured in; what later layers remove does not count */
+  /** names in the layer of its capture; removals by later layers do not count */
   readonly nlink: number;
 }
 
@@ -38,7 +38,7 @@ const PUNCH = 2;
 const ZERO_RANGE = 16;
 const KEEP_SIZE = 1;
 
-/** One operation of the script: what, the path, and the rest. */
+/** One operation of the script: its name, the path, and further arguments. */
 export type Operation = readonly [what: string, path: string, ...rest: (string | number)[]];
 
 class Failure extends Error {
@@ -67,7 +67,7 @@ function newNode(type: Node["type"], mode: number, more: Partial<Node> = {}): No
   };
 }
 
-/** What overlayfs documents, for the tree below one directory: an image, or an image that a run is changing. */
+/** The documented behaviour of overlayfs, for the tree below one directory: an image, or one that a run is changing. */
 export class Model {
   readonly #prefix: string;
   readonly root: Node;
@@ -78,7 +78,7 @@ export class Model {
     this.root = root;
   }
 
-  /** Does an operation and gives the error number that the kernel gives, or zero. */
+  /** Applies an operation and returns the kernel's error number, or zero. */
   apply(operation: Operation): number {
     try {
       this.#apply(operation);
@@ -89,14 +89,14 @@ export class Model {
     }
   }
 
-  /** The image that a capture makes of this: the next run's lower layers. */
+  /** The image of a capture: the next run's lower layers. */
   captured(): Model {
     const copies = new Map<Node, Node>();
     const counts = this.nameCounts();
     const copy = (node: Node): Node => {
-      const known = copies.get(node);
-      if (known !== undefined) return known;
-      const made: Node = {
+      const previous = copies.get(node);
+      if (previous !== undefined) return previous;
+      const copied: Node = {
         ...node,
         xattrs: new Map(node.xattrs),
         children: new Map(),
@@ -105,9 +105,9 @@ export class Model {
         nlink: node.upper ? (counts.get(node) ?? 1) : node.nlink,
         formerMtime: node.mtime,
       };
-      copies.set(node, made);
-      for (const [name, child] of node.children) made.children.set(name, copy(child));
-      return made;
+      copies.set(node, copied);
+      for (const [name, child] of node.children) copied.children.set(name, copy(child));
+      return copied;
     };
     return new Model(this.#prefix, copy(this.root));
   }
@@ -164,7 +164,7 @@ export class Model {
     const parents = [this.root];
     for (const step of names) {
       const next = (parents.at(-1) as Node).children.get(step) ?? fail("ENOENT");
-      // Every symlink leads nowhere but those to a file outside of the tree.
+      // No symlink leads anywhere, except those to a file outside of the tree.
       if (next.type === "l" && !next.target.startsWith("/etc/")) fail("ENOENT");
       if (next.type !== "d") fail("ENOTDIR");
       parents.push(next);
@@ -173,7 +173,7 @@ export class Model {
     return { parent, parents, name, node: parent.children.get(name) ?? null };
   }
 
-  /** Copies an entry up: of a file with several names, only this one goes on. */
+  /** Copies an entry up: of a file with several names, only under this name. */
   #own(path: string): Node {
     if (path === this.#prefix) {
       this.root.upper = true;
@@ -302,7 +302,7 @@ export class Model {
     touch(right.parent);
   }
 
-  /** What is refused before anything is copied up. */
+  /** Throws the errors of operations that are refused before anything is copied up. */
   #checkAttribute(what: string, path: string, name: string): void {
     if (what !== "set" && what !== "unset") return;
     const node = path === this.#prefix ? this.root : (this.#find(path).node ?? fail("ENOENT"));
@@ -341,7 +341,7 @@ function* below(path: string, node: Node): Generator<readonly [string, Node]> {
   }
 }
 
-/** A directory of a lower layer stays where it is: `redirect_dir=nofollow`. */
+/** A directory of a lower layer cannot be moved: `redirect_dir=nofollow`. */
 function movable(node: Node): boolean {
   return node.type !== "d" || (node.upper && !node.merged);
 }
@@ -357,7 +357,7 @@ function touch(node: Node): void {
   node.mtime = null;
 }
 
-/** Other content takes away the privileges that the former one had. */
+/** A change of content removes the privileges of the file. */
 function modified(node: Node): void {
   touch(node);
   node.xattrs.delete(CAPABILITY);

@@ -10,17 +10,17 @@ const COMPILE_MS = 60_000;
 const OUTPUT_BYTES_MAX = 10_485_760;
 export const PROGRAM_PATH = "/opt/fsops";
 
-/** What a run of `fsops` printed. */
+/** The output of a run of `fsops`. */
 export interface ProgramRun {
   /** image of the result */
   readonly image: string;
   readonly before: View;
   readonly after: View;
-  /** an error number an operation */
+  /** an error number per operation */
   readonly results: readonly number[];
 }
 
-/** Compiles `fsops.c`, and gives the input file that puts it into an instance. */
+/** Compiles `fsops.c`, and returns the input file that puts it into an instance. */
 export async function uploadProgram(appliance: Appliance): Promise<Record<string, object>> {
   const directory = join(ROOT, "build/tests");
   await mkdir(directory, { recursive: true });
@@ -35,7 +35,7 @@ export async function uploadProgram(appliance: Appliance): Promise<Record<string
   return { [PROGRAM_PATH]: { uuid, mode: "0755" } };
 }
 
-/** Walks `directory` in a machine, applies the operations and walks it again. */
+/** Walks `directory` in a machine, applies the operations, and walks it again. */
 export async function runProgram(
   appliance: Appliance,
   image: string,
@@ -44,7 +44,7 @@ export async function runProgram(
     readonly operations?: readonly Operation[];
     /** further fields of the request */
     readonly request?: Record<string, unknown>;
-    /** longest that the operation may take, in `milliseconds` */
+    /** time limit of the operation, in `milliseconds` */
     readonly limitMs?: number;
   },
 ): Promise<ProgramRun> {

@@ -4,14 +4,14 @@ import { Model, type Operation } from "./model.ts";
 import { type ProgramRun, runProgram, scriptLine, uploadProgram } from "./program.ts";
 import { adoptTimes, differences, type View, viewOfModel } from "./view.ts";
 
-/** Differences that an error shows. */
+/** Maximum number of differences in an error. */
 const SHOWN_COUNT = 10;
 
-/** An image with the model of what is below the directory of the test. */
+/** An image with the model of the tree below the test's directory. */
 export interface KnownImage {
   readonly id: string;
   readonly model: Model;
-  /** runs since the first */
+  /** runs after the first */
   readonly depth: number;
 }
 
@@ -44,7 +44,7 @@ export class CaptureSteps {
     return { id: run.image, model: model.captured(), depth: 0 };
   }
 
-  /** Applies operations to an image, and compares all views of what comes of it. @throws Error with the differences */
+  /** Applies operations to an image, and compares all views of the result. @throws Error with the differences */
   async step(parent: KnownImage, operations: readonly Operation[]): Promise<KnownImage & { readonly view: View }> {
     const model = parent.model.captured();
     const errors = operations.map((operation) => model.apply(operation));
@@ -79,8 +79,8 @@ export class CaptureSteps {
   }
 }
 
-function requireSame(what: string, wanted: View, found: View): void {
-  requireNone(what, differences(wanted, found, SHOWN_COUNT));
+function requireSame(what: string, expected: View, actual: View): void {
+  requireNone(what, differences(expected, actual, SHOWN_COUNT));
 }
 
 function requireNone(what: string, problems: readonly string[]): void {

@@ -10,7 +10,7 @@ export interface Seen {
   /** `nanoseconds` */
   readonly mtime: bigint;
   readonly nlink: number;
-  /** same for all names of an inode */
+  /** the same for all names of an inode */
   readonly identity: unknown;
   readonly rdev: string;
   readonly target: string;
@@ -20,10 +20,10 @@ export interface Seen {
 
 export type View = ReadonlyMap<string, Seen>;
 
-/** How far the clocks of guest and host may differ, in `nanoseconds`. */
+/** Largest difference between the clocks of guest and host, in `nanoseconds`. */
 const CLOCK_NS = 5_000_000_000n;
 
-/** One line a path, in which all views must agree. Sizes and links of directories mean nothing in an overlay. */
+/** One line per path, in which all views must agree. Sizes and links of directories mean nothing in an overlay. */
 export function linesOf(view: View): Map<string, string> {
   const groups = new Map<unknown, string>();
   const paths = [...view.keys()].sort();
@@ -49,14 +49,14 @@ function lineOf(seen: Seen, groups: ReadonlyMap<unknown, string>): string {
   });
 }
 
-/** The first differences between two views, as text; empty without any. */
-export function differences(wanted: View, found: View, countMax = 10): string[] {
-  const [left, right] = [linesOf(wanted), linesOf(found)];
+/** The first differences between two views, as text; empty without differences. */
+export function differences(expected: View, actual: View, countMax = 10): string[] {
+  const [left, right] = [linesOf(expected), linesOf(actual)];
   const texts: string[] = [];
   for (const path of new Set([...left.keys(), ...right.keys()])) {
     if (texts.length === countMax) break;
     const [a, b] = [left.get(path) ?? "nothing", right.get(path) ?? "nothing"];
-    if (a !== b) texts.push(`${JSON.stringify(path)}\n  wanted ${a}\n  found  ${b}`);
+    if (a !== b) texts.push(`${JSON.stringify(path)}\n  expected ${a}\n  actual   ${b}`);
   }
   return texts;
 }
@@ -81,8 +81,8 @@ function seenOf(node: Node, nameCount: number): Seen {
 }
 
 /**
- * Gives the model the times that the kernel's clock gave, as the run itself saw them; those which cannot be such
- * times are returned.
+ * Sets the times of the model to those of the kernel's clock, as the run saw them; returns those that the clock cannot
+ * have set.
  */
 export function adoptTimes(model: Model, view: View, run: { readonly from: bigint; readonly to: bigint }): string[] {
   const wrong: string[] = [];

@@ -2,10 +2,10 @@ import { resolve } from "node:path";
 import type { Appliance } from "../appliance/appliance.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
-/** After this many `milliseconds` the test has failed. */
+/** The test fails after this many `milliseconds`. */
 const LIMIT_MS = 120_000;
 
-/** Words that start the program under test. */
+/** Command that starts the tested program. */
 export function programWords(): string[] {
   const executable = process.env["COPPICE_TEST_EXECUTABLE"];
   return executable ? [resolve(executable)] : [process.execPath, resolve(ROOT, "src/main.ts")];
@@ -22,7 +22,7 @@ export function clientEnvironment(appliance: Appliance): Record<string, string> 
   };
 }
 
-/** A command line that runs, with pipes for its streams. Disposal kills it. */
+/** A running command line, with pipes for its streams. Disposal kills it. */
 export class CliProcess implements Disposable {
   readonly #process: Bun.Subprocess<"pipe", "pipe", "pipe">;
   readonly #reads: Promise<void>;
@@ -63,12 +63,12 @@ export class CliProcess implements Disposable {
     return this.#process.pid;
   }
 
-  /** Resolves when an output has this text. @throws Error when the program ends without it */
+  /** Resolves when an output matches. @throws Error when the program ends without a match */
   async says(text: string | RegExp): Promise<RegExpMatchArray> {
     const pattern = typeof text === "string" ? new RegExp(RegExp.escape(text)) : text;
     for (;;) {
-      const found = pattern.exec(this.stdout) ?? pattern.exec(this.stderr);
-      if (found !== null) return found;
+      const match = pattern.exec(this.stdout) ?? pattern.exec(this.stderr);
+      if (match !== null) return match;
       if (this.#hasEnded) throw new Error(`${pattern} is not in ${JSON.stringify([this.stdout, this.stderr])}`);
       await new Promise<void>((resolve) => {
         this.#onOutput = resolve;

@@ -1,18 +1,18 @@
 import type { Appliance } from "../appliance/appliance.ts";
 import { clientEnvironment, programWords } from "./cli-process.ts";
 
-/** After this many `milliseconds` the test has failed. */
+/** The test fails after this many `milliseconds`. */
 const LIMIT_MS = 120_000;
 
-/** A command line at a terminal of its own, as a person has one. Disposal closes the terminal. */
+/** A command line at its own terminal, as a person has one. Disposal closes the terminal. */
 export class CliTerminal implements Disposable {
   readonly #process: Bun.Subprocess;
   readonly #terminal: Bun.Terminal;
-  #shown = "";
+  #output = "";
   #seen = 0;
   #onData: (() => void) | null = null;
 
-  /** @param wrap makes the command that is run of the program and its arguments */
+  /** @param wrap returns the command to run for the program and its arguments */
   constructor(
     appliance: Appliance,
     argv: readonly string[],
@@ -26,7 +26,7 @@ export class CliTerminal implements Disposable {
         cols: 80,
         rows: 24,
         data: (_, data) => {
-          this.#shown += Buffer.from(data).toString("latin1");
+          this.#output += Buffer.from(data).toString("latin1");
           this.#onData?.();
         },
       },
@@ -37,9 +37,9 @@ export class CliTerminal implements Disposable {
     void this.#process.exited.then(() => this.#onData?.());
   }
 
-  /** Everything that the terminal has shown. */
-  get shown(): string {
-    return this.#shown;
+  /** The whole output of the terminal. */
+  get output(): string {
+    return this.#output;
   }
 
   get pid(): number {
@@ -55,19 +55,19 @@ export class CliTerminal implements Disposable {
   }
 
   /**
-   * Resolves when the terminal shows this behind what was waited for before.
-   * @throws Error when the program ends without it
+   * Resolves when the terminal shows a match behind the previous one.
+   * @throws Error when the program ends without a match
    */
   async shows(text: string | RegExp): Promise<RegExpExecArray> {
     const pattern = typeof text === "string" ? new RegExp(RegExp.escape(text)) : text;
     for (;;) {
-      const found = pattern.exec(this.#shown.slice(this.#seen));
-      if (found !== null) {
-        this.#seen += found.index + found[0].length;
-        return found;
+      const match = pattern.exec(this.#output.slice(this.#seen));
+      if (match !== null) {
+        this.#seen += match.index + match[0].length;
+        return match;
       }
       if (this.#process.exitCode !== null || this.#process.signalCode !== null) {
-        throw new Error(`${pattern} is not in ${JSON.stringify(this.#shown.slice(this.#seen))}`);
+        throw new Error(`${pattern} is not in ${JSON.stringify(this.#output.slice(this.#seen))}`);
       }
       await new Promise<void>((resolve) => {
         this.#onData = resolve;
@@ -84,7 +84,7 @@ export class CliTerminal implements Disposable {
     this.#process.kill(name);
   }
 
-  /** The window is closed: the program gets SIGHUP, and the terminal is gone. */
+  /** Closes the window: the program gets SIGHUP, and the terminal is gone. */
   close(): void {
     this.#terminal.close();
   }

@@ -11,20 +11,20 @@ export interface CliResult {
 export interface CliOptions {
   readonly environment?: Environment;
   readonly stdin?: Uint8Array | ((signal?: AbortSignal) => AsyncIterable<Uint8Array>);
-  /** is told what comes to standard error */
+  /** gets the text of standard error */
   readonly stderr?: (text: string) => void;
-  /** takes the place of standard output */
+  /** replaces standard output */
   readonly stdout?: (data: Buffer) => Promise<void>;
   readonly terminal?: boolean;
   /** the terminal that standard input is */
   readonly keys?: Terminal;
-  /** width of standard output; null or absent: it is no terminal */
+  /** width of standard output; null or absent when it is not a terminal */
   readonly columns?: number | null;
   /** receives a function that presses Ctrl-C */
   readonly interrupts?: (press: (signal: HandledSignal) => void) => void;
 }
 
-/** Runs one command line in this process, with streams that the test holds. */
+/** Runs one command line in this process, with streams of the test. */
 export async function cli(argv: readonly string[], options: CliOptions = {}): Promise<CliResult> {
   const stdout: Buffer[] = [];
   const stderr: Buffer[] = [];
@@ -58,26 +58,26 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
   return { code, stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr).toString("utf8") };
 }
 
-/** A request that the scripted appliance got. */
+/** A request to the scripted appliance. */
 export interface SeenRequest {
   readonly method: string;
-  /** below /v1, query included */
+  /** below /v1, with the query */
   readonly path: string;
   readonly authorization: string | null;
   readonly lastEventId: string | null;
   readonly body: Buffer;
 }
 
-/** The side of the appliance of a WebSocket. */
+/** The appliance's side of a WebSocket. */
 export type ScriptedSocket = Bun.ServerWebSocket<SeenRequest>;
 
 type Answer = (request: SeenRequest) => Response | undefined | Promise<Response | undefined>;
 
-/** Stands in for an appliance, so that a test determines the answers that a client gets. */
+/** Replaces an appliance, so that a test determines the answers to a client. */
 export class ScriptedAppliance implements AsyncDisposable {
   readonly seen: SeenRequest[] = [];
   answer: Answer = () => undefined;
-  /** takes the WebSockets; without it a request for one is answered as any other */
+  /** accepts WebSockets; without it, a request for one is answered like any other */
   onSocket: ((socket: ScriptedSocket) => void) | null = null;
   readonly messages: Buffer[] = [];
   readonly #server: Bun.Server<SeenRequest>;

@@ -1,4 +1,4 @@
-/** A program of a user of the package; it prints what it saw as JSON. Its environment names the appliance and an image. */
+/** A program that uses the package and prints its results as JSON. Its environment names the appliance and an image. */
 export const EXAMPLE = `
 import {
   answerOf, Attachment, Client, checkpoint, imageIdOf, type Operation, OperationError, operationEvents, outputOf,
@@ -41,23 +41,23 @@ seen["made"] = (await listDirectory(client, { image: next, path: "/root" })).map
 seen["content"] = await (await downloadFile(client, { image: next, path: "/root/made" })).text();
 seen["again"] = (await uploadContent(client, new Blob([script]))) === uuid;
 
-// Input that goes with the request, and bytes that are no text.
+// Input that is part of the request, and bytes that are not text.
 const short = await runCommand(client, { image, command: "cat", disposable: true }, { stdin: new Uint8Array([0, 255, 10]) });
 seen["bytes"] = short.stdout?.encoding;
 const text = await runCommand(client, { image, command: "cat", disposable: true }, { stdin: "grüße" });
 seen["text"] = text.stdout === undefined ? "" : textOf(text.stdout);
 
-// A process beside the command, its streams, a port, a checkpoint, and the end by a signal.
+// A second process, its streams, a port, a checkpoint, and the end by a signal.
 const long = await Run.start(client, { image, command: "sleep 600", shell: true });
 for await (const { type } of long.events()) if (type === "spawn") break;
-const beside = await startProcess(client, long.id, { command: "cat", stdin_open: true });
+const second = await startProcess(client, long.id, { command: "cat", stdin_open: true });
 {
-  const attachment = await Attachment.open(client, beside, { lossless: true });
+  const attachment = await Attachment.open(client, second, { lossless: true });
   attachment.type(bytes("typed\\n"));
   const output = attachment.output();
   const first = await output.next();
   seen["attached"] = first.done ? "" : new TextDecoder().decode(first.value.bytes);
-  await streamInput(client, beside, { body: new Blob([]), signal: AbortSignal.timeout(60_000) });
+  await streamInput(client, second, { body: new Blob([]), signal: AbortSignal.timeout(60_000) });
   for await (const _ of output) continue;
   seen["ended"] = attachment.exitCode;
 }
@@ -69,8 +69,8 @@ let pong = "";
 for await (const chunk of port.chunks()) pong += new TextDecoder().decode(chunk);
 seen["port"] = pong;
 await signalProcess(client, server, "KILL").catch(() => undefined);
-const made = await checkpoint(client, long.id, { tag: "point" });
-seen["checkpoint"] = (await imageIdOf(client, "tag:point")) === made.image;
+const point = await checkpoint(client, long.id, { tag: "point" });
+seen["checkpoint"] = (await imageIdOf(client, "tag:point")) === point.image;
 const steady = await SteadyAttachment.open(client, long.process, {});
 const left = steady.output().next().catch(() => undefined);
 steady[Symbol.dispose]();
@@ -80,7 +80,7 @@ const ended: Operation = await waitForEnd(client, long.id, { timeoutMs: 60_000 }
 seen["cancelled"] = ended.status;
 seen["error"] = await long.result().catch((error: unknown) => (error instanceof OperationError ? error.name : "other"));
 
-// An abort cancels the run, and says why; a time limit of the wait alone does not.
+// An abort cancels the run with its reason; a time limit of the wait does not cancel.
 const stop = new AbortController();
 const stopped = await Run.start(client, { image, command: "sleep 600", shell: true }, { signal: stop.signal });
 seen["late"] = await waitForEnd(client, stopped.id, { timeoutMs: 50 }).catch((error: Error) => error.name);
@@ -108,14 +108,14 @@ async function connected(id: string, port: number): Promise<PortConnection> {
     try {
       return await PortConnection.open(client, id, port);
     } catch (error) {
-      // Node does not tell why a WebSocket was refused.
+      // Node does not report why a WebSocket was refused.
       if (!(error instanceof UnreachableError || (error instanceof ResponseError && error.status === 409))) throw error;
     }
   }
 }
 `;
 
-/** What the example prints. */
+/** The output of the example. */
 export const SEEN = {
   steps: true,
   tag: true,
@@ -141,7 +141,7 @@ export const SEEN = {
   written: 22,
 };
 
-/** Each is one statement that must not compile, behind the imports and `client` of the example. */
+/** Statements that must not compile after the imports and `client` of the example. */
 export const MISTAKES = [
   "await client.v1.instances.post({ image: 1, command: 'x' });",
   "await client.v1.instances.post({ image: 'x' });",

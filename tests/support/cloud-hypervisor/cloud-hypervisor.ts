@@ -17,10 +17,10 @@ const AGENT_POLL_MS = 5;
 const BUILD_TIMEOUT_MS = 120_000;
 const DISK_BYTES_MAX = 1_073_741_824;
 export const SHAPE: MachineShape = { vcpus: 1, memoryBytes: 134_217_728 };
-/** The program's own description of its API, where the tests have one. */
+/** The program's own description of its API, where it is available. */
 export const DESCRIPTION_PATH = process.env["COPPICE_TEST_CH_OPENAPI"];
 
-/** The real driver and launcher over stand-ins for the program, and native agents for the guests. */
+/** The real driver and launcher with stand-ins for the program, and native agents for the guests. */
 export class StandInHost implements AsyncDisposable {
   readonly directory: string;
   readonly vmsDirectory: string;
@@ -76,12 +76,12 @@ export class StandInHost implements AsyncDisposable {
     return new StandInHost({ directory, vmsDirectory, cgroups, vmm, warnings, owned: stack.move() });
   }
 
-  /** Sets the behaviour of stand-ins that start from now on. */
+  /** Sets the behaviour of stand-ins that start later. */
   control(control: Control): void {
     writeFileSync(join(this.#root, "control.json"), JSON.stringify(control));
   }
 
-  /** The transcript of a machine's stand-in; to be read before the machine is disposed of. */
+  /** The transcript of a machine's stand-in; read it before the machine is disposed of. */
   transcript(machine: Machine): TranscriptLine[] {
     const text = readFileSync(join(machine.directory, "run/transcript"), "utf8");
     return text.split("\n").flatMap((line) => (line === "" ? [] : [JSON.parse(line) as TranscriptLine]));
@@ -131,7 +131,7 @@ function must([program = "", ...args]: readonly string[], cwd: string): void {
   if (status !== 0) throw new Error(`${program} ${args[0]} failed: ${stderr}`);
 }
 
-/** Gives every machine a guest: the agent's native build, which listens where the stand-in's vsock device leads. */
+/** Gives every machine a guest: the agent's native build, which listens at the stand-in's vsock device. */
 class GuestAgents implements AsyncDisposable {
   readonly #vmsDirectory: string;
   readonly #agents = new Map<string, ChildProcess>();
@@ -145,7 +145,7 @@ class GuestAgents implements AsyncDisposable {
   #look(): void {
     const present = readdirSync(this.#vmsDirectory);
     for (const name of present) {
-      // A template is a directory beside the machines', and has no sockets.
+      // A template is a directory next to the machines', without sockets.
       if (!this.#agents.has(name) && existsSync(join(this.#vmsDirectory, name, "run"))) this.#start(name);
     }
     for (const [name, agent] of this.#agents) if (!present.includes(name)) agent.kill("SIGKILL");

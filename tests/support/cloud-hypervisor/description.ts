@@ -1,4 +1,4 @@
-/** The problems of a message, by the place in it. */
+/** The problems of a message, by their place in it. */
 export interface Problem {
   readonly path: string;
   readonly message: string;
@@ -33,8 +33,8 @@ const JSON_TYPE = "application/json";
 const REFERENCE = "#/components/schemas/";
 
 /**
- * An OpenAPI document as a judge of messages. It is stricter than the program that it describes: a property that it does
- * not list is a problem, where the program drops it in silence.
+ * Checks messages against an OpenAPI document. It is stricter than the described program: a property that the document does
+ * not list is a problem, while the program drops it silently.
  */
 export class ApiDescription {
   readonly #document: Document;
@@ -43,12 +43,12 @@ export class ApiDescription {
     this.#document = Bun.YAML.parse(yaml) as Document;
   }
 
-  /** Whether there is such a call. */
+  /** Whether the call exists. */
   has(method: string, endpoint: string): boolean {
     return this.#operation(method, endpoint) !== undefined;
   }
 
-  /** The problems of a request's body; undefined stands for none. */
+  /** The problems of a request's body; undefined without a body. */
   checkRequest(method: string, endpoint: string, body: unknown): Problem[] {
     const operation = this.#operation(method, endpoint);
     if (operation === undefined) return [{ path: "", message: `there is no ${method} ${endpoint}` }];
@@ -58,7 +58,7 @@ export class ApiDescription {
     return this.#check(schema, body, "");
   }
 
-  /** The problems of an answer. Errors are checked by their status alone: their bodies are not described. */
+  /** The problems of an answer. Only the status of errors is checked, since their bodies are not described. */
   checkResponse(method: string, endpoint: string, status: number, body: unknown): Problem[] {
     const response = this.#operation(method, endpoint)?.responses[String(status)];
     if (status >= 400) return [];
@@ -77,8 +77,8 @@ export class ApiDescription {
     return this.#document.paths[`/${endpoint}`]?.[method.toLowerCase()];
   }
 
-  #check(given: Schema, value: unknown, path: string): Problem[] {
-    const schema = this.#resolve(given);
+  #check(reference: Schema, value: unknown, path: string): Problem[] {
+    const schema = this.#resolve(reference);
     const problem = (message: string): Problem[] => [{ path, message }];
     if (schema.enum !== undefined && !schema.enum.includes(value)) {
       return problem(`${JSON.stringify(value)} is none of ${JSON.stringify(schema.enum)}`);
@@ -106,10 +106,10 @@ export class ApiDescription {
     const missing = (schema.required ?? []).filter((name) => value[name] === undefined);
     const problems = missing.map((name) => ({ path: `${path}.${name}`, message: "missing" }));
     for (const [name, each] of Object.entries(value)) {
-      const known = schema.properties?.[name] ?? schema.additionalProperties;
+      const property = schema.properties?.[name] ?? schema.additionalProperties;
       // Objects without a description accept anything, such as Rust enums with data.
       const anything = schema.properties === undefined && schema.additionalProperties === undefined;
-      if (known !== undefined) problems.push(...this.#check(known, each, `${path}.${name}`));
+      if (property !== undefined) problems.push(...this.#check(property, each, `${path}.${name}`));
       else if (!anything) problems.push({ path: `${path}.${name}`, message: "not a known property" });
     }
     return problems;

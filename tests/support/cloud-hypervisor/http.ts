@@ -1,6 +1,6 @@
 import type { Socket } from "node:net";
 
-/** A request as it came. */
+/** A received request. */
 export interface HttpRequest {
   readonly method: string;
   readonly url: string;
@@ -8,7 +8,7 @@ export interface HttpRequest {
   readonly body: string;
 }
 
-/** Reads requests off a connection, one after the other, as far as the tests' client sends them. */
+/** Reads requests from a connection, one after the other, in the forms that the tests' client sends. */
 export function readRequests(socket: Socket, onRequest: (request: HttpRequest) => void): void {
   let bytes = Buffer.alloc(0);
   socket.on("data", (chunk: Buffer) => {
@@ -37,7 +37,7 @@ function parse(bytes: Buffer): { request: HttpRequest; lengthBytes: number } | n
   return { request: { method, url, headers, body: bytes.toString("utf8", bodyAt, lengthBytes) }, lengthBytes };
 }
 
-/** An answer in the form of the program's own (micro_http); without a body, without its length. */
+/** An answer in the program's own form (micro_http); without a body, it has no length either. */
 export function writeResponse(socket: Socket, status: number, body: unknown): void {
   const text = body === undefined ? "" : JSON.stringify(body);
   const length =

@@ -1,7 +1,7 @@
 import { closeSync, constants, existsSync, openSync, readFileSync, statSync, writeFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
-/** An answer that is no success, with the status that the API description has for it. */
+/** An answer other than success, with the status in the API description. */
 export class Refusal extends Error {
   readonly status: number;
 
@@ -33,7 +33,7 @@ export interface VmConfig {
 type State = "Created" | "Running" | "Shutdown" | "Paused";
 type Answer = { readonly status: number; readonly body?: unknown };
 
-/** What the model does to the world around it. */
+/** Effects of the model on its environment. */
 export interface Effects {
   event(source: string, event: string, properties?: Record<string, string>): void;
   openConsole(path: string): Promise<void>;
@@ -56,8 +56,8 @@ const CONFIG_FILE = "config.json";
 const MEMORY_FILE = "memory-ranges";
 
 /**
- * One VMM's machine: which calls are allowed when (the prerequisites of docs/api.md), and what they do to files and
- * sockets, which is done for real.
+ * The machine of one VMM: which calls are allowed in which state (the prerequisites of docs/api.md), and their effects on
+ * files and sockets, which are real.
  */
 export class MachineModel {
   readonly #effects: Effects;
@@ -141,7 +141,7 @@ export class MachineModel {
     const create = { flag: "wx" };
     writeFileSync(join(directory, CONFIG_FILE), JSON.stringify(config), create);
     writeFileSync(join(directory, STATE_FILE), JSON.stringify({ saved: true }), create);
-    // As long as the memory is, so that a limit on the length of files is felt; of content it has one byte.
+    // As long as the memory, so that a limit on the length of files applies; its content is one byte.
     const memory = openSync(join(directory, MEMORY_FILE), "wx");
     writeSync(memory, Uint8Array.of(1), 0, 1, config.memory.size - 1);
     closeSync(memory);
@@ -177,12 +177,12 @@ export class MachineModel {
     mustOpen(disk.path, disk.readonly === true ? "read" : "write");
     const segment = disk.pci_segment ?? 0;
     if (segment >= (config.platform?.num_pci_segments ?? 1)) throw new Refusal(400, `no PCI segment ${segment}`);
-    const taken = this.#slots.get(segment) ?? (segment === 0 ? FIRST_SEGMENT_TAKEN_COUNT : SEGMENT_TAKEN_COUNT);
-    if (taken >= SEGMENT_DEVICES_COUNT) throw new Refusal(500, "no device slot on the PCI bus");
-    this.#slots.set(segment, taken + 1);
+    const usedCount = this.#slots.get(segment) ?? (segment === 0 ? FIRST_SEGMENT_TAKEN_COUNT : SEGMENT_TAKEN_COUNT);
+    if (usedCount >= SEGMENT_DEVICES_COUNT) throw new Refusal(500, "no device slot on the PCI bus");
+    this.#slots.set(segment, usedCount + 1);
     config.disks = [...disks, disk];
     if (this.#state === "Created") return DONE;
-    const bdf = `000${segment}:00:${taken.toString(16).padStart(2, "0")}.0`;
+    const bdf = `000${segment}:00:${usedCount.toString(16).padStart(2, "0")}.0`;
     return { status: 200, body: { id: disk.id, bdf } };
   }
 

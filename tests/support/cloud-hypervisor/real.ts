@@ -11,13 +11,13 @@ import { builtAssets, TEST_SHAPE } from "../guests/vm.ts";
 
 const UID_BASE = 785_000;
 const DISK_BYTES_MAX = 1_073_741_824;
-/** A boot that hardware runs takes a tenth of it. */
+/** Ten times as long as a boot with hardware virtualisation. */
 const BOOT_TIMEOUT_MS = 15_000;
 
-/** The real program: the one that is asked for, else the installed one. */
+/** The real program: the requested one, else the installed one. */
 export const PROGRAM = process.env["COPPICE_TEST_CH_PROGRAM"] ?? findCloudHypervisor();
 
-/** Why the real program cannot be started here; null when it can. */
+/** Why the real program cannot be started on this host; null when it can. */
 export function absence(): string | null {
   if (PROGRAM === null) return "Cloud Hypervisor is not installed";
   return existsSync("/dev/kvm") ? null : "there is no /dev/kvm";
@@ -29,7 +29,7 @@ export interface RealHost extends AsyncDisposable {
   readonly vmm: Vmm;
 }
 
-/** @param name of a directory, which makes the paths of sockets as long as it is */
+/** @param name of a directory; the paths of sockets grow with its length */
 export async function openRealHost(name: string): Promise<RealHost> {
   await using stack = new AsyncDisposableStack();
   const directory = await mkdtemp("/tmp/coppice-ch-");
@@ -54,8 +54,8 @@ export async function openRealHost(name: string): Promise<RealHost> {
 }
 
 /**
- * Why guests cannot run under the real program here; null when they can. It boots one, so it is looked at only where
- * COPPICE_TEST_VMM asks for it.
+ * Why guests cannot run under the real program on this host; null when they can. It boots one, so it is called only where
+ * COPPICE_TEST_VMM requests it.
  */
 export async function guestAbsence(): Promise<string | null> {
   if (process.env["COPPICE_TEST_VMM"] !== "cloud-hypervisor") return "COPPICE_TEST_VMM is not cloud-hypervisor";

@@ -1,8 +1,8 @@
 /*
- * Stands in for Cloud Hypervisor: the same command line, API, events and sockets, and no machine. It is compiled into
- * one executable and started by the real driver through the real launcher, in the jail. Every request is held against
- * the API description. It reads /control.json and /openapi.yaml of its root, which a test puts there, and writes what
- * it saw to /vm/run/transcript.
+ * Replaces Cloud Hypervisor: the same command line, API, events and sockets, without a machine. It is compiled into one
+ * executable, which the real driver starts through the real launcher, in the jail. Every request is checked against the API
+ * description. It reads /control.json and /openapi.yaml of its root, which a test puts there, and writes its observations
+ * to /vm/run/transcript.
  */
 
 import { createWriteStream, existsSync, openSync, readFileSync, writeSync } from "node:fs";
@@ -15,12 +15,12 @@ import { type HttpRequest, readRequests, writeResponse } from "./http.ts";
 import { MachineModel, Refusal } from "./model.ts";
 
 const API_PREFIX = "/api/v1/";
-/** What micro_http takes. */
+/** Limit of micro_http. */
 const CONNECTIONS_COUNT_MAX = 10;
 const AGENT_SOCKET = "/vm/agent.sock";
-/** Absent where the tests have none. */
+/** Absent where the tests have no description. */
 const DESCRIPTION = "/openapi.yaml";
-/** Set when it is compiled. */
+/** Set at compile time. */
 declare const STAND_IN_VERSION: string;
 const VERSION = STAND_IN_VERSION;
 const CONTROL: Control = existsSync("/control.json") ? JSON.parse(readFileSync("/control.json", "utf8")) : {};
@@ -48,7 +48,7 @@ function fail(message: string): never {
   process.exit(2);
 }
 
-/** Failures that were not used up yet. */
+/** Failures that were not used yet. */
 const failures: Failure[] = [...(CONTROL.failures ?? [])];
 
 class StandIn {
@@ -143,8 +143,8 @@ class StandIn {
   }
 
   #fail({ how }: Failure, socket: Socket): void {
-    // A hang is the lack of an answer.
-    // The first process of a pid namespace is spared by signals of its own making, but not by this.
+    // A hang: there is no answer.
+    // The first process of a pid namespace ignores its own signals, but not this one.
     if (how === "die") process.abort();
     if (how === "exit") process.exit(1);
     if (how === "500") writeResponse(socket, 500, ["Error from API", "made to fail"]);
@@ -153,7 +153,7 @@ class StandIn {
     if (how === "flood") socket.end(`HTTP/1.1 200 \r\nContent-Length: 8388608\r\n\r\n${"x".repeat(8_388_608)}`);
   }
 
-  /** Something of the guest's doing. */
+  /** An event of the guest. */
   #happen(source: string, event: string, properties?: Record<string, string>): void {
     const text = CONTROL.console ?? "";
     this.#kept += text;
@@ -165,7 +165,7 @@ class StandIn {
 
   async #listen(path: string, serve: (socket: Socket) => void): Promise<Server> {
     const server = createServer({ allowHalfOpen: false }, (socket) => {
-      // The other side may go at any time.
+      // The other side may disconnect at any time.
       socket.on("error", () => socket.destroy());
       serve(socket);
     });
@@ -176,7 +176,7 @@ class StandIn {
     return server;
   }
 
-  /** v53 keeps for a late reader what was said before, v52 does not. */
+  /** v53 stores earlier output for a late reader, v52 does not. */
   #showConsole(socket: Socket): void {
     this.#console.add(socket);
     if (!VERSION.startsWith("52.") && this.#kept !== "") socket.write(this.#kept);
@@ -187,7 +187,7 @@ class StandIn {
   }
 }
 
-/** The host's side of the vsock device (docs/vsock.md); the guest's listener is whoever listens on /vm/agent.sock. */
+/** The host's side of the vsock device (docs/vsock.md); the guest's listener is the process that listens on /vm/agent.sock. */
 function serveVsock(socket: Socket): void {
   let head = Buffer.alloc(0);
   const onData = (chunk: Buffer): void => {

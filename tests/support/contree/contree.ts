@@ -13,7 +13,7 @@ import type { Registry } from "../images/registry.ts";
 
 export const CONTREE = "/contree/v1";
 
-/** The routes as they are declared; no request is served here. */
+/** The declared routes; they serve no request here. */
 const { routes } = createApp({
   accounts: new Accounts(),
   service: { status: { version: "" } } as Service,
@@ -56,7 +56,7 @@ export class Contree implements AsyncDisposable {
   }
 
   /**
-   * Sends a request and holds the answer to the route table.
+   * Sends a request and checks the answer against the route table.
    * @param path below {@link CONTREE}
    */
   async call(method: string, path: string, options: CallOptions = {}): Promise<Answer> {
@@ -71,7 +71,7 @@ export class Contree implements AsyncDisposable {
   }
 }
 
-/** The text of an error, once it is known to have this status and code, and the form that clients read. */
+/** The text of an error, which must have this status and code, and the form that clients read. */
 export function contreeError(answer: Answer, status: number, code: ErrorCode): string {
   const { json } = answer;
   if (answer.status !== status || json?.status !== status || json.code !== code || typeof json.error !== "string") {

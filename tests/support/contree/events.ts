@@ -6,11 +6,11 @@ export interface ContreeEvent {
   readonly ts: string;
   readonly spid?: number;
   readonly type: string;
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was sent.
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into any payload.
   readonly data: any;
 }
 
-/** The whole events of a part of a stream's text. Each must be a frame whose `id` and `event` are those of its data. */
+/** The complete events in a part of a stream's text. The `id` and `event` of each frame must equal those of its data. */
 export function parseContreeEvents(text: string): ContreeEvent[] {
   const frames = text
     .slice(0, text.lastIndexOf("\n\n") + 2)
@@ -41,7 +41,7 @@ export async function openEvents(
   });
 }
 
-/** All events that there are now, or, with `follow=1` in the query, until the end. */
+/** All events that exist now, or, with `follow=1` in the query, all until the end. */
 export async function contreeEvents(
   contree: Contree,
   id: string,
@@ -54,8 +54,8 @@ export async function contreeEvents(
 }
 
 /**
- * Follows an operation until an event is as wanted, and returns all events up to it.
- * @throws Error when the stream ends before
+ * Follows an operation until an event meets the condition, and returns all events up to it.
+ * @throws Error when the stream ends before it
  */
 export async function followUntil(
   contree: Contree,
@@ -80,7 +80,7 @@ export function bytesOfStream({ value, encoding }: { readonly value: string; rea
   return Buffer.from(value, encoding === "base64" ? "base64" : "latin1");
 }
 
-/** What a process wrote. */
+/** The output of a process. */
 export function outputOfEvents(events: readonly ContreeEvent[], spid: number, stream: "stdout" | "stderr"): Buffer {
   const own = events.filter((event) => event.spid === spid && event.type === stream);
   return Buffer.concat(own.map(({ data }) => bytesOfStream(data)));

@@ -14,7 +14,7 @@ export async function spawned(contree: Contree, request: Request): Promise<strin
 }
 
 /** Reads an operation. */
-// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+// biome-ignore lint/suspicious/noExplicitAny: tests look into any answer.
 export async function operationOf(contree: Contree, id: string, query = ""): Promise<any> {
   const answer = await contree.call("GET", `/operations/${id}${query}`);
   if (answer.status !== 200) throw new Error(`the operation answered ${answer.status}: ${answer.text}`);
@@ -22,20 +22,20 @@ export async function operationOf(contree: Contree, id: string, query = ""): Pro
 }
 
 /** Waits for the end of an operation, and reads it. */
-// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+// biome-ignore lint/suspicious/noExplicitAny: tests look into any answer.
 export async function endedOperation(contree: Contree, id: string): Promise<any> {
   const events = await contreeEvents(contree, id, "?follow=1");
   if (events.at(-1)?.type !== "completion") throw new Error("the stream ended before the operation");
   return await operationOf(contree, id);
 }
 
-/** What a run came to. */
+/** The outcome of a run. */
 export interface Ran {
   readonly out: string;
   readonly err: string;
   readonly code: number;
   readonly signal: number;
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever was answered.
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into any answer.
   readonly operation: any;
 }
 
