@@ -30,7 +30,7 @@ import { AccountChanges } from "./supervisor/account-changes.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
 import { importCost } from "./supervisor/imports/import-bounds.ts";
-import { LiveInstances } from "./supervisor/instance/live-instances.ts";
+import { RunningInstances } from "./supervisor/instance/running-instances.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { kindsAtWork } from "./supervisor/kinds/kinds.ts";
 import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
@@ -98,7 +98,7 @@ interface WorkParts extends SharedParts {
   readonly network: ToolNetwork;
   readonly gate: GateClient;
   readonly requests: Requests;
-  readonly instances: LiveInstances;
+  readonly instances: RunningInstances;
   readonly eventLogs: EventLogs;
 }
 
@@ -138,7 +138,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const compactor = stack.use(openCompactor(config, shared));
   const network = stack.use(new ToolNetwork());
   const gate = stack.use(openGate(config, shared));
-  const instances = new LiveInstances();
+  const instances = new RunningInstances();
   const eventLogs = new EventLogs(layout, accounts, wallClock());
   const work = { ...shared, compactor, network, gate, requests, instances, eventLogs };
   const operations = stack.use(openOperations(config, work));
@@ -373,9 +373,9 @@ function openOperations(config: Config, parts: WorkParts): Operations {
     requireSpace: () => requireSpace(layout.root, diskReserveBytes),
     spaceSettled: (signal) => parts.diskGuard.settled(signal),
     readiness: () => readinessOf({ db, layout, machines, diskReserveBytes }),
-    machinesKnown: async (signal) => {
+    machinesReady: async (signal) => {
       await untilAborted(orphans.ended, signal);
-      await machines.known(signal);
+      await machines.ready(signal);
     },
     accounts: parts.accounts,
   });

@@ -131,7 +131,7 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
     return change(parts, principal, { noun: "image", verb: "tag", id }, () => {
       const before = resolveImage(db, accountId, { tag: name });
       const image = orNotFound(id, setTag(db, accountId, id, { name, change: how, now: clock() }));
-      for (const changed of new Set([id, before?.id ?? id])) changes.tell(accountId, { type: "image", id: changed });
+      for (const changed of new Set([id, before?.id ?? id])) changes.report(accountId, { type: "image", id: changed });
       return image;
     });
   };
@@ -165,7 +165,7 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
         if (outcome === "in_use") {
           throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
         }
-        changes.tell(accountId, { type: "deleted", id });
+        changes.report(accountId, { type: "deleted", id });
         await releaseImage(parts, { id, layerId: outcome.deleted }, accountId);
       });
     },
@@ -175,7 +175,7 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
       const { accountId } = principal;
       return change(parts, principal, { noun: "image", verb: "untag", id }, () => {
         const image = orNotFound(id, removeTags(db, accountId, id, tag));
-        changes.tell(accountId, { type: "image", id });
+        changes.report(accountId, { type: "image", id });
         return image;
       });
     },

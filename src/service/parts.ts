@@ -11,7 +11,7 @@ import type { DataLayout } from "../storage/layout.ts";
 import type { TokenKeys } from "../storage/token-keys.ts";
 import type { AccountChanges } from "../supervisor/account-changes.ts";
 import type { HealthSettings } from "../supervisor/health/checks.ts";
-import type { LiveInstances } from "../supervisor/instance/live-instances.ts";
+import type { RunningInstances } from "../supervisor/instance/running-instances.ts";
 import type { MachineProvider } from "../supervisor/machines/machine-provider.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
@@ -71,7 +71,7 @@ export interface ServiceParts {
   readonly layers: LayerStore;
   readonly operations: OperationsPort;
   /** the running instances */
-  readonly instances: LiveInstances;
+  readonly instances: RunningInstances;
   readonly limits: ServiceLimits;
   /** registry host for references that name none; null refuses them */
   readonly defaultRegistry: string | null;

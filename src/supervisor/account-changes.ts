@@ -1,7 +1,7 @@
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { OperationChanges } from "./operations/changes.ts";
 
-/** What has changed: its row is to be read, and may be gone already. An image that changed was made, or its tags were changed. */
+/** An object that changed. Its row may already be gone. `image`: the image was made, or its tags changed. */
 export type AccountChange =
   | { readonly type: "operation"; readonly id: OperationId }
   | { readonly type: "image"; readonly id: ImageId }
@@ -13,23 +13,23 @@ export interface ChangeListener {
   stopped(): void;
 }
 
-/** Tells listeners what changes in their account. It costs nothing while nobody listens. Disposal stops the listeners. */
+/** Reports the changes of an account to its listeners. It costs nothing without listeners. Disposal stops the listeners. */
 export class AccountChanges implements Disposable {
   readonly #listeners = new Map<AccountId, Set<ChangeListener>>();
   #isStopped = false;
 
-  /** Tells of a change, after the commit. */
-  tell(accountId: AccountId, change: AccountChange): void {
+  /** Reports a change, after the commit. */
+  report(accountId: AccountId, change: AccountChange): void {
     for (const listener of this.#listeners.get(accountId) ?? []) listener.changed(change);
   }
 
-  /** Tells of the operations in `changes`, until disposal. */
+  /** Reports the operations in `changes`, until disposal. */
   follow(changes: OperationChanges): Disposable {
     return changes.subscribe((change) => {
       const { accountId, id } = change.operation;
-      this.tell(accountId, { type: "operation", id });
+      this.report(accountId, { type: "operation", id });
       if (change.type === "ended" && change.untagged !== undefined)
-        this.tell(accountId, { type: "image", id: change.untagged });
+        this.report(accountId, { type: "image", id: change.untagged });
     });
   }
 

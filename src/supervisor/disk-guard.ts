@@ -6,24 +6,24 @@ import { BLOCK_BYTES } from "../system/sparse.ts";
 import { sleepUnlessAborted } from "../system/waiting.ts";
 
 /**
- * The fastest rate at which all writers together can fill the disk: data is allocated when it enters the page cache, and
+ * The fastest rate at which all writers together can fill the disk. Data is allocated when it enters the page cache, and
  * memory is not much faster than this. The next check comes before that rate could reach the reserve.
  */
 const FILL_BYTES_PER_MS = 8_589_935;
 /** Interval between checks. In the shortest, the fastest writers fill a sixth of the default reserve. */
 const CHECK_MS_MIN = 20;
 const CHECK_MS_MAX = 1000;
-/** Interval between samples of each writer's size; they show who has written lately. */
+/** Interval between samples of each writer's size; they show which writers have written lately. */
 const SAMPLE_MS = 1000;
 const SAMPLES_COUNT = 10;
 /** A writer that grew by less than this share of the growth of the fastest one does not fill the disk. */
 const GROWTH_RATIO = 1 / 8;
-/** Writers that hold less than this share of the reserve may finish on it: that is what the reserve is for. */
+/** Writers that hold less than this share of the reserve may use it to finish: that is its purpose. */
 const HELD_RATIO = 1 / 4;
 /** Upper bound of that share, for large reserves. */
 const HELD_BYTES_MAX = 268_435_456;
-/** Writers that lately took less than this share of the free space may finish, too. */
-const TAKEN_RATIO = 1 / 4;
+/** Writers that lately used less than this share of the free space may finish, too. */
+const GROWN_RATIO = 1 / 4;
 /** A file system may free the space of a removed file with a delay. */
 const FREED_MS = 1000;
 /** Longest time that new work waits for space that is being freed. */
@@ -44,7 +44,7 @@ export interface DiskUse extends Disposable {
 export interface DiskUser {
   /** name of the work, for the log and the error */
   readonly name: string;
-  /** true when nobody waits for the result: it is ended before other writers */
+  /** true when no client waits for the result: the work is ended before other writers */
   readonly isExpendable?: boolean;
 }
 
@@ -74,9 +74,9 @@ interface Writer {
 }
 
 /**
- * Keeps the disk's reserve free while guests and programs write to the disk that do not check it themselves. While there
- * are writers, it checks the free space, the more often the less there is. Below the reserve it ends one writer, of those
- * that still grow the one that has written most, waits for its space, and checks again. The others go on.
+ * Keeps the disk's reserve free while guests, and programs that do not check the reserve themselves, write to the disk.
+ * While there are writers, it checks the free space, more often when less is left. Below the reserve, it ends the writer
+ * that has written most, of those that still grow. It waits for the space of that writer, and checks again.
  */
 export class DiskGuard implements Disposable {
   readonly #options: DiskGuardOptions;
@@ -194,7 +194,7 @@ export class DiskGuard implements Disposable {
     this.#end(victim, new ApiError("insufficient_storage", message, details));
   }
 
-  /** True when other writers take the remaining space faster than ended ones free theirs. */
+  /** True when other writers fill the remaining space faster than ended ones free theirs. */
   #isFalling(freeBytes: number): boolean {
     return freeBytes < this.#options.reserveBytes / 2 && freeBytes < this.#freeAtEndBytes * (1 - GROWTH_RATIO);
   }
@@ -202,8 +202,8 @@ export class DiskGuard implements Disposable {
   /** The writer to end; null when ending one would not help. */
   async #victim(freeBytes: number, missingBytes: number): Promise<Writer | null> {
     const helps = (writers: readonly Writer[]): boolean => {
-      const takenBytes = writers.reduce((sum, writer) => sum + grownBytes(writer), 0);
-      if (takenBytes > TAKEN_RATIO * freeBytes) return true;
+      const growthBytes = writers.reduce((sum, writer) => sum + grownBytes(writer), 0);
+      if (growthBytes > GROWN_RATIO * freeBytes) return true;
       const heldBytes = Math.min(HELD_BYTES_MAX, HELD_RATIO * this.#options.reserveBytes);
       return missingBytes > 0 && totalBytes(writers) >= Math.max(missingBytes, heldBytes);
     };
@@ -257,7 +257,7 @@ async function measureTree(writer: Writer): Promise<void> {
   measure(writer);
 }
 
-/** Allocated size of a file in `bytes`; 0 when it is missing. It takes microseconds, whatever the size. */
+/** Allocated size of a file in `bytes`; 0 when it is missing. This takes microseconds for a file of any size. */
 function allocatedNow(path: string): number {
   return (statSync(path, { throwIfNoEntry: false })?.blocks ?? 0) * BLOCK_BYTES;
 }

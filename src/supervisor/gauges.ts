@@ -6,7 +6,7 @@ import type { Gate } from "../network/gate.ts";
 import type { EventLogs } from "../storage/events/event-logs.ts";
 import { inodeRoom } from "../storage/free-space.ts";
 import type { DataLayout } from "../storage/layout.ts";
-import type { LiveInstances } from "./instance/live-instances.ts";
+import type { RunningInstances } from "./instance/running-instances.ts";
 import type { MachineProvider } from "./machines/machine-provider.ts";
 import type { Compactor } from "./merging/compact.ts";
 import type { Operations } from "./operations/operations.ts";
@@ -34,7 +34,7 @@ export interface GaugeSources {
   readonly machines: MachineProvider;
   readonly operations: Operations;
   readonly eventLogs: EventLogs;
-  readonly instances: LiveInstances;
+  readonly instances: RunningInstances;
   readonly scheduler: Scheduler;
   readonly compactor: Compactor;
   readonly gate: Pick<Gate, "residentBytes">;
@@ -90,7 +90,7 @@ function addWork({ registry }: Metrics, sources: GaugeSources): void {
 }
 
 function addClients({ registry }: Metrics, { operations, eventLogs, instances }: GaugeSources): void {
-  registry.gauge("coppice_clients", "Requests that last as long as something goes on, by what they do.", () => {
+  registry.gauge("coppice_clients", "Requests that wait for an operation, its events, its output or its input.", () => {
     const { tapsCount, inputsCount } = instances.clients();
     return [
       [{ doing: "wait" }, operations.waitersCount],
@@ -139,7 +139,7 @@ function addStorage({ registry }: Metrics, { db, layout, diskReserveBytes }: Gau
 }
 
 function addProcess({ registry }: Metrics, { gate, version, revision }: GaugeSources): void {
-  registry.gauge("coppice_build_info", "Always 1; the labels tell the version and revision that run.", () => [
+  registry.gauge("coppice_build_info", "Always 1; the labels are the version and revision of the daemon.", () => [
     [{ version, revision }, 1],
   ]);
   registry.gauge("process_resident_memory_bytes", "Resident memory of the daemon.", () => [

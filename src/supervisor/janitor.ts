@@ -12,7 +12,7 @@ import { type ReclaimOptions, reclaim, reclaimOrphans, releaseWhenRead, removeBr
 /** Rows that one transaction removes: it must not block the event loop. */
 const BATCH_COUNT = 40;
 const PASS_INTERVAL_MS = 3_600_000;
-/** Younger temporary files may belong to a command line that creates a key beside the daemon. */
+/** Younger temporary files may belong to a command that creates a key while the daemon runs. */
 const TEMPORARY_AGE_MS = 3_600_000;
 
 export interface JanitorOptions extends ReclaimOptions {

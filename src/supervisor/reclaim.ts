@@ -15,7 +15,7 @@ import { batches, type DataLayout } from "../storage/layout.ts";
 import { ownTurn } from "../system/turns.ts";
 import type { AccountChanges } from "./account-changes.ts";
 
-/** Merged layers that were not used for this long are removed; they are made again when they are needed. */
+/** Merged layers that were not used for this long are removed. They are made again when they are needed. */
 const MERGED_TTL_MS = 7 * 86_400_000;
 /** Rows that one transaction removes: it must not block the event loop. */
 const BATCH_COUNT = 20;
@@ -33,7 +33,7 @@ export interface ReclaimOptions {
   readonly filesTtlMs: number | null;
   /** retention of an image without a tag after its last use, in `milliseconds`; null: for ever */
   readonly untaggedTtlMs: number | null;
-  /** is told of removed images; absent: nobody can follow changes */
+  /** receives the removed images; absent: no client can follow changes */
   readonly changes?: AccountChanges;
 }
 
@@ -88,7 +88,7 @@ class Reclaiming {
     const { db, layers } = this.#options;
     const isHeld = (id: LayerId) => layers.deferIfHeld(id);
     const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
-    // A process that was killed may have left some.
+    // A process that was killed may have left unfinished removals.
     await finishRemovals(db, this.#signal);
     if (imagesBeforeMs !== null) {
       await this.#removeFound(
@@ -119,12 +119,12 @@ class Reclaiming {
     deleteRows: (tx: Orm, ids: readonly Id[]) => DeletedRows,
   ): Promise<void> {
     for (let full = true; full && !this.#signal.aborted; ) {
-      const found = await find(FOUND_COUNT_MAX);
+      const rowIds = await find(FOUND_COUNT_MAX);
       let count = 0;
-      for await (const ids of batches(found, BATCH_COUNT)) {
+      for await (const ids of batches(rowIds, BATCH_COUNT)) {
         if (!this.#signal.aborted) count += await this.#remove((tx) => deleteRows(tx, ids));
       }
-      full = found.length === FOUND_COUNT_MAX && count > 0;
+      full = rowIds.length === FOUND_COUNT_MAX && count > 0;
     }
   }
 
@@ -133,11 +133,11 @@ class Reclaiming {
     for (let count = 1; count > 0 && !this.#signal.aborted; ) count = await this.#remove(deleteRows);
   }
 
-  /** Deletes rows, removes the files that have no row any more, and returns the number of rows. */
+  /** Deletes rows, removes the files that have no row left, and returns the number of rows. */
   async #remove(deleteRows: (tx: Orm) => DeletedRows): Promise<number> {
     const { db, changes } = this.#options;
     const { images = [], layers = [], left = [], files = [] } = db.transaction(deleteRows);
-    for (const { accountId, id } of images) changes?.tell(accountId, { type: "deleted", id });
+    for (const { accountId, id } of images) changes?.report(accountId, { type: "deleted", id });
     await finishRemovals(db, this.#signal);
     this.#total.images += images.length;
     const removed = await removeLayers(this.#options, layers);
@@ -183,8 +183,8 @@ export async function reclaimOrphans(
   let layerBytes = 0;
   for await (const ids of layers.batches()) {
     signal?.throwIfAborted();
-    const known = existingLayers(db, ids);
-    const unknown = ids.filter((id) => !known.has(id) && !orphans.has(id));
+    const existing = existingLayers(db, ids);
+    const unknown = ids.filter((id) => !existing.has(id) && !orphans.has(id));
     for (const id of unknown) orphans.add(id);
     layerBytes += dryRun ? await sizeOf({ layers }, unknown) : (await removeLayers({ layers }, unknown)).bytes;
   }
@@ -192,8 +192,8 @@ export async function reclaimOrphans(
   let fileBytes = 0;
   for await (const contents of batches(await listBlobs(layout))) {
     signal?.throwIfAborted();
-    const known = referencedBlobs(db, contents);
-    const unknown = contents.filter((sha256) => !known.has(sha256));
+    const referenced = referencedBlobs(db, contents);
+    const unknown = contents.filter((sha256) => !referenced.has(sha256));
     files += unknown.length;
     for (const sha256 of unknown) fileBytes += await releaseBlob({ db, layout }, sha256, dryRun);
   }
@@ -201,7 +201,7 @@ export async function reclaimOrphans(
 }
 
 /**
- * Removes what is left of a deleted image: rows, and layers that nothing else refers to. It is safe beside running
+ * Removes the rest of a deleted image: rows, and layers that nothing else refers to. It is safe while there are running
  * instances, captures and readers. It never throws, because the image is deleted already: when something cannot be removed,
  * on a full disk for example, the next pass removes it.
  * @param owner owners take turns
@@ -222,7 +222,7 @@ export async function releaseImage(
 /**
  * Removes the rows that are left of a deleted image, in turns of the event loop of its own.
  * @param owner owners take turns
- * @throws the reason of `signal`; what was removed until then stays removed
+ * @throws the reason of `signal`; rows that were removed before stay removed
  */
 async function finishRemoval(db: Database, id: ImageId, owner?: unknown, signal: AbortSignal = NEVER): Promise<void> {
   while (!removeMore(db, id)) {
@@ -237,7 +237,7 @@ export async function finishRemovals(db: Database, signal: AbortSignal = NEVER):
   for (const id of imagesBeingRemoved(db)) await finishRemoval(db, id, undefined, signal);
 }
 
-/** Removes the layers of several deleted images, until `signal` aborts. Returns what was removed. */
+/** Removes the layers of several deleted images, until `signal` aborts. */
 async function releaseAll(
   { db, layers }: Pick<ReclaimOptions, "db" | "layers">,
   tops: readonly LayerId[],

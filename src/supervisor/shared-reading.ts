@@ -1,4 +1,4 @@
-/** A value that takes long to read: callers share one reading at a time, and its result for a while. */
+/** A value that is slow to read: callers share one reading at a time, and its result for a while. */
 export class SharedReading<T> {
   readonly #read: () => Promise<T>;
   readonly #ageMsMax: number;
@@ -11,14 +11,14 @@ export class SharedReading<T> {
     this.#ageMsMax = ageMsMax;
   }
 
-  /** @throws as the reading does; a failure is not kept */
+  /** @throws as the reading does; a failure is not cached */
   async get(): Promise<T> {
     if (this.#last !== null && performance.now() - this.#last.readAt <= this.#ageMsMax) return this.#last.value;
     this.#reading ??= this.#start();
     return await this.#reading;
   }
 
-  /** Lets the next caller read anew. */
+  /** Makes the next caller read the value again. */
   forget(): void {
     this.#last = null;
     this.#reading = null;

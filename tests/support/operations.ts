@@ -9,7 +9,7 @@ import { silentLog } from "../../src/log.ts";
 import { createMetrics } from "../../src/metrics.ts";
 import { EventLogs } from "../../src/storage/events/event-logs.ts";
 import { type DataLayout, dataLayout } from "../../src/storage/layout.ts";
-import { LiveInstances } from "../../src/supervisor/instance/live-instances.ts";
+import { RunningInstances } from "../../src/supervisor/instance/running-instances.ts";
 import { checkpointKind } from "../../src/supervisor/kinds/checkpoint.ts";
 import { KINDS } from "../../src/supervisor/kinds/kinds.ts";
 import { atWork, type Kind, type KindAtWork } from "../../src/supervisor/operations/kind.ts";
@@ -71,13 +71,13 @@ export type Preparation = (context: WorkContext, request: object) => Promise<Pre
 
 /** Options of operations, and the running instances. */
 export type TestOptions = Partial<OperationsOptions> & {
-  readonly instances?: Pick<LiveInstances, "stats" | "claimCheckpoint">;
+  readonly instances?: Pick<RunningInstances, "stats" | "claimCheckpoint">;
 };
 
 /** The kinds of the product with the work that `preparationOf` returns. A checkpoint needs no place, as in the product. */
 export function testKinds(
   preparationOf: (id: OperationId) => Preparation,
-  instances: TestOptions["instances"] = new LiveInstances(),
+  instances: TestOptions["instances"] = new RunningInstances(),
 ): KindAtWork[] {
   return Object.values(KINDS).map((kind: Kind<never, object, object, never>) => {
     const { cost, reserve } = kind.worker({ instances } as never);
@@ -94,7 +94,7 @@ export function testKinds(
 export function testOperations(
   { db, layout }: { readonly db: Database; readonly layout: DataLayout },
   preparationOf: (id: OperationId) => Preparation,
-  { instances = new LiveInstances(), ...more }: TestOptions = {},
+  { instances = new RunningInstances(), ...more }: TestOptions = {},
 ): Operations {
   const waiting = { waitingOperations: { max: 3 }, waitingRequests: { max: 1_000_000 } };
   const { accounts = new Accounts(waiting) } = more;
@@ -111,7 +111,7 @@ export function testOperations(
     requireSpace: () => undefined,
     spaceSettled: () => Promise.resolve(),
     readiness: () => ({ ready: true, isolation: "vm", reason: "", checks: [] }),
-    machinesKnown: () => Promise.resolve(),
+    machinesReady: () => Promise.resolve(),
     accounts,
     ...more,
   });

@@ -20,7 +20,7 @@ test("a row that was read before a resync is not sent after it", async () => {
   const watched = {
     get orm() {
       readsCount += 1;
-      if (readsCount === 2) for (let n = 0; n < 2000; n++) changes.tell(alice, { type: "deleted", id: someId() });
+      if (readsCount === 2) for (let n = 0; n < 2000; n++) changes.report(alice, { type: "deleted", id: someId() });
       return db.orm;
     },
     // No image is being removed.
@@ -31,10 +31,10 @@ test("a row that was read before a resync is not sent after it", async () => {
   const principal = { accountId: alice, grants: new Set(["*"]), tokenId: "t" };
   using stream = feeds.open(principal, left.signal);
   expect(await stream.next()).toEqual([{ type: "resync" }]);
-  changes.tell(alice, { type: "operation", id });
+  changes.report(alice, { type: "operation", id });
   expect(await stream.next()).toEqual([{ type: "resync" }]);
   const last = someId();
-  changes.tell(alice, { type: "deleted", id: last });
+  changes.report(alice, { type: "deleted", id: last });
   const seen: Change[] = [];
   while (!seen.some((change) => change.type === "deleted" && change.id === last)) {
     seen.push(...((await stream.next()) ?? []));

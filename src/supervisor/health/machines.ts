@@ -90,19 +90,19 @@ function cloudHypervisorFinding({ program, version, kvm }: HostFacts): Finding {
   }
 }
 
-/** The project publishes static binaries, and beside each the SHA-256 to compare. */
+/** The project publishes static binaries, each with the SHA-256 to compare. */
 const INSTALL =
   `curl -fLo ${CLOUD_HYPERVISOR_PROGRAMS[0]} https://${CLOUD_HYPERVISOR_RELEASES}/download/VERSION/cloud-hypervisor-static` +
   ` && sha256sum ${CLOUD_HYPERVISOR_PROGRAMS[0]} && chmod 755 ${CLOUD_HYPERVISOR_PROGRAMS[0]}` +
   `  # VERSION: v${CLOUD_HYPERVISOR_MAJOR_MIN}.0 or newer; compare the sum with the one that the release page shows`;
 
 function choiceFinding(facts: HostFacts, cloudHypervisor: Finding, verdicts: readonly Verdict[]): Finding {
-  const found = verdicts as readonly (Verdict & CandidateReport)[];
-  const tried = found.some(({ vmm }) => vmm === "cloud-hypervisor");
+  const reports = verdicts as readonly (Verdict & CandidateReport)[];
+  const tried = reports.some(({ vmm }) => vmm === "cloud-hypervisor");
   const obstacle = facts.kvm ? cloudHypervisor.summary : "there is no /dev/kvm";
   const hopeless = !tried && (cloudHypervisor.state !== "ok" || !facts.kvm);
   const way = { vmm: "cloud-hypervisor", acceleration: "kvm", ok: false, reason: obstacle, durationMs: null } as const;
-  const { chosen, reasons } = explainChoice(hopeless ? [way, ...found] : found);
+  const { chosen, reasons } = explainChoice(hopeless ? [way, ...reports] : reports);
   const undecided = verdicts.length === 0;
   return {
     name: "choice",
@@ -120,7 +120,7 @@ function nestingFinding({ cpuinfo }: HostFacts): Finding {
   return {
     name: "nested virtualisation",
     state: nested ? "note" : "ok",
-    summary: nested ? "this host is a virtual machine itself" : "this host is no virtual machine",
+    summary: nested ? "this host is a virtual machine itself" : "this host is not a virtual machine",
     meaning: nested
       ? "its KVM works as well as the one below lets it: starts are slower, and some cannot run a guest at all"
       : "KVM has the processor to itself",

@@ -2,13 +2,13 @@ import type { Finding } from "./finding.ts";
 
 /** The name servers and the proxy by which imports and the networks of sandboxes connect, and a way to ask them. */
 export interface Outside {
-  /** name servers, as `setServers` of node:dns takes them */
+  /** name servers, in the form of `setServers` of node:dns */
   readonly servers: readonly string[];
   /** Whether a name server gives any answer. @throws Error when it cannot be asked */
   nameServerAnswers(server: string): Promise<boolean>;
   /** null when this host reaches the outside by itself */
   readonly proxy: { readonly host: string; readonly port: number } | null;
-  /** What is wrong with the proxy; null when it takes requests. @throws Error when it cannot be asked */
+  /** The fault of the proxy; null when it accepts requests. @throws Error when it cannot be asked */
   proxyFault(): Promise<string | null>;
 }
 
@@ -37,7 +37,7 @@ async function nameServersFinding(outside: Outside): Promise<Finding> {
       ...base,
       state: "ok",
       summary,
-      meaning: "they give the addresses of registries and of what sandboxes reach",
+      meaning: "they resolve the names of registries and of hosts that sandboxes reach",
     };
   }
   const summary = `${silent.join(", ")} ${silent.length === 1 ? "does" : "do"} not answer`;
@@ -48,12 +48,12 @@ async function nameServersFinding(outside: Outside): Promise<Finding> {
   return { ...base, state: "note", summary, meaning };
 }
 
-async function proxyFinding(shown: string, outside: Outside): Promise<Finding> {
+async function proxyFinding(address: string, outside: Outside): Promise<Finding> {
   const base = { name: "proxy", meaning: "imports and sandboxes connect through network.proxy", fix: null };
   try {
     const fault = await outside.proxyFault();
-    if (fault === null) return { ...base, state: "ok", summary: `${shown} answers` };
-    return { ...base, state: "problem", summary: `${shown}: ${fault}` };
+    if (fault === null) return { ...base, state: "ok", summary: `${address} answers` };
+    return { ...base, state: "problem", summary: `${address}: ${fault}` };
   } catch (error) {
     return { ...base, state: "problem", summary: (error as Error).message };
   }

@@ -10,7 +10,7 @@ export function rememberedVerdicts(text: string, boot: string): Verdict[] {
   try {
     memos = JSON.parse(text);
   } catch (error) {
-    // SyntaxError: the file is damaged; the appliance writes it anew at its next start.
+    // SyntaxError: the file is damaged; the appliance rewrites it at its next start.
     if (!(error instanceof SyntaxError)) throw error;
   }
   if (!Array.isArray(memos)) return [];
@@ -54,7 +54,7 @@ export function probeFinding(verdicts: readonly Verdict[], now: boolean): Findin
 }
 
 export function failedTrial(obstacle: string): Finding {
-  const meaning = "a VM could not be tried: this comes first";
+  const meaning = "a VM cannot be tried before this is fixed";
   return { name: "probe", state: "problem", summary: obstacle, meaning, fix: null };
 }
 

@@ -4,13 +4,13 @@ import { CpuWeight } from "../../vm/cpu-weight.ts";
 import type { MachineShape } from "../../vm/vmm.ts";
 import { type Cost, costOf } from "../operations/scheduler.ts";
 
-/** Memory limit of the programs of one import, in `bytes`: mkfs.erofs needs this for the largest tree that it is given. */
+/** Memory limit of the programs of one import, in `bytes`: mkfs.erofs needs this for the largest allowed tree. */
 export const TOOLS_MEMORY_BYTES = 2_147_483_648;
 const TOOLS_PIDS_COUNT = 512;
-/** Largest share of the budget for the programs of one import, so that other imports or runs can go on beside it. */
+/** Largest share of the budget for the programs of one import, which leaves room for other imports and runs. */
 const TOOLS_BUDGET_RATIO = 0.5;
 
-/** Files of a pull: three for each layer that an image may have, skopeo's own, and some to spare. */
+/** Files of a pull: three for each layer that an image may have, those of skopeo, and a margin. */
 const PULL_ENTRIES_MAX = 65_536;
 
 /**

@@ -135,11 +135,11 @@ async function importImage(
   const { digest, defaults, copyTo } = await openSource(context, submission, { scratch: scratch.path, ...pullBounds });
   laps.lap("resolve");
   const base = { digest, key: `${digest} ${BASE_RECIPE}` };
-  const sharing = (known: LayerRow, defaults: ImageDefaults): Prepared => {
-    stack.use(layers.hold([known.id]));
-    return prepared(stack, publicationOf({ submission, base, defaults }, known), () => undefined);
+  const sharing = (layer: LayerRow, defaults: ImageDefaults): Prepared => {
+    stack.use(layers.hold([layer.id]));
+    return prepared(stack, publicationOf({ submission, base, defaults }, layer), () => undefined);
   };
-  // The digest is only claimed so far, so it gives an account a base only when that account has verified the base before.
+  // The digest is not verified yet, so an account gets a base by it only when that account has verified the base before.
   const proved = findProvenBase(db, accountId, base.key);
   if (proved !== null) {
     const twin = findImport(db.orm, accountId, { layerId: proved.id, digest });
@@ -149,8 +149,8 @@ async function importImage(
   progress("pulling");
   const image = await copyTo(join(scratch.path, "layout"), (copied) => progress("pulling", pulledFields(copied)));
   laps.lap("pull");
-  const known = findBaseLayer(db, base.key);
-  if (known !== null) return sharing(known, image.defaults);
+  const existing = findBaseLayer(db, base.key);
+  if (existing !== null) return sharing(existing, image.defaults);
 
   const directory = await readableLayout(image, { directory: join(scratch.path, "packed"), ...pullBounds });
   await pulling[Symbol.asyncDispose]();
@@ -177,14 +177,14 @@ async function importImage(
 /** Steps of an import in its `progress` events. A step that is not needed is left out. */
 type ImportStep = "resolving" | "pulling" | "unpacking" | "building" | "indexing";
 
-/** A report on the copy as the event has it. */
+/** The fields of a `progress` event for a report on the copy. */
 function pulledFields({ sizeBytes, pulledBytes, layers }: CopyProgress): Record<string, unknown> {
-  const shown = layers.map((layer) => ({
+  const layerFields = layers.map((layer) => ({
     digest: layer.digest,
     size_bytes: layer.sizeBytes,
     pulled_bytes: layer.pulledBytes,
   }));
-  return { pulled_bytes: pulledBytes, size_bytes: sizeBytes, layers: shown };
+  return { pulled_bytes: pulledBytes, size_bytes: sizeBytes, layers: layerFields };
 }
 
 /** Size of the archive that an image is imported from, in `bytes`. */
@@ -207,7 +207,7 @@ async function unpackWithin(limits: TreeLimits, options: UnpackOptions): Promise
 interface Source {
   /** digest that the source claims for the manifest of this platform; the manifest and its layers may be missing */
   readonly digest: string;
-  /** What the manifest's image brings along for commands, verified by the digest. */
+  /** The defaults of the manifest's image for commands, verified by the digest. */
   defaults(): Promise<ImageDefaults>;
   /** Copies everything that the manifest names into an OCI layout, and verifies it. */
   copyTo(directory: string, onProgress: (progress: CopyProgress) => void): Promise<ImageLayout>;

@@ -23,7 +23,7 @@ export class CaptureError extends ApiError {
 }
 
 /**
- * Runs `capture` after the command, and decides who caused its failure. The command ran as root, so it may cause
+ * Runs `capture` after the command, and attributes a failure to the guest or the host. The command ran as root, so it may cause
  * everything that the guest says or does from then on; it cannot cause a failure of the host, its disk or the monitor.
  * @throws CaptureError when the guest is the cause; otherwise the error of `capture`
  */

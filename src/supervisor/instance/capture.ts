@@ -17,8 +17,8 @@ import { CaptureError } from "./capture-failure.ts";
 /** `details.reason` of a run whose files could not be captured in time. */
 const CAPTURE_TIMEOUT = "capture_timeout";
 
-/** A run whose command has ended. */
-export interface FinishedRun {
+/** An instance whose command has ended. */
+export interface FinishedInstance {
   /** host path of the scratch disk */
   readonly disk: string;
   /** host path of the index of the image's top layer */
@@ -46,7 +46,7 @@ export interface CaptureTools {
 export async function captureScratch(
   { layout, layers, laps, diskUse, ...indexing }: CaptureTools & Indexing,
   guest: Guest,
-  run: FinishedRun,
+  run: FinishedInstance,
 ): Promise<StagedLayer | null> {
   await using directory = await scratchDirectory(layout.tmp, "capture-");
   const time = await captureTime(guest.machine, run);
@@ -59,7 +59,7 @@ export async function captureScratch(
 }
 
 /** The time budget of all steps after the command. */
-async function captureTime(machine: Machine, { disk, ranMs }: FinishedRun): Promise<GuestTime> {
+async function captureTime(machine: Machine, { disk, ranMs }: FinishedInstance): Promise<GuestTime> {
   const writtenBytes = await allocatedBytes(disk);
   const { memoryBytes } = machine.shape;
   return new GuestTime({

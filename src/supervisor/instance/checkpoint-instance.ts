@@ -29,9 +29,9 @@ import type { ReservedPlace } from "../machines/reserved-place.ts";
 import type { OperationRef } from "../operations/changes.ts";
 import { type Prepared, prepared, type WorkContext, type Worker, withinLimit } from "../operations/work.ts";
 import { listLayer } from "./list-layer.ts";
-import type { LiveInstances } from "./live-instances.ts";
 import { notRunning } from "./refusals.ts";
 import type { RunningInstance } from "./running-instance.ts";
+import type { RunningInstances } from "./running-instances.ts";
 
 /** A validated checkpoint of a running instance. */
 export interface CheckpointSubmission {
@@ -48,7 +48,7 @@ export interface CheckpointContext {
   readonly layers: LayerStore;
   readonly machines: Pick<MachineSource, "take">;
   readonly log: Log;
-  readonly instances: LiveInstances;
+  readonly instances: RunningInstances;
   /** How images of an instance are made. @throws ApiError `unavailable` when its request is gone */
   readonly originOf: (instanceId: OperationId) => ImageOrigin;
   readonly diskGuard: Pick<DiskGuard, "watch">;
@@ -63,7 +63,7 @@ export interface CheckpointContext {
   readonly pauseMsMax: number;
 }
 
-/** Makes an image of the files of an instance while its command goes on. */
+/** Makes an image of the files of an instance while its command runs. */
 export function checkpointWorker(context: CheckpointContext): Worker<CheckpointSubmission, CheckpointSubmission> {
   return {
     // It must not wait for the budget: that may have room only after the end of the instance itself.

@@ -11,21 +11,21 @@ import { CAPTURE_MS } from "../machines/guest-budgets.ts";
 import { inMachine, type ReadyMachine, withReplacement } from "../machines/machine-source.ts";
 import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
-import { besideSink, type LiveRun, type RunRecord, type StartedRun } from "./live-instances.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
-import { hostnameOf, type InstanceJob, type InstanceTools, type LoggedJob, start } from "./start-run.ts";
+import { type InstanceHandle, type ResumableInstance, resumedSink, type StartedInstance } from "./running-instances.ts";
+import { hostnameOf, type InstanceJob, type InstanceTools, type LoggedJob, start } from "./start-instance.ts";
 import { TimeLimit } from "./time-limit.ts";
 
-/** The agent enforces the time limit; the host waits this much longer for the agent's report. */
+/** The agent enforces the time limit. The host waits this much longer for the agent's report. */
 const EXIT_GRACE_MS = 5000;
-/** The part of it in which slow readers can still take the rest of the output. */
+/** The part of EXIT_GRACE_MS in which slow readers can still read the rest of the output. */
 const READERS_MS_MAX = 2000;
 const SIGKILL_EXIT_CODE = 137;
-/** Connections whose programs have ended get this time to pass on what was sent. */
+/** Time for connections to send the rest of their bytes after their programs have ended. */
 const DRAIN_MS_MAX = 1000;
 
-/** Outcome of a run. */
+/** Outcome of an instance. */
 export interface InstanceOutcome {
   readonly exitCode: number;
   readonly timedOut: boolean;
@@ -38,7 +38,7 @@ export interface InstanceOutcome {
   readonly stderr: StreamBytes;
   /** the changed files; null when nothing changed, or nothing was captured */
   readonly layer: StagedLayer | null;
-  /** false for a disposable run, and for one whose machine was killed before its files could be read */
+  /** false for a disposable instance, and for one whose machine was killed before its files could be read */
   readonly captured: boolean;
 }
 
@@ -57,35 +57,35 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   return await withReplacement(attempt, { goal: "the command began", log });
 }
 
-/** A run that another object started, and what it needs of the host. */
-export interface ResumedRun {
-  readonly record: RunRecord;
+/** An instance that an earlier object started, and the host's side to continue it with. */
+export interface ResumedInstance {
+  readonly record: ResumableInstance;
   /** the machine of the record, or a copy of it */
   readonly machine: Omit<ReadyMachine, "agent">;
   /** a stream to its agent, without any byte on its way */
   readonly channel: ByteChannel;
-  /** Takes the open connections of the record. Those that it has no use for must be reset. */
+  /** Receives the open connections of the record. It must reset those that it does not use. */
   readonly onResumed: (instance: RunningInstance, connections: readonly AgentConnection[]) => void;
 }
 
 /**
- * Continues a run whose command has started. The machine is gone when this returns or throws.
+ * Continues an instance whose command has started. The machine is gone when this returns or throws.
  * @throws as `execute` does
  */
 export async function resume(
   tools: InstanceTools,
   job: InstanceJob,
-  { record, machine, channel, onResumed }: ResumedRun,
+  { record, machine, channel, onResumed }: ResumedInstance,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
   const { instances, events, network } = tools;
   const logged = record.instance.processes.find(({ spid }) => spid === Spid.command)?.log;
-  if (logged === undefined) throw new Error("a run without its command");
+  if (logged === undefined) throw new Error("an instance without its command");
   const commandLog = new ProcessLog(events, logged, logged);
   const { instance, connections } = RunningInstance.resume(machine, record.instance, {
     channel,
     network,
-    sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : besideSink(events, log)),
+    sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : resumedSink(events, log)),
     commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from)),
   });
   await using _instance = instance;
@@ -95,7 +95,7 @@ export async function resume(
   const startedAt = performance.now() - record.ranMs;
   tools.diskUse.add(scratchPath);
   onResumed(instance, connections);
-  const begin = async (): Promise<StartedRun> => {
+  const begin = async (): Promise<StartedInstance> => {
     await syncAgent(instance.agent);
     return { scratchPath, startedAt };
   };
@@ -106,7 +106,7 @@ export async function resume(
 async function executeOnce(
   tools: InstanceTools,
   job: LoggedJob,
-  run: LiveRun,
+  run: InstanceHandle,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
   await using instance = await RunningInstance.take(tools.machines, job.submission.resources, signal);
@@ -118,12 +118,12 @@ async function executeOnce(
 
 interface Work {
   readonly job: LoggedJob;
-  readonly run: LiveRun;
-  /** Starts the command, or lets an instance go on whose command has started. */
-  readonly begin: () => Promise<StartedRun>;
+  readonly run: InstanceHandle;
+  /** Starts the command, or resumes an instance whose command has started. */
+  readonly begin: () => Promise<StartedInstance>;
 }
 
-/** Does the work of a run in its instance, and logs the end of the machine. */
+/** Runs the command to its end, captures its changes, and logs the end of the machine. */
 async function inInstance(
   instance: RunningInstance,
   tools: InstanceTools,
@@ -140,7 +140,7 @@ async function inInstance(
       run.started = started;
       return await finish(instance, { ...tools, signal }, job, { ...started, limit: run.parts.limit, progress });
     });
-    // Its last events come before the end of the log.
+    // The last events of the network come before the end of the log.
     await tools.network?.[Symbol.asyncDispose]();
     events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
     // The log is written while the machine is killed. The caller awaits both.
@@ -175,12 +175,12 @@ function shutdownData(reason: ShutdownReason): LogEventData["shutdown"] {
 
 interface Progress {
   /** null until the command has ended */
-  ended: RunFigures | null;
+  ended: CommandFigures | null;
 }
 
 /**
  * Adds the figures of the command to the details of an error. When the command has not ended, only the host can still
- * measure what it has used.
+ * measure the resources that it has used.
  */
 async function withFigures(error: unknown, { ended }: Progress, instance: RunningInstance): Promise<unknown> {
   if (!(error instanceof ApiError)) return error;
@@ -190,12 +190,12 @@ async function withFigures(error: unknown, { ended }: Progress, instance: Runnin
   return new ApiError(error.code, error.message, { ...error.details, ...figures }, { cause: error });
 }
 
-async function hostFigures(instance: RunningInstance): Promise<Pick<RunFigures, "cpuTimeMs" | "memoryBytes">> {
+async function hostFigures(instance: RunningInstance): Promise<Pick<CommandFigures, "cpuTimeMs" | "memoryBytes">> {
   const { cpuTimeMs, memoryPeakBytes } = await instance.stats();
   return { cpuTimeMs, memoryBytes: memoryPeakBytes };
 }
 
-interface CommandContext extends StartedRun {
+interface CommandContext extends StartedInstance {
   readonly limit: TimeLimit;
   readonly progress: Progress;
 }
@@ -219,16 +219,16 @@ async function finish(
     return { ...run.figures, isolation, layer, captured: true };
   } catch (error) {
     if (!run.figures.timedOut || !(error instanceof CaptureError)) throw error;
-    // A run that timed out succeeds without an image when its guest cannot be captured.
+    // An instance that timed out succeeds without an image when its guest cannot be captured.
     await instance.machine.kill();
     return notCaptured;
   }
 }
 
-type RunFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
+type CommandFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;
 
 interface FinishedCommand {
-  readonly figures: RunFigures;
+  readonly figures: CommandFigures;
   readonly ranMs: number;
   /** false when the agent did not report the end of the command: its machine is useless then */
   readonly agentAnswers: boolean;
@@ -258,15 +258,15 @@ async function awaitEnd(
 }
 
 /**
- * Waits for an exit that is due. The agent reports it after the last byte of the output, which readers may be too slow to
- * take, so they no longer count. Null when the report does not come: the command may have starved the agent.
+ * Waits for an exit that is due. The agent reports it after the last byte of the output, so this no longer waits for slow
+ * readers. Null when no report arrives: the command may have starved the agent.
  */
 async function lateExit<T>(instance: RunningInstance, exit: Promise<T>): Promise<T | null> {
   instance.letReadersGo();
   return await withinTime(exit, EXIT_GRACE_MS - READERS_MS_MAX, () => null);
 }
 
-type CommandEnd = Omit<RunFigures, "stdout" | "stderr">;
+type CommandEnd = Omit<CommandFigures, "stdout" | "stderr">;
 
 /** The end of a command that the agent did not report; the figures are those of the host. */
 async function unreportedEnd(instance: RunningInstance): Promise<CommandEnd> {

@@ -14,7 +14,7 @@ import type { ProcessTaps, TapsRecord } from "./process-taps.ts";
  * awaited.
  */
 export interface InstanceProcess extends Pick<ExecHandle, "resize" | "limit"> {
-  /** number of the process within its instance, in the order of the starts; that of a refused start is given again */
+  /** number of the process within its instance, in the order of the starts; that of a refused start is used again */
   readonly spid: number;
   readonly hasTerminal: boolean;
   readonly input: ProcessInput;
@@ -34,12 +34,12 @@ export interface LoggedProcess {
   readonly truncateOutputAtBytes: number;
 }
 
-/** A process as its log shows its start. */
-export type ShownStart = Omit<LogEventData["spawn"], "pid">;
+/** The start of a process, as logged. */
+export type LoggedStart = Omit<LogEventData["spawn"], "pid">;
 
-/** How far the log of a process is, as plain data. */
+/** Position of the log of a process, as plain data. */
 export interface ProcessLogRecord extends LoggedProcess, OutputSizes {
-  readonly start: ShownStart;
+  readonly start: LoggedStart;
   readonly pid: number;
   readonly stdinBytes: number;
 }
@@ -65,13 +65,13 @@ export interface InstanceRecord {
   readonly processes: readonly InstanceProcessRecord[];
 }
 
-/** What continues with the instance of a record. */
+/** The host's side of an instance that is resumed from a record. */
 export interface ResumeOptions {
-  /** a stream to the guest of the record, without any byte on its way */
+  /** a stream to the guest of the record; no byte is in transit */
   readonly channel: ByteChannel;
   readonly network: GuestNetwork | null;
   readonly sinkOf: (log: ProcessLogRecord) => ProcessSink;
-  /** Gives the rest of the command's first input, from an offset in `bytes` on. */
+  /** Returns the rest of the command's first input, from an offset in `bytes`. */
   readonly commandInput: (from: number) => InputBytes;
 }
 
@@ -80,7 +80,7 @@ export interface ProcessSink {
   readonly started: StartListener;
   readonly output: OutputSink;
   /** called with the number of bytes after each write to standard input */
-  readonly given: (bytes: number) => void;
+  readonly onInput: (bytes: number) => void;
   /** returns the sizes of the logged and of the dropped output of a stream so far */
   readonly bytes: (stream: OutputStream) => StreamBytes;
   readonly record: () => ProcessLogRecord;
@@ -98,7 +98,7 @@ export interface StartedProcess
   readonly taps: ProcessTaps;
 }
 
-/** The part of it that comes from the specification. */
+/** The fields of a started process that its specification determines. */
 export function startedFrom(
   spec: AgentExecSpec,
 ): Pick<StartedProcess, "cwd" | "hasTerminal" | "keepsInput" | "isInputOpen"> {
@@ -107,7 +107,7 @@ export function startedFrom(
   return { cwd, hasTerminal: terminal !== undefined, keepsInput, isInputOpen: keepsInput };
 }
 
-/** A sink that also gives the output to the taps. */
+/** A sink that also copies the output to the taps. */
 export function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
   return (stream, chunk) => taps.push(stream, chunk, output(stream, chunk));
 }

@@ -18,7 +18,7 @@ export interface ListTools extends Indexing {
 export interface ListJob extends LayerParts {
   /** name of the disk's content in messages, such as `the image` */
   readonly name: string;
-  /** time for all that the guest does, in `milliseconds`, when it has sent that much of the listing */
+  /** time for all work of the guest, in `milliseconds`, when it has sent so many bytes of the listing */
   readonly allowedMs: (listedBytes: number) => number;
 }
 

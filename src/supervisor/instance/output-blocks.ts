@@ -25,9 +25,9 @@ function newBlock(bytes: number): Block {
 }
 
 /**
- * Keeps the output of a process for its readers, in the order in which it came. Neighbours of one stream become one run, and
- * even single bytes of alternating streams take three bytes each. All readers share the blocks, each of which is garbage when
- * the slowest reader has passed it.
+ * Buffers the output of a process for its readers, in the order of its arrival. Adjacent chunks of one stream become one run:
+ * even single bytes of alternating streams take only three bytes each. All readers share the blocks. A block becomes garbage
+ * when the slowest reader has passed it.
  */
 export class OutputBlocks {
   #last = newBlock(0);
@@ -58,12 +58,12 @@ export class OutputBlocks {
   }
 
   /** The last block, with room for a byte in a run of the stream. */
-  #blockFor(stream: OutputStream, wantedBytes: number): Block {
+  #blockFor(stream: OutputStream, neededBytes: number): Block {
     const { bytes, used } = this.#last;
     const isSame = this.#run >= 0 && this.#stream === stream && lengthOf(bytes, this.#run) < RUN_BYTES_MAX;
     if (isSame && used < bytes.byteLength) return this.#last;
     if (bytes.byteLength - used <= HEAD_BYTES) {
-      this.#last.next = newBlock(HEAD_BYTES + Math.min(wantedBytes, RUN_BYTES_MAX));
+      this.#last.next = newBlock(HEAD_BYTES + Math.min(neededBytes, RUN_BYTES_MAX));
       this.#last = this.#last.next;
     }
     this.#stream = stream;
@@ -73,7 +73,7 @@ export class OutputBlocks {
   }
 }
 
-/** Reads the output from one place on. */
+/** Reads the output from one position. */
 export class OutputReader {
   #block: Block;
   /** offset of the present run */

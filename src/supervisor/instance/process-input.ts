@@ -12,7 +12,7 @@ export interface ProcessInputOptions {
   /** false: the process was started without an input that stays open */
   readonly isOpen: boolean;
   /** called with the number of bytes after each write */
-  readonly onGiven: (bytes: number) => void;
+  readonly onWritten: (bytes: number) => void;
 }
 
 /**
@@ -37,42 +37,42 @@ export class ProcessInput {
     return this.#isOpen;
   }
 
-  /** How many callers wait for their turn. */
+  /** Number of callers that wait for their turn. */
   get waitingCount(): number {
     return this.#waiting.length;
   }
 
   /**
-   * Resolves when the guest has taken all bytes.
+   * Resolves when the guest has accepted all bytes.
    * @throws ApiError `conflict` when the input is closed, or the process has ended; `too_many_requests` when too many
-   *   write; the reason of `signal`, after which a part may have been taken
+   *   callers write; the reason of `signal`, after which a part may have been written
    */
   async write(bytes: Uint8Array, signal: AbortSignal): Promise<void> {
     this.#requireOpen();
     if (bytes.byteLength === 0) return;
     await this.#takeTurn(signal);
-    let isGiven: Promise<unknown> = Promise.resolve();
+    let pending: Promise<unknown> = Promise.resolve();
     const release = () => this.#endTurn();
-    // When a caller leaves, its turn lasts until the guest has taken its piece: the next one must not overtake it.
-    using _turn = { [Symbol.dispose]: () => void isGiven.then(release, release) };
+    // When a caller leaves, its turn lasts until the guest has accepted its piece: the next caller must not overtake it.
+    using _turn = { [Symbol.dispose]: () => void pending.then(release, release) };
     for (let at = 0; at < bytes.byteLength; at += PIECE_BYTES) {
       this.#requireOpen();
       // A copy: the caller may leave, and reuse its buffer, before the process reads the piece. `slice` of a Buffer copies nothing.
       const piece = new Uint8Array(bytes.subarray(at, at + PIECE_BYTES));
-      const given = this.#options.handle.write(piece);
-      isGiven = given;
-      if (!(await untilAborted(given, signal))) throw ended();
-      this.#options.onGiven(piece.byteLength);
+      const write = this.#options.handle.write(piece);
+      pending = write;
+      if (!(await untilAborted(write, signal))) throw ended();
+      this.#options.onWritten(piece.byteLength);
     }
   }
 
   /**
-   * Writes all chunks, as `write` does with each. When the process ends, it does not wait for the next chunk any more.
+   * Writes all chunks, each as `write` does. When the process ends, it no longer waits for the next chunk.
    * @throws as `write` does
    */
   async writeAll(chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>, signal: AbortSignal): Promise<void> {
     const iterator = Symbol.asyncIterator in chunks ? chunks[Symbol.asyncIterator]() : chunks[Symbol.iterator]();
-    // Not awaited: a source that has nothing to give may never settle.
+    // Not awaited: a source without a next chunk may never settle.
     using _left = { [Symbol.dispose]: () => void Promise.resolve(iterator.return?.()).catch(() => undefined) };
     for (;;) {
       const step = await untilAborted(Promise.resolve(iterator.next()), this.#over.signal);
@@ -110,7 +110,7 @@ export class ProcessInput {
       return;
     }
     if (this.#waiting.length >= WAITING_COUNT_MAX) {
-      throw new ApiError("too_many_requests", "too many requests write to the process already");
+      throw new ApiError("too_many_requests", "too many requests already write to the process");
     }
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#waiting.push(resolve);

@@ -5,11 +5,11 @@ import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { EventWriter } from "../../storage/events/writer.ts";
 import type { AgentExecSpec, AgentExit } from "../../vm/agent/agent.ts";
 import type { OutputStream } from "../../vm/agent/process.ts";
-import type { LoggedProcess, ProcessLogRecord, ProcessSink, ShownStart } from "./instance-process.ts";
+import type { LoggedProcess, LoggedStart, ProcessLogRecord, ProcessSink } from "./instance-process.ts";
 
 /** Largest part of a command line that is logged, in characters: an instance may start tens of thousands of processes. */
 const COMMAND_LINE_CHARACTERS_MAX = 1024;
-/** The same, and of a directory, in a log that is full. */
+/** Largest part of a command line, and of a directory, in a log that is full. */
 const SHORT_CHARACTERS_MAX = 64;
 
 /** The host's figures of a process that was killed with its machine. */
@@ -46,18 +46,18 @@ export class ProcessLog {
 
   /** A sink that logs the start and the output of the process. */
   sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "terminal">): ProcessSink {
-    return this.resume(this.#shown(spec));
+    return this.resume(this.#startOf(spec));
   }
 
   /**
    * The same for a process whose sink was made earlier. The sink lives as long as the process, which may have megabytes of
-   * arguments and environment, and so keeps only what the log shows.
+   * arguments and environment. So the sink holds only the logged part of them.
    */
-  resume(start: ShownStart): ProcessSink {
+  resume(start: LoggedStart): ProcessSink {
     return {
       started: (pid) => this.#started(pid, start),
       output: (stream, chunk) => this.#outputs.write(stream, chunk),
-      given: (bytes) => this.given(bytes),
+      onInput: (bytes) => this.addInput(bytes),
       bytes: (stream) => this.bytes(stream),
       record: () => ({
         ...this.#process,
@@ -70,17 +70,17 @@ export class ProcessLog {
     };
   }
 
-  #started(pid: number, start: ShownStart): void {
+  #started(pid: number, start: LoggedStart): void {
     this.#pid = pid;
     const isFull = this.#events.isFull;
     this.#events.append(this.#process.spid, "spawn", { pid, ...(isFull ? shortened(start) : start) });
   }
 
-  #shown(spec: Parameters<ProcessLog["sink"]>[0]): ShownStart {
+  #startOf(spec: Parameters<ProcessLog["sink"]>[0]): LoggedStart {
     const { uid, gid } = spec.user ?? { uid: 0, gid: 0 };
     const { timeoutMs, terminal } = spec;
     return {
-      ...shownCommand(spec.argv),
+      ...loggedCommand(spec.argv),
       cwd: spec.cwd,
       uid,
       gid,
@@ -91,7 +91,7 @@ export class ProcessLog {
   }
 
   /** Counts bytes of standard input. */
-  given(bytes: number): void {
+  addInput(bytes: number): void {
     this.#stdinBytes += bytes;
   }
 
@@ -99,7 +99,7 @@ export class ProcessLog {
   async *counting(stdin: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
     for await (const chunk of stdin) {
       yield chunk;
-      this.given(chunk.byteLength);
+      this.addInput(chunk.byteLength);
     }
   }
 
@@ -154,32 +154,32 @@ export class ProcessLog {
   }
 }
 
-/** A start that takes little of a log, whatever was started. */
-function shortened(shown: ShownStart): ShownStart {
-  const { command, args, cwd, args_truncated, ...rest } = shown;
+/** A start that takes little space in a log. */
+function shortened(start: LoggedStart): LoggedStart {
+  const { command, args, cwd, args_truncated, ...rest } = start;
   const isCut = args_truncated === true || cwd.length > SHORT_CHARACTERS_MAX;
   return {
-    ...shownCommand([command, ...args], SHORT_CHARACTERS_MAX),
+    ...loggedCommand([command, ...args], SHORT_CHARACTERS_MAX),
     ...(isCut ? { args_truncated: true } : {}),
     cwd: cwd.slice(0, SHORT_CHARACTERS_MAX),
     ...rest,
   };
 }
 
-function shownCommand(
+function loggedCommand(
   argv: readonly string[],
   charactersMax = COMMAND_LINE_CHARACTERS_MAX,
 ): Pick<LogEventData["spawn"], "command" | "args" | "args_truncated"> {
   const [command = "", ...args] = argv;
-  const shown: string[] = [];
+  const words: string[] = [];
   let left = charactersMax;
   for (const text of [command, ...args]) {
     if (left <= 0) break;
-    shown.push(text.slice(0, left));
+    words.push(text.slice(0, left));
     // Empty arguments count, too.
     left -= text.length + 1;
   }
-  const [shownFirst = "", ...shownArgs] = shown;
-  const isWhole = shown.length === argv.length && left >= -1;
-  return { command: shownFirst, args: shownArgs, ...(isWhole ? {} : { args_truncated: true }) };
+  const [loggedName = "", ...loggedArgs] = words;
+  const isWhole = words.length === argv.length && left >= -1;
+  return { command: loggedName, args: loggedArgs, ...(isWhole ? {} : { args_truncated: true }) };
 }

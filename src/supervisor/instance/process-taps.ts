@@ -15,11 +15,11 @@ export interface TapsRecord {
   readonly taps: readonly TapRecord[];
 }
 
-/** One tap. A chunk that its reader was given counts as taken. */
+/** One tap. A chunk counts as read once the reader has received it. */
 interface TapRecord {
   readonly before: OutputSizes;
   readonly missed: Readonly<Record<OutputStream, number>>;
-  /** `bytes` at the end of the waiting output that the reader has not taken */
+  /** `bytes` at the end of the waiting output that the reader has not read */
   readonly waitingBytes: number;
 }
 
@@ -27,19 +27,19 @@ interface TapOptions {
   readonly before: Tap["before"];
   readonly missed?: TapRecord["missed"];
   readonly reader: OutputReader;
-  /** called when the reader has taken all output, and when it leaves */
-  readonly onTaken: () => void;
+  /** called when the reader has read all output, and when it leaves */
+  readonly onDrained: () => void;
   readonly onLeave: () => void;
 }
 
 /**
  * The output of a process for one reader, from the moment when the tap is opened. The process gets no more credit while
- * output waits for the reader, so its credit bounds the size of that.
+ * output waits for the reader, so its credit bounds the size of the waiting output.
  */
 export class Tap implements Disposable {
   /** sizes of the logged and of the dropped output of each stream before the first chunk */
   readonly before: OutputSizes;
-  /** output of each stream after the last chunk, in `bytes`: the process did not wait for the reader any more */
+  /** output of each stream after the last chunk, in `bytes`: the process no longer waited for the reader */
   readonly missed: Record<OutputStream, number>;
   readonly #options: TapOptions;
   /** null after disposal */
@@ -60,17 +60,17 @@ export class Tap implements Disposable {
     return this.#reader === null;
   }
 
-  /** True while output waits for the reader, or the reader has not yet asked for more. */
+  /** True while output waits for the reader, or the reader has not yet requested more. */
   get isBehind(): boolean {
     return this.#isBehind;
   }
 
-  /** The output that the reader has not taken. */
+  /** The output that the reader has not read. */
   waiting(): OutputChunk[] {
     return this.#reader?.rest() ?? [];
   }
 
-  /** The output, until the process ends. The reader has taken a chunk when it requests the next one. */
+  /** The output, until the process ends. The reader has read a chunk when it requests the next one. */
   async *chunks(): AsyncGenerator<OutputChunk, void, undefined> {
     for (;;) {
       for (let chunk = this.#next(); chunk !== null; chunk = this.#next()) yield chunk;
@@ -93,7 +93,7 @@ export class Tap implements Disposable {
     this.#wake?.();
   }
 
-  /** Drops the output that waits, so that the process can go on. Idempotent. */
+  /** Drops the waiting output, so that the process can continue. Idempotent. */
   [Symbol.dispose](): void {
     this.#reader = null;
     this.#options.onLeave();
@@ -108,7 +108,7 @@ export class Tap implements Disposable {
   #take(): void {
     if (!this.#isBehind) return;
     this.#isBehind = false;
-    this.#options.onTaken();
+    this.#options.onDrained();
   }
 }
 
@@ -120,10 +120,10 @@ export class ProcessTaps {
   #holds = true;
   /** null while there is no tap */
   #blocks: OutputBlocks | null = null;
-  /** of the log, while it can take no more */
+  /** resolves when the log accepts more output; null while it does */
   #logged: Promise<void> | null = null;
-  /** of the log and all taps, while one of them can take no more */
-  #taken: PromiseWithResolvers<void> | null = null;
+  /** resolves when the log and all taps accept more output; null while they do */
+  #drained: PromiseWithResolvers<void> | null = null;
 
   /**
    * @param bytes returns the sizes of the logged and of the dropped output of a stream so far
@@ -154,9 +154,9 @@ export class ProcessTaps {
     return [...this.#taps];
   }
 
-  /** Resolves when the log and all taps can take more; undefined when they can now. */
-  get taken(): Promise<void> | undefined {
-    return this.#taken?.promise;
+  /** Resolves when the log and all taps accept more output; undefined when they do now. */
+  get drained(): Promise<void> | undefined {
+    return this.#drained?.promise;
   }
 
   /** Number of open taps. */
@@ -174,10 +174,10 @@ export class ProcessTaps {
   }
 
   /**
-   * Gives a copy of a chunk to all taps.
-   * @param logged result of logging the chunk: resolves when the log can take more; undefined when it can now
-   * @returns a promise that resolves when the log and all taps can take more, the same one until then; undefined when they
-   *   can now
+   * Copies a chunk to all taps.
+   * @param logged result of logging the chunk: resolves when the log accepts more; undefined when it does now
+   * @returns a promise that resolves when the log and all taps accept more, the same one until then; undefined when they
+   *   do now
    */
   push(stream: OutputStream, chunk: Uint8Array, logged: Promise<void> | undefined): Promise<void> | undefined {
     if (this.#blocks === null) return logged;
@@ -188,11 +188,11 @@ export class ProcessTaps {
     this.#blocks.push(stream, chunk);
     for (const tap of this.#taps) tap.notify();
     if (logged !== undefined && logged !== this.#logged) this.#await(logged);
-    this.#taken ??= Promise.withResolvers();
-    return this.#taken.promise;
+    this.#drained ??= Promise.withResolvers();
+    return this.#drained.promise;
   }
 
-  /** From now on the process waits for no reader. They still get the output that waits, but none that comes later. */
+  /** From now on the process waits for no reader. The readers still get the waiting output, but no later output. */
   letGo(): void {
     this.#holds = false;
     this.#settle();
@@ -208,7 +208,7 @@ export class ProcessTaps {
     const tap: Tap = new Tap({
       ...options,
       reader: this.#blocks.reader(),
-      onTaken: () => this.#settle(),
+      onDrained: () => this.#settle(),
       onLeave: () => this.#leave(tap),
     });
     this.#taps.add(tap);
@@ -235,7 +235,7 @@ export class ProcessTaps {
       if (tap !== undefined) this.#taps.add(tap);
     }
     this.#holds = holds;
-    this.#taken = Promise.withResolvers();
+    this.#drained = Promise.withResolvers();
     this.#settle();
   }
 
@@ -250,8 +250,8 @@ export class ProcessTaps {
   #settle(): void {
     const isHeld = this.#holds && [...this.#taps].some(({ isBehind }) => isBehind);
     if (this.#logged !== null || isHeld) return;
-    this.#taken?.resolve();
-    this.#taken = null;
+    this.#drained?.resolve();
+    this.#drained = null;
   }
 
   #leave(tap: Tap): void {
@@ -264,7 +264,7 @@ function sizeOf(chunks: readonly OutputChunk[]): number {
   return chunks.reduce((sum, { bytes }) => sum + bytes.byteLength, 0);
 }
 
-/** The parts of the chunks between two offsets, in `bytes` from the first chunk on. */
+/** The parts of the chunks between two offsets, in `bytes` from the start of the first chunk. */
 function* between(chunks: readonly OutputChunk[], from: number, to: number): Generator<OutputChunk> {
   let at = 0;
   for (const { stream, bytes } of chunks) {
@@ -274,7 +274,7 @@ function* between(chunks: readonly OutputChunk[], from: number, to: number): Gen
   }
 }
 
-/** True when a reader of the log has read `counted` bytes of each stream, and so all output before the tap. */
+/** True when a reader that has read `counted` bytes of each logged stream has read all output before the tap. */
 export function hasReached({ before }: Tap, counted: Readonly<Record<OutputStream, number>>): boolean {
   return OUTPUT_STREAMS.every((stream) => counted[stream] >= before[stream].kept);
 }

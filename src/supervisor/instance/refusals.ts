@@ -18,7 +18,7 @@ export function notRunning(): ApiError {
   return new ApiError("conflict", "the command of the instance is not running");
 }
 
-/** Waits until it is known whether a start failed with `error` because the command it was to run beside was ending. */
+/** Determines whether a start in the namespaces of `command` failed with `error` because the command was ending. */
 export async function isEnding(command: ExecHandle, error: unknown): Promise<boolean> {
   if (!(error instanceof AgentError) || !ENDING_ERRNOS.has(error.errno)) return false;
   const ended = command.exit.then(() => true);
@@ -28,7 +28,10 @@ export async function isEnding(command: ExecHandle, error: unknown): Promise<boo
 /** The caller's error for a port that did not accept a connection. */
 export function refusalOf(port: number, { reason }: AgentRefusedError): ApiError {
   const name = REFUSALS[reason] ?? "unreachable";
-  return new ApiError("conflict", `port ${port} of the instance took no connection: ${name}`, { port, reason: name });
+  return new ApiError("conflict", `port ${port} of the instance did not accept a connection: ${name}`, {
+    port,
+    reason: name,
+  });
 }
 
 const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused", [Refusal.timedOut]: "timed_out" };
@@ -36,6 +39,6 @@ const REFUSALS: Readonly<Record<number, string>> = { [Refusal.refused]: "refused
 /** The caller's error when the guest has no room for another of a kind; any other error as it is. */
 export function tooManyOf(kind: "processes" | "connections" | "waiting signals", error: unknown): unknown {
   if (!(error instanceof AgentError) || error.errno !== constants.errno.EAGAIN) return error;
-  const message = `the instance has the largest number of ${kind} that it can have`;
+  const message = `the instance cannot have more ${kind}`;
   return new ApiError("too_many_requests", message, { retry_after_seconds: 1 }, { cause: error });
 }

@@ -14,7 +14,7 @@ import type { InstanceNetworks } from "../network/instance-networks.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome } from "./execute.ts";
-import type { InstanceTools } from "./start-run.ts";
+import type { InstanceTools } from "./start-instance.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited"> {
   readonly db: Database;
@@ -50,13 +50,14 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       if (network !== null) auditNetwork(() => network.audit());
       const outcome = await execute(tools, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
-      const made = resultDefaults(submission, defaults);
-      // A tag gets an image of its own, as that of a checkpoint: it does not take the tag of the parent away.
-      const isOwn = outcome.layer !== null || submission.tag !== null || !haveSameDefaults(made, defaults);
+      const newDefaults = resultDefaults(submission, defaults);
+      // A tag gets its own image, as a checkpoint does: the parent must not lose its tag.
+      const isOwn = outcome.layer !== null || submission.tag !== null || !haveSameDefaults(newDefaults, defaults);
       const newId = outcome.captured && isOwn ? (Bun.randomUUIDv7() as ImageId) : null;
       const tag = given({ tag: submission.tag });
       const result = storedResult(outcome, outcome.captured ? { image: newId ?? image.id, ...tag } : {});
-      const rows = newId === null ? {} : newRows(outcome, { id: newId, parent: image, submission, defaults: made });
+      const rows =
+        newId === null ? {} : newRows(outcome, { id: newId, parent: image, submission, defaults: newDefaults });
       return prepared(stack, { result, ...rows, ...tag }, () => {
         outcome.layer?.keep();
       });
@@ -64,17 +65,17 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
   };
 }
 
-/** The image that a run makes, and its layer. A run that changed no file makes an image with the layer of its parent. */
+/** The new image, and its layer. An instance that changed no file makes an image with the layer of its parent. */
 function newRows(
   { layer, exitCode, timedOut }: InstanceOutcome,
-  made: {
+  options: {
     readonly id: ImageId;
     readonly parent: ImageRow;
     readonly submission: InstanceRequest;
     readonly defaults: ImageDefaults;
   },
 ): Pick<Publication, "layer" | "image"> {
-  const { id, parent, submission, defaults } = made;
+  const { id, parent, submission, defaults } = options;
   const origin = { command: submission.argv, exitCode, timedOut, network: submission.network !== null };
   const image = { id, parentId: parent.id, defaults, origin };
   if (layer === null) return { image: { ...image, layerId: parent.layerId, sizeBytes: 0 } };

@@ -65,7 +65,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /**
    * Continues with the instance of a record in the same machine, or in a copy of it. The stream is held: `Agent.sync` must
    * be called next. Every open tap needs a reader or must be disposed of, and every connection needs a user or must be reset.
-   * A process beside the command that has not got all of its first input is killed, because its input came from its caller.
+   * An additional process that has not received all of its first input is killed, because its input came from its caller.
    */
   static resume(
     { machine, isolation, [Symbol.asyncDispose]: dispose }: Omit<ReadyMachine, "agent">,
@@ -88,7 +88,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
         const { from, sink, taps } = process;
         const takesInput = from.spid === Spid.command && firstInput !== "sent";
         const first = takesInput ? commandInput(stdin.sentBytes) : undefined;
-        return { onOutput: tapped(sink, taps), onStart: sink.started, taken: taps.taken, first };
+        return { onOutput: tapped(sink, taps), onStart: sink.started, taken: taps.drained, first };
       },
     });
     const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose });
@@ -196,21 +196,21 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Starts a process beside the command, in the command's namespaces. Its promises reject with `too_many_requests` when
+   * Starts an additional process in the command's namespaces. Its promises reject with `too_many_requests` when
    * too many processes run or wait for the guest.
-   * @param signal gives the start up while it waits for the guest to take it
+   * @param signal abandons the start while it waits for the guest to accept it
    * @throws ApiError `conflict` when the command is not running, or the instance has already started `SPID_MAX` processes
    */
   exec(
     make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink },
     signal: AbortSignal,
   ): InstanceProcess {
-    const beside = this.#running();
+    const command = this.#running();
     const spid = this.#takeSpid();
     const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
-    const handle = this.agent.exec(spec, tapped(sink, taps), { beside, onStart: sink.started, signal });
-    return this.#add(spid, { ...startedFrom(spec), handle, sink, taps }, beside);
+    const handle = this.agent.exec(spec, tapped(sink, taps), { beside: command, onStart: sink.started, signal });
+    return this.#add(spid, { ...startedFrom(spec), handle, sink, taps }, command);
   }
 
   /**
@@ -228,15 +228,15 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return isTaken && this.#command !== null;
   }
 
-  /** Lets all processes end that wait for slow readers of their output. */
+  /** Lets the processes end that wait for slow readers of their output. */
   letReadersGo(): void {
     for (const { taps } of this.processes) taps.letGo();
   }
 
-  /** Waits for the ends of all processes beside the command, which die with it. */
+  /** Waits for the ends of all additional processes, which die with the command. */
   async settled(): Promise<void> {
-    const beside = this.processes.filter(({ spid }) => spid !== Spid.command);
-    await Promise.allSettled(beside.map(({ exit }) => exit));
+    const additional = this.processes.filter(({ spid }) => spid !== Spid.command);
+    await Promise.allSettled(additional.map(({ exit }) => exit));
   }
 
   /**
@@ -254,13 +254,13 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Copies the scratch while the command goes on, one copy at a time. When `signal` fires, it rejects at once and lets
-   * the writes go on.
+   * Copies the scratch while the command runs, one copy at a time. When `signal` fires, it rejects at once and allows the
+   * writes again.
    * @throws ApiError `conflict` when the command is not running, or the copy would take too long; other codes when the
    *   machine or its agent fails; the reason of `signal`
    */
   async copyScratch(options: ScratchCopyOptions): Promise<ScratchCopy> {
-    // An abandoned copy may still be about to let the writes go on.
+    // An abandoned copy may not have allowed the writes yet.
     while (this.#copy !== null) await untilAborted(this.#copy.settled, options.signal);
     this.#running();
     const over = new AbortController();
@@ -305,15 +305,15 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#command;
   }
 
-  /** @param beside the command, in whose namespaces the process starts */
+  /** @param command the command, in whose namespaces the process starts; absent: the process is the command */
   #add(
     spid: number,
     { handle, cwd, keepsInput, sink, taps, ...from }: StartedProcess,
-    beside?: ExecHandle,
+    command?: ExecHandle,
   ): InstanceProcess {
     const refused = async (error: unknown): Promise<never> => {
-      if (beside === undefined) throw error;
-      if (await isEnding(beside, error)) throw notRunning();
+      if (command === undefined) throw error;
+      if (await isEnding(command, error)) throw notRunning();
       throw tooManyOf("processes", error);
     };
     const started = handle.started.catch(refused);
@@ -322,7 +322,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
       sink.exited?.(ended);
       return ended;
     });
-    const input = new ProcessInput({ handle, isOpen: from.isInputOpen, onGiven: sink.given });
+    const input = new ProcessInput({ handle, isOpen: from.isInputOpen, onWritten: sink.onInput });
     const added: InstanceProcess = {
       spid,
       hasTerminal: from.hasTerminal,
@@ -353,7 +353,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     };
     exit.then(remove, () => {
       remove();
-      if (beside !== undefined) handle.started.catch(() => this.#refused.add(spid));
+      if (command !== undefined) handle.started.catch(() => this.#refused.add(spid));
     });
     // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);

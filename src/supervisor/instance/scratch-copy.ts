@@ -17,7 +17,7 @@ const { EBUSY, ETIMEDOUT, ECANCELED, EINVAL } = constants.errno;
 const THAWED_TEXT: ReadonlyMap<number, string> = new Map([
   [ETIMEDOUT, "it took longer than the writes of an instance may be stopped"],
   [ECANCELED, "a process of the instance had to be killed meanwhile"],
-  [EINVAL, "the instance went on writing meanwhile"],
+  [EINVAL, "the instance wrote meanwhile"],
 ]);
 
 export interface ScratchCopyOptions {
@@ -25,17 +25,17 @@ export interface ScratchCopyOptions {
   readonly path: string;
   /** longest time without writes of the instance, in `milliseconds` */
   readonly pauseMsMax: number;
-  /** aborts an unfinished copy, and lets the writes go on */
+  /** aborts an unfinished copy, and allows the writes again */
   readonly signal: AbortSignal;
 }
 
 export interface ScratchCopy {
-  /** time without writes of the instance, in `milliseconds`: from the request to stop them until they went on */
+  /** time without writes of the instance, in `milliseconds`: from the request to stop them until they were allowed */
   readonly pauseMs: number;
 }
 
 /**
- * Copies the scratch of a guest while its commands go on. For a moment their writes are stopped: the copy has every write
+ * Copies the scratch of a guest while its commands run. For a moment their writes are stopped: the copy has every write
  * that returned before, and no write that began later. Afterwards only this process can change the copy.
  * @throws ApiError `conflict` when that moment is, or would be, longer than allowed; the errors of the machine and of its
  *   agent; the reason of `signal`
@@ -63,7 +63,7 @@ async function copy({ machine, agent }: Guest, options: ScratchCopyOptions): Pro
   return { pauseMs };
 }
 
-/** Does `work`, and then lets the writes go on. @throws ApiError `conflict` when they went on earlier */
+/** Does `work`, and then allows the writes. @throws ApiError `conflict` when they were allowed earlier */
 async function finish(quiesced: Quiesced, work: () => Promise<void>): Promise<void> {
   await using _thawed = quiesced;
   await work();

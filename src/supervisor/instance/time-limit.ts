@@ -51,8 +51,8 @@ export class TimeLimit {
   }
 
   /**
-   * Gives the limit of a command that begins now, from its start. A command that begins too late to end in time gets the
-   * whole limit: clients that count from the request have given up by then, and others wait for its result.
+   * Returns the limit of a command that begins now, from its start. A command that begins too late to end in time gets the
+   * whole limit: clients that count from the request have left by then, and others wait for its result.
    */
   begin(): number {
     const leftMs = this.#endAtMs === null ? this.#ms : Math.floor(this.#endAtMs - performance.now());

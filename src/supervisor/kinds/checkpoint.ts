@@ -8,7 +8,7 @@ import type { Kind } from "../operations/kind.ts";
 import { jsonBytes, type Requests } from "../operations/requests.ts";
 import { instanceOrigin } from "./instance.ts";
 
-/** What a checkpoint was asked to do. */
+/** The request of a checkpoint, as clients can read it. */
 export interface KeptCheckpoint {
   readonly kind: "checkpoint";
   readonly instanceId: OperationId;
@@ -16,7 +16,7 @@ export interface KeptCheckpoint {
   readonly timeoutSeconds: number;
 }
 
-/** What the worker of checkpoints needs. */
+/** Dependencies of the worker of checkpoints. */
 export interface CheckpointTools extends Omit<CheckpointContext, "originOf"> {
   readonly requests: Pick<Requests, "stored">;
 }

@@ -5,7 +5,7 @@ import { jsonBytes } from "../operations/requests.ts";
 /** The part of an import's request that is stored as long as the operation. */
 type ImportBody = Omit<ImportSubmission, "credentials">;
 
-/** What an import was asked to do. */
+/** The request of an import, as clients can read it. */
 export interface KeptImport {
   readonly kind: "image_import";
   readonly source: ImportSource;

@@ -23,7 +23,7 @@ interface InstanceSecrets {
   readonly stdin: string | null;
   /** size of the file that holds standard input, in `bytes`; null when there is no such file */
   readonly stdinFileBytes: number | null;
-  /** the whole body, when the one that is kept is only its beginning */
+  /** the whole body, when only its beginning is kept */
   readonly body?: InstanceBody;
 }
 
@@ -73,7 +73,7 @@ function wholeBody({ body, secrets }: Pick<StoredRequest, "body" | "secrets">): 
   return (secrets as InstanceSecrets | null)?.body ?? (body as InstanceBody);
 }
 
-/** What an instance was asked to do, from its stored body. */
+/** The request of an instance as clients can read it, from its stored body. */
 export function keptInstance(body: InstanceBody, resources: KeptInstance["resources"]): KeptInstance {
   const { argv, files, requestedAt: _at, ...fields } = body;
   // A shell's arguments are its own name, an option, the expression, its name again, and those of the request.
@@ -83,7 +83,7 @@ export function keptInstance(body: InstanceBody, resources: KeptInstance["resour
 }
 
 /**
- * Largest parts of a body that is too long to be kept whole, as `characters` of JSON. What has no part of its own takes
+ * Largest parts of a body that is too long to be kept whole, as `characters` of JSON. The other fields together take
  * less than the rest of KEPT_CHARACTERS_MAX.
  */
 const PART_CHARACTERS_MAX = { argv: 24_576, files: 16_384, names: 6144, network: 4096, path: 4096 } as const;
@@ -96,15 +96,15 @@ const QUOTES_CHARACTERS = 3;
 const SHELL_NAMES_AT: ReadonlySet<number> = new Set([0, 3]);
 const SHELL_CHARACTERS_MAX = 1024;
 
-/** The body as it is stored: as it is, or its beginning when it is too long to be kept. */
+/** The body to store: the whole, or its beginning when it is too long to be kept. */
 export function bodyToKeep(body: InstanceBody): InstanceBody {
   if (JSON.stringify(body).length <= KEPT_CHARACTERS_MAX) return body;
   const { argv, shell, files, unset, envNames, network, cwd, hostname } = body;
-  // A shell is named before the expression, so a long name of it would take all room.
-  const shown = argv.map((text, at) => (shell && SHELL_NAMES_AT.has(at) ? cutText(text, SHELL_CHARACTERS_MAX) : text));
+  // The name of a shell precedes the expression, so a long name would use all room.
+  const words = argv.map((text, at) => (shell && SHELL_NAMES_AT.has(at) ? cutText(text, SHELL_CHARACTERS_MAX) : text));
   return {
     ...body,
-    argv: beginning(shown, PART_CHARACTERS_MAX.argv),
+    argv: beginning(words, PART_CHARACTERS_MAX.argv),
     files: beginning(files, PART_CHARACTERS_MAX.files),
     unset: beginning(unset, PART_CHARACTERS_MAX.names),
     envNames: beginning(envNames, PART_CHARACTERS_MAX.names),
@@ -130,7 +130,7 @@ function beginning<Item extends string | object>(items: readonly Item[], charact
   return kept;
 }
 
-/** The text, or as much of its beginning as fits whatever its characters are. */
+/** The text, or a beginning of it that fits even if each character needs an escape. */
 function cutText(text: string, charactersMax: number): string {
   if (JSON.stringify(text).length < charactersMax) return text;
   const quoted = Math.max(0, charactersMax - QUOTES_CHARACTERS);

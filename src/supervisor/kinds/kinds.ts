@@ -13,11 +13,11 @@ export const KINDS = {
 
 type AnyKind = (typeof KINDS)[OperationKind];
 
-/** What an operation was asked to do. */
+/** The request of an operation, as clients can read it. */
 export type KeptRequest = ReturnType<AnyKind["kept"]>;
 
 type Taking<One> = One extends AnyKind ? (tools: Parameters<One["worker"]>[0]) => void : never;
-/** What the workers of all kinds need. */
+/** Dependencies of the workers of all kinds. */
 export type KindTools = Taking<AnyKind> extends (tools: infer All) => void ? All : never;
 
 /** The kinds with their workers. */

@@ -9,7 +9,7 @@ import { isOwnFailure, startFailure } from "./machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "./machine-source.ts";
 import { Outage } from "./outage.ts";
 
-/** The way in which this host runs machines, opened. Disposal ends every machine and template. */
+/** The machines of the VMM that this host uses. Disposal ends every machine and template. */
 export interface MachinePlatform extends AsyncDisposable {
   readonly pool: Pool;
   readonly isolation: Isolation;
@@ -35,7 +35,7 @@ export interface MachineProviderOptions {
   readonly open: (signal: AbortSignal) => Promise<MachinePlatform>;
   /** shape of a machine that is started only to test whether machines can be started */
   readonly shape: MachineShape;
-  /** after this time without any success, callers are refused instead of kept waiting, in `milliseconds` */
+  /** after this time without any success, in `milliseconds`, callers no longer wait but are refused */
   readonly giveUpMs: number;
   readonly log: Log;
 }
@@ -49,7 +49,7 @@ const TAKE_PAUSE_MS_MAX = 15_000;
 const SHAPE_ATTEMPTS_COUNT = 3;
 
 /**
- * Gives machines to the rest of the service. The daemon answers requests before it knows whether machines can run, so
+ * Provides machines to the rest of the service. The daemon answers requests before it knows whether machines can run, so
  * callers of `take` wait until the platform is open, and while no machine can be started.
  */
 export class MachineProvider implements MachineSource, AsyncDisposable {
@@ -81,7 +81,7 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
   }
 
   /** Resolves when machines can run. @throws ApiError `unavailable` when they cannot; the reason of `signal` */
-  async known(signal: AbortSignal): Promise<void> {
+  async ready(signal: AbortSignal): Promise<void> {
     await this.#open(signal);
   }
 
@@ -170,15 +170,15 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
     await using _machine = await this.#opened?.pool.takeUnpooled(this.#options.shape, signal);
   }
 
-  #count(taken: ReadyMachine): ReadyMachine {
+  #count(machine: ReadyMachine): ReadyMachine {
     this.#inUseCount += 1;
     let isInUse = true;
     return {
-      ...taken,
+      ...machine,
       [Symbol.asyncDispose]: async () => {
         if (isInUse) this.#inUseCount -= 1;
         isInUse = false;
-        await taken[Symbol.asyncDispose]();
+        await machine[Symbol.asyncDispose]();
       },
     };
   }

@@ -60,7 +60,7 @@ export function machineCandidates(common: CandidateOptions, emulation: "never" |
 }
 
 /**
- * Decides how machines run on this host, and opens that.
+ * Chooses the VMM of this host, and opens it.
  * @throws ApiError `unavailable` that names what each candidate lacks; the reason of `signal`
  */
 export async function openPlatform(options: PlatformOptions, signal: AbortSignal): Promise<MachinePlatform> {
@@ -118,7 +118,7 @@ export async function openPlatform(options: PlatformOptions, signal: AbortSignal
     ...(vmm.acceleration === "tcg" ? await openRehearsal(options, assets) : {}),
   });
   pool.start();
-  // Much of what the start read of the program and its library is never needed again: give its memory back.
+  // The start read many pages of the program and its libraries that are never needed again: return their memory.
   void pool.idle().then(() => dropUnwritten((path) => path === process.execPath || path.endsWith(".node")));
   const idleCost = watchIdleCost({ pool, path: join(layout.root, IDLE_COST_NAME), log });
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";

@@ -11,7 +11,7 @@ const GIVEN_UP_PAUSE_MS_MAX = 60_000;
 export interface OutageOptions {
   /** Tries to get a machine; the outage ends when it resolves. @throws ApiError with a reason that callers may see */
   readonly attempt: (signal: AbortSignal) => Promise<void>;
-  /** after this time without success callers are refused instead of kept waiting, in `milliseconds` */
+  /** after this time without success, in `milliseconds`, callers no longer wait but are refused */
   readonly giveUpMs: number;
   readonly log: Log;
   /** ends the attempts; callers that wait get its reason */
@@ -85,7 +85,7 @@ export class Outage {
   }
 }
 
-/** A promise that may be rejected while nobody awaits it. */
+/** A promise that may be rejected while no caller awaits it. */
 function deferred(): PromiseWithResolvers<void> {
   const resolvers = Promise.withResolvers<void>();
   resolvers.promise.catch(() => undefined);

@@ -12,7 +12,7 @@ import type { ScratchDisks } from "./scratch-disks.ts";
 import { attachDisks, createScratch, type Guest } from "./steps.ts";
 
 const BUILD_MS_MAX = 60_000;
-/** Generous, because a waiting clone gets only processor time that nothing else wants. */
+/** Generous, because a waiting clone gets only processor time that no other work needs. */
 const REHEARSAL_MS_MAX = 60_000;
 const PROGRAM = "/bin/program";
 const FILE = parseGuestPathText("/tmp/file");

@@ -1,8 +1,8 @@
 import { RoundRobin } from "../../system/round-robin.ts";
 
 /**
- * Room for one machine in addition to the budget, for work beside a run that must end before the run: when runs use up the
- * budget, such work would otherwise wait for one of them. Accounts take turns.
+ * Room for one machine in addition to the budget, for work that must end before the instance that it serves. When instances use up the
+ * budget, such work would otherwise wait for the end of one. Accounts take turns.
  */
 export class ReservedPlace {
   readonly #waiting = new RoundRobin<() => void>();

@@ -29,13 +29,13 @@ export class ScratchDisks {
   }
 
   #template(diskBytes: number): Promise<string> {
-    const known = this.#templates.get(diskBytes);
-    if (known !== undefined) return known;
-    const made = this.#make(diskBytes);
-    this.#templates.set(diskBytes, made);
+    const cached = this.#templates.get(diskBytes);
+    if (cached !== undefined) return cached;
+    const template = this.#make(diskBytes);
+    this.#templates.set(diskBytes, template);
     // The cause may pass, as a full disk does: the next instance tries again.
-    made.catch(() => this.#templates.delete(diskBytes));
-    return made;
+    template.catch(() => this.#templates.delete(diskBytes));
+    return template;
   }
 
   async #make(diskBytes: number): Promise<string> {

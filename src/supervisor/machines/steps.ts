@@ -23,7 +23,7 @@ export interface GuestDisks {
   readonly layers: readonly string[];
   /**
    * a disk of `createScratch`. "root": mounted over the layers as the root file system of commands; "bare": mounted
-   * beside the layers, as the target of a merge. null: the layers are only read
+   * next to the layers, as the target of a merge. null: the layers are only read
    */
   readonly scratch: { readonly path: string; readonly use: "root" | "bare" } | null;
 }

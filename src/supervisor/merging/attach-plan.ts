@@ -25,7 +25,7 @@ export function isMerged({ first, last }: Segment): boolean {
 }
 
 /**
- * Finds the fewest disks that together have all layers of `chain`, whose base comes first. Of several such plans it takes
+ * Finds the fewest disks that together have all layers of `chain`, whose base comes first. Of several such plans it chooses
  * one with the fewest bytes. The base is never replaced by a merged layer.
  * @returns the disks, the lowest first
  */

@@ -18,7 +18,7 @@ import { type Merge, type MergeLimits, mergeDiskBytes, mergeSize, nextMerge } fr
 import { MergeSlots, MergeWeight, type Urgency } from "./merge-slots.ts";
 import { MergedSpace, totalBytes } from "./merged-space.ts";
 
-/** Smallest number of disks to merge while runs go on, so that a chain that grows quickly does not get too long. */
+/** Smallest number of disks to merge while instances run, so that a chain that grows quickly does not get too long. */
 const BUSY_COUNT_MIN = 8;
 /** Smallest number of disks to merge on a quiet host. */
 const QUIET_COUNT_MIN = 3;
@@ -26,7 +26,7 @@ const QUIET_COUNT_MIN = 3;
 const QUIET_MS = 1000;
 /** Interval between checks whether the host is quiet, while there is something to merge. */
 const CHECK_MS = 250;
-/** A chain of this many disks is merged even while other work wants the host. */
+/** A chain of this many disks is merged even while other work needs the host. */
 const URGENT_COUNT_MIN = 24;
 /** This many further disks double the CPU weight of an urgent merge. */
 const URGENT_DOUBLING_COUNT = 16;
@@ -73,8 +73,8 @@ interface Candidate extends Pick<Chain, "accountId" | "topId"> {
 
 /**
  * Keeps long chains of layers cheap to attach. In the background, one merge at a time, it merges consecutive layers into
- * one that stands in for them. The merge of a short chain makes way for all other work. A chain that grows on a busy host
- * is merged beside the runs, and gets the more processor time the longer it is. The merged layers' sources are kept.
+ * one that replaces them. The merge of a short chain makes way for all other work. A chain that grows on a busy host is
+ * merged while instances run; a longer chain gets more processor time. The merged layers' sources are kept.
  */
 export class Compactor implements AsyncDisposable {
   readonly #options: CompactorOptions;
@@ -149,10 +149,10 @@ export class Compactor implements AsyncDisposable {
     touchMergedLayers(this.#options.db, used, { now, beforeMs: now - ageMs });
   }
 
-  /** Remembers a chain if it could be shorter. */
+  /** Makes a chain a candidate if it could be shorter. */
   #addCandidate(chain: Chain): void {
     const { accountId, topId, layers, plan } = chain;
-    // A client that continues from the child of an image rarely comes back to the image.
+    // A client that continues from the child of an image rarely returns to the image.
     const parentId = layers.at(-2)?.id;
     if (parentId !== undefined) this.#candidates.delete(parentId);
     this.#candidates.delete(topId);
@@ -201,7 +201,7 @@ export class Compactor implements AsyncDisposable {
     return all.findLast(({ count }) => count >= countMin) ?? null;
   }
 
-  /** Does the next merge of a chain; the chain stays a candidate when there is more to merge, or other work came first. */
+  /** Does the next merge of a chain. The chain stays a candidate when more can be merged, or other work came first. */
   async #compact(candidate: Candidate): Promise<void> {
     try {
       if ((await this.#planned(candidate)) === null) return;
@@ -245,7 +245,7 @@ export class Compactor implements AsyncDisposable {
     return merge === null ? null : { chain, merge };
   }
 
-  /** Does a background merge. After a failure it is not tried again soon; after it made way for other work, it is. */
+  /** Does a background merge. It is tried again soon after it made way for other work, but not after a failure. */
   async #mergeInBackground(
     { chain, merge }: { readonly chain: Chain; readonly merge: Merge },
     options: { readonly urgency: Urgency; readonly cpuWeight: number; readonly yield: AbortSignal | null },
@@ -321,7 +321,7 @@ export class Compactor implements AsyncDisposable {
     }
   }
 
-  /** False when the result is not needed any more. */
+  /** False when the result is no longer needed. */
   async #mergeAndPublish(chain: Chain, merge: Merge, options: MergeOptions): Promise<boolean> {
     const { db, layout, clock, log, diskReserveBytes } = this.#options;
     const { accountId, layers } = chain;

@@ -13,8 +13,8 @@ interface Failure {
 
 /**
  * Remembers failed merges. The layers of a failed merge are left alone for a pause that grows with each failure, and
- * chains are merged only above them: a layer that cannot be merged must not cost a machine with every run. Nothing of
- * this survives a restart.
+ * chains are merged only above them: a layer that cannot be merged must not cost a machine with every run. A restart
+ * clears the failures.
  */
 export class MergeFailures {
   /** by the top layer of the merge, the latest failure last */

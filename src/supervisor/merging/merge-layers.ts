@@ -41,7 +41,7 @@ export interface MergeJob {
 }
 
 /**
- * Merges layers into one that stands in for them. It works in a machine of its own, because only a guest's kernel may
+ * Merges layers into one that replaces them. It works in a separate machine, because only a guest's kernel may
  * read file systems that guests wrote. A machine that ends early is replaced once. The machine is gone when this returns
  * or throws.
  * @throws ApiError that names the cause when the guest or the host failed; the reason of `signal`

@@ -2,11 +2,11 @@ import type { DisksSize } from "../machines/guest-budgets.ts";
 import { isMerged, type Segment } from "./attach-plan.ts";
 
 /**
- * A disk is merged with the disks above it once their size has reached an eighth of its own. The number of disks of a
- * plan, and the number of times that a byte is copied, so grow with the logarithm of the chain's size.
+ * A disk is merged with the disks above it once their size has reached an eighth of its own. So the number of disks of a
+ * plan, and the number of times that a byte is copied, grow with the logarithm of the chain's size.
  */
 const GROWTH_RATIO = 8;
-/** Cost of copying an entry beside its content, as the number of `bytes` that take as long. */
+/** Cost of copying an entry in addition to its content, as the number of `bytes` that take as long. */
 const ENTRY_BYTES = 4096;
 /** Largest number of disks of one merge: a guest takes much longer to attach more. */
 export const MERGE_COUNT_MAX = 64;

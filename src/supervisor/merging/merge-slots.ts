@@ -9,8 +9,8 @@ const PREEMPTED = new Error("a longer chain is merged first");
  * Urgency of a merge. An idle merge runs only while no other work wants the host. An urgent one is admitted like the work
  * of an account. A forced one is part of a run, whose chain has more disks than a machine can attach.
  *
- * Each is needed. Idle merges delay no run, but none ever runs on a host without rest: there a chain would grow, and each
- * run on it take longer. Urgent merges stop that, but they hold memory that a run may wait for, so short chains must not
+ * Each is needed. Idle merges delay no run, but never start on a host that is always busy: there a chain would grow, and each
+ * run on it would take longer. Urgent merges prevent that, but they hold memory that a run may wait for, so short chains must not
  * have them. Neither bounds the number of disks, since a merge can fail or wait for memory; a forced merge does.
  */
 export type Urgency = "idle" | "urgent" | "forced";

@@ -13,7 +13,7 @@ import type { AccountId, LayerId } from "../../domain/ids.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
 
-/** Merged layers that were used this recently make no room for others: two chains would replace each other for ever. */
+/** Merged layers that were used this recently are not removed for others: two chains would replace each other for ever. */
 const KEEP_MS = 600_000;
 /** Pause before the next trim when merged layers were in use and could not be removed. */
 const RETRY_MS = 5000;
@@ -76,7 +76,7 @@ export class MergedSpace {
     return allowedBytes - othersBytes - ownBytes;
   }
 
-  /** Makes merged layers that a larger one has replaced the first to be removed, unless they are used again. */
+  /** Moves merged layers that a larger one has replaced to the front of the removals, unless they are used again. */
   markReplaced(ids: readonly LayerId[]): void {
     setMergedLayersUsedAt(this.#options.db, ids, this.#options.clock() - KEEP_MS);
   }

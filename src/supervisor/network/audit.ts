@@ -9,19 +9,19 @@ import {
 /** Largest number of entries of an audit. */
 export const ENTRIES_COUNT_MAX = 1000;
 /**
- * Of these, entries of what was not reached, which includes names that were only asked for. A guest can make up any number of
- * them, and must not hide the others so.
+ * Largest number of them for hosts that were not reached, including names that were only looked up. A guest can invent any
+ * number of names, which must not hide the other entries.
  */
 export const UNREACHED_COUNT_MAX = 500;
-/** Verdicts of connections for which no name server was asked: the question for the name is told separately. */
+/** Verdicts of connections that caused no lookup of their own: the lookup of the name has its own entry. */
 const UNASKED: ReadonlySet<NetworkVerdict> = new Set(["denied", "limited"]);
 /** Largest number of addresses of an entry: a name with more is a service whose addresses say nothing. */
 const ADDRESSES_COUNT_MAX = 8;
 
-/** What an entry is about. */
+/** The host, port and verdict that an entry counts. */
 export interface AuditKey {
   readonly host: string;
-  /** null for a name that was only asked for */
+  /** null for a name that was only looked up */
   readonly port: number | null;
   readonly verdict: NetworkVerdict;
 }
@@ -39,10 +39,10 @@ interface Entry extends AuditKey, Tally {
   readonly addresses: Set<string>;
 }
 
-/** Counts what an instance reached, and what it was refused. */
+/** Counts the connections and lookups of an instance, allowed and refused. */
 export class AuditRecorder {
   readonly #entries = new Map<string, Entry>();
-  /** hosts of entries that tell of the question for the name, too */
+  /** hosts of entries that also count the lookup of the name */
   readonly #hosts = new Set<string>();
   readonly #clock: () => number;
   readonly #onFirst: (key: AuditKey) => void;
@@ -59,14 +59,14 @@ export class AuditRecorder {
   }
 
   /**
-   * Counts a connection, or a question for a name: `allowed` without a port is a name that was asked for, and has an entry
-   * until a connection to it has one. The bytes of the connection are added to the returned tally.
+   * Counts a connection or a lookup. `allowed` without a port is a name that was looked up. It has an entry
+   * until a connection to that name has one. The bytes of the connection are added to the returned tally.
    */
   count({ host, port, verdict }: AuditKey, addresses: readonly string[] = []): Tally {
     const id = idOf({ host, port, verdict });
     const now = this.#clock();
-    const known = this.#entries.get(id);
-    const entry = known ?? {
+    const previous = this.#entries.get(id);
+    const entry = previous ?? {
       host,
       port,
       verdict,
@@ -80,19 +80,19 @@ export class AuditRecorder {
     entry.connections += 1;
     entry.lastAt = now;
     for (const address of addresses) if (entry.addresses.size < ADDRESSES_COUNT_MAX) entry.addresses.add(address);
-    if (known !== undefined) return entry;
-    const isQuestion = verdict === "allowed" && port === null;
-    if (isQuestion && this.#hosts.has(host)) return entry;
-    const isAsked = port !== null && !UNASKED.has(verdict);
-    // Its place is free for the new entry, so the name is never lost.
-    if (isAsked && this.#entries.delete(idOf({ host, port: null, verdict: "allowed" }))) this.#unreachedCount -= 1;
-    const isUnreached = verdict !== "allowed" || isQuestion;
+    if (previous !== undefined) return entry;
+    const isLookup = verdict === "allowed" && port === null;
+    if (isLookup && this.#hosts.has(host)) return entry;
+    const hasLookup = port !== null && !UNASKED.has(verdict);
+    // The lookup's place is free for the new entry, so the name is never lost.
+    if (hasLookup && this.#entries.delete(idOf({ host, port: null, verdict: "allowed" }))) this.#unreachedCount -= 1;
+    const isUnreached = verdict !== "allowed" || isLookup;
     if (this.#entries.size >= ENTRIES_COUNT_MAX || (isUnreached && this.#unreachedCount >= UNREACHED_COUNT_MAX)) {
       this.#truncated = true;
       return entry;
     }
     if (isUnreached) this.#unreachedCount += 1;
-    if (isAsked) this.#hosts.add(host);
+    if (hasLookup) this.#hosts.add(host);
     this.#entries.set(id, entry);
     this.#onFirst({ host, port, verdict });
     return entry;
@@ -103,7 +103,7 @@ export class AuditRecorder {
     tally.lastAt = this.#clock();
   }
 
-  /** The entries in the order of their first connections. @param withPolicy adds the rules that allow what was reached */
+  /** The entries in the order of their first connections. @param withPolicy adds rules that allow the reached hosts */
   audit(withPolicy: boolean): NetworkAudit {
     const entries = [...this.#entries.values()].map(wireEntry);
     return { entries, truncated: this.#truncated, ...(withPolicy ? { policy: policyOf(entries) } : {}) };
@@ -128,7 +128,7 @@ function wireEntry(entry: Entry): NetworkEntry {
   };
 }
 
-/** Rules that allow exactly what was connected to, sorted by host. */
+/** Rules that allow exactly the hosts and ports that were connected to, sorted by host. */
 function policyOf(entries: readonly NetworkEntry[]): NetworkRule[] {
   const ports = new Map<string, number[]>();
   for (const { host, port, verdict } of entries) {

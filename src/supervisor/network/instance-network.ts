@@ -9,12 +9,12 @@ import { NetworkJudge, type OperatorRules } from "./judge.ts";
 import { relay } from "./relay.ts";
 import { TokenBucket } from "./token-bucket.ts";
 
-/** Opens and questions that may come at once, as a multiple of those of a second. */
+/** Connections and lookups that may come at once, as a multiple of those of a second. */
 const BURST_SECONDS = 4;
-/** How long it is known that a name exists, or that it does not. */
+/** How long the answers are cached that a name exists, and that it does not. */
 const NAME_MS = 60_000;
 const MISSING_NAME_MS = 5000;
-/** Largest number of names whose answers are kept. */
+/** Largest number of names whose answers are cached. */
 const NAMES_COUNT_MAX = 1024;
 
 const REFUSALS: Readonly<Record<Exclude<NetworkVerdict, "allowed" | "denied_sni">, number>> = {
@@ -32,7 +32,7 @@ type FailedVerdict = keyof typeof REFUSALS;
 export interface NetworkSettings extends OperatorRules {
   /** connections of an instance at the same time, with those to its ports */
   readonly connectionsMax: number;
-  /** connections and questions of an instance in a second */
+  /** connections and lookups of an instance in a second */
   readonly opensPerSecond: number;
   /** bytes of an instance in both directions; null: no limit */
   readonly bytesMax: number | null;
@@ -40,11 +40,11 @@ export interface NetworkSettings extends OperatorRules {
   readonly idleMs: number;
 }
 
-/** Told what happens in a network. */
+/** Receives the events of a network. */
 export interface NetworkListener {
-  /** a connection, or a question for a name that failed, ended with a verdict or was allowed */
+  /** a connection, or a failed lookup, got its verdict */
   readonly counted: (verdict: NetworkVerdict) => void;
-  /** the first connection to a port of a host with this verdict, or the first question for a name */
+  /** the first connection to a port of a host with this verdict, or the first lookup of a name */
   readonly first: (key: AuditKey) => void;
   readonly moved: (direction: "sent" | "received", bytes: number) => void;
   /** an outer connection was opened (1) or is over (-1) */
@@ -66,15 +66,15 @@ export interface InstanceNetworkOptions {
   readonly now?: () => number;
 }
 
-interface KnownName {
+interface CachedName {
   readonly exists: Promise<boolean>;
   readonly until: number;
 }
 
 /**
- * The network of one instance, for all machines that it has one after another. Whatever a guest wishes is first judged by
- * the rules, then by the limits, and only then passed to the gate. Disposal resets all connections and waits for their end;
- * it may be repeated.
+ * The network of one instance, for all machines that it has one after another. Each request of a guest is first checked
+ * against the rules, then against the limits, and only then passed to the gate. Disposal resets all connections and waits
+ * for their end. It may be repeated.
  */
 export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   readonly #options: InstanceNetworkOptions;
@@ -87,9 +87,9 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   readonly #running = new Map<GuestConnection, Promise<void>>();
   /** ends of connections that are open */
   readonly #open = new Set<Promise<void>>();
-  readonly #names = new Map<string, KnownName>();
-  /** those that were asked of the gate, or of what it has answered, and are not counted yet */
-  readonly #questions = new Set<GuestQuery>();
+  readonly #names = new Map<string, CachedName>();
+  /** lookups that were passed to the gate or the cache, and are not counted yet */
+  readonly #queries = new Set<GuestQuery>();
   #movedBytes = 0;
 
   constructor(options: InstanceNetworkOptions) {
@@ -102,7 +102,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     this.#bucket = new TokenBucket({ perSecond, burst: BURST_SECONDS * perSecond, now });
   }
 
-  /** What was reached and refused until now. */
+  /** The connections and lookups until now. */
   audit(): NetworkAudit {
     return this.#audit.audit(this.#options.request.record);
   }
@@ -139,24 +139,24 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       return Rcode.noSuchName;
     }
     try {
-      const known = this.#known(name);
-      if (known === null) {
+      const answer = this.#lookUp(name);
+      if (answer === null) {
         refuse("limited");
         return Rcode.serverFailure;
       }
-      this.#questions.add(query);
-      const exists = await known;
-      this.#countQuestion(query, exists ? "allowed" : "no_such_name");
+      this.#queries.add(query);
+      const exists = await answer;
+      this.#countQuery(query, exists ? "allowed" : "no_such_name");
       return exists ? Rcode.ok : Rcode.noSuchName;
     } catch (error) {
-      if (!this.#over.signal.aborted) this.#countQuestion(query, this.#failureOf(error).verdict);
+      if (!this.#over.signal.aborted) this.#countQuery(query, this.#failureOf(error).verdict);
       return Rcode.serverFailure;
     }
   }
 
   /**
-   * Waits until open connections have ended, or so many `milliseconds` have passed. After the end of the guest's programs,
-   * what they have sent may still be on its way.
+   * Waits until open connections have ended, or so many `milliseconds` have passed. When the guest's programs have ended,
+   * bytes that they have sent may still be in transit.
    */
   async drain(limitMs: number): Promise<void> {
     if (this.#open.size > 0) await withinTime(Promise.all(this.#open), limitMs, () => undefined);
@@ -165,40 +165,40 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#over.abort();
     // A name server may have been asked.
-    for (const query of this.#questions) this.#countQuestion(query, "allowed");
+    for (const query of this.#queries) this.#countQuery(query, "allowed");
     for (const connection of this.#running.keys()) connection.reset();
     await Promise.all(this.#running.values());
   }
 
-  /** Whether the name exists, as far as that is known or may be asked; null when it was asked too often. */
-  #known(name: string): Promise<boolean> | null {
-    const known = this.#names.get(name);
-    if (known !== undefined && known.until > this.#now()) return known.exists;
+  /** Whether the name exists, from the cache or the gate; null when the instance looks up too many names. */
+  #lookUp(name: string): Promise<boolean> | null {
+    const cached = this.#names.get(name);
+    if (cached !== undefined && cached.until > this.#now()) return cached.exists;
     if (!this.#bucket.take()) return null;
     const named = this.#judge.isNamed({ kind: "name", host: name });
     const exists = this.#options.gate.resolve(name, this.#over.signal, {
       named,
       account: this.#options.account,
     });
-    this.#know(name, { exists, until: this.#now() + NAME_MS });
+    this.#cache(name, { exists, until: this.#now() + NAME_MS });
     exists.then(
-      (found) => {
-        if (!found) this.#know(name, { exists, until: this.#now() + MISSING_NAME_MS });
+      (value) => {
+        if (!value) this.#cache(name, { exists, until: this.#now() + MISSING_NAME_MS });
       },
-      // Only answers are kept.
+      // Only answers are cached.
       () => this.#names.delete(name),
     );
     return exists;
   }
 
-  #know(name: string, known: KnownName): void {
+  #cache(name: string, answer: CachedName): void {
     this.#names.delete(name);
     const [oldest] = this.#names.keys();
     if (oldest !== undefined && this.#names.size >= NAMES_COUNT_MAX) this.#names.delete(oldest);
-    this.#names.set(name, known);
+    this.#names.set(name, answer);
   }
 
-  /** True when no byte may be moved any more. */
+  /** True when no further byte may be moved. */
   get #isSpent(): boolean {
     const { bytesMax } = this.#options.settings;
     return bytesMax !== null && this.#movedBytes >= bytesMax;
@@ -219,7 +219,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       outer = await gate.connect(request, connection.signal);
     } catch (error) {
       if (connection.signal.aborted) {
-        // The guest gave up, or the instance ends, when the outside may have been reached already.
+        // The guest gave up, or the instance ended, but the destination may already have been reached.
         this.#count({ host: destination.host, port: destination.port, verdict: "allowed" });
         return;
       }
@@ -236,7 +236,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     listener.open(-1);
   }
 
-  /** @param isPinned the gate holds the guest's bytes back until it has judged their TLS name; the server's answer tells */
+  /** @param isPinned the gate holds the guest's bytes until it has judged their TLS name; then the server's bytes arrive */
   async #relay(
     destination: Destination,
     ends: { readonly guest: GuestConnection; readonly outer: GateConnection },
@@ -245,7 +245,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     const key = { host: destination.host, port: destination.port };
     const addresses = [ends.outer.address];
     let sentBytes = 0;
-    /** of these, those that are counted when the connection is */
+    /** sent bytes that are counted with the connection */
     let heldBytes = 0;
     let tally: Tally | null = null;
     const settle = (): Tally => {
@@ -277,7 +277,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       this.#over.signal,
     );
     if (end === "denied_sni") {
-      // None of its bytes left, even when the server spoke before the client did.
+      // None of its bytes left the host, even when the server sent first.
       this.#movedBytes -= sentBytes;
       if (tally !== null) (tally as Tally).sentBytes -= sentBytes - heldBytes;
       this.#count({ ...key, verdict: end }, addresses);
@@ -308,13 +308,13 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     connection.refuse(REFUSALS[verdict]);
   }
 
-  /** Counts a question once, whichever comes first: its answer or the end of the instance. */
-  #countQuestion(query: GuestQuery, verdict: FailedVerdict | "allowed"): void {
-    if (this.#questions.delete(query)) this.#count({ host: query.name, port: null, verdict });
+  /** Counts a lookup once: at its answer or at the end of the instance. */
+  #countQuery(query: GuestQuery, verdict: FailedVerdict | "allowed"): void {
+    if (this.#queries.delete(query)) this.#count({ host: query.name, port: null, verdict });
   }
 
   #count(key: AuditKey, addresses: readonly string[] = []): Tally {
-    // The metric is about connections, and names that were refused.
+    // The metric counts connections, and names that were refused.
     if (key.port !== null || key.verdict !== "allowed") this.#options.listener.counted(key.verdict);
     return this.#audit.count(key, addresses);
   }

@@ -44,7 +44,7 @@ export class InstanceNetworks {
     return new InstanceNetwork({ gate, settings, clock, request, account, listener: this.#listener(id, events) });
   }
 
-  /** Reports connections that a guest without a network tried to open: its agent is not ours any more. */
+  /** Reports connections that a guest without a network tried to open: its agent is no longer ours. */
   uninvited(id: OperationId, count: number): void {
     if (count === 0) return;
     this.#options.metrics.egressConnections.add({ verdict: "denied" }, count);

@@ -5,7 +5,7 @@ import { allowsDestination, allowsName } from "../../network/rules.ts";
 /** Port of which the first bytes must be TLS for the name that was opened, unless the request allows any bytes. */
 const TLS_PORT = 443;
 
-/** What the operator lets instances reach. */
+/** The hosts that the operator allows instances to reach. */
 export interface OperatorRules {
   /** the ceiling of all requests */
   readonly allow: readonly NetworkRule[];
@@ -13,7 +13,7 @@ export interface OperatorRules {
   readonly private: NamedHosts;
 }
 
-/** Judges destinations and names by the rules of the operator and of one request. It asks nobody. */
+/** Judges destinations and names by the rules of the operator and of one request, without any lookup. */
 export class NetworkJudge {
   readonly #operator: OperatorRules;
   readonly #request: NetworkRequest;

@@ -7,14 +7,14 @@ export interface RelayEnds {
   readonly outer: GateConnection;
 }
 
-/** Asked before bytes are passed on; when it returns false, the connection is reset instead. */
+/** Called before bytes are passed on. When it returns false, the connection is reset instead. */
 export interface RelayMeter {
   sent(bytes: number): boolean;
   received(bytes: number): boolean;
 }
 
 /**
- * Passes bytes in both directions, as fast as the slower end takes them, until both have ended or one is reset. A reset of
+ * Passes bytes in both directions, as fast as the slower end accepts them, until both have ended or one is reset. A reset of
  * one end resets the other. Resolves to the outer end's end; never rejects.
  * @param over resets the outer end, even one that only has to pass on what the guest has sent
  */
@@ -42,7 +42,7 @@ export async function relay({ guest, outer }: RelayEnds, meter: RelayMeter, over
       // The guest reads no more only after a reset, which resets the outer end.
       if (!(await guest.write(chunk))) return;
     }
-    // The chunks end with a reset, too, which the guest has been told already.
+    // The chunks also end with a reset, which the guest has already received.
     await Promise.resolve();
     if (end === null || end === "ended") await guest.end();
   };

@@ -1,4 +1,4 @@
-/** Limits how often something happens: so many times a second in the long run, and `burst` times at once. */
+/** Limits the rate of an event: `perSecond` in the long run, and `burst` at once. */
 export class TokenBucket {
   readonly #perSecond: number;
   readonly #burst: number;

@@ -77,8 +77,8 @@ export function logChanges(changes: OperationChanges, log: Log): Disposable {
     if (change.type !== "ended") return;
     const { status, error, phases } = change;
     const why = error === null ? {} : { error: error.error, reason: error.message };
-    const shown = Object.fromEntries(phases.map(([phase, ms]) => [`${phase}_ms`, Math.round(ms)]));
-    log.info("operation ended", { operation: id, status, ...why, phases: shown });
+    const durations = Object.fromEntries(phases.map(([phase, ms]) => [`${phase}_ms`, Math.round(ms)]));
+    log.info("operation ended", { operation: id, status, ...why, phases: durations });
   });
 }
 

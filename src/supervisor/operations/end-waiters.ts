@@ -3,8 +3,8 @@ import { startTimer } from "../../system/waiting.ts";
 import type { OperationChanges } from "./changes.ts";
 
 /**
- * Callbacks that run when an operation ends or is postponed to the next start of the service. A waiter that leaves early
- * is removed, so that a client that polls a long operation does not add up waiters.
+ * Callbacks that run when an operation ends or is postponed to the next start of the service. Disposing of a waiter
+ * removes it, so that waiters do not add up when a client polls a long operation.
  */
 export class EndWaiters implements Disposable {
   readonly #waiters = new Map<OperationId, Set<() => void>>();
@@ -25,7 +25,7 @@ export class EndWaiters implements Disposable {
   add(id: OperationId, wake: () => void): Disposable {
     const waiters = this.#waiters.get(id) ?? new Set();
     this.#waiters.set(id, waiters);
-    // The set compares functions: the wrapper keeps a function that is added twice two waiters.
+    // The set compares functions. Each call needs its own wrapper, so that adding one function twice makes two waiters.
     const waiter = () => wake();
     waiters.add(waiter);
     return {

@@ -9,7 +9,7 @@ export interface Credentials {
   readonly password: string;
 }
 
-/** A request in the form in which it waits for its turn. */
+/** A request that waits for its turn, in its stored form. */
 export interface WaitingRequest {
   readonly row: NewRequest & { readonly sizeBytes: number };
   /** standard input that is stored as a file; null when there is none, or when the row holds it */
@@ -20,7 +20,7 @@ export interface WaitingRequest {
   readonly imageId: ImageId | null;
 }
 
-/** A stored request, as it is read when its turn has come. */
+/** A stored request, as the kind reads it when the operation starts. */
 export interface ReadableRequest extends StoredRequest {
   readonly id: OperationId;
   readonly credentials: Credentials | null;
@@ -33,23 +33,23 @@ export interface ReadableRequest extends StoredRequest {
 }
 
 /**
- * A kind of operation: how its requests are stored, what is kept of them, and who does the work.
+ * A kind of operation: the stored form of its requests, the part that clients can read later, and the worker.
  * @typeParam Submission a validated request
- * @typeParam Request what the worker gets
- * @typeParam Kept what clients read of a request as long as its operation is stored
- * @typeParam Tools what the worker needs
+ * @typeParam Request the request that the worker receives
+ * @typeParam Kept the part of a request that clients can read as long as its operation is stored
+ * @typeParam Tools dependencies of the worker
  */
 export interface Kind<Submission, Request, Kept, Tools> {
   readonly name: OperationKind;
   store(submission: Submission): WaitingRequest;
   /** @throws ApiError `unavailable` when a part of the request is gone */
   read(request: ReadableRequest): Request | Promise<Request>;
-  /** What the operation was asked to do. It has no values of variables, no standard input and no password. */
+  /** The request without values of variables, standard input and passwords. */
   kept(request: StoredRequest, row: { readonly hadCredentials: boolean }): Kept;
   worker(tools: Tools): Worker<Submission, Request>;
 }
 
-/** A kind with its worker, as `Operations` has it in its table. */
+/** A kind with its worker: an entry of the table of `Operations`. */
 export interface KindAtWork extends Omit<Worker<unknown, never>, "prepare"> {
   readonly name: OperationKind;
   prepare(

@@ -2,15 +2,15 @@ import type { Log, LogFields, LogLevel } from "../../log.ts";
 import type { OperationChanges } from "./changes.ts";
 
 /**
- * The log lines of this many operations that do not run are kept, the newest; lines of older ones are in the system's journal
- * only. Those of running operations are kept until they end.
+ * Number of operations that do not run whose log lines are kept. Those of older operations are in the system's journal only.
+ * Log lines of running operations are kept until the operations end.
  */
 const OPERATIONS_COUNT_MAX = 2000;
 const LINES_COUNT_MAX = 50;
 const TEXT_CHARACTERS_MAX = 1000;
 
 /** The fields that the owner of an operation may read; other fields may reveal details of the host. */
-const SHOWN_FIELDS = ["request", "kind", "status", "error", "reason"] as const;
+const PUBLIC_FIELDS = ["request", "kind", "status", "error", "reason"] as const;
 
 /** A log line about an operation. */
 export interface OperationLine {
@@ -23,7 +23,7 @@ export interface OperationLine {
   readonly phases?: Readonly<Record<string, number>>;
 }
 
-/** Keeps the log lines of each operation in memory, for callers of the API, who cannot read the system's journal. */
+/** Stores the log lines of each operation in memory, for clients of the API, which cannot read the system's journal. */
 export class OperationLog {
   readonly #lines = new Map<string, OperationLine[]>();
   /** of running operations, which the scheduler bounds */
@@ -39,7 +39,7 @@ export class OperationLog {
     return this.#linesOf(operation) ?? [];
   }
 
-  /** Learns which operations run, until disposal. */
+  /** Records which operations run, until disposal. */
   follow(changes: OperationChanges): Disposable {
     return changes.subscribe(({ type, operation: { id } }) => {
       if (type === "started") {
@@ -54,7 +54,7 @@ export class OperationLog {
     });
   }
 
-  /** Wraps `log`: the result passes every line on to it, and keeps the lines that have an `operation` field. */
+  /** Wraps `log`: the result passes every line to it, and stores the lines that have an `operation` field. */
   listenTo(log: Log, bound: LogFields = {}): Log {
     const at =
       (level: LogLevel) =>
@@ -78,13 +78,13 @@ export class OperationLog {
     if (typeof operation !== "string") return;
     const lines = this.#linesOf(operation) ?? this.#keep(operation, []);
     if (lines.length >= LINES_COUNT_MAX) return;
-    const shown = SHOWN_FIELDS.flatMap((name): [string, string][] => {
+    const publicFields = PUBLIC_FIELDS.flatMap((name): [string, string][] => {
       const value = fields[name];
       return typeof value === "string" ? [[name, value.slice(0, TEXT_CHARACTERS_MAX)]] : [];
     });
     const phases = fields["phases"] as OperationLine["phases"];
     const text = message.slice(0, TEXT_CHARACTERS_MAX);
-    const line = { at: this.#clock(), level, message: text, fields: Object.fromEntries(shown) };
+    const line = { at: this.#clock(), level, message: text, fields: Object.fromEntries(publicFields) };
     lines.push(phases === undefined ? line : { ...line, phases });
   }
 

@@ -34,21 +34,21 @@ import type { Prepared, WorkContext } from "./work.ts";
 const RECORD_RETRY_MS = 1000;
 
 /** An operation that is queued or runs in this process. While it waits, its request is on disk only. */
-interface LiveOperation extends OperationRef {
+interface ActiveOperation extends OperationRef {
   readonly resources: RequestedResources | null;
   credentials: Credentials | null;
-  /** its place among the waiting ones of the account; disposed when it starts, or ends without having started */
+  /** place among the account's waiting operations; disposed when it starts, or ends without having started */
   readonly place: Disposable;
-  /** what its worker reserved at its submission; disposed when it ends */
+  /** resources that the worker reserved at the submission; disposed when the operation ends */
   readonly reserved: Disposable | null;
   readonly abort: AbortController;
   readonly laps: Laps;
   /** null before the start */
   log: (EventLog & Disposable) | null;
-  /** gives the audit of the instance's network; null without a network */
+  /** returns the audit of the instance's network; null without a network */
   networkAudit: (() => NetworkAudit) | null;
   started: boolean;
-  /** its row is terminal; resources of the work may still have to be disposed of */
+  /** the row is terminal; resources of the work may still have to be disposed of */
   ended: boolean;
 }
 
@@ -66,11 +66,11 @@ export interface OperationsOptions {
   readonly samplesOf: (id: OperationId, signal: AbortSignal) => AsyncIterable<InstanceStats> | null;
   /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
   readonly requireSpace: () => void;
-  /** Resolves when no run is being ended to free disk space. */
+  /** Resolves when no work is being ended to free disk space. */
   readonly spaceSettled: (signal: AbortSignal) => Promise<void>;
   readonly readiness: () => Readiness;
-  /** Resolves when work may begin: machines are known to run. @throws ApiError when they cannot */
-  readonly machinesKnown: (signal: AbortSignal) => Promise<void>;
+  /** Resolves when work may begin, because machines can run. @throws ApiError when they cannot */
+  readonly machinesReady: (signal: AbortSignal) => Promise<void>;
   readonly accounts: Accounts;
 }
 
@@ -82,8 +82,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
   readonly changes: OperationChanges;
   readonly #options: OperationsOptions;
   readonly #kinds: ReadonlyMap<OperationKind, KindAtWork>;
-  readonly #live = new Map<OperationId, LiveOperation>();
-  readonly #runs = new Set<Promise<void>>();
+  readonly #active = new Map<OperationId, ActiveOperation>();
+  readonly #work = new Set<Promise<void>>();
   readonly #waiters: EndWaiters;
   readonly #subscriptions = new DisposableStack();
   readonly #stopped = new AbortController();
@@ -96,7 +96,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.use(countChanges(this.changes, options.metrics));
     this.#subscriptions.use(logChanges(this.changes, options.log));
     this.#subscriptions.use(endReaders(this.changes, options.eventLogs));
-    // Its request may have had secrets.
+    // The request of an ended operation may have contained secrets.
     this.#subscriptions.use(this.changes.subscribe(({ type }) => type === "ended" && options.db.eraseSoon()));
   }
 
@@ -145,36 +145,36 @@ export class Operations implements OperationsPort, AsyncDisposable {
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
     const outcome = requestCancel(this.#options.db, accountId, id, this.#options.clock());
     if (outcome === "not_found" || outcome === "terminal") return outcome;
-    const live = this.#live.get(id);
-    if (live !== undefined && outcome === "cancelled") this.#ended(live, "CANCELLED", null);
-    live?.abort.abort(CANCELLED);
+    const active = this.#active.get(id);
+    if (active !== undefined && outcome === "cancelled") this.#ended(active, "CANCELLED", null);
+    active?.abort.abort(CANCELLED);
     return "accepted";
   }
 
   async waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void> {
-    const live = this.#live.get(id);
-    if (live === undefined || live.ended) return;
+    const active = this.#active.get(id);
+    if (active === undefined || active.ended) return;
     await this.#waiters.wait(id, timeoutMs, signal);
   }
 
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
-    const live = this.#live.get(id);
-    if (live === undefined || live.ended) return null;
+    const active = this.#active.get(id);
+    if (active === undefined || active.ended) return null;
     const over = new AbortController();
     const samples = this.#options.samplesOf(id, over.signal);
-    return samples === null ? null : this.#untilEnd(live, samples, over, signal);
+    return samples === null ? null : this.#untilEnd(active, samples, over, signal);
   }
 
   /** Passes `samples` on until the operation ends or `signal` fires; aborting `over` ends them. */
   async *#untilEnd(
-    live: LiveOperation,
+    active: ActiveOperation,
     samples: AsyncIterable<InstanceStats>,
     over: AbortController,
     signal: AbortSignal,
   ): AsyncGenerator<InstanceStats> {
-    if (live.ended || signal.aborted) return;
+    if (active.ended || signal.aborted) return;
     const stop = () => over.abort();
-    using _waiter = this.#waiters.add(live.id, stop);
+    using _waiter = this.#waiters.add(active.id, stop);
     signal.addEventListener("abort", stop, { once: true });
     using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
     yield* samples;
@@ -186,12 +186,12 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /** Number of operations of this process that have not ended, by kind and state. */
   counts(): { readonly kind: OperationKind; readonly state: "pending" | "executing"; readonly count: number }[] {
-    const live = [...this.#live.values()];
+    const active = [...this.#active.values()];
     return [...this.#kinds.keys()].flatMap((kind) =>
       (["pending", "executing"] as const).map((state) => ({
         kind,
         state,
-        count: live.filter((entry) => entry.kind === kind && entry.started === (state === "executing")).length,
+        count: active.filter((entry) => entry.kind === kind && entry.started === (state === "executing")).length,
       })),
     );
   }
@@ -203,23 +203,23 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /** Resolves when nothing is queued or running. */
   async idle(): Promise<void> {
-    while (this.#runs.size > 0) await Promise.allSettled(this.#runs);
+    while (this.#work.size > 0) await Promise.allSettled(this.#work);
   }
 
   /** Ends running operations as FAILED; waiting ones stay PENDING for the next start. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopped.abort();
-    for (const live of this.#live.values()) live.abort.abort(STOPPED);
+    for (const active of this.#active.values()) active.abort.abort(STOPPED);
     await this.idle();
     this.#subscriptions.dispose();
   }
 
   #enqueue(
     operation: OperationRef,
-    more: Pick<LiveOperation, "resources" | "credentials" | "place" | "reserved">,
+    more: Pick<ActiveOperation, "resources" | "credentials" | "place" | "reserved">,
   ): void {
     const { id } = operation;
-    const live: LiveOperation = {
+    const active: ActiveOperation = {
       ...operation,
       ...more,
       abort: new AbortController(),
@@ -229,85 +229,85 @@ export class Operations implements OperationsPort, AsyncDisposable {
       started: false,
       ended: false,
     };
-    this.#live.set(id, live);
-    const run = this.#run(live).finally(() => {
-      this.#live.delete(id);
-      this.#runs.delete(run);
-      live.place[Symbol.dispose]();
-      if (!live.ended) this.changes.emit({ type: "postponed", operation: refOf(live) });
+    this.#active.set(id, active);
+    const work = this.#run(active).finally(() => {
+      this.#active.delete(id);
+      this.#work.delete(work);
+      active.place[Symbol.dispose]();
+      if (!active.ended) this.changes.emit({ type: "postponed", operation: refOf(active) });
     });
-    this.#runs.add(run);
+    this.#work.add(work);
   }
 
   /** Runs one operation from the queue to its end; never throws. */
-  async #run(live: LiveOperation): Promise<void> {
+  async #run(active: ActiveOperation): Promise<void> {
     try {
-      await this.#execute(live);
+      await this.#execute(active);
     } catch (error) {
       // The log must not grow after the end. Its failure does not change how the operation ends.
-      await live.log?.end().catch(() => undefined);
-      await this.#end(live, error);
+      await active.log?.end().catch(() => undefined);
+      await this.#end(active, error);
     }
-    live.log?.[Symbol.dispose]();
-    if (live.ended) await this.#forget(live);
+    active.log?.[Symbol.dispose]();
+    if (active.ended) await this.#forget(active);
   }
 
   /** Takes an operation from the queue to SUCCESS. @throws the cause of a failure; CANCELLED after a cancel */
-  async #execute(live: LiveOperation): Promise<void> {
+  async #execute(active: ActiveOperation): Promise<void> {
     const { scheduler, db, clock } = this.#options;
-    const { signal } = live.abort;
-    await this.#options.machinesKnown(signal);
-    const cost = this.#kindOf(live.kind).cost(live.resources);
+    const { signal } = active.abort;
+    await this.#options.machinesReady(signal);
+    const cost = this.#kindOf(active.kind).cost(active.resources);
     if (cost !== null && !scheduler.fitsEver(cost)) throw TOO_LARGE;
-    using _ticket = cost === null ? null : await scheduler.admit(live.accountId, cost, signal);
+    using _ticket = cost === null ? null : await scheduler.admit(active.accountId, cost, signal);
     // During a long wait, machines may have become unusable.
-    await this.#options.machinesKnown(signal);
-    // A run that used up the disk may be ending right now; its space is free in a moment.
+    await this.#options.machinesReady(signal);
+    // An instance that used up the disk may be ending right now; its space is free in a moment.
     await this.#options.spaceSettled(signal);
-    await ownTurn(live.accountId);
+    await ownTurn(active.accountId);
     signal.throwIfAborted();
     this.#options.requireSpace();
-    if (!startOperation(db, live.id, clock())) throw CANCELLED;
-    live.started = true;
-    live.place[Symbol.dispose]();
-    live.laps.lap("queue");
-    this.changes.emit({ type: "started", operation: refOf(live) });
-    live.log = this.#options.eventLogs.open(live.id);
+    if (!startOperation(db, active.id, clock())) throw CANCELLED;
+    active.started = true;
+    active.place[Symbol.dispose]();
+    active.laps.lap("queue");
+    this.changes.emit({ type: "started", operation: refOf(active) });
+    active.log = this.#options.eventLogs.open(active.id);
     const auditNetwork = (audit: () => NetworkAudit): void => {
-      live.networkAudit = audit;
+      active.networkAudit = audit;
     };
-    const context = { signal, laps: live.laps, events: live.log, auditNetwork };
-    await this.#publish(live, await this.#prepare(live, context));
+    const context = { signal, laps: active.laps, events: active.log, auditNetwork };
+    await this.#publish(active, await this.#prepare(active, context));
   }
 
   /** The end is announced before the work's resources are disposed of. @throws CANCELLED when a cancel was accepted */
-  async #publish(live: LiveOperation, prepared: Prepared): Promise<void> {
-    await using _disposed = { [Symbol.asyncDispose]: () => this.#dispose(live, prepared) };
-    await live.log?.end();
-    await ownTurn(live.accountId);
+  async #publish(active: ActiveOperation, prepared: Prepared): Promise<void> {
+    await using _disposed = { [Symbol.asyncDispose]: () => this.#dispose(active, prepared) };
+    await active.log?.end();
+    await ownTurn(active.accountId);
     const { db, clock } = this.#options;
-    const network = live.networkAudit?.() ?? null;
-    const published = publishOperation(db, { ...prepared.publication, operationId: live.id, now: clock(), network });
+    const network = active.networkAudit?.() ?? null;
+    const published = publishOperation(db, { ...prepared.publication, operationId: active.id, now: clock(), network });
     if (published === null) throw CANCELLED;
     prepared.keep(published);
-    live.laps.lap("publish");
-    this.#ended(live, "SUCCESS", null, published.untagged);
+    active.laps.lap("publish");
+    this.#ended(active, "SUCCESS", null, published.untagged);
   }
 
   /** Never throws: the end of the operation stands whether or not its resources can be disposed of. */
-  async #dispose(live: LiveOperation, prepared: Prepared): Promise<void> {
+  async #dispose(active: ActiveOperation, prepared: Prepared): Promise<void> {
     try {
       await prepared[Symbol.asyncDispose]();
     } catch (error) {
-      this.#options.log.error("cannot dispose of the resources of an operation", { operation: live.id, error });
+      this.#options.log.error("cannot dispose of the resources of an operation", { operation: active.id, error });
     }
   }
 
   /** Announces the end, which the row records already. */
-  #ended(live: LiveOperation, status: EndStatus, error: ErrorBody | null, untagged?: ImageId): void {
-    live.ended = true;
-    live.reserved?.[Symbol.dispose]();
-    this.changes.emit({ type: "ended", operation: refOf(live), status, error, phases: live.laps.ended, untagged });
+  #ended(active: ActiveOperation, status: EndStatus, error: ErrorBody | null, untagged?: ImageId): void {
+    active.ended = true;
+    active.reserved?.[Symbol.dispose]();
+    this.changes.emit({ type: "ended", operation: refOf(active), status, error, phases: active.laps.ended, untagged });
   }
 
   #kindOf(name: OperationKind): KindAtWork {
@@ -317,14 +317,14 @@ export class Operations implements OperationsPort, AsyncDisposable {
   }
 
   /** Reads the request and does the work. */
-  async #prepare(live: LiveOperation, context: WorkContext): Promise<Prepared> {
-    const request = this.#options.requests.readable(live.id, live.credentials);
-    live.credentials = null;
-    return await this.#kindOf(live.kind).prepare(refOf(live), request, context);
+  async #prepare(active: ActiveOperation, context: WorkContext): Promise<Prepared> {
+    const request = this.#options.requests.readable(active.id, active.credentials);
+    active.credentials = null;
+    return await this.#kindOf(active.kind).prepare(refOf(active), request, context);
   }
 
   /** Removes the request's files. When that fails, the next start removes them. */
-  async #forget({ id }: LiveOperation): Promise<void> {
+  async #forget({ id }: ActiveOperation): Promise<void> {
     try {
       await this.#options.requests.forget(id);
     } catch (error) {
@@ -337,20 +337,20 @@ export class Operations implements OperationsPort, AsyncDisposable {
    * delay the record, so this retries until the service stops; the next start ends the rows that are still EXECUTING.
    * Never throws.
    */
-  async #end(live: LiveOperation, error: unknown): Promise<void> {
+  async #end(active: ActiveOperation, error: unknown): Promise<void> {
     const { db, clock, log } = this.#options;
     const { signal: stopped } = this.#stopped;
     // Work that had not begun stays PENDING, and runs after the next start.
-    if (live.ended || (stopped.aborted && !live.started)) return;
-    const body = failureOf(error, live.id, log);
-    const network = live.networkAudit?.() ?? null;
+    if (active.ended || (stopped.aborted && !active.started)) return;
+    const body = failureOf(error, active.id, log);
+    const network = active.networkAudit?.() ?? null;
     for (;;) {
       try {
-        const status = failOperation(db, live.id, body, clock(), network);
-        if (status !== null) this.#ended(live, status, body);
+        const status = failOperation(db, active.id, body, clock(), network);
+        if (status !== null) this.#ended(active, status, body);
         return;
       } catch (problem) {
-        log.error("cannot record the end of an operation", { operation: live.id, error: problem });
+        log.error("cannot record the end of an operation", { operation: active.id, error: problem });
       }
       if (stopped.aborted) return;
       await sleepUnlessAborted(RECORD_RETRY_MS, stopped);
@@ -358,6 +358,6 @@ export class Operations implements OperationsPort, AsyncDisposable {
   }
 }
 
-function refOf({ id, accountId, kind }: LiveOperation): OperationRef {
+function refOf({ id, accountId, kind }: ActiveOperation): OperationRef {
   return { id, accountId, kind };
 }

@@ -8,7 +8,7 @@ import type { Kind } from "./kind.ts";
  */
 export type CancelOutcome = "accepted" | "terminal" | "not_found";
 
-/** Long-running work, as the use cases see it. The row of an operation exists before `submit` returns. */
+/** The interface of long-running work for use cases. The row of an operation exists before `submit` returns. */
 export interface OperationsPort {
   /**
    * Queues an operation of the kind.
@@ -20,7 +20,7 @@ export interface OperationsPort {
     kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
     submission: NoInfer<Submission>,
   ): Promise<{ readonly id: OperationId }>;
-  /** Asks a PENDING or EXECUTING operation to end. A second request is accepted, too. */
+  /** Requests the end of a PENDING or EXECUTING operation. A second request is accepted, too. */
   cancel(accountId: AccountId, id: OperationId): CancelOutcome;
   /** Resolves when the operation has ended, `timeoutMs` passes, or `signal` fires; never throws. */
   waitForEnd(id: OperationId, timeoutMs: number, signal: AbortSignal): Promise<void>;

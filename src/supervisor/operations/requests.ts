@@ -13,7 +13,7 @@ export function jsonBytes(value: object): number {
   return Buffer.byteLength(JSON.stringify(value));
 }
 
-/** Stores the requests of operations on disk, as rows and files for large standard inputs. It keeps nothing in memory. */
+/** Stores the requests of operations on disk: as rows, and as files for large standard inputs. It holds nothing in memory. */
 export class Requests {
   readonly #db: Database;
   readonly #layout: DataLayout;
@@ -39,7 +39,7 @@ export class Requests {
     return stored;
   }
 
-  /** The request whose turn has come. @throws as `stored` does */
+  /** The request of an operation that starts now. @throws as `stored` does */
   readable(id: OperationId, credentials: Credentials | null): ReadableRequest {
     const stdin = { size: () => stdinBytes(this.#layout, id), read: () => readStdin(this.#layout, id) };
     return { ...this.stored(id), id, credentials, stdin };
@@ -56,10 +56,10 @@ export class Requests {
   }
 }
 
-/** A table of kinds, as far as it gives the kept form of stored requests. */
+/** The part of a table of kinds that makes the kept form of stored requests. */
 type KeepingTable = Readonly<Record<string, Pick<Kind<never, unknown, unknown, never>, "kept">>>;
 
-/** What the operation was asked to do, in the form of its kind in the table `kinds`; null when that was not kept. */
+/** The request of an operation, in the kept form of its kind in the table `kinds`; null when it was not kept. */
 export function keptRequest<Table extends KeepingTable>(
   kinds: Table,
   db: Database,

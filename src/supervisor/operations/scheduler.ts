@@ -33,7 +33,7 @@ interface IdleWork {
 }
 
 /**
- * How long smaller work may pass a piece of work that does not fit. After that the scheduler reserves the host for it:
+ * How long smaller work may pass a large piece of work that does not fit. Then the scheduler reserves the host for it:
  * nothing else is admitted until it fits, so that a stream of small work cannot starve a large one. The exception is one
  * piece of work for each other account that runs nothing.
  */
@@ -134,7 +134,7 @@ export class Scheduler {
   }
 
   /**
-   * Waits until the budget has room that no other work wants. Work that is admitted here does not count against the
+   * Waits until the budget has room that no other work needs. Work that is admitted here does not count against the
    * budget of other work: when that needs the room, `yield` fires and this work must end.
    * @throws the reason of `signal`
    */
@@ -177,7 +177,7 @@ export class Scheduler {
     }
   }
 
-  /** True when no other work waits, and `cost` fits the budget beside everything that runs. */
+  /** True when no other work waits, and `cost` fits the budget together with all running work. */
   #hasRoomForIdle({ memoryBytes, vcpus }: Cost): boolean {
     const costs = [...this.#idleRunning].map(({ cost }) => cost);
     const idleMemoryBytes = costs.reduce((sum, cost) => sum + cost.memoryBytes, memoryBytes);

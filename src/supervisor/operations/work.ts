@@ -14,16 +14,16 @@ export interface WorkContext {
   /** the event log of the operation; the caller ends it before the operation ends */
   readonly events: EventLog;
   /**
-   * Names the source of the audit of the instance's network. It is read once, when the operation ends, however it ends. A
+   * Sets the source of the audit of the instance's network. It is read once, when the operation ends for any reason. A
    * later call replaces the source.
    */
   readonly auditNetwork: (audit: () => NetworkAudit) => void;
 }
 
-/** Finished work that is not published yet. Disposal removes the files that the work made, unless they were kept. */
+/** Finished work that is not published yet. Disposal removes the files that the work made, unless `keep` was called. */
 export interface Prepared extends AsyncDisposable {
   readonly publication: Publication;
-  /** Keeps the files that the published rows refer to. It is called right after the commit and must not throw. */
+  /** Makes disposal leave the files that the published rows refer to. Called right after the commit; must not throw. */
   keep(published: Published): void;
 }
 
@@ -34,7 +34,7 @@ export interface Worker<Submission, Request> {
    * operation holds no share and starts at once.
    */
   cost(resources: RequestedResources | null): Cost | null;
-  /** Reserves what an operation must have from its submission to its end, until disposal. @throws ApiError when it cannot */
+  /** Reserves resources for an operation from its submission to its end, until disposal. @throws ApiError when it cannot */
   reserve?(submission: Submission): Disposable | null;
   /** Does everything except the publication, which the caller does. @throws the cause of the failure */
   prepare(operation: OperationRef, request: Request, context: WorkContext): Promise<Prepared>;

@@ -145,7 +145,7 @@ describe("operations", () => {
     const image = await api.addImage([FILES], { account });
     const follower = await follow();
     api.operations.insert(account, "image_import");
-    api.parts.changes.tell(account, { type: "deleted", id: image });
+    api.parts.changes.report(account, { type: "deleted", id: image });
     expect(await follower.take(1)).toEqual([{ type: "deleted", uuid: image }]);
   });
 });
@@ -174,7 +174,7 @@ describe("a stream", () => {
     const { account, follow } = await someone();
     const follower = await follow();
     const images = Array.from({ length: 5000 }, () => Bun.randomUUIDv7() as ImageId);
-    for (const id of images) api.parts.changes.tell(account, { type: "deleted", id });
+    for (const id of images) api.parts.changes.report(account, { type: "deleted", id });
     await until("the last one has come", () =>
       follower.seen.some((change) => "uuid" in change && change.uuid === images.at(-1)),
     );
@@ -191,7 +191,7 @@ describe("a stream", () => {
     const count = 60_000;
     const images = Array.from({ length: count }, () => Bun.randomUUIDv7() as ImageId);
     for (let at = 0; at < count; at += 500) {
-      for (const id of images.slice(at, at + 500)) api.parts.changes.tell(account, { type: "deleted", id });
+      for (const id of images.slice(at, at + 500)) api.parts.changes.report(account, { type: "deleted", id });
       await turns(1);
     }
     socket.resume();

@@ -75,7 +75,7 @@ async function deafInstance(stack: AsyncDisposableStack): Promise<string> {
   stack.defer(() => events.end());
   const run = stack.use(api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events }));
   stack.use(run.enter(instance));
-  const sink = { started: () => undefined, output: () => undefined, given: () => undefined, record: unrecorded };
+  const sink = { started: () => undefined, output: () => undefined, onInput: () => undefined, record: unrecorded };
   const command = instance.start(SPEC, { ...sink, bytes: () => ({ kept: 0, dropped: 0 }) });
   guest.send(AgentFrame.started, (await guest.frame(HostFrame.execOpen)).session, packIntegers([32, 1]));
   await command.started;

@@ -28,7 +28,7 @@ import { layerBytes } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
-import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { emptyApplianceParts } from "./appliance-parts.ts";
@@ -103,7 +103,7 @@ interface ApiParts {
   readonly layers: LayerStore;
   readonly keys: TokenKeys;
   readonly operations: HeldOperations;
-  readonly instances: LiveInstances;
+  readonly instances: RunningInstances;
   readonly eventLogs: EventLogs;
   readonly changes: AccountChanges;
   readonly routes: readonly Route[];
@@ -158,7 +158,7 @@ export class Api implements AsyncDisposable {
     const clock = () => Date.now() + offset.offsetMs;
     const changes = stack.use(new AccountChanges());
     const operations = new HeldOperations(db, clock, changes);
-    const instances = new LiveInstances();
+    const instances = new RunningInstances();
     const { accounts = new Accounts() } = overrides;
     const eventLogs = new EventLogs(layout, accounts, wallClock());
     const metrics = createMetrics();

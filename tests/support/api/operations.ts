@@ -82,7 +82,7 @@ export class HeldOperations implements OperationsPort {
       imageId,
       now: this.#clock(),
     });
-    this.#changes.tell(accountId, { type: "operation", id });
+    this.#changes.report(accountId, { type: "operation", id });
     return row;
   }
 
@@ -104,7 +104,7 @@ export class HeldOperations implements OperationsPort {
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
     const outcome = requestCancel(this.#db, accountId, id, this.#clock());
-    this.#changes.tell(accountId, { type: "operation", id });
+    this.#changes.report(accountId, { type: "operation", id });
     return outcome === "cancelling" || outcome === "cancelled" ? "accepted" : outcome;
   }
 
@@ -129,7 +129,7 @@ export class HeldOperations implements OperationsPort {
       .from(operations)
       .where(eq(operations.id, id))
       .get();
-    if (row !== undefined) this.#changes.tell(row.accountId, { type: "operation", id });
+    if (row !== undefined) this.#changes.report(row.accountId, { type: "operation", id });
   }
 
   async *#samplesUntil(signal: AbortSignal): AsyncGenerator<InstanceStats> {

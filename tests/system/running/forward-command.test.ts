@@ -78,7 +78,7 @@ test("connections reach the guest: many, long, half-closed, refused", async () =
     (thrown) => [thrown],
   );
   expect((error as NodeJS.ErrnoException).code).toBe("ECONNRESET");
-  await forward.says(/port 9 of the instance took no connection: refused/);
+  await forward.says(/port 9 of the instance did not accept a connection: refused/);
   // Other connections still work.
   expect(await (await fetch(`http://127.0.0.1:${web}/x`)).text()).toBe("page\n");
   forward.signal("SIGINT");

@@ -14,7 +14,7 @@ import { IndexMemory } from "../../../src/storage/index/index-memory.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { execute } from "../../../src/supervisor/instance/execute.ts";
-import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
 import { InstanceNetworks } from "../../../src/supervisor/network/instance-networks.ts";
@@ -70,7 +70,7 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
     ...{ resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 }, requestedAt: null },
   } as unknown as Parameters<typeof execute>[1]["submission"];
   const tools = {
-    ...{ layout, layers, log, events, network, laps: new Laps(), instances: new LiveInstances() },
+    ...{ layout, layers, log, events, network, laps: new Laps(), instances: new RunningInstances() },
     ...{ machines: { take, takeUnpooled: take, launcher: async () => "/launch" }, indexMemory: new IndexMemory() },
     ...{
       scratchDisks: { create: async () => undefined } as unknown as ScratchDisks,

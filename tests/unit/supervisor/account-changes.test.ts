@@ -21,10 +21,10 @@ test("the changes of an account are told to its listeners, until they leave", ()
   const changes = new AccountChanges();
   const { heard, listening } = heardBy(changes);
   const change = { type: "deleted", id: "i" as ImageId } as const;
-  changes.tell(alice, change);
-  changes.tell(bob, change);
+  changes.report(alice, change);
+  changes.report(bob, change);
   listening[Symbol.dispose]();
-  changes.tell(alice, change);
+  changes.report(alice, change);
   expect(heard).toEqual([change]);
 });
 

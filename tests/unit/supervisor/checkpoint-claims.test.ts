@@ -6,8 +6,8 @@ import type { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../src/domain/ids.ts";
 import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import type { DataLayout } from "../../../src/storage/layout.ts";
-import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
 import { checkpointKind } from "../../../src/supervisor/kinds/checkpoint.ts";
 import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
@@ -47,8 +47,8 @@ const INSTANCE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c16" as OperationId;
 const CHECKPOINT = { instanceId: INSTANCE, imageId: IMAGE, tag: null, timeoutSeconds: 9 };
 const running = { isRunning: true, listen: () => undefined } as unknown as RunningInstance;
 
-const live = (): LiveInstances => {
-  const instances = new LiveInstances();
+const live = (): RunningInstances => {
+  const instances = new RunningInstances();
   const events = new EventLogs(layout, new Accounts(), wallClock()).open(INSTANCE);
   instances.open(INSTANCE, { limit: new TimeLimit(1000), hostname: "h", events }).enter(running);
   return instances;

@@ -4,7 +4,7 @@ import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import { type GaugeSources, registerGauges } from "../../../src/supervisor/gauges.ts";
-import { LiveInstances } from "../../../src/supervisor/instance/live-instances.ts";
+import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { parseExposition } from "../../support/exposition.ts";
 import { Merging } from "../../support/images/merging.ts";
@@ -19,7 +19,7 @@ test("a scrape during the reading of the sums gets the same sums", async () => {
   const none = { counts, waitersCount: 3 } as GaugeSources["operations"];
   using eventLogs = new EventLogs(layout, new Accounts(), wallClock());
   using _reader = eventLogs.read("alice" as AccountId, Bun.randomUUIDv7() as OperationId, -1, false);
-  const instances = new LiveInstances();
+  const instances = new RunningInstances();
   const gate = { residentBytes: () => 7 };
   const sources = { db, layout, scheduler, compactor, machines: idle, operations: none, eventLogs, instances, gate };
   using _watch = registerGauges(metrics, { ...sources, poolSize: 0, diskReserveBytes: 0, version: "", revision: "" });

@@ -14,7 +14,7 @@ test("a caller that has left may reuse its buffer: the process reads what was gi
     },
     end: () => Promise.resolve(),
   };
-  const input = new ProcessInput({ handle, isOpen: true, onGiven: () => undefined });
+  const input = new ProcessInput({ handle, isOpen: true, onWritten: () => undefined });
   const leave = new AbortController();
   const given = Buffer.from("given");
   const written = input.write(given, leave.signal);

@@ -46,7 +46,7 @@ async function scripted() {
     output: (stream: string, chunk: Uint8Array) => void heard.push(`${stream} ${Buffer.from(chunk)}`),
     bytes: () => ({ kept: 0, dropped: 0 }),
     record: unrecorded,
-    given: (bytes: number) => void heard.push(`given ${bytes}`),
+    onInput: (bytes: number) => void heard.push(`given ${bytes}`),
     exited: ({ exitCode }: AgentExit) => void heard.push(`exited ${exitCode}`),
   };
   /** Starts the command, and gives its session. */

@@ -49,7 +49,7 @@ describe("a host on which no machine can run", () => {
     const open = openAfter(1);
     await using machines = providerOf(open, LONG_MS);
     expect(machines.state().acceleration).toBe("looking for a way to run virtual machines");
-    await machines.known(never);
+    await machines.ready(never);
     expect(open.attempts).toBe(2);
     expect(machines.state()).toEqual({ isolation: "vm", acceleration: "", template: "" });
   });
@@ -57,15 +57,15 @@ describe("a host on which no machine can run", () => {
   test("is tried again after a pause; meanwhile callers wait, and the state tells the reason", async () => {
     const open = openAfter(2);
     await using machines = providerOf(open, LONG_MS);
-    const known = machines.known(never);
+    const ready = machines.ready(never);
     await until("it failed", () => machines.state().acceleration === REFUSAL.message);
-    await Promise.all([known, machines.known(never)]);
+    await Promise.all([ready, machines.ready(never)]);
     expect(open.attempts).toBe(3);
   });
 
   test("is given up after a while, and callers get the reason", async () => {
     await using machines = providerOf(openAfter(Number.POSITIVE_INFINITY), 5);
-    expect(await throwing(machines.known(never))).toThrow(REFUSAL.message);
+    expect(await throwing(machines.ready(never))).toThrow(REFUSAL.message);
     expect(await throwing(machines.take(SHAPE, never))).toThrow(REFUSAL.message);
     expect(machines.state()).toMatchObject({ isolation: null, acceleration: REFUSAL.message });
   });
@@ -73,7 +73,7 @@ describe("a host on which no machine can run", () => {
   test("is tried once more before it is given up", async () => {
     const open = openAfter(3);
     await using machines = providerOf(open, 1400);
-    await machines.known(never);
+    await machines.ready(never);
     expect(open.attempts).toBe(4);
   });
 
@@ -86,27 +86,27 @@ describe("a host on which no machine can run", () => {
     };
     await using machines = providerOf(open, 0);
     await until("it is tried again", () => attempts === 2);
-    const known = machines.known(never);
+    const ready = machines.ready(never);
     slow.resolve(platform());
-    await known;
+    await ready;
     expect(machines.state()).toMatchObject({ isolation: "vm", acceleration: "" });
   });
 
   test("does not keep a cancelled caller waiting", async () => {
     await using machines = providerOf(openAfter(Number.POSITIVE_INFINITY), LONG_MS);
     const cancel = new AbortController();
-    const known = machines.known(cancel.signal);
+    const ready = machines.ready(cancel.signal);
     cancel.abort(new Error("cancelled"));
-    expect(await throwing(known)).toThrow("cancelled");
+    expect(await throwing(ready)).toThrow("cancelled");
   });
 
   test("is not tried again once the service stops", async () => {
     const open = openAfter(Number.POSITIVE_INFINITY);
     const machines = providerOf(open, LONG_MS);
-    const known = machines.known(never).catch((error: unknown) => error);
+    const ready = machines.ready(never).catch((error: unknown) => error);
     await until("it failed twice", () => open.attempts === 2);
     await machines[Symbol.asyncDispose]();
-    expect(await known).toMatchObject({ code: "unavailable", message: "the service is stopping" });
+    expect(await ready).toMatchObject({ code: "unavailable", message: "the service is stopping" });
     expect(open.attempts).toBe(2);
   });
 
@@ -136,18 +136,18 @@ describe("a machine that cannot be had", () => {
   test("keeps all callers waiting until a machine is available again", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
-    await machines.known(never);
+    await machines.ready(never);
     vmm.failing.add("bootForTemplate").add("boot");
     const taken = machines.take(SHAPE, never);
     await until("it is known", () => machines.state().acceleration === "virtual machines cannot be started");
     let isKnown = false;
-    const known = machines.known(never).then(() => {
+    const ready = machines.ready(never).then(() => {
       isKnown = true;
     });
     await pause("it would be known by then", 10);
     expect(isKnown).toBe(false);
     vmm.failing.clear();
-    await known;
+    await ready;
     await using machine = await taken;
     expect([...vmm.live]).toEqual([machine.machine]);
   });
@@ -155,7 +155,7 @@ describe("a machine that cannot be had", () => {
   test("is given up after a long time without any, with the last reason", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm, 5);
-    await machines.known(never);
+    await machines.ready(never);
     vmm.failing.add("bootForTemplate");
     vmm.killedAt.push(...Array.from({ length: 20 }, () => "start" as const));
     const failure = await machines.take(SHAPE, never).catch((error: unknown) => error);
@@ -178,7 +178,7 @@ describe("a machine that cannot be had", () => {
     const enough = new AbortController();
     const large = machines.take({ ...SHAPE, vcpus: 2 }, enough.signal).catch((error: unknown) => error);
     await until("another was tried", () => vmm.calls.filter((call) => call === "clone").length >= 3);
-    await machines.known(never);
+    await machines.ready(never);
     await using _second = await machines.take(SHAPE, never);
     enough.abort(new Error("cancelled"));
     expect(await large).toMatchObject({ message: "cancelled" });

@@ -180,7 +180,7 @@ describe("operations", () => {
     await tooLarge.idle();
     expect(getOperation(db, ACCOUNT, large.id)).toMatchObject({ status: "FAILED", error: { error: "unavailable" } });
     const noMachines = operationsOf(succeed, {
-      machinesKnown: () => Promise.reject(new ApiError("unavailable", "no VMM may be used")),
+      machinesReady: () => Promise.reject(new ApiError("unavailable", "no VMM may be used")),
     });
     const { id } = await spawn(noMachines);
     await noMachines.idle();
@@ -192,8 +192,8 @@ describe("operations on a host without machines", () => {
   test("stay PENDING until there are machines, even after their admission", async () => {
     const back = Promise.withResolvers<void>();
     let asked = 0;
-    const machinesKnown = () => (++asked === 1 ? Promise.resolve() : back.promise);
-    await using operations = operationsOf(succeed, { machinesKnown });
+    const machinesReady = () => (++asked === 1 ? Promise.resolve() : back.promise);
+    await using operations = operationsOf(succeed, { machinesReady });
     const { id } = await spawn(operations);
     await until("machines are asked for again", () => asked === 2);
     expect(statusOf(id)).toBe("PENDING");
@@ -203,8 +203,8 @@ describe("operations on a host without machines", () => {
   });
 
   test("can be cancelled while they wait, and stay PENDING over a stop", async () => {
-    const machinesKnown = (signal: AbortSignal) => whenAborted(new Promise<void>(() => undefined), signal);
-    const operations = operationsOf(succeed, { machinesKnown });
+    const machinesReady = (signal: AbortSignal) => whenAborted(new Promise<void>(() => undefined), signal);
+    const operations = operationsOf(succeed, { machinesReady });
     const { id: first } = await spawn(operations);
     const { id: second } = await spawn(operations);
     expect(operations.cancel(ACCOUNT, first)).toBe("accepted");
@@ -364,7 +364,7 @@ describe("a stop and a restart", () => {
   });
 
   test("after a crash: running operations are FAILED, or CANCELLED where that was accepted; those without their credentials are FAILED", async () => {
-    const before = operationsOf(() => untilAborted, { machinesKnown: () => new Promise(() => undefined) });
+    const before = operationsOf(() => untilAborted, { machinesReady: () => new Promise(() => undefined) });
     const ran = await spawn(before);
     const cancelled = await spawn(before);
     const secret = await before.submit(ACCOUNT, KINDS.image_import, {

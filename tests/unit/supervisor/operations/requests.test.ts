@@ -73,11 +73,11 @@ afterEach(async () => {
 const kept = async () => (await readdir(layout.requests)).sort();
 const rowOf = (id: OperationId) => getOperation(db, alice, id);
 /** A scheduler that admits nothing: every submission waits. */
-const machinesKnown = (signal: AbortSignal) =>
+const machinesReady = (signal: AbortSignal) =>
   new Promise<void>((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 const waiting = (more: Partial<OperationsOptions> = {}): Operations =>
   testOperations({ db, layout }, () => () => Promise.reject(new Error("begun")), {
-    machinesKnown,
+    machinesReady,
     ...more,
   });
 
@@ -203,7 +203,7 @@ test("an operation that is cancelled or fails before its turn leaves no standard
   const cancelled = await operations.submit(alice, instanceKind, submission);
   operations.cancel(alice, cancelled.id);
   await operations.idle();
-  const failing = waiting({ machinesKnown: () => Promise.reject(new Error("no machines")) });
+  const failing = waiting({ machinesReady: () => Promise.reject(new Error("no machines")) });
   const failed = await failing.submit(alice, instanceKind, submission);
   await failing.idle();
   expect([cancelled, failed].map(({ id }) => rowOf(id)?.status)).toEqual(["CANCELLED", "FAILED"]);

@@ -12,8 +12,8 @@ import { IndexMemory } from "../../../../src/storage/index/index-memory.ts";
 import { LayerStore } from "../../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../../src/storage/layout.ts";
 import { execute } from "../../../../src/supervisor/instance/execute.ts";
-import { LiveInstances } from "../../../../src/supervisor/instance/live-instances.ts";
 import type { RunningInstance } from "../../../../src/supervisor/instance/running-instance.ts";
+import { RunningInstances } from "../../../../src/supervisor/instance/running-instances.ts";
 import { TimeLimit } from "../../../../src/supervisor/instance/time-limit.ts";
 import type { ScratchDisks } from "../../../../src/supervisor/machines/scratch-disks.ts";
 import { Laps } from "../../../../src/supervisor/operations/laps.ts";
@@ -44,14 +44,14 @@ function fake(memoryBytes: number, hasBegun = false) {
   return { instance: { stats, hasBegun, listen: () => undefined } as unknown as RunningInstance, lose };
 }
 
-const follow = (instances: LiveInstances, signal = never): AsyncIterator<InstanceStats> => {
+const follow = (instances: RunningInstances, signal = never): AsyncIterator<InstanceStats> => {
   const samples = instances.stats(ID, signal);
   if (samples === null) throw new Error("there is no instance");
   return samples[Symbol.asyncIterator]();
 };
 
 test("figures continue when a lost machine is replaced before the command begins", async () => {
-  const instances = new LiveInstances();
+  const instances = new RunningInstances();
   expect([instances.find(ID), instances.stats(ID, never)]).toEqual([null, null]);
   const run = instances.open(ID, parts);
   expect(instances.stats(ID, never)).toBeNull();
@@ -78,7 +78,7 @@ test("figures continue when a lost machine is replaced before the command begins
 });
 
 test("figures end with the machine once the command has begun, and when the reader leaves", async () => {
-  const instances = new LiveInstances();
+  const instances = new RunningInstances();
   using run = instances.open(ID, parts);
   const lost = fake(1);
   using _lost = run.enter(lost.instance);
@@ -96,7 +96,7 @@ test("figures end with the machine once the command has begun, and when the read
 });
 
 test("a run registers its machine, and the replacement of a lost one", async () => {
-  const directory = testDirectory("live-instances");
+  const directory = testDirectory("running-instances");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
   const layout = dataLayout(directory);
   for (const path of [layout.tmp, layout.events]) mkdirSync(path, { recursive: true });
@@ -105,7 +105,7 @@ test("a run registers its machine, and the replacement of a lost one", async () 
   await using pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog });
   const take = pool.take.bind(pool);
   const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };
-  const instances = new LiveInstances();
+  const instances = new RunningInstances();
   const looks: AsyncIterator<InstanceStats>[] = [];
   const memory: unknown[] = [];
   const scratchDisks = {

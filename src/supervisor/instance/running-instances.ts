@@ -16,36 +16,36 @@ import type { TimeLimit, TimeLimitRecord } from "./time-limit.ts";
 
 const STATS_INTERVAL_MS = 1000;
 
-/** The parts of a run that stay the same when its machine is replaced. */
-export interface RunParts {
+/** The parts of an instance that stay the same when its machine is replaced. */
+export interface InstanceParts {
   /** time limit of the command */
   readonly limit: TimeLimit;
   readonly hostname: string;
   readonly events: EventLog;
 }
 
-/** A run whose command has started. */
-export interface StartedRun {
+/** An instance whose command has started. */
+export interface StartedInstance {
   /** host path of the scratch */
   readonly scratchPath: string;
   /** when the command started, on the monotonic clock, in `milliseconds` */
   readonly startedAt: number;
 }
 
-/** The same as plain data, from which the run can be continued. Its event log and its machine are not in it. */
-export interface RunRecord extends Omit<StartedRun, "startedAt"> {
+/** The same as plain data, from which the instance can be resumed. It contains neither the event log nor the machine. */
+export interface ResumableInstance extends Omit<StartedInstance, "startedAt"> {
   /** time since the start of the command, in `milliseconds` */
   readonly ranMs: number;
   readonly limit: TimeLimitRecord;
   readonly instance: InstanceRecord;
 }
 
-/** The run of an operation. It may have several instances, one after another. Disposal ends the run. */
-export interface LiveRun extends Disposable {
-  readonly parts: RunParts;
+/** The handle of an operation's instance, which gets another machine when it loses one before the command. Disposal ends it. */
+export interface InstanceHandle extends Disposable {
+  readonly parts: InstanceParts;
   /** null until the command has started */
-  started: StartedRun | null;
-  /** Makes `instance` the run's current one until it is disposed; it replaces the instance before. */
+  started: StartedInstance | null;
+  /** Makes `instance` the current one until the result is disposed. It replaces the one with the earlier machine. */
   enter(instance: RunningInstance): Disposable;
 }
 
@@ -54,7 +54,7 @@ interface ExecOptions {
   readonly timeoutMs: number | null;
   /** those of the image */
   readonly defaults: ImageDefaults;
-  /** gives the start up while it waits for the guest to take it */
+  /** abandons the start while it waits for the guest to accept it */
   readonly signal: AbortSignal;
 }
 
@@ -64,51 +64,51 @@ interface Follower {
   readonly listener: (process: InstanceProcess) => void;
 }
 
-/** Finds the current instance of an operation. A run whose machine is lost before the command began gets another one. */
-export class LiveInstances {
-  readonly #runs = new Map<OperationId, Run>();
+/** Finds the running instance of an operation. An instance that loses its machine before its command begins gets another one. */
+export class RunningInstances {
+  readonly #handles = new Map<OperationId, Handle>();
   readonly #followers = new Map<OperationId, Set<Follower>>();
   /** instances with a queued or running checkpoint */
   readonly #claimed = new Set<OperationId>();
 
-  /** Opens the run of an operation, which must not have one yet. */
-  open(id: OperationId, parts: RunParts): LiveRun {
-    const tell = (process: InstanceProcess) => this.#tell(id, process);
-    const run = new Run(parts, { onProcess: tell, onOver: () => this.#runs.delete(id) });
-    this.#runs.set(id, run);
-    return run;
+  /** Opens the handle of an operation, which must not have one yet. */
+  open(id: OperationId, parts: InstanceParts): InstanceHandle {
+    const onProcess = (process: InstanceProcess) => this.#announce(id, process);
+    const handle = new Handle(parts, { onProcess, onOver: () => this.#handles.delete(id) });
+    this.#handles.set(id, handle);
+    return handle;
   }
 
   /** The current instance of an operation; null when it has no machine now. */
   find(id: OperationId): RunningInstance | null {
-    return this.#runs.get(id)?.current ?? null;
+    return this.#handles.get(id)?.current ?? null;
   }
 
   /**
-   * Everything that the host knows of a run, except its log and its machine. To be called during a hold of the instance; the
-   * run must be ended then, or the record be used for a copy of the machine.
+   * The host's data of an instance, except its log and its machine. To be called during a hold of the instance. Afterwards,
+   * either the instance must end, or the record must be used for a copy of the machine.
    * @throws Error without a hold; ApiError `conflict` when the command is not running
    */
-  record(id: OperationId): RunRecord {
-    const { current, started, parts } = this.#runs.get(id) ?? {};
+  record(id: OperationId): ResumableInstance {
+    const { current, started, parts } = this.#handles.get(id) ?? {};
     if (!current || !started || !parts) throw notRunning();
     const { scratchPath, startedAt } = started;
     const ranMs = performance.now() - startedAt;
     return { scratchPath, ranMs, limit: parts.limit.record(), instance: current.record() };
   }
 
-  /** Numbers of clients that read processes losslessly, and that wait for their turn to write to one. */
+  /** Number of clients that read processes losslessly, and of those that wait for their turn to write to one. */
   clients(): { readonly tapsCount: number; readonly inputsCount: number } {
-    const processes = [...this.#runs.values()].flatMap(({ current }) => current?.processes ?? []);
+    const processes = [...this.#handles.values()].flatMap(({ current }) => current?.processes ?? []);
     return {
       tapsCount: processes.reduce((sum, { taps }) => sum + taps.count, 0),
       inputsCount: processes.reduce((sum, { input }) => sum + input.waitingCount, 0),
     };
   }
 
-  /** The event log of an operation; null when it has no run. */
+  /** The event log of an operation; null when it has no instance. */
   eventsOf(id: OperationId): EventLog | null {
-    return this.#runs.get(id)?.parts.events ?? null;
+    return this.#handles.get(id)?.parts.events ?? null;
   }
 
   /**
@@ -116,23 +116,23 @@ export class LiveInstances {
    * the whole log, which tens of thousands of processes can share.
    */
   firstEventOf(id: OperationId, spid: number): number {
-    return this.#runs.get(id)?.firstEvents[spid] ?? 0;
+    return this.#handles.get(id)?.firstEvents[spid] ?? 0;
   }
 
   /**
    * Extends the time limit of an operation's command to `ms`, counted from the command's start. Returns false when the
-   * operation has no run or its command has ended.
+   * operation has no instance or its command has ended.
    * @throws ApiError `conflict` when the limit is already longer
    */
   extend(id: OperationId, ms: number): boolean {
-    const run = this.#runs.get(id);
-    if (run === undefined || run.current?.hasEnded === true) return false;
-    const { limit } = run.parts;
+    const handle = this.#handles.get(id);
+    if (handle === undefined || handle.current?.hasEnded === true) return false;
+    const { limit } = handle.parts;
     if (!limit.extend(ms)) {
       const details = { timeout: limit.ms / 1000 };
       throw new ApiError("conflict", "the time limit of the instance is already longer", details);
     }
-    run.current?.process(Spid.command)?.limit(ms);
+    handle.current?.process(Spid.command)?.limit(ms);
     return true;
   }
 
@@ -148,7 +148,7 @@ export class LiveInstances {
   }
 
   /**
-   * Starts a process beside the command of an operation, and logs its events. Returns its number once it runs; null when
+   * Starts an additional process in an operation's instance, and logs its events. Returns its number once it runs; null when
    * the operation has no machine.
    * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run or wait;
    *   `invalid_path` for a working directory that cannot be entered; the reason of `signal`
@@ -158,13 +158,13 @@ export class LiveInstances {
     command: CheckedCommand,
     { timeoutMs, defaults, signal }: ExecOptions,
   ): Promise<number | null> {
-    const run = this.#runs.get(id);
-    const instance = run?.current ?? null;
-    if (run === undefined || instance === null) return null;
-    const { events, hostname } = run.parts;
+    const handle = this.#handles.get(id);
+    const instance = handle?.current ?? null;
+    if (handle === undefined || instance === null) return null;
+    const { events, hostname } = handle.parts;
     const { stdin, ...rest } = command;
     const process = instance.exec((spid) => {
-      run.firstEvents[spid] = events.nextId;
+      handle.firstEvents[spid] = events.nextId;
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
@@ -194,7 +194,7 @@ export class LiveInstances {
     };
   }
 
-  #tell(id: OperationId, process: InstanceProcess): void {
+  #announce(id: OperationId, process: InstanceProcess): void {
     for (const { spid, listener } of this.#followers.get(id) ?? []) if (spid === process.spid) listener(process);
   }
 
@@ -203,48 +203,52 @@ export class LiveInstances {
    * The figures start again at zero when the machine is replaced.
    */
   stats(id: OperationId, signal: AbortSignal): AsyncIterable<InstanceStats> | null {
-    const run = this.#runs.get(id);
-    const first = run?.latest ?? null;
-    return run === undefined || first === null ? null : samplesOf(run, first, signal);
+    const handle = this.#handles.get(id);
+    const first = handle?.latest ?? null;
+    return handle === undefined || first === null ? null : samplesOf(handle, first, signal);
   }
 }
 
-/** A sink that also logs the end of a process. Apart from `exec`, whose request its functions would keep. */
+/** A sink that also logs the end of a process. Not part of `exec`: its functions would then hold the request in memory. */
 function endingSink(log: ProcessLog, sink: ProcessSink): ProcessSink {
   return { ...sink, exited: (exit) => log.exited(exit) };
 }
 
-/** Continues the log of a process beside the command. */
-export function besideSink(events: EventLog, from: ProcessLogRecord): ProcessSink {
+/** Continues the log of an additional process. */
+export function resumedSink(events: EventLog, from: ProcessLogRecord): ProcessSink {
   const log = new ProcessLog(events, from, from);
   return endingSink(log, log.resume(from.start));
 }
 
-async function* samplesOf(run: Run, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {
-  for (let instance: RunningInstance | null = first; instance !== null; instance = await run.after(instance, signal)) {
+async function* samplesOf(handle: Handle, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {
+  for (
+    let instance: RunningInstance | null = first;
+    instance !== null;
+    instance = await handle.after(instance, signal)
+  ) {
     yield* samples(instance, STATS_INTERVAL_MS, signal);
   }
 }
 
-interface RunListeners {
+interface HandleListeners {
   readonly onProcess: (process: InstanceProcess) => void;
   readonly onOver: () => void;
 }
 
-class Run implements LiveRun {
+class Handle implements InstanceHandle {
   current: RunningInstance | null = null;
   /** the last instance that entered; it stays here after its disposal */
   latest: RunningInstance | null = null;
-  started: StartedRun | null = null;
-  readonly parts: RunParts;
-  /** by the numbers of the processes beside the command */
+  started: StartedInstance | null = null;
+  readonly parts: InstanceParts;
+  /** by the numbers of the additional processes */
   readonly firstEvents: number[] = [];
-  readonly #on: RunListeners;
+  readonly #on: HandleListeners;
   #isOver = false;
-  /** resolves when another instance enters, or the run ends */
+  /** resolves when another instance enters, or the handle is disposed */
   #changed = Promise.withResolvers<void>();
 
-  constructor(parts: RunParts, on: RunListeners) {
+  constructor(parts: InstanceParts, on: HandleListeners) {
     this.parts = parts;
     this.#on = on;
   }

@@ -17,15 +17,15 @@ import { createScratch } from "../machines/steps.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
 import type { CaptureTools } from "./capture.ts";
 import { execSpec } from "./exec-spec.ts";
-import type { LiveInstances, StartedRun } from "./live-instances.ts";
 import type { ProcessLog } from "./process-log.ts";
 import type { RunningInstance } from "./running-instance.ts";
+import type { RunningInstances, StartedInstance } from "./running-instances.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 export interface InstanceJob {
   readonly operationId: OperationId;
   readonly submission: InstanceRequest;
-  /** the layers to attach; merged layers may stand in for those of the image */
+  /** the layers to attach; merged layers may replace those of the image */
   readonly image: LayerChain;
   /** host path of the index of the image's own top layer */
   readonly parentIndex: string;
@@ -43,11 +43,11 @@ export interface InstanceTools extends CaptureTools {
   readonly scratchDisks: ScratchDisks;
   readonly log: Log;
   /** registers the instance while it has a machine */
-  readonly instances: LiveInstances;
+  readonly instances: RunningInstances;
   readonly events: EventLog;
   /** null: none */
   readonly network: InstanceNetwork | null;
-  /** told how many connections a guest without a network tried to open */
+  /** called with the number of connections that a guest without a network tried to open */
   readonly uninvited: (count: number) => void;
 }
 
@@ -57,7 +57,7 @@ export async function start(
   tools: InstanceTools,
   job: LoggedJob,
   limit: TimeLimit,
-): Promise<StartedRun> {
+): Promise<StartedInstance> {
   const { laps } = tools;
   const scratchPath = await createScratch(instance, tools.scratchDisks, job.submission.resources.diskBytes);
   tools.diskUse.add(scratchPath);
@@ -117,14 +117,14 @@ function prepare(
         content: time.counting(openLazily(() => blobStream(tools.layout, file.sha256))),
       })
       .catch((error: unknown) => rethrowPathError(error, file.path, "placing"));
-    // The steps are awaited in order, and a later one fails because an earlier one did: report the earlier failure.
+    // The steps are awaited in order. A later step fails because an earlier one did: report the earlier failure.
     done.catch(() => undefined);
     steps.push({ phase: "files", name: `placing ${file.path}`, done });
   }
   return steps;
 }
 
-/** Opens the stream when its first chunk is read: a run may have a thousand files, and each takes a descriptor. */
+/** Opens the stream when its first chunk is read: an instance may have a thousand files, each with a descriptor. */
 async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield* open();
 }

@@ -16,9 +16,9 @@ import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { execute, type InstanceOutcome, resume } from "../../../src/supervisor/instance/execute.ts";
 import type { InstanceProcess } from "../../../src/supervisor/instance/instance-process.ts";
-import { LiveInstances, type RunRecord } from "../../../src/supervisor/instance/live-instances.ts";
 import type { Tap } from "../../../src/supervisor/instance/process-taps.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
+import { type ResumableInstance, RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
 import { Laps } from "../../../src/supervisor/operations/laps.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
@@ -64,7 +64,7 @@ const numbers = (count: number) => Array.from({ length: count }, (_, at) => `${a
 
 /** The objects of one daemon: once it is gone, its remaining objects do not change the log. */
 class Host {
-  readonly instances = new LiveInstances();
+  readonly instances = new RunningInstances();
   readonly resumed = Promise.withResolvers<{ instance: RunningInstance; connections: readonly AgentConnection[] }>();
   outcome: Promise<InstanceOutcome> | null = null;
   #isGone = false;
@@ -99,11 +99,11 @@ class Host {
   }
 
   /** Writes the run down, between two frames of its guest. */
-  async writeDown(): Promise<RunRecord> {
+  async writeDown(): Promise<ResumableInstance> {
     await (await this.instance()).hold();
     const text = JSON.stringify(this.instances.record(ID));
     this.#isGone = true;
-    return JSON.parse(text) as RunRecord;
+    return JSON.parse(text) as ResumableInstance;
   }
 }
 
