@@ -3,13 +3,13 @@ import { ApiError } from "../domain/errors.ts";
 import { IMPORT_TIMEOUT_SECONDS_MAX } from "../domain/image.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
-/** What the appliance does for a caller at most. */
+/** Limits of the appliance for a caller. */
 export interface CallerLimits {
   readonly instanceTimeoutSecondsMax: number;
-  /** how many of its instances can run at once */
+  /** number of its instances that can run at once */
   readonly instanceCountMax: number;
   readonly importTimeoutSecondsMax: number;
-  /** how many of its imports can run at once */
+  /** number of its imports that can run at once */
   readonly importCountMax: number;
 }
 

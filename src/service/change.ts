@@ -3,9 +3,9 @@ import type { LogFields } from "../log.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 /**
- * What use cases change, by noun: whatever alters what is stored, or what runs, on behalf of a principal. Opening something
- * through which the caller alters what runs (a connection, an attachment) is one change, and none of its bytes is. The
- * service's own bookkeeping (the last use of a session, the work of an operation) is none.
+ * The changes of use cases, by noun. A change alters stored objects or running instances on behalf of a principal. Opening a
+ * connection or an attachment is one change; the bytes that pass through it are not changes. Neither is the service's own
+ * bookkeeping, such as the last use of a session or the work of an operation.
  */
 export const CHANGES = {
   image: ["import", "delete", "tag", "untag"],
@@ -25,7 +25,7 @@ const BEGINNINGS: { readonly [what: string]: string } = { "space collect": "an o
 const LINES: { readonly [what: string]: string } = {
   "token create": "an operator made a token",
   "token revoke": "an operator revoked a token",
-  "key rotate": "an operator changed the key that signs tokens",
+  "key rotate": "an operator rotated the key that signs tokens",
   "space collect": "space was collected for an operator",
 };
 
@@ -36,21 +36,21 @@ type What = {
 
 /** A change that is about to be made. */
 export type Change<T> = What & {
-  /** of the object that is changed, or of the operation that changes it; a function where the change makes it */
+  /** id of the changed object, or of the operation that changes it; a function when the change makes the object */
   readonly id: string | ((value: T) => string);
-  /** what else a log line says; no secrets */
+  /** further fields of the log line, without secrets */
   readonly details?: (value: T) => LogFields;
 };
 
 declare const changed: unique symbol;
 
-/** The result of a use case that changes something. Only `change` and `unchanged` make one, so that none bypasses them. */
+/** The result of a use case that changes something. Only `change` and `unchanged` make one, so no use case bypasses them. */
 export type Changed<T> = T & { readonly [changed]: true };
 
 /**
- * Makes a change for a principal, and tells of it: who did what to which object, with which outcome. Every use case that
- * changes something returns what this returns.
- * @throws what `work` throws
+ * Makes a change for a principal, and logs it: principal, change, object and outcome. Every use case that changes something
+ * returns the result of this function.
+ * @throws as `work` does
  */
 export function change<T>(
   parts: Pick<ServiceParts, "log">,
@@ -73,17 +73,17 @@ export function change<T>(
   const { noun, verb } = what;
   const name = `${noun} ${verb}`;
   const actor = { account: principal.accountId, token_id: principal.tokenId };
-  const tell = (id: string | null, outcome: "done" | ErrorCode, details?: LogFields): void => {
+  const report = (id: string | null, outcome: "done" | ErrorCode, details?: LogFields): void => {
     const line = outcome === "done" ? LINES[name] : undefined;
     if (line !== undefined) log.info(line, { ...actor, ...details });
     else log.debug("a change", { ...actor, noun, verb, id, outcome, ...details });
   };
   const done = (value: T): Changed<T> => {
-    tell(typeof what.id === "string" ? what.id : what.id(value), "done", what.details?.(value));
+    report(typeof what.id === "string" ? what.id : what.id(value), "done", what.details?.(value));
     return unchanged(value);
   };
   const failed = (error: unknown): never => {
-    tell(typeof what.id === "string" ? what.id : null, error instanceof ApiError ? error.code : "internal_error");
+    report(typeof what.id === "string" ? what.id : null, error instanceof ApiError ? error.code : "internal_error");
     throw error;
   };
   const beginning = BEGINNINGS[name];
@@ -96,7 +96,7 @@ export function change<T>(
   }
 }
 
-/** The result of a use case that had nothing to change: the object was already as the caller wants it. */
+/** The result of a use case that had nothing to change, because the object already was in the requested state. */
 export function unchanged<T>(value: T): Changed<T> {
   return value as Changed<T>;
 }

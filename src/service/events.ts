@@ -26,7 +26,7 @@ type NextEvents = readonly LogEvent[] | null;
 /** Events of one operation for one client, in the order of the log. The caller must dispose of it. */
 export interface EventStream extends Disposable {
   /**
-   * The next events, at most 96 KiB; null at the end. Followers that are at the same place of a log get the same array. It is
+   * The next events, at most 96 KiB; null at the end. Followers at the same place of a log get the same array. The result is
    * a promise only when it must wait.
    * @throws the reason of the request's `signal`
    */
@@ -70,30 +70,30 @@ class OperationEventStream implements EventStream {
     if (this.#leftCount === 0) return null;
     this.#request.signal.throwIfAborted();
     const { isOver } = this.#reader;
-    const found = this.#reader.next();
-    const wanted = found instanceof Promise ? [] : this.#wanted(found);
-    return wanted.length > 0 ? wanted : this.#nextAfter(found, isOver);
+    const events = this.#reader.next();
+    const selection = events instanceof Promise ? [] : this.#select(events);
+    return selection.length > 0 ? selection : this.#nextAfter(events, isOver);
   }
 
   /** @param wasOver whether the log was over before that read */
   async #nextAfter(pending: ReturnType<LogReader["next"]>, wasOver: boolean): Promise<NextEvents> {
     const { follow, signal } = this.#request;
-    let found = pending instanceof Promise ? await pending : pending;
+    let events = pending instanceof Promise ? await pending : pending;
     for (let isOver = wasOver; ; ) {
-      const wanted = this.#wanted(found);
-      if (wanted.length > 0) return wanted;
-      if (found.length === 0) {
+      const selection = this.#select(events);
+      if (selection.length > 0) return selection;
+      if (events.length === 0) {
         if (isOver && this.#hasEnded) return this.#completion();
-        // Readers are ended by a stop of the service, too, and the operation may end after that: then there is more to read.
+        // A stop of the service also ends readers. The operation may end after that: then there is more to read.
         if (isOver) this.#hasEnded = isTerminal(this.#row()?.status ?? "PENDING");
         if (isOver ? !this.#hasEnded : !follow) return null;
         if (!isOver) await this.#reader.changed(signal);
       }
-      // A log can have a million events that are not wanted.
+      // A log can have a million events that do not match the request.
       signal.throwIfAborted();
       ({ isOver } = this.#reader);
       const read = this.#reader.next();
-      found = read instanceof Promise ? await read : read;
+      events = read instanceof Promise ? await read : read;
     }
   }
 
@@ -101,12 +101,13 @@ class OperationEventStream implements EventStream {
     this.#reader[Symbol.dispose]();
   }
 
-  #wanted(found: readonly LogEvent[]): readonly LogEvent[] {
+  /** The events that match the request. */
+  #select(events: readonly LogEvent[]): readonly LogEvent[] {
     const { spid } = this.#request;
-    const ofProcess = spid === undefined ? found : found.filter((event) => event.spid === spid);
-    const wanted = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
-    this.#leftCount -= wanted.length;
-    return wanted;
+    const ofProcess = spid === undefined ? events : events.filter((event) => event.spid === spid);
+    const selection = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
+    this.#leftCount -= selection.length;
+    return selection;
   }
 
   /** The completion; null when the client has seen it, or the operation was deleted. */

@@ -29,7 +29,7 @@ export interface FileUseCases {
    */
   upload(principal: Principal, upload: Upload): Promise<Changed<File>>;
   /**
-   * Lists files, the last uploaded first. The bounds of the request are about the last upload.
+   * Lists files, the last uploaded first. The time bounds of the request apply to the last upload.
    * @throws ApiError `validation_error` when a time bound is malformed; as `Scans.all` does
    */
   list(principal: Principal, request: ListRequest): Promise<readonly File[]>;

@@ -23,7 +23,7 @@ import { type ByteSource, noSuchImage, readerOf, requireImage } from "./inspecti
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 
 /**
- * An image, and the operation that made it if that is still known. `tag` is the one that was set last, except in a listing
+ * An image, and the operation that made it if that is still stored. `tag` is the one that was set last, except in a listing
  * of tags. Times are `milliseconds` since the epoch.
  */
 export type Image = Pick<ImageRow, "id" | "tag" | "createdAt" | "operationId">;
@@ -32,12 +32,12 @@ export type ImageDetails = Image & Pick<ImageRow, "sizeBytes" | "digest" | "pare
 /** A step of a lineage: an image, which may be deleted, and the operation that made it. */
 export type ImageStep = Omit<HistoryRow, "accountId">;
 /** A path at which two images differ. */
-export type Difference = DiffPage["found"][number];
+export type Difference = DiffPage["differences"][number];
 
 export interface ListImages extends ListRequest {
   readonly tagged?: boolean | undefined;
   readonly tagPrefix?: string | undefined;
-  /** true: one row for each tag of an image, and first of all the tag that equals `tagPrefix` */
+  /** true: one row for each tag of an image; the tag that equals `tagPrefix` comes first */
   readonly perTag?: boolean | undefined;
 }
 
@@ -91,7 +91,7 @@ export interface ImageUseCases {
   get(principal: Principal, id: ImageId): ImageDetails;
   /** Deletes the image and its tags; its children stay. @throws ApiError `conflict` while an instance uses it */
   delete(principal: Principal, id: ImageId): Promise<Changed<void>>;
-  /** Moves the tag to the image, in the place of the tag that the image shows. Tags that it does not show stay. */
+  /** Moves the tag to the image, where it replaces the shown tag. Tags that are not shown stay. */
   setTag(principal: Principal, id: ImageId, tag: string): Changed<Image>;
   /**
    * Moves the tag to the image, which shows it from now on; its other tags stay.
@@ -238,7 +238,7 @@ interface Compared {
 function comparedWith(parts: ServiceParts, principal: Principal, image: ImageRow, other: ImageId | null): Compared {
   if (other === null) {
     const id = getHistory(parts.db, image.id)?.parentId ?? null;
-    // An image to which its step added nothing has the layer of its parent.
+    // An image whose step changed no file has the layer of its parent.
     return { id, layerId: id !== null && image.sizeBytes === 0 ? image.layerId : null };
   }
   const { id, layerId } = requireImage(parts, principal, other);

@@ -41,7 +41,7 @@ export interface CheckpointInput {
 }
 
 export interface InstanceUseCases {
-  /** What the operator allows an instance at most. */
+  /** Limits of an instance that the operator sets. */
   readonly bounds: Pick<SpawnLimits, "instanceTimeoutSecondsMax" | "diskBytesMax">;
   /**
    * Queues a run of a command. The image and the files are resolved now: the instance keeps its image when a tag moves
@@ -63,9 +63,9 @@ export interface InstanceUseCases {
   /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
   /**
-   * Gives the command of an instance more time: `timeoutSeconds` in all, from its start on.
+   * Extends the time limit of an instance's command to `timeoutSeconds` from its start.
    * @throws ApiError `not_found`; `validation_error` for more than the operator allows; `conflict` when the instance is
-   *   not running, or has more time already
+   *   not running, or has a longer limit
    */
   extend(principal: Principal, id: OperationId, timeoutSeconds: number): Promise<Changed<void>>;
   /**
@@ -139,12 +139,16 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
   };
 }
 
-/** The run as it is on its image. @throws ApiError `validation_error` for variables that are too many, or too long */
-function onParent<Run extends Omit<CheckedSpawn, "image" | "files">>({ db }: ServiceParts, id: ImageId, run: Run): Run {
-  if (!run.inherit && !run.preserveEnv) return run;
+/** The request with the defaults of its image. @throws ApiError `validation_error` for variables that are too many, or too long */
+function onParent<Spawn extends Omit<CheckedSpawn, "image" | "files">>(
+  { db }: ServiceParts,
+  id: ImageId,
+  spawn: Spawn,
+): Spawn {
+  if (!spawn.inherit && !spawn.preserveEnv) return spawn;
   const defaults = imageDefaults(db, id);
-  if (run.preserveEnv) checkVariables(resultDefaults(run, defaults).variables);
-  return onImage(run, defaults);
+  if (spawn.preserveEnv) checkVariables(resultDefaults(spawn, defaults).variables);
+  return onImage(spawn, defaults);
 }
 
 function resolve({ db }: ServiceParts, { accountId }: Principal, reference: ImageReference): ImageId {

@@ -11,18 +11,18 @@ import { allows } from "../domain/scope.ts";
 import { covers, parseRule, ruleText } from "../network/rules.ts";
 import type { NetworkLimits, Principal } from "./parts.ts";
 
-/** Allows everything, so that only what the operator permits when the instance runs is the limit. */
+/** Allows everything: only the rules of the operator at the time of the run limit the network. */
 const EVERYTHING: readonly NetworkRule[] = ["*", "0.0.0.0/0", "::/0"].map((host) => ({ host, ports: "*" }));
 
-/** As much of a network as the operator and the scopes of the caller permit; null when that is none. */
+/** The largest network that the operator and the scopes of the caller permit; null when they permit none. */
 export function ceilingOf({ grants }: Principal, limits: NetworkLimits): NetworkRequest | null {
   if (!allows(grants, "instances:network") || limits.allow.length === 0) return null;
   return { allow: EVERYTHING, tls: "sni", record: false };
 }
 
 /**
- * Checks the network of a request against what the operator permits; null for no network.
- * @throws ApiError `validation_error` for a wrong rule, `forbidden` for what the operator does not permit
+ * Checks the network of a request against the rules of the operator; null for no network.
+ * @throws ApiError `validation_error` for a wrong rule, `forbidden` for a rule that the operator does not permit
  */
 export function networkOf(input: NetworkInput | undefined, limits: NetworkLimits): NetworkRequest | null {
   if (input === undefined || input === "none") return null;
@@ -30,7 +30,7 @@ export function networkOf(input: NetworkInput | undefined, limits: NetworkLimits
   checkCount(allow, record);
   const rules = allow.map(({ host, ports }, index) => parseRule(host, ports, fieldOf(index)));
   if (limits.allow.length === 0) {
-    throw new ApiError("forbidden", "network: the operator allows none (network.allow is empty)", {
+    throw new ApiError("forbidden", "network: the operator does not allow any (network.allow is empty)", {
       field: "network",
       ...first(rules),
     });

@@ -25,7 +25,7 @@ export type { KeptRequest };
 
 /**
  * An operation. The `result` of an instance does not include the outputs; a listing has no `network`. `imageId` is the image
- * that an instance starts from while it exists, or that an import found again. Times are `milliseconds` since the epoch.
+ * that an instance starts from while it exists, or that an import reused. Times are `milliseconds` since the epoch.
  */
 export type Operation = Pick<
   OperationRow,
@@ -46,11 +46,11 @@ export interface OperationUseCases {
    */
   list(principal: Principal, request: ListOperations): Promise<readonly Operation[]>;
   /**
-   * For each of these operations one line that tells what it was asked to do: the beginning of its command, or the image
-   * that it imports. One whose request was not kept, or whose request is long, is left out.
+   * One line about the request of each of these operations: the beginning of its command, or the image that it imports. An
+   * operation whose request was not kept, or is long, is left out.
    */
   lines(ids: readonly OperationId[]): Promise<ReadonlyMap<OperationId, string>>;
-  /** Sizes of images that operations have made, in `bytes`; one that is deleted is left out. */
+  /** Sizes of images that operations have made, in `bytes`, without deleted images. */
   imageSizes(principal: Principal, ids: readonly ImageId[]): ReadonlyMap<ImageId, number>;
   /** @throws ApiError `not_found` */
   get(principal: Principal, id: OperationId): Operation;
@@ -59,10 +59,10 @@ export interface OperationUseCases {
    * @throws ApiError `not_found`
    */
   wait(principal: Principal, id: OperationId, waitMs: number, signal: AbortSignal): Promise<Operation>;
-  /** Asks the operation to end, and returns it. @throws ApiError `not_found`, or `conflict` when it has ended */
+  /** Requests the end of the operation, and returns it. @throws ApiError `not_found`, or `conflict` when it has ended */
   cancel(principal: Principal, id: OperationId): Changed<Operation>;
   /**
-   * What the operation was asked to do: no values of variables, no standard input, no password. Null when that was not kept.
+   * The request, without values of variables, standard input and passwords. Null when it was not kept.
    * @throws ApiError `not_found`
    */
   request(principal: Principal, id: OperationId): KeptRequest | null;

@@ -26,7 +26,7 @@ export interface Principal {
   readonly tokenId: string;
 }
 
-/** The operator at the host itself, who needs no token. No account has this name. */
+/** The operator on the host itself, who needs no token. No account has this name. */
 export const HOST_OPERATOR: Principal = {
   accountId: "(host)" as AccountId,
   grants: new Set(["operator"]),
@@ -39,21 +39,21 @@ export interface ServiceLimits extends SpawnLimits {
   /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
   readonly network: NetworkLimits;
-  /** how many instances of the default size the host can run at once */
+  /** number of instances of the default size that the host can run at once */
   readonly instanceCountMax: number;
-  /** how many imports the host can run at once */
+  /** number of imports that the host can run at once */
   readonly importCountMax: number;
 }
 
-/** What the operator permits of networks. */
+/** Limits of networks that the operator sets. */
 export interface NetworkLimits {
-  /** what an instance may reach at most; empty: no instance has a network */
+  /** the largest set of hosts that an instance may reach; empty: no instance has a network */
   readonly allow: readonly NetworkRule[];
   /** whether runs may be recorded */
   readonly record: boolean;
 }
 
-/** What only operators see: the host, and the work of all accounts. */
+/** Dependencies of the use cases for operators: the host, and the work of all accounts. */
 export interface ApplianceParts {
   readonly scheduler: Pick<Scheduler, "budget" | "used" | "heldBy">;
   readonly machines: Pick<MachineProvider, "counts">;

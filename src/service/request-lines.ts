@@ -12,10 +12,10 @@ export async function pacedRequestLines(
   ids: readonly OperationId[],
 ): Promise<ReadonlyMap<OperationId, string>> {
   const pacer = new Pacer();
-  const found = new Map<OperationId, string>();
+  const lines = new Map<OperationId, string>();
   for (let at = 0; at < ids.length; at += REQUESTS_COUNT) {
     await pacer.yield();
-    for (const [id, line] of requestLines(db, ids.slice(at, at + REQUESTS_COUNT))) found.set(id, line);
+    for (const [id, line] of requestLines(db, ids.slice(at, at + REQUESTS_COUNT))) lines.set(id, line);
   }
-  return found;
+  return lines;
 }

@@ -12,7 +12,7 @@ import { type ProcessUseCases, processUseCases } from "./running/processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
 
 /**
- * The use cases of the appliance, one member per noun. Surfaces call these functions only, and nothing below them. Their
+ * The use cases of the appliance, one member per noun. Surfaces call only these functions, and nothing below them. Their
  * first parameter is the principal, for whom objects of other accounts do not exist.
  */
 export interface Service {
@@ -25,7 +25,7 @@ export interface Service {
   readonly operations: OperationUseCases;
   readonly inspect: InspectUseCases;
   readonly status: StatusUseCases;
-  /** these two are for callers with the scope `operator` alone */
+  /** these two are only for callers with the scope `operator` */
   readonly tokens: TokenUseCases;
   readonly appliance: ApplianceUseCases;
 }

@@ -24,12 +24,12 @@ const SECRET = /^[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]$/;
 const SESSIONS_COUNT_MAX = 32;
 /** The use of a session is recorded at most this often, in `milliseconds`. */
 const USE_INTERVAL_MS = 60_000;
-/** What a page key is computed from begins with this, so that it can be no signature of a token. */
+/** Prefix of the data that a page key signs, so that a page key cannot be the signature of a token. */
 const PAGE_KEY_PREFIX = "page:";
 
 /**
- * What proves a session: the secret of the cookie, and the key that only pages of the appliance's own origin know. A browser
- * sends the cookie to every port of a host, where others may listen; the key cannot be computed from it.
+ * The proof of a session: the secret of the cookie, and the key that only pages of the appliance's own origin have. A browser
+ * sends the cookie to every port of a host, where others may listen. The key cannot be computed from the cookie.
  */
 export interface SessionProof {
   readonly secret: string;
@@ -46,13 +46,13 @@ export interface Session {
 export interface SessionUseCases {
   /**
    * Begins a session with the rights of a token. It ends with the token, and when it was not used for twelve hours.
-   * @param replaced what proves sessions that the new one replaces, which end
+   * @param replaced proofs of sessions that the new one replaces; they end
    * @throws ApiError `unauthorized`
    */
   begin(token: string, replaced: readonly SessionProof[]): Promise<Changed<Session & SessionProof>>;
-  /** The session, and records that it is used where that is possible; null when there is none, or not any more. */
+  /** The session; null when there is none, or it has ended. Records the use if the database can be written. */
   find(proof: SessionProof): Promise<Session | null>;
-  /** Like `find`, without a record. It does not reject: when a session cannot be checked, it counts as valid. */
+  /** Like `find`, without a record. Never rejects: a session that cannot be checked counts as valid. */
   isValid(proof: SessionProof): Promise<boolean>;
   end(proof: SessionProof): Promise<Changed<void>>;
 }
@@ -69,7 +69,7 @@ export interface SessionParts {
 
 export function sessionUseCases(parts: SessionParts): SessionUseCases {
   const { db, log, keys, verifyToken, clock } = parts;
-  /** when a use could not be recorded last; null: all could be */
+  /** time of the last failure to record a use; null: none */
   let failedAt: number | null = null;
   const record = (id: string, now: number): void => {
     if (failedAt !== null && Math.abs(now - failedAt) < USE_INTERVAL_MS) return;
@@ -77,22 +77,22 @@ export function sessionUseCases(parts: SessionParts): SessionUseCases {
       useWebSession(db, id, now);
       failedAt = null;
     } catch (error) {
-      // The disk may be full, or another process may write for long: what can be read is shown all the same.
+      // The disk may be full, or another process may write for long. Reading must still work.
       failedAt = now;
-      log.warn("cannot record that a session of the page is used", { error });
+      log.warn("cannot record the use of a session of the page", { error });
     }
   };
   const valid = async ({ secret, pageKey }: SessionProof): Promise<SessionWithToken | null> => {
-    const found = SECRET.test(secret) ? getWebSession(db, idOf(secret)) : null;
+    const row = SECRET.test(secret) ? getWebSession(db, idOf(secret)) : null;
     const now = clock();
-    if (found === null || !isCurrent(found, now)) return null;
-    const key = await keys.find(found.token.keyId);
-    return key !== null && isSame(pageKey, pageKeyOf(secret, key)) ? found : null;
+    if (row === null || !isCurrent(row, now)) return null;
+    const key = await keys.find(row.token.keyId);
+    return key !== null && isSame(pageKey, pageKeyOf(secret, key)) ? row : null;
   };
   const end = async (proof: SessionProof): Promise<Changed<void>> => {
-    const found = await valid(proof);
-    if (found === null) return unchanged(undefined);
-    const { principal } = sessionOf(found.token);
+    const row = await valid(proof);
+    if (row === null) return unchanged(undefined);
+    const { principal } = sessionOf(row.token);
     return change(parts, principal, { noun: "session", verb: "end", id: principal.tokenId }, () =>
       deleteWebSession(db, idOf(proof.secret)),
     );
@@ -100,7 +100,7 @@ export function sessionUseCases(parts: SessionParts): SessionUseCases {
   return {
     async begin(token, replaced) {
       const principal = await verifyToken(token);
-      if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or not any more");
+      if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or no longer valid");
       const secret = randomBytes(SECRET_BYTES).toString("base64url");
       const id = idOf(secret);
       for (const proof of replaced) await end(proof);
@@ -110,22 +110,22 @@ export function sessionUseCases(parts: SessionParts): SessionUseCases {
         const inserted = getWebSession(db, id);
         const key = inserted === null ? null : await keys.find(inserted.token.keyId);
         // Keys may be rotated and tokens revoked at any moment.
-        if (inserted === null || key === null) throw new ApiError("unauthorized", "this token is not valid any more");
+        if (inserted === null || key === null) throw new ApiError("unauthorized", "this token is no longer valid");
         return { ...sessionOf(inserted.token), secret, pageKey: pageKeyOf(secret, key) };
       });
     },
     async find(proof) {
-      const found = await valid(proof);
-      if (found === null) return null;
+      const row = await valid(proof);
+      if (row === null) return null;
       const now = clock();
-      const { id, lastUsedAt } = found.session;
+      const { id, lastUsedAt } = row.session;
       // The clock may have been set back.
       if (Math.abs(now - lastUsedAt) >= USE_INTERVAL_MS) record(id, now);
-      return sessionOf(found.token);
+      return sessionOf(row.token);
     },
     isValid: (proof) =>
       valid(proof).then(
-        (found) => found !== null,
+        (row) => row !== null,
         () => true,
       ),
     end,
@@ -142,7 +142,7 @@ function sessionOf({ accountId, jti, scopes, expiresAt }: TokenRow): Session {
   return { principal: { accountId, grants, tokenId: jti }, tokenExpiresAt: expiresAt };
 }
 
-/** Only this is stored, so that whoever reads the database, or a copy of it, cannot use the sessions. */
+/** Only this hash is stored, so that a reader of the database, or of a copy of it, cannot use the sessions. */
 function idOf(secret: string): string {
   return createHash("sha256").update(secret).digest("hex");
 }

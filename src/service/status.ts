@@ -1,7 +1,7 @@
 import type { Readiness } from "../domain/readiness.ts";
 import type { ServiceParts } from "./parts.ts";
 
-/** Questions about the appliance itself, which need no principal. */
+/** Queries about the appliance itself, which need no principal. */
 export interface StatusUseCases {
   readonly version: string;
   /** Cheap enough to be called every second. */

@@ -11,7 +11,7 @@ import type { Principal } from "./parts.ts";
 const TOKEN_ISSUER = "coppice";
 /** Longer tokens are refused without being parsed, in `bytes`. */
 const TOKEN_BYTES_MAX = 4096;
-/** The only accepted algorithm, whatever a token's header says. */
+/** The only accepted algorithm, regardless of a token's header. */
 const ALGORITHM = "HS256";
 /** Tolerance for a clock that was set back after a token was issued, in `seconds`. */
 const CLOCK_SKEW_SECONDS = 5;
@@ -82,7 +82,7 @@ interface VerifiedToken {
 /** Size of the cache of verified tokens. */
 const VERIFIED_COUNT_MAX = 1024;
 
-/** Makes a function that returns a token's principal, or null when the token is not one of ours or not valid now. */
+/** Makes a function that returns a token's principal, or null when this appliance did not issue it, or it is not valid now. */
 export function tokenVerifier(
   db: Database,
   keys: TokenKeys,
@@ -92,26 +92,26 @@ export function tokenVerifier(
   return async (token) => {
     if (token.length > TOKEN_BYTES_MAX) return null;
     const now = clock();
-    const known = verified.get(token) ?? (await verify(token, keys, now));
-    if (known === null || !(await isGood(known, db, keys, now))) {
+    const cached = verified.get(token) ?? (await verify(token, keys, now));
+    if (cached === null || !(await isGood(cached, db, keys, now))) {
       verified.delete(token);
       return null;
     }
-    // Inserted last again, so that the least recently used token is dropped.
+    // Inserted again as the last one, so that the least recently used token is dropped.
     verified.delete(token);
-    verified.set(token, known);
+    verified.set(token, cached);
     if (verified.size > VERIFIED_COUNT_MAX) verified.delete(verified.keys().next().value ?? "");
-    return known.principal;
+    return cached.principal;
   };
 }
 
 /** Checks the parts that can change between two requests with the same token: the time, its key and its row. */
-async function isGood(known: VerifiedToken, db: Database, keys: TokenKeys, now: number): Promise<boolean> {
+async function isGood(cached: VerifiedToken, db: Database, keys: TokenKeys, now: number): Promise<boolean> {
   // Without tolerance: the same clock issued the token, and `token list` calls it expired from here on.
-  if (now / 1000 >= known.expiresSeconds) return false;
-  if ((await keys.find(known.keyId)) === null) return false;
-  const row = getTokenCached(db, known.principal.tokenId);
-  return row !== null && row.revokedAt === null && row.accountId === known.principal.accountId;
+  if (now / 1000 >= cached.expiresSeconds) return false;
+  if ((await keys.find(cached.keyId)) === null) return false;
+  const row = getTokenCached(db, cached.principal.tokenId);
+  return row !== null && row.revokedAt === null && row.accountId === cached.principal.accountId;
 }
 
 /** Signs and verifies with one key. Elysia's plugin has both functions in its decorator, usable without a request. */

@@ -1,6 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { ApiError } from "../../domain/errors.ts";
-import type { FoundLine } from "../../domain/tree/grep.ts";
+import type { GrepLine } from "../../domain/tree/grep.ts";
 import { type ByteString, displayName, type GuestPath, parseGuestPathText } from "../../domain/tree/guest-path.ts";
 import type { Entry } from "../../domain/tree/listing.ts";
 import type { Difference } from "../../service/images.ts";
@@ -108,7 +108,7 @@ export const FILE_TOOLS: readonly Tool[] = [
       const id = imageId(call, image);
       if (pattern !== undefined) {
         const globs = glob === undefined ? [] : [glob];
-        const { found, bounds } = await service.inspect.grep(principal, {
+        const { lines: found, bounds } = await service.inspect.grep(principal, {
           id,
           signal,
           limit,
@@ -126,7 +126,13 @@ export const FILE_TOOLS: readonly Tool[] = [
         return answer(...(lines.length > 0 ? lines : ["no line matches"]), ...boundText(bounds));
       }
       if (glob === undefined) throw new ApiError("validation_error", "search needs a pattern, a glob, or both");
-      const { found, isComplete } = await service.inspect.find(principal, { id, signal, limit, path: below, glob });
+      const { paths: found, isComplete } = await service.inspect.find(principal, {
+        id,
+        signal,
+        limit,
+        path: below,
+        glob,
+      });
       const lines = found.map(({ path: name, entry }) => entryText(name, entry));
       return answer(...(lines.length > 0 ? lines : ["no name matches"]), ...boundText(isComplete ? [] : ["limit"]));
     },
@@ -151,7 +157,7 @@ export const FILE_TOOLS: readonly Tool[] = [
         limit,
         signal: call.signal,
       };
-      const { found, next, against: other } = await call.service.images.diff(call.principal, query);
+      const { differences: found, next, against: other } = await call.service.images.diff(call.principal, query);
       const base = other === null ? "an empty image" : `image ${other}`;
       const lines = found.map(differenceText);
       const more = next === null ? [] : [`(there is more: cursor ${cursorOf(next)})`];
@@ -161,7 +167,7 @@ export const FILE_TOOLS: readonly Tool[] = [
 ];
 
 /** `path:line: text`; a line of the context has hyphens, as `grep` shows it. */
-function foundText({ path, line, bytes, kind }: FoundLine): string {
+function foundText({ path, line, bytes, kind }: GrepLine): string {
   const mark = kind === "match" ? ":" : "-";
   const lineText = cutLine(shownName(fileText(bytes).text), LINE_CHARACTERS_MAX);
   return `${shownName(displayName(path))}${mark}${line}${mark} ${lineText}`;

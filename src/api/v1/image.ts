@@ -127,7 +127,11 @@ export function imageRoutes(surface: Surface) {
       "/diff",
       async ({ request, principal, params, query }) => {
         const id = params.uuid as ImageId;
-        const { against, found, next } = await surface.service.images.diff(principal, {
+        const {
+          against,
+          differences: found,
+          next,
+        } = await surface.service.images.diff(principal, {
           id,
           against: query.against === undefined ? null : (query.against.toLowerCase() as ImageId),
           after: cursorPath(query.cursor),

@@ -26,7 +26,7 @@ export const GREP_MATCHES_COUNT_MAX = 10_000;
 export const GREP_FILE_MATCHES_COUNT_MAX = 10_000;
 
 /** A line that a search has found. */
-export interface FoundLine {
+export interface GrepLine {
   readonly path: ByteString;
   readonly kind: GrepLineKind;
   /** number of the line, from 1 */

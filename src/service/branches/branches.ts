@@ -20,15 +20,15 @@ const IMAGES_COUNT = 100;
 const OPERATIONS_COUNT = 32;
 /** Images of the first turn: the code that reads them may be cold. */
 const FIRST_IMAGES_COUNT = 10;
-/** Images that a turn skips at most: an index entry each. */
+/** Largest number of images that a turn skips: an index entry each. */
 const SKIPPED_COUNT = 4000;
-/** Deleted images that one turn, and one answer, walks over at most. */
+/** Largest number of deleted images that one turn, and one answer, passes. */
 const TURN_STEPS_MAX = 200;
 const ANSWER_STEPS_MAX = 100_000;
-/** Deleted images of an answer for which it remembers what lies above them. */
-const KNOWN_COUNT_MAX = 2000;
+/** Largest number of deleted images for which an answer caches the nearest existing ancestor. */
+const CACHED_COUNT_MAX = 2000;
 
-/** An image, with the nearest image that exists of those it was made from. */
+/** An image, with its nearest ancestor that exists. */
 export interface BranchImage extends Omit<ImageNode, "madeFromId" | "hasParent"> {
   /** null for a root */
   readonly parentId: ImageId | null;
@@ -36,7 +36,7 @@ export interface BranchImage extends Omit<ImageNode, "madeFromId" | "hasParent">
   readonly skippedCount: number;
 }
 
-/** An operation beside the branches, and one line about what it does where one is known. */
+/** An operation, with one line about its request if there is one. */
 export type BranchOperation = OperationNode & { readonly about: string | null };
 
 /** A part of the branches of an account. */
@@ -47,7 +47,7 @@ export type BranchPart =
   | { readonly type: "end"; readonly isOlderLeft: boolean };
 
 export interface BranchesRequest {
-  /** the newest images, so many */
+  /** number of images; the newest ones */
   readonly limit: number;
   /** only images that are older than this one */
   readonly before: ImageId | null;
@@ -56,7 +56,7 @@ export interface BranchesRequest {
   readonly signal: AbortSignal;
 }
 
-/** Parts that come as they are read. Disposal ends them. */
+/** Parts that are read one by one. Disposal ends them. */
 export interface BranchParts extends Disposable {
   readonly parts: AsyncGenerator<BranchPart, void, undefined>;
 }
@@ -83,7 +83,7 @@ async function* branchParts(
   { limit, before, withOperations, signal }: Omit<BranchesRequest, "before"> & { readonly before: ImagePlace | null },
 ): AsyncGenerator<BranchPart, void, undefined> {
   const pacer = new Pacer(readerOf(accountId, signal));
-  // An operation that starts meanwhile is met in one of the states, or both.
+  // An operation that starts meanwhile is read in one of the states, or in both.
   for (const status of withOperations ? LIVE : []) {
     for (let last: OperationNode | null = null; ; ) {
       await pacer.yield();
@@ -102,8 +102,8 @@ async function* branchParts(
     const nodes = branchImagesFrom(db, accountId, from, before, count);
     const images: BranchImage[] = [];
     for (const node of nodes) {
-      const found = ancestry.of(node);
-      images.push(found instanceof Promise ? await found : found);
+      const image = ancestry.of(node);
+      images.push(image instanceof Promise ? await image : image);
     }
     if (images.length > 0) yield { type: "images", images };
     const last = nodes.at(-1);
@@ -150,11 +150,11 @@ interface Above {
   readonly skippedCount: number;
 }
 
-/** Finds what images were made from, past those that are deleted. It lives as long as an answer. */
+/** Finds the nearest existing ancestors of images. It lives as long as an answer. */
 export class Ancestry {
   readonly #db: Database;
   readonly #pacer: Pacer;
-  readonly #known = new Map<ImageId, Above>();
+  readonly #cached = new Map<ImageId, Above>();
   #stepsLeft = ANSWER_STEPS_MAX;
 
   constructor(db: Database, pacer: Pacer) {
@@ -165,9 +165,9 @@ export class Ancestry {
   /** A promise only for an image whose parent is deleted. */
   of({ madeFromId, hasParent, ...image }: ImageNode): BranchImage | Promise<BranchImage> {
     if (madeFromId === null || hasParent) return { ...image, parentId: madeFromId, skippedCount: 0 };
-    const known = this.#known.get(madeFromId);
-    if (known !== undefined) return { ...image, ...known };
-    return this.#find(madeFromId).then((above) => ({ ...image, ...above }));
+    const above = this.#cached.get(madeFromId);
+    if (above !== undefined) return { ...image, ...above };
+    return this.#find(madeFromId).then((ancestor) => ({ ...image, ...ancestor }));
   }
 
   async #find(deleted: ImageId): Promise<Above> {
@@ -185,8 +185,8 @@ export class Ancestry {
       }
       if (this.#pacer.shouldYield()) await this.#pacer.yield();
     }
-    if (this.#known.size >= KNOWN_COUNT_MAX) this.#known.clear();
-    this.#known.set(deleted, above);
+    if (this.#cached.size >= CACHED_COUNT_MAX) this.#cached.clear();
+    this.#cached.set(deleted, above);
     return above;
   }
 }

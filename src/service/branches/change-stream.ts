@@ -1,14 +1,14 @@
 import type { ImageId } from "../../domain/ids.ts";
 import type { BranchImage, BranchOperation } from "./branches.ts";
 
-/** Changes that wait for a client, at most. A client that misses some reads everything again. */
+/** Largest number of changes that wait for a client. A client that misses some reads everything again. */
 const WAITING_COUNT_MAX = 1000;
 
 export type Change =
   | { readonly type: "operation"; readonly operation: BranchOperation }
   | { readonly type: "image"; readonly image: BranchImage }
   | { readonly type: "deleted"; readonly id: ImageId }
-  /** changes may have been left out: what the client knows is outdated */
+  /** changes may have been left out: the client's data is outdated */
   | { readonly type: "resync" };
 
 export const RESYNC: readonly Change[] = [{ type: "resync" }];

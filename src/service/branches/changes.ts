@@ -7,9 +7,9 @@ import type { Principal, ServiceParts } from "../parts.ts";
 import { Ancestry, withLines } from "./branches.ts";
 import { type Change, type ChangeStream, RESYNC, WaitingChanges } from "./change-stream.ts";
 
-/** Changes that wait to be read, at most. */
+/** Largest number of changes that wait to be read. */
 const WAITING_COUNT_MAX = 1000;
-/** Changes that come within this time are told together, in `milliseconds`. */
+/** Changes within this time are sent together, in `milliseconds`. */
 const COLLECT_MS = 20;
 /** Rows that are read in one turn of the event loop. */
 const ROWS_COUNT = 32;
@@ -38,7 +38,7 @@ export class ChangeFeeds {
   }
 }
 
-/** What one account's streams share: the rows of a change are read once. It listens while it has streams. */
+/** The shared part of one account's streams: it reads the rows of a change once. It listens while it has streams. */
 class Feed {
   readonly #parts: Parts;
   readonly #accountId: AccountId;
@@ -88,7 +88,7 @@ class Feed {
     setTimeout(() => void this.#read(), COLLECT_MS);
   }
 
-  /** What could not be read is left out, and the clients are told so. */
+  /** Drops the changes that were not read yet, and sends a `resync` to the clients. */
   #resync(): void {
     this.#operations.clear();
     this.#images.clear();
@@ -97,7 +97,7 @@ class Feed {
     for (const stream of this.#streams) stream.push(RESYNC);
   }
 
-  /** Reads what has changed until that is all; never throws. */
+  /** Reads changed rows until none is left; never throws. */
   async #read(): Promise<void> {
     const pacer = new Pacer({ owner: `changes ${this.#accountId}`, throwIfAborted: () => undefined });
     try {
@@ -105,12 +105,12 @@ class Feed {
         await pacer.yield();
         const resyncs = this.#resyncs;
         const changes = await this.#take(pacer);
-        // Behind a resync, rows that were read before it would bring back what has ended or was deleted meanwhile.
+        // After a resync, rows that were read before it would restore objects that have since ended or been deleted.
         if (changes.length === 0 || resyncs !== this.#resyncs) continue;
         for (const stream of this.#streams) stream.push(changes);
       }
     } catch (error) {
-      this.#parts.log.error("cannot read what has changed", { account: this.#accountId, error });
+      this.#parts.log.error("cannot read the changed rows", { account: this.#accountId, error });
       this.#resync();
     }
     this.#isReading = false;
@@ -119,22 +119,22 @@ class Feed {
   /** The next changes: images before the operations that made them. */
   async #take(pacer: Pacer): Promise<readonly Change[]> {
     const { db } = this.#parts;
-    const operations = await withLines(db, branchOperationsOf(db, this.#accountId, taken(this.#operations)));
-    const made = operations.flatMap(({ resultId }) => resultId ?? []);
-    const ids = [...new Set([...made, ...taken(this.#images)])];
+    const operations = await withLines(db, branchOperationsOf(db, this.#accountId, removeFirst(this.#operations)));
+    const resultIds = operations.flatMap(({ resultId }) => resultId ?? []);
+    const ids = [...new Set([...resultIds, ...removeFirst(this.#images)])];
     const ancestry = new Ancestry(db, pacer);
     const changes: Change[] = [];
     for (const node of branchImagesOf(db, this.#accountId, ids)) {
       changes.push({ type: "image", image: await ancestry.of(node) });
     }
     for (const operation of operations) changes.push({ type: "operation", operation });
-    for (const id of taken(this.#deleted)) changes.push({ type: "deleted", id });
+    for (const id of removeFirst(this.#deleted)) changes.push({ type: "deleted", id });
     return changes;
   }
 }
 
-/** Takes the first ids out of a set. */
-function taken<Id>(ids: Set<Id>): Id[] {
+/** Removes the first ids from a set, and returns them. */
+function removeFirst<Id>(ids: Set<Id>): Id[] {
   const first: Id[] = [];
   for (const id of ids) {
     if (first.length === ROWS_COUNT) break;

@@ -18,7 +18,7 @@ export interface BranchUseCases {
    * @throws ApiError `too_many_requests` when too many clients follow changes
    */
   changes(principal: Principal, signal: AbortSignal): ChangeStream;
-  /** What the deletion of an image would do. @throws ApiError `not_found`; as `Scans.all` does */
+  /** Computes the effect of deleting an image. @throws ApiError `not_found`; as `Scans.all` does */
   previewDeletion(principal: Principal, id: ImageId, signal: AbortSignal): Promise<Deletion>;
 }
 

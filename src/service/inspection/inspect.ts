@@ -3,17 +3,17 @@ import type { ByteRange } from "../../domain/bytes/byte-range.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { checkAbsentTag, parseImageReference } from "../../domain/image.ts";
-import type { FoundLine } from "../../domain/tree/grep.ts";
+import type { GrepLine } from "../../domain/tree/grep.ts";
 import { type ByteString, displayName, type GuestPath } from "../../domain/tree/guest-path.ts";
 import type { Entry } from "../../domain/tree/listing.ts";
 import { archiveChunks } from "../../storage/archive/archive.ts";
-import { unpacked } from "../../storage/tree/found-lines.ts";
 import type { GrepOutcome, GrepRequest } from "../../storage/tree/grep.ts";
 import { GrepThreads } from "../../storage/tree/grep-threads.ts";
 import type { ImageTree, ResolvedEntry } from "../../storage/tree/image-tree.ts";
+import { unpacked } from "../../storage/tree/packed-lines.ts";
 import type { Image } from "../images.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import type { FindRequest, Found } from "./find.ts";
+import type { FindOutcome, FindRequest } from "./find.ts";
 import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 
 /** A path in an image. Reading stops when `signal` fires. */
@@ -34,7 +34,7 @@ export interface Directory {
 export interface OpenFile {
   readonly imageId: ImageId;
   readonly held: Disposable;
-  /** the file itself: `path` is the one to which symlinks led */
+  /** the file itself: `path` has no symlinks */
   readonly entry: Pick<ResolvedEntry, "path" | "size" | "mtimeSeconds">;
   read(part: ByteRange): Promise<Uint8Array<ArrayBuffer>>;
   /** Host path and offset where the part lies contiguously; null when it is in several pieces. */
@@ -47,7 +47,7 @@ export interface OpenFile {
 }
 
 export interface ArchiveRequest extends PathRequest {
-  /** true: refuses whatever is neither a directory nor a regular file */
+  /** true: only a directory or a regular file is archived */
   readonly contentOnly?: boolean;
 }
 
@@ -59,9 +59,9 @@ export interface Archive extends ByteSource {
 /** A search in the files of an image. Reading stops when `signal` fires. */
 export type Search = Pick<PathRequest, "id" | "signal"> & Omit<GrepRequest, "layers" | "limits">;
 
-export interface SearchOutcome extends Omit<GrepOutcome, "found"> {
+export interface SearchOutcome extends Omit<GrepOutcome, "lines"> {
   /** can be read once */
-  readonly found: AsyncIterable<FoundLine>;
+  readonly lines: AsyncIterable<GrepLine>;
 }
 
 /** Reads images without starting a machine. All functions throw ApiError `not_found` for an image of another account. */
@@ -78,7 +78,7 @@ export interface InspectUseCases {
   /** @throws ApiError `not_found`, `invalid_path`; as `Accounts.wait` does */
   archive(principal: Principal, request: ArchiveRequest): Promise<Archive>;
   /** Finds entries by their names. @throws as `findNames` and `Accounts.wait` do */
-  find(principal: Principal, request: PathRequest & FindRequest): Promise<Found>;
+  find(principal: Principal, request: PathRequest & FindRequest): Promise<FindOutcome>;
   /** @throws as `GrepThreads.run` does */
   grep(principal: Principal, request: Search): Promise<SearchOutcome>;
 }
@@ -146,7 +146,7 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
       return { name, chunks, held };
     },
     async find(principal, request) {
-      // The library of expressions is as large as the database's: the daemon starts without it.
+      // The library of regular expressions is as large as that of the database: the daemon starts without it.
       const { findNames } = await import("./find.ts");
       const { tree, held } = await walkOf(principal, request);
       using _held = held;
@@ -156,7 +156,7 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
       const held = imageLayers(parts, principal, id);
       const owner = principal.accountId;
       const outcome = await searches.run({ ...search, layers: held.files }, signal, { owner, held });
-      return { ...outcome, found: unpacked(outcome.found, readerOf(owner, signal)) };
+      return { ...outcome, lines: unpacked(outcome.lines, readerOf(owner, signal)) };
     },
   };
 }
@@ -191,6 +191,6 @@ const KIND_NAMES = {
   s: "a socket",
 };
 
-function wrongKind(path: GuestPath, type: keyof typeof KIND_NAMES, wanted: string): ApiError {
-  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not ${wanted}`, { path: displayName(path) });
+function wrongKind(path: GuestPath, type: keyof typeof KIND_NAMES, expected: string): ApiError {
+  return new ApiError("invalid_path", `path is ${KIND_NAMES[type]}, not ${expected}`, { path: displayName(path) });
 }

@@ -8,7 +8,7 @@ import type { Principal, ServiceParts } from "../parts.ts";
 /** Bytes that are produced while they are read. A chunk is valid only until the next one is requested. */
 export interface ByteSource {
   readonly chunks: AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
-  /** the source of the bytes; must be disposed after the last one was read, or reading has failed */
+  /** the source of the bytes; must be disposed when the last one was read, or reading has failed */
   readonly held: Disposable;
 }
 

@@ -20,17 +20,17 @@ import { SharedReading } from "../../supervisor/shared-reading.ts";
 import { type Changed, change } from "../change.ts";
 import type { ApplianceParts, Principal, ServiceParts } from "../parts.ts";
 
-/** Sums over whole tables are good for this long, in `milliseconds`. */
+/** Sums over whole tables are cached for this long, in `milliseconds`. */
 const SPACE_AGE_MS_MAX = 5000;
-/** The checks start some programs, and ask name servers. */
+/** The checks start programs and query name servers, so their result is cached for this long. */
 const HEALTH_AGE_MS_MAX = 30_000;
 
-/** The work of an account that has not ended, and what it holds of the budget. */
+/** The work of an account that has not ended, and its share of the budget. */
 export interface AccountLoad extends LiveWork, Cost {}
 
 export interface Load {
   readonly budget: Cost;
-  /** what running work holds; merges, which give way to it, are not counted */
+  /** the share that running work holds; merges, which give way to it, are not counted */
   readonly used: Cost;
   readonly machines: {
     readonly inUse: number;
@@ -38,7 +38,7 @@ export interface Load {
     readonly ready: number;
     readonly poolSize: number;
   };
-  /** those that hold most first */
+  /** ordered by their shares, the largest first */
   readonly accounts: readonly AccountLoad[];
 }
 
@@ -53,7 +53,7 @@ export interface Space {
   };
   readonly totals: StoreTotals;
   readonly accounts: readonly AccountSpace[];
-  /** by what each added to its parent, the largest first */
+  /** ordered by the size that each added to its parent, the largest first */
   readonly images: readonly ImageSpace[];
 }
 
@@ -69,15 +69,15 @@ export interface Health {
   readonly findings: readonly Finding[];
 }
 
-/** Questions and orders of an operator about the appliance as a whole. Callers share what takes long to find out. */
+/** Use cases of an operator for the whole appliance. Concurrent callers share the results of slow reads. */
 export interface ApplianceUseCases {
   /** @param limit number of accounts */
   load(limit: number): Promise<Load>;
   /** @param limit number of accounts, and of images */
   space(limit: number): Promise<Space>;
-  /** What the collector would give back. */
+  /** The objects that `collect` would remove. */
   collection(): Promise<Collection>;
-  /** Gives it back. Whoever asks while it goes on gets the same result. */
+  /** Removes them. Callers during a collection share its result. */
   collect(principal: Principal): Promise<Changed<Collection>>;
   /** The findings of `coppice doctor` without a trial. */
   health(): Promise<Health>;

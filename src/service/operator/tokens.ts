@@ -41,13 +41,13 @@ export interface TokenUseCases {
   /** @throws ApiError `validation_error`; `conflict` when the account has too many */
   issue(principal: Principal, request: NewTokenRequest): Promise<Changed<Token & Pick<IssuedToken, "token">>>;
   /**
-   * Ends a token at once; one that was revoked before stays so.
-   * @returns whether it was revoked by this
+   * Ends a token at once. A token that was revoked before stays revoked.
+   * @returns true when this call revoked it
    * @throws ApiError `not_found`
    */
   revoke(principal: Principal, id: string): Changed<boolean>;
   /**
-   * Makes a new key for tokens from now on; those of older keys stay good for `graceMs`.
+   * Makes a new key for tokens from now on. Tokens of older keys stay valid for `graceMs`.
    * @returns id of the key
    */
   rotateKey(principal: Principal, graceMs: number): Promise<Changed<string>>;
@@ -64,16 +64,16 @@ export function tokenUseCases(parts: Pick<ServiceParts, "accounts" | "db" | "key
 
     async issue(principal, { account, scopes, ttlMs }) {
       const now = clock();
-      const details = (made: Token) => {
-        return { made_id: made.jti, made_for: account, scopes: made.scopes, expires_at: new Date(made.expiresAt) };
+      const details = ({ jti, scopes, expiresAt }: Token) => {
+        return { made_id: jti, made_for: account, scopes, expires_at: new Date(expiresAt) };
       };
       const what = { noun: "token", verb: "create", id: ({ jti }: Token) => jti, details } as const;
       return await change(parts, principal, what, async () => {
         if (countTokens(db, { accountId: account as AccountId, state: "valid", now }) >= max) {
-          const message = `the account has ${max} valid tokens; revoke those that nobody needs`;
+          const message = `the account has ${max} valid tokens; revoke those that are not needed`;
           throw new ApiError("conflict", message, { account });
         }
-        // Otherwise one who asks for short tokens all day would fill the table.
+        // Otherwise repeated requests for short-lived tokens would fill the table.
         forgetEndedTokens(db, account as AccountId, now, max);
         const { token, row } = await issueToken(db, keys, { account, scopes, ttlMs, now });
         return { ...withState(row), token };

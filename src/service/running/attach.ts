@@ -31,7 +31,7 @@ export type Attached =
 
 /** The output and the input of a process, for one client. The caller must dispose of it. */
 export interface Attachment extends Disposable {
-  /** Items until the end of the process, for one reader. A lossless reader has taken an item when it requests the next. */
+  /** Items until the end of the process, for one reader. A lossless reader has read an item when it requests the next. */
   items(): AsyncGenerator<Attached, void, undefined>;
   /**
    * Writes to the standard input of the process. Like `closeInput` and `resize`, it first waits until the process runs; it
@@ -114,7 +114,7 @@ class Starts implements Disposable {
     }
   }
 
-  /** The process of the latest start; pending before the first one, and for ever if there is none. */
+  /** The process of the latest start; pending before the first start, and for ever without one. */
   async latest(): Promise<InstanceProcess> {
     await this.#first.promise;
     if (this.#latest === null) throw new Error("a start without a process");
@@ -192,9 +192,9 @@ async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncG
     if (piece === null) break;
     for (const event of piece) {
       if (started !== null && hasReached(started.tap, counted)) break;
-      const known = started === null ? event : beforeTap(event, started.tap, counted);
+      const logged = started === null ? event : beforeTap(event, started.tap, counted);
       if (event.type === "stdout" || event.type === "stderr") counted[event.type] += event.payload.byteLength;
-      const item = itemOf(known, since);
+      const item = itemOf(logged, since);
       if (item !== null) yield item;
       if (item?.kind === "end") return;
     }
@@ -203,7 +203,7 @@ async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncG
   yield LOST;
 }
 
-/** Cuts an event before the tap's first byte: one record of the log may have output from before and after that. */
+/** Cuts an event before the tap's first byte: one record of the log may have output from before and after that byte. */
 function beforeTap(event: LogEvent, { before }: Tap, counted: Readonly<Record<OutputStream, number>>): LogEvent {
   if (event.type !== "stdout" && event.type !== "stderr") return event;
   const bytes = Math.max(0, before[event.type].kept - counted[event.type]);

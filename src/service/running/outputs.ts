@@ -19,7 +19,7 @@ export interface OutputSource {
 }
 
 /**
- * Opens outputs. If one of them may be long, it waits for a place first, because a reader can be as slow as it likes.
+ * Opens outputs. If one of them may be long, it first waits for a place, because a reader can be arbitrarily slow.
  * @throws ApiError as `Accounts.wait` does
  */
 export async function openOutputs(

@@ -58,8 +58,8 @@ export interface InputRequest extends ProcessName {
  */
 export interface ProcessUseCases {
   /**
-   * Starts a process beside the command of a running instance, and returns its number.
-   * @param signal gives the start up while it waits for the guest to take it
+   * Starts an additional process in a running instance, and returns its number.
+   * @param signal abandons the start while it waits for the guest to accept it
    * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run, or too many starts
    *   of the account wait for their guests; the reason of `signal`
    */
@@ -115,9 +115,9 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       let [count, runningCount] = [0, 0];
       for await (const event of scanned(parts, row, { first: 0, onOutput: () => undefined, signal })) {
         if (event.type === "spawn") count += 1;
-        const isWanted = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
-        if (!isWanted) continue;
-        take(page, event);
+        const isOnPage = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
+        if (!isOnPage) continue;
+        update(page, event);
         if (event.type === "spawn") runningCount += 1;
         if (event.type === "exit") runningCount -= 1;
         if (page.size === limit && runningCount === 0) break;
@@ -127,7 +127,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     async get(principal, { id, spid }, signal) {
       const row = requireInstance(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const found = new Map<number, Process>();
+      const processes = new Map<number, Process>();
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
       const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
@@ -138,11 +138,11 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       for await (const event of scanned(parts, row, { first: instances.firstEventOf(id, spid), onOutput, signal })) {
         if (event.spid !== spid) continue;
         if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
-        take(found, event);
+        update(processes, event);
         if (event.type === "truncated") outputs[dataOf<"truncated">(event).stream].truncated = true;
         if (event.type === "exit") break;
       }
-      const process = found.get(spid);
+      const process = processes.get(spid);
       if (process === undefined || from === undefined) throw noSuchProcess(spid);
       return { ...settled(process, row), outputs, from };
     },
@@ -194,22 +194,22 @@ async function* scanned(
   }
 }
 
-/** Updates the processes in `found` by an event about a start or an end. */
-function take(found: Map<number, Process>, event: LogEvent): void {
+/** Updates `processes` by an event about a start or an end. */
+function update(processes: Map<number, Process>, event: LogEvent): void {
   const { spid, type, timeNs } = event;
   if (spid === null) return;
   if (type === "spawn") {
     const spawn = dataOf<"spawn">(event);
-    found.set(spid, { spid, state: "running", startedNs: timeNs, endedNs: null, spawn, exit: null });
+    processes.set(spid, { spid, state: "running", startedNs: timeNs, endedNs: null, spawn, exit: null });
   }
-  const process = found.get(spid);
+  const process = processes.get(spid);
   if (type !== "exit" || process === undefined) return;
-  found.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
+  processes.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
 }
 
 /** Marks a process as lost when its instance has ended, but the log does not have the end of the process. */
-function settled(found: Process, { status }: OperationRow): Process {
-  return found.state === "running" && isTerminal(status) ? { ...found, state: "lost" } : found;
+function settled(process: Process, { status }: OperationRow): Process {
+  return process.state === "running" && isTerminal(status) ? { ...process, state: "lost" } : process;
 }
 
 /** A running process. @throws ApiError `not_found`, `conflict` */

@@ -2,9 +2,9 @@ import { isUtf8 } from "node:buffer";
 import { GREP_TEXT_BYTES_MAX, type GrepLineKind } from "../../domain/tree/grep.ts";
 import { type ByteString, displayName } from "../../domain/tree/guest-path.ts";
 import type { Cancellation } from "../pacer.ts";
-import { type LinePacker, type LineRecord, lineText } from "./found-lines.ts";
 import type { LinePattern } from "./line-pattern.ts";
 import type { LinePart } from "./line-reader.ts";
+import { type LinePacker, type LineRecord, lineText } from "./packed-lines.ts";
 
 const NEWLINE = 0x0a;
 
@@ -18,7 +18,7 @@ export interface FileSearchOptions {
   readonly matchesCountMax: number;
   /** whether the byte ranges of matches are found */
   readonly ranges: boolean;
-  readonly found: LinePacker;
+  readonly lines: LinePacker;
   /** called before a matching line is added; throws when none may be */
   readonly onMatch: () => void;
   /** called before a line of context is added; throws when none may be */
@@ -67,7 +67,7 @@ export class FileSearch {
   }
 
   #close(length: number, hasFeed: boolean): void {
-    if (this.#open?.isAdded) this.#options.found.setLength(length, hasFeed);
+    if (this.#open?.isAdded) this.#options.lines.setLength(length, hasFeed);
     const last = this.#recent.at(-1);
     if (last?.line === this.#line - 1) Object.assign(last, { length, hasFeed });
     this.#open = null;
@@ -95,7 +95,7 @@ export class FileSearch {
   }
 
   #match(number: number, text: string, cursor: LineCursor): void {
-    const { before, after, ranges, pattern, found, onMatch } = this.#options;
+    const { before, after, ranges, pattern, lines, onMatch } = this.#options;
     onMatch();
     for (const record of this.#recent) if (record.line >= number - before) this.#context(record);
     const contextFrom = Math.max(this.#addedTo + 1, number - before, cursor.line);
@@ -103,7 +103,7 @@ export class FileSearch {
     const record = cursor.record(number, "match", (line) =>
       ranges ? pattern.ranges(text, line, GREP_TEXT_BYTES_MAX, this.#cancellation) : [],
     );
-    found.add(this.#path, record);
+    lines.add(this.#path, record);
     this.#matchesCount++;
     this.#addedTo = number;
     this.#contextTo = number + after;
@@ -112,7 +112,7 @@ export class FileSearch {
   #context(record: LineRecord): void {
     if (record.line <= this.#addedTo) return;
     this.#options.onContext();
-    this.#options.found.add(this.#path, record);
+    this.#options.lines.add(this.#path, record);
     this.#addedTo = record.line;
   }
 

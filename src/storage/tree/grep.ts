@@ -11,12 +11,12 @@ import {
 import type { Cancellation } from "../pacer.ts";
 import { extentChunks } from "./extent-stream.ts";
 import { FileSearch } from "./file-search.ts";
-import { LinePacker, type PackedLines } from "./found-lines.ts";
 import { ImageTree, type ResolvedEntry, type WalkedEntry } from "./image-tree.ts";
 import { LinePattern } from "./line-pattern.ts";
 import { type LinePart, LineReader } from "./line-reader.ts";
 import { NameFilter } from "./name-filter.ts";
 import { type LayerFiles, OpenLayers } from "./open-layers.ts";
+import { LinePacker, type PackedLines } from "./packed-lines.ts";
 
 /** A file is binary when one of its first `bytes` is NUL. */
 const BINARY_PROBE_BYTES = 8192;
@@ -60,7 +60,7 @@ export interface GrepRequest {
 }
 
 export interface GrepOutcome {
-  readonly found: PackedLines;
+  readonly lines: PackedLines;
   readonly bounds: readonly GrepBound[];
   readonly fileCount: number;
   readonly bytes: number;
@@ -91,7 +91,7 @@ class Search implements Cancellation {
   readonly #lineBytesMax: number;
   readonly #filter: NameFilter;
   readonly #deadline: number;
-  readonly #found = new LinePacker();
+  readonly #lines = new LinePacker();
   readonly #bounds = new Set<GrepBound>();
   #matchCount = 0;
   #fileCount = 0;
@@ -122,7 +122,7 @@ class Search implements Cancellation {
   }
 
   outcome(): GrepOutcome {
-    return { found: this.#found.packed(), bounds: [...this.#bounds], fileCount: this.#fileCount, bytes: this.#bytes };
+    return { lines: this.#lines.packed(), bounds: [...this.#bounds], fileCount: this.#fileCount, bytes: this.#bytes };
   }
 
   /** Ends the search when it is cancelled or its time is over. */
@@ -185,7 +185,7 @@ class Search implements Cancellation {
   #searchOf(path: ByteString): FileSearch {
     const { before, after, ranges, limit, fileLimit } = this.#request;
     const stopWhenFull = () => {
-      if (this.#found.isFull) this.#stop("limit");
+      if (this.#lines.isFull) this.#stop("limit");
     };
     const onMatch = () => {
       if (this.#matchCount === limit) this.#stop("limit");
@@ -193,6 +193,6 @@ class Search implements Cancellation {
       this.#matchCount++;
     };
     const limits = { matchesCountMax: fileLimit ?? Number.POSITIVE_INFINITY, onMatch, onContext: stopWhenFull };
-    return new FileSearch(path, { pattern: this.#pattern, before, after, ranges, found: this.#found, ...limits }, this);
+    return new FileSearch(path, { pattern: this.#pattern, before, after, ranges, lines: this.#lines, ...limits }, this);
   }
 }

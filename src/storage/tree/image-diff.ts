@@ -78,7 +78,7 @@ export interface DiffBounds {
 
 /** A page of `imageDiff`. */
 export interface DiffPage {
-  readonly found: readonly Difference[];
+  readonly differences: readonly Difference[];
   /** the path after which the next page begins; null at the end */
   readonly next: GuestPath | null;
 }
@@ -90,19 +90,19 @@ export async function diffPage(
   open: OpenLayers,
 ): Promise<DiffPage> {
   const deadline = performance.now() + msMax;
-  const found: Difference[] = [];
+  const differences: Difference[] = [];
   let pathBytes = 0;
   let last: GuestPath | null = after;
   for await (const { path, difference } of new ImageDiff(layers, mergeTools(open, cancellation)).run(after)) {
     if (difference !== null) {
-      if (found.length === limit || pathBytes > DIFF_PATHS_BYTES_MAX) return { found, next: last };
-      found.push(difference);
+      if (differences.length === limit || pathBytes > DIFF_PATHS_BYTES_MAX) return { differences, next: last };
+      differences.push(difference);
       pathBytes += path.length;
     }
     last = path;
-    if (performance.now() > deadline) return { found, next: last };
+    if (performance.now() > deadline) return { differences, next: last };
   }
-  return { found, next: null };
+  return { differences, next: null };
 }
 
 /** A path that was compared. */

@@ -2,9 +2,9 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { FoundLine } from "../../../src/domain/tree/grep.ts";
+import type { GrepLine } from "../../../src/domain/tree/grep.ts";
 import type { GuestPath } from "../../../src/domain/tree/guest-path.ts";
-import { unpacked } from "../../../src/storage/tree/found-lines.ts";
+import { unpacked } from "../../../src/storage/tree/packed-lines.ts";
 import { type GrepRequest, grep } from "../../../src/storage/tree/grep.ts";
 import { failureOf } from "../../support/failures.ts";
 import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
@@ -25,11 +25,11 @@ const layerOf = (content: Buffer) => {
 };
 
 async function found(content: Buffer, options: Partial<GrepRequest> & Pick<GrepRequest, "patterns">) {
-  const { found: packed, bounds } = await grep({ ...NONE, layers: [await layerOf(content)], ...options }, never);
+  const { lines: packed, bounds } = await grep({ ...NONE, layers: [await layerOf(content)], ...options }, never);
   return { lines: await Array.fromAsync(unpacked(packed)), bounds };
 }
 
-const rangesOf = ({ ranges }: FoundLine) => ranges.map(({ start, end }) => [start, end]);
+const rangesOf = ({ ranges }: GrepLine) => ranges.map(({ start, end }) => [start, end]);
 
 describe("lines with their offsets and contexts", () => {
   const parts = ["needle", "two", "\r", " ", "caf\u00e9", "", "x".repeat(300)].map((text) => Buffer.from(text));
@@ -100,7 +100,7 @@ describe("lines with their offsets and contexts", () => {
 describe("ranges", () => {
   test("are those of all patterns, which do not overlap", async () => {
     const [line] = (await found(Buffer.from("a needle in needles"), { patterns: ["need", "needle", "in|s$"] })).lines;
-    expect(rangesOf(line as FoundLine)).toEqual([
+    expect(rangesOf(line as GrepLine)).toEqual([
       [2, 6],
       [9, 11],
       [12, 16],
@@ -133,13 +133,13 @@ describe("ranges", () => {
         expected.push([at, at + 2]);
       }
       const [line] = (await found(Buffer.concat(bytes), { patterns: ["QR"] })).lines;
-      expect(rangesOf(line as FoundLine)).toEqual(expected);
+      expect(rangesOf(line as GrepLine)).toEqual(expected);
     }
   });
 
   test("are empty where an empty text matches, but not right behind another", async () => {
     const [line] = (await found(Buffer.from("axxb"), { patterns: ["x*"] })).lines;
-    expect(rangesOf(line as FoundLine)).toEqual([
+    expect(rangesOf(line as GrepLine)).toEqual([
       [0, 0],
       [1, 3],
       [4, 4],
@@ -149,7 +149,7 @@ describe("ranges", () => {
   test("are those in the text, and the first one", async () => {
     const content = Buffer.from(`${"y".repeat(5000)}needle needle`);
     const [line] = (await found(content, { patterns: ["needle"] })).lines;
-    expect(rangesOf(line as FoundLine)).toEqual([[5000, 5006]]);
+    expect(rangesOf(line as GrepLine)).toEqual([[5000, 5006]]);
     const [all] = (await found(Buffer.alloc(60_000, "n"), { patterns: ["n"] })).lines;
     expect(all?.ranges).toHaveLength(4096);
   });

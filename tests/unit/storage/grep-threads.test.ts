@@ -33,7 +33,7 @@ const never = new AbortController().signal;
 test("searches leave no file open, however they end", async () => {
   const all = await grepThreads.run(request("no such text"), never);
   expect(all).toMatchObject({ bounds: [], fileCount: LAYERS_COUNT });
-  expect(all.found.numbers).toHaveLength(0);
+  expect(all.lines.numbers).toHaveLength(0);
   expect((await grepThreads.run(request("needle"), never)).bounds).toEqual(["limit"]);
   expect(await throwing(grepThreads.run(request("(("), never))).toThrow("pattern is not valid");
   const missing = { ...request("needle"), paths: ["/none" as GuestPath] };

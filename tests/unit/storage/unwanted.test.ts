@@ -178,13 +178,13 @@ describe("when the client has left", () => {
     let pageCount = 0;
     do {
       const page = await diffPage(layers, { after, limit: 1000, msMax: 0, cancellation: null }, open);
-      found.push(...page.found.map(({ path }) => path));
+      found.push(...page.differences.map(({ path }) => path));
       after = page.next;
       pageCount++;
     } while (after !== null && pageCount < 100);
     expect(pageCount).toBe(100);
     const all = await diffPage(layers, { after: null, limit: 1000, msMax: 60_000, cancellation: null }, open);
-    expect(all.found.map(({ path }): string => path).slice(0, found.length)).toEqual(found);
+    expect(all.differences.map(({ path }): string => path).slice(0, found.length)).toEqual(found);
   });
 
   test("no file stays open", () => {

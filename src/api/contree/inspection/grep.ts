@@ -1,5 +1,5 @@
 import { Elysia } from "elysia";
-import { type FoundLine, GREP_TEXT_BYTES_MAX } from "../../../domain/tree/grep.ts";
+import { GREP_TEXT_BYTES_MAX, type GrepLine } from "../../../domain/tree/grep.ts";
 import { type ByteString, displayName } from "../../../domain/tree/guest-path.ts";
 import { matches } from "../../content/inspection.ts";
 import { mapped } from "../../output/json-stream.ts";
@@ -23,18 +23,18 @@ export function grepRoutes({ service, access }: ContreeSurface) {
     "/grep",
     (asked) => {
       const { path = [], pattern: patterns, max_total: limit = TOTAL_DEFAULT } = asked.query;
-      return matches(service.inspect, asked, { limit, ranges: true }, ({ found, bounds }) => ({
+      return matches(service.inspect, asked, { limit, ranges: true }, ({ lines, bounds }) => ({
         path: displayName(path[0] ?? ("/" as ByteString)),
         patterns,
         truncated: bounds.length > 0,
-        matches: mapped(found, matchOf),
+        matches: mapped(lines, matchOf),
       }));
     },
     { reads: "images:read", ...GREP },
   );
 }
 
-function matchOf({ path, kind, line, offset, length, hasFeed, bytes, isCut, ranges }: FoundLine): GrepMatch {
+function matchOf({ path, kind, line, offset, length, hasFeed, bytes, isCut, ranges }: GrepLine): GrepMatch {
   const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const hasEnd = hasFeed && !isCut && bytes.length < GREP_TEXT_BYTES_MAX;
   return {

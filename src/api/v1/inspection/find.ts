@@ -26,8 +26,8 @@ export function findRoutes(surface: Surface) {
     async ({ request, principal, params, query: { glob, path, limit = LIMIT_DEFAULT } }) => {
       const below = path === undefined ? ("/" as GuestPath) : parseGuestPath(path);
       const search = { id: params.uuid as ImageId, path: below, glob, limit, signal: request.signal };
-      const { found, isComplete } = await surface.service.inspect.find(principal, search);
-      const items = found.map(({ path: at, entry }) => ({
+      const { paths, isComplete } = await surface.service.inspect.find(principal, search);
+      const items = paths.map(({ path: at, entry }) => ({
         ...pathFields(at),
         type: TYPE_NAMES[entry.type],
         size: entry.size,

@@ -1,7 +1,7 @@
 import { isUtf8 } from "node:buffer";
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import type { FoundLine } from "../../../domain/tree/grep.ts";
+import type { GrepLine } from "../../../domain/tree/grep.ts";
 import { LIMIT_DEFAULT } from "../../../domain/tree/listing.ts";
 import { matches } from "../../content/inspection.ts";
 import { mapped } from "../../output/json-stream.ts";
@@ -37,8 +37,8 @@ export function grepRoutes(surface: Surface) {
       const { query } = asked;
       const ranges = query.details === true || (query.before ?? 0) > 0 || (query.after ?? 0) > 0;
       const limits = { limit: query.limit ?? LIMIT_DEFAULT, ranges };
-      return matches(surface.service.inspect, asked, limits, ({ found, bounds, fileCount, bytes }) => ({
-        matches: mapped(found, ranges ? detailedMatchOf : matchOf),
+      return matches(surface.service.inspect, asked, limits, ({ lines, bounds, fileCount, bytes }) => ({
+        matches: mapped(lines, ranges ? detailedMatchOf : matchOf),
         truncated: bounds.length > 0,
         truncated_by: bounds,
         files_searched: fileCount,
@@ -49,7 +49,7 @@ export function grepRoutes(surface: Surface) {
   );
 }
 
-function matchOf({ path, line, bytes, isCut }: FoundLine): GrepMatch {
+function matchOf({ path, line, bytes, isCut }: GrepLine): GrepMatch {
   const text = Buffer.from(bytes);
   return {
     ...pathFields(path),
@@ -60,7 +60,7 @@ function matchOf({ path, line, bytes, isCut }: FoundLine): GrepMatch {
   };
 }
 
-function detailedMatchOf(match: FoundLine): GrepMatch {
+function detailedMatchOf(match: GrepLine): GrepMatch {
   const { kind: type, offset, length, ranges } = match;
   return { ...matchOf(match), type, offset, length, ranges: [...ranges] };
 }

@@ -1,4 +1,4 @@
-import { type FoundLine, GREP_TEXT_BYTES_MAX, type GrepLineKind } from "../../domain/tree/grep.ts";
+import { GREP_TEXT_BYTES_MAX, type GrepLine, type GrepLineKind } from "../../domain/tree/grep.ts";
 import { type ByteString, bytesToByteString } from "../../domain/tree/guest-path.ts";
 import { GREP_FOUND_BYTES_MAX, GREP_FOUND_NUMBERS_COUNT_MAX } from "../limits.ts";
 import { type Cancellation, Pacer } from "../pacer.ts";
@@ -112,7 +112,7 @@ export class LinePacker {
 export async function* unpacked(
   { numbers, bytes }: PackedLines,
   cancellation: Cancellation | null = null,
-): AsyncGenerator<FoundLine, void, undefined> {
+): AsyncGenerator<GrepLine, void, undefined> {
   const pacer = new Pacer(cancellation);
   let path = "" as ByteString;
   let pathAt = -1;
