@@ -70,7 +70,7 @@ export interface Daemon extends AsyncDisposable {
   isAlive(): boolean;
 }
 
-/** What machines need, and all that stands on them. */
+/** Dependencies of machines, and of everything that uses machines. */
 interface HostParts {
   readonly accounts: Accounts;
   readonly layout: DataLayout;
@@ -79,7 +79,7 @@ interface HostParts {
   readonly log: Log;
 }
 
-/** What all long-running work needs. */
+/** Dependencies of all long-running work. */
 interface SharedParts extends HostParts {
   readonly db: Database;
   readonly layers: LayerStore;
@@ -92,7 +92,7 @@ interface SharedParts extends HostParts {
   readonly scheduler: Scheduler;
 }
 
-/** What operations need. */
+/** Dependencies of operations. */
 interface WorkParts extends SharedParts {
   readonly compactor: Compactor;
   readonly network: ToolNetwork;
@@ -127,7 +127,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const { diskReserveBytes } = config.limits;
   const diskGuard = stack.use(new DiskGuard({ directory: layout.root, reserveBytes: diskReserveBytes, log }));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
-  // What can wait for it does, so that clients are answered sooner.
+  // Work that can wait starts when the daemon listens, so that clients are answered sooner.
   const listening = Promise.withResolvers<void>();
   const host = { accounts, layout, cgroups, scratchDisks, log };
   const machines = stack.use(openMachines(config, host, listening.promise));
@@ -198,11 +198,11 @@ async function settle(db: Database): Promise<void> {
 }
 
 /**
- * Gives back the memory of the program's source and of functions that do not run now; they are made again from the bytecode
+ * Returns the memory of the program's source and of functions that do not run now. They are made again from the bytecode
  * in the executable when they are called. A collection alone keeps them: it leaves 11 MiB more.
  */
 function giveBackUnused(): void {
-  // It is deprecated, but has no successor: `Bun.gc` keeps the functions.
+  // It is deprecated, but has no successor: `Bun.gc` does not free the functions.
   Bun.shrink();
 }
 
@@ -280,7 +280,7 @@ function openMachines(config: Config, parts: HostParts, due: Promise<void>): Mac
   });
 }
 
-/** The process that connects to the outside; it starts when somebody wants a connection. */
+/** The process that connects to the outside; it starts with the first connection. */
 function openGate({ vm, network }: Config, parts: SharedParts): GateClient {
   return new GateClient({
     launcher: (signal) => parts.machines.launcher(signal),

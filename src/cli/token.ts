@@ -186,7 +186,7 @@ async function openCurrent(layout: DataLayout): Promise<Database> {
   const { openDatabase, SchemaTooOldError } = await import("../db/database.ts");
   const { lockData } = await import("../storage/layout.ts");
   try {
-    if (existsSync(layout.database)) return openDatabase(layout.database, "require", { isBeside: true });
+    if (existsSync(layout.database)) return openDatabase(layout.database, "require", { sharesFile: true });
   } catch (error) {
     if (!(error instanceof SchemaTooOldError)) throw error;
   }

@@ -11,7 +11,7 @@ const insertAccount = statement((orm) =>
     .prepare(),
 );
 
-/** Adds the account if it is new. Accounts come into being with their first token, file or operation. */
+/** Adds the account if it is new. An account begins with its first token, file or operation. */
 export function ensureAccount(db: Database, id: AccountId, now: number): void {
   insertAccount(db).run({ id, now });
 }

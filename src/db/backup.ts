@@ -9,7 +9,7 @@ export interface BackupContents {
   readonly layers: readonly { readonly id: LayerId; readonly diskBytes: number }[];
   /** SHA-256 of uploaded contents */
   readonly blobs: readonly string[];
-  /** operations that have ended, whose files do not change any more */
+  /** operations that have ended, whose files no longer change */
   readonly operations: readonly OperationId[];
 }
 
@@ -32,7 +32,7 @@ export function backupContents(db: Database): BackupContents {
 }
 
 /**
- * The first id of a layer or operation that is no UUID; null when there is none. They name files, so an id of another form
+ * The first id of a layer or operation that is not a UUID; null when there is none. They name files, so an id of another form
  * could be the path of any file of the host.
  */
 export function foreignId({ orm }: Database): string | null {
@@ -42,14 +42,14 @@ export function foreignId({ orm }: Database): string | null {
   return null;
 }
 
-/** Writes a consistent copy of the database to a new file. Other connections can go on meanwhile. */
+/** Writes a consistent copy of the database to a new file. Other connections can write meanwhile. */
 export function snapshotDatabase(db: Database, path: string): void {
   db.orm.run(sql`vacuum into ${path}`);
 }
 
 /**
  * Deletes the rows that backups do not contain: those of merged layers, which are a cache, and those of sessions on the
- * page, because people who have signed out since must not be signed in again. The schema may be older than the tables.
+ * page, because a restore must not sign in people who have signed out since. The schema may be older than the tables.
  */
 export function forgetWhatPasses(db: Database): void {
   for (const name of ["merged_layers", "web_sessions"]) {

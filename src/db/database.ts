@@ -10,7 +10,7 @@ import { Scans } from "./scans/scans.ts";
 
 /** How long a statement waits for a writer in another process, in `milliseconds`. The wait blocks the event loop. */
 const BUSY_TIMEOUT_MS = 2000;
-/** The same for a command beside a daemon, which nobody else waits for: a slow disk takes seconds for each commit. */
+/** The same for a command that runs while a daemon does. No client waits for it, and a slow disk takes seconds for each commit. */
 const BESIDE_BUSY_TIMEOUT_MS = 30_000;
 /** Number of writing statements, about a thousand pages, after which the thread for upkeep checkpoints the log. */
 const CHECKPOINT_WRITES_COUNT = 250;
@@ -37,13 +37,13 @@ export function statement<T>(build: (orm: Orm) => T): (db: Database) => T {
   return (db) => db.prepared(build);
 }
 
-/** The file lacks migrations, and the caller did not want them applied. */
+/** The file lacks migrations, and the caller did not allow them to be applied. */
 export class SchemaTooOldError extends Error {
   override readonly name = "SchemaTooOldError";
 }
 
 /**
- * What to do when the file lacks migrations. `migrate` applies them; because a running daemon of an older version would
+ * The action when the file lacks migrations. `migrate` applies them; because a running daemon of an older version would
  * fail then, the caller must hold the lock of the data directory. `require` refuses the file. `keep` opens it unchanged, for
  * callers that use only tables that every version has.
  */
@@ -51,7 +51,7 @@ export type SchemaPolicy = "migrate" | "require" | "keep";
 
 export interface DatabaseOptions {
   /** true: another process serves callers from the file, and this one may wait for it */
-  readonly isBeside?: boolean;
+  readonly sharesFile?: boolean;
   /** bounds the queries of accounts that wait; default: a record of its own */
   readonly accounts?: Accounts;
 }
@@ -65,7 +65,7 @@ export class Database implements Disposable {
   /** for statements that would block the event loop for too long */
   readonly scans: Scans;
   readonly #client: Libsql.Database;
-  readonly #isBeside: boolean;
+  readonly #sharesFile: boolean;
   readonly #statements = new Map<string, Libsql.Statement>();
   readonly #prepared = new Map<(orm: Orm) => unknown, unknown>();
   #dataVersion: Libsql.Statement | null = null;
@@ -76,9 +76,9 @@ export class Database implements Disposable {
   #checkpointed: Promise<unknown> = Promise.resolve();
   #erasing: Timer | null = null;
 
-  constructor(client: Libsql.Database, path: string, { isBeside = false, accounts }: DatabaseOptions) {
+  constructor(client: Libsql.Database, path: string, { sharesFile = false, accounts }: DatabaseOptions) {
     this.#client = client;
-    this.#isBeside = isBeside;
+    this.#sharesFile = sharesFile;
     this.scans = new Scans(path, accounts);
     const dialect = new SQLiteSyncDialect();
     // The session is written for better-sqlite3. libsql has the same interface, which the types do not express.
@@ -178,8 +178,8 @@ export class Database implements Disposable {
   }
 
   /**
-   * Removes values that were deleted from the write-ahead log, too, about a minute later. The file itself never has
-   * them (`secure_delete`), but the log keeps older states of its pages until something else is written over them.
+   * Removes deleted values from the write-ahead log, too, about a minute later. The file itself never has
+   * them (`secure_delete`), but the log contains older states of its pages until they are overwritten.
    */
   eraseSoon(): void {
     this.#erasing ??= setTimeout(() => void this.#erase(), ERASE_MS);
@@ -188,7 +188,7 @@ export class Database implements Disposable {
 
   async #erase(): Promise<void> {
     try {
-      // The first one copies and syncs beside writers, so that the second one, which keeps them out, has little to do.
+      // The first one copies and syncs while others write, so that the second one, which blocks writers, has little to do.
       await this.scans.upkeep({ sql: "PRAGMA wal_checkpoint(PASSIVE)", params: [] });
       const [[busy] = []] = await this.scans.alone({ sql: "PRAGMA wal_checkpoint(TRUNCATE)", params: [] });
       this.#erasing = null;
@@ -207,8 +207,8 @@ export class Database implements Disposable {
     this.#prepared.clear();
     this.#dataVersion = null;
     this.#statements.clear();
-    // It keeps writers out while it copies and syncs.
-    if (!this.#isBeside) this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+    // It blocks writers while it copies and syncs.
+    if (!this.#sharesFile) this.#client.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     this.#client.close();
   }
 }
@@ -229,13 +229,13 @@ export function isOneOf(column: AnySQLiteColumn, values: readonly string[]): SQL
 
 /**
  * Opens the database at `path` and creates it when it does not exist. By default applies missing migrations.
- * @param options `isBeside`: a daemon may use the database meanwhile; the connection waits long for its writes, and holds
- * them up no longer than it needs for its own
+ * @param options `sharesFile`: a daemon may use the database meanwhile. The connection waits long for the daemon's writes, and
+ * delays them no longer than its own writes take
  * @throws SchemaTooNewError when a newer version of the program wrote the file
  * @throws SchemaTooOldError when the file lacks migrations and `schema` is `require`
  */
 export function openDatabase(path: string, schema: SchemaPolicy = "migrate", options: DatabaseOptions = {}): Database {
-  const client = new Libsql(path, { timeout: options.isBeside === true ? BESIDE_BUSY_TIMEOUT_MS : BUSY_TIMEOUT_MS });
+  const client = new Libsql(path, { timeout: options.sharesFile === true ? BESIDE_BUSY_TIMEOUT_MS : BUSY_TIMEOUT_MS });
   try {
     // SQLite gives the log and its index the mode of this file.
     chmodSync(path, 0o600);

@@ -17,7 +17,7 @@ export interface ClientEvents {
 const SELECT_STATEMENT = /^\s*select\b/i;
 /** Limit of prepared statements. Preparing a statement takes longer than executing most of them. */
 const STATEMENTS_COUNT_MAX = 500;
-/** Statements executed with a longer text are not kept, in `characters`: a statement keeps its last parameters. */
+/** Statements executed with a longer text are not cached, in `characters`: a statement holds its last parameters. */
 const PARAMETER_LENGTH_MAX = 65_536;
 
 /** Drizzle's query builder; also the type of a transaction's handle. */
@@ -34,8 +34,8 @@ export function drizzleClient(
 ) {
   return {
     prepare(sql: string) {
-      const known = statements.get(sql);
-      if (known !== undefined) return known;
+      const cached = statements.get(sql);
+      if (cached !== undefined) return cached;
       const statement = client.prepare(sql);
       observeExecution(statement, (params) => {
         if (params.some((param) => typeof param === "string" && param.length > PARAMETER_LENGTH_MAX)) {
@@ -52,7 +52,7 @@ export function drizzleClient(
     transaction(work: (tx: Orm) => unknown) {
       return {
         immediate(tx: Orm): unknown {
-          // A rollback outdates what was cached inside the transaction.
+          // A rollback outdates the reads that were cached inside the transaction.
           using _outdated = { [Symbol.dispose]: () => onWrite(0) };
           return inTransaction(client, () => work(tx));
         },

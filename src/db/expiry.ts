@@ -28,17 +28,17 @@ export interface ExpiryBounds {
   readonly filesBeforeMs: number | null;
 }
 
-/** What would be deleted if everything expired were deleted. */
+/** The objects that a deletion of everything expired would delete. */
 export interface ExpiryPreview {
   readonly images: number;
   readonly layers: readonly LayerId[];
   readonly files: number;
-  /** SHA-256 of contents that no file would refer to any more */
+  /** SHA-256 of contents that no file would refer to */
   readonly blobs: readonly string[];
 }
 
 /**
- * Determines what would be deleted.
+ * Determines the objects that would be deleted.
  * @param held layers that stay, with all layers below them
  */
 export async function previewExpiry(

@@ -56,7 +56,7 @@ export function getFile(
 }
 
 /**
- * By their last upload, newest first, then by id; a page past the end is empty. The bounds of `window` are about the upload,
+ * By their last upload, newest first, then by id; a page past the end is empty. The bounds of `window` apply to the upload,
  * too. Skips a large offset in the scan thread.
  */
 export async function listFiles(db: Database, accountId: AccountId, window: ListWindow): Promise<FileRow[]> {

@@ -129,7 +129,7 @@ const insertPending = statement((orm) =>
 
 /**
  * Inserts the operation as PENDING, before any work begins.
- * @throws ApiError `not_found` when the image or a file does not exist any more
+ * @throws ApiError `not_found` when the image or a file no longer exists
  */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
   const { id, accountId, kind, request, hadCredentials, imageId = null, now } = operation;
@@ -249,7 +249,7 @@ export function startOperation(db: Database, id: OperationId, now: number): bool
 /**
  * Ends an operation FAILED, or CANCELLED when a cancel was accepted, because an accepted cancel is a promise. Returns the
  * new status; null when the operation had already ended.
- * @param network what an instance did with its network until then
+ * @param network audit of an instance's network until then
  */
 export function failOperation(
   db: Database,

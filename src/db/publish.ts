@@ -30,18 +30,18 @@ export interface NewImage {
   readonly digest?: string;
   /** size that it adds to its parent, in `bytes`; 0 when it has the layer of its parent */
   readonly sizeBytes: number;
-  /** what it brings along for commands */
+  /** its defaults for commands */
   readonly defaults: ImageDefaults;
   /** how it was made, for its lineage */
   readonly origin?: ImageOrigin;
 }
 
-/** What becomes visible when an operation succeeds. */
+/** The objects that become visible when an operation succeeds. */
 export interface Publication {
   readonly result: Record<string, unknown>;
   readonly layer?: NewLayer | undefined;
   readonly image?: NewImage | undefined;
-  /** true: an image of the account that an import of the same base made takes the place of `image`, also in the result */
+  /** true: an image of the account that an import of the same base made replaces `image`, also in the result */
   readonly reusesImage?: boolean;
   /** the tag to move to the image */
   readonly tag?: string | undefined;
@@ -54,7 +54,7 @@ export interface Publication {
 interface EndedPublication extends Publication {
   readonly operationId: OperationId;
   readonly now: number;
-  /** what an instance did with its network; null when it had none */
+  /** audit of an instance's network; null when it had none */
   readonly network?: NetworkAudit | null;
 }
 
@@ -79,8 +79,8 @@ function publish(db: Database, tx: Orm, { operationId, now, ...publication }: En
   const { result, layer, image, tag, tagChange = "replaced", provesBase = false, network = null } = publication;
   const reused =
     publication.reusesImage === true && image !== undefined ? imageToReuse(db, operationId, image, layer) : null;
-  const shown = reused === null ? result : { ...result, image: reused };
-  if (!succeedOperation(db, operationId, { result: shown, network }, now)) return null;
+  const finalResult = reused === null ? result : { ...result, image: reused };
+  if (!succeedOperation(db, operationId, { result: finalResult, network }, now)) return null;
   const inserted = layer === undefined ? undefined : insertLayer(db, layer, now);
   const hasOwnLayer = inserted !== undefined && inserted === layer?.id;
   if (image === undefined) return { hasOwnLayer };

@@ -10,7 +10,7 @@ import { accounts, images, layers, operations, tags } from "./schema.ts";
 
 /**
  * Rows that the removal of images changes or deletes in one transaction, which must not block the event loop; the tags of an
- * image, which go with it at once, are not counted.
+ * image, which are deleted with it, are not counted.
  */
 export const REMOVED_ROWS_MAX = 200;
 /** Layers that one transaction deletes. */
@@ -42,7 +42,7 @@ export function deleteImage(db: Database, accountId: AccountId, id: ImageId): De
   });
 }
 
-/** Removes images; those that too many rows name are only hidden from everybody, and `removeMore` must follow. */
+/** Removes images. Images that too many rows refer to are only hidden from all accounts, and `removeMore` must follow. */
 function removeImages(tx: Orm, ids: readonly ImageId[]): void {
   const budget = { rows: REMOVED_ROWS_MAX };
   for (const id of ids) if (!removePart(tx, id, budget)) hide(tx, id);
@@ -81,10 +81,10 @@ function forgetInImages(tx: Orm, id: ImageId, limit: number): number {
   return tx.update(images).set({ parentId: null }).where(sql`${images.id} in ${some}`).run().changes;
 }
 
-/** Removes a part of what is left of a deleted image. Returns false when there is more. */
+/** Removes a part of the remaining rows of a deleted image. Returns false when more are left. */
 export function removeMore(db: Database, id: ImageId): boolean {
   if (!imagesBeingRemoved(db).has(id)) return true;
-  // After a power failure, the image is there as before, and hidden.
+  // After a power failure, the image exists as before, and is hidden.
   return db.withoutSync(() => db.transaction((tx) => removePart(tx, id, { rows: REMOVED_ROWS_MAX })));
 }
 

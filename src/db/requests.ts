@@ -42,7 +42,7 @@ const insertBody = statement((orm) =>
     .prepare(),
 );
 
-/** To be called in a transaction. @throws ApiError `not_found` when a file does not exist any more */
+/** To be called in a transaction. @throws ApiError `not_found` when a file no longer exists */
 export function insertRequest(db: Database, operationId: OperationId, request: NewRequest, now: number): void {
   const { body, secrets = null, resources = null, sizeBytes = 0 } = request;
   insertBody(db).run({
@@ -135,7 +135,7 @@ export function requestLines(db: Database, ids: readonly OperationId[]): Map<Ope
   return new Map(rows.flatMap(({ id, line }) => (line === null ? [] : [[id, line.toWellFormed()]])));
 }
 
-/** A waiting operation, with what the queue needs to know. */
+/** A waiting operation, with the data that the queue needs. */
 export interface QueuedOperation {
   readonly id: OperationId;
   readonly accountId: AccountId;

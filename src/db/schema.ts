@@ -50,7 +50,7 @@ export const layers = sqliteTable(
 
 /**
  * Proof that an import of the account fetched the manifest and all blobs of a base, and verified them by their digests. An
- * account without a proof may not use the base: anybody who knows a digest could put it into an index.
+ * account without a proof may not use the base: every caller that knows a digest could put it into an index.
  */
 export const baseProofs = sqliteTable(
   "base_proofs",
@@ -91,7 +91,7 @@ export const images = sqliteTable(
     digest: text("digest"),
     /** size that the image added to its parent; 0 when it has the layer of its parent */
     sizeBytes: integer("size_bytes").notNull(),
-    /** variables that the image brings along, from its import or from runs that kept theirs; null: made before there were any */
+    /** variables of the image, from its import or from runs that kept theirs; null: made before images had variables */
     variables: text("variables", { mode: "json" }).$type<Readonly<Record<string, string>>>(),
     /** working directory that a run kept as the image's own; null: none */
     cwd: text("cwd"),
@@ -110,7 +110,7 @@ export const images = sqliteTable(
 );
 
 /**
- * Merged layers: each replaces a run of layers of a long chain. They are a cache. Their files lie beside those of layers,
+ * Merged layers: each replaces a run of layers of a long chain. They are a cache. Their files lie next to those of layers,
  * and their ids have the same type. No image and no layer refers to them.
  */
 export const mergedLayers = sqliteTable(
@@ -190,12 +190,12 @@ export const tags = sqliteTable(
     /** when the name was given to the image */
     setAt: integer("set_at").notNull().default(0),
     /** true for the tag of the image that was set last */
-    shown: integer("shown", { mode: "boolean" }).notNull().default(true),
+    isShown: integer("shown", { mode: "boolean" }).notNull().default(true),
   },
   (table) => [
     primaryKey({ columns: [table.accountId, table.name] }),
     index("tags_image").on(table.imageId, table.setAt),
-    uniqueIndex("tags_shown").on(table.imageId).where(sql`${table.shown} = 1`),
+    uniqueIndex("tags_shown").on(table.imageId).where(sql`${table.isShown} = 1`),
   ],
 );
 
@@ -244,7 +244,7 @@ export const operations = sqliteTable(
     hadCredentials: integer("had_credentials", { mode: "boolean" }).notNull().default(false),
     error: text("error", { mode: "json" }).$type<ErrorBody>(),
     result: text("result", { mode: "json" }).$type<Record<string, unknown>>(),
-    /** what an instance did with its network; null while it has not ended, and when it had none */
+    /** audit of an instance's network; null while it has not ended, and when it had none */
     network: text("network", { mode: "json" }).$type<NetworkAudit>(),
   },
   (table) => [

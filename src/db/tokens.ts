@@ -38,7 +38,7 @@ export function getToken(db: Database, jti: string): TokenRow | null {
 }
 
 /**
- * The same for every request: what another process writes is seen by the next turn of the event loop. The row is shared, so
+ * The same for every request: it returns writes of other processes by the next turn of the event loop. The row is shared, so
  * callers must not change it.
  */
 export function getTokenCached(db: Database, jti: string): TokenRow | null {
@@ -53,7 +53,7 @@ export function tokenState({ revokedAt, expiresAt }: TokenRow, now: number): Tok
 
 export interface TokenFilter {
   readonly accountId?: AccountId | undefined;
-  /** as `tokenState` tells it at the time `now` */
+  /** result of `tokenState` at the time `now` */
   readonly state?: TokenState | undefined;
   readonly now: number;
   readonly limit?: number;
@@ -91,7 +91,7 @@ function isWanted({ accountId, state, now }: TokenFilter) {
 
 /**
  * Deletes the rows of an account's ended tokens, except the newest ones. A token without a row stays invalid.
- * @param keptCount how many are kept
+ * @param keptCount number of tokens to keep
  */
 export function forgetEndedTokens(db: Database, accountId: AccountId, now: number, keptCount: number): void {
   const ended = db.orm

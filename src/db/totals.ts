@@ -7,7 +7,7 @@ export interface StoreTotals {
   readonly imageCount: number;
   readonly layerCount: number;
   readonly layerBytes: number;
-  /** layers that stand in for others */
+  /** layers that replace others */
   readonly mergedLayerCount: number;
   readonly mergedLayerBytes: number;
   /** contents that several accounts uploaded count once */
@@ -43,7 +43,7 @@ export async function storeTotals(db: Database): Promise<StoreTotals> {
   return Object.fromEntries(NAMES.map((name, index) => [name, Number(row[index])])) as unknown as StoreTotals;
 }
 
-/** What an account has stored. `bytes` are those that the file system has allocated. */
+/** The stored objects of an account. `bytes` are those that the file system has allocated. */
 export interface AccountSpace {
   readonly accountId: AccountId;
   readonly imageCount: number;
@@ -84,7 +84,7 @@ export async function accountSpaces(db: Database, limit: number): Promise<Accoun
   });
 }
 
-/** An image, by what it added to its parent. */
+/** An image, with the size that it added to its parent. */
 export interface ImageSpace {
   readonly id: ImageId;
   readonly accountId: AccountId;
@@ -119,7 +119,7 @@ export interface LiveWork {
   readonly accountId: AccountId;
   readonly pendingCount: number;
   readonly executingCount: number;
-  /** when the one that has been PENDING for longest was made; null: none is */
+  /** creation time of the oldest PENDING operation; null: none */
   readonly oldestPendingAt: number | null;
 }
 

@@ -16,7 +16,7 @@ export interface SessionWithToken {
 
 /**
  * Records a session.
- * @param countMax sessions that the token keeps: beyond that, those unused longest are removed
+ * @param countMax largest number of sessions of the token: beyond that, those unused longest are removed
  */
 export function insertWebSession(
   db: Database,

@@ -5,7 +5,7 @@ import { type CheckedCommand, type CheckedSpawn, checkArguments } from "./spawn.
 /** Values of environment variables by their names. */
 export type Variables = Readonly<Record<string, string>>;
 
-/** What an image brings along for the commands that run on it, if they ask for it (`inherit`). */
+/** Defaults of an image for the commands that run on it, if they request them (`inherit`). */
 export interface ImageDefaults {
   readonly variables: Variables;
   /** absolute, normalised working directory; null when the image has none */
@@ -33,7 +33,7 @@ export function haveSameDefaults(one: ImageDefaults, other: ImageDefaults): bool
   return names.every((name) => Object.hasOwn(other.variables, name) && one.variables[name] === other.variables[name]);
 }
 
-/** The variables of an image that a command gets: all with a shell, and only PATH without one. Those of its request lie over them. */
+/** The variables of an image that a command gets: all with a shell, and only PATH without one. Those of its request replace them. */
 export function inheritedVariables(
   { inherit, shell, unset }: Pick<CheckedCommand, "inherit" | "shell" | "unset">,
   { variables }: ImageDefaults,
@@ -52,7 +52,7 @@ export function inheritedVariables(
 /**
  * The command as it runs on an image: with the shell that SHELL names, and in the image's directory when the request names
  * none. A command that does not inherit stays as it is.
- * @throws ApiError `validation_error` when execve could not take it with the image's variables
+ * @throws ApiError `validation_error` when execve would refuse it with the image's variables
  */
 export function onImage<Command extends CheckedCommand>(command: Command, defaults: ImageDefaults): Command {
   if (!command.inherit) return command;

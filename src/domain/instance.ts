@@ -11,7 +11,7 @@ export const ARGUMENT_BYTES_MAX = 131_071;
  * PATH, HOME, HOSTNAME and the executable's name need some of it.
  */
 export const ARGUMENTS_BYTES_MAX = 2_080_768;
-/** Largest number of variables of a command, apart from those that an image brings along. */
+/** Largest number of variables of a command, without those of its image. */
 export const ENV_COUNT_MAX = 4096;
 /** Largest standard input after decoding, in `bytes`. */
 export const STDIN_BYTES_MAX = 10_485_760;

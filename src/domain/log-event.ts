@@ -29,7 +29,7 @@ export type DataEventType = Exclude<LogEventType, OutputEventType | "completion"
 /** Process numbers of an instance. Further processes get 2 and up. */
 export const Spid = { agent: 0, command: 1 } as const;
 
-/** Why the machine of an instance was ended. */
+/** Reasons for the end of an instance's machine. */
 export type ShutdownReason =
   /** the command ended, and its files were captured unless the run is disposable */
   | "job_complete"
@@ -90,7 +90,7 @@ export interface LogEventData {
     readonly bytes_emitted: number;
     readonly bytes_dropped: number;
   };
-  /** further output of processes beside the command is not stored, and their starts are shortened */
+  /** further output of additional processes is not stored, and their starts are shortened */
   readonly size_cap: { readonly limit_bytes: number; readonly file_size: number };
   readonly exit: {
     readonly pid: number;
@@ -106,14 +106,14 @@ export interface LogEventData {
     /** null when the machine was killed before it could report them */
     readonly resources: ExitResources | null;
   };
-  /** the first connection to a port of a host, or the first question for a name, with this verdict */
+  /** the first connection to a port of a host, or the first lookup of a name, with this verdict */
   readonly network: Pick<NetworkEntry, "host" | "port" | "verdict">;
   /** an image of the files of the running instance was made */
   readonly checkpoint: {
     /** id of the operation that made the image */
     readonly operation: string;
     readonly image: string;
-    /** how long the instance could not write */
+    /** time during which the instance could not write */
     readonly pause_ms: number;
   };
   readonly shutdown: { readonly stopped_at: string; readonly reason: ShutdownReason };

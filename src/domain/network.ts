@@ -1,7 +1,7 @@
 /** Ports of a rule: a list in ascending order without repetition, or all. */
 export type NetworkPorts = readonly number[] | "*";
 
-/** Permission to connect. `network/rules.ts` makes it from what callers and operators write. */
+/** Permission to connect. `network/rules.ts` makes it from the texts of callers and operators. */
 export interface NetworkRule {
   /**
    * In its one spelling: a name in lower case, `*.name` for the names below it, `*` for all names, an address, or a range of
@@ -13,13 +13,13 @@ export interface NetworkRule {
 
 /** Hosts that the operator names in another setting than the rules. */
 export interface NamedHosts {
-  /** about names, for all ports */
+  /** names, for all ports */
   readonly names: readonly NetworkRule[];
   /** addresses and ranges of addresses */
   readonly ranges: readonly string[];
 }
 
-/** Where a proxy is, and what it speaks. */
+/** Address and protocol of a proxy. */
 export interface ProxyAddress {
   readonly kind: "http" | "socks5";
   /** name in lower case, or address without brackets */
@@ -32,9 +32,9 @@ export interface ProxyCredentials {
   readonly password: string;
 }
 
-/** What a guest wants to connect to. */
+/** The destination of a guest's connection. */
 export interface Destination {
-  /** `name`: the guest asked for a name; `address`: it wrote the address itself */
+  /** `name`: the guest looked up a name; `address`: it used the address itself */
   readonly kind: "name" | "address";
   /** name in lower case without a final dot, or address as `canonicalAddress` spells it */
   readonly host: string;
@@ -43,10 +43,10 @@ export interface Destination {
 }
 
 export const NETWORK_TLS = ["sni", "any"] as const;
-/** `sni`: what is sent to port 443 must be TLS that asks for the name that was opened; `any`: it may be anything. */
+/** `sni`: bytes sent to port 443 must be TLS for the name that was opened; `any`: all bytes are allowed. */
 export type NetworkTls = (typeof NETWORK_TLS)[number];
 
-/** A network as a caller asks for it: `none`, which is the default, or what it may reach. */
+/** The network of a request: `none`, which is the default, or rules. */
 export type NetworkInput = "none" | NetworkWish;
 
 /** Absent fields have defaults. */
@@ -81,15 +81,15 @@ export const NETWORK_VERDICTS = [
 ] as const;
 export type NetworkVerdict = (typeof NETWORK_VERDICTS)[number];
 
-/** What became of the connections to one port of one host, with the field names of the API. */
+/** The connections to one port of one host with the same verdict, with the field names of the API. */
 export interface NetworkEntry {
   readonly host: string;
-  /** null: a question for the name; `allowed` when it was looked up, and then no other entry tells of a connection to it */
+  /** null: a lookup of the name; it is `allowed` only while there is no entry of a connection to the name */
   readonly port: number | null;
   readonly verdict: NetworkVerdict;
-  /** number of connections that were tried; for a name without a port, number of questions */
+  /** number of attempted connections; for a name without a port, number of lookups */
   readonly connections: number;
-  /** what the destination can have got */
+  /** bytes that the destination may have received */
   readonly bytes_sent: number;
   readonly bytes_received: number;
   /** ISO 8601 */
@@ -100,12 +100,12 @@ export interface NetworkEntry {
   readonly addresses: readonly string[];
 }
 
-/** What an instance did with its network, with the field names of the API. */
+/** The audit of an instance's network, with the field names of the API. */
 export interface NetworkAudit {
   /** at most 1000 */
   readonly entries: readonly NetworkEntry[];
-  /** true: there was more than the entries tell */
+  /** true: the entries are incomplete */
   readonly truncated: boolean;
-  /** of a recorded run: the rules that allow what was connected to, sorted */
+  /** of a recorded run: the rules that allow its connections, sorted */
   readonly policy?: readonly NetworkRule[];
 }

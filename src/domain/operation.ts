@@ -3,7 +3,7 @@ import type { Scope } from "./scope.ts";
 export const OPERATION_STATUSES = ["PENDING", "EXECUTING", "SUCCESS", "FAILED", "CANCELLED"] as const;
 export type OperationStatus = (typeof OPERATION_STATUSES)[number];
 
-/** What clients see of a kind of operation. */
+/** The public properties of a kind of operation. */
 export interface KindFacts {
   /** name of an operation of the kind, in all views */
   readonly label: string;
@@ -13,7 +13,7 @@ export interface KindFacts {
   readonly metric: string;
   /** scope that a request for one needs; all kinds are read with `operations:read` */
   readonly scope: Scope;
-  /** true: it works on an image that exists before it */
+  /** true: it uses an existing image */
   readonly hasInputImage: boolean;
   /** its steps in their order, each with a duration in the metrics and in the log */
   readonly phases: readonly string[];

@@ -32,7 +32,7 @@ const digestExpression = /^sha256:[0-9a-f]{64}$/;
 const nameExpression = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
 const IMPLIED_TRANSPORT = "docker://";
-/** Prefixes of other sources that image tools know. They would open files and sockets of this host. */
+/** Prefixes of other sources that image tools accept. They would open files and sockets of this host. */
 const transportExpression =
   /^(?:[a-z][a-z0-9+.-]*:\/\/|(?:atomic|containers-storage|dir|docker|docker-archive|docker-daemon|file|oci|oci-archive|ostree|sif|tarball):(?!\d{1,5}\/))/i;
 

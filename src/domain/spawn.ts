@@ -37,7 +37,7 @@ export interface CommandInput {
   readonly unset?: readonly string[] | undefined;
   readonly cwd?: string | undefined;
   /**
-   * true: the variables and the working directory of the image apply. With a shell, `env` lies over the variables, and the
+   * true: the variables and the working directory of the image apply. With a shell, `env` overrides the variables, and the
    * shell is the one that SHELL names; without one, only PATH comes from the image.
    */
   readonly inherit?: boolean | undefined;
@@ -59,17 +59,17 @@ export interface SpawnInput extends CommandInput {
   readonly image: string;
   /** input files by path in the sandbox */
   readonly files?: Readonly<Record<string, FileInput>> | undefined;
-  /** where the time limit counts from; default is the start of the command */
+  /** start of the time limit; default: the start of the command */
   readonly timeoutFrom?: "start" | "request" | undefined;
   readonly hostname?: string | undefined;
   readonly disposable?: boolean | undefined;
   /** the tag to move to the image of the result */
   readonly tag?: string | undefined;
-  /** true: the new image has the variables of its parent, with `env` over them and without those of `unset` */
+  /** true: the new image has the variables of its parent, overridden by `env` and without those of `unset` */
   readonly preserveEnv?: boolean | undefined;
   /** true: the working directory of the command is that of the new image */
   readonly preserveCwd?: boolean | undefined;
-  /** `ceiling`: what the operator allows all, as far as the token allows a network; that may be none */
+  /** `ceiling`: the largest network that the operator and the token allow, which may be none */
   readonly network?: NetworkInput | "ceiling" | undefined;
   readonly resources?:
     | {
@@ -149,7 +149,7 @@ export interface SubmittedFile extends CheckedFile {
   readonly sizeBytes: number;
 }
 
-/** A validated instance, with its image and files resolved: what the use cases submit. */
+/** A validated instance, with its image and files resolved, as the use cases submit it. */
 export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"> {
   readonly imageId: ImageId;
   readonly files: readonly SubmittedFile[];
@@ -161,7 +161,7 @@ export interface InstanceSubmission extends Omit<CheckedSpawn, "image" | "files"
 
 /** An instance that the scheduler has admitted. */
 export interface InstanceRequest extends Omit<InstanceSubmission, "stdin"> {
-  /** opens the beginning of standard input and reads it in chunks; null when the request has none */
+  /** opens the beginning of standard input, and reads it in chunks; null when the request has none */
   readonly stdin: (() => AsyncIterable<Uint8Array>) | null;
 }
 
@@ -174,7 +174,7 @@ export interface InstanceBody extends Omit<InstanceSubmission, "env" | "stdin" |
   readonly isCut: boolean;
 }
 
-/** What an instance was asked to do, as it is shown. The values of `env` and standard input are not kept. */
+/** The request of an instance, as clients can read it. It has neither the values of `env` nor standard input. */
 export interface KeptInstance extends Omit<InstanceBody, "argv" | "files" | "requestedAt"> {
   readonly kind: "instance";
   /** with a shell its expression, otherwise the program */
@@ -218,12 +218,12 @@ export function checkTimeout(
 }
 
 /**
- * Largest initial standard input of a process beside the command, in `bytes`. The guest takes that much at once, so none of
+ * Largest initial standard input of an additional process, in `bytes`. The guest accepts that much at once, so none of
  * it stays in the memory of the service. More can be written while the process runs.
  */
 export const PROCESS_STDIN_BYTES_MAX = 65_536;
 
-/** Checks a process that will run beside a command. @throws as `checkSpawn` does */
+/** Checks an additional process of an instance. @throws as `checkSpawn` does */
 export function checkProcess(request: CommandInput): CheckedCommand {
   return checkCommand(request, PROCESS_STDIN_BYTES_MAX);
 }
@@ -298,7 +298,7 @@ function checkStdin(text: string, bytesMax: number): void {
 /** Bytes for each character of base64. */
 const BASE64_BYTES_RATIO = 3 / 4;
 
-/** @throws ApiError `validation_error` when execve could not take the arguments and variables */
+/** @throws ApiError `validation_error` when execve would refuse the arguments and variables */
 export function checkArguments(argv: readonly string[], env: Readonly<Record<string, string>>, shell: boolean): void {
   let totalBytes = 0;
   const add = (field: string, text: string): void => {
@@ -322,7 +322,7 @@ export function checkArguments(argv: readonly string[], env: Readonly<Record<str
 /** Pointers in the guest's argv and envp count against the same limit as the strings. */
 const POINTER_BYTES = 8;
 
-/** Checks that execve can take a text, and returns its length in bytes of UTF-8. */
+/** Checks that execve accepts a text, and returns its length in bytes of UTF-8. */
 function checkText(field: string, text: string): number {
   if (text.includes("\0")) fieldError(field, "must not contain NUL");
   if (!text.isWellFormed()) fieldError(field, "must be valid Unicode");

@@ -49,7 +49,7 @@ async function inTurn<T>(sha256: string, work: () => Promise<T>): Promise<T> {
 
 /**
  * Removes a content unless `isReferenced` returns true. No row can come to refer to it during the call.
- * @returns the space that it took on the disk, in `bytes`; 0 when it stays
+ * @returns the disk space that it used, in `bytes`; 0 when it stays
  */
 export async function removeBlob(layout: DataLayout, sha256: string, isReferenced: () => boolean): Promise<number> {
   return await inTurn(sha256, async () => {
@@ -60,15 +60,15 @@ export async function removeBlob(layout: DataLayout, sha256: string, isReference
   });
 }
 
-/** Space that a content takes on the disk, in `bytes`; 0 when it does not exist. */
+/** Disk space of a content, in `bytes`; 0 when it does not exist. */
 export async function blobBytes(layout: DataLayout, sha256: string): Promise<number> {
   return (await allocatedBytes(blobPath(layout, sha256)).catch(ignoreMissing)) ?? 0;
 }
 
 /**
  * Stores a stream under the hash of its content, and syncs it to the disk. Equal contents are stored once. An error, also
- * one of `source`, leaves nothing behind. `record` inserts the row that refers to the content; it runs before anybody
- * else can remove the content for lack of a row.
+ * one of `source`, leaves nothing behind. `record` inserts the row that refers to the content. It runs before another caller
+ * can remove the content for lack of a row.
  * @throws ApiError `payload_too_large` above `limitBytes`, `insufficient_storage` when the disk is full
  */
 export async function receiveBlob<T = ReceivedBlob>(

@@ -1,4 +1,4 @@
-/** A memory budget that several users share. Nobody waits: a user that gets nothing must do without. */
+/** A memory budget that several users share. There is no wait: a user that gets nothing must work without. */
 export class ByteBudget {
   readonly #bytesMax: number;
   #taken = 0;

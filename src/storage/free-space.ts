@@ -28,7 +28,7 @@ export function inodeShortage(directory: string): ApiError | null {
   const files = inodeRoom(statfsSync(directory));
   if (files === null || files.free >= files.reserve) return null;
   const details = { reserve_files: files.reserve };
-  return new ApiError("insufficient_storage", "the disk of the service has nearly no room for more files", details);
+  return new ApiError("insufficient_storage", "the disk of the service has almost no room for more files", details);
 }
 
 /**
@@ -45,7 +45,7 @@ export function requireSpace(directory: string, reserveBytes: number): void {
   if (shortage !== null) throw shortage;
 }
 
-/** How long a stream that is being stored waits for others to free space. */
+/** Time for which a stream that is being stored waits for free space. */
 const WAIT_MS_MAX = 3000;
 const WAIT_POLL_MS = 50;
 

@@ -18,7 +18,7 @@ export interface DataLayout {
   readonly requests: string;
   /** private directories of running machines */
   readonly vms: string;
-  /** files that are being made; everything in it at the start of the daemon is garbage */
+  /** unfinished files; everything in it at the start of the daemon is garbage */
   readonly tmp: string;
   /** formatted, empty scratch disks, by size */
   readonly scratch: string;

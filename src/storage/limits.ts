@@ -84,7 +84,7 @@ export const GREP_FOUND_BYTES_MAX = 4_194_304;
 export const GREP_FOUND_NUMBERS_COUNT_MAX = 524_288;
 /** Searches that run at a time. */
 export const GREP_RUNNING_COUNT_MAX = 2;
-/** Size of an event log, in `bytes`, from which on the output of processes beside the command is dropped. */
+/** Size of an event log, in `bytes`, above which the output of additional processes is dropped. */
 export const EVENT_LOG_BYTES_MAX = 67_108_864;
-/** Size of the unwritten part of an event log, in `bytes`, from which on processes must wait with their output. */
+/** Size of the unwritten part of an event log, in `bytes`, above which processes must wait with their output. */
 export const EVENT_QUEUE_BYTES_MAX = 1_048_576;

@@ -23,9 +23,9 @@ export function isShortOutput(bytes: number): boolean {
 export interface LoggedOutput {
   readonly spid: number;
   readonly stream: OutputStream;
-  /** how much of it the log has */
+  /** size of its logged part */
   readonly bytes: number;
-  /** of an event before its first byte; the beginning of the log when absent */
+  /** position of an event before its first byte; the beginning of the log when absent */
   readonly from?: EventPosition;
 }
 

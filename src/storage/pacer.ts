@@ -1,11 +1,11 @@
 import { ownTurn, sharedTurnSince } from "../system/turns.ts";
 
-/** How long a computation may block the event loop, in `milliseconds`. */
+/** Longest time for which a computation may block the event loop, in `milliseconds`. */
 const SLICE_MS_MAX = 1;
 
-/** Ends a computation whose result is not needed any more. An `AbortSignal` is one. */
+/** Ends a computation whose result is no longer needed. An `AbortSignal` is one. */
 export interface Cancellation {
-  /** computations of one owner take turns as if they were one; default: an owner of its own */
+  /** computations of one owner take turns as if they were one; default: a separate owner */
   readonly owner?: unknown;
   /** @throws Error when the computation must end */
   throwIfAborted(): void;

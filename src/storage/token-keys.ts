@@ -7,11 +7,11 @@ import { sharedTurnSince } from "../system/turns.ts";
 
 const KEY_BYTES = 32;
 const KEY_ID = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/;
-/** File beside a key with the time at which it expires (`milliseconds` since the epoch, as text). */
+/** Suffix of the file with the time at which a key expires (`milliseconds` since the epoch, as text). */
 const RETIRED_SUFFIX = ".retired";
 /**
- * File systems keep times of change only as fine as their clock tick, so a directory that has just changed may change
- * again without a new time. What is read within this time after a change is read again, in `milliseconds`.
+ * File systems store times of change only as fine as their clock tick, so a directory that has just changed may change
+ * again without a new time. A directory that was read within this time after a change is read again, in `milliseconds`.
  */
 const SETTLED_AFTER_MS = 50;
 

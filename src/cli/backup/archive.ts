@@ -167,7 +167,7 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
   const staged = dataLayout(path);
   for (const part of PARTS) if (part !== DATABASE_NAME) await mkdir(join(path, part), { mode: 0o700 });
   {
-    using db = openDatabase(layout.database, "keep", { isBeside: true });
+    using db = openDatabase(layout.database, "keep", { sharesFile: true });
     snapshotDatabase(db, staged.database);
   }
   // The list is read from the snapshot: the database itself may have changed since.

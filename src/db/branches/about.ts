@@ -1,10 +1,10 @@
 import { shellWord } from "../../domain/text/shell-word.ts";
 import { LINE_CHARACTERS_MAX } from "../requests.ts";
 
-/** Longest beginning of a text that is looked at, in `characters`: the whole may be long. */
+/** Longest beginning of a text that is read, in `characters`: the whole may be long. */
 const READ_CHARACTERS_MAX = 8 * LINE_CHARACTERS_MAX;
 
-/** What a command does, in one line: as a person would type it, cut at {@link LINE_CHARACTERS_MAX}. */
+/** A command in one line, as a person would type it, cut at {@link LINE_CHARACTERS_MAX}. */
 export function aboutCommand(argv: readonly string[]): string {
   const [shell = "", option, expression] = argv;
   const isExpression = option === "-c" && expression !== undefined && /(?:^|\/)\w*sh$/.test(shell);
@@ -25,8 +25,8 @@ function quoted(argument: string): string {
 }
 
 /**
- * The texts at the beginning of a JSON array of texts that may be cut anywhere. The last one may be a beginning, too.
- * Anything that is no text ends them.
+ * The texts at the beginning of a JSON array of texts that may be cut anywhere. The last text may be cut, too. Any other
+ * value ends them.
  */
 export function leadingTexts(json: string): string[] {
   const texts: string[] = [];

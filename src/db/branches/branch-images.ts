@@ -20,9 +20,9 @@ export interface BranchImage {
   readonly createdAt: number;
   readonly sizeBytes: number;
   readonly operationId: OperationId;
-  /** one line about how it was made; null when that is not known */
+  /** one line about its origin; null when that is not stored */
   readonly about: string | null;
-  /** it was made by an import: it was made from nothing, and by no command */
+  /** true: an import made it, so it has neither a parent nor a command */
   readonly isImport: boolean;
   readonly exitCode: number | null;
   readonly timedOut: boolean;
@@ -83,7 +83,7 @@ export function placeOf(db: Database, accountId: AccountId, id: ImageId): ImageP
   return place ?? null;
 }
 
-/** The place of the image that is `count` images older than `from`; null when there are not so many. Reads an index only. */
+/** The place of the image that is `count` images older than `from`; null when there are fewer. Reads only an index. */
 export function placeBefore(
   db: Database,
   accountId: AccountId,
@@ -121,7 +121,7 @@ const imagesBetween = statement((orm) =>
     .prepare(),
 );
 
-/** Images from one place on to before another one, the oldest first. */
+/** Images from one place up to another one, the oldest first. */
 export function branchImagesFrom(
   db: Database,
   accountId: AccountId,
@@ -134,7 +134,7 @@ export function branchImagesFrom(
   return branchImages(db, imagesBetween(db).all({ accountId, ...bounds, limit }));
 }
 
-/** The place right behind an image: no id lies between. */
+/** The place immediately after an image: no id lies between. */
 export function placeBehind({ createdAt, id }: ImagePlace): ImagePlace {
   return { createdAt, id: `${id}0` as ImageId };
 }
@@ -155,12 +155,12 @@ function isBefore({ createdAt, id }: ImagePlace): SQL | undefined {
   );
 }
 
-/** How far up a walk came. */
+/** The end of a walk. */
 export interface WalkedUp {
   /** the image at which it ended */
   readonly id: ImageId;
   readonly exists: boolean;
-  /** what that image was made from; null: nothing */
+  /** the parent of that image; null: none */
   readonly madeFromId: ImageId | null;
   /** steps to it */
   readonly stepsCount: number;

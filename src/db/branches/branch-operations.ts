@@ -5,7 +5,7 @@ import { type Database, isOneOf } from "../database.ts";
 import { withExistingImage } from "../operations.ts";
 import { operations } from "../schema.ts";
 
-/** An operation beside the branches that it makes grow. Times are `milliseconds` since the epoch. */
+/** An operation that extends the branches. Times are `milliseconds` since the epoch. */
 export interface BranchOperation {
   readonly id: OperationId;
   readonly kind: OperationKind;
@@ -15,7 +15,7 @@ export interface BranchOperation {
   readonly createdAt: number;
   readonly startedAt: number | null;
   readonly finishedAt: number | null;
-  /** the image that it made or found; null when there is none */
+  /** the image that it made or reused; null when there is none */
   readonly resultId: ImageId | null;
 }
 

@@ -3,9 +3,9 @@ import type { Database } from "../database.ts";
 import type { ImageRow } from "../images/images.ts";
 import { images, operations, tags } from "../schema.ts";
 
-/** What the deletion of an image would do. */
+/** The effect of deleting an image. */
 export interface Deletion {
-  /** disk space of the layers that no other image of the account needs, and of what merging made of them, in `bytes` */
+  /** disk space of the layers that no other image of the account needs, and of their merged layers, in `bytes` */
   readonly sizeBytes: number;
   readonly layerCount: number;
   /** images that were made directly from it */
@@ -16,8 +16,8 @@ export interface Deletion {
 }
 
 /**
- * What the deletion of an image would do, as its account sees it: a base that other accounts have, too, counts as if they had
- * not, so that nobody learns of theirs. Chains can be long, so they are walked in a thread.
+ * The effect of deleting an image for its account. A base that other accounts share counts as if only this account had it, so
+ * that it reveals nothing about others. Chains can be long, so they are walked in a thread.
  * @throws as `Scans.all` does
  */
 export async function previewDeletion(
@@ -54,7 +54,7 @@ export async function previewDeletion(
 
 /**
  * The layers from the top of an image (?1: the layer, ?2: the image) down that nothing else refers to: their number and size,
- * the size of layers that merging made of them, and, if it is a base, the layer below them with its size.
+ * the size of their merged layers, and, if it is a base, the layer below them with its size.
  */
 const GONE = `
   with recursive

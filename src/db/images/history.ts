@@ -169,11 +169,11 @@ function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
 /** No image and no other step needs this one. */
 const isNeedless = (child: SQL) => sql`
   not exists (select 1 from images where id = history.image_id)
-  and not exists (select 1 from history made where made.parent_id = history.image_id and made.image_id <> ${child})`;
+  and not exists (select 1 from history step where step.parent_id = history.image_id and step.image_id <> ${child})`;
 
 /**
  * Deletes the nearest ancestors of a deleted image, at most `limit` of them, that only its lineage needs. The lineage then
- * goes on above them. Returns their number; less than `limit`: the next ancestor is needed, or there is none.
+ * continues above them. Returns their number; less than `limit`: the next ancestor is needed, or there is none.
  */
 export function pruneAncestors(tx: Orm, deleted: ImageId, limit: number): number {
   if (hasSteps(tx, deleted)) return 0;

@@ -7,7 +7,7 @@ import type { Orm } from "../drizzle-client.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "../scans/scans.ts";
 import { images, tags } from "../schema.ts";
 
-/** An image, without what it brings along for commands, and the tag that it shows: the one that was set last. */
+/** An image without its defaults for commands, and the tag that it shows: the one that was set last. */
 export type ImageRow = Omit<typeof images.$inferSelect, "variables" | "cwd"> & { readonly tag: string | null };
 
 export interface ImageFilter extends ListWindow {
@@ -21,13 +21,13 @@ const { variables: _variables, cwd: _cwd, ...ownColumns } = getTableColumns(imag
 export const imageColumns = { ...ownColumns, tag: tags.name };
 
 /** The tag that an image shows. SQLite uses the index of these tags only for a condition without a parameter. */
-export const isShown = sql`${tags.shown} = 1`;
+export const isShown = sql`${tags.isShown} = 1`;
 /** Joins an image with the tag that it shows. */
 export const hasShownTag = and(eq(tags.imageId, images.id), isShown);
 
 /**
  * The account to which an image belongs from its deletion until the last row that names it has changed. No caller has this
- * account, so that nobody finds the image any more.
+ * account, so that no caller finds the image.
  */
 export const REMOVED = "" as AccountId;
 
@@ -110,12 +110,12 @@ export function imageDefaults(db: Database, id: ImageId): ImageDefaults {
   return { variables: row?.variables ?? {}, cwd: row?.cwd ?? null };
 }
 
-/** Images of one account and base among which an import is looked for. Most accounts have one or a few of a base. */
+/** Images of one account and base among which an import is searched. Most accounts have one or a few of a base. */
 const TWINS_COUNT_MAX = 1000;
 
 /**
  * The first image of the account that an import of this base has made; null when there is none. One that was made before
- * imports kept variables does not count, and neither does one beside more than TWINS_COUNT_MAX older images of the account.
+ * imports stored variables does not count, and neither does one with more than TWINS_COUNT_MAX older images of the account.
  */
 export function findImport(
   orm: Orm,
@@ -147,7 +147,7 @@ export function findImport(
 const SORTED_TAGS_COUNT_MAX = 1000;
 
 /**
- * Newest first, then by id; a page past the end is empty. An image has one row, and only the tag that it shows is looked at.
+ * Newest first, then by id; a page past the end is empty. An image has one row, and only the tag that it shows counts.
  * Blocks the event loop: only for small offsets and prefixes.
  */
 export function listImagesSync(db: Database, accountId: AccountId, filter: ImageFilter): ImageRow[] {

@@ -21,8 +21,8 @@ export function findProvenBase(db: Database, accountId: AccountId, baseKey: stri
 }
 
 /** Limit of cached rows per database; the most recently used are kept. */
-const KNOWN_ROWS_COUNT_MAX = 20_000;
-const knownRows = new WeakMap<Database, Map<LayerId, LayerRow>>();
+const CACHED_ROWS_COUNT_MAX = 20_000;
+const cachedRows = new WeakMap<Database, Map<LayerId, LayerRow>>();
 
 /**
  * The layers from the lowest up to `id`; empty when there is no such layer. Rows never change, and a layer is deleted
@@ -30,23 +30,23 @@ const knownRows = new WeakMap<Database, Map<LayerId, LayerRow>>();
  */
 export function layerChain(db: Database, id: LayerId): LayerRow[] {
   if (!hasLayer(db, id)) return [];
-  const known = knownRows.get(db) ?? new Map<LayerId, LayerRow>();
-  knownRows.set(db, known);
+  const cached = cachedRows.get(db) ?? new Map<LayerId, LayerRow>();
+  cachedRows.set(db, cached);
   const chain: LayerRow[] = [];
   for (let next: LayerId | null = id; next !== null; ) {
-    const row = known.get(next);
+    const row = cached.get(next);
     const rows: readonly LayerRow[] = row === undefined ? readChain(db, next).reverse() : [row];
     chain.push(...rows);
     next = row?.parentId ?? null;
   }
   // Lower layers are part of more chains, so they count as used last.
   for (const row of chain) {
-    known.delete(row.id);
-    known.set(row.id, row);
+    cached.delete(row.id);
+    cached.set(row.id, row);
   }
-  for (const oldest of known.keys()) {
-    if (known.size <= KNOWN_ROWS_COUNT_MAX) break;
-    known.delete(oldest);
+  for (const oldest of cached.keys()) {
+    if (cached.size <= CACHED_ROWS_COUNT_MAX) break;
+    cached.delete(oldest);
   }
   return chain.reverse();
 }

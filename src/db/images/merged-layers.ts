@@ -37,12 +37,12 @@ export function insertMergedLayer(
 ): boolean {
   const { now, ...columns } = row;
   return db.transaction((tx) => {
-    const found = tx
+    const ends = tx
       .select({ id: layers.id })
       .from(layers)
       .where(inArray(layers.id, [row.belowId, row.topId]))
       .all();
-    if (found.length !== 2) return false;
+    if (ends.length !== 2) return false;
     const result = tx
       .insert(mergedLayers)
       .values({ ...columns, createdAt: now, lastUsedAt: now })

@@ -38,12 +38,12 @@ export async function listImagesPerTag(db: Database, accountId: AccountId, filte
   }
   if (tagged === false) return [];
   const exact = exactTag(db.orm, accountId, { ...filter, tagPrefix });
-  const shown = offset === 0 ? exact.slice(0, limit) : [];
-  const rest = { ...filter, limit: limit - shown.length, offset: Math.max(0, offset - exact.length) };
+  const first = offset === 0 ? exact.slice(0, limit) : [];
+  const rest = { ...filter, limit: limit - first.length, offset: Math.max(0, offset - exact.length) };
   const isBroad = hasManyTags(db, accountId, tagPrefix);
   const pageOf = isBroad ? pageByTimeOfPrefix : pageByPrefix;
   const others = pageOf(db.orm, accountId, { ...rest, tagPrefix });
-  return rowsOf(db, [...shown, ...(await keysOf(db, others, isBroad || isLong(rest) ? asker : null))]);
+  return rowsOf(db, [...first, ...(await keysOf(db, others, isBroad || isLong(rest) ? asker : null))]);
 }
 
 /** The origin of an image is in no index. */
@@ -128,12 +128,12 @@ async function keysOf(db: Database, query: KeyQuery, asker: Asker | null): Promi
   return rows.map(([id, number]) => ({ id: id as ImageId, tagNumber: number as number | null }));
 }
 
-/** The rows in the order of `keys`. What was deleted meanwhile is left out: the number of a tag may belong to another then. */
+/** The rows in the order of `keys`, without rows that were deleted meanwhile: their number may belong to another tag then. */
 function rowsOf(db: Database, keys: readonly RowKey[]): ImageRow[] {
-  const { tag: _shown, ...columns } = imageColumns;
+  const { tag: _tag, ...columns } = imageColumns;
   const ids = [...new Set(keys.map(({ id }) => id))];
-  const found = db.orm.select(columns).from(images).where(isOneOf(images.id, ids)).all();
-  const byId = new Map(found.map((row) => [row.id, row]));
+  const imageRows = db.orm.select(columns).from(images).where(isOneOf(images.id, ids)).all();
+  const byId = new Map(imageRows.map((row) => [row.id, row]));
   const numbers = keys.flatMap(({ tagNumber: number }) => number ?? []);
   const named = db.orm
     .select({ number: sql<number>`tags.rowid`, id: tags.imageId, name: tags.name })

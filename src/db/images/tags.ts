@@ -7,7 +7,7 @@ import type { Orm } from "../drizzle-client.ts";
 import { images, tags } from "../schema.ts";
 import { findImage, type ImageRow, isShown } from "./images.ts";
 
-/** How an image gets a tag: `added` to its others, or in the place of the one that it shows. */
+/** How an image gets a tag: `added` to its others, or as a replacement of the one that it shows. */
 export type TagChange = "added" | "replaced";
 
 export interface TagToSet {
@@ -18,7 +18,7 @@ export interface TagToSet {
 }
 
 /**
- * Gives the image a tag, which it shows from now on, and takes the tag from the image that had it. Null when the account has
+ * Moves a tag to the image, which shows it from now on. Null when the account has
  * no such image.
  * @throws ApiError `conflict` when the image has as many tags as it may have
  */
@@ -56,11 +56,11 @@ export function moveTag(
     requireRoom(orm, imageId);
     orm
       .update(tags)
-      .set({ shown: false })
+      .set({ isShown: false })
       .where(and(eq(tags.imageId, imageId), isShown))
       .run();
   }
-  orm.insert(tags).values({ accountId, name, imageId, setAt: now, shown: true }).run();
+  orm.insert(tags).values({ accountId, name, imageId, setAt: now, isShown: true }).run();
   orm.update(images).set({ tagged: true }).where(eq(images.id, imageId)).run();
   return lostBy;
 }
@@ -80,21 +80,21 @@ export function removeTags(db: Database, accountId: AccountId, imageId: ImageId,
   });
 }
 
-/** Lets an image that has lost the tag that it showed show the one of the others that was set last. */
+/** Makes an image that has lost its shown tag show the latest of the others. */
 function showLatest(orm: Orm, imageId: ImageId): void {
-  const { accountId, name, shown } = tags;
+  const { accountId, name, isShown } = tags;
   const latest = orm
-    .select({ accountId, name, shown })
+    .select({ accountId, name, isShown })
     .from(tags)
     .where(eq(tags.imageId, imageId))
     // Of those that were set in the same millisecond, the last has the highest number.
-    .orderBy(desc(shown), desc(tags.setAt), desc(sql`tags.rowid`))
+    .orderBy(desc(isShown), desc(tags.setAt), desc(sql`tags.rowid`))
     .limit(1)
     .get();
   if (latest === undefined) orm.update(images).set({ tagged: false }).where(eq(images.id, imageId)).run();
-  else if (!latest.shown) {
+  else if (!latest.isShown) {
     const isLatest = and(eq(accountId, latest.accountId), eq(name, latest.name));
-    orm.update(tags).set({ shown: true }).where(isLatest).run();
+    orm.update(tags).set({ isShown: true }).where(isLatest).run();
   }
 }
 

@@ -24,7 +24,7 @@ export class ClosedError extends Error {
   }
 }
 
-/** A thread with a connection of its own, which executes statements in the order of the calls. It runs while it is used. */
+/** A thread with its own connection, which executes statements in the order of the calls. It runs while it is used. */
 export class ScanThread implements Disposable {
   readonly #path: string;
   readonly #waiting = new Map<number, PromiseWithResolvers<Rows>>();

@@ -19,7 +19,7 @@ export type ScanReply =
 /** How long a statement waits for a writer in another process, in `milliseconds`; the same as in the main thread. */
 const BUSY_TIMEOUT_MS = 2000;
 
-// The thread for long queries, with a connection of its own.
+// The thread for long queries, with its own connection.
 declare const self: Worker;
 
 let client: Libsql.Database | null = null;

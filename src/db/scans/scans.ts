@@ -22,7 +22,7 @@ export interface Asker {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** A query whose turn has not come. */
+/** A query that waits for its turn. */
 interface Waiting {
   readonly begin: () => void;
   readonly refuse: (reason: unknown) => void;

@@ -8,7 +8,7 @@ export type LimitChanges = { readonly [Name in LimitName]?: Partial<AccountLimit
 /** Sizes of uses, each in the unit of its limit. */
 export type Uses = { readonly [Name in LimitName]?: number };
 
-/** What an account uses of a limit, both in its unit. */
+/** A limit and its use by an account, both in its unit. */
 export interface Usage extends Pick<AccountLimit, "unit"> {
   readonly used: number;
   /** Infinity: no limit */
@@ -18,14 +18,14 @@ export interface Usage extends Pick<AccountLimit, "unit"> {
 export interface WaitOptions {
   /** default: 1 */
   readonly size?: number;
-  /** what it counts of `waitingMax` while it waits; default: `size` */
+  /** size that counts against `waitingMax` during the wait; default: `size` */
   readonly waitingSize?: number;
   readonly signal: AbortSignal;
 }
 
 /**
- * What each account may have, and what it uses. Whatever an account can make grow is taken here before it is made, and
- * given back by disposal. An account that uses nothing takes no memory.
+ * The limits of each account, and its uses. Everything that an account can make grow is counted here before it is made, until
+ * disposal. An account without uses takes no memory.
  */
 export class Accounts {
   readonly limits: AccountLimits;
@@ -40,7 +40,7 @@ export class Accounts {
 
   /**
    * Uses until disposal, which may be repeated: all of them, or none.
-   * @param account null for the appliance's own work, which gets whatever is free
+   * @param account null for the appliance's own work, which gets any free part
    * @param uses a name stands for one use of that limit
    * @throws ApiError `too_many_requests`
    */
@@ -52,7 +52,7 @@ export class Accounts {
     });
   }
 
-  /** As `take`, whatever the limits: for what was admitted before, or is bounded elsewhere. */
+  /** As `take`, but without a check of the limits: for uses that were admitted before, or are bounded elsewhere. */
   add(account: string, uses: Uses): Disposable {
     return this.#each(uses, ({ shares }, size) => shares.add(account, size));
   }
@@ -65,12 +65,12 @@ export class Accounts {
     return await this.#pool(name).wait(account, options);
   }
 
-  /** What an account uses of a limit. */
+  /** The use of one limit by an account. */
   used(account: string, name: LimitName): number {
     return this.#pool(name).shares.heldBy(account);
   }
 
-  /** What an account uses now of every limit that is counted here. */
+  /** The present use by an account of every limit that is counted here. */
   usage(account: string): ReadonlyMap<LimitName, Usage> {
     return new Map(
       [...this.#pools].map(([name, { limit, shares }]) => {
@@ -82,9 +82,9 @@ export class Accounts {
   /** All uses or none. */
   #each(uses: LimitName | Uses, use: (pool: Pool, size: number) => Disposable): Disposable {
     if (typeof uses === "string") return use(this.#pool(uses), 1);
-    using taken = new DisposableStack();
-    for (const [name, size] of Object.entries(uses)) taken.use(use(this.#pool(name as LimitName), size));
-    return taken.move();
+    using stack = new DisposableStack();
+    for (const [name, size] of Object.entries(uses)) stack.use(use(this.#pool(name as LimitName), size));
+    return stack.move();
   }
 
   #pool(name: LimitName): Pool {
@@ -95,15 +95,15 @@ export class Accounts {
 }
 
 interface Waiter {
-  /** larger for those that came later */
+  /** order of arrival */
   readonly turn: number;
   readonly size: number;
-  /** counts it among those that wait, until disposal */
+  /** counts it among the waiting uses, until disposal */
   readonly waits: Disposable;
   readonly admit: (use: Disposable) => void;
 }
 
-/** The uses of one limit, and those that wait. */
+/** The uses of one limit, and the waiting uses. */
 class Pool {
   readonly limit: AccountLimit;
   readonly shares: Shares;
@@ -116,7 +116,7 @@ class Pool {
     this.shares = new Shares({ ...limit, ownerMax: limit.max });
   }
 
-  /** The details name the account's own limit if that is what has no room for `size`. */
+  /** The details name the account's own limit if that one has no room for `size`. */
   refusal(account: string | null, size: number): ApiError {
     const { unit, max, refusal, retryAfterSeconds } = this.limit;
     const used = account === null ? 0 : this.shares.heldBy(account);
@@ -140,7 +140,7 @@ class Pool {
     const leave = (reason: unknown) => {
       if (!this.#leave(account, waiter)) return;
       reject(reason);
-      // Those behind it may fit now.
+      // Later uses may fit now.
       this.#serve();
     };
     if (this.#waitingSizes.heldBy(account) > waitingMax) leave(this.refusal(account, size));
@@ -153,7 +153,7 @@ class Pool {
     return this.#served(await promise);
   }
 
-  /** Wraps a use so that the end of it serves those that wait. */
+  /** Wraps a use so that its end admits waiting ones. */
   #served(use: Disposable): Disposable {
     return {
       [Symbol.dispose]: () => {
@@ -163,7 +163,7 @@ class Pool {
     };
   }
 
-  /** Admits those that fit, in the order in which they came; an account's own share is no reason to hold up others. */
+  /** Admits the waiting uses that fit, in the order of their arrival. An account that exceeds its own share does not block others. */
   #serve(): void {
     while (this.#waiting.size > 0) if (!this.#admitNext()) return;
   }
@@ -178,13 +178,13 @@ class Pool {
         first.admit(use);
         return true;
       }
-      // What its account holds is not why: there is no room for it, so that none is given to those behind it.
+      // The account's share is not the reason: there is no room for it, so later uses must not get it first.
       if (this.shares.heldBy(account) === 0) return false;
     }
     return false;
   }
 
-  /** False when it does not wait any more. */
+  /** False when it no longer waits. */
   #leave(account: string, waiter: Waiter): boolean {
     const queue = this.#waiting.get(account);
     if (queue?.delete(waiter) !== true) return false;

@@ -1,28 +1,28 @@
 const MIB = 1_048_576;
 /** Memory of an upload in `bytes`: the chunk that is being written, and the next one. */
 export const UPLOAD_BYTES = 2 * MIB;
-/** Number of uses that each total leaves to accounts that use nothing, so that a few cannot use up all of it. */
+/** Number of uses that each total reserves for accounts without uses, so that a few cannot use up all of it. */
 const SPARE_COUNT = 20;
 
-/** A bound of what an account has at a time. */
+/** A bound of the concurrent uses of an account. */
 export interface AccountLimit {
-  /** what is counted */
+  /** name of the counted things */
   readonly unit: string;
-  /** of one account at most, though its first use may be larger; Infinity: it is counted only */
+  /** largest use of one account, though its first use may be larger; Infinity: it is only counted */
   readonly max: number;
-  /** of all accounts together at most, who share it as `Shares` does; default: without end */
+  /** largest use of all accounts together, which share it as `Shares` does; default: no limit */
   readonly total?: number;
-  /** of `total`, the part that only accounts that use nothing get */
+  /** part of `total` for accounts without uses */
   readonly spare?: number;
-  /** of `total`, the part that is left to the appliance's own work */
+  /** part of `total` for the appliance's own work */
   readonly reserved?: number;
-  /** how long a use is waited for, in `milliseconds` */
+  /** longest wait for a use, in `milliseconds` */
   readonly waitMsMax?: number;
-  /** of the waiting uses of one account, their sizes together at most; default: without end */
+  /** largest sum of the sizes of an account's waiting uses; default: no limit */
   readonly waitingMax?: number;
-  /** when a refused caller may try again, in `seconds`; default: that of all such refusals */
+  /** time after which a refused caller may try again, in `seconds`; default: that of all such refusals */
   readonly retryAfterSeconds?: number;
-  /** what a refused caller reads */
+  /** message for a refused caller */
   readonly refusal: (figures: { readonly max: number; readonly used: number }) => string;
 }
 
@@ -32,13 +32,13 @@ function bodies({ max, total, spare }: Required<Pick<AccountLimit, "max" | "tota
   return { unit: "bytes", max, total, spare, waitMsMax: 60_000, waitingMax: 64 * MIB, refusal };
 }
 
-/** Long answers that are being made: each holds some memory for as long as the client reads. */
+/** Long answers in progress: each holds some memory for as long as the client reads. */
 function answers(max: number) {
   const refusal = () => `${max} such requests of this account are under way`;
   return { unit: "requests", max, waitMsMax: 30_000, refusal };
 }
 
-/** What is counted here and bounded elsewhere, or bounded here and counted where it is stored: it is never taken. */
+/** A limit of something that is counted here and bounded elsewhere, or bounded here and counted where it is stored. */
 function untaken(unit: string, max = Infinity) {
   return { unit, max, refusal: () => `this account has ${max} ${unit} already` };
 }
@@ -53,7 +53,7 @@ export const ACCOUNT_LIMITS = {
   uploads: bodies({ max: 64 * MIB, total: 256 * MIB, spare: SPARE_COUNT * UPLOAD_BYTES }),
   /** 32 bodies that last as long as a process reads them */
   inputs: bodies({ max: 64 * MIB, total: 256 * MIB, spare: SPARE_COUNT * UPLOAD_BYTES }),
-  /** messages of the Model Context Protocol that are not answered to their ends; each holds up to half a megabyte */
+  /** messages of the Model Context Protocol whose answers are not complete; each holds up to half a megabyte */
   calls: {
     unit: "requests",
     max: 256,
@@ -67,7 +67,7 @@ export const ACCOUNT_LIMITS = {
   replies: answers(32),
   /** searches of event logs, with a buffer of 256 KiB each */
   logSearches: answers(8),
-  /** starts of processes that wait for their guests. A guest may never take them, so further ones are refused at once. */
+  /** starts of processes that wait for their guests. A guest may never accept them, so further ones are refused at once. */
   processStarts: {
     unit: "requests",
     max: 256,
@@ -114,7 +114,7 @@ export const ACCOUNT_LIMITS = {
     reserved: 64,
     refusal: () => "there are too many connections",
   },
-  /** running operations, and what they hold of the host's budget, which the scheduler bounds */
+  /** running operations, and their shares of the host's budget, which the scheduler bounds */
   running: untaken("operations"),
   memory: untaken("bytes"),
   vcpus: untaken("vcpus"),

@@ -1,19 +1,19 @@
-/** What is shared out, in any unit. */
+/** The shared quantity, in any unit. */
 export interface SharesOptions {
-  /** default: without end */
+  /** default: no limit */
   readonly total?: number | undefined;
-  /** of `total`, the part that no owner gets; default: none */
+  /** part of `total` that no owner gets; default: none */
   readonly reserved?: number | undefined;
-  /** of `total`, the part that only owners that hold nothing get; default: none */
+  /** part of `total` that only owners without parts get; default: none */
   readonly spare?: number | undefined;
-  /** largest share of one owner; default: without end */
+  /** largest share of one owner; default: no limit */
   readonly ownerMax?: number | undefined;
 }
 
 /**
- * Shares a quantity out to owners. An owner gets more while what it holds stays at most as large as what is left free: so one
- * alone has at most half, without fixed shares that lie idle. The spare part keeps a few owners from using up everything
- * together: each further owner gets its first part from it. Owners that hold nothing are forgotten.
+ * Divides a quantity among owners. An owner gets more while its parts are at most as large as the free rest. So a single
+ * owner has at most half, without fixed shares that stay unused. The spare part prevents a few owners from using up
+ * everything together: each further owner gets its first part from it. Owners without parts take no memory.
  */
 export class Shares {
   readonly #options: Required<{ readonly [Name in keyof SharesOptions]: number }>;
@@ -24,20 +24,20 @@ export class Shares {
     this.#options = { total, reserved, spare, ownerMax };
   }
 
-  /** What an owner holds. */
+  /** Sum of an owner's parts. */
   heldBy(owner: string): number {
     return this.#held.get(owner) ?? 0;
   }
 
-  /** Number of owners that hold something. */
+  /** Number of owners with parts. */
   get ownersCount(): number {
     return this.#held.size;
   }
 
   /**
    * A part of `size` until disposal, which may be repeated; null when the owner cannot get it now. The first part of an owner
-   * may be larger than its share, and than everything when nothing else is taken.
-   * @param owner null for the daemon's own work, which gets whatever is free
+   * may be larger than its share, and larger than the total when there are no other parts.
+   * @param owner null for the daemon's own work, which gets any free part
    */
   take(owner: string | null, size = 1): Disposable | null {
     return this.#fits(owner, size) ? this.add(owner, size) : null;

@@ -32,11 +32,11 @@ export class ByteBlocks {
   take(): Uint8Array | null {
     const block = this.#blocks.shift();
     if (block === undefined) return null;
-    const taken = this.#blocks.length === 0 ? block.subarray(0, this.#usedBytes) : block;
-    this.#bytes -= taken.byteLength;
-    // What is taken as fast as it comes needs no large blocks.
+    const bytes = this.#blocks.length === 0 ? block.subarray(0, this.#usedBytes) : block;
+    this.#bytes -= bytes.byteLength;
+    // Pieces that are removed as fast as they arrive need no large blocks.
     if (this.#bytes === 0) this.#nextBlockBytes = BLOCK_BYTES_MIN;
-    return taken;
+    return bytes;
   }
 
   /** All blocks. The last one is valid until the next `push`. */

@@ -1,4 +1,4 @@
-/** Bytes that the other side of a connection has room for: a window, less what was sent and not taken. */
+/** Bytes that the other side of a connection has room for: a window, less the bytes that were sent and not consumed. */
 export class ByteCredit {
   #windowBytes: number;
   #sentBytes = 0;
@@ -17,7 +17,7 @@ export class ByteCredit {
     this.#wake?.();
   }
 
-  /** How many bytes may be sent now, as soon as that is more than none; 0: none ever again. One call at a time. */
+  /** Resolves to the number of bytes that may be sent, as soon as it is positive; 0: none ever again. One call at a time. */
   async some(): Promise<number> {
     while (!this.#isClosed && this.#roomBytes === 0) {
       await new Promise<void>((resolve) => {
@@ -32,7 +32,7 @@ export class ByteCredit {
   }
 
   /**
-   * Records how many bytes the other side has taken so far. Returns false when that is impossible, and records nothing.
+   * Records the number of bytes that the other side has consumed so far. Returns false when that is impossible, and records nothing.
    */
   take(bytesSoFar: number): boolean {
     const isPossible =

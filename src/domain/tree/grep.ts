@@ -25,7 +25,7 @@ export const GREP_MATCHES_COUNT_MAX = 10_000;
 /** Largest limit of the matching lines of one file. */
 export const GREP_FILE_MATCHES_COUNT_MAX = 10_000;
 
-/** A line that a search has found. */
+/** A line of the result of a search. */
 export interface GrepLine {
   readonly path: ByteString;
   readonly kind: GrepLineKind;

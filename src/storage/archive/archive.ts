@@ -79,8 +79,8 @@ export async function* entryPieces(
     return;
   }
   const isDirectory = type === TarType.directory;
-  const shown = (isDirectory && !path.endsWith("/") ? `${path}/` : path) as ByteString;
-  yield header(entry, { path: shown, type, target: entry.target, size: 0, records });
+  const archivePath = (isDirectory && !path.endsWith("/") ? `${path}/` : path) as ByteString;
+  yield header(entry, { path: archivePath, type, target: entry.target, size: 0, records });
 }
 
 async function* filePieces(

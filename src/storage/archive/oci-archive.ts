@@ -92,8 +92,9 @@ async function* layerChunks(files: LayerFiles, cancellation: Cancellation | null
       continue;
     }
     const located = { layer: files, entry: entry as ImageEntry };
-    const shown = (path === "" ? "./" : path) as ByteString;
-    for await (const piece of entryPieces({ lease, located, path: shown }, links, pacer)) yield* gatherer.add(piece);
+    const archivePath = (path === "" ? "./" : path) as ByteString;
+    for await (const piece of entryPieces({ lease, located, path: archivePath }, links, pacer))
+      yield* gatherer.add(piece);
     const isOpaque = entry.type === "d" && entry.opaque;
     if (isOpaque) yield* gatherer.add(fileHeader(path === "" ? OPAQUE_NAME : `${path}/${OPAQUE_NAME}`, 0));
   }

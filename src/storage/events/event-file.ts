@@ -46,7 +46,7 @@ export class EventFile implements Disposable {
     return fstatSync(this.#fd).size;
   }
 
-  /** Fills `buffer` from `position` on, up to the end of the file; returns the number of bytes. */
+  /** Fills `buffer` from `position`, up to the end of the file; returns the number of bytes. */
   async read(buffer: Buffer, position: number): Promise<number> {
     for (let filled = 0; ; ) {
       const { bytesRead } = await readAt(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
@@ -117,18 +117,18 @@ export async function removeEventLog(layout: DataLayout, id: OperationId): Promi
 
 /**
  * Removes the logs of operations that have no row. No operation may run meanwhile.
- * @param known returns the subset of operations that have a row
+ * @param existing returns the subset of operations that have a row
  * @throws the reason of `signal`
  */
 export async function sweepEventLogs(
   layout: DataLayout,
-  known: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
+  existing: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
   signal: AbortSignal,
 ): Promise<void> {
   for await (const names of nameBatches(layout.events)) {
     signal.throwIfAborted();
     const ids = names.map((name) => parseUuid<OperationId>(name)).filter((id) => id !== null);
-    const kept = known(ids);
-    for (const id of ids) if (!kept.has(id)) await removeEventLog(layout, id);
+    const rows = existing(ids);
+    for (const id of ids) if (!rows.has(id)) await removeEventLog(layout, id);
   }
 }

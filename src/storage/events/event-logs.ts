@@ -19,7 +19,7 @@ export type EventLog = Pick<
 >;
 
 export interface ScanRequest {
-  /** id of an event before which none is wanted */
+  /** only events from this id on are read */
   readonly first: number;
   /** whether the operation is in a terminal state */
   readonly hasEnded: boolean;
@@ -61,7 +61,7 @@ export class EventLogs implements Disposable {
     this.#now = now;
   }
 
-  /** Ends the readers of an operation's log where the log ends: nothing is added to it any more. */
+  /** Ends the readers of an operation's log at the end of the log, which no longer grows. */
   endReaders(id: OperationId): void {
     const feed = this.#feeds.get(id);
     if (feed === undefined) return;
@@ -107,7 +107,7 @@ export class EventLogs implements Disposable {
   }
 
   /**
-   * The events of a log until now, without outputs, which `onOutput` gets; the caller must bound the number of such searches,
+   * The events of a log until now, without outputs, which `onOutput` gets. The caller must bound the number of such searches,
    * each of which has a buffer of 256 KiB. Payloads are valid until the next array is requested.
    */
   async *scan(
@@ -124,7 +124,7 @@ export class EventLogs implements Disposable {
     yield* scanEvents(file, from, writer?.writtenBytes ?? file.sizeBytes, onOutput);
   }
 
-  /** Ends all readers, present and future, where they are. Their clients can go on from there after a restart. */
+  /** Ends all readers, present and future, at their positions. Their clients can continue from there after a restart. */
   [Symbol.dispose](): void {
     this.#isStopped = true;
     for (const feed of this.#feeds.values()) {
@@ -144,8 +144,8 @@ export class EventLogs implements Disposable {
   }
 
   #use(id: OperationId): Feed {
-    const known = this.#feeds.get(id);
-    const feed = known ?? {
+    const existing = this.#feeds.get(id);
+    const feed = existing ?? {
       id,
       writer: null,
       file: null,

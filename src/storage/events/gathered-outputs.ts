@@ -9,7 +9,7 @@ export interface OutputSource {
   readonly isReserved: boolean;
 }
 
-/** Output that becomes records later: neighbours of one stream are joined, whatever came between them. */
+/** Output that becomes records later. The output of each stream is joined, even if other streams wrote in between. */
 export class GatheredOutputs {
   /** by process and stream, in the order of their first bytes */
   readonly #pending = new Map<string, { readonly source: OutputSource; readonly blocks: ByteBlocks }>();

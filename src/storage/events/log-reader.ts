@@ -10,8 +10,8 @@ const NEAR_BYTES_MAX = 1_048_576;
 /** A piece of more `bytes` is long enough for further readers, even if there is more to read. */
 const SHORT_BYTES_MAX = 32_768;
 /**
- * Number of pieces that are kept for further readers, of all logs together and of one log. A piece has at most 96 KiB, and its
- * frames have as much. Followers of one log are close together, and what is kept for long costs several times its size: the
+ * Number of pieces that are cached for further readers, of all logs together and of one log. A piece has at most 96 KiB, and its
+ * frames have as much. Followers of one log are close together, and a piece that is cached for long costs several times its size: the
  * collector lets garbage grow in proportion to what is in use.
  */
 const SHARED_PIECES_COUNT_MAX = 32;
@@ -36,13 +36,13 @@ export interface Feed {
   isOver: boolean;
   usersCount: number;
   readersCount: number;
-  /** how often more could be read, or nothing more was to follow */
+  /** number of changes: more could be read, or the log ended */
   changesCount: number;
   /** called, once, at the next change */
   readonly waiting: Set<() => void>;
 }
 
-/** Tells the readers who wait that there is a change. */
+/** Notifies the waiting readers of a change. */
 export function wake(feed: Feed): void {
   feed.changesCount += 1;
   const waiting = [...feed.waiting];
@@ -54,15 +54,15 @@ export function wake(feed: Feed): void {
 export class SharedPieces {
   readonly #pieces = new Map<string, Reading>();
 
-  /** The piece at a position; null when it is not known. */
+  /** The piece at a position; null when it is not cached. */
   get({ id }: Feed, { offset }: EventPosition): Reading | null {
     const key = `${id} ${offset}`;
-    const known = this.#pieces.get(key);
-    if (known === undefined) return null;
-    // The pieces that readers want are kept, not those that were read last.
+    const cached = this.#pieces.get(key);
+    if (cached === undefined) return null;
+    // Pieces are dropped by their last use, not by their reading.
     this.#pieces.delete(key);
-    this.#pieces.set(key, known);
-    return known;
+    this.#pieces.set(key, cached);
+    return cached;
   }
 
   /** Shares a piece, unless it is empty: more can be there later. */
@@ -84,7 +84,7 @@ export class SharedPieces {
     reading.then(settle, () => settle(null));
   }
 
-  /** Shares that piece no longer. */
+  /** Stops sharing the piece. */
   forget({ id }: Feed, { offset }: EventPosition, reading: Reading): void {
     const key = `${id} ${offset}`;
     if (this.#pieces.get(key) === reading) this.#pieces.delete(key);
@@ -94,7 +94,7 @@ export class SharedPieces {
 /** Events of a piece, or the read of them in a thread. */
 type Reads = readonly LogEvent[] | Promise<readonly LogEvent[]>;
 
-/** What all readers share. */
+/** The shared state of all readers. */
 interface ReaderParts {
   readonly shared: SharedPieces;
   readonly turns: YieldingTurns;
@@ -141,8 +141,8 @@ export class LogReader implements Disposable {
   }
 
   /**
-   * Resolves when there is more to read than `next` has found, or no event will follow. `next` should follow at once.
-   * Undefined: that is so now.
+   * Resolves when `next` can read more, or no event will follow. Call `next` at once then.
+   * Undefined: `next` can be called now.
    * @throws the reason of `signal`
    */
   changed(signal: AbortSignal): Promise<void> | undefined {
@@ -161,7 +161,7 @@ export class LogReader implements Disposable {
    * must wait: promises for each line and each of hundreds of followers would be most of the garbage of the process.
    */
   next(): readonly LogEvent[] | Promise<readonly LogEvent[]> {
-    // Its use of the log is over, and must be given back only once.
+    // Its use of the log is over, and must be released only once.
     if (this.#hasLeft) return [];
     if (this.#hasAll()) {
       this.#hasTurn = false;
@@ -170,20 +170,20 @@ export class LogReader implements Disposable {
     }
     const turn = this.#turn();
     if (turn !== undefined) return this.#nextAfter(turn);
-    const found = this.#read();
-    const wanted = found instanceof Promise ? null : this.#wanted(found);
-    return wanted ?? this.#nextAfter(found);
+    const reads = this.#read();
+    const events = reads instanceof Promise ? null : this.#select(reads);
+    return events ?? this.#nextAfter(reads);
   }
 
   async #nextAfter(pending: Promise<void> | Reads): Promise<readonly LogEvent[]> {
     this.#isReading = true;
     using _read = this.#reading;
-    let found = await pending;
+    let events = await pending;
     while (!this.#hasLeft) {
-      const wanted = found === undefined ? null : this.#wanted(found);
-      if (wanted !== null) return wanted;
-      if (found !== undefined) await this.#turn();
-      found = this.#hasLeft ? [] : await this.#read();
+      const selection = events === undefined ? null : this.#select(events);
+      if (selection !== null) return selection;
+      if (events !== undefined) await this.#turn();
+      events = this.#hasLeft ? [] : await this.#read();
     }
     return [];
   }
@@ -217,7 +217,7 @@ export class LogReader implements Disposable {
     return turn;
   }
 
-  /** True when it has read what the writer has written, so that a turn would be wasted. */
+  /** True when it has read all written events, so that a turn would be wasted. */
   #hasAll(): boolean {
     const { writer } = this.#feed;
     return writer !== null && this.#position?.offset === writer.writtenBytes;
@@ -228,12 +228,12 @@ export class LogReader implements Disposable {
     return this.#piece();
   }
 
-  /** The events of a piece that are wanted; null when none of them is. */
-  #wanted(events: readonly LogEvent[]): readonly LogEvent[] | null {
+  /** The events of a piece after `#since`; null when there are none. */
+  #select(events: readonly LogEvent[]): readonly LogEvent[] | null {
     const [first] = events;
     if (first === undefined || first.id > this.#since) return events;
-    const wanted = events.filter(({ id }) => id > this.#since);
-    return wanted.length > 0 ? wanted : null;
+    const selection = events.filter(({ id }) => id > this.#since);
+    return selection.length > 0 ? selection : null;
   }
 
   #endRead(): void {
@@ -241,16 +241,16 @@ export class LogReader implements Disposable {
     if (this.#hasLeft) this.#onLeave();
   }
 
-  /** Not a promise when the piece needs no thread: followers take many, most of which another one has read. */
+  /** Not a promise when the piece needs no thread: most pieces of a follower were already read by another one. */
   #piece(): Reads {
     const { writer } = this.#feed;
     const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
     this.#position ??= writer?.index.before(this.#since + 1) ?? FIRST_POSITION;
-    const known = this.#shared.get(this.#feed, this.#position);
-    const reading = known ?? this.#share(file, this.#position);
+    const cached = this.#shared.get(this.#feed, this.#position);
+    const reading = cached ?? this.#share(file, this.#position);
     if (reading instanceof Promise) return this.#later(reading);
-    if (known === null || !this.#hasMore(reading)) return this.#take(reading);
+    if (cached === null || !this.#hasMore(reading)) return this.#take(reading);
     this.#shared.forget(this.#feed, this.#position, reading);
     return this.#piece();
   }

@@ -4,12 +4,12 @@ import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 interface ProcessOutputsOptions {
   /** limit of each stream, in `bytes` */
   readonly limitBytes: number;
-  /** what is logged already */
+  /** sizes of the output that is already logged */
   readonly from?: OutputSizes | undefined;
   readonly append: (type: "truncated", data: LogEventData["truncated"]) => void;
   /** Appends a prefix of the bytes; returns its length. */
   readonly write: (stream: OutputStream, bytes: Uint8Array) => number;
-  /** resolves when the log can take more; undefined when it can now */
+  /** resolves when the log accepts more; undefined when it does now */
   readonly drained: () => Promise<void> | undefined;
 }
 
@@ -41,7 +41,7 @@ export class ProcessOutputs {
 
   /**
    * Logs a copy of the chunk, up to the limit of the stream.
-   * @returns a promise that resolves when the log can take more; undefined when it can now
+   * @returns a promise that resolves when the log accepts more; undefined when it does now
    */
   write(stream: OutputStream, chunk: Uint8Array): Promise<void> | undefined {
     const { limitBytes, write, drained } = this.#options;

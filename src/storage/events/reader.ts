@@ -3,7 +3,7 @@ import type { EventFile } from "./event-file.ts";
 import { FILE_MAGIC, HEADER_BYTES, PAYLOAD_BYTES_MAX, readRecord } from "./record.ts";
 
 /**
- * A piece ends before a multiple of this offset, in `bytes`, so that readers who begin at different places soon read the
+ * A piece ends before a multiple of this offset, in `bytes`, so that readers that begin at different places soon read the
  * same pieces.
  */
 const GRID_BYTES = 65_536;
@@ -20,17 +20,17 @@ export interface EventPosition {
 
 export const FIRST_POSITION: EventPosition = { id: 0, offset: FILE_MAGIC.byteLength };
 
-/** Positions of some events of a growing log, so that a reader can start near the event that it wants. */
+/** Positions of some events of a growing log, so that a reader can start near a given event. */
 export class PositionIndex {
   readonly #positions: EventPosition[] = [FIRST_POSITION];
 
-  /** Adds the position of an event that follows all known ones. */
+  /** Adds the position of an event that follows all added ones. */
   add(position: EventPosition): void {
     const last = this.#positions.at(-1) ?? FIRST_POSITION;
     if (position.offset - last.offset >= INDEX_STEP_BYTES) this.#positions.push(position);
   }
 
-  /** The last known position at or before the event `id`. */
+  /** The last added position at or before the event `id`. */
   before(id: number): EventPosition {
     let low = 0;
     for (let high = this.#positions.length; high - low > 1; ) {
@@ -45,7 +45,7 @@ export class PositionIndex {
 /** Largest piece, in `bytes`. */
 const PIECE_BYTES_MAX = GRID_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX;
 
-/** Reads events piece by piece, from any position on. It holds no buffer between two calls, unless it reuses one. */
+/** Reads events piece by piece, from any position. It holds no buffer between two calls, unless it reuses one. */
 export class EventReader {
   readonly #file: EventFile;
   readonly #reused: Buffer | null;
@@ -100,16 +100,16 @@ export class EventReader {
     let at = this.#checkMagic(piece);
     const events: LogEvent[] = [];
     while (!this.#isDamaged) {
-      const found = readRecord(piece, at, this.#position.id);
-      if (found === "partial") break;
-      if (found === "damaged") {
+      const record = readRecord(piece, at, this.#position.id);
+      if (record === "partial") break;
+      if (record === "damaged") {
         this.#isDamaged = true;
         break;
       }
-      const bytes = HEADER_BYTES + found.payload.byteLength;
+      const bytes = HEADER_BYTES + record.payload.byteLength;
       at += bytes;
       this.#position = { id: this.#position.id + 1, offset: this.#position.offset + bytes };
-      events.push(found);
+      events.push(record);
       if (this.#position.id % GRID_EVENTS_COUNT === 0) break;
     }
     return events;

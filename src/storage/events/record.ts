@@ -69,7 +69,7 @@ export function readStream(bytes: Buffer, offset: number): OutputStream | null {
   return code === TYPE_CODES.stderr ? "stderr" : null;
 }
 
-/** The number of the process of the record at `offset`, which must be one; null when it is about none. */
+/** The process number of the record at `offset`, which must be one; null when it does not belong to a process. */
 export function readSpid(bytes: Buffer, offset: number): number | null {
   const spid = bytes.readUInt32LE(offset + 12);
   return spid === NO_SPID ? null : spid;

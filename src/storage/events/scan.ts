@@ -29,7 +29,7 @@ export type OutputVisitor = (
 
 /**
  * Finds the events between a position and `endBytes`, in arrays whose payloads are valid until the next one is requested.
- * Outputs are only counted: neither are they read, where they are long, nor are their checksums checked.
+ * Outputs are only counted: long ones are not read, and their checksums are not checked.
  */
 export async function* scanEvents(
   file: EventFile,
@@ -54,7 +54,7 @@ export async function* scanEvents(
   }
 }
 
-/** The events that begin in the block, up to the first one that cannot be known from it. */
+/** The events that begin in the block, up to the first one that it does not contain completely. */
 function scanBlock(
   block: Buffer,
   start: EventPosition,

@@ -1,6 +1,6 @@
 /** Largest synchronous write, in `bytes`. To the page cache, it takes some tens of microseconds. */
 export const WRITE_NOW_BYTES_MAX = 65_536;
-/** A synchronous write that took longer, in `milliseconds`, has waited for the disk, and so would the next ones. */
+/** A synchronous write that took longer, in `milliseconds`, has waited for the disk, as the next ones would. */
 const SLOW_MS = 2;
 /** Time without synchronous writes after a slow one, in `milliseconds`. */
 const PAUSE_MS = 1000;
@@ -23,7 +23,7 @@ export class WritePace {
     return bytes <= WRITE_NOW_BYTES_MAX && this.#now() >= this.#pausedUntilMs;
   }
 
-  /** Makes a synchronous write, and looks at its time. @throws as `write` does */
+  /** Makes a synchronous write, and measures its time. @throws as `write` does */
   time(write: () => void): void {
     const startedAtMs = this.#now();
     write();

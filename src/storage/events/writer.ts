@@ -19,7 +19,7 @@ import { WritePace } from "./write-pace.ts";
 /** Smallest and largest size of the memory blocks in which records are built, in `bytes`. */
 const BLOCK_BYTES_MIN = 4096;
 const BLOCK_BYTES_MAX = 65_536;
-/** Number of written blocks that are kept for reuse; a full queue has as many. */
+/** Number of written blocks that are reused; a full queue has as many. */
 const SPARE_BLOCKS_COUNT_MAX = 16;
 /**
  * Beyond this number of records, output is gathered by stream and written every `GATHER_MS` only, so that more of it becomes
@@ -29,14 +29,14 @@ const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
 /** Beyond this number of records, output is written every `10 * GATHER_MS` only, and in a full log even less often. */
 const GATHER_LONGER_FROM_COUNT = 1_048_576;
-/** This part of a log is kept for the headers of the command's outputs, which can be many. */
+/** This part of a log is reserved for the headers of the command's outputs, which can be many. */
 const HEADERS_SHARE = 1 / 8;
 
 export interface EventWriterOptions {
   readonly path: string;
   /** ns since the epoch */
   readonly now: () => bigint;
-  /** size of the file, in `bytes`, from which on `isFull` is true, and output is dropped: first of processes beside the command */
+  /** size of the file, in `bytes`, above which `isFull` is true, and output is dropped, first that of additional processes */
   readonly limitBytes?: number;
   /** called when more can be read, and when writing has failed */
   readonly onChange?: () => void;
@@ -74,16 +74,16 @@ export class EventWriter {
   #open: OpenRecord | null = null;
   /** output that is not in a record yet */
   readonly #gathered = new GatheredOutputs();
-  /** true when the wait for more output to gather is to end */
+  /** true when the wait for more output must end */
   #isHurried = false;
   #endWait: () => void = () => undefined;
   #nextId = 0;
   /** size of the file once the queue is written */
   #bytes = 0;
   #writtenBytes = 0;
-  /** room that is kept for the outputs of the command, with their headers */
+  /** room that is reserved for the outputs of the command, with their headers */
   #reservedBytes = 0;
-  /** the part of it that is for headers */
+  /** the part of the reserved room for headers */
   #reservedHeadersBytes = 0;
   #isCapped = false;
   #isEnded = false;
@@ -107,17 +107,17 @@ export class EventWriter {
     return this.#nextId;
   }
 
-  /** Size of what readers can read, in `bytes`: whole records. */
+  /** Size of the readable part, in `bytes`: whole records. */
   get writtenBytes(): number {
     return this.#writtenBytes;
   }
 
-  /** Size of what is not written yet, in `bytes`. */
+  /** Size of the part that is not written yet, in `bytes`. */
   get queuedBytes(): number {
     return this.#totalBytes - this.#writtenBytes;
   }
 
-  /** True when the log has its size: what still follows must be short. */
+  /** True when the log has reached its size: only short events may follow. */
   get isFull(): boolean {
     return this.#isCapped || this.#totalBytes + this.#reservedBytes >= this.#limitBytes;
   }
@@ -145,7 +145,7 @@ export class EventWriter {
    * Opens the outputs of a process.
    * @param limitBytes limit of each of its two streams
    * @param isReserved true for the command: its outputs are part of the result, so other processes cannot use up their room
-   * @param from what of the outputs is logged already
+   * @param from sizes of the outputs that are already logged
    */
   outputs(spid: number, limitBytes: number, isReserved = false, from?: OutputSizes): ProcessOutputs {
     if (isReserved) {
@@ -170,7 +170,7 @@ export class EventWriter {
   }
 
   /**
-   * Writes the queue and ends the log. Its output, if it has some, survives a power failure then. Every call returns the
+   * Writes the queue and ends the log. From then on its output survives a power failure. Every call returns the
    * same promise.
    * @throws the cause when a write failed
    */
@@ -239,30 +239,30 @@ export class EventWriter {
   }
 
   /**
-   * Either `wantedBytes` or 0: the first output without room ends the output of all processes beside the command. The
-   * command's output has its room, and loses it only when its headers take more than theirs.
+   * Either `requestedBytes` or 0: the first output without room ends the output of all additional processes. The command's
+   * output has its reserved room, and loses it only when its headers exceed theirs.
    */
-  #roomFor(wantedBytes: number, isReserved: boolean): number {
-    const headersBytes = HEADER_BYTES * (1 + Math.ceil(wantedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
-    if (isReserved && headersBytes <= this.#reservedHeadersBytes) return wantedBytes;
+  #roomFor(requestedBytes: number, isReserved: boolean): number {
+    const headersBytes = HEADER_BYTES * (1 + Math.ceil(requestedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
+    if (isReserved && headersBytes <= this.#reservedHeadersBytes) return requestedBytes;
     if (this.#isCapped) return 0;
     const limitBytes = this.#limitBytes;
-    const moreBytes = headersBytes + (isReserved ? 0 : wantedBytes);
-    if (this.#totalBytes + this.#reservedBytes + moreBytes <= limitBytes) return wantedBytes;
+    const moreBytes = headersBytes + (isReserved ? 0 : requestedBytes);
+    if (this.#totalBytes + this.#reservedBytes + moreBytes <= limitBytes) return requestedBytes;
     this.#isCapped = true;
     this.append(0, "size_cap", { limit_bytes: limitBytes, file_size: this.#totalBytes });
     return 0;
   }
 
   /** The record for further output: the latest one if it is of the same stream and has room, else a new one. */
-  #recordFor(spid: number, type: OutputEventType, wantedBytes: number): OpenRecord {
+  #recordFor(spid: number, type: OutputEventType, requestedBytes: number): OpenRecord {
     const last = this.#open;
     if (last !== null && last.head.spid === spid && last.head.type === type) {
       const { block, start } = last;
       const isFull = block.used === start + HEADER_BYTES + OUTPUT_PAYLOAD_BYTES_MAX;
       if (!isFull && block.used < block.bytes.byteLength) return last;
     }
-    return this.#begin({ spid, type }, Math.min(wantedBytes, OUTPUT_PAYLOAD_BYTES_MAX));
+    return this.#begin({ spid, type }, Math.min(requestedBytes, OUTPUT_PAYLOAD_BYTES_MAX));
   }
 
   /** Starts a record with room for `payloadBytes`. */
@@ -286,8 +286,8 @@ export class EventWriter {
     const last = this.#blocks.at(-1);
     if (last !== undefined && last.bytes.byteLength - last.used >= bytes) return last;
     // The largest record fits the largest block.
-    const wantedBytes = last === undefined ? BLOCK_BYTES_MIN : Math.min(BLOCK_BYTES_MAX, 4 * last.bytes.byteLength);
-    const sizeBytes = Math.max(wantedBytes, bytes);
+    const requestedBytes = last === undefined ? BLOCK_BYTES_MIN : Math.min(BLOCK_BYTES_MAX, 4 * last.bytes.byteLength);
+    const sizeBytes = Math.max(requestedBytes, bytes);
     const spare = sizeBytes === BLOCK_BYTES_MAX ? this.#spare.pop() : undefined;
     const block = { bytes: spare ?? Buffer.allocUnsafeSlow(sizeBytes), from: 0, used: 0 };
     this.#blocks.push(block);

@@ -34,14 +34,14 @@ export class BlockMap {
 
   /** Claims the bits `first` to `last` of a page. */
   #claimIn(number: number, first: number, last: number): boolean {
-    const known = this.#pages.get(number);
-    if (known === FULL) return false;
+    const existing = this.#pages.get(number);
+    if (existing === FULL) return false;
     if (first === 0 && last === PAGE_BITS - 1) {
-      if (known !== undefined) return false;
+      if (existing !== undefined) return false;
       this.#pages.set(number, FULL);
       return true;
     }
-    const page = known ?? this.#newPage(number);
+    const page = existing ?? this.#newPage(number);
     const firstWord = Math.floor(first / WORD_BITS);
     const lastWord = Math.floor(last / WORD_BITS);
     for (let word = firstWord; word <= lastWord; word++) {

@@ -29,7 +29,7 @@ export class IndexMemory {
 
   /**
    * @param shared budget of all small indexes
-   * @param eachBytesMax the most that one of them may take of it, in `bytes`
+   * @param eachBytesMax the largest part of it for one index, in `bytes`
    */
   constructor(shared = new ByteBudget(INDEX_MEMORY_SHARED_BYTES_MAX), eachBytesMax = INDEX_MEMORY_EACH_BYTES_MAX) {
     this.#shared = shared;
@@ -38,27 +38,27 @@ export class IndexMemory {
 
   /** A new share, without any memory reserved. */
   open(): MemoryShare {
-    let taken = 0;
+    let reservedBytes = 0;
     let hasLargeSlot = false;
-    const giveBack = () => {
-      this.#shared.give(taken);
-      taken = 0;
+    const release = () => {
+      this.#shared.give(reservedBytes);
+      reservedBytes = 0;
     };
     return {
       reserve: (bytes) => {
-        if (hasLargeSlot || bytes <= taken) return true;
-        const more = Math.ceil((bytes - taken) / PIECE_BYTES) * PIECE_BYTES;
-        if (taken + more > this.#eachBytesMax || !this.#shared.take(more)) return false;
-        taken += more;
+        if (hasLargeSlot || bytes <= reservedBytes) return true;
+        const more = Math.ceil((bytes - reservedBytes) / PIECE_BYTES) * PIECE_BYTES;
+        if (reservedBytes + more > this.#eachBytesMax || !this.#shared.take(more)) return false;
+        reservedBytes += more;
         return true;
       },
       takeLargeSlot: async (signal) => {
         await this.#waitForLargeSlot(signal);
         hasLargeSlot = true;
-        giveBack();
+        release();
       },
       [Symbol.dispose]: () => {
-        giveBack();
+        release();
         if (hasLargeSlot) this.#releaseLargeSlot();
         hasLargeSlot = false;
       },

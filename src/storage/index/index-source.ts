@@ -79,8 +79,8 @@ class IndexFile implements IndexSource {
   }
 
   #page(cache: IndexPages, number: number): Buffer {
-    const known = this.#pages.get(number);
-    if (known !== undefined) return known;
+    const cached = this.#pages.get(number);
+    if (cached !== undefined) return cached;
     const start = number * PAGE_BYTES;
     const page = this.#readFile(Buffer.allocUnsafeSlow(Math.min(PAGE_BYTES, this.sizeBytes - start)), start);
     cache.add(this.#pages, number, page);

@@ -228,7 +228,7 @@ class IndexOutput {
   }
 }
 
-/** Appends valid records to the output, and remembers what the table needs. */
+/** Appends valid records to the output, and collects the data of the table. */
 class IndexBuilder {
   readonly #output: IndexOutput;
   readonly #validator: LayerValidator;

@@ -69,7 +69,7 @@ export class LayerIndex {
   readonly #source: IndexSource;
   readonly #header: IndexHeader;
   /** for an index in memory: decoded children of directories, by the position of the first child */
-  readonly #known = new Map<number, readonly LayerEntry[]>();
+  readonly #decoded = new Map<number, readonly LayerEntry[]>();
   #knownRoot: LayerEntry | null = null;
 
   private constructor(source: IndexSource) {
@@ -147,10 +147,10 @@ export class LayerIndex {
 
   /** All children of a directory, decoded only once. */
   #childrenOf({ offsets: { firstChild, childCount } }: Pick<LayerEntry, "offsets">): readonly LayerEntry[] {
-    let entries = this.#known.get(firstChild);
+    let entries = this.#decoded.get(firstChild);
     if (entries === undefined) {
       entries = this.#entries(firstChild, childCount);
-      this.#known.set(firstChild, entries);
+      this.#decoded.set(firstChild, entries);
     }
     return entries;
   }

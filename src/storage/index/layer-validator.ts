@@ -130,14 +130,14 @@ export class LayerValidator {
     if (!hasParent) return 0;
     if (end === 0) refuse(path, "path is not relative");
     const directory = path.subarray(0, end);
-    const known = this.#sharedDirectories(directory);
-    this.#lastDirectories.length = known;
-    let { entry: parent, end: start } = this.#lastDirectories[known - 1] ?? { entry: 0, end: -1 };
+    const sharedCount = this.#sharedDirectories(directory);
+    this.#lastDirectories.length = sharedCount;
+    let { entry: parent, end: start } = this.#lastDirectories[sharedCount - 1] ?? { entry: 0, end: -1 };
     while (start < end) {
       const slash = path.indexOf(SLASH, start + 1);
-      const found = this.names.find(parent, path, start + 1, slash);
-      if (found === null || !this.isDirectory(found)) refuse(path, "parent is not a directory of this index");
-      parent = found;
+      const child = this.names.find(parent, path, start + 1, slash);
+      if (child === null || !this.isDirectory(child)) refuse(path, "parent is not a directory of this index");
+      parent = child;
       start = slash;
       this.#lastDirectories.push({ entry: parent, end: start });
     }
@@ -203,9 +203,9 @@ export class LayerValidator {
     this.#openFile = null;
     if (file === null || file.fingerprint === null) return;
     const fingerprint = file.fingerprint.digest().readUIntLE(0, 6);
-    const known = this.#linkedFiles.find(file.inode);
-    if (known === null) this.#linkedFiles.add(file.inode, fingerprint);
-    else if (known !== fingerprint) refuse(file.path, `differs from another link of inode ${file.inode}`);
+    const previous = this.#linkedFiles.find(file.inode);
+    if (previous === null) this.#linkedFiles.add(file.inode, fingerprint);
+    else if (previous !== fingerprint) refuse(file.path, `differs from another link of inode ${file.inode}`);
   }
 }
 

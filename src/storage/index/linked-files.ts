@@ -16,8 +16,8 @@ export class LinkedFiles {
 
   /** The fingerprint of an inode, or null. */
   find(inode: number): number | null {
-    const found = this.#chains.find(this.#hash(inode), (entry) => this.#inodes.get(entry) === inode);
-    return found === null ? null : this.#fingerprints.get(found);
+    const entryNumber = this.#chains.find(this.#hash(inode), (entry) => this.#inodes.get(entry) === inode);
+    return entryNumber === null ? null : this.#fingerprints.get(entryNumber);
   }
 
   /** Adds an inode, which must be new. */

@@ -6,7 +6,7 @@ const BLOCK_BYTES = 65_536;
 const NONE = 0xffff_ffff;
 
 /**
- * The names of a tree, packed: about 25 bytes for each entry beside its name. Entries are numbered in the order of
+ * The names of a tree, packed: each entry takes about 25 bytes and its name. Entries are numbered in the order of
  * insertion; entry 0 is the root, which has no name. Finding a child by its name takes constant time, which finds the
  * parent of a path and detects duplicates. No call gets slower with the number of entries.
  */
@@ -123,7 +123,7 @@ export class NameTable {
     return position;
   }
 
-  /** Mixes every byte into all bits, so that without the seed nobody can predict collisions. */
+  /** Mixes every byte into all bits, so that collisions cannot be predicted without the seed. */
   #hash(parent: number, bytes: Buffer, start: number, end: number): number {
     let hash = Math.imul(this.#seed ^ parent, 0x9e37_79b1);
     hash ^= hash >>> 15;

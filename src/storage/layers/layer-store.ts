@@ -12,7 +12,7 @@ import type { LayerParts, ListedDisk, StagedLayer } from "./staged-layer.ts";
 
 /**
  * A chain of layers, held until disposal even when their images are deleted. The paths of layers are available only here,
- * so whoever has a path also holds the layer.
+ * so every caller that has a path also holds the layer.
  */
 export class LayerChain implements Disposable {
   /** lowest first */
@@ -36,7 +36,7 @@ export class LayerChain implements Disposable {
 
   /** Paths of the disks and indexes, lowest first; valid until disposal. @throws Error after disposal */
   get files(): readonly LayerFiles[] {
-    if (this.#isDisposed) throw new Error("these layers are not held any more");
+    if (this.#isDisposed) throw new Error("these layers are no longer held");
     this.#files ??= this.ids.map((id) => ({ disk: layerPath(this.#layout, id), index: indexPath(this.#layout, id) }));
     return this.#files;
   }
@@ -103,7 +103,7 @@ export class LayerStore implements Disposable {
     return { id, ...listed, sizeBytes, ...removedUnlessKept(() => this.remove(id)) };
   }
 
-  /** Removes the files of a layer without row and holds. Readers that have them open can go on. */
+  /** Removes the files of a layer without row and holds. Readers that have them open can continue. */
   async remove(id: LayerId): Promise<void> {
     this.#openLayers.forget(indexPath(this.#layout, id));
     await removeLayer(this.#layout, id);
@@ -133,7 +133,7 @@ export class LayerStore implements Disposable {
     return await hasLayerFiles(this.#layout, id);
   }
 
-  /** Space that the files of a layer take on the host's disk, in `bytes`. */
+  /** Space of the files of a layer on the host's disk, in `bytes`. */
   async sizeBytes(id: LayerId): Promise<number> {
     return await layerBytes(this.#layout, id);
   }
@@ -143,7 +143,7 @@ export class LayerStore implements Disposable {
     return layerBatches(this.#layout);
   }
 
-  /** Closes the layers that nobody reads. */
+  /** Closes the layers without readers. */
   [Symbol.dispose](): void {
     this.#openLayers[Symbol.dispose]();
   }

@@ -8,7 +8,7 @@ import { type DataLayout, nameBatches } from "../layout.ts";
 
 const DISK_SUFFIX = ".disk";
 const INDEX_SUFFIX = ".index";
-/** Nobody may change a layer, and VMMs read it under uids of their own. */
+/** Layers never change, and VMMs read them under their own uids. */
 const LAYER_MODE = 0o444;
 
 /** Path of a layer's raw disk. */
@@ -39,7 +39,7 @@ export async function publishLayer(
   await syncPath(layout.layers);
 }
 
-/** Removes the files of a layer, if they exist. Readers that have them open can go on. */
+/** Removes the files of a layer, if they exist. Readers that have them open can continue. */
 export async function removeLayer(layout: DataLayout, id: LayerId): Promise<void> {
   await rm(indexPath(layout, id), { force: true });
   await rm(layerPath(layout, id), { force: true });
@@ -53,7 +53,7 @@ export async function hasLayerFiles(layout: DataLayout, id: LayerId): Promise<bo
   return disk === true && index === true;
 }
 
-/** Space that the files of a layer take on the host's disk, in `bytes`. */
+/** Space of the files of a layer on the host's disk, in `bytes`. */
 export async function layerBytes(layout: DataLayout, id: LayerId): Promise<number> {
   let bytes = 0;
   for (const path of [layerPath(layout, id), indexPath(layout, id)]) {

@@ -2,7 +2,7 @@ import type { ByteString } from "../../domain/tree/guest-path.ts";
 import type { ByteBudget } from "../byte-budget.ts";
 import type { LocatedEntry } from "./directory-merge.ts";
 
-/** Approximate memory of an entry beside its path and its key, in `bytes`. */
+/** Approximate memory of an entry without its path and its key, in `bytes`. */
 const LINK_BYTES = 128;
 
 /**
@@ -22,11 +22,11 @@ export class LinkTable implements Disposable {
   firstOf({ layer, entry }: LocatedEntry, path: ByteString): ByteString | null {
     if (entry.type === "d" || entry.nlink < 2) return null;
     const key = `${entry.inode}@${layer.index}`;
-    const known = this.#paths.get(key);
-    if (known !== undefined) {
-      known.left--;
-      if (known.left === 0) this.#forget(key, known.path);
-      return known.path;
+    const link = this.#paths.get(key);
+    if (link !== undefined) {
+      link.left--;
+      if (link.left === 0) this.#forget(key, link.path);
+      return link.path;
     }
     const bytes = bytesOf(key, path);
     if (this.#budget.take(bytes)) {

@@ -14,7 +14,7 @@ export interface LocatedEntry {
   readonly entry: ImageEntry;
 }
 
-/** What the merged tree shows at a path: the top entry and, for a directory, the lower ones that merge into it. */
+/** The merged tree at a path: the top entry and, for a directory, the lower ones that merge into it. */
 export type Node = readonly [LocatedEntry, ...LocatedEntry[]];
 
 /** A directory of one layer, reduced to what a search in it needs. */
@@ -27,13 +27,13 @@ export interface LocatedDirectory {
 export interface Candidate {
   readonly name: ByteString;
   /** topmost first, including whiteouts; `at` is the position in the merged directory */
-  readonly found: readonly { readonly at: number; readonly entry: LayerEntry }[];
+  readonly entries: readonly { readonly at: number; readonly entry: LayerEntry }[];
 }
 
 /** Collects the entries that overlayfs merges at one name, from the top layer down. */
 export class OverlayStack {
   readonly #entries: LocatedEntry[] = [];
-  /** true when lower layers cannot be visible any more */
+  /** true when no lower layer can be visible */
   #isClosed = false;
 
   node(): Node | null {
@@ -62,7 +62,7 @@ export class OverlayStack {
   }
 }
 
-/** What one reader of an image uses throughout. */
+/** Tools that one reader of an image shares. */
 export interface MergeTools {
   readonly open: OpenLayers;
   readonly pacer: Pacer;
@@ -83,7 +83,7 @@ export async function rootOf({ open, pacer }: MergeTools, layers: readonly Layer
   return entries;
 }
 
-/** What the directory `node` shows under `name`, looked up like overlayfs, from the top down; null when nothing. */
+/** The node `name` of the directory `node`, looked up like overlayfs, from the top down; null when there is none. */
 export async function childOf(
   tools: MergeTools,
   node: readonly LocatedDirectory[],
@@ -94,14 +94,14 @@ export async function childOf(
   return stack.node();
 }
 
-/** What the directory `node` shows for a candidate; null for a whiteout. */
-export function nodeOf(node: readonly LocatedDirectory[], { found }: Candidate): Node | null {
+/** The node of a candidate in the directory `node`; null for a whiteout. */
+export function nodeOf(node: readonly LocatedDirectory[], { entries }: Candidate): Node | null {
   const stack = new OverlayStack();
-  for (const { at, entry } of found) stack.add((node[at] as LocatedDirectory).layer, entry);
+  for (const { at, entry } of entries) stack.add((node[at] as LocatedDirectory).layer, entry);
   return stack.node();
 }
 
-/** The same directories without metadata: a walk may be in thousands of them. */
+/** The same directories without metadata: a walk may hold thousands of them. */
 export function withoutMetadata(directories: readonly LocatedDirectory[]): LocatedDirectory[] {
   return directories.map(({ layer, entry: { offsets } }) => ({ layer, entry: { offsets } }));
 }
@@ -184,10 +184,10 @@ export class MergedNames {
     this.#pendingReaders = queue.takeFirst();
     const name = this.#pendingReaders[0]?.peek()?.name;
     if (name === undefined) return null;
-    const found = this.#pendingReaders.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
+    const entries = this.#pendingReaders.map((reader) => ({ at: reader.at, entry: reader.peek() as LayerEntry }));
     for (const reader of this.#pendingReaders) reader.skip();
     this.#after = name;
-    return { name, found };
+    return { name, entries };
   }
 
   /** Drops the pages that were read; `next` reads them again. */
@@ -225,10 +225,10 @@ class ReaderQueue {
 
   /** Removes all readers whose current name is the first one. */
   takeFirst(): DirectoryReader[] {
-    const taken: DirectoryReader[] = [];
+    const readers: DirectoryReader[] = [];
     const name = this.#readers[0]?.peek()?.name;
-    while (name !== undefined && this.#readers[0]?.peek()?.name === name) taken.push(this.#take());
-    return taken;
+    while (name !== undefined && this.#readers[0]?.peek()?.name === name) readers.push(this.#take());
+    return readers;
   }
 
   #take(): DirectoryReader {
@@ -256,7 +256,7 @@ function isBefore(a: DirectoryReader, b: DirectoryReader | undefined): boolean {
 
 /** Smallest page of a reader, in entries. */
 const PAGE_COUNT_MIN = 4;
-/** Number of levels after which the pages of a walk are not halved any more. */
+/** Number of levels after which the pages of a walk are no longer halved. */
 const PAGE_HALVINGS_COUNT_MAX = 8;
 
 /** The children of a directory in one layer, read page by page. */

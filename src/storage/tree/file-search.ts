@@ -8,7 +8,7 @@ import { type LinePacker, type LineRecord, lineText } from "./packed-lines.ts";
 
 const NEWLINE = 0x0a;
 
-/** What is found in a file, and where it goes. */
+/** Options of a search in one file, and the destination of its lines. */
 export interface FileSearchOptions {
   readonly pattern: LinePattern;
   /** lines of context before and after a match */
@@ -38,7 +38,7 @@ export class FileSearch {
   #contextTo = 0;
   /** the last lines of earlier parts that may become context */
   #recent: LineRecord[] = [];
-  /** a line whose end has not come yet: whether it was added */
+  /** a line whose end was not read yet: whether it was added */
   #open: { readonly isAdded: boolean } | null = null;
 
   constructor(path: ByteString, options: FileSearchOptions, cancellation: Cancellation) {
@@ -162,12 +162,12 @@ class LineCursor {
     return records.reverse();
   }
 
-  #recordOf(start: number, end: number, known: Pick<LineRecord, "line" | "kind" | "ranges">): LineRecord {
+  #recordOf(start: number, end: number, fields: Pick<LineRecord, "line" | "kind" | "ranges">): LineRecord {
     const part = this.#part;
     return {
-      ...known,
+      ...fields,
       offset: part.offset + start,
-      // Of a line that is too long, one more byte is known to be there until its end has come.
+      // A line that is too long counts one more byte until its end is read, when `setLength` sets its length.
       length: part.kind === "cut" ? end + 1 : end - start,
       hasFeed: part.kind === "lines" && (part.hasFeed || end < this.#bytes.length),
       text: lineText(this.#bytes.subarray(start, end)),

@@ -6,7 +6,7 @@ import { GREP_MS_MAX, GREP_RUNNING_COUNT_MAX } from "../limits.ts";
 import type { GrepOutcome, GrepRequest } from "./grep.ts";
 import type { GrepReply, GrepTask } from "./grep-worker.ts";
 
-/** How long after its own time limit a search is waited for, in `milliseconds`. */
+/** Time that a search may exceed its own time limit, in `milliseconds`. */
 const GRACE_MS = 5000;
 
 /** In the executable, all source is one module, and workers lie below it at their paths in the source. */
@@ -15,7 +15,7 @@ const WORKER = new URL(
   import.meta.url,
 );
 
-/** The owner of a search, and what the search uses. */
+/** The owner of a search, and the resources of the search. */
 export interface SearchOwner {
   /** searches of different owners take turns; default: one owner for all */
   readonly owner?: string | null;

@@ -22,7 +22,7 @@ async function answer({ request, stop }: GrepTask): Promise<GrepReply> {
   const flag = new Int32Array(stop);
   const cancellation: Cancellation = {
     throwIfAborted: () => {
-      if (Atomics.load(flag, 0) !== 0) throw new Error("nobody waits for the search");
+      if (Atomics.load(flag, 0) !== 0) throw new Error("the search was cancelled");
     },
   };
   try {

@@ -133,13 +133,13 @@ class ImageDiff {
     if (after === null) yield this.#compared("/" as GuestPath, root);
     const levels = await this.#resume(root, after);
     for (let level = levels.top(); level !== undefined; level = levels.top()) {
-      const found = await level.names.next();
-      if (found === null) {
+      const candidate = await level.names.next();
+      if (candidate === null) {
         levels.pop();
         continue;
       }
-      const pair = await this.#childPair(level.directory.pair, found);
-      const path = `${level.directory.prefix}${found.name}` as GuestPath;
+      const pair = await this.#childPair(level.directory.pair, candidate);
+      const path = `${level.directory.prefix}${candidate.name}` as GuestPath;
       yield this.#compared(path, pair);
       const below = directoriesOf(pair);
       if (below !== null) levels.push(this.#level(`${path}/`, below, null, levels.count));
@@ -176,11 +176,11 @@ class ImageDiff {
     };
   }
 
-  async #childPair(pair: Pair<LocatedDirectory>, { name, found }: Candidate): Promise<Pair> {
+  async #childPair(pair: Pair<LocatedDirectory>, { name, entries }: Candidate): Promise<Pair> {
     const { nowTop, beforeTop, shared } = split(pair);
     const now = new OverlayStack();
     const before = new OverlayStack();
-    for (const { at, entry } of found) {
+    for (const { at, entry } of entries) {
       if (at < nowTop.length) now.add((nowTop[at] as LocatedDirectory).layer, entry);
       else before.add((beforeTop[at - nowTop.length] as LocatedDirectory).layer, entry);
     }

@@ -26,7 +26,7 @@ export interface ResolvedEntry extends Entry {
 
 /**
  * The file system of an image as a guest sees it: its layers, merged like overlayfs does, read from their indexes and disks
- * without a mount. It keeps nothing open between calls, and yields to the event loop.
+ * without a mount. It holds no file open between calls, and yields to the event loop.
  */
 export class ImageTree {
   /** topmost first */
@@ -52,8 +52,8 @@ export class ImageTree {
   async stat(path: GuestPath, options: { readonly follow: boolean }): Promise<ResolvedEntry> {
     const tools = this.#tools();
     const root = (await rootOf(tools, this.#layers)) as unknown as Node;
-    const { path: found, node } = await resolvePath(tools, root, path, options);
-    return { ...node[0].entry, path: found, node };
+    const { path: realPath, node } = await resolvePath(tools, root, path, options);
+    return { ...node[0].entry, path: realPath, node };
   }
 
   /**
@@ -158,9 +158,9 @@ async function* entriesOf(tools: MergeTools, node: Node): AsyncGenerator<Entry, 
   for (;;) {
     const next = names.next();
     // Most names need no wait, and every wait takes longer than a name.
-    const found = next instanceof Promise ? await next : next;
-    if (found === null) return;
-    const child = nodeOf(node, found);
+    const candidate = next instanceof Promise ? await next : next;
+    if (candidate === null) return;
+    const child = nodeOf(node, candidate);
     if (child !== null) yield child[0].entry;
   }
 }
@@ -176,12 +176,12 @@ async function* walkNodes(
   const levels = new WalkLevels<string>();
   levels.push({ directory: "", names: new MergedNames(tools, start, { after: null, depth: 0 }) });
   for (let level = levels.top(); level !== undefined; level = levels.top()) {
-    const found = await level.names.next();
-    if (found === null) {
+    const candidate = await level.names.next();
+    if (candidate === null) {
       levels.pop();
       continue;
     }
-    const node = nodeOf(level.names.directories, found);
+    const node = nodeOf(level.names.directories, candidate);
     if (node === null) continue;
     const [located] = node;
     const path = `${level.directory}${located.entry.name}` as ByteString;

@@ -15,7 +15,7 @@ export class LineReader {
   #rest: Buffer = Buffer.alloc(0);
   /** bytes of all chunks so far */
   #offset = 0;
-  /** where the long line began whose end has not come yet */
+  /** start of the long line whose end was not read yet */
   #cutStart: number | null = null;
 
   constructor(lineBytesMax: number) {
@@ -49,7 +49,7 @@ export class LineReader {
     yield { kind: "cut", bytes: rest.subarray(0, this.#lineBytesMax), offset: this.#cutStart };
   }
 
-  /** What is left after the last chunk. */
+  /** The remaining part after the last chunk. */
   *rest(): Generator<LinePart, void, undefined> {
     if (this.#cutStart !== null) yield { kind: "end", length: this.#offset - this.#cutStart, hasFeed: false };
     else if (this.#rest.length > 0) {

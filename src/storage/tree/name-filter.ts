@@ -12,7 +12,7 @@ interface Glob {
 
 /**
  * Selects files by globs, as ripgrep does: the last one that matches decides. A file that none matches is selected only if
- * all globs are negated. A directory for which a negated glob decides is excluded with all that is in it.
+ * all globs are negated. A directory for which a negated glob decides is excluded with its contents.
  */
 export class NameFilter {
   /** the last one first */
@@ -24,7 +24,7 @@ export class NameFilter {
 
   /**
    * @param globs as the caller wrote them
-   * @param workMax program size times length of a path, at most
+   * @param workMax limit of the program size times the length of a path
    * @throws ApiError `validation_error`
    */
   constructor(globs: readonly string[], workMax: number) {
@@ -40,7 +40,7 @@ export class NameFilter {
     return this.#decision(path, false) ?? this.#selectsOthers;
   }
 
-  /** True for a directory to be left out, with all that is in it. */
+  /** True for a directory to be skipped with its contents. */
   excludes(directory: string): boolean {
     return this.#canExclude && directory.length <= this.pathLengthMax && this.#decision(directory, true) === false;
   }

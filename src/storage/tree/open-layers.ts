@@ -15,7 +15,7 @@ export interface LayerFiles {
   readonly index: string;
 }
 
-/** Keeps a layer open until disposal, which is idempotent. */
+/** Holds a layer open until disposal, which is idempotent. */
 export interface LayerLease extends Disposable {
   readonly index: LayerIndex;
   /** descriptor of the disk, for reading */
@@ -60,11 +60,11 @@ export class OpenLayers implements Disposable {
 
   /** Calls `read` with the index of a layer, which must not be kept after the call. */
   readIndex<T>(files: LayerFiles, read: (index: LayerIndex) => T): T {
-    const known = this.#small.get(files.index);
-    if (known !== undefined) {
+    const cached = this.#small.get(files.index);
+    if (cached !== undefined) {
       this.#small.delete(files.index);
-      this.#small.set(files.index, known);
-      return read(known);
+      this.#small.set(files.index, cached);
+      return read(cached);
     }
     const bytesMax = Math.min(SMALL_INDEX_BYTES_MAX, this.#smallBytesMax);
     const small = this.#layers.has(files.index) ? null : LayerIndex.load(files.index, bytesMax);

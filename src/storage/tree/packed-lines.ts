@@ -4,7 +4,7 @@ import { GREP_FOUND_BYTES_MAX, GREP_FOUND_NUMBERS_COUNT_MAX } from "../limits.ts
 import { type Cancellation, Pacer } from "../pacer.ts";
 
 /**
- * Found lines in two arrays. Sent from a thread, they cost the receiver nothing for each line, of which there may be a
+ * The lines of a search in two arrays. The receiver of the arrays from a thread does no work for each line, of which there may be a
  * hundred thousand.
  */
 export interface PackedLines {
@@ -31,7 +31,7 @@ export interface LineRecord {
   readonly ranges: readonly number[];
 }
 
-/** Collects found lines, file by file, up to a size. */
+/** Collects the lines of a search, file by file, up to a size. */
 export class LinePacker {
   #numbers = new Float64Array(1024);
   #numbersCount = 0;
@@ -77,7 +77,7 @@ export class LinePacker {
     this.#foundBytes += path.length + text.length;
   }
 
-  /** Sets the length of the line that was added last, which was not known then. */
+  /** Sets the length of the line that was added last, which was not known before its end was read. */
   setLength(length: number, hasFeed: boolean): void {
     this.#numbers[this.#lastStart + LENGTH_FIELD] = length;
     this.#numbers[this.#lastStart + FEED_FIELD] = Number(hasFeed);

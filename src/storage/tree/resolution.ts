@@ -35,7 +35,7 @@ class Resolution {
   /** remaining components, the next one last */
   readonly #pending: string[] = [];
   /** results after the first symlink, because links can lead through one directory many times */
-  readonly #known = new Map<Node, Map<string, Node | null>>();
+  readonly #cached = new Map<Node, Map<string, Node | null>>();
   #hopCount = 0;
   #stepCount = 0;
   #lookupCount = 0;
@@ -80,8 +80,8 @@ class Resolution {
   }
 
   async #child(directory: Node, name: string): Promise<Node | null> {
-    const known = this.#known.get(directory)?.get(name);
-    if (known !== undefined) return known;
+    const cached = this.#cached.get(directory)?.get(name);
+    if (cached !== undefined) return cached;
     this.#lookupCount += directory.length;
     if (this.#lookupCount > PATH_LOOKUPS_COUNT_MAX) this.#refuse("too many directories in too many layers");
     const child = await childOf(this.#tools, directory, name as ByteString);
@@ -90,8 +90,8 @@ class Resolution {
   }
 
   #remember(directory: Node, name: string, child: Node | null): void {
-    const names = this.#known.get(directory) ?? new Map<string, Node | null>();
-    this.#known.set(directory, names.set(name, child));
+    const names = this.#cached.get(directory) ?? new Map<string, Node | null>();
+    this.#cached.set(directory, names.set(name, child));
   }
 
   #followLink(target: ByteString): void {
@@ -106,7 +106,7 @@ class Resolution {
 
   #push(path: ByteString): void {
     const names = path.split("/").filter((name) => name !== "" && name !== ".");
-    // What is before a slash or a dot at the end must be a directory.
+    // A path that ends with a slash or a dot must lead to a directory.
     if (/(?:^|\/)\.?$/.test(path)) this.#pending.push(".");
     for (const name of names.toReversed()) this.#pending.push(name);
   }

@@ -150,7 +150,7 @@ export class Api implements AsyncDisposable {
     const layout = dataLayout(directory);
     await layout.ensure();
     const isProgram = EXECUTABLE !== undefined && Object.keys(overrides).every((name) => name === "limits");
-    const db = stack.use(openDatabase(layout.database, "migrate", { isBeside: isProgram }));
+    const db = stack.use(openDatabase(layout.database, "migrate", { sharesFile: isProgram }));
     const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
     stack.use(releaseWhenRead({ db, layers, log: silentLog }));
     const keys = await TokenKeys.open(layout.keys);

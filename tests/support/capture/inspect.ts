@@ -26,7 +26,7 @@ export class Inspector implements Disposable {
 
   constructor(appliance: Appliance) {
     this.#appliance = appliance;
-    this.#db = openDatabase(dataLayout(appliance.dataDir).database, "require", { isBeside: true });
+    this.#db = openDatabase(dataLayout(appliance.dataDir).database, "require", { sharesFile: true });
   }
 
   [Symbol.dispose](): void {

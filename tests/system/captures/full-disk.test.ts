@@ -160,7 +160,7 @@ describe("a disk that fills up", () => {
 describe("a disk with nearly no free inodes", () => {
   const NO_INODES = {
     error: "insufficient_storage",
-    message: "the disk of the service has nearly no room for more files",
+    message: "the disk of the service has almost no room for more files",
   };
 
   test("fails the import that needs them, and no new work is accepted", async () => {

@@ -51,7 +51,7 @@ describe("the database", () => {
       Number(Object.values(orm.get(sql.raw("pragma busy_timeout")) as object)[0]);
     const bytesOfLog = () => statSync(`${opened.path}-wal`).size;
     addOperation(db);
-    const beside = openDatabase(opened.path, "require", { isBeside: true });
+    const beside = openDatabase(opened.path, "require", { sharesFile: true });
     expect(timeoutOf(beside)).toBeGreaterThan(timeoutOf(db));
     expect(getOperation(beside, alice, addOperation(beside))).not.toBeNull();
     const before = bytesOfLog();
