@@ -115,12 +115,12 @@ export class Database implements Disposable {
 
   /** The statement that `build` makes, prepared at its first use. Only `statement` calls this. */
   prepared<T>(build: (orm: Orm) => T): T {
-    let made = this.#prepared.get(build);
-    if (made === undefined) {
-      made = build(this.orm);
-      this.#prepared.set(build, made);
+    let statement = this.#prepared.get(build);
+    if (statement === undefined) {
+      statement = build(this.orm);
+      this.#prepared.set(build, statement);
     }
-    return made as T;
+    return statement as T;
   }
 
   /** Prepares all declared statements, each in a turn of its own: together they would make the first request of its kind slow. */

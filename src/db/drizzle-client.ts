@@ -9,7 +9,7 @@ type OnWrite = (changes: number) => void;
 
 export interface ClientEvents {
   readonly onWrite: OnWrite;
-  /** a statement was executed with a long text, which it keeps: whoever has the statement must forget it */
+  /** a statement was executed with a long text, which it holds: every owner of the statement must drop it */
   readonly onLongParameter: () => void;
 }
 

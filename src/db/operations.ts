@@ -73,7 +73,7 @@ function transition(change: OperationTransition, values: Partial<Record<keyof Op
 }
 
 const at = sql`${sql.placeholder("at")}`;
-/** What an operation has when it has ended. */
+/** The columns of an operation that its end sets. */
 const outcome = {
   ...{ result: sql`${sql.placeholder("result")}`, error: sql`${sql.placeholder("error")}` },
   ...{ network: sql`${sql.placeholder("network")}`, finishedAt: at },

@@ -51,7 +51,7 @@ export function insertRequest(db: Database, operationId: OperationId, request: N
     resources: resources === null ? null : JSON.stringify(resources),
     sizeBytes,
   });
-  // These two are rare; and no statement that is kept has the secrets as its last parameters.
+  // These two are rare. They are not prepared, because a prepared statement would hold the secrets as its last parameters.
   if (secrets !== null) db.orm.insert(operationSecrets).values({ operationId, body: secrets }).run();
   const fileIds = [...new Set(request.fileIds ?? [])];
   if (fileIds.length === 0) return;

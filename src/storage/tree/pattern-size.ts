@@ -3,7 +3,7 @@ const PARTS = new RegExp(
   [
     String.raw`\\Q(?<quoted>.*?)(?:\\E|$)`,
     String.raw`(?<repeat>\{(?<min>\d+)(?<to>,(?<max>\d*))?\}\??|[*+?]\??)`,
-    // before the start of a group: it sets flags, and is no group
+    // before the start of a group: it sets flags, and is not a group
     String.raw`(?<flags>\(\?[a-zA-Z-]*\))`,
     String.raw`(?<open>\((?:\?P?<[^>]*>|\?[a-zA-Z-]*:)?)|(?<close>\))|(?<or>\|)`,
     // a class, and other escapes

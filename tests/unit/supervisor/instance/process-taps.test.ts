@@ -143,7 +143,7 @@ test("readers at different places are continued from a record, each without losi
     const record = JSON.parse(JSON.stringify(taps.record()));
     const resumed = new ProcessTaps(() => ({ kept: 0, dropped: 0 }), record);
     expect(resumed.count).toBe(readers.length);
-    const wait = resumed.taken;
+    const wait = resumed.drained;
     expect(wait === undefined).toBe(readers.every(({ taken, from }) => bytesOf(taken) === sizeFrom(given, from)));
     const rests = resumed.opened.map((tap) => readAll(tap));
     push(resumed);
@@ -155,7 +155,7 @@ test("readers at different places are continued from a record, each without losi
       expect(taken).toEqual(expected);
     }
     await wait;
-    expect(resumed.taken).toBeUndefined();
+    expect(resumed.drained).toBeUndefined();
   }
 });
 
@@ -195,7 +195,7 @@ test("a record has the sizes before and after each tap, and that the process wai
   const resumed = new ProcessTaps(() => ({ kept: 99, dropped: 99 }), JSON.parse(JSON.stringify(taps.record())));
   const [other] = resumed.opened;
   expect(other).toMatchObject({ before: tap.before, missed: { stdout: 0, stderr: 6 } });
-  expect(resumed.taken).toBeUndefined();
+  expect(resumed.drained).toBeUndefined();
   expect(resumed.push("stdout", text("missed, too"), undefined)).toBeUndefined();
   resumed.end();
   expect(await readAll(other as Tap)).toEqual([["stdout", "waits"]]);
