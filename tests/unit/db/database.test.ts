@@ -46,17 +46,17 @@ describe("the database", () => {
     expect(pragma("busy_timeout")).toBeGreaterThan(0);
   });
 
-  test("waits longer beside a daemon, and leaves the daemon's log alone", () => {
+  test("waits longer while a daemon runs, and does not touch the daemon's log", () => {
     const timeoutOf = ({ orm }: Database) =>
       Number(Object.values(orm.get(sql.raw("pragma busy_timeout")) as object)[0]);
     const bytesOfLog = () => statSync(`${opened.path}-wal`).size;
     addOperation(db);
-    const beside = openDatabase(opened.path, "require", { sharesFile: true });
-    expect(timeoutOf(beside)).toBeGreaterThan(timeoutOf(db));
-    expect(getOperation(beside, alice, addOperation(beside))).not.toBeNull();
+    const second = openDatabase(opened.path, "require", { sharesFile: true });
+    expect(timeoutOf(second)).toBeGreaterThan(timeoutOf(db));
+    expect(getOperation(second, alice, addOperation(second))).not.toBeNull();
     const before = bytesOfLog();
-    beside[Symbol.dispose]();
-    // A checkpoint that empties it keeps the daemon from writing.
+    second[Symbol.dispose]();
+    // A checkpoint that empties it blocks writes of the daemon.
     expect([before > 0, bytesOfLog()]).toEqual([true, before]);
   });
 
@@ -70,7 +70,7 @@ describe("the database", () => {
     expect(synchronous()).toBe(2);
   });
 
-  test("can be read by its owner only, with the files beside it", () => {
+  test("can be read only by its owner, with its log and index", () => {
     addOperation(db);
     for (const suffix of ["", "-wal", "-shm"]) expect(statSync(opened.path + suffix).mode & 0o777).toBe(0o600);
   });
@@ -255,7 +255,7 @@ describe("files", () => {
     expect(getFile(db, bob, { sha256: sha("a") })).toBeNull();
   });
 
-  test("that nobody used for a long time are removed, the blob with its last row only", () => {
+  test("that were not used for a long time are removed, the blob only with its last row", () => {
     const mine = upsertFile(db, { accountId: alice, sha256: sha("a"), sizeBytes: 5, now: 1 });
     const theirs = upsertFile(db, { accountId: bob, sha256: sha("a"), sizeBytes: 5, now: 2 });
     const fresh = upsertFile(db, { accountId: alice, sha256: sha("b"), sizeBytes: 5, now: 1 });
@@ -367,7 +367,7 @@ describe("declared statements", () => {
   });
 
   test("end with the connection", async () => {
-    const preparing = db.prepareAll(async () => {});
+    const preparing = db.prepareAll(() => Promise.resolve());
     opened[Symbol.dispose]();
     await preparing;
     expect(builtCount).toBe(0);

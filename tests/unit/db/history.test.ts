@@ -38,7 +38,7 @@ beforeEach(() => {
 });
 afterEach(() => store[Symbol.dispose]());
 
-/** An image made from `parent`, with a layer of its own. */
+/** An image made from `parent`, with its own layer. */
 function addImage(parent: { id: ImageId; layerId: LayerId } | null) {
   const layer = someLayer({ parentId: parent?.layerId ?? null });
   const image = someImage(layer.id, parent?.id ?? null);
@@ -104,8 +104,8 @@ test("a held layer keeps the layers below it", async () => {
   const top = addImage(middle);
   for (const { id } of [base, middle, top]) deleteImage(db, alice, id);
   const removed = async (held: LayerId) => {
-    const found = await unreferencedLayers(db, 10);
-    return db.transaction((tx) => deleteUnreferencedLayers(tx, found, (id) => id === held).layers);
+    const candidates = await unreferencedLayers(db, 10);
+    return db.transaction((tx) => deleteUnreferencedLayers(tx, candidates, (id) => id === held).layers);
   };
   expect(await removed(middle.layerId)).toEqual([top.layerId]);
   expect(await removed(top.layerId)).toEqual([middle.layerId, base.layerId]);

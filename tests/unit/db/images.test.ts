@@ -80,7 +80,7 @@ describe("publishing", () => {
     expect(findProvenBase(db, alice, "key")?.id).toBe(base.id);
     expect(findProvenBase(db, alice, "other")).toBeNull();
     expect(findProvenBase(db, bob, "key")).toBeNull();
-    // A run on it verifies it for nobody else; a second import gets the first one's layer.
+    // A run on it verifies it for no other account; a second import gets the first one's layer.
     const second = publishing(bob);
     expect(findProvenBase(db, bob, "key")?.id).toBe(base.id);
     const third = publishing(bob, base, false);

@@ -44,18 +44,18 @@ function merge(db: Database, belowId: LayerId | undefined, topId: LayerId | unde
 }
 
 describe("merged layers", () => {
-  test("are found for every image of the account that contains their topmost layer", () => {
+  test("are mergedOf for every image of the account that contains their topmost layer", () => {
     using test = testDatabase();
     const { layers } = chain(test.db, 6);
     const merged = merge(test.db, layers[0], layers[3]);
-    const found = (layer: LayerId | undefined, account = alice) =>
+    const mergedOf = (layer: LayerId | undefined, account = alice) =>
       mergedLayersWithTop(test.db, account, layers.slice(0, layers.indexOf(layer as LayerId) + 1)).map(({ id }) => id);
-    expect(found(layers[3])).toEqual([merged as LayerId]);
-    expect(found(layers[5])).toEqual([merged as LayerId]);
-    expect(found(layers[2])).toEqual([]);
-    expect(found(layers[5], bob)).toEqual([]);
-    const known = [...layers, merged as LayerId];
-    expect(existingLayers(test.db, [...known, newId<LayerId>()])).toEqual(new Set(known));
+    expect(mergedOf(layers[3])).toEqual([merged as LayerId]);
+    expect(mergedOf(layers[5])).toEqual([merged as LayerId]);
+    expect(mergedOf(layers[2])).toEqual([]);
+    expect(mergedOf(layers[5], bob)).toEqual([]);
+    const layerIds = [...layers, merged as LayerId];
+    expect(existingLayers(test.db, [...layerIds, newId<LayerId>()])).toEqual(new Set(layerIds));
   });
 
   test("exist once for a range of layers, and only with these layers", () => {
@@ -121,7 +121,7 @@ describe("merged layers", () => {
     });
     chain(test.db, 2, bob);
     expect(await layerBytesOf(test.db, alice)).toBe(4 * 10 + 100);
-    expect(await layerBytesOf(test.db, "nobody" as AccountId)).toBe(0);
+    expect(await layerBytesOf(test.db, "carol" as AccountId)).toBe(0);
     // For many images another query computes the same sum.
     const layerId = layers[1] as LayerId;
     test.db.transaction((tx) => {

@@ -46,9 +46,9 @@ afterEach(() => opened[Symbol.dispose]());
 
 const error: ErrorBody = { error: "internal_error", message: "broke", details: { cpu_time_ms: 5 } };
 const row = (id: OperationId) => {
-  const found = getOperation(db, alice, id);
-  if (found === null) throw new Error("no row");
-  return found;
+  const operation = getOperation(db, alice, id);
+  if (operation === null) throw new Error("no row");
+  return operation;
 };
 
 /** An operation that the public functions have brought to `status`. */
@@ -258,7 +258,7 @@ describe("a request", () => {
     expect(operationRequest(db, id)).toBeNull();
   });
 
-  test("is not read to list what waits", () => {
+  test("is not read to list waiting operations", () => {
     const id = addOperation(db, { request: { body: { argv: ["x"] }, resources, sizeBytes: 7 }, now: 2 });
     const none = addOperation(db, { kind: "image_import", accountId: bob, request: null, now: 1 });
     addExecuting(db);
@@ -275,7 +275,7 @@ const EVERY_THIRD = [{ kind: "image_import" }] as const;
 
 describe("listings", () => {
   const list = (filter: Partial<OperationFilter> = {}) =>
-    listOperationsSync(db, alice, { limit: 100, offset: 0, ...filter }).map((found) => found.id);
+    listOperationsSync(db, alice, { limit: 100, offset: 0, ...filter }).map((operation) => operation.id);
 
   test("are newest first, then by id, in pages, for one account", () => {
     const ids = Array.from({ length: 20 }, (_, n) =>

@@ -124,11 +124,11 @@ const scans = (plan: readonly string[]): string[] =>
   plan.filter((line) => line.startsWith("SCAN") && !SMALL.test(line) && !/VIRTUAL TABLE/.test(line));
 const sorts = (plan: readonly string[]): string[] => plan.filter((line) => line.includes("TEMP B-TREE"));
 
-/** All combinations of these being given or left out. */
+/** All combinations of these filters, each present or absent. */
 function combinations(choices: Readonly<Record<string, readonly object[]>>): [string, object][] {
   return Object.entries(choices).reduce<[string, object][]>(
-    (found, [name, values]) =>
-      found.flatMap(([text, filter]) => [
+    (combined, [name, values]) =>
+      combined.flatMap(([text, filter]) => [
         [text, filter] as [string, object],
         ...values.map((value): [string, object] => [
           `${text} ${name} ${Object.values(value)}`,
@@ -188,7 +188,7 @@ test("images to be deleted are found by their ids, not by a scan of old ones", a
   expect(plan.filter((line) => line.includes("images_untagged"))).toEqual([]);
 });
 
-test("whether an image is in use is known without a look at all its operations", async () => {
+test("an image in use is found without reading all its operations", async () => {
   const plan = await plansOf(() => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0));
   const uses = plan.filter((line) => line.includes("operations"));
   expect(uses).toHaveLength(2);
@@ -203,7 +203,7 @@ describe("queries that grow with the store run in the thread", () => {
     "images with a tag that begins as many do": () => listImages(store.db, alice, { ...PAGE, tagPrefix: "tag-" }),
     "the origin of an image that is far behind": () => lineage(store.db, base, far, BY),
     "children that are far behind": () => descendants(store.db, base, { ...far, recursive: false }, BY),
-    "images that nobody needs": () => expiredImages(store.db, 0, 10),
+    "images without a use": () => expiredImages(store.db, 0, 10),
     "layers that nothing stands on": () => unreferencedLayers(store.db, 10),
     "what was made of an image, when it is much": () => descendants(store.db, base, { ...PAGE, recursive: true }, BY),
   };
@@ -254,7 +254,7 @@ describe("no query reads a whole table", () => {
     "to find where a part of them begins": () => placeBefore(store.db, alice, { createdAt: 5, id: base }, 1000),
     "to read those that have changed": () => branchImagesOf(store.db, alice, [base]),
     "to walk past deleted ones": () => walkUp(store.db, base, 200),
-    "to find what runs beside them": () => branchOperations(store.db, alice, "PENDING", null, 32),
+    "to find the operations of branches": () => branchOperations(store.db, alice, "PENDING", null, 32),
     "to find a file": () => getFile(store.db, alice, { sha256: "x" }),
     "to check a token": () => getToken(store.db, newId()),
     "to count the ended tokens of an account": () =>
@@ -268,10 +268,10 @@ describe("no query reads a whole table", () => {
     "to follow a chain": () => layerChain(store.db, newId<LayerId>()),
     "to follow a lineage": () => lineage(store.db, base, PAGE, BY),
     "to find what was made of an image": () => descendants(store.db, base, { ...PAGE, recursive: true }, BY),
-    "to find images that nobody needs": () => expiredImages(store.db, 0, 10),
+    "to find images without a use": () => expiredImages(store.db, 0, 10),
     "to delete them": () => deleteExpiredImages(store.db.orm, [newId<ImageId>()], 0),
     "to delete layers": () => deleteUnreferencedLayers(store.db.orm, ["layer" as LayerId], () => true),
-    "to find files that nobody uses": () => deleteFilesUnusedSince(store.db.orm, 0, 10),
+    "to find files without a use": () => deleteFilesUnusedSince(store.db.orm, 0, 10),
     "to find merged layers of a chain": () => mergedLayersWithTop(store.db, alice, [newId<LayerId>()]),
     "to forget old operations": () => deleteOperationsFinishedBefore(store.db, 0, 10),
   };

@@ -96,7 +96,7 @@ const references = (id: ImageId): number =>
   db.orm.select().from(operations).where(eq(operations.imageId, id)).all().length;
 const broken = () => db.orm.all(sql`pragma foreign_key_check`);
 
-/** Runs `work`, and gives the largest number of rows that one of its transactions changed, and how many there were. */
+/** Runs `work`. Returns the largest number of rows that one of its transactions changed, and the number of transactions. */
 async function transactionsOf(work: () => unknown) {
   const transaction = db.transaction.bind(db);
   const total = () => Object.values(db.orm.get<object>(sql`select total_changes()`))[0] as number;
@@ -135,7 +135,7 @@ describe("the deletion of an image", () => {
       await finishRemovals(db);
     });
     expect(work.count).toBeGreaterThanOrEqual(MANY_COUNT / REMOVED_ROWS_MAX);
-    // Beside them, the row itself changes its account, which is new, its step goes, and the lineage is closed again.
+    // In addition, the row itself changes its account, which is new, its step is deleted, and the lineage is closed again.
     expect(work.rowsMax).toBeLessThanOrEqual(REMOVED_ROWS_MAX + 4);
     expect(imagesBeingRemoved(db).size).toBe(0);
     expect(references(id)).toBe(0);
@@ -143,7 +143,7 @@ describe("the deletion of an image", () => {
     expect(count(history)).toBe(stepsLeft);
   });
 
-  test("that few rows name is one transaction", async () => {
+  test("that few rows refer to is one transaction", async () => {
     const id = importImage(db);
     addUses(id, 10);
     const [child] = addChildren(id, 10);
@@ -190,7 +190,7 @@ describe("an image whose removal has only begun", () => {
     expect(references(id)).toBeGreaterThan(MANY_COUNT / 2);
   });
 
-  test("is gone for everybody", async () => {
+  test("is gone for all callers", async () => {
     expect(getImage(db, alice, id)).toBeNull();
     expect(resolveImage(db, alice, { tag: "gone" })).toBeNull();
     expect((await listImages(db, alice, ALL)).map((image) => image.id)).toEqual([grandchild]);
@@ -207,7 +207,7 @@ describe("an image whose removal has only begun", () => {
     expect(setTag(db, alice, grandchild, { name: "gone", change: "added", now: 2 })).toMatchObject({ tag: "gone" });
   });
 
-  test("is named by no operation and no image", async () => {
+  test("has no operation and no image that refers to it", async () => {
     const last = uses.at(-1) as OperationId;
     expect(getOperation(db, alice, last)?.imageId).toBeNull();
     expect((await listOperations(db, alice, ALL)).filter(({ imageId }) => imageId !== null)).toEqual([]);
@@ -217,7 +217,7 @@ describe("an image whose removal has only begun", () => {
     expect(walkUp(db, child, 10)).toMatchObject({ id, exists: false, stepsCount: 1 });
   });
 
-  test("is no parent in the branches", () => {
+  test("is not a parent in the branches", () => {
     const direct = addChildren(grandchild, MANY_COUNT).at(-1) as ImageId;
     deleteImage(db, alice, grandchild);
     const nodes = branchImagesFrom(db, alice, { createdAt: 0, id: "" as ImageId }, null, 10_000);
@@ -241,7 +241,7 @@ describe("an image whose removal has only begun", () => {
     expect(references(id)).toBe(0);
     expect(db.orm.select().from(images).where(eq(images.id, id)).all()).toEqual([]);
     expect(broken()).toEqual([]);
-    // Its step stays: the lineage of an image that exists goes on below it.
+    // Its step stays: the lineage of an existing image continues below it.
     expect(await lineage(db, grandchild, ALL, BY)).toHaveLength(3);
   });
 
@@ -253,7 +253,7 @@ describe("an image whose removal has only begun", () => {
   });
 });
 
-test("expired images that many rows name are hidden at once, and removed after that", async () => {
+test("expired images that many rows refer to are hidden at once, and removed later", async () => {
   const ids = Array.from({ length: 3 }, () => importImage(db));
   for (const id of ids) addUses(id, REMOVED_ROWS_MAX);
   const work = await transactionsOf(() => {
@@ -266,7 +266,7 @@ test("expired images that many rows name are hidden at once, and removed after t
   expect(count(images)).toBe(0);
 });
 
-test("layers are deleted from the top, so many at a time, and the rest is left for the next time", () => {
+test("layers are deleted from the top, a limited number at a time; the rest is left for the next time", () => {
   const chain: LayerId[] = [];
   db.transaction((tx) => {
     for (let depth = 0; depth < 2.5 * REMOVED_LAYERS_MAX; depth++) {

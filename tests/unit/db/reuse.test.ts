@@ -36,7 +36,7 @@ function publish(more: Partial<Publication> & { now?: number; accountId?: Accoun
   const operationId = addExecuting(db, { accountId, kind: "image_import" });
   const layer = someLayer({ baseKey: `${digest} linux/amd64` });
   const image = { ...someImage(layer.id), digest };
-  const made = {
+  const fields = {
     layer,
     image,
     result: { image: image.id, digest },
@@ -44,7 +44,7 @@ function publish(more: Partial<Publication> & { now?: number; accountId?: Accoun
     reusesImage: true,
     ...publication,
   };
-  expect(publishOperation(db, { operationId, now, ...made })).not.toBeNull();
+  expect(publishOperation(db, { operationId, now, ...fields })).not.toBeNull();
   return getOperation(db, accountId, operationId)?.result?.["image"] as ImageId;
 }
 const all = () => listImagesSync(db, alice, { limit: 100, offset: 0 }).map(({ id }) => id);
@@ -56,7 +56,7 @@ test("an import takes the image of the same digest, and makes one only when it m
   const other = publish({ digest: "sha256:2" });
   const another = publish({ reusesImage: false });
   expect(new Set([first, other, another]).size).toBe(3);
-  // The oldest stays the one that is found.
+  // The oldest is reused.
   expect(publish()).toBe(first);
   deleteImage(db, alice, first);
   expect(publish()).toBe(another);
@@ -68,14 +68,14 @@ test("an import takes the image of the same digest, and makes one only when it m
   );
 });
 
-test("a base that is known has an image, too", () => {
+test("an existing base has an image, too", () => {
   const first = publish();
   const layerId = getImage(db, alice, first)?.layerId as LayerId;
   const image = { ...someImage(layerId), digest: "sha256:1" };
   expect(publish({ layer: undefined, image })).toBe(first);
 });
 
-test("an image of another account, of a run, or without known variables is none", () => {
+test("an image of another account, of a run, or without stored variables is not reused", () => {
   const theirs = publish({ accountId: bob });
   const mine = publish();
   expect(mine).not.toBe(theirs);
@@ -86,12 +86,12 @@ test("an image of another account, of a run, or without known variables is none"
   const next = publish({ now: 3 });
   expect([theirs, mine, run.id]).not.toContain(next);
   db.orm.run(sql`update images set variables = null where id = ${next}`);
-  const known = publish({ now: 4 });
-  expect(known).not.toBe(next);
-  expect(publish({ now: 5 })).toBe(known);
+  const newest = publish({ now: 4 });
+  expect(newest).not.toBe(next);
+  expect(publish({ now: 5 })).toBe(newest);
 });
 
-test("is found beside any number of images that other accounts made of the same base", () => {
+test("is found among any number of images that other accounts made of the same base", () => {
   const theirs = publish({ accountId: bob });
   const columns = Object.keys(db.orm.all<object>(sql`select * from images where id = ${theirs}`)[0] ?? {});
   const copied = columns.map((name) => (name === "id" ? "printf('%s-%d', id, n.value)" : name)).join(", ");
@@ -133,7 +133,7 @@ test("a cancelled import changes nothing", () => {
   expect([all(), resolveImage(db, alice, { tag: "z" })]).toEqual([[first], null]);
 });
 
-test("an image that was found again counts as used", () => {
+test("a reused image counts as used", () => {
   const first = publish({ now: 1 });
   const isOld = (id: ImageId) =>
     db.orm
@@ -150,7 +150,7 @@ test("an image that was found again counts as used", () => {
   expect(deleteExpiredImages(db.orm, [first], 50)).toEqual([]);
 });
 
-test("an image keeps what its import or run gives it", () => {
+test("an image has the defaults of its import or run", () => {
   const layer = someLayer();
   const defaults = { variables: { PATH: "/bin", ["__proto__"]: "x" }, cwd: "/srv" };
   const image = { ...someImage(layer.id), defaults };

@@ -36,7 +36,7 @@ afterEach(() => {
   store[Symbol.dispose]();
 });
 
-/** Asks for a query, and gives its error; null when it was answered. */
+/** Runs a query, and returns its error; null when it was answered. */
 async function ask(name: string, asking: Promise<unknown>): Promise<unknown> {
   try {
     await asking;
@@ -57,7 +57,7 @@ test("the queries of one account do not come before the one of another", async (
   expect(answered.indexOf(bob)).toBeLessThan(3);
 });
 
-test("a query that meets no other is sent at once", () => {
+test("a query without others before it is sent at once", () => {
   void of(alice);
   expect(posted).toHaveBeenCalledTimes(1);
 });

@@ -53,16 +53,16 @@ test("an account's space is that of the layers that its images added, each once,
 
 test("the largest images come first, with the tag that they show", async () => {
   const { base, run, shared } = shareBase();
-  const found = await largestImages(store.db, 3);
-  expect(found.map(({ id, tag, sizeBytes }) => [id, tag, sizeBytes]).sort()).toEqual(
+  const largest = await largestImages(store.db, 3);
+  expect(largest.map(({ id, tag, sizeBytes }) => [id, tag, sizeBytes]).sort()).toEqual(
     [
       [base, "base", 100],
       [shared, null, 100],
       [run, null, 20],
     ].sort(),
   );
-  expect(found.at(-1)).toEqual({ id: run, accountId: alice, tag: null, sizeBytes: 20, createdAt: 6 });
-  expect(await largestImages(store.db, 2)).toEqual(found.slice(0, 2));
+  expect(largest.at(-1)).toEqual({ id: run, accountId: alice, tag: null, sizeBytes: 20, createdAt: 6 });
+  expect(await largestImages(store.db, 2)).toEqual(largest.slice(0, 2));
 });
 
 test("live work is counted by account, and ended work is not", async () => {

@@ -69,26 +69,26 @@ describe("a command that inherits", () => {
 });
 
 describe("the image of a run", () => {
-  const made = (fields: Partial<SpawnInput>) => resultDefaults(checked(fields), image);
+  const result = (fields: Partial<SpawnInput>) => resultDefaults(checked(fields), image);
 
   test("has what its parent has", () => {
-    expect(made({ env: { NEW: "1" }, unset: ["LANG"], cwd: "/own" })).toEqual(image);
-    expect(haveSameDefaults(made({ cwd: "/own" }), image)).toBe(true);
+    expect(result({ env: { NEW: "1" }, unset: ["LANG"], cwd: "/own" })).toEqual(image);
+    expect(haveSameDefaults(result({ cwd: "/own" }), image)).toBe(true);
   });
 
-  test("keeps variables and the directory of a run that says so", () => {
+  test("keeps variables and the directory of a run that requests it", () => {
     const { LANG: _lang, ...rest } = image.variables;
     const env = { NEW: "1", HOME: "/root" };
-    expect(made({ env, unset: ["LANG"], preserveEnv: true })).toEqual({
+    expect(result({ env, unset: ["LANG"], preserveEnv: true })).toEqual({
       variables: { ...rest, ...env },
       cwd: "/srv",
     });
-    expect(made({ cwd: "/own", preserveCwd: true })).toEqual({ ...image, cwd: "/own" });
-    expect(made({ env: { LANG: "de" }, unset: ["LANG"], preserveEnv: true }).variables["LANG"]).toBe("de");
+    expect(result({ cwd: "/own", preserveCwd: true })).toEqual({ ...image, cwd: "/own" });
+    expect(result({ env: { LANG: "de" }, unset: ["LANG"], preserveEnv: true }).variables["LANG"]).toBe("de");
   });
 
   test("is another one only if something is different", () => {
-    const isSame = (fields: Partial<SpawnInput>) => haveSameDefaults(made(fields), image);
+    const isSame = (fields: Partial<SpawnInput>) => haveSameDefaults(result(fields), image);
     expect(isSame({ env: { LANG: "C" }, preserveEnv: true, cwd: "/srv", preserveCwd: true })).toBe(true);
     expect(isSame({ env: { LANG: "D" }, preserveEnv: true })).toBe(false);
     expect(isSame({ env: { X: "" }, preserveEnv: true })).toBe(false);

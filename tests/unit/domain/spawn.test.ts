@@ -129,7 +129,7 @@ describe("stdin", () => {
 describe("arguments and environment", () => {
   test.each([
     ["command with NUL", { command: "a\0" }, "command"],
-    ["command that is no Unicode", { command: "\ud800" }, "command"],
+    ["command that is not Unicode", { command: "\ud800" }, "command"],
     ["argument with NUL", { args: ["a\0"] }, "args"],
     ["env without a name", { env: { "": "x" } }, "env"],
     ["env name with =", { env: { "A=B": "x" } }, "env"],

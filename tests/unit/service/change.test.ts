@@ -11,14 +11,14 @@ import { throwing } from "../../support/failures.ts";
 
 type UseCases = Service & { readonly sessions: SessionUseCases };
 
-/** What a member of a noun is: a use case changes something exactly when what it returns comes from `change`. */
+/** Whether a use case changes something: exactly when its result comes from `change`. */
 type Kind<Member> = Member extends (...args: never[]) => infer Result
   ? Awaited<Result> extends Changed<unknown>
     ? "changes"
     : "reads"
   : "data";
 
-/** The types hold this table: an entry that differs from the use case does not compile, and none can be left out. */
+/** The types check this table: an entry that differs from the use case does not compile, and none can be missing. */
 const USE_CASES: {
   readonly [Noun in keyof UseCases]: { readonly [Name in keyof UseCases[Noun]]: Kind<UseCases[Noun][Name]> };
 } = {
@@ -105,7 +105,7 @@ function writers(): string[] {
   );
 }
 
-describe("what changes something", () => {
+describe("a use case that changes something", () => {
   test("returns through one function", () => {
     const counts = Object.values(USE_CASES).map(
       (noun) => Object.values(noun).filter((kind) => kind === "changes").length,
@@ -122,7 +122,7 @@ describe("what changes something", () => {
     }
   });
 
-  test("is written by no file of the use cases that does not use it", () => {
+  test("is in a file that uses `change` when it writes rows", () => {
     const names = writers();
     expect(names).toContain("insertToken");
     const bypassing = [...sourcesOf("service")].flatMap(([path, text]) => {
@@ -145,7 +145,7 @@ describe("a change", () => {
   };
   const by = { account: "(host)", token_id: "" };
 
-  test("is told with who made it, the object and the outcome, once it is made", async () => {
+  test("is logged with the caller, the object and the outcome when it is made", async () => {
     const { lines, parts } = logged();
     const { promise, resolve } = Promise.withResolvers<string>();
     const what = { noun: "instance", verb: "spawn", id: (id: string) => id } as const;
@@ -160,7 +160,7 @@ describe("a change", () => {
     ]);
   });
 
-  test("that fails is told with its error, and fails", async () => {
+  test("that fails is logged with its error, and fails", async () => {
     const { lines, parts } = logged();
     const refused = () => {
       throw new ApiError("conflict", "in use");

@@ -46,21 +46,21 @@ const ended = (id: OperationId) =>
     phases: [],
   });
 
-/** Everything until nothing comes any more. */
+/** All events until the end. */
 async function follow(reader: LogReader): Promise<LogEvent[]> {
   using _reader = reader;
-  const found: LogEvent[] = [];
+  const events: LogEvent[] = [];
   for (;;) {
     const { isOver } = reader;
     const some = await reader.next();
-    found.push(...some);
+    events.push(...some);
     if (some.length > 0) continue;
-    if (isOver) return found;
+    if (isOver) return events;
     await reader.changed(never);
   }
 }
-const rounds = (found: readonly LogEvent[]) =>
-  found.map(({ payload }) => JSON.parse(Buffer.from(payload).toString()).round);
+const rounds = (events: readonly LogEvent[]) =>
+  events.map(({ payload }) => JSON.parse(Buffer.from(payload).toString()).round);
 
 test("readers see the same, from before the start and from later, up to the end and after it", async () => {
   const id = newId();
@@ -79,8 +79,8 @@ test("readers see the same, from before the start and from later, up to the end 
   all.push(follow(logs.read(ACCOUNT, id, 150, true)));
   const [first = [], ...others] = await Promise.all(all);
   expect(rounds(first)).toEqual(Array.from({ length: 200 }, (_, round) => round));
-  for (const found of others) expect(found).toEqual(first.slice(200 - found.length));
-  expect(others.map((found) => found.length)).toEqual([189, 169, 149, 129, 109, 89, 69, 49, 29, 49]);
+  for (const events of others) expect(events).toEqual(first.slice(200 - events.length));
+  expect(others.map((events) => events.length)).toEqual([189, 169, 149, 129, 109, 89, 69, 49, 29, 49]);
   expect(await follow(logs.read(ACCOUNT, id, -1, true))).toEqual(first);
 });
 
@@ -101,7 +101,7 @@ test("readers at one place share what one of them reads, also far behind the wri
   log[Symbol.dispose]();
 });
 
-test("readers who begin at different places soon share what is read", async () => {
+test("readers that begin at different places soon share their reads", async () => {
   const id = newId();
   using log = logs.open(id);
   const command = log.outputs(1, 10_000_000);
@@ -135,19 +135,19 @@ test("a reader behind one that has read line by line gets many lines at once", a
   await log.end();
 });
 
-test("followers that are told of a change take turns, and have what came with it at once", async () => {
+test("followers that are notified of a change take turns, and then have the new events at once", async () => {
   const id = newId();
   using log = logs.open(id);
   log.append(0, "progress", { round: 0 });
   await log.written();
   const readers = Array.from({ length: 50 }, () => logs.read(ACCOUNT, id, -1, false));
   for (const reader of readers) expect(rounds(await reader.next())).toEqual([0]);
-  // Nothing is to be read, so nothing is waited for.
+  // There is nothing to read, so there is no wait.
   for (const reader of readers) expect(reader.next()).toEqual([]);
   let turn = 0;
   const inTurns = readers.map(async (reader) => {
     await reader.changed(never);
-    return { turn, found: rounds((await reader.next()) as LogEvent[]) };
+    return { turn, events: rounds((await reader.next()) as LogEvent[]) };
   });
   log.append(0, "progress", { round: 1 });
   await log.written();
@@ -157,13 +157,13 @@ test("followers that are told of a change take turns, and have what came with it
   });
   for (; !isDone; turn++) await turns(1);
   const seen = await all;
-  for (const { found } of seen) expect(found).toEqual([1]);
+  for (const { events } of seen) expect(events).toEqual([1]);
   expect(new Set(seen.map((each) => each.turn)).size).toBeGreaterThan(2);
   for (const reader of readers) reader[Symbol.dispose]();
   await log.end();
 });
 
-test("a reader that leaves in the middle of a read, or while it waits, leaves nothing", async () => {
+test("a reader that leaves in the middle of a read, or while it waits, leaves nothing behind", async () => {
   const id = newId();
   const log = logs.open(id);
   const command = log.outputs(1, 10_000_000);
@@ -188,7 +188,7 @@ test("a reader that leaves in the middle of a read, or while it waits, leaves no
   log[Symbol.dispose]();
 });
 
-test("a reader that leaves when there is more to read is over, and waits for nothing", async () => {
+test("a reader that leaves when there is more to read ends without a wait", async () => {
   const id = newId();
   using log = logs.open(id);
   const left = new AbortController();
@@ -206,7 +206,7 @@ test("a reader that leaves when there is more to read is over, and waits for not
   await log.end();
 });
 
-test("a reader that goes on after it has left does not take the log from the others", async () => {
+test("a reader that is used after it has left does not close the log of the others", async () => {
   const id = newId();
   using log = logs.open(id);
   log.append(0, "progress", { step: "resolving" });
@@ -223,8 +223,8 @@ test("a reader that goes on after it has left does not take the log from the oth
   }
   log.append(0, "progress", { step: "pulling" });
   await log.end();
-  const found = [...(await other.next()), ...(await other.next())];
-  expect(found.map(({ id: number }) => number)).toEqual([0, 1]);
+  const events = [...(await other.next()), ...(await other.next())];
+  expect(events.map(({ id: number }) => number)).toEqual([0, 1]);
 });
 
 test("an operation without events, and one that is postponed, end their readers", async () => {
@@ -235,7 +235,7 @@ test("an operation without events, and one that is postponed, end their readers"
   expect(await waiting).toEqual([]);
 });
 
-test("a stop ends those who read, and those who come meanwhile, where they are", async () => {
+test("a stop ends present and later readers at their positions", async () => {
   const id = newId();
   const log = logs.open(id);
   log.append(null, "progress", { round: 0 });

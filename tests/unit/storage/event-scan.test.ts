@@ -21,7 +21,7 @@ afterEach(() => rm(directory, { recursive: true }));
 
 const isOutput = ({ type }: LogEvent) => type === "stdout" || type === "stderr";
 
-/** What a search finds of an event that readers see. */
+/** The result of a search for an event that readers see. */
 const searched = (event: LogEvent) => {
   const { id, spid, type, payload } = event;
   return isOutput(event)
@@ -29,21 +29,21 @@ const searched = (event: LogEvent) => {
     : { ...event, payload: Buffer.from(payload).toString() };
 };
 
-interface Found {
+interface ScanResult {
   readonly id: number;
   readonly offset: number;
 }
 
-async function scan(file: EventFile, from = FIRST_POSITION, endBytes = file.sizeBytes): Promise<Found[]> {
-  const found: Found[] = [];
+async function scan(file: EventFile, from = FIRST_POSITION, endBytes = file.sizeBytes): Promise<ScanResult[]> {
+  const results: ScanResult[] = [];
   const onOutput: OutputVisitor = (spid, type, bytes, id, offset) => {
     const output = { id, spid, type, bytes, offset };
-    found.push(output);
+    results.push(output);
   };
   for await (const events of scanEvents(file, from, endBytes, onOutput)) {
-    found.push(...events.map((event) => ({ ...event, payload: Buffer.from(event.payload).toString() })));
+    results.push(...events.map((event) => ({ ...event, payload: Buffer.from(event.payload).toString() })));
   }
-  return found.sort((one, other) => one.id - other.id);
+  return results.sort((one, other) => one.id - other.id);
 }
 
 /** A log of outputs and of other events, of all sizes. */
@@ -66,14 +66,14 @@ test("a search finds what readers see, from any event on, without the content of
   await write();
   using file = EventFile.open(path) as EventFile;
   const all = (await Array.fromAsync(allEvents(file))).map(searched);
-  const found = await scan(file);
-  expect(found.map(({ offset: _, ...event }) => event)).toEqual(all);
-  expect(found.length).toBeGreaterThan(400);
-  for (const at of [1, 17, 300, found.length - 1]) {
-    const { id, offset } = found[at] as (typeof found)[number];
-    expect(await scan(file, { id, offset })).toEqual(found.slice(at));
-    // An event that begins before the end, and ends behind it, is not there yet.
-    expect(await scan(file, FIRST_POSITION, offset + 20)).toEqual(found.slice(0, at));
+  const results = await scan(file);
+  expect(results.map(({ offset: _, ...event }) => event)).toEqual(all);
+  expect(results.length).toBeGreaterThan(400);
+  for (const at of [1, 17, 300, results.length - 1]) {
+    const { id, offset } = results[at] as (typeof results)[number];
+    expect(await scan(file, { id, offset })).toEqual(results.slice(at));
+    // An event that begins before the end, and ends after it, is not complete yet.
+    expect(await scan(file, FIRST_POSITION, offset + 20)).toEqual(results.slice(0, at));
   }
 });
 

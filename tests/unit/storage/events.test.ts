@@ -40,7 +40,7 @@ async function end(log: EventWriter): Promise<void> {
 }
 
 describe("an event log", () => {
-  test("gives back what was written, in its order, with the time and the process of each", async () => {
+  test("returns the written events in their order, with the time and the process of each", async () => {
     const log = writer();
     log.append(null, "progress", { step: "pulling" });
     const command = log.outputs(1, 100);
@@ -79,7 +79,7 @@ describe("an event log", () => {
     expect(EventFile.open(path)).toBeNull();
   });
 
-  test("takes what comes together as one record of at most 16 KiB, and copies it", async () => {
+  test("stores output that arrives together as one record of at most 16 KiB, and copies it", async () => {
     const log = writer();
     const command = log.outputs(1, 1_000_000);
     const piece = Buffer.from("ab");
@@ -92,7 +92,7 @@ describe("an event log", () => {
     expect(textOf(events, 1, "stdout").toString()).toBe("ab".repeat(20_000));
   });
 
-  test("keeps of a stream what its limit allows, however it is cut, and tells once what it did not", async () => {
+  test("stores the output of a stream up to its limit, in chunks of any size, and reports the rest once", async () => {
     const bytes = Buffer.from(Array.from({ length: 20_000 }, (_, index) => index % 251));
     for (const limit of [0, 1, 4095, 16_384, 16_385, 19_999, 20_000, 30_000]) {
       for (const pieceBytes of [1, 7, 4096, 30_000]) {
@@ -108,14 +108,14 @@ describe("an event log", () => {
         const [kept, dropped] = [Math.min(limit, 20_000), Math.max(0, 20_000 - limit)];
         expect(textOf(events, 1, "stdout").equals(bytes.subarray(0, limit))).toBe(true);
         expect(command.bytes("stdout")).toEqual({ kept, dropped });
-        const told = { stream: "stdout", bytes_emitted: kept, bytes_dropped: dropped };
-        expect(dataOf(events, "truncated")).toEqual(dropped === 0 ? [] : [told]);
+        const truncation = { stream: "stdout", bytes_emitted: kept, bytes_dropped: dropped };
+        expect(dataOf(events, "truncated")).toEqual(dropped === 0 ? [] : [truncation]);
         await rm(path, { force: true });
       }
     }
   });
 
-  test("has a cap in all, which the command's outputs are not cut by", async () => {
+  test("has a total limit, which does not cut the command's outputs", async () => {
     const log = writer({ limitBytes: 300_000 });
     const command = log.outputs(1, 50_000, true);
     const [first, second] = [log.outputs(2, 1_000_000), log.outputs(3, 1_000_000)];
@@ -146,7 +146,7 @@ describe("an event log", () => {
     expect(events.at(-1)?.type).toBe("shutdown");
   });
 
-  test("tells who writes too fast when it can take more", async () => {
+  test("notifies a writer that is too fast when it accepts more", async () => {
     const log = writer();
     const command = log.outputs(1, 100_000_000);
     const waits: (Promise<void> | undefined)[] = [];
@@ -195,14 +195,14 @@ describe("an event log", () => {
     expect(textOf(events, 1, "stdout").equals(expected)).toBe(true);
     expect(textOf(events, 1, "stderr").subarray(0, 300_000).equals(expected)).toBe(true);
     expect(textOf(events, 2, "stdout").byteLength).toBe(30_000);
-    // What is appended comes behind the output before it.
+    // Appended events follow the earlier output.
     expect(events.slice(-2).map(({ type, payload }) => [type, payload.byteLength])).toEqual([
       ["stdin", 11],
       ["stderr", 6],
     ]);
   });
 
-  test("has its cap also for a command whose records have more header than output", async () => {
+  test("has its limit also for a command whose records have more header than output", async () => {
     const log = writer({ limitBytes: 600_000 });
     const command = log.outputs(1, 50_000, true);
     for (let count = 0; count < 50_000; count++) {
@@ -228,15 +228,15 @@ describe("an event log", () => {
     const random = seededRandom(seedOfTests());
     const given: Buffer[] = [];
     const reader = async (since: number) => {
-      const found: LogEvent[] = [];
+      const matches: LogEvent[] = [];
       let own: EventReader | null = null;
       return async () => {
-        if (log.file === null) return found;
+        if (log.file === null) return matches;
         own ??= new EventReader(log.file, log.index.before(since + 1));
         for (let some = own.nextNow(log.writtenBytes); some.length > 0; some = await own.next(log.writtenBytes)) {
-          found.push(...some.filter(({ id }) => id > since));
+          matches.push(...some.filter(({ id }) => id > since));
         }
-        return found;
+        return matches;
       };
     };
     const readers = [{ since: -1, look: await reader(-1) }];
@@ -253,15 +253,15 @@ describe("an event log", () => {
       while (round % 3 === 0 && log.queuedBytes > 0) await turns(1);
     }
     await log.end();
-    const found = await Promise.all(readers.map(({ look }) => look()));
+    const matches = await Promise.all(readers.map(({ look }) => look()));
     log.file?.[Symbol.dispose]();
     const events = await read();
     expect(textOf(events, 1, "stdout").equals(Buffer.concat(given))).toBe(true);
-    for (const [at, { since }] of readers.entries()) expect(found[at]).toEqual(events.slice(since + 1));
+    for (const [at, { since }] of readers.entries()) expect(matches[at]).toEqual(events.slice(since + 1));
     expect(changes.length).toBeGreaterThan(1);
   });
 
-  test("is read in pieces of a few events, which end at the same ones wherever a reader begins", async () => {
+  test("is read in pieces of a few events, which end at the same events for every reader", async () => {
     const log = writer();
     const command = log.outputs(1, 10_000);
     for (let round = 0; round < 5000; round++) {
@@ -283,7 +283,7 @@ describe("an event log", () => {
     file[Symbol.dispose]();
   });
 
-  test("that cannot be written says so, and keeps what was written", async () => {
+  test("that cannot be written reports that, and its written part stays", async () => {
     const log = writer();
     log.append(0, "progress", { a: 1 });
     while (log.queuedBytes > 0) await turns(1);
@@ -298,7 +298,7 @@ describe("an event log", () => {
     expect((await read()).map(({ type }) => type)).toEqual(["progress"]);
   });
 
-  test("ends before what comes late", async () => {
+  test("ends before late events", async () => {
     const log = writer();
     log.append(0, "progress", { a: 1 });
     const ended = log.end();
@@ -330,15 +330,15 @@ describe("a damaged log", () => {
     const lengths = [0, 1, 15, 16, 17, 43, 44, ...Array.from({ length: 100 }, () => random.below(bytes.byteLength))];
     for (const length of lengths) {
       await writeFile(path, bytes.subarray(0, length));
-      const found = await read();
-      isPrefix(found, events);
-      const foundBytes = found.reduce((sum, { payload }) => sum + 28 + payload.byteLength, 16);
-      const next = events[found.length];
+      const intact = await read();
+      isPrefix(intact, events);
+      const foundBytes = intact.reduce((sum, { payload }) => sum + 28 + payload.byteLength, 16);
+      const next = events[intact.length];
       if (next !== undefined) expect(length).toBeLessThan(foundBytes + 28 + next.payload.byteLength);
     }
   });
 
-  test("gives nothing that was not written, whatever became of its bytes", async () => {
+  test("returns only written events, for any change of its bytes", async () => {
     const { events, bytes } = await sample();
     const random = seededRandom(seedOfTests() + 1);
     for (let round = 0; round < 400; round++) {
@@ -354,7 +354,7 @@ describe("a damaged log", () => {
     }
   });
 
-  test("with something behind its last record is what it was", async () => {
+  test("with bytes after its last record is unchanged", async () => {
     const { events, bytes } = await sample();
     const random = seededRandom(seedOfTests() + 2);
     for (const tail of [Buffer.alloc(100), Buffer.alloc(70_000, 0xff), Buffer.from(random.bytes(200)), bytes]) {

@@ -41,7 +41,7 @@ test("searches leave no file open, however they end", async () => {
   expect(filesOpenBelow(directory)).toEqual([]);
 }, 60_000);
 
-test("a search that nobody waits for ends by itself, and leaves no file open", async () => {
+test("a search without a waiting caller ends by itself, and leaves no file open", async () => {
   for (const delayMs of [0, 10, 50, 100]) {
     const left = new AbortController();
     const search = grepThreads.run(request("(a|l|w)+ no such text"), left.signal);
@@ -56,7 +56,7 @@ test("a search that nobody waits for ends by itself, and leaves no file open", a
   }
 }, 60_000);
 
-/** Takes a thousand times as long for each character as an ordinary pattern, and never matches. */
+/** Needs a thousand times as long for each character as an ordinary pattern, and never matches. */
 const SLOW_PATTERN = "a[ab]{998}[^abc]";
 
 const grepThreads = new GrepThreads(new Accounts());
@@ -79,14 +79,14 @@ describe("the slowest pattern and text", () => {
 
   const slowRequest = (): GrepRequest => ({ ...request(SLOW_PATTERN), layers: [slow] });
 
-  test("end at the next line when nobody waits any more", async () => {
+  test("end at the next line when the caller has left", async () => {
     let askedCount = 0;
-    const wanted = {
+    const cancellation = {
       throwIfAborted: () => {
         if (++askedCount === 20) throw new Error("left");
       },
     };
-    expect(await throwing(grep(slowRequest(), wanted))).toThrow("left");
+    expect(await throwing(grep(slowRequest(), cancellation))).toThrow("left");
   });
 
   test("search no more of a line than takes a second", async () => {
@@ -107,7 +107,7 @@ describe("the slowest pattern and text", () => {
     expect(filesOpenBelow(directory)).toEqual([]);
   });
 
-  test("keep no caller in the queue who has left", async () => {
+  test("drop callers that have left from the queue", async () => {
     const threads = new GrepThreads(new Accounts());
     const running = [new AbortController(), new AbortController()];
     const outcomes = running.map(({ signal }) => threads.run(slowRequest(), signal).catch(() => "ended"));

@@ -13,9 +13,9 @@ const open = new OpenLayers(8);
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 async function all(differences: AsyncIterable<Difference>): Promise<string[]> {
-  const found: string[] = [];
-  for await (const { change, path } of differences) found.push(`${change} ${path}`);
-  return found;
+  const paths: string[] = [];
+  for await (const { change, path } of differences) paths.push(`${change} ${path}`);
+  return paths;
 }
 
 /** All entries of an image, with the fields that differ in these tests. */
@@ -45,8 +45,8 @@ const marks = fc.array(
 const stack = fc.array(marks, { maxLength: 3 });
 
 /** Records of a layer, without those whose parents are not directories of the same layer. */
-function recordsOf(wanted: readonly TestRecord[]): TestRecord[] {
-  const byPath = new Map(wanted.map((record) => [record.path, record]));
+function recordsOf(candidates: readonly TestRecord[]): TestRecord[] {
+  const byPath = new Map(candidates.map((record) => [record.path, record]));
   const kept = new Map<string, TestRecord>();
   for (const path of PATHS) {
     const record = byPath.get(path);
@@ -57,11 +57,11 @@ function recordsOf(wanted: readonly TestRecord[]): TestRecord[] {
   return [...kept.values()];
 }
 
-const layersOf = (wanted: readonly (readonly TestRecord[])[]) =>
-  Promise.all(wanted.map((records) => makeLayer(directory, [{ path: "", type: "d" }, ...recordsOf(records)])));
+const layersOf = (layers: readonly (readonly TestRecord[])[]) =>
+  Promise.all(layers.map((records) => makeLayer(directory, [{ path: "", type: "d" }, ...recordsOf(records)])));
 
 describe("any two images", () => {
-  test("differ as a comparison of all their entries does, also from any path on", async () => {
+  test("differ as a comparison of all their entries does, also from any path", async () => {
     await fc.assert(
       fc.asyncProperty(stack, stack, stack, async (shared, one, other) => {
         const below = await layersOf(shared);
@@ -72,12 +72,12 @@ describe("any two images", () => {
         const expected = [...new Set([...a.keys(), ...b.keys()])]
           .filter((path) => !a.has(path) || !b.has(path) || a.get(path) !== b.get(path))
           .map((path) => `${a.has(path) ? (b.has(path) ? "changed" : "added") : "removed"} ${path}`);
-        const found = await all(imageDiff({ now, before }, null, open));
-        expect(found.toSorted()).toEqual(expected.toSorted());
-        expect(new Set(found).size).toBe(found.length);
-        for (const [index, line] of found.entries()) {
+        const paths = await all(imageDiff({ now, before }, null, open));
+        expect(paths.toSorted()).toEqual(expected.toSorted());
+        expect(new Set(paths).size).toBe(paths.length);
+        for (const [index, line] of paths.entries()) {
           const after = line.slice(line.indexOf("/")) as GuestPath;
-          expect(await all(imageDiff({ now, before }, after, open))).toEqual(found.slice(index + 1));
+          expect(await all(imageDiff({ now, before }, after, open))).toEqual(paths.slice(index + 1));
         }
       }),
       { numRuns: 200 },

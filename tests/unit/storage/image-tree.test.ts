@@ -199,10 +199,10 @@ describe("any stack of layers", () => {
 
   /** Marks whose parents are directories of the same layer, as in a real layer. */
   function toLayer(marks: readonly (readonly [string, Mark])[]): Map<string, Mark> {
-    const wanted = new Map(marks);
+    const markOf = new Map(marks);
     const layer = new Map<string, Mark>();
     for (const at of PATHS) {
-      const mark = wanted.get(at);
+      const mark = markOf.get(at);
       const parent = at.slice(0, Math.max(0, at.lastIndexOf("/")));
       const parentMark = layer.get(parent);
       if (mark !== undefined && (parent === "" || parentMark === "d" || parentMark === "o")) layer.set(at, mark);

@@ -17,7 +17,7 @@ import { makeLayer, testDirectory } from "../../support/images/layer-files.ts";
 const MIB = 1_048_576;
 const DIRECTORIES_COUNT = 50;
 const FILES_COUNT = 4000;
-/** Most that one look-up may read: two small reads for each of the 18 steps of a search among 2^18 entries, twice. */
+/** Limit of the reads of one look-up: two small reads for each of the 18 steps of a search among 2^18 entries, twice. */
 const STAT_BYTES_MAX = 65_536;
 /** A page of 256 entries and the search for its beginning. */
 const PAGE_BYTES_MAX = 262_144;
@@ -30,7 +30,7 @@ function readBytes(): number {
   return Number(/^rchar: (\d+)$/m.exec(readFileSync("/proc/self/io", "latin1"))?.[1]);
 }
 
-/** What `work` reads, beside the look at the counter itself. */
+/** `bytes` that `work` reads, without those of reading the counter. */
 async function bytesReadBy(work: () => unknown): Promise<number> {
   const empty = readBytes();
   const before = readBytes();
@@ -52,7 +52,7 @@ describe("an index of 200,000 entries", () => {
   });
   afterAll(() => index.close());
 
-  test("is large, and opening it reads its header alone", async () => {
+  test("is large, and opening it reads only its header", async () => {
     expect(statSync(layer.index).size).toBeGreaterThan(16 * MIB);
     expect(await bytesReadBy(() => LayerIndex.open(layer.index).close())).toBeLessThan(1024);
   });

@@ -143,7 +143,7 @@ describe("the writing of an index", () => {
   }, 60_000);
 });
 
-test("the large slot goes on in the order in which it was asked for", async () => {
+test("the large slot passes on in the order of the requests", async () => {
   const memory = new IndexMemory(new ByteBudget(0), 0);
   const accounts = [memory.open(), memory.open(), memory.open()];
   const order: number[] = [];
@@ -169,14 +169,14 @@ describe("tables that grow in small steps find their entries:", () => {
         fc.constantFrom(0xffff_ffff, 0xff, 0xff00_0000),
         (values, mask) => {
           const chains = new HashChains();
-          const known = new Map<number, number>();
+          const added = new Map<number, number>();
           for (const [index, value] of [...new Set(values)].entries()) {
-            expect(chains.find((value & mask) >>> 0, (entry) => known.get(entry) === value)).toBeNull();
-            known.set(index + 1, value);
+            expect(chains.find((value & mask) >>> 0, (entry) => added.get(entry) === value)).toBeNull();
+            added.set(index + 1, value);
             chains.add(index + 1, (value & mask) >>> 0);
           }
-          for (const [entry, value] of known) {
-            expect(chains.find((value & mask) >>> 0, (candidate) => known.get(candidate) === value)).toBe(entry);
+          for (const [entry, value] of added) {
+            expect(chains.find((value & mask) >>> 0, (candidate) => added.get(candidate) === value)).toBe(entry);
           }
         },
       ),
@@ -197,17 +197,17 @@ describe("tables that grow in small steps find their entries:", () => {
     await fc.assert(
       fc.property(fc.array(fc.tuple(blocks, fc.oneof(fc.nat({ max: 100 }), blocks)), { maxLength: 30 }), (claims) => {
         const map = new BlockMap();
-        const known: [number, number][] = [];
+        const added: [number, number][] = [];
         for (const [start, count] of claims) {
           const end = start + count + 1;
-          const isFree = known.every(([from, to]) => end <= from || start >= to);
+          const isFree = added.every(([from, to]) => end <= from || start >= to);
           if (!isFree) {
             // A refusal ends the reading of an index: the map is not used afterwards.
             expect(map.claim(start * BLOCK_BYTES, end * BLOCK_BYTES)).toBe(false);
             return;
           }
           expect(map.claim(start * BLOCK_BYTES, end * BLOCK_BYTES - 1)).toBe(true);
-          known.push([start, end]);
+          added.push([start, end]);
         }
       }),
       { numRuns: 300 },

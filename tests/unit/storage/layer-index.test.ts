@@ -181,11 +181,11 @@ describe("a stored index", () => {
   });
 
   test("never overwrites a file", async () => {
-    const taken = await write(encodeStream([]));
-    expect(await throwing(writeLayerIndex({ stream: pieces(encodeStream([])), path: taken, diskBytes: 0 }))).toThrow(
+    const path = await write(encodeStream([]));
+    expect(await throwing(writeLayerIndex({ stream: pieces(encodeStream([])), path: path, diskBytes: 0 }))).toThrow(
       "EEXIST",
     );
-    expect(existsSync(taken)).toBe(true);
+    expect(existsSync(path)).toBe(true);
   });
 
   test("an error of the stream is passed on", async () => {

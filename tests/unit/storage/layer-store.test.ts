@@ -28,7 +28,7 @@ afterEach(() => {
   rmSync(layout.root, { recursive: true });
 });
 
-test("an open chain keeps its layers and shows their files, and gives no access once it is closed", async () => {
+test("an open chain holds its layers and has the paths of their files, until it is closed", async () => {
   const freed: LayerId[] = [];
   using _freed = store.onFreed((ids) => void freed.push(...ids));
   const chain = store.open(top);
@@ -71,7 +71,7 @@ test("a published layer is closed and removed again unless it is kept", async ()
     const [files] = reader.files as [LayerFiles];
     using _lease = reader.openLayers.acquire(files);
     await given[Symbol.asyncDispose]();
-    // It is not open for anybody else any more.
+    // It is no longer open for other callers.
     expect(() => reader.openLayers.acquire(files)).toThrow("ENOENT");
   }
   kept.keep();

@@ -111,7 +111,7 @@ describe("a look-up", () => {
   });
 });
 
-/** Says, when it is first asked, that the client has left. */
+/** Reports at its first check that the client has left. */
 const gone: Cancellation = {
   throwIfAborted: () => {
     throw new Error("the client has gone");
@@ -173,18 +173,18 @@ describe("when the client has left", () => {
 
   test("a comparison whose time is over can be continued after its last entry", async () => {
     const layers = { now: [layer], before: [other] };
-    const found: string[] = [];
+    const paths: string[] = [];
     let after: GuestPath | null = null;
     let pageCount = 0;
     do {
       const page = await diffPage(layers, { after, limit: 1000, msMax: 0, cancellation: null }, open);
-      found.push(...page.differences.map(({ path }) => path));
+      paths.push(...page.differences.map(({ path }) => path));
       after = page.next;
       pageCount++;
     } while (after !== null && pageCount < 100);
     expect(pageCount).toBe(100);
     const all = await diffPage(layers, { after: null, limit: 1000, msMax: 60_000, cancellation: null }, open);
-    expect(all.differences.map(({ path }): string => path).slice(0, found.length)).toEqual(found);
+    expect(all.differences.map(({ path }): string => path).slice(0, paths.length)).toEqual(paths);
   });
 
   test("no file stays open", () => {

@@ -7,7 +7,7 @@ import { type AccountChange, AccountChanges } from "../../../src/supervisor/acco
 import { OperationChanges } from "../../../src/supervisor/operations/changes.ts";
 import { addExecuting, alice, bob, importImage, someImage, someLayer, testDatabase } from "../../support/database.ts";
 
-/** What a listener hears, until it is disposed of. */
+/** The changes that a listener receives until its disposal. */
 function heardBy(changes: AccountChanges) {
   const heard: (AccountChange | "stopped")[] = [];
   const listening = changes.listen(alice, {
@@ -17,7 +17,7 @@ function heardBy(changes: AccountChanges) {
   return { heard, listening };
 }
 
-test("the changes of an account are told to its listeners, until they leave", () => {
+test("listeners receive the changes of their account until they leave", () => {
   const changes = new AccountChanges();
   const { heard, listening } = heardBy(changes);
   const change = { type: "deleted", id: "i" as ImageId } as const;
@@ -28,14 +28,14 @@ test("the changes of an account are told to its listeners, until they leave", ()
   expect(heard).toEqual([change]);
 });
 
-test("a stop is told to those who listen, and to those who come later", () => {
+test("a stop is reported to present and to later listeners", () => {
   const changes = new AccountChanges();
   const { heard } = heardBy(changes);
   changes[Symbol.dispose]();
   expect([heard, heardBy(changes).heard]).toEqual([["stopped"], ["stopped"]]);
 });
 
-test("every event of an operation is a change, and so is the tag that its result took from another image", () => {
+test("every event of an operation is a change, and so is the tag that its result moved away from another image", () => {
   const changes = new AccountChanges();
   const events = new OperationChanges(silentLog);
   const following = changes.follow(events);
@@ -51,7 +51,7 @@ test("every event of an operation is a change, and so is the tag that its result
   expect(heard as unknown[]).toEqual([change, change, change, { type: "image", id: "i" }]);
 });
 
-test("a publication tells which image has lost its tag to it", () => {
+test("a publication returns the image that has lost its tag to it", () => {
   using store = testDatabase();
   const { db } = store;
   const before = importImage(db, { tag: "t" });
@@ -61,9 +61,9 @@ test("a publication tells which image has lost its tag to it", () => {
     const operationId = addExecuting(db);
     return { id: image.id, published: publishOperation(db, { operationId, result: {}, now: 1, layer, image, tag }) };
   };
-  const taken = publish("t");
-  expect(taken.published).toEqual({ hasOwnLayer: true, untagged: before });
+  const publication = publish("t");
+  expect(publication.published).toEqual({ hasOwnLayer: true, untagged: before });
   expect(publish("u").published).toEqual({ hasOwnLayer: true });
-  setTag(db, alice, taken.id, { name: "v", change: "added", now: 2 });
-  expect(publish("v").published).toEqual({ hasOwnLayer: true, untagged: taken.id });
+  setTag(db, alice, publication.id, { name: "v", change: "added", now: 2 });
+  expect(publish("v").published).toEqual({ hasOwnLayer: true, untagged: publication.id });
 });

@@ -54,7 +54,7 @@ const live = (): RunningInstances => {
   return instances;
 };
 
-test("a checkpoint waits for no place, and is the only one of its instance until its end is told", async () => {
+test("a checkpoint does not wait for the budget, and is the only one of its instance until its end is reported", async () => {
   const gate = Promise.withResolvers<Prepared>();
   const scheduler = new Scheduler({ memoryBytes: 0, vcpus: 0 }, Date.now);
   await using operations = operationsOf(() => () => gate.promise, { instances: live(), scheduler });
@@ -73,7 +73,7 @@ test("a checkpoint waits for no place, and is the only one of its instance until
   await operations.idle();
 });
 
-test("a checkpoint that was not accepted keeps no other from it", async () => {
+test("a checkpoint that was not accepted does not block another", async () => {
   const instances = live();
   await using operations = operationsOf(succeed, { instances });
   const gone = { ...CHECKPOINT, imageId: crypto.randomUUID() as ImageId };
@@ -83,7 +83,7 @@ test("a checkpoint that was not accepted keeps no other from it", async () => {
   expect(statusOf(id)).toBe("SUCCESS");
 });
 
-test("a checkpoint of what does not run is refused", async () => {
+test("a checkpoint of an instance that does not run is refused", async () => {
   await using operations = operationsOf(succeed);
   const error = await operations.submit(ACCOUNT, checkpointKind, CHECKPOINT).catch((reason: unknown) => reason);
   expect((error as ApiError).code).toBe("conflict");

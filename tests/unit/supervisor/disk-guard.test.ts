@@ -13,7 +13,7 @@ const NEVER = new AbortController().signal;
 
 let directory: string;
 let owned: DisposableStack;
-/** free space before the writers of a test take theirs */
+/** free space before the writers of a test */
 let roomBytes: number;
 let looksCount: number;
 let guard: DiskGuard;
@@ -37,7 +37,7 @@ afterEach(() => owned.dispose());
 
 const path = (name: string) => join(directory, name);
 
-/** Something that writes a file, which others may write too. */
+/** A writer of a file, which others may also write. */
 function writer(name: string, isExpendable = false): DiskUse {
   const use = owned.use(guard.watch({ name, isExpendable }));
   writeFileSync(path(name), "");
@@ -62,7 +62,7 @@ const looks = async (count: number) => {
 };
 const ended = (use: DiskUse) => untilAborted(new Promise<never>(() => undefined), use.full).catch((error) => error);
 
-test("below the reserve the largest writer is ended with an error that tells its use; the others continue", async () => {
+test("below the reserve the largest writer is ended with an error that states its use; the others continue", async () => {
   const [small, hog] = [writer("small"), writer("hog")];
   write("small", 4);
   write("hog", 60);
@@ -108,7 +108,7 @@ test("a second writer is ended when it uses up the rest while the space of the f
   expect(bystander.full.aborted).toBe(false);
 });
 
-test("when other programs fill the disk, runs have the reserve to finish in", async () => {
+test("when other programs fill the disk, runs can use the reserve to finish", async () => {
   const run = writer("run");
   write("run", 1);
   roomBytes = RESERVE_BYTES / 2;
@@ -129,7 +129,7 @@ test("a writer that has stopped is spared when another one still writes", async 
   expect(old.full.aborted).toBe(false);
 });
 
-test("work that nobody waits for is ended first", async () => {
+test("expendable work is ended first", async () => {
   const [run, merge] = [writer("run"), writer("merge", true)];
   write("run", 50);
   write("merge", 20);
@@ -153,7 +153,7 @@ test("a directory tree is measured when the watched files do not explain the los
   expect(run.full.aborted).toBe(false);
 });
 
-test("the guard does not look while nobody writes", async () => {
+test("the guard does not check while there are no writers", async () => {
   const use = writer("run");
   await looks(2);
   use[Symbol.dispose]();

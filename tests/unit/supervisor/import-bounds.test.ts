@@ -13,7 +13,7 @@ const GIB = 1024 * MIB;
 const SHAPE = { vcpus: 1, memoryBytes: 512 * MIB };
 const MACHINE = costOf(SHAPE);
 
-/** How many of `costs` a host admits at once. */
+/** The number of `costs` that a host admits at once. */
 async function admitted(budgetBytes: number, costs: readonly Cost[]): Promise<number> {
   const scheduler = new Scheduler({ memoryBytes: budgetBytes, vcpus: 64 }, () => 0);
   const { signal } = new AbortController();
@@ -32,7 +32,7 @@ describe("an import", () => {
     }
   });
 
-  test("runs beside two machines on a host of 4 GiB, and beside another import", async () => {
+  test("runs at the same time as two machines on a host of 4 GiB, and as another import", async () => {
     const budgetBytes = 3 * GIB;
     const cost = importCost(SHAPE, budgetBytes);
     expect(await admitted(budgetBytes, [cost, MACHINE, MACHINE])).toBe(3);

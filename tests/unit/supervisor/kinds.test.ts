@@ -20,8 +20,8 @@ import { type OperationsStore, operationsStore, PLACE, testKinds, testOperations
 import { until } from "../../support/waiting.ts";
 
 /*
- * A kind that the product does not have: one object, which stands for the file of a new kind. Everything else is the
- * product's, and is told of the kind by the tables alone.
+ * A kind that the product does not have: one object, which stands for the file of a new kind. Everything else belongs to the
+ * product, and knows the kind only from the tables.
  */
 
 interface Echo {
@@ -30,7 +30,7 @@ interface Echo {
   readonly credentials: Credentials | null;
 }
 
-/** What the worker needs: where it says what it got, and what ends it. */
+/** Dependencies of the worker: it records its requests here, and ends with `echoed`. */
 interface EchoTools {
   readonly requests: Echo[];
   readonly reserved: Set<string>;
@@ -105,7 +105,7 @@ const executing = (operations: Operations, id: OperationId) =>
     return count === 1 && rowOf(id)?.status === "EXECUTING";
   });
 
-test("a new kind runs from its submission to its end: events, changes, figures, and what is kept", async () => {
+test("a new kind runs from its submission to its end: events, changes, figures, and its kept request", async () => {
   const eventLogs = new EventLogs(store.layout, new Accounts(), wallClock());
   const { operations, metrics, changes, requests, go } = echoOperations({ eventLogs });
   const { id } = await operations.submit(ACCOUNT, echoKind, ECHO);
@@ -128,7 +128,7 @@ test("a new kind runs from its submission to its end: events, changes, figures, 
   await operations.idle();
 });
 
-test("a new kind is cancelled, while it waits and while it runs, and gives back what its worker reserved", async () => {
+test("a new kind is cancelled, while it waits and while it runs, and releases the resources that its worker reserved", async () => {
   const { operations, reserved } = echoOperations();
   const { id } = await operations.submit(ACCOUNT, echoKind, ECHO);
   await executing(operations, id);
@@ -141,7 +141,7 @@ test("a new kind is cancelled, while it waits and while it runs, and gives back 
   expect(reserved.size).toBe(0);
 });
 
-test("a restart ends what ran and what had credentials, and runs what waited", async () => {
+test("a restart ends running operations and those with credentials, and runs the other waiting ones", async () => {
   const before = echoOperations();
   const ran = await before.operations.submit(ACCOUNT, echoKind, ECHO);
   await executing(before.operations, ran.id);
@@ -149,7 +149,7 @@ test("a restart ends what ran and what had credentials, and runs what waited", a
   const credentials = { username: "u", password: "canary-password" };
   const secret = await before.operations.submit(ACCOUNT, echoKind, { ...ECHO, text: "secret", credentials });
   expect(JSON.stringify(operationRequest(store.db, secret.id))).not.toContain("canary-password");
-  // A process that is killed ends nothing: the next one opens the same rows.
+  // A killed process ends no operation: the next one opens the same rows.
   const after = echoOperations();
   after.operations.recover();
   after.go();

@@ -65,7 +65,7 @@ const options = (more: Partial<ReclaimOptions> = {}): ReclaimOptions => ({
 });
 const real = { dryRun: false };
 
-test("images that have expired are told to those who follow the changes of their accounts", async () => {
+test("the expiry of images is reported to the listeners of their accounts", async () => {
   const changes = new AccountChanges();
   const heard: unknown[] = [];
   using _listening = changes.listen(alice, { changed: (change) => void heard.push(change), stopped: () => undefined });
@@ -134,14 +134,14 @@ describe("images without a tag", () => {
     const chain = [await addImage(null, 100)];
     for (let depth = 0; depth < 20; depth++) chain.push(await addImage(chain.at(-1) as ImageId, 100));
     setTag(db, alice, chain[5] as ImageId, { name: "here", change: "replaced", now: 1 });
-    const found = await reclaim(options({ untaggedTtlMs: 1000 }), real);
-    expect([found.images, found.layers]).toEqual([20, 15]);
+    const reclaimed = await reclaim(options({ untaggedTtlMs: 1000 }), real);
+    expect([reclaimed.images, reclaimed.layers]).toEqual([20, 15]);
     expect((await listLayers(layout)).size).toBe(6);
   });
 });
 
 describe("a dry run", () => {
-  test("tells what the real run then does, and changes nothing", async () => {
+  test("reports what the real run then does, and changes nothing", async () => {
     const base = await addImage(null, 100);
     await addImage(base, 100);
     const { sha256 } = await receiveBlob(layout, chunksOf("content"), 100);
@@ -193,7 +193,7 @@ describe("a dry run", () => {
   });
 });
 
-test("a start removes all files that no row names, and nothing else", async () => {
+test("a start removes all files that no row refers to, and nothing else", async () => {
   const image = await addImage(null, 100);
   const { sha256 } = await receiveBlob(layout, chunksOf("kept"), 100);
   upsertFile(db, { accountId: alice, sha256, sizeBytes: 4, now: 1 });
@@ -287,7 +287,7 @@ describe("coppice gc", () => {
   const config = () =>
     loadConfig({ environment: {}, flags: { "data-dir": directory, "images-untagged-ttl": "1s" }, file: undefined });
 
-  test("works on the directory when no daemon runs, and finds files that no row names", async () => {
+  test("works on the directory when no daemon runs, and finds files that no row refers to", async () => {
     await addImage(null, 100);
     const orphan = await makeLayer(layout, [{ path: "f", type: "f", content: "x" }]);
     await receiveBlob(layout, chunksOf("orphan"), 100);
@@ -298,7 +298,7 @@ describe("coppice gc", () => {
     expect([(await listLayers(layout)).size, await listBlobs(layout)]).toEqual([0, []]);
   });
 
-  test("refuses a directory that is in use, and one that is no data directory", async () => {
+  test("refuses a directory that is in use, and one that is not a data directory", async () => {
     using lock = lockFile(layout.lock);
     expect(lock).not.toBeNull();
     expect(await throwing(collectGarbage(config(), silentLog, false))).toThrow("does not answer");
@@ -322,7 +322,7 @@ test("images of a deleted operation stay, and so do operations of a deleted imag
   expect(getImage(db, alice, child)?.parentId).toBeNull();
 });
 
-test("what a process left of an image that many operations name goes with the next pass, and its layer with it", async () => {
+test("the rest of an image that many operations refer to is removed by the next pass, together with its layer", async () => {
   const image = await addImage(null, NOW);
   const layer = layerOf(image);
   for (let use = 0; use < 2 * REMOVED_ROWS_MAX; use++) {
@@ -335,7 +335,7 @@ test("what a process left of an image that many operations name goes with the ne
   expect([imagesBeingRemoved(db).size, (await listLayers(layout)).size]).toEqual([0, 0]);
 });
 
-test("layers that a full disk keeps go with the next pass, and the deletion of their image stands", async () => {
+test("layers that cannot be removed from a full disk are removed by the next pass; their image stays deleted", async () => {
   const image = await addImage(null, 100);
   const layer = layerOf(image);
   deleteImage(db, alice, image);

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { SharedReading } from "../../../src/supervisor/shared-reading.ts";
 
-/** A reading that ends when the test says so. */
+/** A reading that the test ends. */
 function held() {
   const readings: PromiseWithResolvers<number>[] = [];
   const read = (): Promise<number> => {
@@ -30,7 +30,7 @@ test("callers share one reading, and its result until it is too old", async () =
   expect(await second).toBe(3);
 });
 
-test("a failure is told to all who wait, and not kept", async () => {
+test("a failure reaches all waiting callers, and is not cached", async () => {
   const { readings, read } = held();
   const shared = new SharedReading(read, 60_000);
   const together = Promise.allSettled([shared.get(), shared.get()]);
@@ -41,7 +41,7 @@ test("a failure is told to all who wait, and not kept", async () => {
   expect(await again).toBe(4);
 });
 
-test("what began before it was forgotten is nobody's result afterwards", async () => {
+test("a reading that began before `forget` is not a result afterwards", async () => {
   const { readings, read } = held();
   const shared = new SharedReading(read, 60_000);
   const before = shared.get();

@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import { ProcessInput } from "../../../../src/supervisor/instance/process-input.ts";
 import { throwing } from "../../../support/failures.ts";
 
-test("a caller that has left may reuse its buffer: the process reads what was given", async () => {
+test("a caller that has left may reuse its buffer: the process reads the original bytes", async () => {
   const read = Promise.withResolvers<boolean>();
   const pieces: Uint8Array[] = [];
   const handle = {

@@ -10,10 +10,10 @@ import { testDirectory } from "../../../support/images/layer-files.ts";
 
 const LIMIT_BYTES = 200_000;
 const COUNT = 2000;
-/** Of a process in a full log: its start, what was not stored, and its end. */
+/** Events of a process in a full log: its start, its dropped output, and its end. */
 const PROCESS_BYTES_MAX = 1200;
 
-test("the starts and ends of all processes are in a full log, and take little of it", async () => {
+test("a full log has the starts and ends of all processes, in a small part of it", async () => {
   const directory = testDirectory("process-log");
   const path = join(directory, "log");
   const log = new EventWriter({ path, now: () => 1n, limitBytes: LIMIT_BYTES });

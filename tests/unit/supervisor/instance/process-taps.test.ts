@@ -9,11 +9,11 @@ import { seededRandom, seedOfTests } from "../../../support/random.ts";
 import { turns } from "../../../support/waiting.ts";
 
 const makeTaps = () => new ProcessTaps(() => ({ kept: 0, dropped: 0 }));
-/** Bytes of each stream: half of what wins further credit. */
+/** Bytes of each stream: half of the amount that releases further credit. */
 const COUNT = 65_536;
 const STREAMS: readonly OutputStream[] = ["stdout", "stderr"];
 
-/** What a tap gives, with neighbours of one stream joined. */
+/** The output of a tap, with adjacent chunks of one stream joined. */
 async function readAll(tap: Tap): Promise<[OutputStream, string][]> {
   const runs: [OutputStream, string][] = [];
   for await (const { stream, bytes } of tap.chunks()) add(runs, stream, bytes);
@@ -27,7 +27,7 @@ function add(runs: [OutputStream, string][], stream: OutputStream, bytes: Uint8A
   else if (hex !== "") runs.push([stream, hex]);
 }
 
-test("readers that begin at different times get everything from then on, in its order", async () => {
+test("readers that begin at different times get all later output, in its order", async () => {
   const random = seededRandom(seedOfTests());
   const taps = makeTaps();
   const given: [OutputStream, Uint8Array][] = [];
@@ -49,7 +49,7 @@ test("readers that begin at different times get everything from then on, in its 
   }
 });
 
-test("a process waits until the log and all readers have taken everything, or have left", async () => {
+test("a process waits until the log and all readers have read everything, or have left", async () => {
   const taps = makeTaps();
   const log = Promise.withResolvers<void>();
   expect(taps.push("stdout", text("early"), log.promise)).toBe(log.promise);
@@ -71,7 +71,7 @@ test("a process waits until the log and all readers have taken everything, or ha
   expect(isOver).toBe(true);
 });
 
-test("single bytes of alternating streams cost a reader that stalls about their bytes", async () => {
+test("single bytes of alternating streams cost a stalled reader little more memory than the bytes", async () => {
   const { guest, agent } = openAgent();
   const taps = makeTaps();
   const tap = taps.open();
@@ -108,7 +108,7 @@ test("single bytes of alternating streams cost a reader that stalls about their 
   expect(count).toBe(2 * COUNT);
 });
 
-test("a process that is let go does not wait; its reader gets what waited, and the size of the rest", async () => {
+test("a released process does not wait; its reader gets the waiting output, and the size of the rest", async () => {
   const taps = makeTaps();
   using tap = taps.open();
   const wait = taps.push("stdout", text("taken late"), undefined);
@@ -144,15 +144,15 @@ test("readers at different places are continued from a record, each without losi
     const resumed = new ProcessTaps(() => ({ kept: 0, dropped: 0 }), record);
     expect(resumed.count).toBe(readers.length);
     const wait = resumed.drained;
-    expect(wait === undefined).toBe(readers.every(({ taken, from }) => bytesOf(taken) === sizeFrom(given, from)));
+    expect(wait === undefined).toBe(readers.every(({ output, from }) => bytesOf(output) === sizeFrom(given, from)));
     const rests = resumed.opened.map((tap) => readAll(tap));
     push(resumed);
     resumed.end();
-    for (const [index, { from, taken }] of readers.entries()) {
+    for (const [index, { from, output }] of readers.entries()) {
       const expected: [OutputStream, string][] = [];
       for (const [stream, bytes] of given.slice(from)) add(expected, stream, bytes);
-      for (const [stream, hex] of (await rests[index]) ?? []) add(taken, stream, Buffer.from(hex, "latin1"));
-      expect(taken).toEqual(expected);
+      for (const [stream, hex] of (await rests[index]) ?? []) add(output, stream, Buffer.from(hex, "latin1"));
+      expect(output).toEqual(expected);
     }
     await wait;
     expect(resumed.drained).toBeUndefined();
@@ -169,14 +169,14 @@ async function openReaders(
     const tap = taps.open();
     const from = given.length;
     for (let count = random.below(6); count > 0; count--) push();
-    readers.push({ from, tap, taken: [] as [OutputStream, string][] });
+    readers.push({ from, tap, output: [] as [OutputStream, string][] });
   }
-  for (const { tap, taken } of readers) {
+  for (const { tap, output } of readers) {
     const chunks = tap.chunks();
-    // A chunk is there for as long as the sizes say so.
+    // Chunks are available as long as the sizes say so.
     for (let count = random.below(4); count > 0 && tap.waiting().length > 0; count--) {
       const { value } = await chunks.next();
-      if (value !== undefined) add(taken, value.stream, value.bytes);
+      if (value !== undefined) add(output, value.stream, value.bytes);
     }
   }
   return readers;

@@ -17,7 +17,7 @@ const unrecorded = (): never => {
 
 const SHAPE = { vcpus: 1, memoryBytes: 1 };
 const OK = exitPayload(0);
-/** The offset in EXEC_OPEN of the session to run beside. */
+/** The offset in EXEC_OPEN of the session whose namespaces the process joins. */
 const BESIDE_OFFSET = 16;
 const never = new AbortController().signal;
 
@@ -49,7 +49,7 @@ async function scripted() {
     onInput: (bytes: number) => void heard.push(`given ${bytes}`),
     exited: ({ exitCode }: AgentExit) => void heard.push(`exited ${exitCode}`),
   };
-  /** Starts the command, and gives its session. */
+  /** Starts the command, and returns its session. */
   const begin = async () => {
     const command = instance.start(SPEC, sink);
     const { session } = await guest.frame(HostFrame.execOpen);
@@ -60,32 +60,32 @@ async function scripted() {
   return { guest, instance, heard, sink, begin, end: exited.resolve, isDisposed: () => isDisposed };
 }
 
-test("processes run beside the command, are numbered, and are forgotten when they end", async () => {
+test("additional processes are numbered, and forgotten when they end", async () => {
   const { guest, instance, heard, sink, begin } = await scripted();
   const { command, session } = await begin();
   expect([instance.hasHad(0), instance.hasHad(1), instance.hasHad(2)]).toEqual([false, true, false]);
-  const beside = exec(instance, { ...SPEC, stdin: "open" }, sink);
+  const additional = exec(instance, { ...SPEC, stdin: "open" }, sink);
   const opened = await guest.frame(HostFrame.execOpen, 1);
   expect(viewOf(opened.payload).getUint32(BESIDE_OFFSET, true)).toBe(session);
   guest.send(AgentFrame.started, opened.session, packIntegers([32, 2]));
-  await beside.started;
+  await additional.started;
   expect(instance.processes.map(({ spid }) => spid)).toEqual([1, 2]);
-  expect(instance.process(2)).toBe(beside);
+  expect(instance.process(2)).toBe(additional);
 
-  beside.signal(15, { group: true });
+  additional.signal(15, { group: true });
   expect((await guest.frame(HostFrame.signal)).session).toBe(opened.session);
   guest.send(AgentFrame.window, opened.session, packIntegers([32, Stream.stdin], [32, 100]));
-  await beside.input.write(text("typed"), never);
+  await additional.input.write(text("typed"), never);
   expect(command.input.isOpen).toBe(false);
   expect(await failure(command.input.write(text("typed"), never))).toMatchObject({ code: "conflict" });
   expect((await guest.frame(HostFrame.stdin)).payload.toString()).toBe("typed");
   guest.send(AgentFrame.output, opened.session, packIntegers([32, Stream.stderr]), text("answered"));
   guest.send(AgentFrame.exit, opened.session, exitPayload(3));
-  expect((await beside.exit).exitCode).toBe(3);
+  expect((await additional.exit).exitCode).toBe(3);
   expect(heard).toEqual(["started 1", "started 2", "given 5", "stderr answered", "exited 3"]);
   expect(instance.process(2)).toBeNull();
   expect(instance.hasHad(2)).toBe(true);
-  expect(await failure(beside.input.write(text("late"), never))).toMatchObject({ code: "conflict" });
+  expect(await failure(additional.input.write(text("late"), never))).toMatchObject({ code: "conflict" });
   expect(instance.process(1)).toBe(command);
   expect(exec(instance, SPEC, sink).spid).toBe(3);
 });
@@ -112,7 +112,7 @@ test("the number of a start that the guest refuses is that of another process", 
   expect([2, 3, 4, 5].map((spid) => instance.hasHad(spid))).toEqual([false, true, false, false]);
 });
 
-test("before and after the command no process can be started and no connection dialled", async () => {
+test("before and after the command, processes cannot be started and connections cannot be dialled", async () => {
   const { guest, instance, sink, begin } = await scripted();
   const none = { code: "conflict", message: "the command of the instance is not running" };
   expect(() => exec(instance, SPEC, sink)).toThrow(ApiError);
@@ -129,7 +129,7 @@ test("before and after the command no process can be started and no connection d
   expect(guest.frames.filter(({ type }) => type === HostFrame.netDial)).toEqual([]);
 });
 
-test("a process that is started while the command ends is refused as one that comes later", async () => {
+test("a process that is started while the command ends is refused like a later one", async () => {
   const { guest, instance, sink, begin } = await scripted();
   const { command, session } = await begin();
   const errors = [constants.errno.ESRCH, constants.errno.ECHILD, constants.errno.ENOMEM];
@@ -159,22 +159,23 @@ test("a connection is dialled in the guest, and a refused one is reported", asyn
 test("a working directory that cannot be entered is an error of the request, for every process", async () => {
   const { guest, instance, sink, begin } = await scripted();
   await begin();
-  const beside = exec(instance, { ...SPEC, cwd: "/proc/x" }, sink);
+  const additional = exec(instance, { ...SPEC, cwd: "/proc/x" }, sink);
   const { session } = await guest.frame(HostFrame.execOpen, 1);
   guest.send(AgentFrame.error, session, problem(2, "cannot enter /proc/x"));
   const details = { path: "/proc/x", errno: 2 };
-  expect(await failure(beside.started)).toMatchObject({ code: "invalid_path", details });
+  expect(await failure(additional.started)).toMatchObject({ code: "invalid_path", details });
   expect(instance.process(2)).toBeNull();
 });
 
-test("everybody who waits for the guest learns of the machine's end", async () => {
+test("all waits for the guest end with the machine", async () => {
   const { guest, instance, sink, begin, end, isDisposed } = await scripted();
   const { command } = await begin();
-  const beside = exec(instance, SPEC, sink);
+  const additional = exec(instance, SPEC, sink);
   guest.channel.deliver(null);
   end(monitorExit("QEMU", { code: 137, signal: null }, ""));
   const lost = { code: "unavailable", details: { reason: "vmm_died" } };
-  for (const waiting of [command.exit, beside.started, beside.exit]) expect(await failure(waiting)).toMatchObject(lost);
+  for (const waiting of [command.exit, additional.started, additional.exit])
+    expect(await failure(waiting)).toMatchObject(lost);
   expect(instance.processes).toEqual([]);
   expect(await instance.stats()).toMatchObject({ cpuTimeMs: 7 });
   expect(isDisposed()).toBe(false);
@@ -182,7 +183,7 @@ test("everybody who waits for the guest learns of the machine's end", async () =
   expect(isDisposed()).toBe(true);
 });
 
-test("signals that the guest does not take are refused as too many", async () => {
+test("signals that the guest does not accept are refused as too many", async () => {
   const { guest, begin } = await scripted();
   const { command } = await begin();
   guest.channel.write = () => new Promise(() => undefined);

@@ -95,7 +95,7 @@ test("figures end with the machine once the command has begun, and when the read
   expect((await follow(instances).next()).done).toBe(true);
 });
 
-test("a run registers its machine, and the replacement of a lost one", async () => {
+test("an instance registers its machine, and the replacement of a lost one", async () => {
   const directory = testDirectory("running-instances");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
   const layout = dataLayout(directory);
@@ -140,8 +140,8 @@ test("a run registers its machine, and the replacement of a lost one", async () 
   expect((await looks[0]?.next())?.done).toBe(true);
   await events.end();
   using file = EventFile.open(events.path);
-  const told = file === null ? [] : await Array.fromAsync(allEvents(file));
-  expect(told.map(({ spid, type }) => [spid, type])).toEqual([
+  const logged = file === null ? [] : await Array.fromAsync(allEvents(file));
+  expect(logged.map(({ spid, type }) => [spid, type])).toEqual([
     [0, "init"],
     [0, "shutdown"],
     [0, "init"],

@@ -15,7 +15,7 @@ const SHAPE = { vcpus: 1, memoryBytes: 268_435_456 };
 const never = new AbortController().signal;
 
 interface Script {
-  /** errors that the guest answers to QUIESCE, before it does stand still */
+  /** errors of the guest's answers to QUIESCE, before it stops the writes */
   readonly refusals?: readonly number[];
   /** error that it answers to THAW */
   readonly thawErrno?: number;
@@ -24,7 +24,7 @@ interface Script {
   readonly flushesForEver?: boolean;
 }
 
-/** A guest that writes down what happens to its disk. */
+/** A guest that records the operations on its disk. */
 function guestOf({ refusals = [], thawErrno, finish = async () => undefined, flushesForEver = false }: Script) {
   const peer = new ScriptedAgent();
   const happened: string[] = [];
@@ -72,18 +72,19 @@ function guestOf({ refusals = [], thawErrno, finish = async () => undefined, flu
 
 const copy = (script: Script, signal = never) => {
   const { guest, happened } = guestOf(script);
-  const made = copyScratch(guest, { path: "/nowhere", pauseMsMax: 1000, signal });
-  return { made, happened };
+  const result = copyScratch(guest, { path: "/nowhere", pauseMsMax: 1000, signal });
+  return { result, happened };
 };
-const failure = async (made: Promise<unknown>): Promise<unknown> => await made.then(() => null).catch((error) => error);
+const failure = async (result: Promise<unknown>): Promise<unknown> =>
+  await result.then(() => null).catch((error) => error);
 
-test("it is written out before anything stands still, and stands still while the copy is finished", async () => {
-  const { made, happened } = copy({});
-  expect((await made).pauseMs).toBeGreaterThan(0);
+test("the guest's data is flushed before the writes stop, and the writes are stopped while the copy is finished", async () => {
+  const { result, happened } = copy({});
+  expect((await result).pauseMs).toBeGreaterThan(0);
   expect(happened).toEqual(["copy S", "flush", "quiesce", "finish", "thaw", "seal", "end"]);
 });
 
-test("a guest whose files are never written out is given up within its budget, and not stopped", async () => {
+test("a copy whose flush never ends fails within its budget, without a stop of the writes", async () => {
   const { now } = performance;
   const start = now.call(performance);
   let skippedMs = 0;
@@ -94,48 +95,48 @@ test("a guest whose files are never written out is given up within its budget, a
     skippedMs += delayMs;
     return later(work, 0);
   }) as typeof setTimeout);
-  const { made, happened } = copy({ flushesForEver: true });
+  const { result, happened } = copy({ flushesForEver: true });
   const message = expect.stringContaining("writing out the files of the instance did not finish");
-  expect(await failure(made)).toMatchObject({ code: "unavailable", message });
+  expect(await failure(result)).toMatchObject({ code: "unavailable", message });
   expect(happened).toEqual(["copy S", "flush", "end"]);
   const allowedMs = flushMs(SHAPE.memoryBytes);
   expect(performance.now() - start).toBeGreaterThanOrEqual(allowedMs);
   expect(performance.now() - start).toBeLessThan(2 * allowedMs);
 });
 
-test("a guest that is busy is asked again", async () => {
-  const { made, happened } = copy({ refusals: [EBUSY, EBUSY] });
-  await made;
+test("a busy guest gets the request again", async () => {
+  const { result, happened } = copy({ refusals: [EBUSY, EBUSY] });
+  await result;
   expect(happened.filter((what) => what === "refused")).toHaveLength(2);
-  expect(await failure(copy({ refusals: [EIO] }).made)).toMatchObject({ errno: EIO });
+  expect(await failure(copy({ refusals: [EIO] }).result)).toMatchObject({ errno: EIO });
 });
 
-test("a copy that could not be finished lets writes go on, and is not taken", async () => {
+test("a copy that could not be finished allows the writes again, and is not used", async () => {
   const late = new DiskCopyLateError({ bytes: 9_000_000_000, neededMs: 9000, allowedMs: 1000 });
-  const { made, happened } = copy({
+  const { result, happened } = copy({
     finish: async () => {
       throw late;
     },
   });
-  const error = (await failure(made)) as ApiError;
+  const error = (await failure(result)) as ApiError;
   expect(error).toBeInstanceOf(ApiError);
   expect(error.code).toBe("conflict");
   expect(error.details).toEqual({ bytes: 9_000_000_000, needed_ms: 9000, allowed_ms: 1000 });
   expect(happened.slice(-3)).toEqual(["finish", "thaw", "end"]);
 });
 
-test("a copy that something was written beside is not taken", async () => {
+test("a copy that missed a write is not used", async () => {
   for (const errno of [ETIMEDOUT, ECANCELED, EINVAL]) {
-    const { made, happened } = copy({ thawErrno: errno });
-    expect(await failure(made)).toMatchObject({ code: "conflict" });
+    const { result, happened } = copy({ thawErrno: errno });
+    expect(await failure(result)).toMatchObject({ code: "conflict" });
     expect(happened).not.toContain("seal");
   }
 });
 
-test("nothing stands still any more for who has stopped waiting", async () => {
+test("writes are not stopped for a caller that no longer waits", async () => {
   const gone = new AbortController();
   gone.abort(new Error("gone"));
-  const { made, happened } = copy({}, gone.signal);
-  expect(await failure(made)).toBe(gone.signal.reason);
+  const { result, happened } = copy({}, gone.signal);
+  expect(await failure(result)).toBe(gone.signal.reason);
   expect(happened).toEqual(["copy S", "flush", "end"]);
 });

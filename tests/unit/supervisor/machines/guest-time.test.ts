@@ -11,7 +11,7 @@ import { pause } from "../../../support/waiting.ts";
 const MIB = 1_048_576;
 const NEVER = new Promise<never>(() => undefined);
 
-/** Settles after a time that is short compared with every budget here but the smallest. */
+/** Settles after a time that is short compared with all budgets here except the smallest. */
 const soon = <T>(value: T) => pause("a step takes a moment", 20).then(() => value);
 
 describe("the time budget of a guest", () => {
@@ -57,7 +57,7 @@ describe("the time budget of a guest", () => {
     }
   });
 
-  test("grows with the progress that is made, and with nothing else", async () => {
+  test("grows with progress, and with nothing else", async () => {
     let doneAt = 0;
     const time = new GuestTime({ allowedMs: () => (doneAt === 0 ? 100 : 60_000) });
     const work = pause("nothing shows yet", 200).then(() => {
@@ -92,13 +92,13 @@ describe("the time budget of a guest", () => {
         return 100 + sentBytes;
       },
     });
-    const taken = Promise.withResolvers<void>();
+    const accepted = Promise.withResolvers<void>();
     async function* content() {
       yield new Uint8Array(60_000);
-      await taken.promise;
+      await accepted.promise;
     }
     const sent = Array.fromAsync(time.counting(content()));
-    void pause("the guest takes its time", 400).then(() => taken.resolve());
+    void pause("the guest takes its time", 400).then(() => accepted.resolve());
     await time.wait("placing a file", sent);
     expect(seen.at(-1)).toBe(60_000);
   });

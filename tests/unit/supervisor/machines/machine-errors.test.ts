@@ -24,7 +24,7 @@ test.each([
   ["the agent's stream", new AgentClosedError("the stream ended")],
   ["the monitor", new QmpClosedError("the monitor closed the connection")],
   ["a file of the machine", Object.assign(new Error("no such file"), { code: "ENOENT" })],
-])("an end that shows first at %s is told as what it is", async (_name, error) => {
+])("an end that first appears as %s is reported with its cause", async (_name, error) => {
   const thrown = await failing(machine(turns().then(() => DIED)), error);
   expect(thrown).toBeInstanceOf(ApiError);
   expect(thrown).toMatchObject({ code: "unavailable", details: { reason: "vmm_died" }, cause: error });
@@ -33,12 +33,12 @@ test.each([
   );
 });
 
-test("a failure stays as it is while the machine runs on", async () => {
+test("a failure stays unchanged while the machine runs", async () => {
   const error = new Error("something else");
   expect(await failing(machine(new Promise(() => undefined)), error)).toBe(error);
 });
 
-test("an error of the appliance is not taken for the machine's end", async () => {
+test("an error of the appliance does not count as the machine's end", async () => {
   const error = new ApiError("invalid_path", "no such path");
   expect(await failing(machine(Promise.resolve(DIED)), error)).toBe(error);
 });
@@ -106,7 +106,7 @@ describe("a machine that is lost before its work begins", () => {
     expect(thrown).toMatchObject({ code: "insufficient_storage" });
   });
 
-  test("is told from other failures, which stay as they are", async () => {
+  test("is distinguished from other failures, which stay unchanged", async () => {
     const refusal = new ApiError("invalid_path", "no such path");
     expect(await failureOf(withReplacement(() => Promise.reject(refusal), options))).toBe(refusal);
   });

@@ -26,7 +26,7 @@ function platform(onDispose: () => void = () => undefined): MachinePlatform {
   return { pool: pool as never, isolation: "vm", launcher: "/launch", [Symbol.asyncDispose]: async () => onDispose() };
 }
 
-/** Machines of a VMM of scripts, without any that wait. */
+/** Machines of a scripted VMM, with an empty pool. */
 function fakeProvider(vmm: FakeVmm, giveUpMs = LONG_MS, greeting: { helloTimeoutMs?: number } = {}): MachineProvider {
   const templates = new TemplateStore({ vmm, log: silentLog, ...greeting });
   const pool = new Pool({ vmm, templates, shape: SHAPE, size: 0, log: silentLog, ...greeting });
@@ -54,7 +54,7 @@ describe("a host on which no machine can run", () => {
     expect(machines.state()).toEqual({ isolation: "vm", acceleration: "", template: "" });
   });
 
-  test("is tried again after a pause; meanwhile callers wait, and the state tells the reason", async () => {
+  test("is tried again after a pause; meanwhile callers wait, and the state has the reason", async () => {
     const open = openAfter(2);
     await using machines = providerOf(open, LONG_MS);
     const ready = machines.ready(never);
@@ -121,7 +121,7 @@ describe("a host on which no machine can run", () => {
   });
 });
 
-describe("a machine that cannot be had", () => {
+describe("a machine that is not available", () => {
   test("is requested again at once", async () => {
     const vmm = new FakeVmm();
     await using machines = fakeProvider(vmm);
@@ -138,7 +138,7 @@ describe("a machine that cannot be had", () => {
     await using machines = fakeProvider(vmm);
     await machines.ready(never);
     vmm.failing.add("bootForTemplate").add("boot");
-    const taken = machines.take(SHAPE, never);
+    const machine = machines.take(SHAPE, never);
     await until("it is known", () => machines.state().acceleration === "virtual machines cannot be started");
     let isKnown = false;
     const ready = machines.ready(never).then(() => {
@@ -148,8 +148,8 @@ describe("a machine that cannot be had", () => {
     expect(isKnown).toBe(false);
     vmm.failing.clear();
     await ready;
-    await using machine = await taken;
-    expect([...vmm.live]).toEqual([machine.machine]);
+    await using started = await machine;
+    expect([...vmm.live]).toEqual([started.machine]);
   });
 
   test("is given up after a long time without any, with the last reason", async () => {

@@ -4,7 +4,7 @@ import { throwing } from "../../../support/failures.ts";
 
 const never = new AbortController().signal;
 
-test("one has it at a time, and accounts take turns", async () => {
+test("one caller has the place at a time, and accounts take turns", async () => {
   const place = new ReservedPlace();
   const order: string[] = [];
   const first = await place.take("a", never);
@@ -24,7 +24,7 @@ test("one has it at a time, and accounts take turns", async () => {
   (await place.take("c", never))[Symbol.dispose]();
 });
 
-test("who stops waiting leaves the others theirs, also in the turn in which it comes", async () => {
+test("a caller that stops waiting does not delay the others, even in the turn in which it gets the place", async () => {
   const place = new ReservedPlace();
   const held = await place.take("a", never);
   const gone = new AbortController();

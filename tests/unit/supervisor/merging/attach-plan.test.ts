@@ -40,10 +40,10 @@ describe("the plan of the disks to attach", () => {
           chainOf(length),
           runs.map(([below, top]) => mergedLayer(below, top)),
         );
-        const shown = plan.flatMap(({ first, last }) =>
+        const positions = plan.flatMap(({ first, last }) =>
           Array.from({ length: last - first + 1 }, (_, at) => first + at),
         );
-        expect(shown).toEqual(Array.from({ length }, (_, at) => at));
+        expect(positions).toEqual(Array.from({ length }, (_, at) => at));
         expect(plan[0]).toMatchObject({ id: id(0), last: 0 });
         // Tries every possible plan.
         const fewest = (from: number): number => {

@@ -12,12 +12,12 @@ import { throwing } from "../../../support/failures.ts";
 import { type FakeMerge, LAYER_BYTES, Merging, SHAPE } from "../../../support/images/merging.ts";
 import { pause, until } from "../../../support/waiting.ts";
 
-// Every test waits several times for the compactor to look again.
+// Every test waits several times for the next check of the compactor.
 setDefaultTimeout(60_000);
 
 const COST = costOf(SHAPE);
 const never = new AbortController().signal;
-/** Longer than it takes the compactor to look again, in `milliseconds`. */
+/** Longer than the interval between checks of the compactor, in `milliseconds`. */
 const A_WHILE_MS = 400;
 
 async function started(merging: Merging, count: number): Promise<FakeMerge> {
@@ -32,13 +32,13 @@ async function failed(merging: Merging, count: number): Promise<void> {
   });
 }
 
-/** Waits until the merges that the compactor may do now have begun: then no more do. */
+/** Waits until all merges that the compactor may do now have begun. */
 async function noMoreThan(merging: Merging, count: number): Promise<void> {
   await pause("the compactor looks again", A_WHILE_MS);
   expect(merging.merges.length).toBe(count);
 }
 
-/** Holds every place for machines, with more work that waits. */
+/** Holds the whole budget, with more work that waits. */
 async function keepBusy(merging: Merging): Promise<void> {
   const { vcpus } = merging.scheduler.budget;
   for (let at = 0; at < vcpus; at++) await merging.scheduler.admit(bob, { vcpus: 1, memoryBytes: 0 }, never);
@@ -49,7 +49,7 @@ function idsOf(merging: Merging, topId: LayerId): LayerId[] {
   return layerChain(merging.db, topId).map(({ id }) => id);
 }
 
-/** Accounts whose merged layers take at most this share. */
+/** Accounts whose merged layers may have at most this share. */
 const sharing = (max: number) => new Accounts({ mergedLayers: { max } });
 
 describe("the time at which a chain is merged", () => {
@@ -116,7 +116,7 @@ describe("the time at which a chain is merged", () => {
     expect((await started(merging, 1)).job.layers.ids.at(-1)).toBe(chains[0]);
   });
 
-  test("a merge gives up its place to a run, and is repeated later", async () => {
+  test("a merge yields its place to a run, and is repeated later", async () => {
     await using merging = await Merging.start(1);
     const top = merging.chain(9);
     await merging.use(top);
@@ -133,7 +133,7 @@ describe("the time at which a chain is merged", () => {
 });
 
 describe("on a host that is never idle", () => {
-  test("a chain of 24 disks is merged beside the runs, whose processors it shares", async () => {
+  test("a chain of 24 disks is merged while instances run, whose processors it shares", async () => {
     await using merging = await Merging.start(2);
     await keepBusy(merging);
     const short = merging.chain(22);
@@ -143,7 +143,7 @@ describe("on a host that is never idle", () => {
     await merging.use(top);
     const merge = await started(merging, 1);
     expect(merge.job.layers.ids).toEqual(idsOf(merging, top).slice(1));
-    // Its memory is counted, and nobody asks it to stop.
+    // Its memory is counted, and it is not asked to stop.
     expect(merging.scheduler.used.memoryBytes).toBe(COST.memoryBytes);
     expect(merging.scheduler.waitingCount(bob)).toBe(1);
     expect(merge.signal.aborted).toBe(false);
@@ -173,7 +173,7 @@ describe("on a host that is never idle", () => {
     const merge = await started(merging, 1);
     expect(order).toEqual([]);
     merge.finish();
-    await until("the run goes on", () => order.length === 1);
+    await until("the run continues", () => order.length === 1);
   });
 
   test("the longest chain is merged first", async () => {
@@ -233,7 +233,7 @@ describe("the space of merged layers", () => {
     expect((await started(some, 1)).job.layers.ids.length).toBe(7);
   });
 
-  test("a layer that a larger one contains is removed first, once nobody holds it", async () => {
+  test("a layer that a larger one contains is removed first, once it is not held", async () => {
     await using merging = await Merging.start(2);
     await keepBusy(merging);
     const older = merging.chain(23);
@@ -294,7 +294,7 @@ describe("merges without a result", () => {
     expect(above.job.layers.ids).toEqual(idsOf(merging, top).slice(4));
     above.finish();
     await until("it is published", () => merging.rows().length === 1);
-    // A minute later it is tried again, now together with what is above it; that counts as the same thing.
+    // A minute later it is tried again, now together with the layers above it; that counts as the same merge.
     merging.now += 60_000;
     await merging.use(top);
     merging.now += 2000;

@@ -7,7 +7,7 @@ import { MERGE_COUNT_MAX, mergeDiskBytes, nextMerge } from "../../../../src/supe
 const ANY = { countMin: 2, bytesMax: Number.MAX_SAFE_INTEGER, addedBytesMax: Number.MAX_SAFE_INTEGER };
 const MIB = 1_048_576;
 
-/** A plan of disks of these sizes; a negative one stands in for two layers. */
+/** A plan of disks of these sizes; a negative one replaces two layers. */
 function planOf(...sizes: readonly number[]): Segment[] {
   let next = 0;
   return sizes.map((size, at) => {
@@ -18,7 +18,7 @@ function planOf(...sizes: readonly number[]): Segment[] {
   });
 }
 
-/** Makes a chain run by run and merges as it is told; gives the longest plan and what was copied. */
+/** Makes a chain run by run, with the merges of the policy; returns the longest plan and the copied bytes. */
 function grow(sizes: readonly number[], countMin: number, overlap = 0) {
   let plan: Segment[] = planOf(100 * MIB);
   let copiedBytes = 0;
@@ -96,7 +96,7 @@ describe("the disks that are merged next", () => {
     }
   });
 
-  test("keep plans short and copied bytes bounded, whatever the runs write", async () => {
+  test("keep plans short and copied bytes bounded, for any sizes of the runs", async () => {
     const sizes = fc.array(fc.integer({ min: 65_536, max: 2 ** 30 }), { minLength: 1, maxLength: 400 });
     await fc.assert(
       fc.property(sizes, fc.constantFrom(0, 0.5, 1), (all, overlap) => {

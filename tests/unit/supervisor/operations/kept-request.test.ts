@@ -16,7 +16,7 @@ const body: InstanceBody = {
 };
 const file = body.files[0] as InstanceBody["files"][number];
 
-test("a request is told in the caller's terms", () => {
+test("a kept request has the caller's terms", () => {
   const kept = keptInstance(body, null);
   expect(kept).toMatchObject({ kind: "instance", command: "echo $1", args: ["a", "b"], shell: true, isCut: false });
   expect(kept.files).toEqual([{ path: "/f", fileId: file.fileId, mode: 0o600, uid: 4, gid: 5 }]);
@@ -27,7 +27,7 @@ test("a request is told in the caller's terms", () => {
   expect(keptInstance({ ...body, argv: ["/bin/sh", "-c", "true"] }, null)).toMatchObject({ command: "true", args: [] });
 });
 
-test("a body that fits is kept as it is", () => {
+test("a body that fits is kept unchanged", () => {
   expect(bodyToKeep(body)).toBe(body);
   expect(bodyToKeep({ ...body, argv: ["x".repeat(60_000)] })).toHaveProperty("isCut", false);
 });

@@ -38,7 +38,7 @@ const spawn = (operations: Operations) => operations.submit(ACCOUNT, KINDS.insta
 const operationsOf = (run: (id: OperationId) => Preparation, more: Parameters<typeof testOperations>[2] = {}) =>
   testOperations({ db, layout }, run, more);
 const RESULT = { exit_code: 0 };
-/** Work that is done at once, and whose disposal is `tidy`. */
+/** Work that ends at once, and whose disposal is `tidy`. */
 const done = (tidy: () => Promise<void> = async () => undefined, keep: () => void = () => undefined): Prepared => {
   const stack = new AsyncDisposableStack();
   stack.defer(tidy);
@@ -80,16 +80,16 @@ describe("operations", () => {
     const operations = operationsOf(() => async () => {
       throw errors.shift();
     });
-    const told = await spawn(operations);
+    const failed = await spawn(operations);
     const hidden = await spawn(operations);
     await operations.idle();
-    expect(getOperation(db, ACCOUNT, told.id)?.error).toMatchObject({ error: "unavailable", message: "the VM died" });
+    expect(getOperation(db, ACCOUNT, failed.id)?.error).toMatchObject({ error: "unavailable", message: "the VM died" });
     const body = JSON.stringify(getOperation(db, ACCOUNT, hidden.id)?.error);
     expect(body).toContain("internal_error");
     expect(body).not.toContain("secret");
   });
 
-  test("record what was done with the network, however they end, and nothing without one", async () => {
+  test("record the audit of their network at any end, and nothing without a network", async () => {
     const entry = (host: string): NetworkEntry => ({
       ...{ host, port: 443, verdict: "allowed", connections: 1, bytes_sent: 2, bytes_received: 3, addresses: [] },
       ...{ first_at: "2026-01-01T00:00:00.000Z", last_at: "2026-01-01T00:00:00.000Z" },
@@ -252,13 +252,13 @@ describe("events of operations", () => {
     await executing(ran.id);
     operations.cancel(ACCOUNT, cancelled.id);
     await operations[Symbol.asyncDispose]();
-    const told = (id: OperationId) =>
+    const changesOf = (id: OperationId) =>
       events
         .filter((event) => event.operation.id === id)
         .map((event) => (event.type === "ended" ? [event.status, event.error?.error] : event.type));
-    expect(told(ran.id)).toEqual(["accepted", "started", ["FAILED", "unavailable"]]);
-    expect(told(cancelled.id)).toEqual(["accepted", ["CANCELLED", undefined]]);
-    expect(told(waited.id)).toEqual(["accepted", "postponed"]);
+    expect(changesOf(ran.id)).toEqual(["accepted", "started", ["FAILED", "unavailable"]]);
+    expect(changesOf(cancelled.id)).toEqual(["accepted", ["CANCELLED", undefined]]);
+    expect(changesOf(waited.id)).toEqual(["accepted", "postponed"]);
   });
 
   test("change nothing when a subscriber fails on them", async () => {
@@ -312,7 +312,7 @@ describe("a failure around an operation", () => {
     db = openDatabase(store.databasePath);
   });
 
-  test("does not occur when callers come and leave: they leave no listener behind", async () => {
+  test("does not occur when callers arrive and leave: they leave no listener behind", async () => {
     const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
     const source = { stats: async () => stats };
     const claimCheckpoint = () => ({ [Symbol.dispose]: () => undefined });

@@ -116,7 +116,7 @@ test("a request waits on the disk, is read in its turn, and its secrets are remo
   expect(JSON.stringify(operationRequest(db, id))).not.toContain("canary-value");
 });
 
-test("a request that is too long to be kept is read whole in its turn, and its beginning stays", async () => {
+test("a request that is too long to be kept is read whole when it starts, and its beginning stays", async () => {
   const argv = ["/bin/sh", "-c", `echo canary-command; ${"x".repeat(120_000)} canary-end`];
   const long = { ...submission, argv, shell: true, stdin: "canary-input", env: { KEY: "canary-value", B: "" } };
   const before = waiting();
@@ -127,16 +127,16 @@ test("a request that is too long to be kept is read whole in its turn, and its b
     const row = rowOf(id);
     return row === null ? null : (keptRequest(KINDS, db, row) as KeptInstance);
   };
-  const known = { kind: "instance", shell: true, envNames: ["KEY", "B"], stdinBytes: 12, isCut: true, args: [] };
-  expect(request()).toMatchObject(known);
+  const beginning = { kind: "instance", shell: true, envNames: ["KEY", "B"], stdinBytes: 12, isCut: true, args: [] };
+  expect(request()).toMatchObject(beginning);
   const { operations, seen } = reading();
   operations.recover();
   await operations.idle();
   expect(seen[0]?.argv).toEqual(argv);
   expect(seen[0]).not.toHaveProperty("isCut");
-  expect(request()).toMatchObject({ ...known, imageId: image, timeoutSeconds: 1, network: NETWORK });
+  expect(request()).toMatchObject({ ...beginning, imageId: image, timeoutSeconds: 1, network: NETWORK });
   expect(request()?.command).toStartWith("echo canary-command");
-  // Nothing of the rest is in the database, nor in its log.
+  // The rest is neither in the database nor in its log.
   const log = `${layout.database}-wal`;
   db.eraseSoon();
   db.orm.run(sql`pragma wal_checkpoint(truncate)`);
@@ -147,7 +147,7 @@ test("a request that is too long to be kept is read whole in its turn, and its b
   expect(bytes.some((content) => content.includes("canary-command"))).toBe(true);
 });
 
-test("the request of an import tells that it had credentials, and nothing of them", async () => {
+test("the request of an import records that it had credentials, but not the credentials", async () => {
   const operations = waiting();
   const source = { kind: "registry", reference: "registry.example.net/a:1" } as const;
   const more = { tag: "t", timeoutSeconds: 9, reuse: true, keepTags: true };

@@ -20,7 +20,7 @@ function recorder(scheduler: Scheduler) {
 const settle = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 describe("scheduler", () => {
-  test("admits work within the budget, and more when a ticket is given back", async () => {
+  test("admits work within the budget, and more when a ticket is disposed of", async () => {
     const scheduler = new Scheduler({ memoryBytes: 2 * GIB, vcpus: 8 }, () => 0);
     const { order, tickets, admit } = recorder(scheduler);
     for (const name of ["a", "b", "c"]) void admit(name, "one");
@@ -33,7 +33,7 @@ describe("scheduler", () => {
     expect(scheduler.runningCount).toBe(2);
   });
 
-  test("tells what each account holds of the budget", async () => {
+  test("returns the share of the budget that each account holds", async () => {
     const scheduler = new Scheduler({ memoryBytes: 4 * GIB, vcpus: 8 }, () => 0);
     const { tickets, admit } = recorder(scheduler);
     void admit("a", "one");
@@ -125,7 +125,7 @@ test("a reservation of one account delays another's single run by no more than o
   void admit("single", "other");
   await end("busy-0");
   expect(order).toEqual(["busy-0", "busy-1", "busy-2", "busy-3", "single"]);
-  // One of each account: a stream of them does not keep the large work out.
+  // One of each account: a stream of them does not block the large work.
   void admit("second", "other");
   void admit("third", "third");
   await end("single");
@@ -134,10 +134,10 @@ test("a reservation of one account delays another's single run by no more than o
   expect(order.slice(6)).toEqual(["large"]);
 });
 
-describe("work that nobody waits for", () => {
+describe("idle work", () => {
   const budget = { memoryBytes: 2 * GIB, vcpus: 2 };
 
-  test("is admitted when there is room and nobody waits, and does not count for an account", async () => {
+  test("is admitted when there is room and no other work waits, and does not count for an account", async () => {
     const scheduler = new Scheduler(budget, () => 0);
     const { order, tickets, admit } = recorder(scheduler);
     using idle = await scheduler.admitIdle(small, never);
@@ -152,7 +152,7 @@ describe("work that nobody waits for", () => {
     tickets.get("a")?.[Symbol.dispose]();
   });
 
-  test("waits for room, and gives it back", async () => {
+  test("waits for room, and returns it", async () => {
     const scheduler = new Scheduler(budget, () => 0);
     const { order, tickets, admit } = recorder(scheduler);
     for (const name of ["a", "b", "c"]) void admit(name, "one");
