@@ -32,16 +32,23 @@ interface SearchQuery {
   readonly after?: number | undefined;
 }
 
-/** The entries of a directory, in the body of a dialect, or as text. */
+/**
+ * The entries of a directory, in the body of a dialect, or as text.
+ * @param bodyOf gets the canonical path, the entries, and the path as the request has it
+ */
 export async function listing(
   inspect: InspectUseCases,
   { request, principal, params, query }: PathAsked,
-  bodyOf: (path: string, entries: AsyncIterable<Entry> | Iterable<Entry>) => Readonly<Record<string, unknown>>,
+  bodyOf: (
+    path: string,
+    entries: AsyncIterable<Entry> | Iterable<Entry>,
+    requestedPath: string,
+  ) => Readonly<Record<string, unknown>>,
 ): Promise<Response> {
   const target = pathOf(request, params.uuid, query.path);
   const { entries, held } = await inspect.list(principal, target);
   if (query.text === true) return respond(await streamed(TEXT_TYPE, mapped(entries, listingLine), held), request);
-  return await itemsResponse(request, bodyOf(displayName(target.path), entries), held);
+  return await itemsResponse(request, bodyOf(displayName(target.path), entries, displayName(query.path)), held);
 }
 
 /** The matching lines of a search, in the body of a dialect. */

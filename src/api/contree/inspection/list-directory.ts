@@ -29,7 +29,8 @@ export function listDirectoryRoutes({ service, access }: ContreeSurface) {
     .use(access)
     .get(
       "/list",
-      (asked) => listing(service.inspect, asked, (path, entries) => ({ path, files: mapped(entries, fileItem) })),
+      (asked) =>
+        listing(service.inspect, asked, (_path, entries, path) => ({ path, files: mapped(entries, fileItem) })),
       { reads: "images:read", ...LIST_DIRECTORY },
     );
 }
