@@ -1,7 +1,7 @@
 import { interleaved } from "../../src/cli/bench/measure.ts";
 import {
   answerRate,
-  besideMachines,
+  latencyUnderLoad,
   OPERATION_RATE,
   operationLoad,
   operationRate,
@@ -26,5 +26,5 @@ export async function* rateRows({ target, appliance }: BenchHost): AsyncGenerato
   });
   const against = { name: "bare Elysia route, same tokens and schema", values: values.theirs };
   yield rowOf({ ...OPERATION_RATE, values: values.ours, against, atLeast: 0.75, note: ours.note });
-  yield await besideMachines(target, load);
+  yield await latencyUnderLoad(target, load);
 }

@@ -46,7 +46,7 @@ export async function* ratesPart(target: BenchTarget): AsyncGenerator<Finding> {
   const rate = operationRate(target, load);
   const values = await interleaved(target.rounds(7, 3), { ours: () => rate.measure() });
   yield remarkOf(name, figureOf(values.ours, unit), `from ${from} to ${to}${rate.note === "" ? "" : `; ${rate.note}`}`);
-  yield await besideMachines(target, load);
+  yield await latencyUnderLoad(target, load);
 }
 
 /** False for an appliance behind TLS, which the client of the load does not speak. */
@@ -100,7 +100,7 @@ export function rateMs({ options }: BenchTarget): number {
 }
 
 /** Latency of answers while machines compute, against an idle appliance. */
-export async function besideMachines(target: BenchTarget, load: LoadTarget): Promise<Row> {
+export async function latencyUnderLoad(target: BenchTarget, load: LoadTarget): Promise<Row> {
   const spans = target.options.quick ? { count: 5, durationMs: 2000 } : { count: 7, durationMs: 3000 };
   await target.poolFull();
   const alone = await spansAt(load, REQUESTS_PER_SECOND, spans);
