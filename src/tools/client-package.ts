@@ -63,9 +63,12 @@ async function declare(outdir: string): Promise<void> {
   }
 }
 
-/** Declarations name modules as they are named when they run; `Disposable` need not be in the library of the user. */
+/**
+ * Declarations lie in one directory, and name modules as they are named when they run; `Disposable` need not be in the
+ * library of the user.
+ */
 function moduleNames(text: string): string {
-  const named = text.replaceAll(/(from "\.\/[\w-]+)\.ts"/g, '$1.js"');
+  const named = text.replaceAll(/(from|import\()(\s*)"\.\.?\/(?:[\w.-]+\/)*([\w-]+)\.ts"/g, '$1$2"./$3.js"');
   return named.includes("Disposable") ? `/// <reference lib="esnext.disposable" />\n${named}` : named;
 }
 
