@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { beforeEach, describe, expect, test } from "bun:test";
 import { existsSync, statSync } from "node:fs";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { sql } from "drizzle-orm";
@@ -23,19 +23,18 @@ import {
   addOperation,
   alice,
   bob,
+  databasePerTest,
   newId,
   type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 import { until } from "../../support/waiting.ts";
 
 let opened: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  opened = testDatabase();
-  db = opened.db;
+databasePerTest((each) => {
+  opened = each;
+  db = each.db;
 });
-afterEach(() => opened[Symbol.dispose]());
 
 describe("the database", () => {
   test("is durable and checked, and waits for other writers", () => {

@@ -1,15 +1,14 @@
-import { afterEach, beforeEach, expect, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { listFiles, upsertFile } from "../../../src/db/files.ts";
 import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
 import { files } from "../../../src/db/schema.ts";
 import type { FileId } from "../../../src/domain/ids.ts";
-import { alice, bob, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { alice, bob, databasePerTest, newId, type TestDatabase } from "../../support/database.ts";
 
 let opened: TestDatabase;
-beforeEach(() => {
-  opened = testDatabase();
+databasePerTest((each) => {
+  opened = each;
 });
-afterEach(() => opened[Symbol.dispose]());
 
 const upload = (sha256: string, now: number, accountId = alice) =>
   upsertFile(opened.db, { accountId, sha256, sizeBytes: 1, now });

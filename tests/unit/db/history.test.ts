@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { ne } from "drizzle-orm";
@@ -16,12 +16,11 @@ import { finishRemovals } from "../../../src/supervisor/reclaim.ts";
 import {
   addExecuting,
   alice,
+  databasePerTest,
   migrationNames,
   newId,
   someImage,
   someLayer,
-  type TestDatabase,
-  testDatabase,
   writeOlderDatabase,
 } from "../../support/database.ts";
 import { testDirectory } from "../../support/images/layer-files.ts";
@@ -30,13 +29,10 @@ const DEPTH_COUNT = 1000;
 const ALL = { limit: 10_000, offset: 0 };
 const BY = { accountId: alice };
 
-let store: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  store = testDatabase();
-  db = store.db;
+databasePerTest((each) => {
+  db = each.db;
 });
-afterEach(() => store[Symbol.dispose]());
 
 /** An image made from `parent`, with its own layer. */
 function addImage(parent: { id: ImageId; layerId: LayerId } | null) {

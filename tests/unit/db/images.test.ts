@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { unreferencedLayers } from "../../../src/db/expiry.ts";
 import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
@@ -12,22 +12,18 @@ import {
   addOperation,
   alice,
   bob,
+  databasePerTest,
   importImage,
   layerRow,
   newId,
   someImage,
   someLayer,
-  type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 
-let opened: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  opened = testDatabase();
+databasePerTest((opened) => {
   db = opened.db;
 });
-afterEach(() => opened[Symbol.dispose]());
 
 const addImage = (options?: Parameters<typeof importImage>[1]) => importImage(db, options);
 

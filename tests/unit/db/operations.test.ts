@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
+import { describe, expect, spyOn, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import type { Database } from "../../../src/db/database.ts";
 import {
@@ -30,19 +30,18 @@ import {
   addOperation,
   alice,
   bob,
+  databasePerTest,
   newId,
   type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 import { until } from "../../support/waiting.ts";
 
 let opened: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  opened = testDatabase();
-  db = opened.db;
+databasePerTest((each) => {
+  opened = each;
+  db = each.db;
 });
-afterEach(() => opened[Symbol.dispose]());
 
 const error: ErrorBody = { error: "internal_error", message: "broke", details: { cpu_time_ms: 5 } };
 const row = (id: OperationId) => {

@@ -22,10 +22,11 @@ import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
 import { countTokens, forgetEndedTokens, getToken } from "../../../src/db/tokens.ts";
 import { liveWork } from "../../../src/db/totals.ts";
 import type { ImageId, LayerId } from "../../../src/domain/ids.ts";
-import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { alice, fillDatabase, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
 
 const BY = { accountId: alice };
 const PAGE = { limit: 100, offset: 0 };
+/** Enough rows for the plans of a million; without statistics they do not change. */
 const ROWS_COUNT = 2000;
 
 let store: TestDatabase;
@@ -35,7 +36,7 @@ let base: ImageId;
 
 beforeAll(() => {
   store = testDatabase();
-  fill(store.path);
+  [base] = fillDatabase(store.path, ROWS_COUNT, { parentOf: ([first]) => first }) as [ImageId];
   reader = new Libsql(store.path);
 });
 afterAll(() => {
@@ -48,36 +49,6 @@ beforeEach(() => {
   store = { ...store, db: openDatabase(store.path) };
 });
 afterEach(() => store.db[Symbol.dispose]());
-
-/** Enough rows for the plans of a million; without statistics they do not change. */
-function fill(path: string): void {
-  const db = new Libsql(path);
-  db.transaction(() => {
-    db.prepare("INSERT INTO accounts (id, created_at) VALUES ('alice', 1)").run();
-    db.prepare(
-      "INSERT INTO layers (id, format, size_bytes, disk_bytes, entry_count, created_at) VALUES ('layer', 'ext4', 1, 1, 1, 1)",
-    ).run();
-    const operation = db.prepare(
-      "INSERT INTO operations (id, account_id, kind, status, created_at, finished_at) VALUES (?, 'alice', 'instance', 'SUCCESS', ?, ?)",
-    );
-    const image = db.prepare(
-      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at, tagged) VALUES (?, 'alice', 'layer', 1, ?, 1)",
-    );
-    const tag = db.prepare("INSERT INTO tags (account_id, name, image_id) VALUES ('alice', ?, ?)");
-    const step = db.prepare(
-      "INSERT INTO history (image_id, parent_id, operation_id, size_bytes, created_at) VALUES (?, ?, 'x', 1, ?)",
-    );
-    for (let at = 1; at <= ROWS_COUNT; at++) {
-      operation.run(newId(), at, at);
-      const id = newId<ImageId>();
-      image.run(id, at);
-      tag.run(`tag-${at}`, id);
-      step.run(id, at === 1 ? null : base, at);
-      if (at === 1) base = id;
-    }
-  })();
-  db.close();
-}
 
 /** The statements that `work` sends to the database, on the event loop and in the thread. */
 async function statementsOf(work: () => unknown): Promise<{ readonly here: string[]; readonly inThread: string[] }> {

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { beforeEach, describe, expect, test } from "bun:test";
 import { eq, sql } from "drizzle-orm";
 import { branchImagesFrom, walkUp } from "../../../src/db/branches/branch-images.ts";
 import { branchOperationsOf } from "../../../src/db/branches/branch-operations.ts";
@@ -22,12 +22,12 @@ import type { ImageId, LayerId, OperationId } from "../../../src/domain/ids.ts";
 import { finishRemovals } from "../../../src/supervisor/reclaim.ts";
 import {
   alice,
+  databasePerTest,
   importImage,
   newId,
   someImage,
   someLayer,
   type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 import { throwing } from "../../support/failures.ts";
 
@@ -38,11 +38,10 @@ const ALL = { limit: 10_000, offset: 0 };
 
 let store: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  store = testDatabase();
-  db = store.db;
+databasePerTest((each) => {
+  store = each;
+  db = each.db;
 });
-afterEach(() => store[Symbol.dispose]());
 
 /** Ended operations that ran on an image. */
 function addUses(imageId: ImageId, count: number): OperationId[] {

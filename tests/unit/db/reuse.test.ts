@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { sql } from "drizzle-orm";
 import type { Database } from "../../../src/db/database.ts";
 import { getImage, imageDefaults, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
@@ -12,21 +12,17 @@ import {
   addExecuting,
   alice,
   bob,
+  databasePerTest,
   layerRow,
   newId,
   someImage,
   someLayer,
-  type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 
-let opened: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  opened = testDatabase();
+databasePerTest((opened) => {
   db = opened.db;
 });
-afterEach(() => opened[Symbol.dispose]());
 
 const KEY = "sha256:1 linux/amd64";
 

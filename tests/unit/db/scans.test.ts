@@ -1,13 +1,12 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
-import Libsql from "libsql";
 import { descendants, lineage } from "../../../src/db/images/history.ts";
 import { listImages, listImagesSync } from "../../../src/db/images/images.ts";
 import { listOperations, listOperationsSync } from "../../../src/db/operations.ts";
 import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
-import { alice, newId, type TestDatabase, testDatabase } from "../../support/database.ts";
+import { alice, fillDatabase, type TestDatabase, testDatabase } from "../../support/database.ts";
 import { throwing } from "../../support/failures.ts";
 import { pause, until } from "../../support/waiting.ts";
 
@@ -20,36 +19,15 @@ const LONG =
 
 let store: TestDatabase;
 /** A chain: each image is made from the one before. */
-const steps: ImageId[] = [];
+let steps: ImageId[];
 
 beforeAll(() => {
   store = testDatabase();
-  const db = new Libsql(store.path);
-  db.transaction(() => {
-    db.prepare("INSERT INTO accounts (id, created_at) VALUES ('alice', 1)").run();
-    db.prepare(
-      "INSERT INTO layers (id, format, size_bytes, disk_bytes, entry_count, created_at) VALUES ('layer', 'ext4', 7, 1, 1, 1)",
-    ).run();
-    const operation = db.prepare(
-      "INSERT INTO operations (id, account_id, kind, status, created_at, finished_at) VALUES (?, 'alice', 'instance', ?, ?, ?)",
-    );
-    const image = db.prepare(
-      "INSERT INTO images (id, account_id, layer_id, size_bytes, created_at, tagged) VALUES (?, 'alice', 'layer', 1, ?, ?)",
-    );
-    const tag = db.prepare("INSERT INTO tags (account_id, name, image_id) VALUES ('alice', ?, ?)");
-    const step = db.prepare(
-      "INSERT INTO history (image_id, parent_id, operation_id, size_bytes, created_at) VALUES (?, ?, 'x', 1, ?)",
-    );
-    for (let at = 1; at <= ROWS_COUNT; at++) {
-      operation.run(newId(), at % 2 === 0 ? "FAILED" : "SUCCESS", at, at);
-      const id = newId<ImageId>();
-      image.run(id, at, at % 2);
-      if (at % 2 === 1) tag.run(`tag-${at}`, id);
-      step.run(id, steps.at(-1) ?? null, at);
-      steps.push(id);
-    }
-  })();
-  db.close();
+  steps = fillDatabase(store.path, ROWS_COUNT, {
+    statusOf: (at) => (at % 2 === 0 ? "FAILED" : "SUCCESS"),
+    isTagged: (at) => at % 2 === 1,
+    parentOf: (ids) => ids.at(-1),
+  });
 });
 afterAll(() => store[Symbol.dispose]());
 

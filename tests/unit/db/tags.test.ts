@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import type { Database } from "../../../src/db/database.ts";
 import { getImage, type ImageFilter, listImagesSync, resolveImage } from "../../../src/db/images/images.ts";
 import { listImagesPerTag, type TagFilter } from "../../../src/db/images/tag-listing.ts";
@@ -11,21 +11,17 @@ import {
   addExecuting,
   alice,
   bob,
+  databasePerTest,
   importImage,
   newId,
   someImage,
   someLayer,
-  type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 
-let opened: TestDatabase;
 let db: Database;
-beforeEach(() => {
-  opened = testDatabase();
+databasePerTest((opened) => {
   db = opened.db;
 });
-afterEach(() => opened[Symbol.dispose]());
 
 const addImage = (options?: Parameters<typeof importImage>[1]) => importImage(db, options);
 

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { images } from "../../../src/db/schema.ts";
 import { accountSpaces, largestImages, liveWork } from "../../../src/db/totals.ts";
@@ -8,18 +8,17 @@ import {
   addOperation,
   alice,
   bob,
+  databasePerTest,
   newId,
   someImage,
   someLayer,
   type TestDatabase,
-  testDatabase,
 } from "../../support/database.ts";
 
 let store: TestDatabase;
-beforeEach(() => {
-  store = testDatabase();
+databasePerTest((each) => {
+  store = each;
 });
-afterEach(() => store[Symbol.dispose]());
 
 /** A base of 100 bytes, and on it a run that added 20, of alice; bob has an image of the same base. */
 function shareBase(): { readonly base: ImageId; readonly run: ImageId; readonly shared: ImageId } {
