@@ -48,8 +48,8 @@ test("an open chain holds its layers and has the paths of their files, until it 
   expect((await tree.read(resolved)).toString()).toBe("base");
   chain[Symbol.dispose]();
   chain[Symbol.dispose]();
-  expect(() => chain.files).toThrow("not held any more");
-  expect(() => chain.tree(never)).toThrow("not held any more");
+  expect(() => chain.files).toThrow("no longer held");
+  expect(() => chain.tree(never)).toThrow("no longer held");
   expect([freed, store.held]).toEqual([[top], [base]]);
   other[Symbol.dispose]();
   expect([freed, store.held]).toEqual([[top, base], []]);
