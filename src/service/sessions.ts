@@ -100,7 +100,7 @@ export function sessionUseCases(parts: SessionParts): SessionUseCases {
   return {
     async begin(token, replaced) {
       const principal = await verifyToken(token);
-      if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or no longer valid");
+      if (principal === null) throw new ApiError("unauthorized", "this token is not valid, or has expired");
       const secret = randomBytes(SECRET_BYTES).toString("base64url");
       const id = idOf(secret);
       for (const proof of replaced) await end(proof);

@@ -107,7 +107,7 @@ describe("the form of a run", () => {
     await page.getByLabel("Rules").fill("example.org");
     expect(await viewProblems(tab, "run-form-wrong")).toEqual([]);
     await page.getByRole("button", { name: "Run", exact: true }).click();
-    await page.locator(".field-problem", { hasText: "network: the operator allows none" }).waitFor();
+    await page.locator(".field-problem", { hasText: "network: the operator does not allow any" }).waitFor();
     await becomes(() => isWrong("Rules"), "true");
   });
 

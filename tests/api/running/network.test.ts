@@ -112,7 +112,7 @@ describe("the network of a request", () => {
     expect((await spawn("none", withoutNetworks)).status).toBe(201);
     const network = { allow: [{ host: "a.example.org" }] };
     const { message, details } = errorOf(await spawn(network, withoutNetworks), "forbidden");
-    expect(message).toBe("network: the operator allows none (network.allow is empty)");
+    expect(message).toBe("network: the operator does not allow any (network.allow is empty)");
     expect(details).toEqual({ field: "network", rule: { host: "a.example.org", ports: [80, 443] } });
     errorOf(await spawn({ record: true }, withoutNetworks), "forbidden");
   });

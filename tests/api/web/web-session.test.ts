@@ -69,7 +69,7 @@ describe("signing in", () => {
     revokeToken(own.parts.db, tokenIdOf(revoked), Date.now());
     for (const token of ["", "x", `${own.token}x`, revoked, "x".repeat(5000)]) {
       const answer = await signIn(own.url, token);
-      expect(errorOf(answer, "unauthorized").message).toBe("this token is not valid, or not any more");
+      expect(errorOf(answer, "unauthorized").message).toBe("this token is not valid, or has expired");
       expect(answer.headers.get("set-cookie")).toBeNull();
     }
     errorOf(await signIn(own.url, 1), "validation_error");
