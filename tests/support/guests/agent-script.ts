@@ -1,4 +1,4 @@
-/** What conversations between the host's client and a scripted agent are made of. */
+/** Parts of conversations between the host's client and a scripted agent. */
 import { Agent } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
@@ -9,7 +9,7 @@ export const problem = (errno: number, message: string) =>
   Buffer.concat([packIntegers([32, errno], [32, 0]), text(message)]);
 export const SPEC = { argv: ["/bin/true"], env: {}, cwd: "/", hostname: "h", timeoutMs: 1000 };
 export const USAGE = [1, 2, 3, 4, 5, 6, 7, 8, 9] as const;
-/** An EXIT; `status` as wait(2) would give it. */
+/** An EXIT; `status` as wait(2) would return it. */
 export const exitPayload = (code: number, flags = 0, status = code > 128 ? code - 128 : code << 8, zero = 0) =>
   packIntegers(
     [32, flags],

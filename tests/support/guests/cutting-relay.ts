@@ -1,8 +1,8 @@
 import { connect, createServer, type Server, type Socket } from "node:net";
 
-/** A relay on loopback in front of a service, which cuts connections after some bytes of the service. */
+/** A relay on loopback in front of a service, which cuts connections after a number of the service's bytes. */
 export class CuttingRelay implements AsyncDisposable {
-  /** bytes after which the next connections are cut; connections beyond them stay */
+  /** bytes after which the next connections are cut; later connections stay */
   readonly cuts: number[];
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
@@ -22,7 +22,7 @@ export class CuttingRelay implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as { port: number }).port}`;
   }
 
-  /** Cuts all connections that there are; further ones stay. */
+  /** Cuts all current connections; later ones stay. */
   cutAll(): void {
     for (const socket of this.#sockets) socket.destroy();
     this.#sockets.clear();

@@ -1,9 +1,9 @@
 /*
- * Tries to get out of a jail, in every way that a program could which was talked into it, and tells how each one ended:
- * a line on standard error with its name and 0, or with the kernel's error. What succeeds does no harm.
+ * Tries to escape from a jail, in every way that is open to a program under an attacker's control, and reports each result
+ * as a line on standard error with its name and 0 or the kernel's error. Successful attempts do no harm.
  *
- *   escape DIRECTORY PID PORT ABSTRACT CANARY   DIRECTORY can be written; the others are out of the jail: a process, what
- *                                               listens on the host's loopback and by an abstract name, and a file
+ *   escape DIRECTORY PID PORT ABSTRACT CANARY   DIRECTORY is writable; the others are outside of the jail: a process, the
+ *                                               listeners on the host's loopback and at an abstract name, and a file
  *   escape attribute set|remove PATH NAME       one attribute, of the value "v"
  */
 #define _GNU_SOURCE
@@ -78,7 +78,7 @@ static void try_files(void)
 	char path[4096];
 	int found = -1;
 
-	/* A directory of the host that was left open would lead there. */
+	/* A directory of the host that was left open would lead out. */
 	for (int fd = 0; fd < 1024; fd++) {
 		if (fstat(fd, &status) == 0 && S_ISDIR(status.st_mode))
 			found = 0;
@@ -90,7 +90,7 @@ static void try_files(void)
 	tell("the same by /proc", open(path, O_RDONLY));
 	snprintf(path, sizeof path, "/../../..%s", canary);
 	tell("the same by climbing", open(path, O_RDONLY));
-	/* The classic: a directory that stays open when the root becomes a lower one. */
+	/* The classic: a directory stays open when the root becomes one below it. */
 	int outside = open("/", O_RDONLY | O_DIRECTORY);
 	tell("chroot", chroot(directory));
 	for (int i = 0; i < 64; i++) {
@@ -219,7 +219,7 @@ static void try_kernel(void)
 	tell("ioctl", ioctl(open("/dev/null", O_RDONLY), TIOCSTI, "x"));
 }
 
-/* Room on the disk, without writing. */
+/* Disk space without writes. */
 static void try_allocation(void)
 {
 	const char *path = in_directory("room");
@@ -232,7 +232,7 @@ static void try_allocation(void)
 	unlink(path);
 }
 
-/* The same kernel by its other doors. */
+/* Other entries to the same kernel. */
 static void try_doors(void)
 {
 	int status = 0;
@@ -249,13 +249,13 @@ static void try_doors(void)
 		errno = status;
 	} else {
 		waitpid(child, &status, 0);
-		/* A kernel without that door ends who knocks. */
+		/* A kernel without that entry kills the caller. */
 		errno = WIFEXITED(status) ? WEXITSTATUS(status) : ENOSYS;
 	}
 	tell("i386", errno == 0 ? 0 : -1);
 }
 
-/* A descriptor that is given may be one that a jail lets a program listen on: another socket takes its number. */
+/* An inherited descriptor may be one on which a jail allows a program to listen: another socket gets its number. */
 static void try_listening_as_another(void)
 {
 	enum { GIVEN = 3 };
@@ -303,7 +303,7 @@ static int change_attribute(char **arguments)
 	return 0;
 }
 
-/* Each in a process of its own, so that none is weaker for what another one has changed. */
+/* Each in its own process, so that no attempt is weaker because of the changes of another. */
 static void (*const attempts[])(void) = { try_sockets, try_processes, try_kernel, try_doors,
 					  try_proc,    try_devices,   try_mounts, try_files,
 					  try_namespaces, try_allocation };
@@ -322,12 +322,12 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof attempts / sizeof attempts[0]; i++) {
 		pid_t child = fork();
 
-		/* Where no process can be started, this one makes them all. */
+		/* Where no process can be started, this process makes all attempts. */
 		if (child <= 0)
 			attempts[i]();
 		if (child == 0)
 			_exit(0);
-		/* Not any child: whoever is traced counts for one. */
+		/* Not just any child: a traced process counts as one. */
 		waitpid(child, NULL, 0);
 	}
 	return 0;

@@ -10,7 +10,7 @@ const COMPILE_MS = 60_000;
 /** The result of each attempt, by name: "done", or the name of the kernel's error. */
 export type Outcomes = Readonly<Record<string, string>>;
 
-/** Calls that both jails answer as if the kernel did not have them. */
+/** Calls that both jails answer as if the kernel did not support them. */
 const UNKNOWN_CALLS = [
   ...["mount proc", "mount cgroup2", "mount cgroup", "mount tmpfs", "bind", "remount", "umount", "fsopen", "fspick"],
   ...["open_tree", "move_mount", "mount_setattr", "pivot_root", "chroot"],
@@ -22,7 +22,7 @@ const UNKNOWN_CALLS = [
   ...["sethostname", "syslog", "iopl", "shmget", "mq_open", "x32", "i386"],
 ] as const;
 
-/** How every attempt ends in both jails, but for those with a device. */
+/** The result of every attempt in both jails, except those with a device. */
 export const JAILED: Outcomes = {
   ...Object.fromEntries(UNKNOWN_CALLS.map((name) => [name, "ENOSYS"])),
   ...Object.fromEntries(
@@ -57,14 +57,14 @@ export const JAILED: Outcomes = {
   "give room back": "done",
 };
 
-/** Disk space that a program allocates without writing. */
+/** Disk space that a program allocates without writes. */
 export const ALLOCATIONS = ["allocate", "allocate beyond the end", "allocate zeros"];
 
 /** Compiles `escape.c` to a static program in the directory, and returns its path. */
 export async function compileEscape(directory: string): Promise<string> {
   const program = join(directory, "escape");
   const source = join(ROOT, "tests/support/guests/escape.c");
-  // musl-gcc has no kernel headers of its own.
+  // musl-gcc has no kernel headers.
   const headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
   const argv = ["musl-gcc", "-static", "-s", "-O1", "-Wall", "-Wextra", "-Werror", ...headers, "-o", program, source];
   await run({ argv, timeoutMs: COMPILE_MS });
@@ -72,8 +72,8 @@ export async function compileEscape(directory: string): Promise<string> {
 }
 
 /**
- * What starts a program that lies where none may be executed: the tools' directories are mounted so.
- * @returns a command line for a jail that has the host's programs
+ * A command that starts a program in a directory mounted without execution, as the tools' directories are.
+ * @returns a command line for a jail that contains the host's programs
  */
 export function fromMemory(program: string, args: readonly string[]): string[] {
   const memfdCreate = 319;
@@ -97,13 +97,13 @@ export function parseOutcomes(text: string): Outcomes {
   );
 }
 
-/** Files outside of a jail that an escape would find. Disposal removes them. */
+/** Files outside of a jail that an escape would reach. Disposal removes them. */
 export interface Outside extends AsyncDisposable {
-  /** arguments of `escape.c` for a jail in which `directory` can be written */
+  /** arguments of `escape.c` for a jail in which `directory` is writable */
   args(directory: string): string[];
 }
 
-/** @param directory that no jail is given */
+/** @param directory that no jail contains */
 export async function openOutside(directory: string): Promise<Outside> {
   await mkdir(directory, { recursive: true });
   const canary = join(directory, "canary");

@@ -9,13 +9,13 @@ import { ScriptedAgent } from "./scripted-peer.ts";
 
 /** The behaviour of a fake machine's guest. */
 export interface GuestScript {
-  /** never greets */
+  /** never sends its greeting */
   readonly mute?: boolean;
   /** never answers */
   readonly deaf?: boolean;
-  /** what `stuck` tells */
+  /** the detail of `stuck` */
   readonly stuck?: string;
-  /** what the guest answers to MOUNT: an error number, 22 (EINVAL) by default */
+  /** the guest's answer to MOUNT: an error number, 22 (EINVAL) by default */
   readonly mountErrno?: number;
 }
 
@@ -25,7 +25,7 @@ export type Phase = "start" | "hello" | "sync" | "save" | "attach" | "mount";
 export interface FakeMachine {
   /** the VMM ends */
   die(): void;
-  /** the VMM runs on, but the guest does not answer */
+  /** the VMM continues, but the guest does not answer */
   loseAgent(): void;
 }
 
@@ -49,7 +49,7 @@ export class FakeTemplate implements Template {
 
 const KILLED: MachineExit = { reason: "killed", detail: "of a script" };
 
-/** A VMM without machines: scripts stand in for guests. Records its calls. */
+/** A VMM without machines: scripts replace guests. Records its calls. */
 export class FakeVmm implements Vmm {
   readonly name = "qemu";
   version = "1";
@@ -57,17 +57,17 @@ export class FakeVmm implements Vmm {
   script: GuestScript = {};
   now = 0;
   isOutdated = false;
-  /** of each template that is saved */
+  /** of each saved template */
   templateBytes = 0;
   failing = new Set<"boot" | "bootForTemplate" | "clone">();
-  /** Phases in which a VMM is killed, one for each; the first that any comes to. */
+  /** Phases in which a VMM is killed, one for each; the first that any VMM reaches. */
   readonly killedAt: Phase[] = [];
-  /** how those VMMs end that are killed */
+  /** how the killed VMMs end */
   exitCode = 128 + 9;
   readonly calls: string[] = [];
   readonly templates: FakeTemplate[] = [];
   readonly live = new Set<Machine>();
-  /** shares of the processors that a machine was given, one after the other */
+  /** CPU shares of the machine, one after the other */
   readonly weights = new Map<Machine, number[]>();
 
   constructor(acceleration: Acceleration = "tcg") {

@@ -1,4 +1,4 @@
-/* Contents of files for fsops: what is written, and how it is told. */
+/* Contents of files for fsops: how they are written and hashed. */
 #ifndef FSOPS_CONTENT_H
 #define FSOPS_CONTENT_H
 
@@ -53,7 +53,7 @@ static bool hash_file(const char *file, off_t size, unsigned char digest[32])
 		off_t hole = lseek(fd, data, SEEK_HOLE);
 		if (hole < 0)
 			hole = size;
-		/* Whole blocks; what was hashed is not hashed again. */
+		/* Whole blocks; hashed bytes are not hashed again. */
 		data -= data % BLOCK_BYTES;
 		if (data < at)
 			data = at;

@@ -1,7 +1,7 @@
 /*
  * Runs inside a machine: walks a tree, applies a script of file operations to it, and walks it again.
- * Usage: fsops DIRECTORY <SCRIPT. Output: "== before", a line an entry, "== results", an error number an operation,
- * "== after", a line an entry. Words are separated by blanks; in a word, %XX is a byte and a lone % the empty word.
+ * Usage: fsops DIRECTORY <SCRIPT. Output: "== before", a line per entry, "== results", an error number per operation,
+ * "== after", a line per entry. Words are separated by blanks; in a word, %XX is a byte and a lone % the empty word.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -105,7 +105,7 @@ static void walk(dev_t device)
 	struct stat status;
 	if (lstat(path, &status) != 0)
 		fatal(path);
-	/* What is mounted below, /proc and the like, is no part of the image. */
+	/* Mounts below it, such as /proc, do not belong to the image. */
 	if (S_ISDIR(status.st_mode) && status.st_dev != device)
 		return;
 	put_entry(&status);

@@ -10,10 +10,10 @@ import { buildNativeAgent, NATIVE_AGENT } from "../agent/native-agent.ts";
 
 const NEVER = new AbortController().signal;
 
-/** An instance whose guest is this host: the agent is the sanitizer build of the real one, and starts real processes. */
+/** An instance whose guest is this host: the sanitizer build of the real agent starts real processes. */
 export interface NativeInstance extends AsyncDisposable {
   readonly instance: RunningInstance;
-  /** of the agent, which stands for its disks */
+  /** of the agent, in place of its disks */
   readonly directory: string;
 }
 

@@ -7,11 +7,11 @@
  *   hold ADDRESS PORT                    connects, sends nothing, prints "reset" or "end" when the other side ends
  *   datagram ADDRESS PORT                sends a datagram from a connected socket: errno of the answer
  *   look NAME                            getaddrinfo: addresses, or the error
- *   ask ADDRESS PORT TYPE NAME           a question of the name system by hand, over UDP: response code, and the record's bytes
+ *   ask ADDRESS PORT TYPE NAME           a DNS query written by hand, over UDP: response code, and the record's bytes
  *   echo PORT                            answers one datagram on a port of every address with itself; prints its length
  *   flood ADDRESS COUNT                  SYNs from a raw socket, with different ports
  *   ruin                                 as root, writes over all maps, and detaches all programs of the network
- *   forge ADDRESS PORT MARK              a SYN with a mark: prints what connect gives meanwhile
+ *   forge ADDRESS PORT MARK              a SYN with a mark: prints the result of a connect at the same time
  */
 #include <arpa/inet.h>
 #include <errno.h>

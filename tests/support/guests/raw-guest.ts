@@ -28,7 +28,7 @@ import { deadline } from "../waiting.ts";
 const ROOT = join(import.meta.dir, "../../..");
 const COMPILE_MS = 60_000;
 const ANSWER_TIMEOUT_MS = 60_000;
-/** DNS: the name does not exist. */
+/** DNS response code: the name does not exist. */
 export const NO_SUCH_NAME = 3;
 
 /**
@@ -37,7 +37,7 @@ export const NO_SUCH_NAME = 3;
  */
 export async function compileProbe(directory: string, library: "musl" | "glibc"): Promise<string> {
   const program = join(directory, `probe-${library}`);
-  // musl-gcc has no kernel headers of its own.
+  // musl-gcc has no kernel headers.
   const headers = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
   const compiler = library === "musl" ? ["musl-gcc", "-static", ...headers] : ["gcc"];
   const argv = [...compiler, "-s", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program];
@@ -45,7 +45,7 @@ export async function compileProbe(directory: string, library: "musl" | "glibc")
   return program;
 }
 
-/** What a program of the guest wants to reach. */
+/** A destination that a program of the guest requests. */
 export interface Wish {
   readonly kind: "name" | "address";
   /** a name, or an address as text of dots or of 8 groups */
@@ -53,10 +53,10 @@ export interface Wish {
   readonly port: number;
 }
 
-/** A port of loopback to connect to, or the reason of a refusal; null leaves the wish without an answer. */
+/** A port of loopback to connect to, or the reason of a refusal; null leaves the request without an answer. */
 export type Verdict = { readonly port: number } | { readonly refusal: number } | null;
 
-/** The judge of a guest's wishes. */
+/** Decides about a guest's requests. */
 export interface Judge {
   open(wish: Wish): Verdict | Promise<Verdict>;
   /** a DNS response code; null leaves the query without an answer */
@@ -74,7 +74,7 @@ interface Run {
   readonly exit: PromiseWithResolvers<number>;
 }
 
-/** One connection of a guest's program, and the socket that it reaches. */
+/** A connection of a guest's program, and the socket that it reaches. */
 class Relay {
   readonly socket: Socket;
   #credit = INPUT_WINDOW_BYTES_INITIAL;
@@ -128,11 +128,11 @@ class Relay {
   }
 }
 
-/** The host's side of an agent, by frames, with a judge of its own: tests of what the agent does whatever the host is. */
+/** The host's side of an agent in frames, with its own judge, for tests of the agent that do not depend on the host. */
 export class RawGuest {
-  /** every wish, in order */
+  /** every request, in order */
   readonly wishes: Wish[] = [];
-  /** every name that was asked for, in order */
+  /** every queried name, in order */
   readonly names: string[] = [];
   /** frame types of sessions that the guest opened, in order */
   readonly seen: number[] = [];
@@ -285,7 +285,7 @@ export class RawGuest {
   }
 }
 
-/** The wish of a NET_OPEN frame. */
+/** The request of a NET_OPEN frame. */
 export function wishOf(payload: Buffer): Wish {
   const [port, kind, host] = [payload.readUInt16LE(0), payload[2], payload.subarray(4)];
   if (kind === AddressKind.name) return { kind: "name", host: host.toString(), port };

@@ -4,7 +4,7 @@ import type { ByteChannel } from "../../../src/vm/vmm.ts";
 
 const UNREAD_BYTES_MAX = 1_048_576;
 
-/** A byte channel in memory; what is written goes to `onWrite`, what the test gives to `deliver` is read. */
+/** A byte channel in memory: written bytes go to `onWrite`, and chunks of `deliver` are read. */
 export class MemoryChannel implements ByteChannel {
   onWrite: (bytes: Uint8Array) => void = () => undefined;
   paused = false;
@@ -31,7 +31,7 @@ export class MemoryChannel implements ByteChannel {
     this.#flow();
   }
 
-  /** Gives a chunk to the reader. While it pauses, a sender could not send more than 1 MiB: the rest is dropped. */
+  /** Sends a chunk to the reader. While it pauses, a sender could send at most 1 MiB: the rest is dropped. */
   deliver(chunk: Uint8Array | null): void {
     if (chunk === null) this.#closed = true;
     const waitingBytes = this.#waiting.reduce((sum, waiting) => sum + (waiting?.byteLength ?? 0), 0);
@@ -46,7 +46,7 @@ export class MemoryChannel implements ByteChannel {
   }
 }
 
-/** The guest's side of a channel: keeps the host's frames and sends those of the test. */
+/** The guest's side of a channel: stores the host's frames and sends those of the test. */
 export class ScriptedAgent {
   readonly channel = new MemoryChannel();
   readonly frames: { type: number; session: number; payload: Buffer }[] = [];
@@ -66,11 +66,11 @@ export class ScriptedAgent {
     this.channel.deliver(encodeFrame(type, session, ...payload));
   }
 
-  /** The `index`-th frame of a type that the host sent, once it is there. */
+  /** The `index`-th frame of a type that the host sent, once it has arrived. */
   async frame(type: number, index = 0): Promise<{ type: number; session: number; payload: Buffer }> {
     for (;;) {
-      const found = this.frames.filter((frame) => frame.type === type)[index];
-      if (found !== undefined) return found;
+      const frame = this.frames.filter((each) => each.type === type)[index];
+      if (frame !== undefined) return frame;
       await new Promise<void>((resolve) => this.#arrived.push(resolve));
     }
   }

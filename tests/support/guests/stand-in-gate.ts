@@ -7,15 +7,15 @@ import {
   type GateVerdict,
 } from "../../../src/network/gate.ts";
 
-/** An outer connection whose far end the test plays. */
+/** An outer connection whose far end is the test. */
 export class OuterConnection implements GateConnection {
   readonly request: GateRequest;
   readonly address = "203.0.113.5";
-  /** what the guest has sent */
+  /** bytes that the guest has sent */
   readonly written: Buffer[] = [];
   hasEnded = false;
   wasReset = false;
-  /** while it is pending, the far end takes no more bytes */
+  /** while it is pending, the far end reads no more bytes */
   full: Promise<void> = Promise.resolve();
   readonly #inbox: Uint8Array[] = [];
   readonly #ended = Promise.withResolvers<GateEnd>();
@@ -59,7 +59,7 @@ export class OuterConnection implements GateConnection {
     this.#wake();
   }
 
-  /** Ends the far end's sending. */
+  /** Ends the sending of the far end. */
   finish(): void {
     this.#isOver = true;
     if (this.hasEnded) this.#ended.resolve("ended");
@@ -79,13 +79,13 @@ export class OuterConnection implements GateConnection {
   }
 }
 
-/** Stands in for the process that connects. It knows the names of `names`, and refuses what `failures` says. */
+/** Replaces the connecting process. It resolves the names of `names`, and refuses as `failures` says. */
 export class StandInGate implements Pick<Gate, "connect" | "resolve"> {
   readonly connections: OuterConnection[] = [];
   readonly resolved: string[] = [];
   names: ReadonlySet<string> = new Set();
   failure: GateVerdict | Error | null = null;
-  /** while it is pending, nothing is answered */
+  /** while it is pending, no request is answered */
   held: Promise<void> = Promise.resolve();
 
   async connect(request: GateRequest, signal: AbortSignal): Promise<OuterConnection> {

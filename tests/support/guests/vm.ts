@@ -18,7 +18,7 @@ const SCRATCH_BYTES = 1_073_741_824;
 export const UID_BASE = 790_000;
 export const TEST_SHAPE: MachineShape = { vcpus: 1, memoryBytes: 268_435_456 };
 
-/** What `make assets` builds. @throws Error that names what is missing */
+/** The assets that `make assets` builds. @throws Error that names the missing file */
 export function builtAssets(): VmAssets {
   const directory = join(ROOT, "build/assets");
   const asset = (name: AssetName): string => {
@@ -30,14 +30,14 @@ export function builtAssets(): VmAssets {
   return { kernel, initramfs, launcher: asset("launch"), memory: asset("memory.so"), hash: "of the tests" };
 }
 
-/** A directory, control groups, user ids and QEMU, for the machines of one test file. */
+/** A directory, control groups, user ids and QEMU for the machines of one test file. */
 export interface VmHost extends AsyncDisposable {
   readonly directory: string;
   readonly vmsDirectory: string;
   readonly namespace: string;
   readonly cgroups: CgroupTree;
   readonly vmm: Vmm;
-  /** QEMU with other assets than the built ones where they are given */
+  /** QEMU, with the given assets in place of the built ones */
   open(acceleration: Acceleration, assets?: Partial<VmAssets>): Promise<Vmm>;
   /** one template for the whole file */
   template(): Promise<Template>;
@@ -55,8 +55,8 @@ export interface TestMachine extends AsyncDisposable {
 }
 
 /**
- * Opens a host on emulation, which works on every machine, or on Cloud Hypervisor where COPPICE_TEST_VMM asks for it and
- * the tests are not about QEMU. Disposal checks that no group is left.
+ * Opens a host on emulation, which works on every machine, or on Cloud Hypervisor where COPPICE_TEST_VMM requests it and the
+ * tests are not about QEMU. Disposal checks that no group is left.
  */
 export async function openVmHost(about: "machines" | "qemu" = "machines"): Promise<VmHost> {
   const assets = builtAssets();
@@ -73,9 +73,9 @@ export async function openVmHost(about: "machines" | "qemu" = "machines"): Promi
   const common = { assets, vmsDirectory, runtimeDirectory, cgroups, uids, diskBytesMax: SCRATCH_BYTES, log: silentLog };
   const open = (acceleration: Acceleration, changed: Partial<VmAssets> = {}) =>
     openQemu({ ...common, assets: { ...assets, ...changed }, acceleration });
-  const asked = process.env["COPPICE_TEST_VMM"] === "cloud-hypervisor" && about === "machines";
+  const isRequested = process.env["COPPICE_TEST_VMM"] === "cloud-hypervisor" && about === "machines";
   const program = process.env["COPPICE_TEST_CH_PROGRAM"];
-  const vmm = asked
+  const vmm = isRequested
     ? await openCloudHypervisor({ ...common, ...(program === undefined ? {} : { program }) })
     : await open("tcg");
   let template: Promise<Template> | null = null;
@@ -114,7 +114,7 @@ export async function openVmHost(about: "machines" | "qemu" = "machines"): Promi
   return { ...host, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
-/** Brings a machine's agent into use. */
+/** Starts the use of a machine's agent. */
 export async function ready(machine: Machine): Promise<TestMachine> {
   const agent = openAgent(machine, silentLog);
   await syncAgent(agent);
@@ -183,7 +183,7 @@ export async function shell(agent: Agent, script: string, spec: Partial<AgentExe
   return { ...exit, stdout: text(kept.stdout), stderr: text(kept.stderr) };
 }
 
-/** Everything that a machine may leave behind in this process and on this host. */
+/** All possible remains of a machine in this process and on this host. */
 export function footprint(host: VmHost): { fds: number; children: string[]; directories: string[] } {
   const children = readdirSync("/proc/self/task").flatMap((thread) => readChildren(thread));
   return { fds: readdirSync("/proc/self/fd").length, children, directories: readdirSync(host.vmsDirectory) };
@@ -193,7 +193,7 @@ function readChildren(thread: string): string[] {
   try {
     return readFileSync(`/proc/self/task/${thread}/children`, "utf8").split(" ").filter(Boolean);
   } catch (error) {
-    // ENOENT: the thread ended between the listing and the reading.
+    // ENOENT: the thread ended after the listing.
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return [];
     throw error;
   }

@@ -8,9 +8,9 @@ import { indexPath, layerPath } from "../../../src/storage/layers/layers.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 
 /**
- * Makes a chain longer by as many layers as many runs would, in a data directory that no daemon uses: the last
- * `period` layers of the image come again and again, as if their runs had been repeated. Gives the images, each with a
- * layer more than the one before.
+ * Makes a chain longer by as many layers as that many runs would add, in a data directory that no daemon uses. The last
+ * `period` layers of the image are repeated, as if their runs had been repeated. Returns the images, each with one layer more
+ * than the one before.
  */
 export function deepen(dataDir: string, imageId: string, options: { period: number; count: number }): string[] {
   const layout = dataLayout(dataDir);
@@ -18,7 +18,7 @@ export function deepen(dataDir: string, imageId: string, options: { period: numb
   const top = getImage(db, "tester" as AccountId, imageId as ImageId);
   if (top === null) throw new Error(`no image ${imageId}`);
   const repeated = layerChain(db, top.layerId).slice(-options.period);
-  const made: string[] = [];
+  const imageIds: string[] = [];
   db.transaction((tx) => {
     let parent: { readonly layerId: LayerId; readonly imageId: ImageId } = { layerId: top.layerId, imageId: top.id };
     for (let at = 0; at < options.count; at++) {
@@ -39,9 +39,9 @@ export function deepen(dataDir: string, imageId: string, options: { period: numb
       tx.insert(history)
         .values({ imageId: id, parentId: parent.imageId, operationId, sizeBytes, createdAt: Date.now() })
         .run();
-      made.push(id);
+      imageIds.push(id);
       parent = { layerId, imageId: id };
     }
   });
-  return made;
+  return imageIds;
 }

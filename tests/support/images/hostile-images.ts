@@ -8,14 +8,14 @@ const CONFIG_TYPE = "application/vnd.oci.image.config.v1+json";
 const LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 const MIB = 1_048_576;
-/** Zeros that one compressed member stands for. */
+/** Zeros that one compressed member expands to. */
 const MEMBER_BYTES = 16 * MIB;
 
-/** One layer, as bytes of any kind; what the image says about it is the truth, unless it is given here. */
+/** One layer, as bytes of any kind; its description in the image is true, except for the fields here. */
 export interface RawLayer {
-  /** as it is stored; null when the blob is missing */
+  /** the stored bytes; null when the blob is missing */
   readonly blob: Uint8Array | null;
-  /** of the archive that is compressed in it */
+  /** of the archive compressed in it */
   readonly diffId: string;
   readonly digest?: string;
   /** in `bytes` */
@@ -24,7 +24,7 @@ export interface RawLayer {
   readonly urls?: readonly string[];
 }
 
-/** An image by its parts, none of which need fit another. */
+/** An image by its parts, which need not fit each other. */
 export interface RawImage {
   readonly manifest: { readonly type: string; readonly bytes: Buffer };
   /** by digest */
@@ -72,7 +72,7 @@ export function layer(...entries: readonly TarEntry[]): RawLayer {
   return layerOf(tar(entries));
 }
 
-/** Files of zeros that take a thousandth of their size until they are unpacked. The archive has no end. */
+/** Files of zeros that need a thousandth of their size until they are unpacked. The archive has no end. */
 export function zeros(name: string, files: number, fileBytes: number): RawLayer {
   const member = gzipSync(Buffer.alloc(MEMBER_BYTES), { level: 9 });
   const content = Array<Buffer>(fileBytes / MEMBER_BYTES).fill(member);
@@ -83,11 +83,11 @@ export function zeros(name: string, files: number, fileBytes: number): RawLayer 
   return { blob: Buffer.concat(parts.flat()), diffId: `sha256:${"0".repeat(64)}` };
 }
 
-/** What an index points at, by its digest. */
+/** Targets of an index, by their digest. */
 export interface RawEntry {
   readonly type: string;
   readonly bytes: Buffer;
-  /** of the platform; without it the index has none */
+  /** of the platform; omitted from the index by default */
   readonly variant?: string;
 }
 
@@ -122,7 +122,7 @@ export function layoutFiles({ manifest, blobs }: RawImage): TarEntry[] {
 export interface RawDocument {
   readonly type: string;
   readonly bytes: Uint8Array;
-  /** that the registry says it has; default is its own */
+  /** in the registry's header; default is its own */
   readonly claimedDigest?: string;
 }
 

@@ -20,13 +20,13 @@ export interface Ended {
 /** By name: the attempt, and the pattern of its error. */
 export type Cases<T> = Readonly<Record<string, readonly [what: T, failure: RegExp]>>;
 
-/** An appliance, files that an import could harm, and a registry with arbitrary content. */
+/** An appliance, files that an import could damage, and a registry with arbitrary content. */
 export class HostileImports implements AsyncDisposable {
   readonly appliance: Appliance;
   readonly registry: RawRegistry;
   /** records requests that an image directs to another host */
   readonly elsewhere: RawRegistry;
-  /** a directory beside the data directory that nothing may change */
+  /** a directory next to the data directory that must not change */
   readonly canary: string;
   readonly #owned: AsyncDisposableStack;
   #before: readonly string[] = [];
@@ -52,12 +52,12 @@ export class HostileImports implements AsyncDisposable {
     await writeFile(join(canary, "file"), "safe");
     await mkdir(join(canary, "directory"));
     const appliance = stack.use(await Appliance.start({ registries: [registry.host], poolSize: 1, flags }));
-    const made = new HostileImports({ appliance, registry, elsewhere, canary }, stack.move());
-    made.#before = await made.#outside();
-    return made;
+    const imports = new HostileImports({ appliance, registry, elsewhere, canary }, stack.move());
+    imports.#before = await imports.#outside();
+    return imports;
   }
 
-  /** Waits until an import's own files are gone; fails when anything else has changed. */
+  /** Waits until the files of an import are removed; fails when anything else has changed. */
   async expectNothingTouched(): Promise<void> {
     await until("no import directory is left", async () => {
       return (await this.appliance.leftovers()).every((name) => name.startsWith("vms/"));
@@ -88,7 +88,7 @@ export class HostileImports implements AsyncDisposable {
     return await this.#ended("/images/load", { file, timeout: seconds }, token);
   }
 
-  /** The image that an import makes, which must succeed. */
+  /** The image of an import that must succeed. */
   async imported(image: RawImage): Promise<string> {
     const operation = await this.importing(image);
     if (operation.status !== "SUCCESS") throw new Error(JSON.stringify(operation));
@@ -133,7 +133,7 @@ export class HostileImports implements AsyncDisposable {
     return [
       `${await readFile(join(this.canary, "file"), "utf8")} ${mtimeMs} ${ino}`,
       ...(await readdir(this.canary)),
-      // The database and the memory of the probe are files.
+      // The database and the verdicts of the probe are files.
       ...(await readdir(dataDir, { withFileTypes: true })).flatMap((entry) => (entry.isFile() ? [] : [entry.name])),
       ...(await readdir(dirname(dataDir))),
       ...(await readdir("/")),

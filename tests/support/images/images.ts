@@ -36,18 +36,18 @@ export interface ImageSpec {
   readonly compression?: "gzip" | "zstd" | "none";
   /** media types of the manifest; Docker's own have no zstd */
   readonly format?: "oci" | "docker";
-  /** fields of the image's config besides `rootfs`; default is the platform and nothing else */
+  /** fields of the image's config in addition to `rootfs`; default is the platform */
   readonly config?: Readonly<Record<string, unknown>>;
 }
 
-/** Puts an image into a registry, `name` being `<repository>:<tag>`, and gives its reference. */
+/** Pushes an image to a registry, `name` being `<repository>:<tag>`, and returns its reference. */
 export async function pushImage(registry: Registry, name: string, image: ImageSpec): Promise<string> {
   const [repository = "", tag = "latest"] = name.split(":");
   await pushManifest(registry, repository, tag, image);
   return `${registry.host}/${repository}:${tag}`;
 }
 
-/** The digest of the manifest; without a tag it can be part of an index. */
+/** The digest of the manifest; without a tag it can be a part of an index. */
 export async function pushManifest(
   registry: Registry,
   repository: string,
@@ -156,12 +156,12 @@ export async function busyboxImage(): Promise<ImageSpec> {
   };
 }
 
-/** Puts the busybox image into a registry and gives its reference. */
+/** Pushes the busybox image to a registry and returns its reference. */
 export async function pushBusybox(registry: Registry, name = "busybox:latest"): Promise<string> {
   return await pushImage(registry, name, await busyboxImage());
 }
 
-/** Names and contents that tools stumble over; `long` adds a name of 255 bytes, which mkfs.erofs 1.5 refuses. */
+/** Names and contents that break tools; `long` adds a name of 255 bytes, which mkfs.erofs 1.5 refuses. */
 export function awkwardImage(options: { long: boolean }): ImageSpec {
   const first: TarEntry[] = [
     { path: "./", type: "directory", mode: 0o755 },

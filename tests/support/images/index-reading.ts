@@ -3,7 +3,7 @@ import type { ByteString } from "../../../src/domain/tree/guest-path.ts";
 import type { LayerEntry, LayerIndex } from "../../../src/storage/index/layer-index.ts";
 import { decodeHeader, HEADER_BYTES, type IndexHeader } from "../../../src/storage/index/layer-index-format.ts";
 
-/** The entry at a path of one layer, without following symlinks; null when there is none. */
+/** The entry at a path of one layer, without following symlinks; null when none exists. */
 export function entryAt(index: LayerIndex, path: string): LayerEntry | null {
   let entry: LayerEntry | null = index.root();
   for (const name of path.split("/")) {

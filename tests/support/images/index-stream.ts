@@ -8,7 +8,7 @@ import {
 /** `[logical, physical, length]` in bytes. */
 export type TestExtent = readonly [number, number, number];
 
-/** One record of an index stream; whatever is absent has an ordinary value. */
+/** One record of an index stream; absent fields have ordinary values. */
 export interface TestRecord {
   readonly path: string;
   /** one of "dflbcpsw", or "x" for more extents */
@@ -29,7 +29,7 @@ export interface TestRecord {
   readonly extents?: readonly TestExtent[];
 }
 
-/** A record as the agent writes it, its length in front; `path` and `target` are byte strings. */
+/** A record as the agent writes it, after its length; `path` and `target` are byte strings. */
 export function encodeStreamRecord(record: TestRecord): Buffer {
   const isMore = record.type === "x";
   const path = Buffer.from(record.path, "latin1");
@@ -66,7 +66,7 @@ export function encodeStreamHeader(magic = INDEX_MAGIC, version = INDEX_VERSION)
   return header;
 }
 
-/** A whole stream; the root comes first when `records` does not begin with it. */
+/** A complete stream; the root is added when `records` does not begin with it. */
 export function encodeStream(records: readonly TestRecord[]): Buffer {
   const root: TestRecord[] = records[0]?.path === "" ? [] : [{ path: "", type: "d", mode: 0o755 }];
   return Buffer.concat([encodeStreamHeader(), ...[...root, ...records].map(encodeStreamRecord)]);

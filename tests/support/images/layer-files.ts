@@ -35,13 +35,13 @@ export async function listLayers(layout: DataLayout): Promise<Set<LayerId>> {
   return new Set(all.flat());
 }
 
-/** Files that a process, by default this one, has open and whose path begins with `prefix`. */
+/** Files that a process, by default this one, has open, with paths that begin with `prefix`. */
 export function filesOpenBelow(prefix: string, pid: number | "self" = "self"): string[] {
   const paths = readdirSync(`/proc/${pid}/fd`).map((fd) => {
     try {
       return readlinkSync(`/proc/${pid}/fd/${fd}`);
     } catch (error) {
-      // The descriptor of the listing itself is closed by now, and another may be.
+      // The descriptor of the listing itself is closed by now, and others may be.
       if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
       throw error;
     }

@@ -22,7 +22,7 @@ import { parseExposition } from "../exposition.ts";
 import { testDirectory } from "./layer-files.ts";
 
 export const SHAPE = { vcpus: 1, memoryBytes: 128 * 1_048_576 };
-/** of every layer of a chain but the base, in `bytes` */
+/** of every layer of a chain except the base, in `bytes` */
 export const LAYER_BYTES = 1000;
 const never = new AbortController().signal;
 
@@ -30,7 +30,7 @@ const never = new AbortController().signal;
 export interface FakeMerge {
   readonly job: MergeJob;
   readonly signal: AbortSignal;
-  /** shares of the processors that it was given, one after the other */
+  /** its CPU shares, one after the other */
   readonly weights: number[];
   /** true once its result was discarded */
   isDiscarded: boolean;
@@ -38,7 +38,7 @@ export interface FakeMerge {
   fail(): void;
 }
 
-/** A compactor on a database of its own, with simulated merges. */
+/** A compactor on its own database, with simulated merges. */
 export class Merging implements AsyncDisposable {
   readonly directory = testDirectory("merging");
   readonly layout: DataLayout = dataLayout(this.directory);
@@ -65,7 +65,7 @@ export class Merging implements AsyncDisposable {
     return merging;
   }
 
-  /** One more compactor on the same data, as after a restart. */
+  /** Another compactor on the same data, as after a restart. */
   open(more: Partial<CompactorOptions> = {}): Compactor {
     const { layout, layers, db, scheduler, metrics } = this;
     const none = () => Promise.reject(new Error("there are no machines"));

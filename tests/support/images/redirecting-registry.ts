@@ -4,9 +4,9 @@ import type { Registry } from "./registry.ts";
 export interface RedirectingRegistry extends AsyncDisposable {
   /** `127.0.0.1:<port>` */
   readonly host: string;
-  /** begin of the address that blobs are redirected to; null serves them */
+  /** beginning of the address that blobs are redirected to; null serves them */
   blobsAt: string | null;
-  /** address of the token service; null: no token is needed */
+  /** address of the token service; null when no token is needed */
   tokensAt: string | null;
 }
 

@@ -4,12 +4,12 @@ import { pause } from "../waiting.ts";
 import { busyboxImage, pushImage } from "./images.ts";
 import { Registry } from "./registry.ts";
 
-/** Nobody needs it for longer, in `milliseconds`. */
+/** Longest use, in `milliseconds`. */
 const LIFE_MS_MAX = 600_000;
 
 await using registry = await Registry.start();
 const { layers } = await busyboxImage();
-// What the launcher does in the unpacking tool's place has to work within the service's unit, too.
+// The launcher's work in place of the unpacking tool must also be possible within the service's unit.
 const noted = [{ path: "etc/noted", xattrs: { "security.note": "x" } }];
 process.stdout.write(`${await pushImage(registry, "busybox:1", { layers: [...layers, noted] })}\n`);
 await pause("it is killed", LIFE_MS_MAX);

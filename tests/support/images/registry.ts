@@ -8,24 +8,24 @@ import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { deadline, until } from "../waiting.ts";
 
 const START_MS = 20_000;
-/** A registry that a test forgot ends by itself. */
+/** Ends a registry that a test forgot. */
 const LIFETIME_MS = 1_800_000;
 const OPENSSL_MS = 30_000;
 
 export interface RegistryOptions {
-  /** asks every client for this login */
+  /** requires this login of every client */
   readonly credentials?: { readonly username: string; readonly password: string };
-  /** speaks HTTPS with a certificate of its own making */
+  /** speaks HTTPS with a self-signed certificate */
   readonly tls?: boolean;
   /** port of the loopback; default is a free one */
   readonly port?: number;
 }
 
-/** A real container registry on the loopback, with an empty storage of its own. It dies with this process. */
+/** A real container registry on the loopback, with its own empty storage. It dies with this process. */
 export class Registry implements AsyncDisposable {
   /** `127.0.0.1:<port>` */
   readonly host: string;
-  /** what a client needs to reach it */
+  /** settings that a client needs to reach it */
   readonly settings: RegistrySettings;
   readonly credentials: RegistryOptions["credentials"];
   readonly caFile: string | null;
@@ -69,7 +69,7 @@ export class Registry implements AsyncDisposable {
     return this.#process.pid;
   }
 
-  /** A request of the registry protocol; `path` comes after `/v2/`. */
+  /** Sends a request of the registry protocol; `path` follows `/v2/`. */
   async fetch(path: string, init: RequestInit = {}): Promise<Response> {
     const url = path.includes("://") ? path : `${this.caFile === null ? "http" : "https"}://${this.host}/v2/${path}`;
     const headers = new Headers(init.headers);
@@ -89,7 +89,7 @@ export class Registry implements AsyncDisposable {
     return digest;
   }
 
-  /** Stores a manifest under a tag or its digest, and gives its digest. */
+  /** Stores a manifest under a tag or its digest, and returns its digest. */
   async putManifest(repository: string, reference: string | null, mediaType: string, content: string): Promise<string> {
     const digest = digestOf(Buffer.from(content));
     const path = `${repository}/manifests/${reference ?? digest}`;
@@ -112,7 +112,7 @@ export function digestOf(content: Uint8Array | string): string {
   return `sha256:${createHash("sha256").update(content).digest("hex")}`;
 }
 
-/** The registry's configuration is YAML, of which JSON is a part. */
+/** The registry's configuration is YAML, of which JSON is a subset. */
 async function configuration(path: string, options: RegistryOptions): Promise<object> {
   const storage = join(path, "storage");
   await mkdir(storage);
@@ -144,7 +144,7 @@ async function makeCertificate(path: string): Promise<string> {
   return certificate;
 }
 
-/** The registry chooses the port itself and tells it in its log. */
+/** The registry chooses the port itself and logs it. */
 async function listening(process: ChildProcess): Promise<string> {
   let ended = false;
   void process.exited.then(() => {
@@ -152,7 +152,7 @@ async function listening(process: ChildProcess): Promise<string> {
   });
   const host = () => /listening on (127\.0\.0\.1:\d+)/.exec(process.stderrTail())?.[1];
   await until("the registry listens, or has ended", () => ended || host() !== undefined, START_MS);
-  const found = host();
-  if (found === undefined) throw new Error(`the registry does not start: ${process.stderrTail()}`);
-  return found;
+  const address = host();
+  if (address === undefined) throw new Error(`the registry does not start: ${process.stderrTail()}`);
+  return address;
 }

@@ -1,20 +1,20 @@
 /**
- * A proxy on the loopback in front of a registry, for what a real one does only on a bad day: blobs that come slowly
- * or never.
+ * A proxy on the loopback in front of a registry, for faults that a real one has only on a bad day: blobs that arrive
+ * slowly or never.
  */
 export interface SlowRegistry extends AsyncDisposable {
   /** `127.0.0.1:<port>` */
   readonly host: string;
   /** Resolves at the next request of a blob. */
   blobWanted(): Promise<void>;
-  /** Lets the blobs that wait go on, and all later ones. */
+  /** Releases the blobs that wait, and all later ones. */
   release(): void;
 }
 
-/** Starts a proxy in front of `target`, which is `host:port` of a registry that speaks plain HTTP. */
+/** Starts a proxy in front of `target`, the `host:port` of a registry that speaks plain HTTP. */
 export function slowRegistry(target: string): SlowRegistry {
   const released = Promise.withResolvers<void>();
-  let wanted = Promise.withResolvers<void>();
+  let blobRequest = Promise.withResolvers<void>();
   const server = Bun.serve({
     port: 0,
     hostname: "127.0.0.1",
@@ -22,7 +22,7 @@ export function slowRegistry(target: string): SlowRegistry {
     async fetch(request) {
       const url = new URL(request.url);
       if (url.pathname.includes("/blobs/")) {
-        wanted.resolve();
+        blobRequest.resolve();
         await released.promise;
       }
       const headers = new Headers(request.headers);
@@ -34,8 +34,8 @@ export function slowRegistry(target: string): SlowRegistry {
   return {
     host: `127.0.0.1:${server.port}`,
     blobWanted: () => {
-      wanted = Promise.withResolvers<void>();
-      return wanted.promise;
+      blobRequest = Promise.withResolvers<void>();
+      return blobRequest.promise;
     },
     release: () => released.resolve(),
     [Symbol.asyncDispose]: async () => {

@@ -1,6 +1,6 @@
 /**
- * Loaded before `coppice backup`: gives tar the command COPPICE_TEST_TAR_ACTION, which tar runs, and waits for, after each
- * record of 10 KiB that it writes. There, `$TAR_ARCHIVE` is the archive, and `$COPPICE` the process that makes the backup.
+ * Preloaded into `coppice backup`: adds the command COPPICE_TEST_TAR_ACTION to tar, which runs it and waits for it after each
+ * record of 10 KiB that it writes. There, `$TAR_ARCHIVE` is the archive and `$COPPICE` the process of the backup.
  */
 const { spawn } = Bun;
 const action = process.env["COPPICE_TEST_TAR_ACTION"] ?? "";

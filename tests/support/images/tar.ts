@@ -1,4 +1,4 @@
-/** One entry of an archive; names are bytes, and Buffers where they are not UTF-8. */
+/** One entry of an archive; names are bytes, in Buffers where they are not UTF-8. */
 export interface TarEntry {
   readonly path: string | Buffer;
   readonly type?: "file" | "directory" | "symlink" | "hardlink" | "char" | "block" | "fifo";
@@ -14,7 +14,7 @@ export interface TarEntry {
   readonly xattrs?: Readonly<Record<string, string | Uint8Array>>;
   /** further PAX records of the entry */
   readonly pax?: Readonly<Record<string, string | Uint8Array>>;
-  /** what the header says that the content has, in `bytes`; default is the truth */
+  /** size of the content in the header, in `bytes`; default is the true one */
   readonly claimedBytes?: number;
 }
 
@@ -46,7 +46,7 @@ function records(entry: TarEntry): Buffer[] {
   return parts;
 }
 
-/** A record of any type, and content that need not fit it. */
+/** A record of any type, with content that need not fit it. */
 export function special(flag: string, name: string, content: Buffer): Buffer[] {
   return [header({ flag, path: Buffer.from(name), target: Buffer.alloc(0), size: content.length }), padded(content)];
 }
@@ -57,7 +57,7 @@ function padded(content: Buffer): Buffer {
   return Buffer.concat([content, Buffer.alloc((BLOCK_BYTES - (content.length % BLOCK_BYTES)) % BLOCK_BYTES)]);
 }
 
-/** Each record begins with its own length, digits included. */
+/** Each record begins with its own length, including the digits. */
 export function paxRecords(fields: Readonly<Record<string, string | Uint8Array>>): Buffer {
   return Buffer.concat(
     Object.entries(fields).map(([name, value]) => {

@@ -1,4 +1,4 @@
-/** Builds the root file system of the guests of the ring `network`, unless it is there; outside the ring's own network. */
+/** Builds the root file system of the guests of the ring `network` if it is missing; runs outside the ring's network. */
 import { buildRoot } from "./guest-image.ts";
 
 await buildRoot();

@@ -2,12 +2,12 @@ import { createServer, type Server } from "node:net";
 
 const PORTS = [80, 443];
 
-/** One of this machine's own interfaces, though it looks public; see alone.sh. */
+/** One of this machine's own interfaces, although it looks public; see alone.sh. */
 export const OWN_ADDRESS = "20.0.1.1";
-/** Of interfaces without a carrier and that are down, and in a range that is local. */
+/** Addresses of interfaces without a carrier and that are down, and in a range that is local. */
 const MORE_OWN_ADDRESSES = ["20.0.1.2", "20.0.1.3", "20.0.2.77"];
 
-/** Addresses that no guest may reach unless the operator says so: one of each kind, and what leads to one. */
+/** Addresses that a guest may only reach by permission of the operator: one of each kind, and one that leads to it. */
 export const FORBIDDEN = {
   v4: [
     ...["127.0.0.1", "127.7.7.7", "0.1.2.3", "10.0.7.5", "100.64.0.1", "172.16.0.1", "192.168.7.5", "169.254.7.7"],
@@ -22,9 +22,9 @@ export const FORBIDDEN = {
   ],
 } as const;
 
-/** Listens at the forbidden addresses, and keeps who came: nobody should. */
+/** Listens at the forbidden addresses, and records connections, of which there should be none. */
 export class Bystander implements AsyncDisposable {
-  /** where a connection went, such as `169.254.169.254 80` */
+  /** destination of each connection, such as `169.254.169.254 80` */
   readonly seen: string[] = [];
   readonly #servers: Server[] = [];
 
@@ -46,7 +46,7 @@ export class Bystander implements AsyncDisposable {
     });
     this.#servers.push(server);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
-    server.once("error", (error) => reject(new Error(`nobody can listen at ${host}`, { cause: error })));
+    server.once("error", (error) => reject(new Error(`cannot listen at ${host}`, { cause: error })));
     server.listen({ host, port }, resolve);
     await promise;
   }

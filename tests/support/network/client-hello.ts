@@ -15,7 +15,7 @@ const RECORD_BYTES_MAX = 16_384;
 export const named = (name: string, type = 0): Buffer =>
   extension(SERVER_NAME, v16(Buffer.concat([u8(type), v16(Buffer.from(name))])));
 
-/** A ClientHello; null leaves the extensions out. */
+/** A ClientHello; null omits the extensions. */
 export function clientHello(extensions: readonly Buffer[] | null): Buffer {
   const body = Buffer.concat([
     ...[u16(0x0303), Buffer.alloc(32, 7), v8(Buffer.alloc(32, 9)), v16(Buffer.concat([u16(GREASE), u16(0x1301)]))],
@@ -33,7 +33,7 @@ export function records(message: Buffer, size = RECORD_BYTES_MAX): Buffer {
   return Buffer.concat(pieces);
 }
 
-/** What a client sends first to a server of that name. */
+/** The first message of a client to a server of that name. */
 export function helloTo(name: string): Buffer {
   const others = [extension(GREASE, Buffer.of(0)), extension(16, Buffer.from("h2"))];
   return records(clientHello([...others, named(name), extension(GREASE + 1, u8(1))]));

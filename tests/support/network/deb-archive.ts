@@ -11,7 +11,7 @@ const DPKG_MS = 30_000;
 interface DebianPackage {
   readonly name: string;
   readonly depends?: string;
-  /** paths below the root, and what they contain; all of them are programs */
+  /** contents by path below the root; all files are programs */
   readonly files: Readonly<Record<string, string>>;
 }
 
@@ -25,7 +25,7 @@ const PACKAGES: readonly DebianPackage[] = [
   },
 ];
 
-/** A flat archive for `deb [trusted=yes] URL ./`: packages that dpkg-deb made, their index, and its sums. */
+/** A flat archive for `deb [trusted=yes] URL ./`: packages built by dpkg-deb, their index, and its sums. */
 export async function debArchive(): Promise<Files> {
   await using scratch = await scratchDirectory(tmpdir(), "deb-archive-");
   const files: Record<string, Uint8Array | string> = {};

@@ -9,10 +9,10 @@ import { scratchDirectory } from "../../../src/system/scratch.ts";
 import { builtAssets } from "../guests/vm.ts";
 import { nameServer } from "./site/name-server.ts";
 
-/** No virtual machine of a test has this user id. */
+/** A user id that no virtual machine of a test has. */
 const GATE_UID = 1_900_100_000;
 const DAEMON_PORT = 8642;
-/** A data directory may have a path that is too long for a socket. */
+/** The path of a data directory may be too long for a socket. */
 const LONG_NAME = "data-directory-".repeat(10);
 
 export interface TestGate extends AsyncDisposable {
@@ -23,7 +23,7 @@ export interface TestGate extends AsyncDisposable {
   readonly directory: string;
 }
 
-/** A request for any bytes to a destination that a guest names. */
+/** A request for any bytes to a destination of a guest. */
 export function guestRequest(
   destination: Destination,
   {

@@ -10,7 +10,7 @@ const ROOT = resolve(import.meta.dir, "../../..");
 const CACHE = join(ROOT, "build/network");
 const SCRIPT = join(import.meta.dir, "guest-root.sh");
 const PROBE = join(import.meta.dir, "probe.c");
-/** With a mirror far away. */
+/** Enough for a mirror that is far away. */
 const ROOT_MS_MAX = 1_200_000;
 const COMPILE_MS = 30_000;
 const LOG_BYTES_MAX = 16_777_216;
@@ -19,10 +19,10 @@ const MANIFEST = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG = "application/vnd.oci.image.config.v1+json";
 const LAYER = "application/vnd.oci.image.layer.v1.tar";
 
-/** Where the two builds of `probe.c` are, in the guest. */
+/** Paths of the two builds of `probe.c` in the guest. */
 export const PROBES = { glibc: "/usr/local/bin/probe", musl: "/usr/local/bin/probe-musl" } as const;
 
-/** Puts Debian, the clients of networks and the probes into a registry, and gives the reference of the image. */
+/** Pushes an image with Debian, network clients and the probes to a registry, and returns its reference. */
 export async function pushGuest(registry: Registry, authority: string): Promise<string> {
   const root = await guestRoot();
   const [glibc, musl] = await Promise.all([compiledProbe("gcc"), compiledProbe("musl-gcc", "-static")]);
@@ -50,18 +50,18 @@ export async function pushGuest(registry: Registry, authority: string): Promise<
   return `${registry.host}/${repository}:1`;
 }
 
-/** The archive of Debian. @throws Error when nobody has built it: the network namespace of the tests has no mirror */
+/** The archive of Debian. @throws Error when it was not built: the network namespace of the tests has no mirror */
 async function guestRoot(): Promise<Uint8Array> {
   const archive = await rootPath();
   if (existsSync(archive)) return await Bun.file(archive).bytes();
   throw new Error(`${archive} is missing: bun tests/support/network/build-guest.ts`);
 }
 
-/** Builds the archive of Debian if there is none, which takes a network and some minutes. */
+/** Builds the archive of Debian if it is missing, which needs a network and some minutes. */
 export async function buildRoot(): Promise<void> {
   const archive = await rootPath();
   if (existsSync(archive)) return;
-  process.stderr.write("building a Debian guest, once: this takes a network and some minutes\n");
+  process.stderr.write("building a Debian guest, once: this needs a network and some minutes\n");
   await mkdir(CACHE, { recursive: true });
   const argv = ["nice", "-n", "5", "bash", SCRIPT, await kernelPackage(), archive];
   await run({ argv, timeoutMs: ROOT_MS_MAX, stdoutBytesMax: LOG_BYTES_MAX });
@@ -73,7 +73,7 @@ async function rootPath(): Promise<string> {
   return join(CACHE, `root-${hasher.digest("hex").slice(0, 16)}.tar.zst`);
 }
 
-/** The package that the guest's kernel was taken from. */
+/** The package that contains the guest's kernel. */
 async function kernelPackage(): Promise<string> {
   const kernels = join(ROOT, "build/kernel");
   const kernel = (await readdir(kernels))
@@ -84,7 +84,7 @@ async function kernelPackage(): Promise<string> {
   return join(kernels, kernel);
 }
 
-/** The probe as a compiler of this machine makes it. */
+/** The probe, built by a compiler of this machine. */
 async function compiledProbe(compiler: string, ...flags: string[]): Promise<Uint8Array> {
   await using scratch = await scratchDirectory("/tmp", "probe-");
   const path = join(scratch.path, "probe");

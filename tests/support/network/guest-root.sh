@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the root file system of the guest that the ring `network` runs programs in, as a tar archive that zstd compressed:
-# the release that this machine runs, from the mirrors that its own apt uses. Takes root, debootstrap, npm, a network, and
+# Builds the root file system of the guest in which the ring `network` runs programs, as a tar archive compressed with zstd:
+# the release that this machine runs, from the mirrors that its own apt uses. Needs root, debootstrap, npm, a network, and
 # two minutes.
 # Usage: guest-root.sh KERNEL_PACKAGE ARCHIVE
 set -eu
@@ -9,7 +9,7 @@ archive=$(realpath "$2")
 here=$(mktemp -d "$archive.root-XXXXXX")
 trap 'umount "$here/root/proc" 2>/dev/null || true; rm -rf --one-file-system "$here"' EXIT
 . /etc/os-release
-# Of the line that runs with the Node.js of this Debian; the package of Debian has ten times as many files.
+# The release line that works with this Debian's Node.js; the Debian package has ten times as many files.
 npm=npm@10.9.4
 
 # shellcheck disable=SC2016 # apt expands these
@@ -17,7 +17,7 @@ mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Ori
 [ -n "$mirror" ] || { echo "apt has no lists of Debian $VERSION_CODENAME: apt-get update" >&2; exit 1; }
 
 root=$here/root
-# hey is a client of HTTP in Go. Its resolver is Go's own.
+# hey is an HTTP client in Go, with Go's own resolver.
 debootstrap --variant=minbase --include=python3,python3-pip,nodejs,git,curl,wget,ca-certificates,openssl,iproute2,busybox-static,hey \
 	"$VERSION_CODENAME" "$root" "$mirror"
 (cd "$here" && npm pack --silent "$npm")
@@ -26,13 +26,13 @@ tar -x -C "$root/usr/local/lib/node_modules" --no-same-owner -f "$here"/npm-*.tg
 mv "$root/usr/local/lib/node_modules/package" "$root/usr/local/lib/node_modules/npm"
 ln -s ../lib/node_modules/npm/bin/npm-cli.js "$root/usr/local/bin/npm"
 
-# For a nested network namespace: the kernel of the guest has it as a module.
+# For a nested network namespace, for which the guest's kernel has a module.
 veth=$(dpkg-deb --fsys-tarfile "$kernel" | tar -t | grep -E '/veth\.ko(\.xz|\.zst)?$')
 dpkg-deb --fsys-tarfile "$kernel" | tar -x -C "$here" "$veth"
 case "$veth" in *.xz) xz -d "$here/$veth" ;; *.zst) zstd -q -d --rm "$here/$veth" ;; esac
 install -m 644 "$here/${veth%.ko*}.ko" "$root/usr/local/lib/veth.ko"
 
-# The tests bring their own sources, and their own resolv.conf.
+# The tests provide their own sources and resolv.conf.
 : >"$root/etc/apt/sources.list"
 rm -rf "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* \
 	"$root"/usr/share/man/* "$root"/usr/share/locale/* "$root"/usr/share/i18n/* "$root"/usr/share/info/* "$root"/etc/resolv.conf \

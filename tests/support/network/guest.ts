@@ -8,7 +8,7 @@ import { ring } from "./ring.ts";
 const SECONDS_MAX = 900;
 const PROCESS_MS_MAX = 120_000;
 
-/** What a process in a guest left. */
+/** The outcome of a process in a guest. */
 export interface Ran {
   readonly code: number;
   readonly out: string;
@@ -16,13 +16,13 @@ export interface Ran {
 }
 
 export interface GuestOptions {
-  /** the request's `network`; default: everything that the operator permits */
+  /** the request's `network`; default: all that the operator permits */
   readonly network?: object | "none";
   /** further fields of the request */
   readonly more?: Body;
 }
 
-/** Everything that the operator permits, under a request's own rules. */
+/** All that the operator permits, as rules of a request. */
 export const ALL = {
   allow: [
     { host: "*.test", ports: "*" },
@@ -31,7 +31,7 @@ export const ALL = {
   ],
 } as const;
 
-/** An instance whose command waits, so that processes beside it use its network. */
+/** An instance whose command waits, so that additional processes use its network. */
 export class Guest implements AsyncDisposable {
   readonly id: string;
   #isEnded = false;
@@ -53,7 +53,7 @@ export class Guest implements AsyncDisposable {
     return guest;
   }
 
-  /** Starts a shell command beside the first, and gives its number. */
+  /** Starts a shell command in an additional process, and returns its number. */
   async begin(command: string, more: Body = {}): Promise<number> {
     const body = { command, shell: true, timeout: SECONDS_MAX, ...more };
     const answer = await ring().appliance.post(`/instances/${this.id}/processes`, body);
@@ -61,7 +61,7 @@ export class Guest implements AsyncDisposable {
     return ((await answer.json()) as { spid: number }).spid;
   }
 
-  /** What a process has written until now. */
+  /** The output of a process until now. */
   async written(spid: number): Promise<Ran & { readonly state: string }> {
     const answer = await ring().appliance.fetch(`/instances/${this.id}/processes/${spid}`);
     const {
@@ -88,19 +88,19 @@ export class Guest implements AsyncDisposable {
     return await this.ended(await this.begin(command));
   }
 
-  /** What a command wrote, without the end of the last line. @throws Error when it fails */
+  /** The output of a command, without the last newline. @throws Error when it fails */
   async output(command: string): Promise<string> {
     const { code, out, err } = await this.run(command);
     if (code !== 0) throw new Error(`${command} ended with ${code}: ${out}${err}`);
     return out.trimEnd();
   }
 
-  /** What the probe says, whose exit code tells nothing. */
+  /** The output of the probe, whose exit code says nothing. */
   async probe(args: string, probe: keyof typeof PROBES = "glibc"): Promise<string> {
     return (await this.run(`${PROBES[probe]} ${args}`)).out.trimEnd();
   }
 
-  /** Ends the instance; gives its result, and the audit of its network. */
+  /** Ends the instance; returns its result and the audit of its network. */
   async end(): Promise<{ result: Body; audit: NetworkAudit }> {
     const { appliance } = ring();
     this.#isEnded = true;
@@ -117,15 +117,15 @@ export class Guest implements AsyncDisposable {
   }
 }
 
-/** The verdicts of a host, by port, with the number of connections: `443 allowed 2`; null is the port of a question. */
+/** The verdicts of a host, by port, with the number of connections: `443 allowed 2`; null is the port of a query. */
 export function verdicts(audit: NetworkAudit, host: string): string[] {
   const own = audit.entries.filter((entry) => entry.host === host);
   return own.map(({ port, verdict, connections }) => `${port} ${verdict} ${connections}`).sort();
 }
 
-/** The entry of a host with this verdict. @throws Error when there is none */
+/** The entry of a host with this verdict. @throws Error when it is missing */
 export function entryOf(audit: NetworkAudit, host: string, verdict: NetworkEntry["verdict"]): NetworkEntry {
-  const found = audit.entries.find((entry) => entry.host === host && entry.verdict === verdict);
-  if (found === undefined) throw new Error(`no ${verdict} of ${host}: ${JSON.stringify(audit)}`);
-  return found;
+  const match = audit.entries.find((entry) => entry.host === host && entry.verdict === verdict);
+  if (match === undefined) throw new Error(`no ${verdict} of ${host}: ${JSON.stringify(audit)}`);
+  return match;
 }

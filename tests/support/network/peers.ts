@@ -1,6 +1,6 @@
 import { createServer, type Server, type Socket } from "node:net";
 
-/** A server on the loopback that notes what it gets. */
+/** A server on the loopback that records what it receives. */
 export interface Peer extends AsyncDisposable {
   readonly port: number;
   /** connections so far, the last one last */
@@ -9,7 +9,7 @@ export interface Peer extends AsyncDisposable {
   readonly received: () => Buffer;
 }
 
-/** @param serve what is done with a connection; the socket stays half open after the client's end */
+/** @param serve handles a connection; the socket stays half open after the client's end */
 export async function peer(serve: (socket: Socket) => void = () => undefined): Promise<Peer> {
   const sockets: Socket[] = [];
   const chunks: Buffer[] = [];
@@ -38,7 +38,7 @@ async function listening(server: Server): Promise<number> {
   return address.port;
 }
 
-/** Answers `hello` with what it got, after the client's end. */
+/** Answers `hello` with the bytes that it received, after the client's end. */
 export function echo(socket: Socket): void {
   let text = "";
   socket.on("data", (chunk: Buffer) => {

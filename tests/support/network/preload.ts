@@ -1,8 +1,8 @@
-/** Loaded before the ring `network`: starts what all its files of tests share. */
+/** Preloaded for the ring `network`: starts the parts that all its test files share. */
 import { afterAll, beforeAll } from "bun:test";
 import { Ring, ring, share } from "./ring.ts";
 
-/** The import of a Debian on a loaded machine, and its build where nobody has built it. */
+/** Enough to import a Debian on a loaded machine, and to build it where it is missing. */
 const START_MS_MAX = 1_500_000;
 const END_MS_MAX = 60_000;
 

@@ -1,13 +1,13 @@
 /*
- * What a program sees of its network, told in one line. Runs in guests, with glibc and with musl.
+ * A program's view of its network, in one line. Runs in guests, with glibc and with musl.
  *   probe connect HOST PORT     a blocking connect: `connected ADDRESS PORT` with the peer's name, or the name of the errno
- *   probe each PORT HOST...     the same for many hosts, with a line for each: `connected`, or what it was instead
- *   probe later HOST PORT       a connect that does not block: what it says at once, and then what becomes of it
+ *   probe each PORT HOST...     the same for many hosts, with a line for each: `connected`, or the errno
+ *   probe later HOST PORT       a non-blocking connect: its first result, then its final one
  *   probe udp HOST PORT         a datagram on a connected socket: `sent`, and the errno of the answer that is read
  *   probe lookup NAME           addresses by getaddrinfo, or its error
- *   probe flood ADDRESS COUNT MARK   SYNs by a raw socket, each from another port, with this mark: how many were sent
- *   probe hold HOST PORT COUNT  connections that never write, read or close: how many were connected; then waits
- *   probe detach                takes all programs of eBPF from where they are attached: how many
+ *   probe flood ADDRESS COUNT MARK   SYNs by a raw socket, each from another port, with this mark: the number sent
+ *   probe hold HOST PORT COUNT  connections that never write, read or close: the number connected; then waits
+ *   probe detach                detaches all eBPF programs: their number
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of bpf(2), for whose header musl has no place. */
+/* For bpf(2), whose header musl cannot include. */
 enum { BPF_LINK_GET_FD_BY_ID = 30, BPF_LINK_GET_NEXT_ID = 31, BPF_LINK_DETACH = 34 };
 enum { ANSWER_MS_MAX = 60000, UDP_MS_MAX = 5000 };
 

@@ -3,13 +3,13 @@ import { type Peer, peer } from "./peers.ts";
 
 /** A proxy of a site. It resolves every name to the loopback. */
 export interface TestProxy extends Peer {
-  /** destinations that were asked for, as `HOST:PORT` */
+  /** requested destinations, as `HOST:PORT` */
   readonly asked: string[];
 }
 
 const LOGIN = "alice:s3cret pass";
 
-/** A proxy for HTTP CONNECT, which wants the login `alice:s3cret pass`. @param status of the answer to a good request */
+/** An HTTP CONNECT proxy, which requires the login `alice:s3cret pass`. @param status of the answer to a valid request */
 export async function httpProxy(status = 200): Promise<TestProxy> {
   const asked: string[] = [];
   const server = await peer((socket) => {
@@ -32,7 +32,7 @@ export async function httpProxy(status = 200): Promise<TestProxy> {
   return { ...server, asked };
 }
 
-/** A SOCKS 5 proxy, which wants the same login. @param code of the answer to a good request */
+/** A SOCKS 5 proxy, which requires the same login. @param code of the answer to a valid request */
 export async function socksProxy(code = 0): Promise<TestProxy> {
   const asked: string[] = [];
   const server = await peer((socket) => {

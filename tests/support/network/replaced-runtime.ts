@@ -1,6 +1,6 @@
 /**
- * A program that something replaces while it runs, as an upgrade does: it starts a connecting process afterwards, and prints
- * the verdict about a name that does not exist.
+ * A program that is replaced while it runs, as by an upgrade: it starts a connecting process afterwards, and prints the
+ * verdict about a name that does not exist.
  */
 import { copyFile, rename } from "node:fs/promises";
 import { testGate } from "./gate.ts";

@@ -3,7 +3,7 @@ import { Registry } from "../images/registry.ts";
 import { pushGuest } from "./guest-image.ts";
 import { Site } from "./site/site.ts";
 
-/** What the operator permits. Rules of a request are within these, but for the tests of refused requests. */
+/** Permissions of the operator. Rules of requests are within these, except in tests of refused requests. */
 const tables = (resolver: string): string => `
 [network]
 allow = ["*.test:*", "20.0.0.0/16:*", "10.0.0.0/8:80", "[2600:7::/32]:*", "[64:ff9b::/96]:80", "[2002::/16]:80", "[fd00::/8]:80"]
@@ -11,11 +11,11 @@ record = true
 resolvers = ["${resolver}"]
 `;
 
-/** An appliance, whose guests may have a network, and the servers outside: one for all tests of the ring. */
+/** An appliance whose guests may have a network, and the servers outside: one for all tests of the ring. */
 export class Ring implements AsyncDisposable {
   readonly site: Site;
   readonly appliance: Appliance;
-  /** Debian with the clients of networks */
+  /** Debian with network clients */
   readonly image: string;
   readonly #owned: AsyncDisposableStack;
 
@@ -45,13 +45,13 @@ export class Ring implements AsyncDisposable {
 
 const shared = globalThis as { coppiceTestRing?: Ring };
 
-/** Makes a ring the one that all files of tests use; null ends that. */
+/** Sets the ring that all test files use; null removes it. */
 export function share(ring: Ring | null): void {
   if (ring === null) delete shared.coppiceTestRing;
   else shared.coppiceTestRing = ring;
 }
 
-/** @throws Error when nothing was loaded before the tests that started it */
+/** @throws Error when the preload that starts it is missing */
 export function ring(): Ring {
   if (shared.coppiceTestRing !== undefined) return shared.coppiceTestRing;
   throw new Error(

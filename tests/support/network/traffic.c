@@ -1,8 +1,8 @@
 /*
- * Traffic of a guest that costs the guest as little as it can. Each ends with 0 when all of it has passed.
+ * Traffic of a guest at the lowest cost for the guest. Each command exits with 0 when all of it has passed.
  *   traffic write BYTES              to standard output
  *   traffic get HOST PORT BYTES      as the answer of a web server
- *   traffic put HOST PORT BYTES      to a peer that tells how many it got
+ *   traffic put HOST PORT BYTES      to a peer that reports how many it received
  *   traffic opens HOST PORT COUNT    connections one after the other, with one byte there and back
  *   traffic crowd HOST PORT COUNT    the same, all at once
  */

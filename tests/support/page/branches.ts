@@ -23,7 +23,7 @@ export function run(id: string, imageId: string | null, state: RunState = "runni
   return { id, imageId, origin: "instance", state, command: "make", since: 1 };
 }
 
-/** Work in pieces, done at once. */
+/** A slicer whose pieces run at once. */
 export function done<T>(work: Generator<void, T>): T {
   for (;;) {
     const step = work.next();
@@ -32,8 +32,8 @@ export function done<T>(work: Generator<void, T>): T {
 }
 
 /**
- * Lines of an answer of `GET /v1/branches` with `count` images: a chain of 200 runs, 1,000 runs of one image, and further ones
- * at random places, the same each time.
+ * Lines of an answer of `GET /v1/branches` with `count` images: a chain of 200 runs, 1,000 runs of one image, and further
+ * ones at random places, always the same.
  */
 export function branchLines(count: number): string {
   let seed = 7;
@@ -61,7 +61,7 @@ export function branchLines(count: number): string {
   return `${[...lines, JSON.stringify({ type: "end", older: false })].join("\n")}\n`;
 }
 
-/** Images of a fixture that were imported. */
+/** Imported images of a fixture. */
 const BASES = 5;
 const CHAIN = 200;
 const FAN = 1_000;
@@ -90,7 +90,7 @@ export function changeEvents(changes: readonly object[]): Buffer {
   return Buffer.from(changes.map((change) => `data: ${JSON.stringify(change)}\n\n`).join(""));
 }
 
-/** The key of the item of the branches that is selected; null when none is. */
+/** The key of the selected item of the branches; null without a selection. */
 export async function activeOf(page: Page): Promise<string | null> {
   return await page.evaluate(
     () => document.querySelector("[role=treeitem][aria-selected=true]")?.getAttribute("data-key") ?? null,

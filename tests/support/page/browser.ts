@@ -8,8 +8,8 @@ import { Tab, type TabOptions } from "./tab.ts";
 const EXECUTABLE = "/usr/bin/chromium";
 
 /**
- * Debian's Chromium without a screen. Its resolver knows no name, and what it did on the network is written down by
- * itself, so that also requests that no page made are seen.
+ * Debian's Chromium without a screen. Its resolver knows no name. It logs its own network use, which also shows requests
+ * that no page made.
  */
 export class PageBrowser implements AsyncDisposable {
   readonly #browser: Browser;
@@ -27,7 +27,7 @@ export class PageBrowser implements AsyncDisposable {
       const browser = await chromium.launch({
         executablePath: EXECUTABLE,
         args: [
-          // The tests run as root, for whom Chromium's own sandbox does not start.
+          // The tests run as root, for which Chromium's own sandbox does not start.
           "--no-sandbox",
           "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
           `--log-net-log=${logIn(directory)}`,
@@ -40,12 +40,12 @@ export class PageBrowser implements AsyncDisposable {
     }
   }
 
-  /** A tab in a context of its own: it shares no cookie and no storage with another. */
+  /** A tab in its own context, without cookies and storage of others. */
   async open(origin: string, options: TabOptions = {}): Promise<Tab> {
     return await Tab.open(this.#browser, origin, options);
   }
 
-  /** Ends the browser and tells what pages of this origin, and all of it, asked the network for. */
+  /** Ends the browser and returns the network requests of pages of this origin, and of the whole browser. */
   async close(origin: string): Promise<NetworkUse> {
     this.#isClosed = true;
     await this.#browser.close();

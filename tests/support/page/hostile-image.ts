@@ -20,7 +20,7 @@ function chunk(type: string, content: Uint8Array): Buffer {
   return Buffer.concat([frame.subarray(0, 4), body, frame.subarray(4)]);
 }
 
-/** A picture of one bit for a pixel. @param claimed sides that its header tells */
+/** A picture of one bit per pixel. @param claimed sides in its header */
 export function png(side: number, claimed = side): Buffer {
   const header = Buffer.from([0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
   header.writeUInt32BE(claimed);
@@ -74,11 +74,11 @@ const ENTRIES: readonly TarEntry[] = [
 
 export interface HostileImage {
   readonly base: string;
-  /** what a run made of it */
+  /** the image of a run on it */
   readonly changed: string;
 }
 
-/** An image with names and contents that pages stumble over, and another that a command made of it. */
+/** An image with names and contents that break pages, and another that a command made from it. */
 export async function hostileImage({ appliance, registry }: PageScene): Promise<HostileImage> {
   const { layers } = await busyboxImage();
   const many = Array.from({ length: MANY_COUNT }, (_, at) => ({

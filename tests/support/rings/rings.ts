@@ -1,18 +1,18 @@
 /** The rings of tests: files, environment and time limit of each. */
 export interface Ring {
   readonly what: string;
-  /** files of tests, as patterns */
+  /** test files, as patterns */
   readonly paths: readonly string[];
   readonly except?: RegExp;
-  /** is loaded before the tests */
+  /** loaded before the tests */
   readonly preload?: string;
-  /** is put before the command line of the tests */
+  /** prefix of the command line of the tests */
   readonly within?: string;
   /** commands that count as a test each, and run before the others */
   readonly commands?: readonly (readonly string[])[];
-  /** against the built executable, not the sources */
+  /** tests the built executable, not the sources */
   readonly executable?: boolean;
-  /** further environment; what the caller sets wins */
+  /** further environment; variables of the caller have precedence */
   readonly environment?: Readonly<Record<string, string>>;
   /** runs only when it is named */
   readonly takesLong?: boolean;
@@ -24,7 +24,7 @@ export interface Ring {
 
 const MINUTE_MS = 60_000;
 
-/** Damaged frames and streams of indexes, as the host reads them. */
+/** Damaged frames and index streams, as the host reads them. */
 const STREAM_FUZZ = [
   "tests/unit/vm/agent.test.ts",
   "tests/unit/vm/frames.test.ts",
@@ -32,10 +32,10 @@ const STREAM_FUZZ = [
   "tests/unit/storage/index-properties.test.ts",
 ];
 
-/** Rings may run at the same time: one builds what both need, and the other waits. */
+/** Rings may run at the same time: one builds the shared parts, and the other waits. */
 const NATIVE_AGENT = ["flock", "vm-assets/agent", "make", "-s", "-C", "vm-assets/agent", "native"];
 
-/** By name. What takes longest comes first: the others run beside it. */
+/** By name. The longest ones are first: the others run at the same time. */
 export const RINGS: Readonly<Record<string, Ring>> = {
   system: {
     what: "real registry, tools, VMs and crashes",
@@ -46,7 +46,7 @@ export const RINGS: Readonly<Record<string, Ring>> = {
   check: {
     what: "types, style, and the rules of the source",
     commands: [
-      // Types are those of the modules that the lock names, which must fit package.json.
+      // The types are those of the modules in the lock file, which must fit package.json.
       [process.execPath, "install", "--frozen-lockfile", "--silent"],
       ["biome", "check", "--error-on-warnings", "."],
       [process.execPath, "check"],

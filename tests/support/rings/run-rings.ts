@@ -1,8 +1,8 @@
 /**
  * Runs rings of tests and prints at the end, alone on a line, `N passed, N failed`.
- * Usage: bun tests/support/rings/run-rings.ts [RING…]   (no ring: all of them but those that take long)
- * Rings that are named run one after the other, and their output passes through. Of all rings, COPPICE_TEST_LANES (default 1)
- * run at a time, as much of their time is waiting; the output of each is printed as a whole when it ends.
+ * Usage: bun tests/support/rings/run-rings.ts [RING…]   (no ring: all except the long ones)
+ * Named rings run one after the other, and their output passes through. Without names, COPPICE_TEST_LANES (default 1) rings run
+ * at a time, since they mostly wait; the output of each is printed as a whole when it ends.
  */
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -14,22 +14,22 @@ import { countTests, forbiddenSkips, type TestCounts } from "./test-counts.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
 const EXECUTABLE = "dist/coppice";
-/** Rings that run at the same time. */
+/** Number of rings that run at the same time. */
 const LANES_COUNT = Number(process.env["COPPICE_TEST_LANES"] ?? 1);
-/** Tests compare the mounts before and after: they see those of their own ring. */
+/** Tests compare the mounts before and after, so each ring has its own. */
 const OWN_MOUNTS = ["unshare", "--mount", "--"];
-/** Of a test that sets none: a loaded machine must not fail one that takes a second elsewhere. */
+/** For a test that sets none: a loaded machine must not fail a test that takes a second elsewhere. */
 const TEST_MS_MAX = 60_000;
-/** For what a program wrote before it ended. */
+/** For output that a program wrote before it ended. */
 const DRAIN_MS = 5000;
-/** Of a line that tells what failed. */
+/** Of a line about a failure. */
 const FAILURE_CHARACTERS_MAX = 900;
 
 const bold = (text: string): string => (process.stdout.isTTY ? `\x1b[1m${text}\x1b[0m` : text);
 const say = (text: string): void => void process.stdout.write(`${text}\n`);
 const secondsSince = (startedAt: number): string => ((performance.now() - startedAt) / 1000).toFixed(1);
 
-/** Takes the output of a ring, a line or more at a time. */
+/** Accepts the output of a ring, one or more lines at a time. */
 type Print = (output: string | Uint8Array) => void;
 
 interface RingResult extends TestCounts {
@@ -37,7 +37,7 @@ interface RingResult extends TestCounts {
   readonly seconds: string;
 }
 
-/** Everything that was started and has not ended: an interrupt ends it, and nothing more is started. */
+/** Running programs: an interrupt ends them, and no more are started. */
 const running = new Set<() => void>();
 let isInterrupted = false;
 for (const signal of ["SIGINT", "SIGTERM"] as const) {
@@ -53,7 +53,7 @@ function failed(why: string, print: Print): TestCounts {
   return { passed: 0, failed: 1, skipped: [], failures: [why] };
 }
 
-/** Runs one ring to its end. @param within is put before the command line of its tests */
+/** Runs one ring to its end. @param within prefix of the command line of its tests */
 async function runRing(name: string, ring: Ring, print: Print, within: readonly string[]): Promise<TestCounts> {
   print(`${bold(`\n== ${name}: ${ring.what}`)}\n`);
   if (ring.executable === true && !existsSync(join(ROOT, EXECUTABLE))) {
@@ -93,7 +93,7 @@ async function runRing(name: string, ring: Ring, print: Print, within: readonly 
 }
 
 /**
- * Runs a program in a session of its own, so that the deadline ends whatever it has started.
+ * Runs a program in its own session, so that the deadline ends all processes that it has started.
  * @returns its exit code and standard error
  */
 async function runProgram(
@@ -135,7 +135,7 @@ async function runProgram(
   return { code, output };
 }
 
-/** A ring that crashed, ran nothing, or skipped what it must not skip has failed, whatever its tests say. */
+/** A ring that crashed, ran no test, or skipped a required one has failed, even when its tests passed. */
 function judge(counts: TestCounts, code: number): TestCounts {
   const problems: string[] = [];
   if (counts.passed + counts.failed === 0) problems.push(`no test ran: it ended with exit code ${code}`);
@@ -161,12 +161,12 @@ function endGroup(pid: number): void {
   try {
     process.kill(-pid, "SIGKILL");
   } catch (error) {
-    // ESRCH: it has ended by itself in this moment.
+    // ESRCH: it has ended by itself at this moment.
     if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
   }
 }
 
-/** Runs rings, taking the next one whenever a lane is free. */
+/** Runs rings: each free lane starts the next one. */
 async function runRings(names: readonly string[], lanes: number): Promise<RingResult[]> {
   const waiting = [...names];
   const results: RingResult[] = [];
@@ -211,7 +211,7 @@ const startedAt = performance.now();
 const named = Bun.argv.slice(2);
 const all = Object.keys(RINGS).filter((name) => ringOf(name).takesLong !== true);
 const isAlone = (name: string): boolean => ringOf(name).alone === true;
-/** What appliances of this run leave to those after them. */
+/** Verdicts and other files of this run's appliances for later ones. */
 const shared = await mkdtemp(join(tmpdir(), "coppice-tests-"));
 const results =
   named.length > 0

@@ -2,26 +2,26 @@ export interface TestCounts {
   readonly passed: number;
   readonly failed: number;
   readonly skipped: readonly SkippedTest[];
-  /** what failed, each once: its name, and the error before it */
+  /** the failures, each once: the name, and the error before it */
   readonly failures: readonly string[];
 }
 
 export interface SkippedTest {
   readonly name: string;
-  /** what it needs that is not here, as its name says: `… (needs KVM)`; null when it does not say */
+  /** the requirement that is missing, from its name: `… (needs KVM)`; null without one */
   readonly needs: string | null;
 }
 
-/** Of an error, in the list of what failed. */
+/** Of an error, in the list of failures. */
 const ERROR_LINES_MAX = 6;
 
-/** The first line of an error: those of bun and plain ones, named ones, and those of system calls. */
+/** The first line of an error: errors of bun, plain ones, named ones, and those of system calls. */
 const ERROR = /^(?:error: |(?=[A-Z]\w*Error: |E[A-Z0-9]{2,}: ))(.*)$/;
 
-/** What CI need not have. */
+/** Requirements that CI need not meet. */
 const NEEDED_ELSEWHERE = /\bKVM\b|\bCOPPICE_TEST_CH_OPENAPI\b/;
 
-/** Reads the closing lines of `bun test` (` 7 pass`, ` 0 fail`) and the names of what it skipped. */
+/** Reads the closing lines of `bun test` (` 7 pass`, ` 0 fail`) and the names of skipped tests. */
 export function countTests(output: string): TestCounts {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: bun colours its lines on some terminals.
   const lines = output.replace(/\x1b\[[0-9;]*m/g, "").split("\n");
@@ -32,7 +32,7 @@ export function countTests(output: string): TestCounts {
   return { passed: last("pass"), failed: last("fail"), skipped: skippedTests(lines), failures: namedFailures(lines) };
 }
 
-/** Each once. The hooks of a skipped group are listed as tests without a name. */
+/** Each name once. The hooks of a skipped group are listed as tests without a name. */
 function skippedTests(lines: readonly string[]): SkippedTest[] {
   const names = lines.flatMap((line) => /^\((?:skip|todo)\) (.*?)(?: \[[\d.]+m?s\])?$/.exec(line)?.[1] ?? []);
   const tests = names.filter((name) => !/(?:^| > )\(unnamed\)$/.test(name));
@@ -40,8 +40,8 @@ function skippedTests(lines: readonly string[]): SkippedTest[] {
 }
 
 /**
- * An error is printed before the line of its test, with its place behind it, and all failures are listed again at the
- * end of a long run.
+ * An error is printed before the line of its test, followed by its place, and a long run lists all failures again at its
+ * end.
  */
 function namedFailures(lines: readonly string[]): string[] {
   const failures = new Map<string, string>();
@@ -65,7 +65,7 @@ function namedFailures(lines: readonly string[]): string[] {
   return [...failures.values()];
 }
 
-/** Skips that are failures, and why: those that do not say what they need, and in CI those of what it has to have. */
+/** Skips that are failures, with the reason: those without a requirement, and in CI those whose requirement CI must meet. */
 export function forbiddenSkips(skipped: readonly SkippedTest[], isCi: boolean): { name: string; why: string }[] {
   return skipped.flatMap(({ name, needs }) => {
     if (needs === null) return [{ name, why: "and does not say what it needs" }];

@@ -1,9 +1,9 @@
-/** Loaded before the unit ring: a unit test that starts a program, or listens, fails. */
+/** Loaded before the unit ring: fails a unit test that starts a program or listens. */
 import { Server } from "node:net";
 
 function refused(what: string): () => never {
   return () => {
-    throw new Error(`${what} in a unit test: a test that needs it belongs into tests/parts`);
+    throw new Error(`${what} in a unit test: a test that needs it belongs in tests/parts`);
   };
 }
 

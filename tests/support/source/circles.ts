@@ -1,4 +1,4 @@
-/** Modules that lead to a circle: a module is outside when all that it names are known to be. */
+/** Modules that lead to a circle. A module does not when all modules that it names do not. */
 export function inCircles(named: ReadonlyMap<string, Iterable<string>>): string[] {
   const outside = new Set<string>();
   for (let before = -1; before < outside.size; ) {

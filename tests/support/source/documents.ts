@@ -3,7 +3,7 @@ import { join, resolve } from "node:path";
 
 const ROOT = resolve(import.meta.dir, "../../..");
 
-/** Pages that a user or developer reads, by their path in the repository. */
+/** Pages for users and developers, by their path in the repository. */
 export const DOCUMENTS: readonly string[] = [
   "README.md",
   "SECURITY.md",
@@ -25,11 +25,11 @@ export function documentText(path: string): string {
   return readFileSync(join(ROOT, path), "utf8");
 }
 
-/** The text between a heading of the second level and the next. @throws Error when the page has no such heading */
+/** The text between a heading of the second level and the next one. @throws Error when the page has no such heading */
 export function sectionOf(path: string, heading: string): string {
-  const found = documentText(path).split(`\n## ${heading}\n`)[1]?.split("\n## ")[0];
-  if (found === undefined) throw new Error(`${path} has no section ${heading}`);
-  return found;
+  const section = documentText(path).split(`\n## ${heading}\n`)[1]?.split("\n## ")[0];
+  if (section === undefined) throw new Error(`${path} has no section ${heading}`);
+  return section;
 }
 
 /** Rows of all tables of a text, without their headings and rules. */
@@ -48,7 +48,7 @@ interface Block {
   readonly to: number;
 }
 
-/** Fenced blocks of a text, those in lists too, without their indentation. */
+/** Fenced blocks of a text, including those in lists, without their indentation. */
 function blocksOf(text: string): Block[] {
   return [...text.matchAll(/^( *)```(\w*)\n([\s\S]*?)^\1```$/gm)].map((match) => {
     const [all, indent = "", language = "", inside = ""] = match;
@@ -63,9 +63,9 @@ export function languagesOf(text: string): string[] {
 }
 
 /**
- * Commands of a text in their order: those after the prompt in blocks of the language console, each with the lines up
- * to the next prompt, and blocks of the language sh, each with the block of json or text that follows it at once.
- * @param prompt `$` for a user; `#` for root on the appliance's machine, whose blocks of sh nobody gets
+ * Commands of a text in their order: those after the prompt in `console` blocks, each with the lines up to the next prompt,
+ * and `sh` blocks, each with the `json` or `text` block that directly follows it.
+ * @param prompt `$` for a user; `#` for root on the appliance's machine, without the `sh` blocks
  */
 export function stepsOf(text: string, prompt: "$" | "#" = "$"): Step[] {
   const blocks = blocksOf(text);

@@ -1,4 +1,4 @@
-/** A floor of the house: folders and files below src, and what they contain. */
+/** A floor of the source: folders and files below src, and their content. */
 export interface Floor {
   readonly names: readonly string[];
   readonly content: string;
@@ -53,8 +53,8 @@ export const FLOORS: readonly Floor[] = [
 ];
 
 /**
- * Who may import whom, by the folder or file below src. The longest name that a file lies in decides. Everybody may import
- * from its own top folder; log.ts may be imported as a type anywhere.
+ * Allowed imports, by the folder or file below src; the longest name that contains a file applies. Every file may import from
+ * its own top folder, and log.ts as a type.
  */
 export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "main.ts": ["cli", "config", "log", "daemon"],
@@ -62,10 +62,10 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "version.ts": ["package.json"],
   "log.ts": [],
   "metrics.ts": ["domain", "system/metric-registry.ts"],
-  // What makes the product, and is not in it.
+  // The tools that build the product, which does not contain them.
   tools: ["api/web/bundle.ts", "supervisor/health/programs.ts", "vm/assets.ts", "version.ts", "system/exec.ts"],
   cli: ["client", "domain", "config", "log.ts", "version.ts"],
-  // The rules are pure: a mistake in one is told before anything is sent.
+  // The rules are pure: errors in them are reported before anything is sent.
   "cli/running/network.ts": ["client", "domain", "network/rules.ts"],
   "cli/io.ts": ["config", "system/terminal.ts"],
   "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],
@@ -83,13 +83,13 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
     ...["config", "system/exec.ts", "version.ts"],
     ...["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   ],
-  // It makes a file to upload.
+  // It writes a file to upload.
   "cli/bench": ["client", "domain", "system"],
   // The page talks to the appliance through the client; the rules of the domain are pure.
   web: ["client", "domain"],
-  // A part of pages, which has the rules of the domain, and of the server only types.
+  // A part of pages, with the rules of the domain and only types of the server.
   client: ["api/app.ts", "domain"],
-  // A surface says how a use case looks on the wire; it sees nothing below the use cases.
+  // A surface defines the wire form of a use case; it does not see the layers below the use cases.
   api: ["domain", "service", "metrics.ts"],
   "api/access.ts": ["domain", "system/turns.ts"],
   "api/app.ts": ["system/yielding-turns.ts"],
@@ -103,17 +103,17 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/mcp": ["domain", "service", "network/rules.ts"],
   "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],
   "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
-  // The use cases know no request, no answer, no name and no schema of a wire.
+  // The use cases are independent of requests, answers, names and schemas of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
-  // The rules are pure: what a request may reach is decided where the request is.
+  // The rules are pure: permissions of a request are decided where the request is.
   "service/network.ts": ["domain", "network/rules.ts"],
   supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts", "log.ts"],
   db: ["domain"],
   "db/scans": ["domain", "system/round-robin.ts"],
   storage: ["domain", "system"],
   oci: ["domain", "network", "system"],
-  // What judges every connection that is made for somebody else, and makes it.
-  // The process that makes it has a control group.
+  // Judges every connection that is made on behalf of others, and makes it.
+  // The connecting process has a control group.
   network: ["domain", "system", "cgroup"],
   vm: ["domain", "system", "cgroup"],
   cgroup: ["domain", "system"],
@@ -125,7 +125,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
 
 const VIEWS = ["appliance", "branches", "image", "run"] as const;
 
-/** Who may import whom inside a top folder, by its sub-folders and by the files beside them. */
+/** Allowed imports inside a top folder, by its sub-folders and by the files next to them. */
 export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
   supervisor: {
     "janitor.ts": ["reclaim.ts"],
@@ -134,12 +134,12 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     "gauges.ts": ["instance", "machines", "merging", "operations", "shared-reading.ts"],
     "readiness.ts": ["machines"],
     health: ["machines"],
-    // Each kind of operation has its worker from one of these.
+    // The worker of each kind of operation is in one of these.
     kinds: ["imports", "instance", "operations"],
     imports: ["disk-guard.ts", "instance", "machines", "operations"],
     instance: ["disk-guard.ts", "machines", "merging", "network", "operations"],
     merging: ["disk-guard.ts", "machines", "operations"],
-    // Machines, and the steps that every work takes on one.
+    // Machines, and the steps that every work performs on one.
     machines: [],
     network: [],
     operations: [],
@@ -149,7 +149,7 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
   storage: {
     archive: ["index", "tree", "limits.ts", "pacer.ts"],
     layers: ["index", "tree", "layout.ts", "limits.ts", "pacer.ts"],
-    // Directories and files of a chain of layers that is open.
+    // Directories and files of an open chain of layers.
     tree: ["index", "byte-budget.ts", "limits.ts", "pacer.ts"],
     index: ["byte-budget.ts", "limits.ts", "pacer.ts"],
     "outputs.ts": ["events", "layout.ts"],
@@ -171,7 +171,7 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     branches: ["parts", "browser", "data", "text"],
     image: ["parts", "browser", "data", "text", "worker"],
     run: ["operations", "parts", "browser", "data", "text"],
-    // What several views show.
+    // Parts that several views share.
     operations: ["parts", "browser", "data", "text"],
     parts: ["browser", "data", "text"],
     // The address, keys, focus, theme and clock.
@@ -182,13 +182,13 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
   },
 };
 
-/** Sub-folders that a sub-folder may load on demand, by `import()`. */
+/** Sub-folders that a sub-folder may load on demand, with `import()`. */
 export const MAY_LOAD: Readonly<Record<string, readonly string[]>> = { "web/app": VIEWS };
 
-/** Folders that may import from some others nothing but types. */
+/** Folders that may import only types from some others. */
 export const TYPES_ONLY: Readonly<Record<string, readonly string[]>> = { client: ["api"] };
 
-/** Packages, by who may use them; node: and bun: modules are free everywhere but in domain. */
+/** Packages, by the folders that may use them; node: and bun: modules are allowed everywhere but in domain. */
 export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   db: ["drizzle-orm", "libsql", "drizzle-kit"],
   oci: ["@sinclair/typebox"],
@@ -202,7 +202,7 @@ export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   "tools/flat-types.ts": ["typescript"],
   api: ["elysia", "@sinclair/typebox"],
   "api/mcp": ["elysia", "@sinclair/typebox", "@modelcontextprotocol/server"],
-  // Of the use cases only `tokens.ts` does: keys that rotate are chosen by the token, so that no plugin can hold one.
+  // Among the use cases, only `tokens.ts`: the token selects keys that rotate, so that no plugin can hold one.
   service: ["@elysiajs/jwt", "jose"],
   "cli/mcp": ["eventsource-parser"],
   web: ["preact", "uplot", "@xterm/xterm", "@xterm/addon-fit", "lowlight", "highlight.js", "diff"],

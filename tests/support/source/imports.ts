@@ -11,7 +11,7 @@ export interface Import {
   readonly isDynamic?: boolean;
 }
 
-/** Static, dynamic, re-exporting and type imports: everything that names a module. */
+/** Static, dynamic, re-exporting and type imports: all statements that name a module. */
 export function importsOf(text: string): Import[] {
   const statements = /^\s*(?:import|export)\s+(type\s)?[^;'"`]*?from\s*["']([^"']+)["']/gm;
   const bare = /^\s*import\s*["']([^"']+)["']/gm;
@@ -23,10 +23,10 @@ export function importsOf(text: string): Import[] {
   ];
 }
 
-/** The top folder below src that a file lies in; a file beside the folders is its own. */
+/** The top folder below src that contains a file; a file next to the folders is its own. */
 const topOf = (path: string): string => relative("src", path).split("/")[0] ?? "";
 
-/** What the table says of a file: the entry of the longest name that it lies in. */
+/** The table's entry for a file: that of the longest name that contains it. */
 function entryOf(table: typeof MAY_IMPORT, path: string): readonly string[] | undefined {
   for (let name = relative("src", path); name !== "."; name = dirname(name)) {
     const entry = table[name];

@@ -19,7 +19,7 @@ export function filesBelow(directory: string): string[] {
 }
 
 const read = (path: string): SourceFile => ({ path, text: readFileSync(join(ROOT, path), "utf8") });
-/** Every file of the repository that somebody wrote. */
+/** The hand-written files of the repository. */
 export const everything = [
   ...["src", "tests", "vm-assets", "systemd", "docs"].flatMap(filesBelow),
   ...[
@@ -34,21 +34,21 @@ export const everything = [
   ],
 ].map(read);
 export const isTypeScript = ({ path }: SourceFile): boolean => /\.tsx?$/.test(path);
-/** The product, and what makes it. */
+/** The product, and the tools that build it. */
 export const source = everything.filter((file) => file.path.startsWith("src/") && isTypeScript(file));
-/** What is read as text. */
+/** Files with readable text. */
 export const written = everything.filter(({ path }) =>
   /\.(tsx?|css|c|h|sh|md|toml|service|conf)$|Makefile$/.test(path),
 );
 const RULES = "tests/tidy.test.ts";
 
-/** Places where `pattern` stands, for a message that says where to look. */
+/** Places that match `pattern`, for a message. */
 export function places(files: readonly SourceFile[], pattern: RegExp): string[] {
   return files.flatMap(({ path, text }) =>
     text.split("\n").flatMap((line, index) => (pattern.test(line) ? [`${path}:${index + 1}: ${line.trim()}`] : [])),
   );
 }
 
-/** Files without those named, and without the rules, which have to spell what they forbid. */
+/** Files without those named, and without the rules, which contain the forbidden words. */
 export const except = (files: readonly SourceFile[], ...paths: string[]): SourceFile[] =>
   files.filter(({ path }) => path !== RULES && !paths.includes(path));

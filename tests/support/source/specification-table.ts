@@ -14,12 +14,12 @@ export interface CoveringTest {
   /** from the root of the repository */
   readonly path: string;
   readonly line: number;
-  /** with those of the groups around it; null when nothing below the comment is a test */
+  /** with those of the surrounding groups; null when no test follows the comment */
   readonly title: string | null;
   readonly rows: readonly string[];
 }
 
-/** Beginning of a call that makes a test or a group of tests. */
+/** Beginning of a call that defines a test or a group of tests. */
 const CALL = /^(\s*)(describe|\w*[tT]est)[.(]/;
 /** A title: the string before the function of a test. */
 const TITLE = /(["'`])((?:\\.|(?!\1)[^\\\n])*)\1,\s*(?:async\s*)?\(/;
@@ -63,17 +63,17 @@ export function specificationTables(sections: readonly SpecificationSection[], t
 function tableOf(rows: Readonly<Record<string, string>>, tests: readonly CoveringTest[]): string {
   const lines = Object.entries(rows).map(([id, text]) => {
     const covering = tests.filter((test) => test.rows.includes(id)).map(linkOf);
-    return `| \`${id}\` | ${shown(text)} | ${covering.join("<br>")} |\n`;
+    return `| \`${id}\` | ${cellText(text)} | ${covering.join("<br>")} |\n`;
   });
   return `| row | specification | tests |\n|---|---|---|\n${lines.join("")}`;
 }
 
 function linkOf({ path, title }: CoveringTest): string {
-  return `[${path.replace(/^tests\/|\.test\.ts$/g, "")}](../${path}): ${shown(title ?? "")}`;
+  return `[${path.replace(/^tests\/|\.test\.ts$/g, "")}](../${path}): ${cellText(title ?? "")}`;
 }
 
-/** Text that means itself in a cell of a table. */
-function shown(text: string): string {
+/** Text escaped for a cell of a table. */
+function cellText(text: string): string {
   return text.replaceAll(/[\\|*_[\]<>`]/g, (character) => `\\${character}`);
 }
 

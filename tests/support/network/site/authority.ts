@@ -6,14 +6,14 @@ import { scratchDirectory } from "../../../../src/system/scratch.ts";
 const OPENSSL_MS = 30_000;
 const KIND = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
 
-/** A certificate for names, and the authority that signed it, all of them in PEM. */
+/** A certificate for names, and the authority that signed it, all in PEM. */
 export interface Certified {
   readonly authority: string;
   readonly certificate: string;
   readonly key: string;
 }
 
-/** Makes an authority, and a certificate of it for these names. */
+/** Creates an authority, and a certificate of it for these names. */
 export async function certify(names: readonly string[]): Promise<Certified> {
   await using scratch = await scratchDirectory(tmpdir(), "authority-");
   const at = (name: string): string => join(scratch.path, name);

@@ -7,7 +7,7 @@ import { scratchDirectory } from "../../../../src/system/scratch.ts";
 const GIT_MS = 30_000;
 const BACKEND = "/usr/lib/git-core/git-http-backend";
 
-/** A repository `words.git` with one commit, served by git's own program for HTTP. */
+/** A repository `words.git` with one commit, served by git's own HTTP program. */
 export class GitServer implements AsyncDisposable {
   readonly #directory: string;
   readonly #owned: AsyncDisposableStack;
@@ -32,7 +32,7 @@ export class GitServer implements AsyncDisposable {
     return new GitServer(path, stack.move());
   }
 
-  /** The answer to a request for a path of the repository, as CGI gives it. */
+  /** The answer to a request for a path of the repository, from CGI. */
   async answer(request: Request, path: string): Promise<Response> {
     const { search } = new URL(request.url);
     const body = await request.bytes();

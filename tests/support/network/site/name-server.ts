@@ -6,26 +6,26 @@ const TYPES = { A: 1, CNAME: 5, AAAA: 28 } as const;
 const CODES = { none: 0, failed: 2, missing: 3 } as const;
 const UDP_BYTES_MAX = 512;
 
-/** What is answered for a name: addresses of both families, or something that no honest server does. */
+/** The answer for a name: addresses of both families, or a kind that no honest server sends. */
 export type Answer =
   | { readonly addresses: readonly string[]; readonly ttl?: number; readonly after?: Promise<unknown> }
-  /** an alias of itself, and no address */
+  /** an alias of itself, without an address */
   | "loop"
   | "silence"
   | "failure"
-  /** the bytes of something that is no answer */
+  /** bytes that are not an answer */
   | "nonsense";
 
 export interface NameServer extends AsyncDisposable {
-  /** as `setServers` of node:dns takes it */
+  /** as `setServers` of node:dns accepts it */
   readonly address: string;
-  /** names that were asked for, in order, with the type */
+  /** queried names in order, with the type */
   readonly asked: string[];
 }
 
 /**
  * A name server on a loopback address, over UDP and TCP.
- * @param answer what to say for a name that was asked for so often, with that type; null for a name that does not exist
+ * @param answer to a name after this number of queries, with that type; null for a name that does not exist
  */
 export async function nameServer(
   answer: (name: string, asked: number, type: number) => Answer | null,
@@ -38,7 +38,7 @@ export async function nameServer(
     return answerTo(query, end, type, answer(name, before, type), limit);
   };
   const { udp, tcp, port } = await sockets();
-  // A client that has gone: what was sent to it comes back.
+  // A client that has left: the datagrams to it are returned.
   udp.on("error", () => undefined);
   udp.on("message", (query: Buffer, { port: from, address }: RemoteInfo) => {
     const said = reply(query, UDP_BYTES_MAX);
@@ -64,7 +64,7 @@ export async function nameServer(
   };
 }
 
-/** Both protocols on one port, which the kernel picks. */
+/** Both protocols on one port, which the kernel chooses. */
 async function sockets(): Promise<{ udp: Socket; tcp: Server; port: number }> {
   for (;;) {
     const udp = createSocket("udp4");
@@ -93,22 +93,22 @@ function question(query: Buffer): { name: string; type: number; end: number } {
 function answerTo(query: Buffer, end: number, type: number, answer: Answer | null, limit: number) {
   if (answer === "silence") return null;
   if (answer === "nonsense") return { bytes: Buffer.from(query.subarray(0, 2)), after: Promise.resolve() };
-  const told = typeof answer === "object" ? answer : null;
+  const addresses = typeof answer === "object" ? answer : null;
   const records =
     answer === "loop"
       ? [record(TYPES.CNAME, 60, Buffer.from([0xc0, HEADER_BYTES]))]
-      : addressRecords(told?.addresses ?? [], type, told?.ttl ?? 60);
+      : addressRecords(addresses?.addresses ?? [], type, addresses?.ttl ?? 60);
   const code = answer === null ? CODES.missing : answer === "failure" ? CODES.failed : CODES.none;
   const whole = message(query, end, code, records);
-  // A client asks again over TCP.
+  // A client repeats the query over TCP.
   const bytes = whole.byteLength > limit ? message(query, end, code, [], true) : whole;
-  return { bytes, after: told?.after ?? Promise.resolve() };
+  return { bytes, after: addresses?.after ?? Promise.resolve() };
 }
 
 function addressRecords(addresses: readonly string[], type: number, ttl: number): Buffer[] {
-  const wanted = addresses.filter((each) => each.includes(":") === (type === TYPES.AAAA));
+  const ofFamily = addresses.filter((each) => each.includes(":") === (type === TYPES.AAAA));
   if (type !== TYPES.A && type !== TYPES.AAAA) return [];
-  return wanted.map((each) => record(type, ttl, addressBytes(each)));
+  return ofFamily.map((each) => record(type, ttl, addressBytes(each)));
 }
 
 function addressBytes(address: string): Buffer {

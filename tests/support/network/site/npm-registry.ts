@@ -18,7 +18,7 @@ const PACKAGES: readonly NpmPackage[] = [
   },
 ];
 
-/** What a registry at this URL answers for a package, and the one that it depends on. */
+/** The answer of a registry at this URL for a package, and for the one that it depends on. */
 export function npmRegistry(url: string): Files {
   const files: Record<string, Uint8Array | string> = {};
   for (const { name, main, dependencies } of PACKAGES) {

@@ -41,7 +41,7 @@ export function pythonIndex(): Files {
   };
 }
 
-/** An archive whose entries are stored as they are. */
+/** An archive with uncompressed entries. */
 function zip(entries: Readonly<Record<string, string>>): Buffer {
   const local: Buffer[] = [];
   const central: Buffer[] = [];

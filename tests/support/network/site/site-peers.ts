@@ -1,11 +1,11 @@
 import { createServer, type Server, type Socket } from "node:net";
 
-/** What the peers listen on; nobody listens on `closed`. */
+/** Ports of the peers; no server listens on `closed`. */
 export const PEER_PORTS = { echo: 7, drain: 9, reset: 20, mute: 21, sum: 22, closed: 23 } as const;
 
 /**
- * Plain servers: `echo` gives back what it gets; `drain` reads all and says nothing; `reset` resets
- * after the first bytes; `mute` accepts, and neither reads nor writes; `sum` tells how many bytes came, after their end.
+ * Plain servers: `echo` returns what it receives; `drain` reads all and sends nothing; `reset` resets after the first bytes;
+ * `mute` accepts, and neither reads nor writes; `sum` sends the number of received bytes after their end.
  */
 export class Peers implements AsyncDisposable {
   /** accepted connections, by the name of the peer */
@@ -38,7 +38,7 @@ export class Peers implements AsyncDisposable {
       this.accepted[name] = (this.accepted[name] ?? 0) + 1;
       this.open.add(socket);
       socket.on("close", () => this.open.delete(socket));
-      // A peer that was reset says so; the tests look at the other side.
+      // A peer that was reset has an error, but the tests look at the other side.
       socket.on("error", () => undefined);
       serve(socket);
     });

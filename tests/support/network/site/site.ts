@@ -12,15 +12,15 @@ import { Web } from "./web.ts";
 export const WEB_NAMES = ["deb.test", "pypi.test", "npm.test", "git.test", "www.test", "other.test"] as const;
 
 /**
- * Addresses of the site, none of which any interface has; see alone.sh. A connection to those of `silent` is never answered, and
- * there is no way to those of `unreachable`.
+ * Addresses of the site, none of which any interface has; see alone.sh. A connection to those of `silent` is never answered,
+ * and there is no route to those of `unreachable`.
  */
 export const ADDRESSES = {
   ...{ web: "20.0.0.80", web6: "2600:7::80", peers: "20.0.0.7" },
   ...{ silent: "20.0.8.1", unreachable: "20.0.9.1" },
 } as const;
 
-/** What the name server tells; other names do not exist. Nobody may keep an answer. */
+/** Answers of the name server; other names do not exist. No resolver may cache an answer. */
 export class Names {
   readonly #answers = new Map<string, () => Answer>();
 
@@ -28,7 +28,7 @@ export class Names {
     this.#answers.set(name, () => ({ addresses, ttl: 0 }));
   }
 
-  /** @param answer makes a new answer to each question */
+  /** @param answer returns a new answer to each query */
   setAnswer(name: string, answer: () => Answer): void {
     this.#answers.set(name, answer);
   }
@@ -38,7 +38,7 @@ export class Names {
   }
 }
 
-/** Everything that a guest reaches: servers on addresses of their own, and their names. */
+/** All that a guest can reach: servers on their own addresses, and their names. */
 export class Site implements AsyncDisposable {
   readonly nameServer: NameServer;
   readonly names: Names;
@@ -61,7 +61,7 @@ export class Site implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  /** @throws Error outside a network namespace of its own */
+  /** @throws Error outside of a separate network namespace */
   static async start(): Promise<Site> {
     if (process.env["COPPICE_TEST_ALONE"] !== "1") {
       throw new Error("needs a network of its own: tests/support/network/alone.sh bun test ...");
@@ -84,7 +84,7 @@ export class Site implements AsyncDisposable {
     return new Site({ nameServer: server, names, web, peers, bystander, certified }, stack.move());
   }
 
-  /** How often anybody asked or connected: a guest that is idle adds nothing. */
+  /** Number of queries and connections: an idle guest adds none. */
   get contacts(): number {
     const accepted = Object.values(this.peers.accepted).reduce((sum, count) => sum + count, 0);
     return this.nameServer.asked.length + this.web.seen.length + accepted + this.bystander.seen.length;

@@ -16,11 +16,11 @@ export interface WebOptions {
 
 /**
  * One web server under any name, on the ports 80 and 443 of some addresses:
- * `/FOLDER/...` files, `/git/...` a repository, `/bytes/N` so many bytes, `/count` the number of bytes of the body,
+ * `/FOLDER/...` files, `/git/...` a repository, `/bytes/N` that many bytes, `/count` the number of bytes in the body,
  * `/to?URL` a redirect.
  */
 export class Web implements AsyncDisposable {
-  /** what was asked for, such as `https://npm.test/npm/test-words` */
+  /** requested addresses, such as `https://npm.test/npm/test-words` */
   readonly seen: string[] = [];
   readonly #options: WebOptions;
   readonly #servers: readonly Bun.Server<undefined>[];
@@ -60,7 +60,7 @@ export class Web implements AsyncDisposable {
   }
 }
 
-/** So many bytes, made as they are read. */
+/** That many bytes, produced as they are read. */
 export function zeros(total: number): ReadableStream<Uint8Array> {
   let left = total;
   return new ReadableStream({
