@@ -15,55 +15,55 @@ import {
 import { exitPayload, failure, openAgent, SPEC, text } from "../../support/guests/agent-script.ts";
 import {
   accepted,
-  ask,
-  askLater,
   broken,
   FIRST,
   networked,
   openAddress,
+  openConnection,
+  openConnectionLater,
   openName,
   typesOf,
-} from "../../support/guests/guest-asks.ts";
+} from "../../support/guests/guest-requests.ts";
 import { ScriptedAgent } from "../../support/guests/scripted-peer.ts";
 import { turns, until } from "../../support/waiting.ts";
 
 describe("limits of a guest's requests", () => {
   test("one connection too many is refused, for any opener of the others", async () => {
-    const { guest, agent, asked } = await networked();
+    const { guest, agent, requests } = await networked();
     const dials = [agent.dial(80), agent.dial(81)].map((dial) => dial.catch(() => undefined));
     await guest.frame(HostFrame.netDial, 1);
     for (let index = 0; index < CONNECTIONS_COUNT_MAX; index++) {
       guest.send(AgentFrame.netOpen, FIRST + index, openName("a.example"));
     }
     await until("all are handled", () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse).length === 2);
-    expect(asked.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 2);
+    expect(requests.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 2);
     expect((await guest.frame(HostFrame.netRefuse, 1)).payload.readUInt32LE()).toBe(Refusal.limited);
     expect(await failure(agent.dial(82))).toMatchObject({ errno: 11 });
-    asked.opened[0]?.connection.refuse(Refusal.denied);
-    await askLater(guest, asked, FIRST + 1000);
-    expect(asked.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 1);
+    requests.opened[0]?.connection.refuse(Refusal.denied);
+    await openConnectionLater(guest, requests, FIRST + 1000);
+    expect(requests.opened).toHaveLength(CONNECTIONS_COUNT_MAX - 1);
     guest.channel.deliver(null);
     await Promise.all(dials);
   });
 
   test("queries are answered in any order, and too many get the answer to try again", async () => {
-    const { guest, asked } = await networked();
+    const { guest, requests } = await networked();
     const query = (number: number) => guest.send(AgentFrame.resolve, number, packIntegers([16, 28]), text("a.example"));
     for (let number = 0; number <= RESOLVES_COUNT_MAX; number++) query(number);
-    expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX);
-    expect(asked.queries[0]).toMatchObject({ type: 28, name: "a.example" });
+    expect(requests.queries).toHaveLength(RESOLVES_COUNT_MAX);
+    expect(requests.queries[0]).toMatchObject({ type: 28, name: "a.example" });
     const answers = async (index: number) => {
       const { session, payload } = await guest.frame(HostFrame.resolved, index);
       return [session, payload.readUInt32LE()];
     };
     expect(await answers(0)).toEqual([RESOLVES_COUNT_MAX, 2]);
-    asked.queries[5]?.answer.resolve(0);
+    requests.queries[5]?.answer.resolve(0);
     expect(await answers(1)).toEqual([5, 0]);
-    asked.queries[4]?.answer.reject(new Error("no answer"));
+    requests.queries[4]?.answer.reject(new Error("no answer"));
     expect(await answers(2)).toEqual([4, 2]);
     query(5);
-    await until("the host is queried", () => asked.queries.length > RESOLVES_COUNT_MAX);
-    expect(asked.queries).toHaveLength(RESOLVES_COUNT_MAX + 1);
+    await until("the host is queried", () => requests.queries.length > RESOLVES_COUNT_MAX);
+    expect(requests.queries).toHaveLength(RESOLVES_COUNT_MAX + 1);
   });
 
   test.each([
@@ -99,13 +99,13 @@ describe("limits of a guest's requests", () => {
   });
 
   test("a connection that the guest abandons while it waits is never opened", async () => {
-    const { guest, asked } = await networked();
-    for (let index = 0; index < WISHES_COUNT_MAX; index++) ask(guest, asked, FIRST + index);
+    const { guest, requests } = await networked();
+    for (let index = 0; index < WISHES_COUNT_MAX; index++) openConnection(guest, requests, FIRST + index);
     for (const id of [FIRST + 1000, FIRST + 1001]) guest.send(AgentFrame.netOpen, id, openName("a.example"));
     guest.send(AgentFrame.netReset, FIRST + 1000);
-    await until("the host gets the request", () => asked.opened.length > WISHES_COUNT_MAX);
+    await until("the host gets the request", () => requests.opened.length > WISHES_COUNT_MAX);
     await turns();
-    expect(asked.opened).toHaveLength(WISHES_COUNT_MAX + 1);
+    expect(requests.opened).toHaveLength(WISHES_COUNT_MAX + 1);
     expect(guest.frames.some(({ session }) => session === FIRST + 1000)).toBe(false);
   });
 
@@ -150,10 +150,10 @@ describe("limits of a guest's requests", () => {
 });
 
 test("a command's input overtakes the data of connections, which take turns", async () => {
-  const { guest, agent, asked } = await networked();
+  const { guest, agent, requests } = await networked();
   const run = agent.exec({ ...SPEC, stdin: "open" }, () => undefined);
   await guest.frame(HostFrame.execSpec);
-  const connections = [0, 1, 2].map((index) => ask(guest, asked, FIRST + index).connection);
+  const connections = [0, 1, 2].map((index) => openConnection(guest, requests, FIRST + index).connection);
   for (const connection of connections) connection.accept();
   await guest.frame(HostFrame.netAccept, 2);
   const passed: (() => void)[] = [];
@@ -183,8 +183,8 @@ test("a command's input overtakes the data of connections, which take turns", as
 });
 
 test("a reset overtakes data that waits for its turn, and that data is not sent", async () => {
-  const { guest, asked, connection: first } = await accepted();
-  const second = ask(guest, asked, FIRST + 1).connection;
+  const { guest, requests, connection: first } = await accepted();
+  const second = openConnection(guest, requests, FIRST + 1).connection;
   second.accept();
   await guest.frame(HostFrame.netAccept, 1);
   const blocked = Promise.withResolvers<void>();

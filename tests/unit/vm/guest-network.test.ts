@@ -17,15 +17,15 @@ import {
 import { done, failure, openAgent, text } from "../../support/guests/agent-script.ts";
 import {
   accepted,
-  ask,
-  askLater,
   broken,
   FIRST,
   networked,
   openAddress,
+  openConnection,
+  openConnectionLater,
   openName,
   typesOf,
-} from "../../support/guests/guest-asks.ts";
+} from "../../support/guests/guest-requests.ts";
 import { turns } from "../../support/waiting.ts";
 
 const NOTHING = new Uint8Array(0);
@@ -52,9 +52,9 @@ describe("a network", () => {
       { kind: "address", host: "::ffff:7f00:1", port: 80 },
     ],
   ])("gets a request for %s", async (_, payload, destination) => {
-    const { guest, asked } = await networked();
+    const { guest, requests } = await networked();
     guest.send(AgentFrame.netOpen, FIRST, payload);
-    expect(asked.opened[0]?.destination).toEqual(destination as Destination);
+    expect(requests.opened[0]?.destination).toEqual(destination as Destination);
   });
 
   test("without a configuration refuses and counts connections, and has no names", async () => {
@@ -92,17 +92,17 @@ describe("a network", () => {
     ["a label of 64 characters", openName(`${"a".repeat(64)}.example`)],
     ["254 characters", openName(`${"a.".repeat(126)}bc`)],
   ])("gets no request for a destination with %s, which breaks the protocol", async (_, payload) => {
-    const { guest, agent, asked } = await networked();
+    const { guest, agent, requests } = await networked();
     guest.send(AgentFrame.netOpen, FIRST, payload);
     await broken(agent);
-    expect(asked.opened).toEqual([]);
+    expect(requests.opened).toEqual([]);
   });
 
   test("accepts the longest name", async () => {
-    const { guest, asked } = await networked();
+    const { guest, requests } = await networked();
     const name = `${"a.".repeat(126)}b`;
     guest.send(AgentFrame.netOpen, FIRST, openName(name));
-    expect(asked.opened[0]?.destination.host).toBe(name);
+    expect(requests.opened[0]?.destination.host).toBe(name);
   });
 
   test.each([
@@ -111,8 +111,8 @@ describe("a network", () => {
     ["used twice", FIRST + 3],
     ["that counts down", FIRST + 2],
   ])("a connection with a number %s breaks the protocol", async (_, id) => {
-    const { guest, agent, asked } = await networked();
-    ask(guest, asked, FIRST + 3).connection.refuse(Refusal.denied);
+    const { guest, agent, requests } = await networked();
+    openConnection(guest, requests, FIRST + 3).connection.refuse(Refusal.denied);
     guest.send(AgentFrame.netOpen, id, openName("a.example"));
     await broken(agent);
   });
@@ -137,8 +137,8 @@ describe("a connection of the guest", () => {
   });
 
   test("is over after a refusal, also when the guest's reset crosses it", async () => {
-    const { guest, agent, asked } = await networked();
-    const { connection } = ask(guest, asked);
+    const { guest, agent, requests } = await networked();
+    const { connection } = openConnection(guest, requests);
     connection.refuse(Refusal.timedOut);
     expect((await guest.frame(HostFrame.netRefuse)).payload.readUInt32LE()).toBe(Refusal.timedOut);
     expect(connection.signal.aborted).toBe(true);
@@ -155,8 +155,8 @@ describe("a connection of the guest", () => {
   });
 
   test("is over when the guest abandons it before the answer", async () => {
-    const { guest, asked } = await networked();
-    const { connection } = ask(guest, asked);
+    const { guest, requests } = await networked();
+    const { connection } = openConnection(guest, requests);
     guest.send(AgentFrame.netReset, FIRST);
     expect(connection.signal.aborted).toBe(true);
     connection.accept();
@@ -166,14 +166,14 @@ describe("a connection of the guest", () => {
   });
 
   test("is refused when the host ends it before it was accepted", async () => {
-    const { guest, asked } = await networked();
-    await ask(guest, asked).connection[Symbol.asyncDispose]();
+    const { guest, requests } = await networked();
+    await openConnection(guest, requests).connection[Symbol.asyncDispose]();
     expect((await guest.frame(HostFrame.netRefuse)).payload.readUInt32LE()).toBe(Refusal.unreachable);
   });
 
   test("is over when the stream closes", async () => {
-    const { guest, asked, connection } = await accepted();
-    const waiting = ask(guest, asked, FIRST + 1).connection;
+    const { guest, requests, connection } = await accepted();
+    const waiting = openConnection(guest, requests, FIRST + 1).connection;
     const reading = connection.chunks().next();
     guest.channel.deliver(null);
     expect(await failure(reading)).toBeInstanceOf(AgentClosedError);
@@ -190,8 +190,8 @@ describe("a connection of the guest", () => {
     ["an opening", AgentFrame.netOpened, NOTHING],
     ["a reset with a payload", AgentFrame.netReset, Buffer.alloc(1)],
   ])("%s before it is accepted breaks the protocol", async (_, type, payload) => {
-    const { guest, agent, asked } = await networked();
-    ask(guest, asked);
+    const { guest, agent, requests } = await networked();
+    openConnection(guest, requests);
     guest.send(type, FIRST, payload);
     await broken(agent);
   });
@@ -207,9 +207,9 @@ describe("a connection of the guest", () => {
   });
 
   test("has a window that grows to 32 MiB with all others, and shrinks again", async () => {
-    const { guest, asked } = await networked();
+    const { guest, requests } = await networked();
     const grow = async (id: number): Promise<number> => {
-      const { connection } = await askLater(guest, asked, id);
+      const { connection } = await openConnectionLater(guest, requests, id);
       connection.accept();
       const before = guest.frames.filter(({ type }) => type === HostFrame.window).length;
       guest.send(AgentFrame.netData, id, Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL));

@@ -1,4 +1,4 @@
-/** What conversations about connections and names of a guest are made of. */
+/** Parts of conversations about a guest's connections and names. */
 import { expect } from "bun:test";
 import type { Destination } from "../../../src/domain/network.ts";
 import type { Agent } from "../../../src/vm/agent/agent.ts";
@@ -19,8 +19,8 @@ export interface Opened {
   readonly connection: GuestConnection;
 }
 
-/** A network that notes what it is asked; the test answers. */
-export class Asked {
+/** A network that records a guest's requests, which the test answers. */
+export class GuestRequests {
   readonly opened: Opened[] = [];
   readonly queries: (GuestQuery & { readonly answer: PromiseWithResolvers<number> })[] = [];
 
@@ -37,12 +37,12 @@ export class Asked {
 
 export async function networked() {
   const { guest, agent } = openAgent();
-  const asked = new Asked();
-  const given = agent.network(asked);
+  const requests = new GuestRequests();
+  const configured = agent.network(requests);
   const { session } = await guest.frame(HostFrame.network);
   guest.send(AgentFrame.done, session, done());
-  await given;
-  return { guest, agent, asked };
+  await configured;
+  return { guest, agent, requests };
 }
 
 export const openName = (name: string, port = 443) =>
@@ -51,27 +51,27 @@ export const openAddress = (kind: number, bytes: readonly number[], port = 80) =
   Buffer.concat([packIntegers([16, port], [16, kind]), Buffer.from(bytes)]);
 
 /** Opens a connection of the guest in an interval that has room for it. */
-export async function askLater(guest: ScriptedAgent, asked: Asked, id: number): Promise<Opened> {
-  const before = asked.opened.length;
+export async function openConnectionLater(guest: ScriptedAgent, requests: GuestRequests, id: number): Promise<Opened> {
+  const before = requests.opened.length;
   guest.send(AgentFrame.netOpen, id, openName("deb.example"));
-  await until("the host is asked", () => asked.opened.length > before);
-  return asked.opened[before] as Opened;
+  await until("the host gets the request", () => requests.opened.length > before);
+  return requests.opened[before] as Opened;
 }
 
-/** Opens a connection of the guest, which the host has not answered. */
-export function ask(guest: ScriptedAgent, asked: Asked, id = FIRST): Opened {
+/** Opens a connection of the guest, which the host does not answer. */
+export function openConnection(guest: ScriptedAgent, requests: GuestRequests, id = FIRST): Opened {
   guest.send(AgentFrame.netOpen, id, openName("deb.example"));
-  const opened = asked.opened.at(-1);
-  if (opened === undefined) throw new Error("the host was not asked");
+  const opened = requests.opened.at(-1);
+  if (opened === undefined) throw new Error("the host got no request");
   return opened;
 }
 
 export async function accepted() {
-  const { guest, agent, asked } = await networked();
-  const { connection } = ask(guest, asked);
+  const { guest, agent, requests } = await networked();
+  const { connection } = openConnection(guest, requests);
   connection.accept();
   await guest.frame(HostFrame.netAccept);
-  return { guest, agent, asked, connection };
+  return { guest, agent, requests, connection };
 }
 
 export const typesOf = (guest: ScriptedAgent) => guest.frames.slice(1).map(({ type }) => type);
