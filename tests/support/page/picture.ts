@@ -1,5 +1,5 @@
 /**
- * Makes the picture of the README: the branches of an image on the page.
+ * Takes the picture of the README: the branches of an image on the page.
  * Usage: COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/support/page/picture.ts   (writes docs/page.png)
  */
 import { resolve } from "node:path";
@@ -13,7 +13,7 @@ import { settled } from "./views.ts";
 const PICTURE = resolve(import.meta.dir, "../../../docs/page.png");
 
 await using registry = await Registry.start();
-// The commands only run a shell, which the mirror serves under the public name of an image that has one.
+// The commands need only a shell, so the mirror serves an image with one under the public name.
 await pushBusybox(registry, "library/python:3.12-slim");
 const mirror = `mirrors = [{ host = "${registry.host}", insecure = true }]`;
 await using appliance = await Appliance.start({

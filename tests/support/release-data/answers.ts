@@ -4,7 +4,7 @@ import type { Appliance } from "../appliance/appliance.ts";
 /** Answers of an appliance, by the path of the request below `/v1`: JSON, or the SHA-256 of other content. */
 export type Answers = Readonly<Record<string, unknown>>;
 
-/** Names of everything in a data directory. */
+/** Names of all files in a data directory. */
 export interface Contents {
   readonly images: readonly string[];
   readonly operations: readonly string[];
@@ -31,7 +31,7 @@ function pathsOf({ images, operations, file }: Contents): string[] {
   ];
 }
 
-/** Reads all that a data directory has. @throws Error when a request fails */
+/** Reads all stored data of an appliance. @throws Error when a request fails */
 export async function readAnswers(appliance: Appliance, contents: Contents): Promise<Answers> {
   const answers: Record<string, unknown> = {};
   for (const path of pathsOf(contents)) {

@@ -1,5 +1,5 @@
 /**
- * Makes the data directory that a release keeps in the tests, and what the appliance answers about it.
+ * Writes the data directory of a release for the tests, and the appliance's answers about it.
  * Usage: COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/support/release-data/make.ts
  */
 import { rm, writeFile } from "node:fs/promises";
@@ -14,7 +14,7 @@ import { resultOf, upload } from "../runs.ts";
 import { type Contents, readAnswers } from "./answers.ts";
 
 const COMMAND_MS = 60_000;
-/** Directories of running work, and what is made again. */
+/** Directories of running work, and of files that the daemon creates again. */
 const TRANSIENT = ["vms", "tmp", "scratch", "runtime", "assets", "lock", "control.sock"];
 
 await using scratch = await scratchDirectory("/tmp", "release-data-");

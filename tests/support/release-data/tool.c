@@ -1,4 +1,4 @@
-/* The only program of the image in a kept data directory. Usage: tool write PATH TEXT | tool print TEXT ERROR CODE */
+/* The only program of the image in the release's data. Usage: tool write PATH TEXT | tool print TEXT ERROR CODE */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

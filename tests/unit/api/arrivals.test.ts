@@ -6,7 +6,7 @@ import { failureOf } from "../../support/failures.ts";
 const MIB = 1_048_576;
 const principal = { accountId: "a" } as unknown as Principal;
 
-/** Requests with bodies of a MiB, whose proofs the test gives. */
+/** Requests with bodies of a MiB; the test proves their callers. */
 function scene() {
   const arrivals = new Arrivals();
   const proof = Promise.withResolvers<void>();
@@ -22,7 +22,7 @@ function scene() {
   return { arrivals, proof, send, waits, proves };
 }
 
-test("bodies without a proven caller are refused before they fill the memory, whatever their credentials", async () => {
+test("bodies of unproven callers are refused before they fill the memory, with any credentials", async () => {
   const { proof, send, waits, proves } = scene();
   expect(await proves(send("Bearer good"))).toBe("proven");
   const waiting: Promise<unknown>[] = [];
@@ -36,15 +36,15 @@ test("bodies without a proven caller are refused before they fill the memory, wh
   expect(1000 - refused.length).toBeLessThanOrEqual(128);
   expect(refused[0]).toMatchObject({ code: "too_many_requests", details: { retry_after_seconds: 1 } });
   expect(await failureOf(waits(send("Bearer new")))).toMatchObject({ code: "too_many_requests" });
-  // A request without a body waits for its turn only, and whoever was proven lately has a share of their own.
+  // A request without a body waits only for its turn, and recently proven callers have a share of their own.
   const bare = waits(send(null, {}));
-  const known = proves(send("Bearer good"));
+  const proven = proves(send("Bearer good"));
   proof.resolve();
   await Promise.all([...waiting, bare]);
-  expect(await known).toBe("proven");
+  expect(await proven).toBe("proven");
 });
 
-test("what a body took is given back when its caller is known, or is not", async () => {
+test("the memory of a body is released when its caller is proven, and when the proof fails", async () => {
   const { arrivals, send, proves } = scene();
   const failing = async () => {
     throw new Error("no");

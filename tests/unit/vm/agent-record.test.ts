@@ -1,4 +1,4 @@
-/** What a guest has requested and the host has not answered, across a record: against scripted agents. */
+/** Requests of a guest that the host has not answered, across a record, against scripted agents. */
 import { expect, test } from "bun:test";
 import { Agent, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
@@ -6,7 +6,14 @@ import { type GuestNetwork, Rcode, RESOLVES_COUNT_MAX, WISHES_COUNT_MAX } from "
 import { AgentFrame, HostFrame, Refusal } from "../../../src/vm/agent/protocol.ts";
 import type { AgentRecord } from "../../../src/vm/agent/record.ts";
 import { done, failure, text } from "../../support/guests/agent-script.ts";
-import { Asked, ask, FIRST, networked, openName, typesOf } from "../../support/guests/guest-asks.ts";
+import {
+  FIRST,
+  GuestRequests,
+  networked,
+  openConnection,
+  openName,
+  typesOf,
+} from "../../support/guests/guest-requests.ts";
 import { ScriptedAgent } from "../../support/guests/scripted-peer.ts";
 import { turns, until } from "../../support/waiting.ts";
 
@@ -45,26 +52,26 @@ const codes = (guest: ScriptedAgent) =>
     .filter(({ type }) => type === HostFrame.resolved)
     .map(({ session, payload }) => [session, payload.readUInt32LE()]);
 
-test("connections and names without an answer are requested of the new network, and answered once", async () => {
+test("requests unanswered connections and names from the new network, and answers them once", async () => {
   const before = await networked();
-  const { connection: accepted } = ask(before.guest, before.asked, FIRST);
+  const { connection: accepted } = openConnection(before.guest, before.requests, FIRST);
   accepted.accept();
-  ask(before.guest, before.asked, FIRST + 1);
-  ask(before.guest, before.asked, FIRST + 2).connection.refuse(Refusal.denied);
+  openConnection(before.guest, before.requests, FIRST + 1);
+  openConnection(before.guest, before.requests, FIRST + 2).connection.refuse(Refusal.denied);
   resolve(before.guest, QUERY, "answered.example");
-  before.asked.queries[0]?.answer.resolve(Rcode.ok);
+  before.requests.queries[0]?.answer.resolve(Rcode.ok);
   await turns();
   resolve(before.guest, QUERY + 1, "open.example");
   const record = await recordOf(before);
   expect(record.queries).toEqual([{ number: QUERY + 1, type: 28, name: "open.example" }]);
 
-  const asked = new Asked();
-  const { guest, agent, connections, release } = resume(record, asked);
+  const requests = new GuestRequests();
+  const { guest, agent, connections, release } = resume(record, requests);
   expect(connections).toHaveLength(1);
-  expect(asked.opened.map(({ destination }) => destination.host)).toEqual(["deb.example"]);
-  expect(asked.queries).toMatchObject([{ type: 28, name: "open.example" }]);
-  asked.opened[0]?.connection.accept();
-  asked.queries[0]?.answer.resolve(Rcode.noSuchName);
+  expect(requests.opened.map(({ destination }) => destination.host)).toEqual(["deb.example"]);
+  expect(requests.queries).toMatchObject([{ type: 28, name: "open.example" }]);
+  requests.opened[0]?.connection.accept();
+  requests.queries[0]?.answer.resolve(Rcode.noSuchName);
   await turns();
   // The answers wait for the end of the hold.
   expect(guest.frames).toEqual([]);
@@ -77,9 +84,9 @@ test("connections and names without an answer are requested of the new network, 
   expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
 });
 
-test("without a network, what has no answer is refused", async () => {
+test("refuses unanswered requests without a network", async () => {
   const before = await networked();
-  ask(before.guest, before.asked);
+  openConnection(before.guest, before.requests);
   resolve(before.guest, QUERY, "a.example");
   const { guest, connections, release } = resume(await recordOf(before), null);
   expect(connections).toEqual([]);
@@ -90,34 +97,34 @@ test("without a network, what has no answer is refused", async () => {
   ]);
 });
 
-test("a guest that closes a connection after the record ends the request for it", async () => {
+test("ends the request of a connection that the guest closes after the record", async () => {
   const before = await networked();
-  ask(before.guest, before.asked);
-  const asked = new Asked();
-  const { guest, agent, release } = resume(await recordOf(before), asked);
+  openConnection(before.guest, before.requests);
+  const requests = new GuestRequests();
+  const { guest, agent, release } = resume(await recordOf(before), requests);
   await release();
   guest.send(AgentFrame.netReset, FIRST);
-  expect(asked.opened[0]?.connection.signal.aborted).toBe(true);
-  asked.opened[0]?.connection.accept();
+  expect(requests.opened[0]?.connection.signal.aborted).toBe(true);
+  requests.opened[0]?.connection.accept();
   await turns();
   expect(typesOf(guest)).toEqual([]);
   expect(() => agent.record()).toThrow("the stream is not held");
 });
 
-test("requests that waited for a later interval are requested after it, and their refusals are sent", async () => {
+test("repeats requests that waited for a later interval after it, and sends their refusals", async () => {
   const before = await networked();
-  // As many as one interval has room for, then queries, of which the last is one too many.
-  for (let index = 0; index < WISHES_COUNT_MAX; index++) ask(before.guest, before.asked, FIRST + index);
+  // As many connections as one interval has room for, then one query too many.
+  for (let index = 0; index < WISHES_COUNT_MAX; index++) openConnection(before.guest, before.requests, FIRST + index);
   for (let index = 0; index <= RESOLVES_COUNT_MAX; index++) resolve(before.guest, QUERY + index, `n${index}.example`);
-  expect(before.asked.queries).toEqual([]);
+  expect(before.requests.queries).toEqual([]);
   const record = await recordOf(before);
   expect(record.queries).toHaveLength(RESOLVES_COUNT_MAX);
 
-  const asked = new Asked();
-  const { guest, release } = resume(record, asked);
-  expect(asked.opened).toHaveLength(WISHES_COUNT_MAX);
-  expect(asked.queries).toEqual([]);
-  await until("the next interval begins", () => asked.queries.length === RESOLVES_COUNT_MAX);
+  const requests = new GuestRequests();
+  const { guest, release } = resume(record, requests);
+  expect(requests.opened).toHaveLength(WISHES_COUNT_MAX);
+  expect(requests.queries).toEqual([]);
+  await until("the next interval begins", () => requests.queries.length === RESOLVES_COUNT_MAX);
   await release();
   expect(codes(guest)).toEqual([[QUERY + RESOLVES_COUNT_MAX, Rcode.serverFailure]]);
 });

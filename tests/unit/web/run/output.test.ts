@@ -217,7 +217,7 @@ describe("escape sequences", () => {
     }
   });
 
-  test("other control characters are visible as pictures", () => {
+  test("other control characters are shown as pictures", () => {
     expect(linesOf("a\u0001b\u007fc\n")).toEqual(["a\u2401b\u2421c"]);
     expect(linesOf("\u009b31m")).toEqual(["\ufffd31m"]);
     expect(linesOf("a\tb")).toEqual(["a\tb"]);
