@@ -1,12 +1,17 @@
-import { expect, spyOn, test } from "bun:test";
+import { afterEach, beforeEach, expect, type Mock, spyOn, test } from "bun:test";
 import { setImmediate } from "node:timers/promises";
 import type { ServerWebSocket } from "bun";
 import { Socket } from "../../../src/api/socket.ts";
 import { turns } from "../../support/waiting.ts";
 
+// No server closes the sockets of the tests, so their pings would continue after a test.
+let started: Mock<typeof setInterval>;
+beforeEach(() => {
+  started = spyOn(globalThis, "setInterval").mockReturnValue(undefined as never);
+});
+afterEach(() => started.mockRestore());
+
 test("a socket is closed when its token is no longer valid", async () => {
-  const started = spyOn(globalThis, "setInterval").mockReturnValue(undefined as never);
-  using _restored = { [Symbol.dispose]: () => started.mockRestore() };
   const done: unknown[] = [];
   const raw = {
     ping: () => done.push("ping"),
