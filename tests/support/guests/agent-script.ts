@@ -1,6 +1,7 @@
 /** Parts of conversations between the host's client and a scripted agent. */
 import { Agent } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import { failureOf } from "../failures.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
 
 export const text = (value: string) => Buffer.from(value);
@@ -28,11 +29,4 @@ export function openAgent() {
   return { guest, lines, agent: Agent.open(guest.channel, { log: (line) => lines.push(line) }) };
 }
 
-export async function failure(promise: Promise<unknown>): Promise<Error> {
-  try {
-    await promise;
-  } catch (error) {
-    if (error instanceof Error) return error;
-  }
-  throw new Error("it did not fail");
-}
+export const failure = async (promise: Promise<unknown>) => (await failureOf(promise)) as Error;
