@@ -96,10 +96,13 @@ test("a hostile program writes no clipboard, no title and no link, and its colou
     "printf '\\033]52;c;ZXZpbA==\\007'",
     "printf '\\033]8;;http://evil.example/\\007a link\\033]8;;\\007\\n'",
     "printf '\\033[38;2;250;10;10mtrue \\033[48;5;200mcolour\\033[0m\\n'",
+    // Bytes without a meaning, of which the console must not get a line each.
+    "printf 'not \\177\\177deleted\\n'",
     "printf '\\033[21t\\033[c\\033[>c\\033]10;?\\007'",
   ];
   const line = `${sequences.join("; ")}; echo; echo done`;
   await typeUntil(page, line, async () => (await isShown(page, "done")) && (await isShown(page, "a link")));
+  expect(await rows(page)).toContain("not deleted");
   expect(await page.title()).toBe(title);
   await page.getByText("a link", { exact: true }).first().click({ force: true });
   await drawn(page);

@@ -70,6 +70,8 @@ export class Screen implements Disposable {
       macOptionIsMeta: true,
       minimumContrastRatio: 4.5,
       windowOptions: {},
+      // It would log each byte that means nothing to it, of which programs may print millions.
+      logLevel: "off",
       theme: themeOf(colors, isDark),
       linkHandler: { activate: () => undefined },
     });
