@@ -1,11 +1,17 @@
 import type { ImageId } from "../../domain/ids.ts";
 import { type ByteString, displayName, parseGuestPath } from "../../domain/tree/guest-path.ts";
-import type { Entry } from "../../domain/tree/listing.ts";
-import type { Archive, InspectUseCases, PathRequest, Search, SearchOutcome } from "../../service/inspection/inspect.ts";
+import type {
+  Archive,
+  Directory,
+  InspectUseCases,
+  PathRequest,
+  Search,
+  SearchOutcome,
+} from "../../service/inspection/inspect.ts";
 import type { Principal } from "../../service/parts.ts";
 import { prefersLines } from "../accept.ts";
 import { jsonPieces, linePieces, mapped } from "../output/json-stream.ts";
-import { JSON_TYPE, NDJSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
+import { JSON_TYPE, json, NDJSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
 import { streamed } from "../stream/text.ts";
 import { archiveReply } from "./archive.ts";
 import { downloadReply } from "./download.ts";
@@ -39,16 +45,18 @@ interface SearchQuery {
 export async function listing(
   inspect: InspectUseCases,
   { request, principal, params, query }: PathAsked,
-  bodyOf: (
-    path: string,
-    entries: AsyncIterable<Entry> | Iterable<Entry>,
-    requestedPath: string,
-  ) => Readonly<Record<string, unknown>>,
+  bodyOf: (path: string, entries: Directory["entries"], requestedPath: string) => Readonly<Record<string, unknown>>,
 ): Promise<Response> {
   const target = pathOf(request, params.uuid, query.path);
   const { entries, held } = await inspect.list(principal, target);
   if (query.text === true) return respond(await streamed(TEXT_TYPE, mapped(entries, listingLine), held), request);
-  return await itemsResponse(request, bodyOf(displayName(target.path), entries, displayName(query.path)), held);
+  const paths = [displayName(target.path), displayName(query.path)] as const;
+  if (!Array.isArray(entries) || prefersLines(request.headers.get("accept"))) {
+    const each = mapped(entries, (entry) => entry);
+    return await itemsResponse(request, bodyOf(paths[0], each, paths[1]), held);
+  }
+  using _read = held;
+  return respond(json(200, bodyOf(paths[0], entries, paths[1])), request);
 }
 
 /** The matching lines of a search, in the body of a dialect. */

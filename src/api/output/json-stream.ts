@@ -60,6 +60,15 @@ export async function* mapped<T, U>(
   for await (const item of items) yield map(item);
 }
 
+/** The same at once for the items of an array. */
+export function mappedNow<T, U>(items: AsyncIterable<T> | readonly T[], map: (item: T) => U): AsyncIterable<U> | U[] {
+  return isArray(items) ? items.map(map) : mapped(items, map);
+}
+
+function isArray<T>(items: AsyncIterable<T> | readonly T[]): items is readonly T[] {
+  return Array.isArray(items);
+}
+
 async function* textPieces({ pieces, encoding }: LongText): AsyncGenerator<JsonPart, void, undefined> {
   let escaped = Buffer.allocUnsafeSlow(0);
   yield '"';

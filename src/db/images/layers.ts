@@ -65,7 +65,7 @@ const idOfLayer = statement((orm) =>
 );
 
 function hasLayer(db: Database, id: LayerId): boolean {
-  return idOfLayer(db).get({ id }) !== undefined;
+  return db.cached(`layer ${id}`, () => idOfLayer(db).get({ id }) !== undefined);
 }
 
 const layersUpTo = statement((orm) =>

@@ -129,6 +129,8 @@ class Pool {
 
   async wait(account: string, { size = 1, waitingSize = size, signal }: WaitOptions): Promise<Disposable> {
     signal.throwIfAborted();
+    const free = this.#waiting.size === 0 ? this.shares.take(account, size) : null;
+    if (free !== null) return this.#served(free);
     const { waitMsMax = 0, waitingMax = Infinity } = this.limit;
     const { promise, resolve, reject } = Promise.withResolvers<Disposable>();
     const waits = this.#waitingSizes.add(account, waitingSize);

@@ -23,9 +23,9 @@ export interface PathRequest {
   readonly signal: AbortSignal;
 }
 
-/** The entries of a directory. */
+/** The entries of a directory; an array when they are few. */
 export interface Directory {
-  readonly entries: AsyncIterable<Entry> | Iterable<Entry>;
+  readonly entries: AsyncIterable<Entry> | readonly Entry[];
   /** must be disposed after the entries were read */
   readonly held: Disposable;
 }

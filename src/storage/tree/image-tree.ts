@@ -18,6 +18,9 @@ import { extentChunks, locateExtents } from "./extent-stream.ts";
 import type { LayerFiles, LayerLease, OpenLayers } from "./open-layers.ts";
 import { resolvePath } from "./resolution.ts";
 
+/** Entries of a directory that are read before the first is given. */
+const FEW_ENTRIES_COUNT_MAX = 256;
+
 /** An entry and its path in the image, without symlinks. */
 export interface ResolvedEntry extends Entry {
   readonly path: GuestPath;
@@ -57,14 +60,24 @@ export class ImageTree {
   }
 
   /**
-   * The entries of a directory, ordered by the bytes of their names. Follows symlinks. Errors of the path are thrown before
-   * the first entry. The memory use does not depend on the size of the directory.
+   * The entries of a directory, ordered by the bytes of their names; an array when they are few. Follows symlinks. Errors of
+   * the path are thrown before the first entry. The memory use does not depend on the size of the directory.
    * @throws ApiError `not_found`, or `invalid_path` when it is not a directory
    */
-  async list(path: GuestPath): Promise<AsyncGenerator<Entry, void, undefined>> {
+  async list(path: GuestPath): Promise<readonly Entry[] | AsyncGenerator<Entry, void, undefined>> {
     const { node, type } = await this.stat(path, { follow: true });
     if (type !== "d") throw new ApiError("invalid_path", "not a directory", { path: displayName(path) });
-    return entriesOf(this.#tools(), node);
+    const names = new MergedNames(this.#tools(), node, { after: null, depth: 0 });
+    const few: Entry[] = [];
+    while (few.length < FEW_ENTRIES_COUNT_MAX) {
+      const next = names.next();
+      // Most names need no wait, and every wait takes longer than a name.
+      const candidate = next instanceof Promise ? await next : next;
+      if (candidate === null) return few;
+      const child = nodeOf(node, candidate);
+      if (child !== null) few.push(child[0].entry);
+    }
+    return entriesAfter(few, names, node);
   }
 
   /**
@@ -153,11 +166,15 @@ export interface WalkedEntry {
   readonly located: LocatedEntry;
 }
 
-async function* entriesOf(tools: MergeTools, node: Node): AsyncGenerator<Entry, void, undefined> {
-  const names = new MergedNames(tools, node, { after: null, depth: 0 });
+/** Entries that were read, and those after them. */
+async function* entriesAfter(
+  read: readonly Entry[],
+  names: MergedNames,
+  node: Node,
+): AsyncGenerator<Entry, void, undefined> {
+  yield* read;
   for (;;) {
     const next = names.next();
-    // Most names need no wait, and every wait takes longer than a name.
     const candidate = next instanceof Promise ? await next : next;
     if (candidate === null) return;
     const child = nodeOf(node, candidate);

@@ -16,26 +16,26 @@ export const TYPE_NAMES = {
 
 /** The wire form of an entry. */
 export function listingItem(entry: Entry): ListingItem {
+  const { name, target, type } = entry;
+  // A listing makes many, and spread objects take twice the time. JSON leaves out what is undefined.
   return {
-    name: displayName(entry.name),
-    ...bytesField("name_base64", entry.name),
+    name: displayName(name),
+    name_base64: bytesOf(name),
     size: entry.size,
     mode: entry.mode.toString(8).padStart(4, "0"),
-    type: TYPE_NAMES[entry.type],
-    is_regular: entry.type === "f",
-    is_dir: entry.type === "d",
-    is_symlink: entry.type === "l",
-    ...(entry.type === "l"
-      ? { symlink_to: displayName(entry.target), ...bytesField("symlink_to_base64", entry.target) }
-      : {}),
+    type: TYPE_NAMES[type],
+    is_regular: type === "f",
+    is_dir: type === "d",
+    is_symlink: type === "l",
+    symlink_to: type === "l" ? displayName(target) : undefined,
+    symlink_to_base64: type === "l" ? bytesOf(target) : undefined,
     uid: entry.uid,
     gid: entry.gid,
     modified_at: modifiedAt(entry),
-  };
+  } as ListingItem;
 }
 
-/** A field with the bytes of a name that is not UTF-8; none otherwise. */
-function bytesField<Name extends string>(field: Name, value: ByteString): { [name in Name]?: string } {
-  if (isUtf8(value)) return {};
-  return { [field]: byteStringToBytes(value).toString("base64") } as { [name in Name]?: string };
+/** The bytes of a name that is not UTF-8; undefined otherwise. */
+function bytesOf(name: ByteString): string | undefined {
+  return isUtf8(name) ? undefined : byteStringToBytes(name).toString("base64");
 }
