@@ -10,6 +10,7 @@ import {
   type OperationStatus,
   type StoredInstanceResult,
 } from "../domain/operation.ts";
+import type { OutputStream } from "../domain/output.ts";
 import { timeBounds } from "../domain/text/time-bound.ts";
 import { openProcessOutput } from "../storage/outputs.ts";
 import { type KeptRequest, KINDS } from "../supervisor/kinds/kinds.ts";
@@ -19,7 +20,7 @@ import { type Changed, change } from "./change.ts";
 import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import { pacedRequestLines } from "./request-lines.ts";
-import { type OutputSource, type Outputs, openOutputs } from "./running/outputs.ts";
+import { type OutputSource, type Outputs, openOutputs, RecentOutputs } from "./running/outputs.ts";
 
 export type { KeptRequest };
 
@@ -87,6 +88,7 @@ export interface OperationUseCases {
 
 export function operationUseCases(parts: ServiceParts): OperationUseCases {
   const { db, layout, operations, operationLog, clock } = parts;
+  const recent = new RecentOutputs();
   const get = ({ accountId }: Principal, id: OperationId): OperationRow => {
     const row = getOperation(db, accountId, id);
     if (row === null) throw noSuchOperation(id);
@@ -132,9 +134,11 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
     },
     outputs(principal, { id, result }, signal) {
       const stored = result as StoredInstanceResult;
+      const open = (stream: OutputStream) =>
+        openProcessOutput(layout, id, { spid: Spid.command, stream, bytes: stored[stream].bytes });
       const source: OutputSource = {
         bytes: { stdout: stored.stdout.bytes, stderr: stored.stderr.bytes },
-        open: (stream) => openProcessOutput(layout, id, { spid: Spid.command, stream, bytes: stored[stream].bytes }),
+        open: (stream) => recent.read(id, stream, open),
       };
       return openOutputs(parts, principal, source, signal);
     },

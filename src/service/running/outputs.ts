@@ -1,3 +1,4 @@
+import type { OperationId } from "../../domain/ids.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import { isShortOutput, LongOutput } from "../../storage/outputs.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
@@ -34,6 +35,31 @@ export async function openOutputs(
     read: async (stream) => outputOf(await open(stream)),
     [Symbol.dispose]: () => place?.[Symbol.dispose](),
   };
+}
+
+/** Limits of `RecentOutputs`: of one output, in `bytes`, and of all. */
+export const RECENT_BYTES_MAX = 4096;
+export const RECENT_COUNT_MAX = 256;
+
+/** The latest short outputs of operations that have ended: clients poll, and these never change. */
+export class RecentOutputs {
+  readonly #outputs = new Map<string, Uint8Array>();
+
+  /** The output of a stream, which `open` opens unless it is here. */
+  async read(id: OperationId, stream: OutputStream, open: OutputSource["open"]): Promise<Uint8Array | LongOutput> {
+    const key = `${stream} ${id}`;
+    const kept = this.#outputs.get(key);
+    if (kept !== undefined) return kept;
+    const output = await open(stream);
+    if (output instanceof LongOutput || output.byteLength > RECENT_BYTES_MAX) return output;
+    for (const oldest of this.#outputs.keys()) {
+      if (this.#outputs.size < RECENT_COUNT_MAX) break;
+      this.#outputs.delete(oldest);
+    }
+    // A view would keep the memory of what it was cut from.
+    this.#outputs.set(key, new Uint8Array(output));
+    return output;
+  }
 }
 
 /** Wraps an output that the storage has opened. */
