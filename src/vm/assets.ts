@@ -97,11 +97,11 @@ function embeddedPath(name: string): string {
 
 async function isIntact(directory: string, manifest: AssetManifest): Promise<boolean> {
   for (const name of assetNames()) {
-    const found = await stat(join(directory, name)).catch((error: NodeJS.ErrnoException) => {
+    const stats = await stat(join(directory, name)).catch((error: NodeJS.ErrnoException) => {
       if (error.code === "ENOENT" || error.code === "ENOTDIR") return null;
       throw error;
     });
-    if (found?.size !== manifest.files[name].sizeBytes) return false;
+    if (stats?.size !== manifest.files[name].sizeBytes) return false;
   }
   return true;
 }

@@ -20,7 +20,7 @@ export interface CandidateReport {
 }
 
 export interface Choice {
-  /** null: none is known to work */
+  /** null: no way has worked yet */
   readonly chosen: CandidateReport | null;
   /** one sentence for each way, in the order of preference */
   readonly reasons: readonly string[];
@@ -28,20 +28,20 @@ export interface Choice {
 
 const NAMES: Record<VmmName, string> = { "cloud-hypervisor": "Cloud Hypervisor", qemu: "QEMU" };
 
-/** The name of a way, for people. */
+/** The name of a way, for messages. */
 export function wayName({ vmm, acceleration }: { vmm: VmmName; acceleration: Acceleration }): string {
   return acceleration === "kvm" ? `${NAMES[vmm]} with KVM` : `${NAMES[vmm]} with emulation`;
 }
 
 /** Explains which way this host uses, and why it does not use a better one. */
-export function explainChoice(found: readonly CandidateReport[]): Choice {
-  const known = PREFERENCE.map(({ vmm, acceleration }) => {
-    const way = found.find((each) => each.vmm === vmm && each.acceleration === acceleration);
+export function explainChoice(reports: readonly CandidateReport[]): Choice {
+  const ways = PREFERENCE.map(({ vmm, acceleration }) => {
+    const way = reports.find((report) => report.vmm === vmm && report.acceleration === acceleration);
     return way ?? { vmm, acceleration, ok: null, reason: "", durationMs: null };
   });
-  const chosen = known.find(({ ok }) => ok === true) ?? null;
-  const decided = chosen === null ? known.length : known.indexOf(chosen);
-  const reasons = known.map((way, index) => {
+  const chosen = ways.find(({ ok }) => ok === true) ?? null;
+  const decided = chosen === null ? ways.length : ways.indexOf(chosen);
+  const reasons = ways.map((way, index) => {
     if (way === chosen) return `${wayName(way)} is used: the best that works here${trial(way)}`;
     if (way.ok === true) return `${wayName(way)} works, but a better one does`;
     if (way.ok === null) return `${wayName(way)} was not tried${index > decided ? ", because a better one works" : ""}`;

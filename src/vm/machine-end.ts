@@ -100,7 +100,7 @@ export function machineExitOf(error: unknown): MachineExit | null {
 }
 
 /**
- * Tells whether a VMM's process that ended by a signal caused an error: "signal" for one that another process sent,
+ * The kind of the signal that ended a VMM's process and so caused an error: "signal" for one that another process sent,
  * "crash" for a fault of the VMM itself, null when no signal was involved.
  */
 export function signalKindOf(error: unknown): "signal" | "crash" | null {

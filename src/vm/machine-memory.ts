@@ -1,6 +1,6 @@
 import type { MachineShape } from "./vmm.ts";
 
-/** Memory of a VMM beside the guest's memory, independent of the guest's size, in `bytes`. */
+/** Memory of a VMM in addition to the guest's memory, independent of the guest's size, in `bytes`. */
 export const OVERHEAD_BYTES = 134_217_728;
 /** Thread and tables of one processor, in `bytes`; measurements showed little more than half of this. */
 export const PROCESSOR_BYTES = 2_097_152;

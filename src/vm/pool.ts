@@ -26,7 +26,7 @@ export interface PoolOptions {
   /** boots every machine from cold, for hosts on which cloning does not work */
   readonly coldBootOnly?: boolean;
   /**
-   * Runs in a waiting clone what its next user will run, and undoes it. Omitted where a second run is not faster than
+   * Runs the next user's first steps in a waiting clone, and undoes them. Omitted where a second run is not faster than
    * the first. A clone whose rehearsal fails is ended.
    */
   readonly rehearse?: (waiting: WaitingMachine) => Promise<void>;
@@ -50,7 +50,7 @@ const REHEARSAL_DELAY_MS = 300;
 /** Default interval for checking whether the host is short of memory. */
 const MEMORY_INTERVAL_MS = 5000;
 
-/** A clone that is ready and that nobody has taken. */
+/** A clone that is ready and waits for a caller. */
 export interface WaitingMachine {
   readonly machine: Machine;
   readonly agent: Agent;
@@ -72,7 +72,7 @@ export class Pool implements AsyncDisposable {
   readonly #timer: NodeJS.Timeout;
   #refill: Promise<void> | null = null;
   #takenAt = Number.NEGATIVE_INFINITY;
-  /** Clones that failed one after another, to be made, to rehearse or to wait. Taking a clone resets it. */
+  /** Consecutive failures of making clones, of rehearsals and of waiting clones. Taking a clone resets it. */
   #failuresCount = 0;
   #failedAt = Number.NEGATIVE_INFINITY;
 
@@ -89,7 +89,7 @@ export class Pool implements AsyncDisposable {
     return this.#waiting.length;
   }
 
-  /** Number of waiting clones that need no rehearsal any more. */
+  /** Number of waiting clones that no longer need a rehearsal. */
   get readyCount(): number {
     const { rehearse } = this.#options;
     return rehearse === undefined ? this.#waiting.length : this.#waiting.filter(({ rehearsed }) => rehearsed).length;
@@ -133,7 +133,7 @@ export class Pool implements AsyncDisposable {
   }
 
   /**
-   * A machine of at least `shape` that is none of the waiting clones: background work leaves those to the instances.
+   * A machine of at least `shape` that is not a waiting clone: background work leaves those to the instances.
    * @throws as `take`
    */
   async takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
@@ -155,9 +155,9 @@ export class Pool implements AsyncDisposable {
       this.#takenAt = performance.now();
       this.#fill(REFILL_DELAY_MS);
       try {
-        const taken = await this.#makeReady(waiting.machine, waiting.agent, signal);
+        const ready = await this.#makeReady(waiting.machine, waiting.agent, signal);
         this.#failuresCount = 0;
-        return taken;
+        return ready;
       } catch (error) {
         signal.throwIfAborted();
         this.#options.log.warn("a waiting machine was lost", { machine: waiting.machine.id, error });
@@ -182,9 +182,9 @@ export class Pool implements AsyncDisposable {
 
   async #takeClone(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
     const machine = await this.#clone(shape, signal);
-    const taken = await this.#makeReady(machine, openAgent(machine, this.#options.log), signal);
+    const ready = await this.#makeReady(machine, openAgent(machine, this.#options.log), signal);
     this.#failuresCount = 0;
-    return taken;
+    return ready;
   }
 
   async #takeBooted(shape: MachineShape, signal: AbortSignal): Promise<PooledMachine> {
@@ -302,7 +302,7 @@ export class Pool implements AsyncDisposable {
     stack.move();
   }
 
-  /** Lets one clone rehearse, which cannot be taken meanwhile. Returns false when no clone needs to. */
+  /** Lets one clone rehearse, which no caller can take meanwhile. Returns false when no clone needs to. */
   async #rehearseNext(): Promise<boolean> {
     const { rehearse } = this.#options;
     const waiting = this.#waiting.find(({ rehearsed }) => !rehearsed);

@@ -8,7 +8,7 @@ import { signalKindOf, VmmError, withExitReason } from "./machine-end.ts";
 import { buildTemplate, MachineUnresponsiveError, openAgent, syncAgent, templateShape } from "./templates.ts";
 import type { Acceleration, MachineShape, Template, Vmm, VmmName } from "./vmm.ts";
 
-/** File in the data directory that remembers verdicts, so that a restart does not retry a way that cannot work. */
+/** File in the data directory that stores verdicts, so that a restart does not try a way again that cannot work. */
 export const PROBE_MEMO_NAME = "probe.json";
 
 /** One way to run machines. The order of candidates is the order of preference. */
@@ -133,12 +133,12 @@ interface Trial extends Judgement {
 
 async function judgeOnce(candidate: ProbeCandidate, options: ProbeOptions, memos: readonly Memo[]): Promise<Trial> {
   const startedAt = performance.now();
-  const found = (reason: string): CandidateVerdict => {
+  const verdictOf = (reason: string): CandidateVerdict => {
     const durationMs = Math.round(performance.now() - startedAt);
     return { vmm: candidate.vmm, acceleration: candidate.acceleration, ok: reason === "", reason, durationMs };
   };
   const failed = (error: unknown) => {
-    const verdict = found(error instanceof Error ? error.message : String(error));
+    const verdict = verdictOf(error instanceof Error ? error.message : String(error));
     return { verdict, vmm: null, template: null, cutOffBy: signalKindOf(error), memo: null };
   };
   let vmm: Vmm;
@@ -149,15 +149,15 @@ async function judgeOnce(candidate: ProbeCandidate, options: ProbeOptions, memos
     return failed(error);
   }
   const key = [vmm.name, vmm.acceleration, vmm.version, options.assetsHash, options.bootId ?? hostBootId()].join("\n");
-  const known = memos.find((memo) => memo.key === key);
-  if (known !== undefined) {
-    const { ok, reason, durationMs } = known;
-    const verdict = { ...found(reason), ok, durationMs };
+  const memo = memos.find((each) => each.key === key);
+  if (memo !== undefined) {
+    const { ok, reason, durationMs } = memo;
+    const verdict = { ...verdictOf(reason), ok, durationMs };
     return { verdict, vmm: ok ? vmm : null, template: null, cutOffBy: null, memo: null };
   }
   try {
     const { template } = await runTrial(vmm, options);
-    const verdict = found("");
+    const verdict = verdictOf("");
     return { verdict, vmm, template, cutOffBy: null, memo: { key, ...verdict } };
   } catch (error) {
     options.signal.throwIfAborted();
@@ -188,7 +188,7 @@ async function runTrial(vmm: Vmm, options: ProbeOptions): Promise<{ template: Te
   }
 }
 
-/** Does with a machine everything that an instance needs. */
+/** Uses everything of a machine that an instance needs. */
 async function tryMachine(
   vmm: Vmm,
   { shape, log, signal, timeoutMs }: ProbeOptions,

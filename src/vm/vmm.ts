@@ -29,7 +29,7 @@ export interface MachineExit {
     | "disk_full"
     | "disk_error"
     | "vmm_died";
-  /** the description for people: exit status or signal, and the last lines of the VMM and of the guest's console */
+  /** the description for messages: exit status or signal, and the last lines of the VMM and of the guest's console */
   readonly detail: string;
   /** the VMM and how it ended, in a few words; absent when the daemon ended it */
   readonly monitor?: string;
@@ -84,7 +84,7 @@ export interface Machine extends AsyncDisposable {
   readonly exited: Promise<MachineExit>;
   /**
    * Hot-plugs disks in one burst. A read-only disk is hard-linked into the machine's directory. A writable disk must
-   * already lie there; it is given to the machine's uid.
+   * already be there; the machine's uid becomes its owner.
    */
   attach(disks: readonly Disk[]): Promise<void>;
   /**
@@ -93,7 +93,7 @@ export interface Machine extends AsyncDisposable {
    */
   detach?(): Promise<void>;
   /**
-   * Starts to copy a disk while the guest goes on writing to it. Resolves when `DiskCopy.finish` can be called. The copy
+   * Starts to copy a disk while the guest continues to write to it. Resolves when `DiskCopy.finish` can be called. The copy
    * keeps the holes of the disk.
    * @throws DiskCopyLateError when `finish` would take too long; VmmError when the copy fails; the reason of `signal`
    */
@@ -102,10 +102,10 @@ export interface Machine extends AsyncDisposable {
   resume(): Promise<void>;
   /** The last bytes of the guest's console, for reports; may be empty. */
   console(): Promise<string>;
-  /** Why a machine that has not greeted yet never will, although it runs; null while there is hope. */
+  /** The reason why a running machine will never greet; null when none is known. */
   stuck(): Promise<string | null>;
   /**
-   * Why the machine is about to end although it may still answer; null when it is not. Takes into account everything that
+   * The reason why the machine is about to end although it may still answer; null when it is not about to end. Takes into account everything that
    * the VMM reported before this call, so that a disk that lost a write of the guest is never accepted.
    */
   failure(): Promise<MachineExit | null>;

@@ -88,7 +88,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
         const { from, sink, taps } = process;
         const takesInput = from.spid === Spid.command && firstInput !== "sent";
         const first = takesInput ? commandInput(stdin.sentBytes) : undefined;
-        return { onOutput: tapped(sink, taps), onStart: sink.started, taken: taps.drained, first };
+        return { onOutput: tapped(sink, taps), onStart: sink.started, pending: taps.drained, first };
       },
     });
     const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose });
@@ -209,7 +209,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const spid = this.#takeSpid();
     const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
-    const handle = this.agent.exec(spec, tapped(sink, taps), { beside: command, onStart: sink.started, signal });
+    const handle = this.agent.exec(spec, tapped(sink, taps), { target: command, onStart: sink.started, signal });
     return this.#add(spid, { ...startedFrom(spec), handle, sink, taps }, command);
   }
 

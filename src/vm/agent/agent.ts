@@ -35,11 +35,11 @@ export {
 
 const ERRNO_TOO_BIG = 7;
 
-/** A scratch that nobody can write to. Disposal thaws it. */
+/** A scratch without writes. Disposal thaws it. */
 export interface Quiesced extends AsyncDisposable {
   /**
    * Allows writes again; further calls return the same promise. Resolves to the time without writes, in nanoseconds.
-   * @throws AgentError when writes went on before this call, so that a copy of the scratch is useless: ETIMEDOUT, the
+   * @throws AgentError when writes resumed before this call, so that a copy of the scratch is useless: ETIMEDOUT, the
    *   limit ended; ECANCELED, a process reached its time limit; EINVAL, the guest thawed the file system
    */
   thaw(): Promise<bigint>;
@@ -47,9 +47,9 @@ export interface Quiesced extends AsyncDisposable {
 
 export interface ExecOptions {
   /** a running command whose namespaces the new one joins */
-  readonly beside?: ExecHandle;
+  readonly target?: ExecHandle;
   readonly onStart?: StartListener;
-  /** gives the start up while it waits for earlier requests */
+  /** cancels the start while it waits for earlier requests */
   readonly signal?: AbortSignal;
 }
 
@@ -59,18 +59,18 @@ export interface AgentOptions {
 }
 
 export interface ResumeOptions extends AgentOptions {
-  /** gives each running command its ends on the host */
+  /** returns the receivers of each running command */
   readonly process: (record: ProcessRecord) => ResumedEnds;
-  /** takes the connections that the guest has requested and that are not made yet; null: they are refused */
+  /** answers the requests of the guest that have no answer yet; null: they are refused */
   readonly network: GuestNetwork | null;
 }
 
-/** What `Agent.resume` makes of a record. */
+/** The objects that continue from a record. */
 export interface ResumedAgent {
   readonly agent: Agent;
   /** in the order of the record */
   readonly processes: readonly ExecHandle[];
-  /** open connections, in the order of the record. Those without use must be reset. */
+  /** open connections, in the order of the record; the caller must reset those that it does not use */
   readonly connections: readonly AgentConnection[];
 }
 
@@ -103,7 +103,7 @@ export class Agent {
     return { agent: new Agent(link), processes, connections };
   }
 
-  /** Everything that the host must know to continue with this guest. To be called during a hold. @throws Error without one */
+  /** The data from which other objects can continue with this guest. To be called during a hold. @throws Error without one */
   record(): AgentRecord {
     return this.#link.record();
   }
@@ -133,7 +133,7 @@ export class Agent {
   }
 
   /**
-   * Stops the stream between two frames, so that the machine can be copied. Commands go on; their output waits, and so do
+   * Stops the stream between two frames, so that the machine can be copied. Commands continue; their output waits, and so do
    * new requests, until `sync` ends the hold. A caller that stops waiting for the answer must call `sync` as well. Waits
    * until only running commands and open connections are left.
    */
@@ -183,9 +183,9 @@ export class Agent {
   }
 
   /**
-   * Starts a command; with `beside`, in the namespaces of that running command.
-   * The handle rejects with AgentError EAGAIN when too many commands run, ESRCH when `beside` has ended, and with the reason
-   * of `signal`, which gives the start up as long as it waits for earlier requests.
+   * Starts a command; with `target`, in the namespaces of that running command.
+   * The handle rejects with AgentError EAGAIN when too many commands run, ESRCH when `target` has ended, and with the reason
+   * of `signal`, which cancels the start while it waits for earlier requests.
    */
   exec(spec: AgentExecSpec, onOutput: OutputSink, options: ExecOptions = {}): ExecHandle {
     // The session lives as long as the command. It must not keep `spec`.
@@ -217,7 +217,7 @@ export class Agent {
     await this.#request(AgentFrame.done, HostFrame.network, packIntegers([32, protocol.NetworkFlag.on]));
   }
 
-  /** Connections that the guest tried to open before it was given a network, which an honest one does not. */
+  /** Connections that the guest tried to open before it had a network, which an honest guest does not do. */
   get uninvitedCount(): number {
     return this.#link.requests.uninvitedCount;
   }
@@ -285,17 +285,17 @@ export class Agent {
   }
 
   /** Enters the queue before its first await, so that requests keep the order of their calls. */
-  async #sendExec(session: ExecSession, spec: AgentExecSpec, { beside: host, signal }: ExecOptions): Promise<void> {
+  async #sendExec(session: ExecSession, spec: AgentExecSpec, { target, signal }: ExecOptions): Promise<void> {
     const bytes = encodeSpec(spec);
     if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX)
       throw new AgentError(ERRNO_TOO_BIG, "the command line is too long");
-    if (host !== undefined) await host.started;
-    const beside = host?.session ?? 0;
+    if (target !== undefined) await target.started;
+    const targetId = target?.session ?? 0;
     await this.#link.open(
       session,
       async (id) => {
         session.session = id;
-        await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, beside));
+        await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, targetId));
         for (const part of split(bytes, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
           if (!session.ended) await this.#link.send(HostFrame.execSpec, id, part);
         }

@@ -96,10 +96,10 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
 
   #flush(): void {
     for (let write = this.#writes[0]; write !== undefined && !this.#closed; write = this.#writes[0]) {
-      const taken = this.#socket?.write(write.bytes) ?? 0;
-      if (taken < 0) return;
-      if (taken < write.bytes.byteLength) {
-        write.bytes = write.bytes.subarray(taken);
+      const writtenBytes = this.#socket?.write(write.bytes) ?? 0;
+      if (writtenBytes < 0) return;
+      if (writtenBytes < write.bytes.byteLength) {
+        write.bytes = write.bytes.subarray(writtenBytes);
         return;
       }
       this.#writes.shift();

@@ -23,7 +23,7 @@ export interface AgentConnection extends AsyncDisposable {
   reset(): void;
 }
 
-/** A connection that a program of the guest wants. It must be accepted before anything is written or read. */
+/** A connection that a program of the guest has requested. It must be accepted before anything is written or read. */
 export interface GuestConnection extends AgentConnection {
   /** aborted when the connection is reset or refused by either side, or is lost; not when both sides have ended it */
   readonly signal: AbortSignal;
@@ -33,7 +33,7 @@ export interface GuestConnection extends AgentConnection {
   refuse(reason: number): void;
 }
 
-/** What a connection needs of the link to its guest. */
+/** The part of the link to a guest that a connection uses. */
 export interface ConnectionLink {
   post(type: number, session: number, ...payload: readonly Uint8Array[]): void;
   /** Sends the frame of `make`, or none when that is null, after the waiting frames of other connections. */
@@ -45,7 +45,7 @@ export interface ConnectionLink {
   readonly growth: WindowGrowth;
 }
 
-/** What the windows of a guest's connections may grow by, all together. */
+/** The growth that is left for the windows of a guest's connections, in `bytes`. */
 export class WindowGrowth {
   #leftBytes: number;
 
@@ -53,7 +53,7 @@ export class WindowGrowth {
     this.#leftBytes = bytes;
   }
 
-  /** Returns false and takes nothing when less is left. */
+  /** Returns false and reserves nothing when less is left. */
   take(bytes: number): boolean {
     if (bytes > this.#leftBytes) return false;
     this.#leftBytes -= bytes;
@@ -68,9 +68,9 @@ export class WindowGrowth {
 /** The session of a connection, whichever side opened it. */
 abstract class ConnectionSession implements Session, AgentConnection {
   readonly class = "connection";
-  /** given when the session is registered */
+  /** set when the session is registered */
   id = 0;
-  /** what the guest wants to connect to; null: the host opened the connection */
+  /** the destination that the guest requested; null: the host opened the connection */
   abstract readonly destination: Destination | null;
   protected readonly link: ConnectionLink;
   protected isOpen = false;
@@ -187,7 +187,7 @@ abstract class ConnectionSession implements Session, AgentConnection {
     if (from.sentReset) this.#inbound.finish(resetByHost());
     else if (from.gotEnd) this.#inbound.finish(null);
     this.#grow(from.inbound.sizeBytes - protocol.INPUT_WINDOW_BYTES_INITIAL);
-    // The earlier reader has the bytes that wait no more.
+    // The earlier reader has consumed the bytes that no longer wait.
     const takenBytes = this.#window.waitingBytes - this.#inbound.waitingBytes;
     if (!from.sentReset && !from.gotEnd) this.#window.consume(takenBytes);
   }

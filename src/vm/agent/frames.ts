@@ -28,8 +28,8 @@ export class FrameDecoder {
   }
 
   /**
-   * Takes the next bytes of the stream, and calls `take` with each complete frame, but with `countMax` at most.
-   * @returns the bytes that were not taken, for the next call; empty after fewer frames than `countMax`
+   * Decodes the next bytes of the stream, and calls `take` with each complete frame, with `countMax` at most.
+   * @returns the bytes that were not decoded, for the next call; empty after fewer frames than `countMax`
    * @throws AgentProtocolError for an invalid header; the decoder must not be used afterwards
    */
   push(chunk: Uint8Array, take: (frame: Frame) => void, countMax = Number.POSITIVE_INFINITY): Uint8Array {

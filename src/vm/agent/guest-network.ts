@@ -8,15 +8,16 @@ import { AddressKind, HostFrame, NAME_BYTES_MAX, Refusal, SESSION_GUEST_BIT } fr
 import type { AgentRecord, QueryRecord } from "./record.ts";
 import type { FrameParts } from "./sessions.ts";
 
-/** Limit of queries of one guest that are under way. Further ones are told to try again. */
+/** Limit of queries of one guest that are under way. Further ones are answered "try again". */
 export const RESOLVES_COUNT_MAX = 64;
 /**
- * Wishes of one guest that are handled in one interval, whose length is in `milliseconds`; the others wait. All guests share
- * the daemon's thread, and a guest can send tens of thousands in one interval.
+ * Requests of one guest that are handled in one interval; the others wait. All guests share the daemon's thread, and a guest
+ * can send tens of thousands of requests in one interval.
  */
-export const WISHES_COUNT_MAX = 64;
+export const REQUESTS_COUNT_MAX = 64;
+/** Length of that interval, in `milliseconds`. */
 const INTERVAL_MS = 20;
-/** Limit of wishes that wait. The sessions and queries that an honest guest can have are fewer. */
+/** Limit of requests that wait. The sessions and queries that an honest guest can have are fewer. */
 export const WAITING_COUNT_MAX = 1024;
 /** Response codes of DNS in a RESOLVED. */
 export const Rcode = { ok: 0, serverFailure: 2, noSuchName: 3 } as const;
@@ -25,15 +26,15 @@ const NAME_EXPRESSION = /^[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*$/;
 
 /** A query of a program of the guest. */
 export interface GuestQuery {
-  /** type of the wanted records, as in DNS */
+  /** type of the requested records, as in DNS */
   readonly type: number;
   readonly name: string;
 }
 
-/** What answers the wishes of a guest for connections and names. All of them may be hostile. */
+/** Answers a guest's requests for connections and names. All of them may be hostile. */
 export interface GuestNetwork {
   /**
-   * Takes a connection, to accept or refuse it at any time. Must not throw.
+   * Receives a connection, and accepts or refuses it at any time. Must not throw.
    * @param count connections of the guest that are open or being opened, by either side, with this one
    */
   open(destination: Destination, connection: GuestConnection, count: number): void;
@@ -41,7 +42,7 @@ export interface GuestNetwork {
   resolve(query: GuestQuery): Promise<number>;
 }
 
-/** What `GuestRequests` needs of the link to its guest. */
+/** The part of the link to a guest that `GuestRequests` uses. */
 export interface RequestsLink extends ConnectionLink {
   /** Registers a session that the guest opened; false when the guest has too many connections. */
   admit(id: number, session: GuestOpenedConnection): boolean;
@@ -49,8 +50,8 @@ export interface RequestsLink extends ConnectionLink {
   readonly connectionsCount: number;
 }
 
-/** What is to be done for a wish of the guest: the network is asked for a connection or a name, or the answer is known. */
-type Wish =
+/** A request of the guest: for a connection or a name, which the network answers, or one that already has its answer. */
+type GuestRequest =
   | { readonly connection: GuestOpenedConnection }
   | { readonly query: number }
   | { readonly answer: FrameParts };
@@ -63,10 +64,10 @@ export class GuestRequests {
   #network: GuestNetwork | null = null;
   #lastSession: number;
   #uninvitedCount: number;
-  /** wishes that wait for a later interval */
-  readonly #waiting: Wish[] = [];
-  /** wishes that can be handled before the end of the interval */
-  #leftCount = WISHES_COUNT_MAX;
+  /** requests that wait for a later interval */
+  readonly #waiting: GuestRequest[] = [];
+  /** requests that can be handled before the end of the interval */
+  #leftCount = REQUESTS_COUNT_MAX;
   #interval: Timer | null = null;
 
   /** @param from an earlier stream to continue */
@@ -76,17 +77,17 @@ export class GuestRequests {
     this.#uninvitedCount = from?.uninvitedCount ?? 0;
   }
 
-  /** The part of the record that is about wishes, and the answers that wait for a later interval. */
+  /** The part of the record about the guest's requests, and the answers that wait for a later interval. */
   record(): Pick<AgentRecord, "lastGuestSession" | "uninvitedCount" | "queries"> & { answers: FrameParts[] } {
     return {
       lastGuestSession: this.#lastSession,
       uninvitedCount: this.#uninvitedCount,
       queries: [...this.#queries].map(([number, query]) => ({ number, ...query })),
-      answers: this.#waiting.flatMap((wish) => ("answer" in wish ? [wish.answer] : [])),
+      answers: this.#waiting.flatMap((request) => ("answer" in request ? [request.answer] : [])),
     };
   }
 
-  /** Asks the network for connections and names of which an earlier one has not answered. Without a network they get none. */
+  /** Requests of the network what an earlier one has not answered. Without a network, all of it is refused. */
   resume(connections: readonly GuestOpenedConnection[], queries: readonly QueryRecord[]): void {
     for (const connection of connections) this.#handle({ connection });
     for (const { number, type, name } of queries) {
@@ -140,38 +141,38 @@ export class GuestRequests {
     }
   }
 
-  /** To be called when the link is closed: what waits is not done any more. */
+  /** To be called when the link is closed: drops the requests that wait. */
   stop(): void {
     this.#waiting.length = 0;
     if (this.#interval !== null) clearInterval(this.#interval);
     this.#interval = null;
   }
 
-  /** Does what a wish asks for, now or in a later interval. @throws AgentProtocolError when too many wait */
-  #handle(wish: Wish): void {
+  /** Handles a request now or in a later interval. @throws AgentProtocolError when too many wait */
+  #handle(request: GuestRequest): void {
     this.#interval ??= setInterval(() => this.#begin(), INTERVAL_MS).unref();
     if (this.#leftCount > 0) {
       this.#leftCount -= 1;
-      this.#do(wish);
+      this.#do(request);
     } else if (this.#waiting.length < WAITING_COUNT_MAX) {
-      this.#waiting.push(wish);
+      this.#waiting.push(request);
     } else {
-      throw new AgentProtocolError("more requests for connections and names than an agent has");
+      throw new AgentProtocolError("more requests for connections and names than an agent can have");
     }
   }
 
   /** Begins an interval. */
   #begin(): void {
-    const wishes = this.#waiting.splice(0, WISHES_COUNT_MAX);
-    this.#leftCount = WISHES_COUNT_MAX - wishes.length;
-    if (wishes.length === 0) this.stop();
-    for (const wish of wishes) this.#do(wish);
+    const requests = this.#waiting.splice(0, REQUESTS_COUNT_MAX);
+    this.#leftCount = REQUESTS_COUNT_MAX - requests.length;
+    if (requests.length === 0) this.stop();
+    for (const request of requests) this.#do(request);
   }
 
-  #do(wish: Wish): void {
-    if ("answer" in wish) this.#link.post(...wish.answer);
-    else if ("query" in wish) this.#resolve(wish.query);
-    else this.#open(wish.connection);
+  #do(request: GuestRequest): void {
+    if ("answer" in request) this.#link.post(...request.answer);
+    else if ("query" in request) this.#resolve(request.query);
+    else this.#open(request.connection);
   }
 
   #open(connection: GuestOpenedConnection): void {
@@ -221,9 +222,9 @@ function parseDestination(frame: Frame): Destination {
   }
 }
 
-/** @throws AgentProtocolError when the bytes are not a name as the protocol has them */
+/** @throws AgentProtocolError when the bytes are not a name in the form of the protocol */
 function parseName(bytes: Uint8Array): string {
   const name = bytes.byteLength > NAME_BYTES_MAX ? "" : Buffer.from(bytes).toString("latin1");
-  if (!NAME_EXPRESSION.test(name)) throw new AgentProtocolError("a name of other characters than names have");
+  if (!NAME_EXPRESSION.test(name)) throw new AgentProtocolError("a name with characters that names do not have");
   return name;
 }

@@ -17,13 +17,13 @@ const ERRNO_TRY_AGAIN = 11;
 /** Frames of one guest that are handled in one turn of the event loop, which serves all guests and all callers. */
 const TURN_FRAMES_COUNT_MAX = 128;
 /**
- * Limit of frames that the host has decided to send and the guest has not taken. Credit and the limits of sessions keep an
+ * Limit of frames that the host has posted and the guest has not read. Credit and the limits of sessions keep an
  * honest guest, whose frames cause them, far below it.
  */
 const UNSENT_COUNT_MAX = 8192;
-/** Callers may ask for frames up to this number of unsent ones, so that they alone never come near the limit. */
+/** Limit of unsent frames for requests of callers, so that callers alone never come near the limit above. */
 const ASKED_COUNT_MAX = 1024;
-/** What the windows of all connections of a guest may grow by: they have 32 MiB together then. */
+/** Largest growth of the windows of all connections of a guest, which then have 32 MiB together. */
 const GROWTH_BYTES_MAX = 33_554_432 - protocol.CONNECTIONS_COUNT_MAX * protocol.INPUT_WINDOW_BYTES_INITIAL;
 
 /**
@@ -61,7 +61,7 @@ export class AgentLink {
   /** requests whose sessions are not open yet */
   readonly #queuedCounts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
   readonly #hello = Promise.withResolvers<Hello>();
-  /** the guest's wishes for connections and names */
+  /** the guest's requests for connections and names */
   readonly requests: GuestRequests;
   readonly growth = new WindowGrowth(GROWTH_BYTES_MAX);
   /** Callbacks that wait for a session to end. */
@@ -104,7 +104,7 @@ export class AgentLink {
     const isStill = this.#hold?.state === "answered" && this.#decoder.isBetweenFrames;
     if (!isStill || this.#closed !== null) throw new Error("the stream is not held");
     const sessions = [...this.#sessions.values()].flatMap((session) => session.record?.() ?? []);
-    const { answers, ...wishes } = this.requests.record();
+    const { answers, ...requests } = this.requests.record();
     const frames = [...this.#postponed, ...answers].map(([type, session, ...payload]) => {
       return { type, session, payload: toBase64(Buffer.concat(payload)) };
     });
@@ -112,7 +112,7 @@ export class AgentLink {
       greeted: this.#greeted,
       logLines: this.#logLines,
       lastSession: this.#lastSession,
-      ...wishes,
+      ...requests,
       processes: sessions.filter((session) => session.class === "process"),
       connections: sessions.filter((session) => session.class === "connection"),
       frames,
@@ -126,7 +126,7 @@ export class AgentLink {
 
   /**
    * Waits for its turn, opens a session and sends its frames. Resolves when they are sent.
-   * @param signal gives the request up while it waits for its turn
+   * @param signal cancels the request while it waits for its turn
    * @throws AgentError EAGAIN when the agent has no room for another process or connection; the reason of `signal`
    */
   async open(session: Session, transmit: (id: number) => Promise<void>, signal?: AbortSignal): Promise<void> {

@@ -4,10 +4,10 @@ import { type Frame, viewOf } from "./frames.ts";
 /** Longest text of the guest in an error or a log line, in `bytes`. */
 const TEXT_BYTES_MAX = 1024;
 
-/** Text of the guest for people: shortened, with control characters replaced. */
+/** Text of the guest for messages: shortened, with control characters replaced. */
 export function guestText(bytes: Uint8Array): string {
   const text = Buffer.from(bytes.subarray(0, TEXT_BYTES_MAX)).toString("utf8");
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: it replaces control characters.
   return text.replace(/[\x00-\x1f\x7f-\x9f]/g, "?");
 }
 

@@ -26,9 +26,9 @@ export interface AgentExecSpec {
   readonly argv: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly cwd: string;
-  /** hostname of its UTS namespace; ignored for a command that runs beside another */
+  /** hostname of its UTS namespace; ignored for a command with a target */
   readonly hostname: string;
-  /** time limit in `milliseconds`; 0 (none) is allowed for a command that runs beside another */
+  /** time limit in `milliseconds`; 0 (none) is allowed for a command with a target */
   readonly timeoutMs: number;
   /**
    * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null; on a
@@ -72,7 +72,7 @@ export interface ExecHandle {
   end(): Promise<void>;
   /**
    * Sets the size of the command's terminal. Does nothing after the command has ended or when it has no terminal. Like
-   * `limit`, it does not wait for the guest: while that takes nothing, only the latest value is kept.
+   * `limit`, it does not wait for the guest: while the guest does not read, only the latest value is kept.
    */
   resize(size: TerminalSize): void;
   /**
@@ -82,7 +82,7 @@ export interface ExecHandle {
   limit(timeoutMs: number): void;
 }
 
-/** What a command needs of the link to its guest. */
+/** The part of the link to a guest that a command uses. */
 export interface ProcessLink {
   post(type: number, session: number, ...payload: readonly Uint8Array[]): void;
   /** As `post`, for a frame that a caller asked for. @throws AgentError EAGAIN when too many frames wait for the guest */
@@ -94,7 +94,7 @@ export interface ProcessLink {
 /** Bytes for standard input, in order. */
 export type InputBytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 
-/** What a running command is connected to on the host. */
+/** The receivers of a running command's output and start on the host. */
 export interface ProcessEnds {
   readonly onOutput: OutputSink;
   readonly onStart?: StartListener | undefined;
@@ -103,10 +103,10 @@ export interface ProcessEnds {
 /** The same of a command that another object started. */
 export interface ResumedEnds extends ProcessEnds {
   /** the latest promise of the earlier sink, while it is pending */
-  readonly taken?: Promise<void> | undefined;
+  readonly pending?: Promise<void> | undefined;
   /**
-   * the rest of the first input, from `stdin.sentBytes` on. Without it the command gets no more of it: it must be ended then,
-   * unless the record says "sent"
+   * the rest of the first input, from `stdin.sentBytes` on. Without it, a command whose record does not say "sent" must be
+   * ended, because it would miss a part of its input
    */
   readonly first?: InputBytes | undefined;
 }
@@ -192,7 +192,7 @@ export class ExecSession implements Session, ExecHandle {
     session.opened();
     if (from.pid !== null) session.#started.resolve();
     for (const [stream, window] of session.#windows) session.#heldBytes.set(stream, window.waitingBytes);
-    session.#hold(ends.taken ?? Promise.resolve());
+    session.#hold(ends.pending ?? Promise.resolve());
     return session;
   }
 
@@ -321,8 +321,8 @@ export class ExecSession implements Session, ExecHandle {
     if (window === undefined) throw unexpected(frame);
     const bytes = frame.payload.subarray(4);
     window.receive(bytes.byteLength);
-    const taken = this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
-    if (taken !== undefined) this.#hold(taken);
+    const pending = this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
+    if (pending !== undefined) this.#hold(pending);
     if (this.#holds.size === 0) window.consume(bytes.byteLength);
     else this.#heldBytes.set(stream, (this.#heldBytes.get(stream) ?? 0) + bytes.byteLength);
   }
@@ -358,14 +358,14 @@ function limitFrame(session: number, limit: { readonly timeoutMs: number } | nul
   return limit === null ? null : [HostFrame.limit, session, packIntegers([64, limit.timeoutMs])];
 }
 
-/** The payload of EXEC_OPEN. @param beside session id of the process whose namespaces the command joins, or 0 */
-export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, beside: number): Uint8Array {
+/** The payload of EXEC_OPEN. @param target session id of the process whose namespaces the command joins, or 0 */
+export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: number): Uint8Array {
   const flags = (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
   return packIntegers(
     [32, specBytes],
     [32, flags],
     [64, spec.timeoutMs],
-    [32, beside],
+    [32, target],
     [32, spec.user?.uid ?? 0],
     [32, spec.user?.gid ?? 0],
     [16, spec.terminal?.rows ?? 0],

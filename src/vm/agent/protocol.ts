@@ -10,7 +10,7 @@
  * session that it has refused.
  *
  * A name on the wire is in lower case: labels of 1 to 63 letters, digits, `-` and `_`, joined by dots, no final dot. The
- * agent asks for no other name: it tells the guest's programs that there is none.
+ * agent requests no other name: it answers the guest's programs that it does not exist.
  */
 export const PROTOCOL_VERSION = 3;
 export const FRAME_HEADER_BYTES = 12;
@@ -57,9 +57,9 @@ export const HostFrame = {
   putOpen: 3,
   putData: 4,
   /**
-   * u32 spec bytes, u32 flags (ExecFlag), u64 timeout ms, u32 beside, u32 uid, u32 gid, u16 rows, u16 columns; then
-   * EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. `beside` is the session of a running process, or 0.
-   * With a session, the command joins that process' pid, mount, IPC, UTS and network namespaces and ends with it at the
+   * u32 spec bytes, u32 flags (ExecFlag), u64 timeout ms, u32 target, u32 uid, u32 gid, u16 rows, u16 columns; then
+   * EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. `target` is the session of a running process, or 0.
+   * With a target, the command joins that process' pid, mount, IPC, UTS and network namespaces and ends with it at the
    * latest. It has a cgroup of its own, may have no time limit (0), and the hostname of the specification is ignored. Rows
    * and columns are 0 without a terminal. A terminal has one output stream, standard output.
    */
@@ -119,7 +119,7 @@ export const HostFrame = {
   flush: 24,
   /**
    * u32 ms (1 to QUIESCE_MS_MAX): stops all writes to the scratch while commands run -> QUIESCED when no write is under
-   * way, and DONE (u64 ns without writes) after a THAW. ERROR when that is impossible, or when writes went on before the
+   * way, and DONE (u64 ns without writes) after a THAW. ERROR when that is impossible, or when writes resumed before the
    * THAW, so that a copy made meanwhile is useless: ETIMEDOUT, the limit ended; ECANCELED, a process reached its time limit
    * in the middle of a write and could not be killed; EINVAL, root in the guest thawed it. No file can be put meanwhile.
    */

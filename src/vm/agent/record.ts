@@ -1,8 +1,8 @@
 import type { Destination } from "../../domain/network.ts";
 
 /*
- * The host's side of one guest's stream as plain data, which JSON can carry. It is taken during a hold, when no frame is on
- * its way, so other objects can continue from it on the same machine. All positions count from the start of a stream.
+ * The host's side of one guest's stream as plain data, which JSON can carry. It is recorded during a hold, when no frame is
+ * on its way, so other objects can continue from it on the same machine. All positions count from the start of a stream.
  */
 
 /** A stream that the guest sends. Bytes that were received and neither consumed nor granted again wait for their reader. */
@@ -10,7 +10,7 @@ export interface ReceivedRecord {
   /** size of the window: the credit, the consumed bytes and those that wait */
   readonly sizeBytes: number;
   readonly creditBytes: number;
-  /** bytes that the reader has taken since the last grant */
+  /** bytes that the reader has consumed since the last grant */
   readonly consumedBytes: number;
   /** position */
   readonly receivedBytes: number;
@@ -21,13 +21,13 @@ export interface SentRecord {
   readonly creditBytes: number;
   /** position: a write under way was sent up to it */
   readonly sentBytes: number;
-  /** true when the end was sent, or the guest reads no more */
+  /** true when the end was sent, or the guest no longer reads */
   readonly isOver: boolean;
 }
 
 /**
- * How much of its first input a command still has to get, which comes from its start and not from later writes. sent: nothing.
- * stays_open: the rest, then later writes. ends: the rest, then the end of the input.
+ * The part of the first input that a command has not received; the first input belongs to its start, unlike later writes.
+ * sent: none. stays_open: the rest, then later writes. ends: the rest, then the end of the input.
  */
 export type FirstInput = "sent" | "stays_open" | "ends";
 
@@ -51,7 +51,7 @@ export interface ProcessRecord {
 export interface ConnectionRecord {
   readonly class: "connection";
   readonly session: number;
-  /** what the guest wants to connect to; null: the host opened the connection */
+  /** the destination that the guest requested; null: the host opened the connection */
   readonly destination: Destination | null;
   /** false: the side that was asked for the connection has not accepted yet */
   readonly isOpen: boolean;
@@ -87,7 +87,7 @@ export interface AgentRecord {
   readonly logLines: number;
   /** id of the latest session that the host opened */
   readonly lastSession: number;
-  /** the same of the guest, also counting queries refused at once */
+  /** the same of the guest; includes connections that were refused at once */
   readonly lastGuestSession: number;
   /** connections that the guest tried to open without a network */
   readonly uninvitedCount: number;

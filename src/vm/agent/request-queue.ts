@@ -3,7 +3,7 @@ interface Turn {
   readonly fail: (reason: unknown) => void;
 }
 
-/** Runs works one after another, in the order of the calls. A work that waits for its turn can be given up. */
+/** Runs tasks one after another, in the order of the calls. A task that waits for its turn can be cancelled. */
 export class RequestQueue {
   readonly #waiting = new Set<Turn>();
   #isBusy = false;
@@ -11,7 +11,7 @@ export class RequestQueue {
 
   /**
    * Resolves when `work` is done.
-   * @param signal gives the work up while it waits for its turn; nothing keeps it then
+   * @param signal cancels the task while it waits for its turn; the queue then drops its reference to it
    * @throws what `work` throws; the reason of `signal`; the error given to `close`
    */
   async run(work: () => Promise<void>, signal?: AbortSignal): Promise<void> {
@@ -23,7 +23,7 @@ export class RequestQueue {
     await work();
   }
 
-  /** Fails the works that wait, and all later ones. */
+  /** Fails the tasks that wait, and all later ones. */
   close(error: Error): void {
     this.#closed = error;
     for (const { fail } of this.#waiting) fail(error);

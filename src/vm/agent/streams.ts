@@ -251,18 +251,18 @@ export class LatestValue<Value extends object> {
 
   async #sendAll(): Promise<void> {
     this.#isSending = true;
-    let isTaken = true;
+    let isSent = true;
     const take = (): Value | null => {
       const value = this.#waiting;
       this.#waiting = null;
-      isTaken = true;
+      isSent = true;
       return value;
     };
-    while (this.#waiting !== null && isTaken) {
-      isTaken = false;
+    while (this.#waiting !== null && isSent) {
+      isSent = false;
       await this.#send(take).catch(() => undefined);
     }
-    // What a process that is over has not taken is dropped.
+    // A value that was not sent when the process ended is dropped.
     this.#waiting = null;
     this.#isSending = false;
   }

@@ -125,7 +125,7 @@ class CloudHypervisor implements Vmm {
     if (this.#restoreMode !== null) return await this.#restore(template, await this.#restoreMode, cpuWeight);
     const mode = Promise.withResolvers<MemoryRestoreMode>();
     this.#restoreMode = mode.promise;
-    // Concurrent clones get the same error; without any, nobody would handle this rejection.
+    // Concurrent clones get the same error; without them the rejection would have no handler.
     mode.promise.catch(() => undefined);
     try {
       const probed = await this.#probeRestore(template, cpuWeight);

@@ -7,7 +7,8 @@ const CONSOLE_BYTES_MAX = 16_384;
 
 /**
  * First release in which the VMM keeps the end of the console, at most a MiB, for a reader that connects late
- * (release-notes.md, v53.0). Earlier releases lose what nobody reads, and a slow reader stops the guest's processor.
+ * (release-notes.md, v53.0). Earlier releases lose the output while no reader is connected, and a slow reader stops the
+ * guest's processor.
  */
 export const CONSOLE_KEPT_MAJOR_MIN = 53;
 

@@ -47,7 +47,7 @@ export class CloudHypervisorTemplate implements Template {
     return new CloudHypervisorTemplate(machine.shape, directory);
   }
 
-  /** Gives a machine's VMM the snapshot to read. It stays readable after the template is disposed of. */
+  /** Links the snapshot into the directory of a machine's VMM. It stays readable after the template is disposed of. */
   async placeIn(machine: CloudHypervisorMachine): Promise<void> {
     const directory = snapshotDirectory(machine.directory);
     await mkdir(directory, { mode: 0o710 });

@@ -88,7 +88,7 @@ export class VsockChannel implements ByteChannel, AsyncDisposable {
     try {
       stream = await SocketChannel.open(connectUnix(this.#path));
     } catch {
-      // Nobody listens yet, the queue is full or the VMM is gone: `#connect` tries again until `close`.
+      // There is no listener yet, the queue is full or the VMM is gone: `#connect` tries again until `close`.
       return null;
     }
     this.#stream = stream;

@@ -78,7 +78,7 @@ export function launchVmm(
  */
 export async function firstAnswer<T>(program: string, process: ChildProcess, answer: Promise<T>): Promise<T> {
   const died = process.exited.then((status) => throwStartFailure(program, status, process.stderrTail()));
-  // The loser of the race may reject later, when nobody handles it.
+  // The loser of the race may reject later, without a handler.
   died.catch(() => undefined);
   const answered = answer.catch(async (error) => {
     await withinTime(died, EXIT_MS_MAX, () => null);

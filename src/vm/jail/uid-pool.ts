@@ -1,4 +1,4 @@
-/** Knows the processes that run under a user id. */
+/** Lists the processes that run under a user id. */
 export interface UidUsers {
   /** pids of the remaining processes; empty when there are none, or when the cgroup is removed */
   pids(): Promise<readonly number[]>;
@@ -7,11 +7,11 @@ export interface UidUsers {
 /** A user id that no other live VM has. After disposal it is free again once no process runs under it. */
 export interface UidLease extends AsyncDisposable {
   readonly uid: number;
-  /** Sets the source that knows the processes of this id. */
+  /** Sets the source that lists the processes of this id. */
   usedBy(users: UidUsers): void;
 }
 
-/** Gives each VM a user of its own, so that no VMM can touch what another one left behind. */
+/** Gives each VM a user of its own, so that no VMM can access the files that another one left behind. */
 export class UidPool {
   readonly #base: number;
   readonly #count: number;

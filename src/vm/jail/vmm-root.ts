@@ -50,8 +50,8 @@ export async function prepareVmmRoot(
 /** The files and all shared objects that the loader resolves for them, without duplicates. */
 async function closure(files: VmmFiles): Promise<string[]> {
   const present = async (paths: readonly string[]): Promise<string[]> => {
-    const found = await Promise.all(paths.map(exists));
-    return paths.filter((_, index) => found[index]);
+    const isPresent = await Promise.all(paths.map(exists));
+    return paths.filter((_, index) => isPresent[index]);
   };
   const objects = [files.program, ...(await present(files.modules))];
   const sources = new Set([...objects, ...(await present(files.data))]);

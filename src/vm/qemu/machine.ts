@@ -16,8 +16,8 @@ const EMULATED_INSTRUCTIONS_MAX = 1_000_000;
 const DETACH_MS_MAX = 10_000;
 /** Name of the VMM, for reports. */
 export const PROGRAM_NAME = "QEMU";
-const SIGTERM_TEXT = `${PROGRAM_NAME} was told to end by a signal`;
-const SIGTERM_EXIT = { monitor: `${PROGRAM_NAME}, told to end by a signal`, by: "signal" } as const;
+const SIGTERM_TEXT = `${PROGRAM_NAME} was ended by a signal`;
+const SIGTERM_EXIT = { monitor: `${PROGRAM_NAME}, ended by a signal`, by: "signal" } as const;
 /** Highest logical unit number of the SCSI controller. */
 const LUN_MAX = 16_383;
 
@@ -145,9 +145,9 @@ export class QemuMachine extends JailedMachine implements Machine {
     return `this host's KVM emulates the guest one instruction at a time (${count} so far)`;
   }
 
-  #onEvent(told: QmpEvent): void {
-    const { event, data } = told;
-    for (const listener of this.#listeners) listener(told);
+  #onEvent(message: QmpEvent): void {
+    const { event, data } = message;
+    for (const listener of this.#listeners) listener(message);
     if (event === "BLOCK_IO_ERROR") {
       const operation = data["operation"] === "read" ? "read" : "write";
       if (data["nospace"] === true)

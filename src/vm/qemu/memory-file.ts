@@ -29,7 +29,7 @@ interface Extent {
 /**
  * Copies the pages that exist in a memfd of guest memory to a sealed memory file without holes. Any access to a hole
  * through a mapping, even a private one, would allocate a page of the file, which stays as long as the file does.
- * @param memory a memfd that nobody writes to any more
+ * @param memory a memfd without writers
  * @throws LibcError when the host has no memory left
  */
 export async function packMemory(memory: number, memoryBytes: number): Promise<SealedFile> {

@@ -79,7 +79,7 @@ export class Qmp {
   /** Gives QEMU a copy of a descriptor under a name. No other command may be under way. */
   sendDescriptor(name: string, fd: number): Promise<unknown> {
     return this.#send("getfd", { fdname: name }, (bytes) => {
-      if (this.#channel.fd === undefined) throw new QmpClosedError("the monitor takes no descriptors");
+      if (this.#channel.fd === undefined) throw new QmpClosedError("the monitor accepts no descriptors");
       sendWithDescriptor(this.#channel.fd, bytes, fd);
     });
   }

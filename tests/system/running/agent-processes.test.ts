@@ -41,7 +41,7 @@ function watch(spec: Parameters<TestMachine["agent"]["exec"]>[0], command?: Exec
       output += Buffer.from(chunk).toString();
       wake();
     },
-    command === undefined ? {} : { beside: command },
+    command === undefined ? {} : { target: command },
   );
   const ended = run.exit.then(() => undefined);
   ended.catch(() => undefined);

@@ -335,7 +335,7 @@ describe("a command with a terminal, in the session of another", () => {
     const main = agent.exec(SPEC, () => undefined);
     const first = await guest.frame(HostFrame.execOpen);
     const spec = { ...SPEC, timeoutMs: 0, user: { uid: 1, gid: 2 }, terminal: { rows: 3, columns: 4 } };
-    const run = agent.exec(spec, () => undefined, { beside: main });
+    const run = agent.exec(spec, () => undefined, { target: main });
     await turns();
     // There is no process to join yet.
     expect(guest.frames.filter(({ type }) => type === HostFrame.execOpen)).toHaveLength(1);
@@ -362,7 +362,7 @@ describe("a command with a terminal, in the session of another", () => {
   test("fails when the other command fails", async () => {
     const { guest, agent } = open();
     const main = agent.exec(SPEC, () => undefined);
-    const run = agent.exec(SPEC, () => undefined, { beside: main });
+    const run = agent.exec(SPEC, () => undefined, { target: main });
     guest.send(AgentFrame.error, (await guest.frame(HostFrame.execOpen)).session, problem(2, "no"));
     expect(await failure(run.exit)).toBeInstanceOf(AgentError);
     expect(await run.write(text("x"))).toBe(false);

@@ -2,7 +2,12 @@
 import { expect, test } from "bun:test";
 import { Agent, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
-import { type GuestNetwork, Rcode, RESOLVES_COUNT_MAX, WISHES_COUNT_MAX } from "../../../src/vm/agent/guest-network.ts";
+import {
+  type GuestNetwork,
+  Rcode,
+  REQUESTS_COUNT_MAX,
+  RESOLVES_COUNT_MAX,
+} from "../../../src/vm/agent/guest-network.ts";
 import { AgentFrame, HostFrame, Refusal } from "../../../src/vm/agent/protocol.ts";
 import type { AgentRecord } from "../../../src/vm/agent/record.ts";
 import { done, failure, text } from "../../support/guests/agent-script.ts";
@@ -114,7 +119,7 @@ test("ends the request of a connection that the guest closes after the record", 
 test("repeats requests that waited for a later interval after it, and sends their refusals", async () => {
   const before = await networked();
   // As many connections as one interval has room for, then one query too many.
-  for (let index = 0; index < WISHES_COUNT_MAX; index++) openConnection(before.guest, before.requests, FIRST + index);
+  for (let index = 0; index < REQUESTS_COUNT_MAX; index++) openConnection(before.guest, before.requests, FIRST + index);
   for (let index = 0; index <= RESOLVES_COUNT_MAX; index++) resolve(before.guest, QUERY + index, `n${index}.example`);
   expect(before.requests.queries).toEqual([]);
   const record = await recordOf(before);
@@ -122,7 +127,7 @@ test("repeats requests that waited for a later interval after it, and sends thei
 
   const requests = new GuestRequests();
   const { guest, release } = resume(record, requests);
-  expect(requests.opened).toHaveLength(WISHES_COUNT_MAX);
+  expect(requests.opened).toHaveLength(REQUESTS_COUNT_MAX);
   expect(requests.queries).toEqual([]);
   await until("the next interval begins", () => requests.queries.length === RESOLVES_COUNT_MAX);
   await release();

@@ -3,7 +3,7 @@
 import { describe, expect, test } from "bun:test";
 import { AgentProtocolError } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
-import { RESOLVES_COUNT_MAX, WAITING_COUNT_MAX, WISHES_COUNT_MAX } from "../../../src/vm/agent/guest-network.ts";
+import { REQUESTS_COUNT_MAX, RESOLVES_COUNT_MAX, WAITING_COUNT_MAX } from "../../../src/vm/agent/guest-network.ts";
 import { AgentLink } from "../../../src/vm/agent/link.ts";
 import {
   AgentFrame,
@@ -86,10 +86,10 @@ describe("limits of a guest's requests", () => {
     const { guest, agent } = await networked();
     const open = (index: number) => guest.send(AgentFrame.netOpen, FIRST + index, openAddress(4, [1, 2, 3, 4]));
     const answered = () => guest.frames.filter(({ type }) => type === HostFrame.netRefuse).length;
-    for (let index = 0; index < CONNECTIONS_COUNT_MAX + WISHES_COUNT_MAX; index++) open(index);
+    for (let index = 0; index < CONNECTIONS_COUNT_MAX + REQUESTS_COUNT_MAX; index++) open(index);
     await turns(1);
-    expect(answered()).toBeLessThan(WISHES_COUNT_MAX);
-    await until("all beyond the connections are refused", () => answered() === WISHES_COUNT_MAX);
+    expect(answered()).toBeLessThan(REQUESTS_COUNT_MAX);
+    await until("all beyond the connections are refused", () => answered() === REQUESTS_COUNT_MAX);
     for (let index = 1000; index < 1000 + WAITING_COUNT_MAX; index++) open(index);
     const frozen = failure(agent.freeze());
     // They are handled in several turns of the event loop, between which some intervals may begin.
@@ -100,12 +100,12 @@ describe("limits of a guest's requests", () => {
 
   test("a connection that the guest abandons while it waits is never opened", async () => {
     const { guest, requests } = await networked();
-    for (let index = 0; index < WISHES_COUNT_MAX; index++) openConnection(guest, requests, FIRST + index);
+    for (let index = 0; index < REQUESTS_COUNT_MAX; index++) openConnection(guest, requests, FIRST + index);
     for (const id of [FIRST + 1000, FIRST + 1001]) guest.send(AgentFrame.netOpen, id, openName("a.example"));
     guest.send(AgentFrame.netReset, FIRST + 1000);
-    await until("the host gets the request", () => requests.opened.length > WISHES_COUNT_MAX);
+    await until("the host gets the request", () => requests.opened.length > REQUESTS_COUNT_MAX);
     await turns();
-    expect(requests.opened).toHaveLength(WISHES_COUNT_MAX + 1);
+    expect(requests.opened).toHaveLength(REQUESTS_COUNT_MAX + 1);
     expect(guest.frames.some(({ session }) => session === FIRST + 1000)).toBe(false);
   });
 

@@ -80,7 +80,7 @@ describe("a guest that reads no frames", () => {
     guest.channel.write = () => new Promise(() => undefined);
     const start = (signal?: AbortSignal): ExecHandle => {
       const spec = { ...SPEC, argv: ["/bin/true", "x".repeat(100_000)] };
-      const run = agent.exec(spec, () => undefined, { beside: main, ...(signal === undefined ? {} : { signal }) });
+      const run = agent.exec(spec, () => undefined, { target: main, ...(signal === undefined ? {} : { signal }) });
       run.exit.catch(() => undefined);
       return run;
     };
