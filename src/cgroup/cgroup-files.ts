@@ -12,7 +12,7 @@ export interface CgroupFiles {
   write(path: string, text: string): boolean;
   /** Creates a cgroup, unless it exists. */
   mkdir(path: string): void;
-  /** Removes a cgroup. Returns false while the kernel calls it busy, true when it does not exist any more. */
+  /** Removes a cgroup. Returns false while the kernel calls it busy, true when it no longer exists. */
   rmdir(path: string): boolean;
   /** Names of the cgroups in a cgroup; empty when it does not exist. */
   children(path: string): string[];

@@ -43,7 +43,7 @@ export interface CgroupTreeOptions {
   readonly namespace: string;
   /**
    * CPU weight of all cgroups together against the daemon, 1 to 10000; default: the kernel's, 100. Has no effect on v1,
-   * where the cgroups lie beside everything else on the host, of which the daemon is a small part.
+   * where the cgroups are siblings of all others on the host, and the daemon is a small part of those.
    */
   readonly cpuWeight?: number;
   readonly files?: CgroupFiles;
@@ -199,7 +199,7 @@ class Tree implements CgroupTree {
 
   /** Directories with this namespace elsewhere. The namespace is unique to the data directory, so it owns them. */
   #search(mount: string): string[] {
-    const found: string[] = [];
+    const directories: string[] = [];
     let visited = 0;
     let level = [mount];
     for (let depth = 0; depth < SEARCH_DEPTH_MAX && visited < SEARCH_GROUPS_MAX; depth++) {
@@ -209,12 +209,12 @@ class Tree implements CgroupTree {
           const path = `${parent}/${child}`;
           visited++;
           if (child !== this.#namespace) next.push(path);
-          else if (!this.#roots.includes(path)) found.push(path);
+          else if (!this.#roots.includes(path)) directories.push(path);
         }
       }
       level = next;
     }
-    return found;
+    return directories;
   }
 }
 

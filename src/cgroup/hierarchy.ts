@@ -59,20 +59,20 @@ function ownDirectory(mount: Mount, path: string): string {
  */
 export function findHierarchies(mountinfo: string, selfCgroup: string): Hierarchy[] {
   const own = parseOwn(selfCgroup);
-  const found: Hierarchy[] = [];
+  const hierarchies: Hierarchy[] = [];
   for (const mount of parseMounts(mountinfo)) {
-    if (found.some((hierarchy) => hierarchy.mount === mount.point)) continue;
+    if (hierarchies.some((hierarchy) => hierarchy.mount === mount.point)) continue;
     if (mount.type === "cgroup2") {
       const path = own.get("");
       if (path === undefined) continue;
-      found.push({ version: "v2", controllers: [], mount: mount.point, own: ownDirectory(mount, path) });
+      hierarchies.push({ version: "v2", controllers: [], mount: mount.point, own: ownDirectory(mount, path) });
     }
     if (mount.type === "cgroup") {
       const controllers = CONTROLLERS.filter((controller) => mount.options.includes(controller));
       const path = own.get(controllers[0] ?? "none");
       if (path === undefined) continue;
-      found.push({ version: "v1", controllers, mount: mount.point, own: ownDirectory(mount, path) });
+      hierarchies.push({ version: "v1", controllers, mount: mount.point, own: ownDirectory(mount, path) });
     }
   }
-  return found;
+  return hierarchies;
 }

@@ -93,7 +93,7 @@ export interface Config {
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
-/** A wrong configuration. It has all problems, not only the first one. */
+/** A wrong configuration, with all of its problems. */
 export class ConfigError extends Error {
   override readonly name = "ConfigError";
   readonly problems: readonly string[];
@@ -179,10 +179,10 @@ export function explainConfig(sources: ConfigSources): ExplainedConfig {
   };
 
   const hosts = readFile(sources, take, problems);
-  const known = new Map(keyNames().map((name) => [variableOf(name), name]));
+  const namesOfVariables = new Map(keyNames().map((name) => [variableOf(name), name]));
   for (const [variable, raw] of Object.entries(sources.environment)) {
     if (!variable.startsWith("COPPICE_") || raw === undefined) continue;
-    const name = known.get(variable);
+    const name = namesOfVariables.get(variable);
     if (name !== undefined) take(name, raw, variable);
     else if (!OTHER_VARIABLES.has(variable) && !variable.startsWith(TEST_PREFIX)) {
       problems.push(`${variable}: no such setting`);
@@ -264,7 +264,7 @@ function brokenLine(text: string, message: string): string {
   return "";
 }
 
-/** ":12" when line 12 of the file sets the key; otherwise empty. The parser does not tell the line of a value. */
+/** ":12" when line 12 of the file sets the key; otherwise empty. The parser does not report the line of a value. */
 function lineOf(text: string, key: string): string {
   let table = "";
   for (const [index, line] of text.split("\n").entries()) {

@@ -10,7 +10,7 @@ import {
 } from "../network/rules.ts";
 
 const PORT_MAX = 65_535;
-/** What SOCKS has room for. */
+/** Limit of SOCKS. */
 const CREDENTIAL_BYTES_MAX = 255;
 const proxyExpression = /^(http|socks5):\/\/(?:\[([^[\]]+)\]|([A-Za-z0-9._-]+)):(\d{1,5})$/;
 
@@ -19,17 +19,17 @@ export function readRules(texts: readonly string[]): string[] {
   return texts.map((text) => ruleText(read(text, parseRuleText)));
 }
 
-/** The rules that `readRules` gave. */
+/** The rules in the texts of `readRules`. */
 export function namedRules(texts: readonly string[]): NetworkRule[] {
   return texts.map(parseRuleText);
 }
 
-/** Checks names and ranges of addresses, and brings them into their one spelling. @throws as `readRules` does */
+/** Checks names and ranges of addresses, and brings them into their canonical spelling. @throws as `readRules` does */
 export function readHosts(texts: readonly string[]): string[] {
   return texts.map((text) => read(text, parseHostText).host);
 }
 
-/** Reads addresses of name servers, and gives each with its port. @throws as `readRules` does */
+/** Reads addresses of name servers, and returns each with its port. @throws as `readRules` does */
 export function readServers(texts: readonly string[]): string[] {
   return texts.map((text) => {
     const [, bracketed, plain = "", port = "53"] = /^(?:\[([^[\]]+)\]|([0-9.]+))(?::(\d{1,5}))?$/.exec(text) ?? [];
@@ -41,13 +41,13 @@ export function readServers(texts: readonly string[]): string[] {
   });
 }
 
-/** The address of a proxy in its one spelling; undefined when the text is none. */
+/** The address of a proxy in its canonical spelling; undefined when the text is not one. */
 export function readProxy(raw: unknown): string | undefined {
   const { kind, host, port } = parseProxy(String(raw)) ?? {};
   return host === undefined ? undefined : `${kind}://${host.includes(":") ? `[${host}]` : host}:${port}`;
 }
 
-/** The parts of the address of a proxy; null when the text is none. */
+/** The parts of the address of a proxy; null when the text is not one. */
 export function parseProxy(text: string): ProxyAddress | null {
   const [, kind, bracketed, plain = "", digits] = proxyExpression.exec(text) ?? [];
   const port = Number(digits);
@@ -59,12 +59,12 @@ export function parseProxy(text: string): ProxyAddress | null {
 
 /**
  * Reads the file of `network.proxy_credentials_file`.
- * @throws Error that names the mistake, and nothing of the content
+ * @throws Error that names the mistake, without any of the content
  */
 export function readProxyCredentials(path: string): ProxyCredentials {
   let text: string;
   try {
-    // Whoever else can read the file has the password.
+    // Every user who can read the file has the password.
     if ((statSync(path).mode & 0o077) !== 0) throw new Error("must be readable by its owner only (chmod 0600)");
     text = readFileSync(path, "utf8");
   } catch (error) {
@@ -82,7 +82,7 @@ export function readProxyCredentials(path: string): ProxyCredentials {
   return { user, password };
 }
 
-/** Divides what `readHosts` gave. */
+/** Divides the texts of `readHosts` into names and ranges. */
 export function namedHosts(hosts: readonly string[]): NamedHosts {
   const rules = hosts.map((host): NetworkRule => ({ host, ports: "*" }));
   return {

@@ -2,8 +2,8 @@ import { isIP, isIPv4 } from "node:net";
 import ipaddr from "ipaddr.js";
 
 /**
- * Classifies an address for a machine that connects to it on behalf of somebody else. Only `public` addresses are reached by
- * that person in the same way; all others may be reachable by the machine alone.
+ * Classifies an address for a machine that connects to it on behalf of another party. That party can reach `public`
+ * addresses by itself; all others may be reachable by the machine alone.
  */
 export type AddressKind =
   | "metadata"
@@ -112,7 +112,7 @@ class Tables {
   readonly v6 = V6.map(([prefix, kind]) => ({ range: parseRange(prefix), kind }));
   readonly wrappers = WRAPPERS.map(({ prefix, ...wrapper }) => ({ range: parseRange(prefix), ...wrapper }));
 
-  /** Made by the first call: no program has to start with two milliseconds of it. */
+  /** Parses them at the first call, because that takes two milliseconds, and most programs need no tables. */
   static get(): Tables {
     Tables.#tables ??= new Tables();
     return Tables.#tables;
@@ -165,7 +165,7 @@ export function parseRange(text: string): Range {
 /**
  * Whether an address lies in a range, which is written as an address or a CIDR. An IPv4 address that is mapped into IPv6
  * counts as itself.
- * @throws TypeError when either is not what it should be
+ * @throws TypeError when either is malformed
  */
 export function isInRange(address: string, range: string): boolean {
   const parsed = range.includes("/") ? parseRange(range) : parseRange(unmapped(parseAddress(range)).toString());
@@ -188,7 +188,7 @@ export function leadsToAny(address: string, targets: readonly string[]): boolean
   });
 }
 
-/** An address, and the IPv4 addresses that it may lead to, but for those that mean nothing. */
+/** An address, and the IPv4 addresses that it may lead to, without those that mean nothing. */
 function meanings(text: string): Address[] {
   const address = parseAddress(text);
   if (address instanceof ipaddr.IPv4) return [address];
@@ -221,11 +221,11 @@ export function addressText(bytes: Iterable<number>): string {
 }
 
 /**
- * The address that the C library and others take a name for when its last part is a number, as in `127.1` and
+ * The address as which the C library and others read a name whose last part is a number, as in `127.1` and
  * `0x7f000001`; null for other names.
  */
 export function numericAddress(name: string): string | null {
-  // The parser of URLs knows all of these forms, and refuses numbers that are no address.
+  // The parser of URLs knows all of these forms, and refuses numbers that are not addresses.
   const hostname = URL.parse(`http://${name}`)?.hostname ?? "";
   return isIPv4(hostname) ? hostname : null;
 }

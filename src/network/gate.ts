@@ -1,8 +1,8 @@
 import type { Destination, NetworkVerdict } from "../domain/network.ts";
 
 /**
- * The unprivileged process that makes connections to the outside for guests and tools, as the daemon sees it. Rules are
- * judged before anything is asked of it; it resolves names, judges every address, pins the names of TLS servers, and relays.
+ * The daemon's view of the unprivileged process that connects to the outside for guests and tools. The daemon applies the
+ * rules before it sends a request; the process resolves names, judges every address, pins the names of TLS servers, and relays.
  */
 export interface Gate extends AsyncDisposable {
   /**
@@ -12,13 +12,13 @@ export interface Gate extends AsyncDisposable {
    */
   connect(request: GateRequest, signal: AbortSignal): Promise<GateConnection>;
   /**
-   * Tells whether a name has an address of any kind. Behind a site's proxy, which resolves names itself, every name has.
+   * Whether a name has an address of any kind. Behind a site's proxy, which resolves names itself, every name has.
    * @throws GateError `timed_out` or `unreachable` when no name server answers
    * @throws the signal's reason on abort
    */
   resolve(name: string, signal: AbortSignal, options?: LookupOptions): Promise<boolean>;
   /**
-   * The addresses of a name, judged by nobody; null behind a site's proxy, which resolves names itself.
+   * The addresses of a name, which are not judged; null behind a site's proxy, which resolves names itself.
    * @throws GateError `no_such_name`, and as `resolve`
    */
   lookup(name: string, signal: AbortSignal, options?: LookupOptions): Promise<readonly string[] | null>;
@@ -85,7 +85,7 @@ export interface GateConnection {
   chunks(): AsyncIterable<Uint8Array>;
   /** Sends bytes; resolves when more may be written. Bytes are dropped after the connection's end. */
   write(bytes: Uint8Array): Promise<void>;
-  /** Sends no more. */
+  /** Ends the direction to the outside. */
   end(): void;
   /** Ends both directions at once. */
   reset(): void;

@@ -10,7 +10,7 @@ const FILES_KEEP_MS = 5000;
  * address which is added counts at once, and longer on one with thousands.
  */
 const OWN_KEEP_RATIO = 20;
-/** Name servers that are asked; the C library takes no more. */
+/** Limit of name servers, as in the C library. */
 const SERVERS_COUNT_MAX = 3;
 const HOSTS_BYTES_MAX = 1_048_576;
 
@@ -37,7 +37,7 @@ export class HostNetwork {
     return this.#own;
   }
 
-  /** name servers, as `setServers` of node:dns takes them; as the C library, this host itself when none is set */
+  /** name servers, in the form of `setServers` of node:dns; this host itself when none is set, as in the C library */
   get servers(): readonly string[] {
     return this.#read().servers;
   }
@@ -73,7 +73,7 @@ function textOf(path: string): string {
   try {
     return readFileSync(path, "utf8").slice(0, HOSTS_BYTES_MAX);
   } catch {
-    // A host may lack the file; the C library does without it, too.
+    // A host may lack the file.
     return "";
   }
 }
@@ -88,13 +88,13 @@ export function parseServers(text: string): string[] {
 
 /** The addresses of each name of a hosts(5) file, in lower case. */
 export function parseHosts(text: string): Map<string, readonly string[]> {
-  const found = new Map<string, readonly string[]>();
+  const addresses = new Map<string, readonly string[]>();
   for (const line of text.split("\n")) {
     const [address = "", ...names] = line.replace(/#.*/, "").trim().split(/\s+/);
     if (isIP(address) === 0) continue;
     for (const name of names.map((each) => each.toLowerCase())) {
-      found.set(name, [...new Set([...(found.get(name) ?? []), address])]);
+      addresses.set(name, [...new Set([...(addresses.get(name) ?? []), address])]);
     }
   }
-  return found;
+  return addresses;
 }

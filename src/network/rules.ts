@@ -11,7 +11,7 @@ const PORT_MAX = 65_535;
 const PORTS_DEFAULT: NetworkPorts = [80, 443];
 
 const labelExpression = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
-/** Last labels that make the C library, browsers and others take a name for an IPv4 address: `127.1`, `0x7f.1`, `0x7f000001`. */
+/** Last labels of names that the C library, browsers and others read as an IPv4 address: `127.1`, `0x7f.1`, `0x7f000001`. */
 const numberExpression = /^(?:\d+|0x[0-9a-f]*)$/;
 const rangeExpression = /^([^/]+)\/(0|[1-9]\d{0,2})$/;
 
@@ -29,7 +29,7 @@ class RuleError extends Error {
 }
 
 /**
- * Checks a rule and brings it into its one spelling.
+ * Checks a rule and brings it into its canonical spelling.
  * @param ports default: 80 and 443
  * @param field the rule's name in the request, for the error
  * @throws ApiError `validation_error` that names the wrong field
@@ -95,30 +95,30 @@ export function isAddressRule({ host }: NetworkRule): boolean {
  */
 export function covers(ceiling: readonly NetworkRule[], rule: NetworkRule): boolean {
   const { ports } = rule;
-  const wanted = comparable(rule);
-  const wider = ceiling.filter((each) => hostCovers(comparable(each), wanted));
+  const host = comparable(rule);
+  const wider = ceiling.filter((each) => hostCovers(comparable(each), host));
   if (ports === "*") return wider.some((each) => each.ports === "*");
   return ports.every((port) => wider.some((each) => hasPort(each, port)));
 }
 
-/** Whether a connection is permitted by at least one rule. A destination in any other spelling than its one is not. */
+/** Whether at least one rule permits a connection. A destination that is not in its canonical spelling is refused. */
 export function allowsDestination(rules: readonly NetworkRule[], { kind, host, port }: Destination): boolean {
   if (!isPort(port)) return false;
   const fitting = rules.filter((rule) => hasPort(rule, port));
   if (kind === "name") return allowsName(fitting, host);
   if (canonicalAddress(host) !== host) return false;
-  const wanted = parseRange(host);
-  return fitting.some((rule) => hostCovers(comparable(rule), wanted));
+  const range = parseRange(host);
+  return fitting.some((rule) => hostCovers(comparable(rule), range));
 }
 
-/** Whether at least one rule permits connections to a name at any port. A name in any other spelling than its one is not. */
+/** Whether at least one rule permits connections to a name at any port. A name that is not in its canonical spelling is refused. */
 export function allowsName(rules: readonly NetworkRule[], name: string): boolean {
   return isHostName(name) && rules.some((rule) => hostCovers(comparable(rule), name));
 }
 
 /**
- * Whether a text is a name that can be asked for: lower case, without a final dot, in an alphabet that no resolver, log or
- * program reads in two ways. Texts that something takes for an address are none.
+ * Whether a text is a name that can be resolved: lower case, without a final dot, in an alphabet that no resolver, log or
+ * program reads in two ways. A text that some program reads as an address is not a name.
  */
 export function isHostName(text: string): boolean {
   if (text.length > NAME_CHARACTERS_MAX) return false;
@@ -127,8 +127,8 @@ export function isHostName(text: string): boolean {
 }
 
 /**
- * The one spelling of an address: an IPv6 address as RFC 5952 writes it, and an IPv4 address in IPv6 form as IPv4. Null when
- * the text is not an address, or has a zone, or is a form that only some programs take for an address.
+ * The canonical spelling of an address: an IPv6 address as RFC 5952 writes it, and an IPv4 address in IPv6 form as IPv4. Null when
+ * the text is not an address, or has a zone, or is a form that only some programs read as an address.
  */
 export function canonicalAddress(text: string): string | null {
   return isIP(text) === 0 || text.includes("%") ? null : unmapped(parseAddress(text)).toString();
@@ -203,12 +203,12 @@ function hasPort({ ports }: NetworkRule, port: number): boolean {
 /** The host of a rule as it is compared: a name or a pattern of names, or a range of addresses. */
 type Comparable = string | Range;
 
-/** Hosts of rules that were compared before. Lists are long and asked often, but stay the same. */
+/** Hosts of rules that were compared before. Lists are long and used often, but do not change. */
 const compared = new WeakMap<NetworkRule, Comparable>();
 
 function comparable(rule: NetworkRule): Comparable {
-  const known = compared.get(rule);
-  if (known !== undefined) return known;
+  const cached = compared.get(rule);
+  if (cached !== undefined) return cached;
   const host = isAddressRule(rule) ? parseRange(rule.host) : rule.host;
   compared.set(rule, host);
   return host;
@@ -223,7 +223,7 @@ function hostCovers(ceiling: Comparable, host: Comparable): boolean {
 /** Whether a host of a rule about names covers a name, or another such host. */
 function nameCovers(ceiling: string, host: string): boolean {
   if (ceiling === host) return true;
-  // A name without a dot is one of the site's own: only a rule with that very name is about it.
+  // A name without a dot belongs to the site: only a rule with exactly that name covers it.
   if (ceiling === ANY_NAME) return host.includes(".");
   return ceiling.startsWith(WILDCARD) && host.endsWith(ceiling.slice(1));
 }

@@ -22,7 +22,7 @@ const DIRECTORIES = { proc: 0o755, sys: 0o755, dev: 0o755, tmp: 0o1777, root: 0o
 
 /**
  * The time in the disk. The default would be the present, so the bytes would differ; mkfs.erofs also replaces every later
- * time by it. mkfs.erofs takes times before 1970 for very late ones, so this is its latest time but one, in `seconds`.
+ * time by it. mkfs.erofs reads times before 1970 as very late ones, so this is its latest time but one, in `seconds`.
  */
 const SOURCE_DATE_EPOCH_SECONDS = 18_446_744_073_709_551_614n;
 /** Constant, so that equal trees give equal bytes. A guest can mount many disks with the same UUID. */
@@ -83,11 +83,11 @@ async function erofs(options: BaseDiskOptions, { entries }: TreeUsage): Promise<
 /** @throws ApiError `validation_error` when making an ext4 disk would take too long */
 async function refuseHugeDirectories(options: BaseDiskOptions): Promise<void> {
   const flags = ["--inodes", "--count-links", "--separate-dirs", `--threshold=${EXT4_DIRECTORY_ENTRIES_MAX}`];
-  const found = await diskUsage(flags, { ...options, directory: options.staging, stdoutBytesMax: DU_BYTES_MAX });
-  if (found === "") return;
+  const directories = await diskUsage(flags, { ...options, directory: options.staging, stdoutBytesMax: DU_BYTES_MAX });
+  if (directories === "") return;
   const most = `the image has a directory of more than ${EXT4_DIRECTORY_ENTRIES_MAX} entries`;
-  const beside = `together with names of 255 bytes or more than ${EROFS_ENTRIES_MAX} files`;
-  throw new ApiError("validation_error", `${most}, ${beside}`);
+  const together = `together with names of 255 bytes or more than ${EROFS_ENTRIES_MAX} files`;
+  throw new ApiError("validation_error", `${most}, ${together}`);
 }
 
 /** The arguments of mkfs.erofs. Inline data is disabled, because it cannot be located from outside the guest. */
@@ -145,7 +145,7 @@ async function addDirectories(root: string): Promise<void> {
   }
 }
 
-/** Upper bounds of what the tree needs. Extra space costs nothing, because it stays a hole. */
+/** Upper bounds of the space that the tree needs. Extra space costs nothing, because it stays a hole. */
 async function ext4Size(
   options: BaseDiskOptions,
   { bytes, entries }: TreeUsage,

@@ -21,27 +21,27 @@ export interface CopyProgress {
   readonly layers: readonly LayerProgress[];
 }
 
-/** The watch of one copy. Disposal ends it without another report. */
+/** Watches one copy. Disposal ends that without another report. */
 export interface CopyWatch extends AsyncDisposable {
   /** Reports the rest, when the copy has succeeded. */
   finish(): Promise<void>;
 }
 
 const INTERVAL_MS = 250;
-/** The pause between two looks grows by this share of the elapsed time, so that an hour has a few hundred reports. */
+/** The pause between two readings grows by this share of the elapsed time, so that an hour has a few hundred reports. */
 const INTERVAL_GROWTH_RATIO = 0.01;
 /** An image may have thousands of small layers, and one report must fit one event. */
 const LAYERS_REPORTED_MAX = 32;
-/** Entries beside those of the layers: the manifest, the config, the version, and files of layers that have not ended. */
+/** Entries in addition to those of the layers: the manifest, the config, the version, and files of layers that have not ended. */
 const OTHER_ENTRIES_COUNT_MAX = 64;
 const BLOB_NAME = /^[0-9a-f]{64}$/;
 /** Prefix of the name that a layer's file has until all of it is there (containers/image, directory transport). */
 const PARTIAL_PREFIX = "dir-put-blob";
 
 /**
- * Reports how a copy to a directory (`dir:`) grows, while skopeo writes it. A partial file does not tell its layer: skopeo
- * starts layers from the lowest to the highest, so the oldest partial file is taken for the lowest layer that has none.
- * When that was wrong, a later report corrects it, but takes back nothing.
+ * Reports how a copy to a directory (`dir:`) grows, while skopeo writes it. The name of a partial file does not identify its layer: skopeo
+ * starts layers from the lowest to the highest, so the oldest partial file is assigned to the lowest layer that has none.
+ * A later report corrects a wrong assignment, but never reduces a count.
  * @param layers as the manifest lists them
  */
 export function watchCopy(
@@ -81,7 +81,7 @@ async function watchLoop(directory: string, count: LayerCount, report: () => voi
   }
 }
 
-/** Looks at the files of a copy. A copy that has no directory yet, or none any more, has none. */
+/** Reads the sizes of the files of a copy. A missing directory counts as empty. */
 async function look(directory: string, count: LayerCount): Promise<void> {
   const partial: PartialFile[] = [];
   let entriesLeft = count.layersCount + OTHER_ENTRIES_COUNT_MAX;
@@ -114,7 +114,7 @@ interface Layer {
   readonly sizeBytes: number;
   pulledBytes: number;
   reportedBytes: number;
-  /** the partial file that is taken for it */
+  /** the partial file that is assigned to it */
   inode: number | null;
 }
 
@@ -160,7 +160,7 @@ class LayerCount {
     for (const layer of this.#layers.values()) layer.pulledBytes = layer.sizeBytes;
   }
 
-  /** What has grown since the last call; null when nothing has. */
+  /** The progress since the last call; null when there is none. */
   changes(): CopyProgress | null {
     const layers: LayerProgress[] = [];
     let pulledBytes = 0;

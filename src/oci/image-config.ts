@@ -3,9 +3,9 @@ import { CWD_LABEL, fittingVariables, type ImageDefaults } from "../domain/image
 import { displayName, parseGuestPathText } from "../domain/tree/guest-path.ts";
 
 /**
- * What the part of a config that tools for containers use brings along. WorkingDir plays no part: only an image of this
- * service has a working directory, in a label. What is malformed, or more than an image may have, is left out: it must not
- * keep an image from being imported.
+ * The defaults for commands in the part of a config that container tools use. WorkingDir is ignored: only an image of this
+ * service has a working directory, in a label. Values that are malformed or beyond the limits of an image are omitted, so
+ * that they do not prevent its import.
  */
 export function defaultsOf(config: unknown): ImageDefaults {
   const { Env, Labels } = recordOf(config);

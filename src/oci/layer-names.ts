@@ -3,10 +3,10 @@ import { ApiError } from "../domain/errors.ts";
 import { runTool, type ToolBounds } from "./tool.ts";
 import { commonFailure } from "./tool-failure.ts";
 
-/** Of a name that is longer, the error has the end. */
+/** An error shows this much of the end of a name, in `bytes`. */
 const NAME_BYTES_MAX = 300;
 /**
- * Prints the first such name of all blobs. tar fails for those that are no layers and for layers that are malformed; umoci
+ * Prints the first such name of all blobs. tar fails for blobs that are not layers and for malformed layers; umoci
  * refuses the latter.
  */
 const FIND_MISREAD_NAME = [
@@ -18,7 +18,7 @@ const FIND_MISREAD_NAME = [
 ].join("\n");
 
 /**
- * Refuses an image that has a layer with a whiteout named `.wh.`, `.wh..` or `.wh...`. umoci takes what follows the prefix for
+ * Refuses an image that has a layer with a whiteout named `.wh.`, `.wh..` or `.wh...`. umoci uses the rest of the name as
  * a path, so it would remove the directory of the whiteout, or that directory's parent.
  * @param layout directory of an OCI layout whose layers umoci can read
  * @throws ApiError `validation_error`, and for failures that any tool can have; the signal's reason

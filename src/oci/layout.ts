@@ -43,7 +43,7 @@ export interface ImageLayout {
   readonly directory: string;
   /** digest of the config, whose `diff_ids` umoci uses to verify the unpacked layers */
   readonly configDigest: string;
-  /** what the image brings along for commands */
+  /** defaults of the image for commands */
   readonly defaults: ImageDefaults;
   /** number of layers, lowest first in the layout */
   readonly layersCount: number;
@@ -62,7 +62,7 @@ interface Blob {
  * Makes a layout from an image that skopeo copied to a directory (`dir:`), after verifying the manifest, the config and all
  * layers by their digests and sizes. The layout gets a new manifest with only the verified fields, so that no other tool
  * interprets the image's own manifest differently. The media type of a layer follows from its magic number.
- * @param copy directory that no program writes to any more; its blobs are moved
+ * @param copy directory without writers; its blobs are moved
  * @param digest of the manifest
  * @throws ApiError `validation_error`; the signal's reason
  */
@@ -101,10 +101,10 @@ export async function verifiedLayout(
  * Checks that a layout which skopeo made from a verified one contains the same image, with recompressed layers.
  * @throws ApiError `validation_error`
  */
-export async function requireSameImage(made: string, { configDigest, layersCount }: ImageLayout): Promise<void> {
-  await requireDirectory(made);
-  const { digest } = selectManifest(await readDocument(join(made, "index.json")));
-  const { config, layers } = parseManifest(await readDocument(blobPath(made, digest)));
+export async function requireSameImage(repacked: string, { configDigest, layersCount }: ImageLayout): Promise<void> {
+  await requireDirectory(repacked);
+  const { digest } = selectManifest(await readDocument(join(repacked, "index.json")));
+  const { config, layers } = parseManifest(await readDocument(blobPath(repacked, digest)));
   if (config.digest !== configDigest || layers.length !== layersCount) throw unusable("its repacked copy differs");
 }
 

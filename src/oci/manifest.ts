@@ -140,7 +140,7 @@ export function parseManifest(document: Uint8Array): ImageManifest {
 }
 
 /**
- * Reads what an image brings along for commands. An image without a platform is accepted.
+ * Reads the defaults of an image for commands. An image without a platform is accepted.
  * @param config content of the config's blob
  * @throws ApiError `validation_error` for an image for another platform
  */

@@ -41,7 +41,7 @@ const CAUSES: readonly Cause[] = [
   {
     pattern: /too ?many ?requests|status(?:code)?:? 429/i,
     code: "unavailable",
-    message: ({ host }) => `the registry ${host} wants fewer requests: try again later`,
+    message: ({ host }) => `the registry ${host} limits the rate of requests: try again later`,
   },
   {
     pattern:
@@ -55,7 +55,7 @@ const CAUSES: readonly Cause[] = [
     code: "forbidden",
     message: ({ canonical }, credentials) =>
       credentials === null
-        ? `the registry wants credentials for ${canonical}`
+        ? `the registry requires credentials for ${canonical}`
         : `the registry does not accept the credentials for ${canonical}`,
   },
   {
@@ -110,8 +110,8 @@ export function registryFailure(
 function failedHostMessage({ host }: RegistryReference, { host: failed, code, reason }: FailedHost): string {
   const own = failed === host || failed.replace(/:\d+$/, "") === host;
   if (own) return code === "forbidden" ? reason : `the registry ${host} cannot be reached: ${reason}`;
-  const found = code === "forbidden" ? reason : `${failed} cannot be reached: ${reason}`;
-  return `the registry ${host} sends its clients elsewhere, and ${found}`;
+  const sentence = code === "forbidden" ? reason : `${failed} cannot be reached: ${reason}`;
+  return `the registry ${host} sends its clients elsewhere, and ${sentence}`;
 }
 
 /** The text of the last line `level=fatal msg="..."`; the whole text when there is none. */

@@ -13,7 +13,7 @@ import { commonFailure, reasonOf } from "./tool-failure.ts";
 /** The configuration needs a registry's name, even though none is contacted. */
 const PLACEHOLDER_REFERENCE = parseRegistryReference("archive.invalid/image:latest");
 
-/** What skopeo may access in an offline run. */
+/** Directories and limits of an offline run of skopeo. */
 export interface OfflineAccess extends ToolBounds {
   /** directories that it may read */
   readonly readable: readonly string[];

@@ -22,7 +22,7 @@ import { type Credentials, prepareSkopeoHome, type SkopeoHome } from "./skopeo-h
 import { runTool, type ToolBounds } from "./tool.ts";
 
 /**
- * Removes signatures, which nobody reads later. With `--preserve-digests`, skopeo fails when it would have to change the
+ * Removes signatures, which are not used later. With `--preserve-digests`, skopeo fails when it would have to change the
  * manifest; otherwise it would write a different one.
  */
 export const COPY_OPTIONS = ["--quiet", "--remove-signatures", "--preserve-digests"] as const;
@@ -62,7 +62,7 @@ export async function inspectImage(reference: RegistryReference, access: Registr
 }
 
 /**
- * What the selected image brings along for commands, verified by the digest. The layers are not fetched.
+ * The defaults for commands of the selected image, verified by the digest. The layers are not fetched.
  * @throws ApiError like `inspectImage`
  */
 export async function inspectDefaults(

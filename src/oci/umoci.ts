@@ -39,11 +39,11 @@ export async function unpack(options: UnpackOptions): Promise<void> {
     throw error;
   });
   const files = runUmoci(bounds).catch((error: unknown) => {
-    // What umoci refuses may come from such a name, which then is the better reason.
+    // Such a name may be the cause of a refusal by umoci, and then is the better reason.
     if (!(error instanceof ApiError && error.code === "validation_error")) failed.abort(error);
     throw error;
   });
-  // Together they take little longer than umoci alone, which reads the same layers. What it makes is used when both succeed.
+  // Together they take little longer than umoci alone, which reads the same layers. Its result is used when both succeed.
   const outcomes = await Promise.allSettled([names, files]);
   for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
 }

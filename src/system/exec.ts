@@ -182,7 +182,7 @@ export function start(options: StartOptions): ChildProcess {
   const tail = child.stderr instanceof ReadableStream ? readTail(child.stderr) : null;
   const sockets = options.extraFds.flatMap((entry, index) => (entry === "socket" ? [child.stdio[3 + index]] : []));
   const fds = sockets.filter((fd): fd is number => typeof fd === "number");
-  if (fds.length !== sockets.length) throw new Error("a socket pair was asked for, but the runtime gave none");
+  if (fds.length !== sockets.length) throw new Error("a socket pair was requested, but the runtime returned none");
   return {
     pid: child.pid,
     fds,

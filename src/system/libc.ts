@@ -91,7 +91,7 @@ const F_UNLCK = 2;
 
 /**
  * Whether any process has a file open for writing or mapped writable. `fd` must be open for reading only, and the file must
- * belong to this process' user. Nobody may open the file for writing during the call.
+ * belong to this process' user. No process may open the file for writing during the call.
  * @throws LibcError EINVAL when the file system does not support this
  */
 export function hasWriters(fd: number): boolean {
@@ -198,10 +198,10 @@ export function addInodeFlags(fd: number, flags: number): void {
 }
 
 const AF_INET6 = 10;
-/** Any will do: a socket for datagrams sends nothing to connect. */
+/** Any port will do: connecting a datagram socket sends nothing. */
 const DISCARD_PORT = 9;
 
-/** Whether the kernel knows a way to an address, which is given by its 4 or 16 bytes. Nothing is sent. */
+/** Whether the kernel has a route to an address of 4 or 16 bytes. Nothing is sent. */
 export function hasRoute(address: readonly number[]): boolean {
   const isV4 = address.length === 4;
   const fd = libc.socket(isV4 ? AF_INET : AF_INET6, SOCK_DGRAM_CLOEXEC, 0);

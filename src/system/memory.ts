@@ -31,7 +31,7 @@ export function pageOutFile(path: string, maps = readFileSync("/proc/self/maps",
   }
 }
 
-/** So much of a mapping is unmapped or kept as a whole, in `bytes`. */
+/** Unit in which a mapping is unmapped or kept, in `bytes`. */
 const BLOCK_BYTES = 1_048_576;
 const PAGE_BYTES = 4096;
 const ENTRY_BYTES = 8;
@@ -40,10 +40,10 @@ const HELD = 0b11 << 30;
 const OF_FILE = 1 << 29;
 
 /**
- * Unmaps the parts of files that this process has not written to, but not from the page cache, so that what is used again
- * is back at once. Unlike `pageOutFile`, it also works while other processes run the same program, whose pages the kernel
+ * Unmaps the parts of files that this process has not written to, but not from the page cache, so that pages which are
+ * used again are back at once. Unlike `pageOutFile`, it also works while other processes run the same program, whose pages the kernel
  * does not page out.
- * @param isChosen tells which files; they must stay mapped during the call
+ * @param isChosen selects the files, which must stay mapped during the call
  */
 export function dropUnwritten(
   isChosen: (path: string) => boolean,
@@ -63,7 +63,7 @@ export function dropUnwritten(
 
 /**
  * Whether a block has a page of this process alone. The variables of a program lie together, and some were written when it
- * started: no block that is about to be written is without such a page.
+ * started. So a block that will be written has such a page.
  */
 function isWritten(pagemap: number, from: bigint, bytes: number): boolean {
   const halves = new Uint32Array((bytes / PAGE_BYTES) * (ENTRY_BYTES / Uint32Array.BYTES_PER_ELEMENT));
@@ -78,7 +78,7 @@ function isWritten(pagemap: number, from: bigint, bytes: number): boolean {
 /** Memory is short when less than this fraction of the host's memory is available. */
 const AVAILABLE_SHARE_MIN = 0.1;
 
-/** Whether the host has little memory that it could give without taking it from a process. */
+/** Whether the host has little memory left without taking it from a process. */
 export function isShortOfMemory(meminfo = readFileSync("/proc/meminfo", "utf8")): boolean {
   const of = (name: string): number =>
     Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, "m").exec(meminfo)?.[1] ?? Number.NaN);

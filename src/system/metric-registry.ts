@@ -29,8 +29,8 @@ class Series<Name extends string, State> {
     let key = "";
     // Every request runs this: it builds one string, and no array.
     for (const name of this.#names) key += `${labels[name]}\0`;
-    const known = this.#states.get(key);
-    if (known !== undefined) return known.state;
+    const series = this.#states.get(key);
+    if (series !== undefined) return series.state;
     const isOther = this.#names.every((name) => labels[name] === OTHER);
     if (this.#states.size >= SERIES_COUNT_MAX && this.#names.length > 0 && !isOther) {
       return this.of(Object.fromEntries(this.#names.map((name) => [name, OTHER])) as Labels<Name>);
@@ -130,14 +130,14 @@ export class MetricRegistry {
 
 function line(name: string, labels: Readonly<Record<string, string>>, value: number): string {
   const pairs = Object.entries(labels).map(([label, text]) => `${label}="${escapeLabel(text)}"`);
-  return `${name}${pairs.length === 0 ? "" : `{${pairs.join(",")}}`} ${shown(value)}\n`;
+  return `${name}${pairs.length === 0 ? "" : `{${pairs.join(",")}}`} ${textOf(value)}\n`;
 }
 
 function escapeLabel(text: string): string {
   return text.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n");
 }
 
-function shown(value: number): string {
+function textOf(value: number): string {
   if (Number.isFinite(value)) return String(value);
   return Number.isNaN(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
 }

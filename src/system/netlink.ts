@@ -3,8 +3,8 @@ import { closeSync } from "node:fs";
 import { checked, LibcError } from "./libc.ts";
 
 /*
- * What the kernel tells about its network (rtnetlink(7)). A dump is answered by the call that asks for it, so nothing here
- * blocks. Structures and constants are those of little-endian Linux.
+ * Reads the kernel's network configuration (rtnetlink(7)). The kernel answers a dump during the call that requests it, so
+ * nothing here blocks. Structures and constants are those of little-endian Linux.
  */
 const { symbols: libc } = dlopen("libc.so.6", {
   socket: { args: [FFIType.i32, FFIType.i32, FFIType.i32], returns: FFIType.i32 },

@@ -93,7 +93,7 @@ export async function sweepTemporaries(directory: string, ageMs: number): Promis
   for (const name of (await readdir(directory)).filter(isTemporaryName)) {
     const path = join(directory, name);
     // Its process may rename it at any moment.
-    const mtimeMs = await stat(path).then((found) => found.mtimeMs, ignoreMissing);
+    const mtimeMs = await stat(path).then((stats) => stats.mtimeMs, ignoreMissing);
     if (mtimeMs !== null && mtimeMs < beforeMs) await rm(path, { force: true });
   }
 }

@@ -11,7 +11,7 @@ function nextTurn(): void {
 
 /**
  * Resolves in a turn of the event loop of its own. Use it before work that blocks for a while, such as a transaction, when
- * many such works may become due at once.
+ * many such tasks may become due at once.
  * @param owner owners take turns; calls for one owner resolve in order
  */
 export function ownTurn(owner: unknown = null): Promise<void> {

@@ -58,7 +58,7 @@ export function listenUnix(path: string, backlog = BACKLOG_COUNT): number {
 
 /**
  * Connects to `path`. Returns a non-blocking descriptor, which the caller closes.
- * @throws LibcError when nobody listens there, or the queue of the listener is full
+ * @throws LibcError when there is no listener, or the queue of the listener is full
  */
 export function connectUnix(path: string): number {
   return withSocket(SOCK_STREAM | SOCK_NONBLOCK, (fd) => {

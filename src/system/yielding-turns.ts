@@ -1,30 +1,30 @@
 import { RoundRobin } from "./round-robin.ts";
 
-/** Share of the time that the work may take while the other work is under way. */
+/** Largest share of the time for this work while the other work is under way. */
 const SHARE_MAX = 0.25;
-/** The work may take so much more at once, in `milliseconds`, after a time in which it took less than its share. */
+/** Largest credit from a time in which the work used less than its share, in `milliseconds`. */
 const BURST_MS = 2;
-/** Largest debt of work that took more, in `milliseconds`: on a busy machine, most of its time was that of others. */
+/** Largest debt of work that used more, in `milliseconds`: on a busy machine, other processes used most of that time. */
 const DEBT_MS_MAX = 4;
-/** The other work is taken to be under way for so long after its latest sign, in `milliseconds`. */
+/** Time after the latest `yield` for which the other work counts as under way, in `milliseconds`. */
 const ACTIVE_MS = 20;
-/** What is started in one turn of the event loop is to take about this long, in `milliseconds`. */
+/** Intended duration of the work that is started in one turn of the event loop, in `milliseconds`. */
 const SLICE_MS = 1;
-/** Bounds a turn in which much larger pieces of work are started than lately. */
+/** Bounds a turn whose pieces of work are much larger than recent ones. */
 const STARTS_COUNT_MAX = 16;
 
 /**
- * Turns of the event loop for work that must not slow down other work, however much there is of it. It is started a slice
- * at a time. While the other work is under way, it gets a share of the time, and all of it otherwise.
+ * Lets work use at most a quarter of the event loop while other, more urgent work is under way, and all of it otherwise. The
+ * work is started a slice at a time. Event followers wait here while guests write output.
  */
 export class YieldingTurns {
   readonly #now: () => number;
   readonly #waiting = new RoundRobin<() => void>();
   #activeUntilMs = Number.NEGATIVE_INFINITY;
-  /** time that the work may take, in `milliseconds`, at `#creditedAtMs` */
+  /** time that the work may use, in `milliseconds`, at `#creditedAtMs` */
   #creditMs = BURST_MS;
   #creditedAtMs: number;
-  /** how many may be started in a turn: as many as took a slice lately */
+  /** number of pieces that may be started in a turn: as many as recently took a slice */
   #countMax = 4;
   #count = 0;
   #startedAtMs = 0;
@@ -42,7 +42,7 @@ export class YieldingTurns {
   }
 
   /**
-   * Waits for a turn; the work must follow at once. Undefined: it is its turn now.
+   * Waits for a turn; the work must follow at once. Undefined: the turn is now.
    * @param owner owners take turns; calls for one owner resolve in order
    */
   take(owner: unknown): Promise<void> | undefined {
@@ -56,7 +56,7 @@ export class YieldingTurns {
     return promise;
   }
 
-  /** Calls `start` in its turn, which may be now; the work must follow at once. A promise would be garbage. */
+  /** Calls `start` in its turn, which may be now; the work must follow at once. Unlike `take`, it creates no promise. */
   call(owner: unknown, start: () => void): void {
     if (this.#waiting.isEmpty && this.#mayStart()) {
       this.#start();
@@ -75,7 +75,7 @@ export class YieldingTurns {
     this.#count += 1;
     if (this.#count > 1) return;
     this.#startedAtMs = this.#now();
-    // What was started in this turn is done when the next one begins.
+    // The work that was started in this turn is done when the next one begins.
     setImmediate(() => this.#endTurn());
   }
 
@@ -93,7 +93,7 @@ export class YieldingTurns {
       this.#start();
       this.#waiting.take()?.();
     }
-    // Otherwise the end of this turn goes on.
+    // Otherwise the end of this turn continues.
     if (this.#waiting.isEmpty || this.#count > 0 || this.#isPaused) return;
     this.#isPaused = true;
     setTimeout(() => this.#resume(), Math.max(1, (SLICE_MS - this.#creditMs) / SHARE_MAX));

@@ -73,7 +73,7 @@ async function build(revision: string, outfile: string): Promise<void> {
     target: "bun",
     format: "esm",
     bytecode: true,
-    // What a command does not import is neither read nor decoded: the daemon starts without the MCP library, and so on.
+    // Modules that a command does not import are neither read nor decoded: the daemon starts without the MCP library, for example.
     splitting: true,
     sourcemap: "linked",
     // Elysia reads the source text of handlers: more minification would change its behaviour.

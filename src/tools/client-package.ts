@@ -15,7 +15,7 @@ const client = join(root, "src/client");
 /** Oldest release of Node that is maintained, and with which the tests run the package. */
 const NODE_VERSION_MIN = "22";
 
-/** One module for all runtimes, with what it needs in it. Gives the names of the packages in it. */
+/** Bundles one module for all runtimes. Returns the names of the packages in it. */
 async function bundle(outdir: string): Promise<ReadonlySet<string>> {
   const result = await Bun.build({
     entrypoints: [join(client, "index.ts")],
@@ -29,13 +29,13 @@ async function bundle(outdir: string): Promise<ReadonlySet<string>> {
     result.outputs.find(({ kind }) => kind === "entry-point"),
     result.outputs.find(({ kind }) => kind === "sourcemap"),
   ];
-  if (code === undefined || map === undefined) throw new Error("the bundler made no module");
+  if (code === undefined || map === undefined) throw new Error("the bundler wrote no module");
   await Bun.write(join(outdir, "index.js"), await code.text());
   const { sources } = (await map.json()) as { readonly sources: readonly string[] };
   return new Set(sources.flatMap((source) => /node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(source)?.[1] ?? []));
 }
 
-/** The declarations of the client's modules, in which nothing of the server is named. */
+/** The declarations of the client's modules, which refer to nothing of the server. */
 async function declare(outdir: string): Promise<void> {
   const read = ts.readConfigFile(join(root, "tsconfig.json"), ts.sys.readFile);
   const { options } = ts.parseJsonConfigFileContent(read.config, ts.sys, root);

@@ -21,8 +21,8 @@ export interface Replacement {
 }
 
 /**
- * Writes the exported types of a module as declarations that name nothing but each other and what every runtime declares:
- * whatever else they are made of is written out.
+ * Writes the exported types of a module as declarations that refer only to each other and to the types of every runtime.
+ * All other types in them are written out.
  */
 export class FlatTypes {
   readonly #checker: ts.TypeChecker;
@@ -109,7 +109,7 @@ export class FlatTypes {
       .join(" | ");
   }
 
-  /** An object or an intersection of objects, with what can be called. */
+  /** An object or an intersection of objects, with its call signatures. */
   #object(type: ts.Type, depth: number): string {
     const checker = this.#checker;
     const calls = checker
@@ -120,7 +120,7 @@ export class FlatTypes {
       .map((info) => `[key: ${this.#text(info.keyType, depth)}]: ${this.#text(info.type, depth)}`);
     const properties = checker
       .getPropertiesOfType(type)
-      // Eden keeps there what only its types need.
+      // Eden stores there what only its types need.
       .filter(({ name }) => !name.startsWith("~"))
       .map((property) => this.#property(property, depth));
     const [call] = calls;
@@ -151,7 +151,7 @@ export class FlatTypes {
     return `(${parameters.join(", ")})${result}${this.#text(signature.getReturnType(), depth)}`;
   }
 
-  /** The type without the `undefined` that stands for what is left out. */
+  /** The type without the `undefined` of an optional property. */
   #given(type: ts.Type, isOptional: boolean, depth: number): string {
     if (!isOptional || !type.isUnion()) return this.#text(type, depth);
     const defined = type.types.filter((part) => (part.flags & ts.TypeFlags.Undefined) === 0);
@@ -161,7 +161,7 @@ export class FlatTypes {
   }
 }
 
-/** True for what every module sees, such as `Promise`. */
+/** True for global types, such as `Promise`. */
 function isGlobal(symbol: ts.Symbol | undefined): boolean {
   const [declaration] = symbol?.declarations ?? [];
   if (symbol === undefined || declaration === undefined || symbol.name.startsWith("__")) return false;

@@ -27,13 +27,13 @@ const RULE = "\n\n--------------------------------------------------------------
 /** The program's dependencies and all of their dependencies, as they are installed. */
 export async function bundledPackages(root: string): Promise<readonly BundledPackage[]> {
   const modules = join(root, "node_modules");
-  const found = new Map<string, BundledPackage>();
+  const packages = new Map<string, BundledPackage>();
   const own = await manifestIn(root);
   const queue = Object.keys(own.dependencies ?? {});
   for (let name = queue.pop(); name !== undefined; name = queue.pop()) {
     const directory = join(modules, name);
-    // Optional packages for other platforms are not installed. What a package wants of its users may be a tool of ours.
-    if (found.has(name) || !existsSync(directory) || own.devDependencies?.[name] !== undefined) continue;
+    // Optional packages for other platforms are not installed. A peer dependency may be one of our development tools.
+    if (packages.has(name) || !existsSync(directory) || own.devDependencies?.[name] !== undefined) continue;
     const {
       version,
       license = "unknown",
@@ -43,10 +43,10 @@ export async function bundledPackages(root: string): Promise<readonly BundledPac
     } = await manifestIn(directory);
     const file = readdirSync(directory).find((entry) => LICENSE_FILE.test(entry));
     const text = file === undefined ? null : (await readFile(join(directory, file), "utf8")).trim();
-    found.set(name, { name, version, license, text });
+    packages.set(name, { name, version, license, text });
     queue.push(...Object.keys({ ...dependencies, ...optionalDependencies, ...peerDependencies }));
   }
-  return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+  return [...packages.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
 async function manifestIn(directory: string): Promise<PackageManifest> {

@@ -1,7 +1,7 @@
 /**
  * Builds the page into build/web: `bun src/tools/web.ts [--watch]`. It is not part of the executable.
  *
- * The same sources give the same bytes: names are made of contents, and nothing of the host or the time is written.
+ * The same sources give the same bytes: names depend on contents, and the output has nothing of the host or the time.
  */
 import { mkdir, readFile, rename, rm, watch } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -82,14 +82,14 @@ async function bundle(sources: string, entry: string, define: Readonly<Record<st
   const scriptName = basename(script.path);
   const own = outputs[script.path];
   const imported = (isNeeded: (kind: string) => boolean): string[] => {
-    const found = new Set([script.path]);
-    for (const path of found) {
-      for (const { kind, path: other } of outputs[path]?.imports ?? []) if (isNeeded(kind)) found.add(other);
+    const files = new Set([script.path]);
+    for (const path of files) {
+      for (const { kind, path: other } of outputs[path]?.imports ?? []) if (isNeeded(kind)) files.add(other);
     }
-    return [...found].map((path) => basename(path)).sort();
+    return [...files].map((path) => basename(path)).sort();
   };
   const style = own?.cssBundle === undefined ? undefined : basename(own.cssBundle);
-  // The bundler also writes a style sheet for each late module, which nothing names: the entry point's holds them all.
+  // The bundler also writes a style sheet for each late module, which no file names: the entry point's has the contents of all.
   const names = [...imported(() => true), ...(style === undefined ? [] : [style])];
   return {
     script: scriptName,
@@ -155,14 +155,14 @@ function report({ manifest: { files, script, style, preloads } }: BuiltWeb): str
 }
 
 /**
- * Makes the names of what is built independent of where the program was started: the bundler's hashes count the paths of
- * the sources, seen from the working directory.
+ * Makes the names of the built files independent of the working directory: the bundler's hashes include the paths of the
+ * sources relative to it.
  */
 export function enterRoot(): void {
   process.chdir(root);
 }
 
-/** Builds again after each change of the page's sources, until it is killed. A build that fails is told and kept waiting for. */
+/** Builds again after each change of the page's sources, until it is killed. A failed build is reported, and the next change starts another. */
 async function watchSources(): Promise<void> {
   for await (const _change of watch(webSources, { recursive: true })) {
     const text = await buildWeb().then(report, (error: unknown) => `${Bun.inspect(error)}\n`);

@@ -128,7 +128,7 @@ describe("a disk that only the kernel can read", () => {
     const [made, layer] = [join(agent.directory, "made"), join(agent.directory, "l/00")];
     command(MKFS, "--quiet", made, layer);
     renameSync(made, join(layer, "disk"));
-    expect(parseError((await readIndex(agent, 0)).last).text).toContain("index of /file: content beside the inode");
+    expect(parseError((await readIndex(agent, 0)).last).text).toContain("index of /file: inline data");
   });
 });
 

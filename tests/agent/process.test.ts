@@ -1,4 +1,4 @@
-/** Processes beside a command, their users, terminals, and ends. */
+/** Processes in the namespaces of a command, their users, terminals, and ends. */
 import { describe, expect, test } from "bun:test";
 import { chmodSync, readFileSync } from "node:fs";
 import { AgentFrame, ExitFlag, HostFrame, SignalFlag, Stream } from "../../src/vm/agent/protocol.ts";
@@ -142,7 +142,7 @@ describe("a signal", () => {
   });
 });
 
-describe("a process beside a command", () => {
+describe("a process with a target", () => {
   test("runs without a time limit, and ends by itself", async () => {
     await using agent = await NativeAgent.mounted();
     await start(agent, 3, shell("sleep 60"));
@@ -159,7 +159,7 @@ describe("a process beside a command", () => {
       agent.send(execFrames(session, shell("true", { main })));
       return parseError(await agent.next());
     };
-    expect(await errno(4, 3)).toEqual({ errno: 3, text: "process 3 to run beside: No such process" });
+    expect(await errno(4, 3)).toEqual({ errno: 3, text: "target process 3: No such process" });
     await start(agent, 3, shell("sleep 60"));
     await start(agent, 5, shell("sleep 60", { main: 3 }));
     expect((await errno(6, 5)).errno).toBe(3);

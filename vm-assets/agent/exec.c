@@ -20,7 +20,7 @@
 struct exec {
 	struct spec spec;
 	struct launch launch;
-	uint32_t beside; /* the session whose namespaces the command joins; 0: none */
+	uint32_t target; /* the session whose namespaces the command joins; 0: none */
 	struct process process;
 };
 
@@ -35,8 +35,8 @@ static struct exec *exec_of(const struct session *session)
 static bool check(const struct exec *exec, uint32_t size, uint64_t timeout_ms, struct problem *problem)
 {
 	const struct identity *identity = &exec->launch.identity;
-	/* A command that runs beside another ends with it, so it needs no time limit of its own. */
-	if ((timeout_ms == 0 && exec->beside == 0) || timeout_ms > TIMEOUT_MS_MAX)
+	/* A command with a target ends with it, so it needs no time limit of its own. */
+	if ((timeout_ms == 0 && exec->target == 0) || timeout_ms > TIMEOUT_MS_MAX)
 		return problem_set(problem, EINVAL, "time limit of %llu ms", (unsigned long long)timeout_ms);
 	/* In the system calls this number means "no change". */
 	if (identity->uid == (uid_t)-1 || identity->gid == (gid_t)-1)
@@ -63,7 +63,7 @@ bool exec_open(const struct frame *frame)
 	struct exec *exec = exec_of(session);
 	memset(exec, 0, sizeof *exec);
 	process_clear(&exec->process);
-	exec->beside = get_u32(payload + 16);
+	exec->target = get_u32(payload + 16);
 	exec->launch = (struct launch){
 		.spec = &exec->spec,
 		.identity = {.uid = get_u32(payload + 20), .gid = get_u32(payload + 24), .terminal = terminal},
@@ -89,9 +89,9 @@ static const struct process *find_host(uint32_t id)
 
 static bool start(struct session *session, struct exec *exec, struct problem *problem)
 {
-	if (exec->beside != 0 && (exec->launch.host = find_host(exec->beside)) == NULL)
-		return problem_set(problem, ESRCH, "process %u to run beside", exec->beside);
-	if (exec->beside == 0) {
+	if (exec->target != 0 && (exec->launch.host = find_host(exec->target)) == NULL)
+		return problem_set(problem, ESRCH, "target process %u", exec->target);
+	if (exec->target == 0) {
 		char hostname[HOSTNAME_BYTES_MAX + 1];
 		spec_read_hostname(&exec->spec, hostname);
 		network_begin_command(hostname, session_count(SESSION_PROCESS) == 1);

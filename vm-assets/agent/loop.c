@@ -130,7 +130,7 @@ static int wait_ms(bool moved, uint64_t now_ns)
 		wait = deadline > now_ns ? (deadline - now_ns + 999999) / 1000000 : 0;
 	if (frame_pending() && wait > RETRY_MS)
 		wait = RETRY_MS;
-	/* What is due has to be told to the host, which does not read. */
+	/* A due event would need a frame to the host, which does not read. */
 	if (wait == 0 && !frame_can_answer())
 		wait = FULL_MS;
 	if (wait == UINT64_MAX)

@@ -72,7 +72,7 @@ bool process_start(struct process *process, const struct session *session, const
 	process->terminal = launch->identity.terminal;
 	/* The pid is valid, because the agent has not reaped that reaper yet. */
 	if (!process->isolated && (join = (int)syscall(SYS_pidfd_open, launch->host->reaper, 0)) < 0)
-		return problem_set(problem, errno, "process to run beside");
+		return problem_set(problem, errno, "target process");
 	bool opened = process->terminal ? streams_terminal(&streams, launch->rows, launch->columns, problem)
 					: streams_pipes(&streams, launch->has_input, problem);
 	pid_t pid = opened ? fork_reaper(process, session->slot, launch, join, &streams, problem) : -1;

@@ -1,7 +1,7 @@
 /*
  * Sets extended attributes on behalf of a program that lacks the privilege. All input from the program is treated as
  * hostile: sizes are bounded, paths are resolved below the program's own root and on its own mounts, including read-only
- * ones, and only two name spaces are server. For every other call the kernel continues with the program's own rights.
+ * ones, and only two name spaces are served. For every other call the kernel continues with the program's own rights.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -183,7 +183,7 @@ static bool serve(const struct server *server, const struct seccomp_notif *notic
 
 	if (!read_string(pid, call->args[1], name, sizeof name) || !takes_admin(name))
 		return false;
-	/* The working directory of the program is not known here, so relative paths are not server. */
+	/* The working directory of the program is not known here, so relative paths are not served. */
 	if (!read_string(pid, call->args[0], path, sizeof path) || path[0] != '/')
 		return false;
 	if (call->nr == SYS_lsetxattr) {

@@ -21,7 +21,7 @@ export function directOutside(
     async proxyFault() {
       if (proxy === null) return null;
       const credentials = file === null ? null : readProxyCredentials(file);
-      const lookup = { host: proxy.host, servers, known: host.addressesOf(proxy.host) };
+      const lookup = { host: proxy.host, servers, hostsFile: host.addressesOf(proxy.host) };
       return await proxyFault({ ...proxy, credentials, lookup });
     },
   };

@@ -12,15 +12,15 @@ const HANDSHAKE_HEADER_BYTES = 4;
 const FIXED_BYTES = 34;
 
 /**
- * What the first bytes of a client are: `more` when the ClientHello is incomplete, `none` when it names no server, and
+ * The meaning of a client's first bytes: the server name; `more` when the ClientHello is incomplete, `none` when it names no server, and
  * `malformed` when the bytes are something else or are too many.
  */
 export type Hello = { readonly serverName: string } | "more" | "none" | "malformed";
 
 /**
  * Reads the server name of a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3), which may be split over records and segments.
- * With an encrypted ClientHello this is the outer name, which is the one that the connection is routed by. It looks at the
- * bytes again only when all that the ClientHello lacked can be there, so that small pieces cost little.
+ * With an encrypted ClientHello this is the outer name, by which the connection is routed. It reads the
+ * bytes again only when enough have arrived to complete the ClientHello, so that small pieces cost little.
  */
 export class HelloReader {
   #buffer: Uint8Array | null = null;
@@ -28,12 +28,12 @@ export class HelloReader {
   /** no ClientHello can be whole with fewer bytes */
   #neededBytes = 1;
 
-  /** A copy of what was pushed while the answer was `more`. */
+  /** A copy of the bytes that were pushed while the result was `more`. */
   get held(): Uint8Array {
     return this.#buffer?.subarray(0, this.#heldBytes) ?? new Uint8Array(0);
   }
 
-  /** Takes the next bytes of the client. After another answer than `more` nothing may be pushed. */
+  /** Adds the next bytes of the client. Must not be called after another result than `more`. */
   push(bytes: Uint8Array): Hello {
     const count = this.#heldBytes + bytes.byteLength;
     if (count >= this.#neededBytes) {
@@ -50,7 +50,7 @@ export class HelloReader {
   }
 }
 
-/** What the bytes are; when they are incomplete, how many there must be at least. */
+/** The meaning of the bytes; when they are incomplete, the least number that is needed. */
 function readStart(bytes: Uint8Array): Exclude<Hello, "more"> | number {
   const joined = joinRecords(bytes);
   if (joined === null) return "malformed";
@@ -61,7 +61,7 @@ function readStart(bytes: Uint8Array): Exclude<Hello, "more"> | number {
   const isLengthKnown = handshake.byteLength >= HANDSHAKE_HEADER_BYTES;
   if (isLengthKnown && length > HELLO_BYTES_MAX) return "malformed";
   const lackedBytes = HANDSHAKE_HEADER_BYTES + (isLengthKnown ? length : 0) - handshake.byteLength;
-  // The least that is lacked is in one record.
+  // At best, the missing bytes are in one record.
   if (!isLengthKnown || lackedBytes > 0) return bytes.byteLength + missingHeaderBytes + Math.max(1, lackedBytes);
   const name = serverName(new Reader(handshake.subarray(HANDSHAKE_HEADER_BYTES, HANDSHAKE_HEADER_BYTES + length)));
   if (name === undefined) return "malformed";
@@ -81,7 +81,7 @@ function joinRecords(bytes: Uint8Array): Joined | null {
   while (at < bytes.byteLength) {
     const [type, major, , high = 0, low = 0] = bytes.subarray(at, at + RECORD_HEADER_BYTES);
     if (type !== TYPE.handshake || (major !== undefined && major !== 3)) {
-      // What follows a whole ClientHello is not looked at.
+      // Bytes after a whole ClientHello are ignored.
       return payloads.length > 0 && isComplete(payloads)
         ? { handshake: Buffer.concat(payloads), missingHeaderBytes: 0 }
         : null;
@@ -110,21 +110,21 @@ function serverName(hello: Reader): string | null | undefined {
   hello.vector(1);
   hello.vector(2);
   hello.vector(1);
-  // A client of TLS 1.2 may leave all extensions out.
+  // A client of TLS 1.2 may send no extensions.
   if (hello.isEmpty && !hello.isBroken) return null;
   const extensions = hello.vector(2);
   if (hello.isBroken || !hello.isEmpty) return undefined;
-  let found: string | null | undefined = null;
+  let name: string | null | undefined = null;
   while (!extensions.isEmpty && !extensions.isBroken) {
     const type = extensions.number(2);
     const content = extensions.vector(2);
     if (type !== TYPE.serverName || extensions.isBroken) continue;
     // Two names could mean one for us and one for the server.
-    if (found !== null) return undefined;
-    found = nameOf(content);
-    if (found === undefined) return undefined;
+    if (name !== null) return undefined;
+    name = nameOf(content);
+    if (name === undefined) return undefined;
   }
-  return extensions.isBroken ? undefined : found;
+  return extensions.isBroken ? undefined : name;
 }
 
 function nameOf(extension: Reader): string | undefined {
@@ -171,8 +171,8 @@ class Reader {
 
   #take(count: number): Uint8Array {
     if (count > this.#bytes.byteLength) this.isBroken = true;
-    const taken = this.isBroken ? new Uint8Array(0) : this.#bytes.subarray(0, count);
-    this.#bytes = this.#bytes.subarray(taken.byteLength);
-    return taken;
+    const bytes = this.isBroken ? new Uint8Array(0) : this.#bytes.subarray(0, count);
+    this.#bytes = this.#bytes.subarray(bytes.byteLength);
+    return bytes;
   }
 }

@@ -35,7 +35,7 @@ export interface GateOptions extends Omit<GateHost, "launcher"> {
 
 const LOCALHOST = ["127.0.0.1", "::1"] as const;
 const IDLE_MS = 120_000;
-/** Longer than the process takes for all of its own limits together: the names, the addresses, the site's proxy. */
+/** Longer than the sum of the process's own limits: for names, addresses, and the site's proxy. */
 const CONNECT_MS_MAX = 75_000;
 const LOOKUP_MS_MAX = 15_000;
 const CHECK_MS_MAX = 20_000;
@@ -51,7 +51,7 @@ export class GateClient implements Gate {
   readonly #host: HostNetwork;
   #process: Promise<GateProcess> | null = null;
   #running: GateProcess | null = null;
-  /** the last one that did not end by itself */
+  /** the last process that the daemon stopped */
   #stopped: GateProcess | null = null;
   #startedAt = Number.NEGATIVE_INFINITY;
   #uses = 0;
@@ -73,14 +73,14 @@ export class GateClient implements Gate {
     return this.#running?.residentBytes() ?? 0;
   }
 
-  /** Sets the port of the daemon's API, which nothing reaches through the gate. */
+  /** Sets the port of the daemon's API, which cannot be reached through the gate. */
   protectPort(port: number): void {
     this.#ownPort = port;
   }
 
-  async connect(wanted: GateRequest, signal: AbortSignal): Promise<GateConnection> {
-    const { destination, reach, serverName, idleMs } = wanted;
-    const use = this.#use(wanted.account);
+  async connect(request: GateRequest, signal: AbortSignal): Promise<GateConnection> {
+    const { destination, reach, serverName, idleMs } = request;
+    const use = this.#use(request.account);
     const proxy = this.#proxyTo(destination.host);
     try {
       const message: Request = {
@@ -139,17 +139,17 @@ export class GateClient implements Gate {
     return (await this.#check({ server })) === null;
   }
 
-  /** What is wrong with the site's proxy; null when it takes requests. @throws GateError when it cannot be asked */
+  /** The fault of the site's proxy; null when it accepts requests. @throws GateError when it cannot be asked */
   async proxyFault(): Promise<string | null> {
     const { proxy } = this.#options.settings;
     return proxy === null ? null : await this.#check({ proxy: { ...proxy, lookup: this.#lookupOf(proxy.host, true) } });
   }
 
-  /** What is wrong with a name server or the proxy. @throws GateError when the process cannot be asked */
+  /** The fault of a name server or the proxy. @throws GateError when the process cannot be asked */
   async #check(what: CheckRequest["what"]): Promise<string | null> {
     using _use = this.#use(null);
     await withinTime(this.#started(), START_MS_MAX, () => {
-      // It is not known yet how virtual machines are started, and this process starts like one.
+      // The launcher, which also starts this process, is not known before a VMM was chosen.
       throw new GateError("timed_out", "the connecting process has not started");
     });
     try {
@@ -174,7 +174,7 @@ export class GateClient implements Gate {
     try {
       return await request(process.path, message, { limitMs, signal });
     } catch (error) {
-      // It may have ended for another reason than this request; the system tells so a moment later.
+      // The process may have ended for another reason than this request; its exit is reported a moment later.
       const isGone =
         error instanceof GateGoneError && (await withinTime(process.exited, EXIT_MS_MAX, () => null)) !== null;
       if (!isGone) throw error;
@@ -185,8 +185,8 @@ export class GateClient implements Gate {
 
   #lookupOf(host: string, named: boolean): Lookup {
     // No name server is asked for this name (RFC 6761).
-    const known = host === "localhost" ? LOCALHOST : named ? this.#host.addressesOf(host) : null;
-    return { host, servers: this.servers, known };
+    const hostsFile = host === "localhost" ? LOCALHOST : named ? this.#host.addressesOf(host) : null;
+    return { host, servers: this.servers, hostsFile };
   }
 
   #proxyTo(host: string): ProxyRequest | null {
@@ -227,7 +227,7 @@ export class GateClient implements Gate {
     this.#idle.unref();
   }
 
-  /** The process, which this starts when there is none. @throws GateError `unreachable` when that fails */
+  /** The process; starts it when there is none. @throws GateError `unreachable` when that fails */
   async #started(): Promise<GateProcess> {
     this.#process ??= this.#start();
     return await this.#process;
@@ -250,7 +250,7 @@ export class GateClient implements Gate {
     }
   }
 
-  /** Gives back what is left of a process that has ended by itself. */
+  /** Releases the resources of a process that has ended by itself. */
   async #watch(process: GateProcess): Promise<void> {
     const { code, signal } = await process.exited;
     // It was stopped.
@@ -279,7 +279,7 @@ export class GateClient implements Gate {
   }
 }
 
-/** Tells a host without a route from one that refuses: Bun calls both a refusal, and the process may not ask the kernel. */
+/** Distinguishes a host without a route from one that refuses: Bun reports both as refused, and the process cannot ask the kernel. */
 function withRoute(error: GateError): GateError {
   const { verdict, addresses } = error;
   if (verdict !== "refused" || addresses.some((address) => hasRoute(addressBytes(address)))) return error;

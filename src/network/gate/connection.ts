@@ -14,7 +14,7 @@ export class GateGoneError extends GateError {
 }
 
 /**
- * Sends a request to the process and waits for its answer, which it gives within its own limits.
+ * Sends a request to the process and waits for its answer; the process has time limits of its own.
  * @returns the connection and the addresses of the answer
  * @throws GateGoneError; GateError; the signal's reason
  */
@@ -41,7 +41,7 @@ export async function request(
   }
 }
 
-/** The daemon's side of a connection. What arrives may come from somebody outside, and is only passed on. */
+/** The daemon's side of a connection. The bytes that arrive may be hostile, and are only passed on. */
 export class Connection implements GateConnection {
   readonly answer: Promise<readonly string[]>;
   readonly ended: Promise<GateEnd>;
@@ -52,7 +52,7 @@ export class Connection implements GateConnection {
   #hasAnswer = false;
   readonly #sender: DataSender;
   readonly #receiver: DataReceiver;
-  /** what nobody has read yet, at most a window of bytes, however small the frames are */
+  /** bytes that wait for the reader: at most a window, however small the frames are */
   readonly #unread = new ByteBlocks();
   #isEnding = false;
   #wake: (() => void) | null = null;
@@ -69,17 +69,17 @@ export class Connection implements GateConnection {
         try {
           reader.push(bytes);
         } catch {
-          // The process does not keep to the frames, so nothing that it says counts any more.
+          // The process broke the framing, so its further bytes are ignored.
           this.#end("lost");
         }
       },
-      // The process ends the socket when the other side has taken everything.
+      // The process ends the socket when the other side has read everything.
       close: () => this.#end(this.#done.here && this.#done.there ? "ended" : "lost"),
     });
     this.#socket = socket;
     this.answer = this.#answered.promise;
     this.ended = this.#over.promise;
-    // The caller gets it where it waits; after an abort nobody does.
+    // The caller handles the error where it waits; after an abort there is no handler.
     this.answer.catch(() => undefined);
     this.#receiver = new DataReceiver(socket);
     const onEnded = (): void => {
@@ -90,7 +90,7 @@ export class Connection implements GateConnection {
       message: (payload) => this.#takeAnswer(payload),
       data: (bytes) => this.#take(bytes),
       end: () => {
-        if (!this.#hasAnswer || this.#done.there) throw new Error("the end comes at the wrong time");
+        if (!this.#hasAnswer || this.#done.there) throw new Error("an end out of place");
         this.#done.there = true;
         this.#wake?.();
       },
@@ -134,7 +134,7 @@ export class Connection implements GateConnection {
   }
 
   #takeAnswer(payload: Uint8Array): void {
-    if (this.#hasAnswer) throw new Error("there is one answer only");
+    if (this.#hasAnswer) throw new Error("a second answer");
     this.#hasAnswer = true;
     try {
       const addresses = parseAnswer(payload);
@@ -146,7 +146,7 @@ export class Connection implements GateConnection {
   }
 
   #take(bytes: Uint8Array): void {
-    if (!this.#hasAnswer || this.#done.there) throw new Error("bytes come at the wrong time");
+    if (!this.#hasAnswer || this.#done.there) throw new Error("data out of place");
     this.#receiver.arrived(bytes.byteLength);
     this.#unread.push(bytes);
     this.#wake?.();

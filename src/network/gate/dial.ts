@@ -6,15 +6,15 @@ import { isAllowed, type Judgement } from "./judge.ts";
 const ADDRESS_MS_MAX = 10_000;
 const ALL_MS_MAX = 30_000;
 
-/** A socket whose far end is at an address that was judged. It is paused, and nobody listens to it yet. */
+/** A socket whose far end has an address that was judged. It is paused and has no listeners yet. */
 export interface Dialled {
   readonly socket: Socket;
   readonly address: string;
 }
 
 /**
- * Connects to the first address that accepts. One address that may not be reached refuses them all: a name that mixes
- * those with others is not to be trusted.
+ * Connects to the first address that accepts. One address that may not be reached refuses them all: a name with
+ * both kinds of addresses is not to be trusted.
  * @param judgement null for the site's proxy, which the operator named
  * @throws GateError; the signal's reason
  */

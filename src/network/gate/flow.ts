@@ -5,12 +5,12 @@ export interface FrameSocket {
   write(bytes: Uint8Array): unknown;
 }
 
-/** Bytes are given back in parts of the window, so that a slow reader costs few frames. */
+/** Credit is granted in parts of the window, so that a slow reader causes few frames. */
 const GRANT_BYTES = WINDOW_BYTES / 2;
 
 /**
- * Sends the data of one direction as its credit allows. What it holds waits for the other side, which reads its socket all
- * the time: so the end of a connection is seen at once, however slow the readers of its data are.
+ * Sends the data of one direction as its credit allows, and holds the rest. The other side never stops reading its socket,
+ * so it sees the end of a connection at once, however slow the readers of its data are.
  */
 export class DataSender {
   readonly #socket: FrameSocket;
@@ -46,10 +46,11 @@ export class DataSender {
     if (this.#waiting.length === 0) this.#sendEnd();
   }
 
-  /** The other side has taken `bytes`. @throws FrameError when it cannot have */
+  /** The other side has read `bytes`. @throws FrameError for more than were sent */
   granted(bytes: number): void {
     this.#credit += bytes;
-    if (bytes === 0 || this.#credit > WINDOW_BYTES) throw new FrameError("nothing was taken, or more than was sent");
+    if (bytes === 0 || this.#credit > WINDOW_BYTES)
+      throw new FrameError("credit for nothing, or for more than was sent");
     if (this.#waiting.length === 0) return;
     this.#pump();
     if (this.#waiting.length > 0) return;
@@ -73,13 +74,13 @@ export class DataSender {
   }
 }
 
-/** Counts the data that have arrived in one direction, and gives their credit back as they are taken. */
+/** Counts the data that have arrived in one direction, and grants credit for them again as they are read. */
 export class DataReceiver {
   readonly #socket: FrameSocket;
-  /** bytes that have arrived and are not given back */
+  /** bytes that have arrived and were not granted again */
   #open = 0;
-  /** of these, bytes that were taken */
-  #taken = 0;
+  /** of these, bytes that were read */
+  #readBytes = 0;
 
   constructor(socket: FrameSocket) {
     this.#socket = socket;
@@ -92,10 +93,10 @@ export class DataReceiver {
   }
 
   taken(bytes: number): void {
-    this.#taken += bytes;
-    if (this.#taken < GRANT_BYTES) return;
-    this.#socket.write(windowFrame(this.#taken));
-    this.#open -= this.#taken;
-    this.#taken = 0;
+    this.#readBytes += bytes;
+    if (this.#readBytes < GRANT_BYTES) return;
+    this.#socket.write(windowFrame(this.#readBytes));
+    this.#open -= this.#readBytes;
+    this.#readBytes = 0;
   }
 }

@@ -7,8 +7,8 @@ export type FrameKind = (typeof FRAME)[keyof typeof FRAME];
 
 const HEADER_BYTES = 4;
 /**
- * Data of one direction that may be under way, which is also the longest payload of a data frame. The reader gives the bytes
- * back as it takes them.
+ * Limit of data under way in one direction, and so the longest payload of a data frame. The reader grants the bytes again
+ * when it has read them.
  */
 export const WINDOW_BYTES = 131_072;
 /** Reasons of a reset, in the order of their numbers. */
@@ -27,11 +27,11 @@ export interface FrameHandler {
   data(bytes: Uint8Array): void;
   end(): void;
   reset(reason: ResetReason): void;
-  /** the reader has taken so many bytes */
+  /** called with the number of bytes that the reader has read */
   window(bytes: number): void;
 }
 
-/** Takes frames apart. Keeps nothing but an incomplete message, a reason or a header. */
+/** Decodes frames. Keeps at most an incomplete message, a reason or a header. */
 export class FrameReader {
   readonly #handler: FrameHandler;
   readonly #messageBytesMax: number;
@@ -45,7 +45,7 @@ export class FrameReader {
     this.#handler = handler;
   }
 
-  /** @throws FrameError when the bytes are no frames; nothing may be pushed afterwards */
+  /** @throws FrameError when the bytes are not valid frames; nothing may be pushed afterwards */
   push(bytes: Uint8Array): void {
     let rest = this.#kept.byteLength === 0 ? bytes : Buffer.concat([this.#kept, bytes]);
     this.#kept = new Uint8Array(0);

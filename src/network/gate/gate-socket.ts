@@ -7,15 +7,15 @@ export interface GateSocketEvents {
 }
 
 /**
- * A socket to the process. Bun's own ones leave less memory behind than those of node:net, and queue nothing; here the frames
- * wait, of which credit allows only a window.
+ * A socket to the process. Bun's sockets leave less memory behind than those of node:net, and queue nothing; the frames wait
+ * here, and credit limits them to a window.
  */
 export class GateSocket {
   #socket: Socket | null = null;
   #unsent: Uint8Array[] = [];
   #isEnding = false;
 
-  /** Connects to a path. What is written before is sent then. */
+  /** Connects to a path. Bytes that are written earlier are sent then. */
   constructor(path: string, events: GateSocketEvents) {
     const connecting = Bun.connect({
       unix: path,
@@ -52,9 +52,9 @@ export class GateSocket {
     const bytes = this.#unsent.length === 1 ? this.#unsent[0] : Buffer.concat(this.#unsent);
     this.#unsent = [];
     if (bytes !== undefined && bytes.byteLength > 0) {
-      const taken = socket.write(bytes);
-      // A closed socket says so by its event.
-      if (taken >= 0 && taken < bytes.byteLength) this.#unsent = [bytes.subarray(taken)];
+      const sentBytes = socket.write(bytes);
+      // A closed socket reports that by its event.
+      if (sentBytes >= 0 && sentBytes < bytes.byteLength) this.#unsent = [bytes.subarray(sentBytes)];
     }
     if (this.#isEnding && this.#unsent.length === 0) socket.end();
   }

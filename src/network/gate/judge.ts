@@ -1,7 +1,7 @@
 import { type AddressKind, addressKind, isInRange, leadsToAny } from "../addresses.ts";
 import type { AddressReach } from "../gate.ts";
 
-/** What is judged, and by which rules. */
+/** The rules by which addresses are judged. */
 export interface Judgement {
   readonly port: number;
   readonly reach: AddressReach;
@@ -14,7 +14,7 @@ export interface Judgement {
 /** Kinds that the policy of registries refuses: they belong to this machine or its cloud. */
 export const REGISTRY_FORBIDDEN: readonly AddressKind[] = ["loopback", "link-local", "metadata", "unspecified"];
 
-/** Whether the address may be connected to. @throws TypeError when the text is no address */
+/** Whether the address may be connected to. @throws TypeError when the text is not an address */
 export function isAllowed(address: string, { port, reach, own, ownPort }: Judgement): boolean {
   const kind = addressKind(address);
   const isOwn = leadsToAny(address, own);

@@ -2,7 +2,7 @@ import { createServer } from "node:net";
 import { NameResolver } from "./resolver.ts";
 import { Session } from "./session.ts";
 
-/** The listening socket that the daemon passes: the only way to it, in a network that everybody shares. */
+/** The listening socket that the daemon passes. It is the only way to this process, which shares the host's network. */
 const LISTENER_FD = 3;
 const IDLE_CHECK_MS = 1000;
 

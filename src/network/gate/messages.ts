@@ -3,11 +3,11 @@ import type { Destination } from "../../domain/network.ts";
 import { type AddressReach, GateError, type GateVerdict } from "../gate.ts";
 import type { SiteProxy } from "../site-proxy.ts";
 
-/** Longest request. The addresses of this host and the operator's exceptions make most of it. */
+/** Longest request. Most of it are the addresses of this host and the operator's exceptions. */
 export const REQUEST_BYTES_MAX = 1_048_576;
 /** Longest answer that the daemon accepts. */
 export const ANSWER_BYTES_MAX = 16_384;
-/** Addresses of one name that are looked at. */
+/** Limit of the addresses of one name; further ones are ignored. */
 export const ADDRESSES_COUNT_MAX = 32;
 const MESSAGE_LENGTH_MAX = 1000;
 /** Longest text of an address, which has no zone. */
@@ -18,8 +18,8 @@ export interface Lookup {
   readonly host: string;
   /** name servers, as `setServers` of node:dns takes them */
   readonly servers: readonly string[];
-  /** the addresses that this host's /etc/hosts has for a name of the operator's; null asks the name servers */
-  readonly known: readonly string[] | null;
+  /** the addresses in this host's /etc/hosts for a name that the operator set; null asks the name servers */
+  readonly hostsFile: readonly string[] | null;
 }
 
 /** The site's proxy, with what is needed to reach it. */
@@ -41,7 +41,7 @@ export interface ConnectRequest {
   readonly proxy: ProxyRequest | null;
 }
 
-/** Asks a name server or the site's proxy for what does not exist, to learn whether it answers. */
+/** Asks a name server or the site's proxy for a name that does not exist, to learn whether it answers. */
 export interface CheckRequest {
   readonly op: "check";
   /** as `setServers` of node:dns takes it, or the proxy */
@@ -50,7 +50,7 @@ export interface CheckRequest {
 
 export type Request = ConnectRequest | CheckRequest | { readonly op: "lookup"; readonly lookup: Lookup };
 
-/** The failures that answer a check: what was asked for does not exist, or what was asked is at fault. */
+/** The verdicts that answer a check: the name does not exist, as expected, or the server or proxy is at fault. */
 export const CHECKED = { fine: "no_such_name", faulty: "refused" } as const satisfies Record<string, GateVerdict>;
 
 /** The answer to a request: for a connection one address, for a look-up all. */
@@ -68,8 +68,8 @@ const VERDICTS: readonly GateVerdict[] = [
 ];
 
 /**
- * Reads the answer of the process, which may be in the hands of somebody outside.
- * @throws GateError with what the process says, or when that makes no sense
+ * Reads the answer of the process, which an attacker from outside may have taken over.
+ * @throws GateError of the answer, or when the answer is invalid
  */
 export function parseAnswer(payload: Uint8Array): readonly string[] {
   const answer = record(payload);
@@ -77,7 +77,7 @@ export function parseAnswer(payload: Uint8Array): readonly string[] {
   if (answer["ok"] === true && addresses.length > 0) return addresses;
   const verdict = VERDICTS.find((each) => each === answer["verdict"]);
   const message = answer["message"];
-  if (answer["ok"] !== false || verdict === undefined || typeof message !== "string") throw nonsense();
+  if (answer["ok"] !== false || verdict === undefined || typeof message !== "string") throw invalidAnswer();
   throw new GateError(verdict, printable(message), addresses);
 }
 
@@ -88,19 +88,19 @@ function record(payload: Uint8Array): Readonly<Record<string, unknown>> {
   } catch {
     // Not JSON.
   }
-  throw nonsense();
+  throw invalidAnswer();
 }
 
 function addressList(value: unknown): string[] {
-  if (!Array.isArray(value) || value.length > ADDRESSES_COUNT_MAX) throw nonsense();
+  if (!Array.isArray(value) || value.length > ADDRESSES_COUNT_MAX) throw invalidAnswer();
   return value.map((each: unknown) => {
-    if (typeof each !== "string" || each.length > ADDRESS_LENGTH_MAX || isIP(each) === 0) throw nonsense();
+    if (typeof each !== "string" || each.length > ADDRESS_LENGTH_MAX || isIP(each) === 0) throw invalidAnswer();
     return each;
   });
 }
 
-function nonsense(): GateError {
-  return new GateError("unreachable", "the connecting process gave an answer that makes no sense");
+function invalidAnswer(): GateError {
+  return new GateError("unreachable", "the connecting process sent an invalid answer");
 }
 
 /** Text of the process for a log. */

@@ -4,12 +4,12 @@ import type { ProxyRequest } from "./messages.ts";
 import { askProxy, ProxyFaultError } from "./proxy-handshake.ts";
 import { NameResolver } from "./resolver.ts";
 
-/** Name that no one has, and of which every name server knows that (RFC 6761): nobody else is asked. */
+/** A name that does not exist, as every name server knows (RFC 6761), so it asks no other server. */
 const NO_NAME = "invalid";
 const SERVER_MS_MAX = 2500;
 const PROXY_MS_MAX = 10_000;
 const HTTPS_PORT = 443;
-/** What a name server says that is none, or none for us. Everything else is an answer. */
+/** Errors that mean that there is no name server, or none for this host. Everything else is an answer. */
 const SILENCE = ["ETIMEOUT", "ECONNREFUSED", "EBADRESP", "ECANCELLED"];
 
 /** Whether a name server, as `setServers` of node:dns takes it, gives any answer. */
@@ -24,7 +24,7 @@ export async function nameServerAnswers(server: string): Promise<boolean> {
   }
 }
 
-/** What is wrong with a site's proxy; null when it takes requests. It is asked for a name that does not exist. */
+/** The fault of a site's proxy; null when it accepts requests. Asks it for a name that does not exist. */
 export async function proxyFault(proxy: ProxyRequest): Promise<string | null> {
   const signal = AbortSignal.timeout(PROXY_MS_MAX);
   try {

@@ -6,18 +6,18 @@ import { type ChildProcess, type ExitStatus, start } from "../../system/exec.ts"
 import { sharedObjects } from "../../system/shared-objects.ts";
 import { listenUnix, openSocketDirectory } from "../../system/unix-sockets.ts";
 
-/** What the process is started with. */
+/** Resources with which the process starts. */
 export interface GateHost {
   /** host path of the launcher, which builds the jail */
   readonly launcher: string;
   readonly cgroups: CgroupTree;
-  /** user and group of the process, which nothing else runs under */
+  /** user and group of this process alone */
   readonly uid: number;
   /** directory of its own, which only the daemon enters */
   readonly directory: string;
 }
 
-/** The process in its jail. Disposal kills it and leaves nothing behind. */
+/** The process in its jail. Disposal kills it and removes everything that it had. */
 export interface GateProcess extends AsyncDisposable {
   /** of the launcher, whose only child the process is */
   readonly pid: number;
@@ -31,11 +31,11 @@ export interface GateProcess extends AsyncDisposable {
 
 /**
  * Limits of the process: two windows of data and two sockets for each connection, and the threads of its runtime. With 1000
- * connections that are full in both directions it has 530 MiB. The kernel keeps more bytes for a server that takes none; where
- * it counts those, too, it gives less of them.
+ * connections that are full in both directions it has 530 MiB. The kernel buffers more bytes for a server that reads none; where
+ * the cgroup counts those, too, the kernel buffers fewer.
  */
 const MEMORY_BYTES = 768 * 1024 ** 2;
-/** What the runtime takes the size of the machine for: near it, it collects often. */
+/** The size of the machine as the runtime sees it: near this size, it collects garbage often. */
 const HEAP_BYTES = 256 * 1024 ** 2;
 const PIDS_MAX = 64;
 const OPEN_FILES_MAX = 8192;
@@ -62,10 +62,10 @@ const ENVIRONMENT = {
   LANG: "C",
 } as const;
 
-/** @throws Error when the host gives it no directory, control group or socket. A jail that fails ends the process. */
+/** @throws Error when its directory, control group or socket cannot be created. A jail that fails ends the process. */
 export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   await using stack = new AsyncDisposableStack();
-  // A daemon that was killed leaves its own behind.
+  // A daemon that was killed leaves its directory behind.
   await rm(host.directory, { recursive: true, force: true });
   const directory = join(host.directory, Bun.randomUUIDv7());
   const root = join(directory, "root");
@@ -101,7 +101,7 @@ export async function startGateProcess(host: GateHost): Promise<GateProcess> {
   };
 }
 
-/** What the launcher builds the jail of. All paths are the host's, but for the program's. */
+/** The contents of the jail. All paths are the host's, except those in `program`. */
 export interface GateJail {
   readonly launcher: string;
   readonly cgroups: readonly string[];
@@ -150,8 +150,8 @@ async function end(child: ChildProcess): Promise<void> {
 }
 
 /**
- * Path of the executable that this process runs. An upgrade may have put another one in its place, which speaks to the
- * daemon in another way; then a copy is made in `directory`.
+ * Path of the executable that this process runs. An upgrade may have put another one in its place, with another
+ * protocol; then a copy is made in `directory`.
  */
 async function ownExecutable(directory: string): Promise<string> {
   const own = "/proc/self/exe";
@@ -163,7 +163,7 @@ async function ownExecutable(directory: string): Promise<string> {
   return copy;
 }
 
-/** The command line in the jail, and the files that it needs there beside the executable. */
+/** The command line in the jail, and the files that it needs there in addition to the executable. */
 async function programFiles(directory: string, executable: string): Promise<{ readable: string[]; program: string[] }> {
   const libraries = await sharedObjects(executable);
   if (typeof BUILD_GATE === "undefined") {

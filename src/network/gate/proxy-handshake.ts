@@ -13,14 +13,14 @@ const ADDRESS_TYPE = { ipv4: 1, name: 3, ipv6: 4 } as const;
 const SOCKS_HEAD_BYTES = 4;
 const PORT_BYTES = 2;
 
-/** The proxy itself is at fault, or the login to it: no connection by it would work. */
+/** The proxy itself, or the login to it, is at fault: no connection through it would work. */
 export class ProxyFaultError extends GateError {
   constructor(message: string) {
     super("unreachable", `the site's proxy ${message}`);
   }
 }
 
-/** Takes bytes that have arrived, and returns how many make the answer; null when it is incomplete. Throws GateError. */
+/** Returns the length of the answer at the start of the bytes; null when it is incomplete. @throws GateError */
 type ReadAnswer = (bytes: Buffer) => number | null;
 
 /**

@@ -4,18 +4,18 @@ import { withinTime } from "../../system/waiting.ts";
 import { GateError } from "../gate.ts";
 import { ADDRESSES_COUNT_MAX, type Lookup } from "./messages.ts";
 
-/** Answers are kept no longer than this, whatever the name servers say. */
+/** Longest time for which an answer is cached, even if the name servers allow more. */
 const KEEP_MS_MAX = 60_000;
 /** A name that does not exist now may soon. */
 const KEEP_MISSING_MS = 5000;
 const ENTRIES_COUNT_MAX = 4096;
-/** Look-ups that wait for name servers at the same time: as many as the daemon, which shares them out, can ask for. */
+/** Limit of concurrent look-ups: as many as the daemon, which shares them between accounts, can request. */
 const LOOKUPS_COUNT_MAX = 1024;
 const LOOKUP_MS_MAX = 10_000;
 /** Time limit for one try with one server. */
 const TRY_MS = 2500;
 const TRIES_COUNT = 2;
-/** How long one family of addresses waits for the other, which a broken name server may never answer. */
+/** How long the answer of one family waits for the other, which a broken name server may never send. */
 const OTHER_FAMILY_MS = 300;
 
 interface Entry {
@@ -24,14 +24,14 @@ interface Entry {
   until: number;
 }
 
-interface Found {
+interface LookupResult {
   readonly addresses: readonly string[];
   readonly keepMs: number;
 }
 
 /**
- * Asks name servers for addresses, and nothing else: neither files of this host nor other services, and no other name than
- * the given one. Answers are kept as long as they say, within bounds.
+ * Resolves names by name servers alone: it reads no file of this host, uses no other service, and adds no search domain.
+ * Answers are cached for their time to live, within bounds.
  */
 export class NameResolver {
   readonly #entries = new Map<string, Entry>();
@@ -47,12 +47,12 @@ export class NameResolver {
    * The addresses of a name, at least one, those of IPv4 first.
    * @throws GateError `no_such_name`, `unreachable`, `timed_out` or `limited`
    */
-  async resolve({ host, servers, known }: Lookup): Promise<readonly string[]> {
+  async resolve({ host, servers, hostsFile }: Lookup): Promise<readonly string[]> {
     if (isIP(host)) return [host];
-    if (known !== null) return known.slice(0, ADDRESSES_COUNT_MAX);
+    if (hostsFile !== null) return hostsFile.slice(0, ADDRESSES_COUNT_MAX);
     const key = `${host} ${servers.join(" ")}`;
-    const kept = this.#entries.get(key);
-    if (kept !== undefined && kept.until > this.#clock()) return await kept.result;
+    const cached = this.#entries.get(key);
+    if (cached !== undefined && cached.until > this.#clock()) return await cached.result;
     if (this.#lookups >= LOOKUPS_COUNT_MAX) throw new GateError("limited", "too many names are being looked up");
     return await this.#ask(key, host, servers);
   }
@@ -60,7 +60,7 @@ export class NameResolver {
   async #ask(key: string, host: string, servers: readonly string[]): Promise<readonly string[]> {
     const asked = askServers(host, servers);
     const entry: Entry = { result: asked.then(({ addresses }) => existing(addresses)), until: Infinity };
-    // Whoever waits for it handles its failure.
+    // Every caller that waits for the result handles its failure.
     entry.result.catch(() => undefined);
     this.#remember(key, entry);
     this.#lookups += 1;
@@ -68,7 +68,7 @@ export class NameResolver {
       const { keepMs } = await asked;
       entry.until = this.#clock() + keepMs;
     } catch {
-      // The next one asks again; this one gets the error below.
+      // The next call asks again; this one gets the error below.
       if (this.#entries.get(key) === entry) this.#entries.delete(key);
     }
     this.#lookups -= 1;
@@ -90,8 +90,8 @@ function existing(addresses: readonly string[]): readonly string[] {
 }
 
 /** @throws GateError when there is no answer; a name without addresses is an answer */
-async function askServers(host: string, servers: readonly string[]): Promise<Found> {
-  // A new one each time: a resolver keeps answers longer than is wanted here, and one source port.
+async function askServers(host: string, servers: readonly string[]): Promise<LookupResult> {
+  // A new one each time: a resolver caches answers longer than allowed here, and keeps one source port.
   const resolver = new Resolver({ timeout: TRY_MS, tries: TRIES_COUNT });
   try {
     resolver.setServers(servers);
@@ -108,17 +108,17 @@ async function askServers(host: string, servers: readonly string[]): Promise<Fou
       resolver.cancel();
     },
   };
-  const v4 = resolver.resolve4(host, { ttl: true }).then(found, missing);
-  const v6 = resolver.resolve6(host, { ttl: true }).then(found, missing);
+  const v4 = resolver.resolve4(host, { ttl: true }).then(resultOf, missing);
+  const v6 = resolver.resolve6(host, { ttl: true }).then(resultOf, missing);
   return await bothFamilies(v4, v6);
 }
 
-/** The addresses of both families, or of one when the other keeps it waiting or fails. */
-async function bothFamilies(v4: Promise<Found>, v6: Promise<Found>): Promise<Found> {
+/** The addresses of both families, or of one when the other is late or fails. */
+async function bothFamilies(v4: Promise<LookupResult>, v6: Promise<LookupResult>): Promise<LookupResult> {
   const settled = Promise.allSettled([v4, v6]);
   const first = await Promise.any([nonEmpty(v4), nonEmpty(v6)]).catch(() => null);
   const results = first === null ? await settled : await withinTime(settled, OTHER_FAMILY_MS, () => null);
-  if (results === null) return first as Found;
+  if (results === null) return first as LookupResult;
   const answers = results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
   const failure = results.find((result) => result.status === "rejected");
   if (failure !== undefined && first === null) throw failure.reason;
@@ -128,13 +128,13 @@ async function bothFamilies(v4: Promise<Found>, v6: Promise<Found>): Promise<Fou
   };
 }
 
-async function nonEmpty(asked: Promise<Found>): Promise<Found> {
+async function nonEmpty(asked: Promise<LookupResult>): Promise<LookupResult> {
   const result = await asked;
   if (result.addresses.length === 0) throw new Error("no address");
   return result;
 }
 
-function found(records: readonly { readonly address: string; readonly ttl: number }[]): Found {
+function resultOf(records: readonly { readonly address: string; readonly ttl: number }[]): LookupResult {
   const seconds = Math.min(...records.map(({ ttl }) => ttl));
   return {
     // Half for each family, so that neither hides the other.
@@ -143,7 +143,7 @@ function found(records: readonly { readonly address: string; readonly ttl: numbe
   };
 }
 
-function missing(error: unknown): Found {
+function missing(error: unknown): LookupResult {
   const code = (error as NodeJS.ErrnoException).code ?? "";
   switch (code) {
     case "ENOTFOUND":

@@ -23,7 +23,7 @@ import type { NameResolver } from "./resolver.ts";
 const PROXY_MS_MAX = 30_000;
 const HELLO_MS_MAX = 10_000;
 
-/** A proxy that is not reached says nothing about the destination. */
+/** A failure to reach the proxy must not be reported as one of the destination. */
 function throwAboutProxy(error: unknown): never {
   if (!(error instanceof GateError)) throw error;
   throw new GateError("unreachable", `the site's proxy: ${error.message}`);
@@ -39,15 +39,15 @@ export class Session {
   readonly #abort = new AbortController();
   #outer: Socket | null = null;
   #asked = false;
-  /** what a whole ClientHello is waited for with; null when the client's bytes need not wait */
+  /** the ClientHello that is being read; null when the client's bytes need not wait */
   #hello: { readonly reader: HelloReader; readonly name: string; readonly timer: Timer } | null = null;
   readonly #sender: DataSender;
   readonly #receiver: DataReceiver;
-  /** bytes of the daemon that wait for the outer socket to take those before, however small the frames are */
+  /** bytes of the daemon that wait until the outer socket has accepted the earlier ones, however small the frames are */
   readonly #toOuter = new ByteBlocks();
   #isWriting = false;
-  /** whose end has come; `told`: the daemon was told of the outer side's */
-  readonly #ended = { outer: false, told: false, daemon: false };
+  /** sides whose end has arrived; `sent`: the end of the outer side was sent to the daemon */
+  readonly #ended = { outer: false, sent: false, daemon: false };
   #over = false;
 
   constructor(daemon: Socket, resolver: NameResolver) {
@@ -57,7 +57,7 @@ export class Session {
     this.#sender = new DataSender(daemon, {
       onRoom: () => this.#outer?.resume(),
       onEnded: () => {
-        this.#ended.told = true;
+        this.#ended.sent = true;
         this.#finish();
       },
     });
@@ -76,7 +76,7 @@ export class Session {
         this.#close();
       }
     });
-    // The daemon has gone, or wants no more of this connection.
+    // The daemon is gone, or has closed this connection.
     daemon.on("end", () => this.#close());
     daemon.on("error", () => this.#close());
     daemon.on("close", () => this.#close());
@@ -87,7 +87,7 @@ export class Session {
     if (this.#outer !== null && now - this.lastAt > this.idleMs) this.reset("idle");
   }
 
-  /** Ends both directions, and tells the daemon why. */
+  /** Ends both directions, and sends the reason to the daemon. */
   reset(reason: ResetReason): void {
     if (this.#over) return;
     this.#daemon.write(resetFrame(reason));
@@ -95,9 +95,9 @@ export class Session {
   }
 
   #request(payload: Uint8Array): void {
-    if (this.#asked) throw new FrameError("there is one request only");
+    if (this.#asked) throw new FrameError("a second request");
     this.#asked = true;
-    // It comes from the daemon, which this process trusts.
+    // The daemon sent it, which this process trusts.
     const request = JSON.parse(Buffer.from(payload).toString("utf8")) as Request;
     this.#serve(request).catch((error: unknown) => this.#fail(error));
   }
@@ -142,7 +142,7 @@ export class Session {
       const dialled = await dial(addresses, destination.port, { ...request, port: destination.port }, signal);
       return { ...dialled, early: new Uint8Array(0) };
     }
-    // The proxy may take a number for an address, too.
+    // The proxy may read a number as an address, too.
     const literal = isIP(destination.host) === 0 ? numericAddress(destination.host) : destination.host;
     if (literal !== null) judge([literal], { ...request, port: destination.port });
     const dialled = await this.#reachProxy(proxy).catch(throwAboutProxy);
@@ -198,7 +198,7 @@ export class Session {
     this.#passOn(this.#outer);
   }
 
-  /** Gives the outer socket one block after the other, and then the end. */
+  /** Writes one block after another to the outer socket, and then the end. */
   #passOn(outer: Socket): void {
     if (this.#isWriting || this.#over) return;
     const block = this.#toOuter.take();
@@ -222,9 +222,9 @@ export class Session {
     this.#passOn(this.#outer);
   }
 
-  /** Ends the session when both sides have ended, each was told of the other's end, and all bytes were taken. */
+  /** Ends the session when both sides have ended, each has received the other's end, and all bytes were read. */
   #finish(): void {
-    if (!this.#ended.told || this.#outer?.writableFinished !== true || this.#over) return;
+    if (!this.#ended.sent || this.#outer?.writableFinished !== true || this.#over) return;
     this.#over = true;
     this.#clear();
     this.#daemon.end();
@@ -256,7 +256,7 @@ export class Session {
   }
 }
 
-/** @throws GateError always, as `CHECKED` tells */
+/** @throws GateError always, with a verdict of `CHECKED` */
 async function check({ what }: CheckRequest): Promise<never> {
   const fault =
     "proxy" in what

@@ -33,18 +33,18 @@ export function forwardLoopback(
   },
 ): Disposable | null {
   const { connect, onFailure } = options;
-  const known = forwards.get(network) ?? new Map<string, Forward>();
-  forwards.set(network, known);
+  const ofNetwork = forwards.get(network) ?? new Map<string, Forward>();
+  forwards.set(network, ofNetwork);
   const key = address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`;
-  const forward = known.get(key) ?? listen(network, { address, port }, { host: key, connect });
+  const forward = ofNetwork.get(key) ?? listen(network, { address, port }, { host: key, connect });
   if (forward === null) return null;
-  known.set(key, forward);
+  ofNetwork.set(key, forward);
   forward.onFailure.add(onFailure);
   return {
     [Symbol.dispose]: () => {
       forward.onFailure.delete(onFailure);
       if (forward.onFailure.size > 0) return;
-      known.delete(key);
+      ofNetwork.delete(key);
       forward.stop();
     },
   };

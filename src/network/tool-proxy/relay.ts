@@ -5,7 +5,7 @@ import type { GateConnection } from "../gate.ts";
 export interface End {
   /** the connection to the outside; null until they are joined */
   peer: GateConnection | null;
-  /** bytes that the tool has not taken yet, and what waits for it to do so */
+  /** bytes that the tool has not read yet, and the callback for when it has */
   unsent: Uint8Array | null;
   sent: (() => void) | null;
   closed: boolean;
@@ -49,10 +49,10 @@ async function sendOut(socket: Socket<End>, peer: GateConnection, chunk: Uint8Ar
 
 /** Returns false when the socket cannot send more now. */
 function send(socket: Socket<End>, chunk: Uint8Array): boolean {
-  const taken = socket.write(chunk);
-  // A closed socket says so by its event.
-  if (taken < 0 || taken >= chunk.byteLength) return true;
-  socket.data.unsent = chunk.subarray(taken);
+  const sentBytes = socket.write(chunk);
+  // A closed socket reports that by its event.
+  if (sentBytes < 0 || sentBytes >= chunk.byteLength) return true;
+  socket.data.unsent = chunk.subarray(sentBytes);
   return false;
 }
 
@@ -62,13 +62,13 @@ export async function join(socket: Socket<End>, peer: GateConnection): Promise<v
   socket.data.peer = peer;
   socket.resume();
   for await (const chunk of peer.chunks()) {
-    // A tool that has gone takes nothing more; its connection ends when the other side does, or with the gate.
+    // The bytes for a tool that is gone are dropped; its connection ends when the other side does, or with the gate.
     if (socket.data.closed || send(socket, chunk)) continue;
     const { promise, resolve } = Promise.withResolvers<void>();
     socket.data.sent = resolve;
     await promise;
   }
   if (!socket.data.closed) socket.end();
-  // Tools do not go on sending after the other side's end.
+  // Tools send nothing after the other side's end.
   peer.end();
 }

@@ -7,7 +7,7 @@ import { ANSWER_BYTES_MAX } from "../../../src/network/gate/messages.ts";
 import { type GateEnd, GateError } from "../../../src/network/gate.ts";
 import { scratchDirectory } from "../../../src/system/scratch.ts";
 
-const LOOKUP = { op: "lookup", lookup: { host: "a.example", servers: [], known: null } } as const;
+const LOOKUP = { op: "lookup", lookup: { host: "a.example", servers: [], hostsFile: null } } as const;
 const ANSWER = messageFrame({ ok: true, addresses: ["192.0.2.1"] });
 const END = frame(FRAME.end);
 const data = (bytes: number): Uint8Array => Buffer.concat([Buffer.of(FRAME.data, 0, 0, bytes), Buffer.alloc(bytes)]);
@@ -50,8 +50,8 @@ test.each([
   ["no address", messageFrame({ ok: true, addresses: ["a.example"] })],
   ["an address with a long zone", messageFrame({ ok: true, addresses: [`fe80::1%${"a".repeat(10_000)}`] })],
   ["another verdict", messageFrame({ ok: false, verdict: "allowed", message: "", addresses: [] })],
-])("an answer with %s makes no sense", async (_, said) => {
-  expect(await daemonGot(said)).toBe("the connecting process gave an answer that makes no sense");
+])("an answer with %s is invalid", async (_, said) => {
+  expect(await daemonGot(said)).toBe("the connecting process sent an invalid answer");
 });
 
 test("many small frames become few chunks", async () => {

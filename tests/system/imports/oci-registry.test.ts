@@ -151,7 +151,7 @@ test("a password gives access to a private registry over TLS, and is in no argum
 test("refused logins are forbidden, and never repeat the password", async () => {
   const name = `${closed.host}/private/busybox:1`;
   const anonymous = await failure(pull(name, access(closed)));
-  expect([anonymous.code, anonymous.message]).toEqual(["forbidden", `the registry wants credentials for ${name}`]);
+  expect([anonymous.code, anonymous.message]).toEqual(["forbidden", `the registry requires credentials for ${name}`]);
   const wrong = { username: "alice", password: "wr0ng-canary" };
   const refused = await failure(pull(name, access(closed, { credentials: wrong })));
   expect([refused.code, refused.message]).toEqual([

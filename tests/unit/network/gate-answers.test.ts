@@ -35,8 +35,8 @@ test.each([
   ["neither yes nor no", { ok: 1, addresses: ["192.0.2.1"] }],
   ["an unknown verdict", { ok: false, verdict: "allowed", message: "", addresses: [] }],
   ["no message", { ok: false, verdict: "refused", addresses: [] }],
-])("%s makes no sense", (_, answer) => {
-  expect(failure(answer).message).toBe("the connecting process gave an answer that makes no sense");
+])("%s is invalid", (_, answer) => {
+  expect(failure(answer).message).toBe("the connecting process sent an invalid answer");
 });
 
 test("a message of the process is short and printable", () => {

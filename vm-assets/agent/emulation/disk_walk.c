@@ -54,7 +54,7 @@ static bool emit(const struct erofs_inode *inode, struct problem *problem)
 	}
 	if (head.type == 'f' && status->st_size > 0) {
 		if (!inode->is_plain)
-			return problem_set(problem, EOPNOTSUPP, "content beside the inode");
+			return problem_set(problem, EOPNOTSUPP, "inline data");
 		if (!extents_append_one(0, inode->start, (uint64_t)status->st_size))
 			return problem_set(problem, E2BIG, "extents");
 		head.extent_count = 1;

@@ -134,7 +134,7 @@ bool platform_network_held(uint8_t record[HELD_BYTES])
 		if (good)
 			memcpy(record, at + RECORD_HEAD_BYTES, HELD_BYTES);
 		ring.position += (RECORD_HEAD_BYTES + size + RECORD_ALIGNMENT - 1) & ~(uint64_t)(RECORD_ALIGNMENT - 1);
-		/* Somebody else wrote to the ring: the next record begins where the kernel goes on. */
+		/* Another program wrote to the ring: the next record begins where the kernel continues. */
 		if (end - ring.position > HELD_RING_BYTES)
 			ring.position = end;
 		__atomic_store_n(ring.consumer, ring.position, __ATOMIC_RELEASE);

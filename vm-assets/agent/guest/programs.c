@@ -35,7 +35,7 @@
 /* Labels of the steering program. */
 enum { IPV6, OUTSIDE, DATAGRAM, LOOPBACK, STREAM_QUESTION, ASSIGN, DROP, PASS };
 
-/* Puts the destination, as 16 bytes, on the stack. Loopback addresses and groups go on at their labels. */
+/* Puts the destination, as 16 bytes, on the stack. Jumps to a label for loopback addresses and groups. */
 static void read_destination(struct assembly *p)
 {
 	load(p, BPF_W, R1, R6, LOOKUP(family));
@@ -130,7 +130,7 @@ bool programs_steer(const struct network_maps *maps, struct problem *problem)
 	if (program < 0)
 		return false;
 	int space = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-	/* The link lives as long as its descriptor, which nobody closes. */
+	/* The link lives as long as its descriptor, which is never closed. */
 	int link = bpf_link(program, space, BPF_SK_LOOKUP, "lookup of sockets", problem);
 	close(space);
 	close(program);

@@ -10,7 +10,7 @@
 #include "addresses.h"
 
 /*
- * The guest's addresses as those outside would see them. They are no loopback addresses, because programs that have only such
+ * The guest's addresses as those outside would see them. They are not loopback addresses, because programs that have only such
  * do not ask for addresses outside. One is of a range for documentation, the other of a private range.
  */
 #define SOURCE_IPV4 "192.0.2.2"

@@ -1,4 +1,4 @@
-/* The guest's network: programs reach names and addresses outside through the host, which judges every wish. */
+/* The guest's network: programs reach names and addresses outside through the host, which judges every request. */
 #ifndef COPPICE_NETWORK_H
 #define COPPICE_NETWORK_H
 

@@ -188,7 +188,7 @@ void opened_accept(int fd, const struct tuple *tuple)
 	const int off = 0;
 	const struct linger now = {.l_onoff = 1, .l_linger = 0};
 	struct session *session = find_accepted(tuple);
-	/* Without a session, the host has reset it already, the program was too late, or somebody forged the agent's mark. */
+	/* Without a session, the host has reset it already, the program was too late, or a program forged the agent's mark. */
 	if (session == NULL) {
 		setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 		close(fd);
