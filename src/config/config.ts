@@ -77,7 +77,7 @@ export interface Config {
     readonly proxy: ProxyAddress | null;
     /** file that `readProxyCredentials` reads */
     readonly proxyCredentialsFile: string | null;
-    /** what is connected to without the proxy */
+    /** destinations of direct connections, without the proxy */
     readonly proxyBypass: NamedHosts;
   };
   /** retention of ended operations, in `milliseconds` */

@@ -74,7 +74,7 @@ export class GateError extends Error {
   }
 }
 
-/** How a connection ended: `lost` when the process that made it has gone. */
+/** How a connection ended: `lost` when the process that made it is gone. */
 export type GateEnd = "ended" | "reset" | "denied_sni" | "idle" | "lost";
 
 /** A connection to the outside. Its reader and its writer each wait for the other side. */

@@ -47,7 +47,7 @@ export interface AddressRange {
 export function localAddresses(): AddressRange[] {
   const fd = checked("socket", libc.socket(AF_NETLINK, SOCK_RAW_CLOEXEC, 0));
   using _fd = { [Symbol.dispose]: () => closeSync(fd) };
-  // Then only the routes that are asked for are sent. Kernels before 4.20 send all.
+  // Then only the requested routes are sent. Kernels before 4.20 send all.
   libc.setsockopt(fd, SOL_NETLINK, STRICT_CHECK_FLAG, ptr(Uint32Array.of(1)), 4);
   const route = new Uint8Array(ROUTE.bytes);
   route[4] = ROUTE.tableLocal;

@@ -81,7 +81,7 @@ describe("a connection to a port of the guest", () => {
     await next(agent, AgentFrame.done);
   });
 
-  test("to a port on which nobody listens is refused", async () => {
+  test("to a port without a listener is refused", async () => {
     const server = await LoopbackServer.open();
     const { port } = server;
     await server[Symbol.asyncDispose]();

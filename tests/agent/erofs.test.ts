@@ -58,9 +58,9 @@ function makeTree(upper: string): void {
 /** Makes a disk of the layer, which the agent then reads. */
 function makeDisk(agent: NativeAgent, ...flags: string[]): string {
   const layer = join(agent.directory, "l/00");
-  const [made, disk] = [join(agent.directory, "made"), join(layer, "disk")];
-  command(MKFS, ...MKFS_FLAGS, ...flags, made, layer);
-  renameSync(made, disk);
+  const [built, disk] = [join(agent.directory, "made"), join(layer, "disk")];
+  command(MKFS, ...MKFS_FLAGS, ...flags, built, layer);
+  renameSync(built, disk);
   return disk;
 }
 
@@ -125,9 +125,9 @@ describe("a disk that only the kernel can read", () => {
     await using agent = await NativeAgent.mounted();
     const upper = join(agent.directory, "l/00/upper");
     writeFileSync(join(upper, "file"), "behind the inode");
-    const [made, layer] = [join(agent.directory, "made"), join(agent.directory, "l/00")];
-    command(MKFS, "--quiet", made, layer);
-    renameSync(made, join(layer, "disk"));
+    const [built, layer] = [join(agent.directory, "made"), join(agent.directory, "l/00")];
+    command(MKFS, "--quiet", built, layer);
+    renameSync(built, join(layer, "disk"));
     expect(parseError((await readIndex(agent, 0)).last).text).toContain("index of /file: inline data");
   });
 });

@@ -61,8 +61,8 @@ describe("a command", () => {
     const { stdout } = await execute(agent, shell("ls /proc/self/fd; grep -E 'Sig(Blk|Ign)' /proc/self/status"));
     // 3 is the directory that ls itself reads.
     // Signals 32 and 33 are the C library's own: make leaves them ignored, and no program can reset them.
-    const shown = stdout.toString().replace(/(?<=SigIgn:\t0000000)[01]8(?=0000000)/, "00");
-    expect(shown).toBe("0\n1\n2\n3\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+    const text = stdout.toString().replace(/(?<=SigIgn:\t0000000)[01]8(?=0000000)/, "00");
+    expect(text).toBe("0\n1\n2\n3\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
   });
 
   test("that is killed by a signal ends with 128 + n", async () => {
@@ -168,7 +168,7 @@ describe("standard input", () => {
     expect(Buffer.concat(seen).toString()).toBe(`${hash}  -\n`);
   });
 
-  test("that nobody reads stops at its credit, and ends with the command", async () => {
+  test("without a reader stops at its credit, and ends with the command", async () => {
     await using agent = await NativeAgent.mounted();
     agent.send(execFrames(3, shell("exec sleep 60", { stdin: true })));
     agent.send(frame(HostFrame.stdin, 3, Buffer.alloc(INPUT_WINDOW_BYTES_INITIAL)));

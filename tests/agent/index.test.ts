@@ -34,9 +34,9 @@ async function indexOf(make: (upper: string) => void) {
   const byPath = new Map(entries.map((entry) => [entry.path, entry]));
   expect(byPath.size).toBe(entries.length);
   const entry = (path: string): IndexRecord => {
-    const found = byPath.get(path);
-    if (found === undefined) throw new Error(`no entry ${path}`);
-    return found;
+    const record = byPath.get(path);
+    if (record === undefined) throw new Error(`no entry ${path}`);
+    return record;
   };
   return { entries, entry, more };
 }

@@ -41,7 +41,7 @@ afterEach(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-/** A host of bare frames: the types of what it received. */
+/** A host of bare frames: the types of the frames that it received. */
 class Host {
   readonly #socket: Socket = createConnection(path);
   #bytes = Buffer.alloc(0);

@@ -56,9 +56,9 @@ async function merged(agent: NativeAgent, ...make: readonly ((upper: string) => 
   expect(count).toBe(BigInt(entries.length));
   const byPath = new Map(entries.map((entry) => [entry.path, entry]));
   const entry = (path: string): IndexRecord => {
-    const found = byPath.get(path);
-    if (found === undefined) throw new Error(`no entry ${path}`);
-    return found;
+    const record = byPath.get(path);
+    if (record === undefined) throw new Error(`no entry ${path}`);
+    return record;
   };
   return { entry, paths: entries.map(({ path }) => path).sort(), upper: join(agent.directory, "s/upper") };
 }

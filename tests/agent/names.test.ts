@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import type { Socket } from "node:net";
 import { AgentFrame, HostFrame } from "../../src/vm/agent/protocol.ts";
 import { execute, frame, type NativeAgent, u32 } from "../support/agent/native-agent.ts";
-import { dial, ends, expectSilence, next, startNetwork, wish } from "../support/agent/network-agent.ts";
+import { dial, ends, expectSilence, next, requestOf, startNetwork } from "../support/agent/network-agent.ts";
 import { dnsQuestion, heldSyn, ipv4, parseAnswer } from "../support/agent/packets.ts";
 import { until } from "../support/waiting.ts";
 
@@ -32,9 +32,9 @@ describe("names", () => {
     }
     expect(addresses).toEqual(["198.18.1.0", "198.18.1.0", "198.18.1.1"].map(ipv4));
     both.kernel.hold(heldSyn(ends(4000, ipv4("198.18.1.1"))));
-    expect(wish(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 0, Buffer.from("www.example.com")]);
+    expect(requestOf(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 0, Buffer.from("www.example.com")]);
     both.kernel.hold(heldSyn(ends(4001, ipv4("198.18.1.2"))));
-    expect(wish(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 4, ipv4("198.18.1.2")]);
+    expect(requestOf(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 4, ipv4("198.18.1.2")]);
     const reverse = both.kernel.answer(dnsQuestion("1.1.18.198.in-addr.arpa", TYPE_PTR));
     expect((await reverse).data?.toString("latin1")).toBe("\x03www\x07example\x03com\0");
   });
@@ -77,7 +77,7 @@ describe("names", () => {
     await expectSilence(both.agent, both.kernel);
   });
 
-  test("that are none get an error without the host, and what is no question gets nothing", async () => {
+  test("that are none get an error without the host, and bytes that are not a question get nothing", async () => {
     await using both = await startNetwork();
     const good = dnsQuestion("example.com", TYPE_A);
     const change = (at: number, value: number): Buffer => {
@@ -154,13 +154,13 @@ describe("names", () => {
     }
     expect(addresses.size).toBe(NAMES_COUNT_MAX + 1);
     both.kernel.hold(heldSyn(ends(4001, unused)));
-    expect(wish(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 4, unused]);
+    expect(requestOf(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 4, unused]);
     for (const [port, address, name] of [
       [4002, used, "used.com"],
       [4003, held, "held.com"],
     ] as const) {
       both.kernel.hold(heldSyn(ends(port, address)));
-      expect(wish(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 0, Buffer.from(name)]);
+      expect(requestOf(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 0, Buffer.from(name)]);
     }
     expect(addresses.has((await resolve("unused.com")).toString("hex"))).toBe(false);
   }, 60_000);
@@ -241,7 +241,7 @@ describe("questions over TCP", () => {
     for (const { socket } of clients) socket.destroy();
   });
 
-  test("whose client has gone are answered to nobody", async () => {
+  test("whose client is gone get no answer", async () => {
     await using both = await startNetwork();
     const client = new Client(await dial(both.kernel.streams, 0));
     client.socket.write(framed(dnsQuestion("example.com", TYPE_A)));

@@ -27,7 +27,7 @@ const ENDINGS = ["both", "both", "guest resets", "server resets", "process lost"
 
 type Random = ReturnType<typeof seededRandom>;
 
-/** What one side sends, in pieces of random sizes. */
+/** The bytes of one side, in pieces of random sizes. */
 function* pieces(random: Random, bytes: Uint8Array): Generator<Uint8Array> {
   for (let at = 0; at < bytes.byteLength; ) {
     const size = 1 + random.below(random.below(3) === 0 ? 100 : 90_000);
@@ -75,7 +75,7 @@ async function converse(random: Random, socket: Socket, outer: OuterConnection):
   expect(Buffer.concat(got).equals(Buffer.from(answer.subarray(0, Buffer.concat(got).byteLength)))).toBe(true);
 }
 
-test("programs and servers get what the other side sent, however connections end, and nothing is left", async () => {
+test("programs and servers get all bytes of the other side, however connections end, and no connection is left", async () => {
   const random = seededRandom(seedOfTests());
   const gate = new StandInGate();
   gate.names = new Set(["a.example"]);

@@ -18,8 +18,8 @@ import {
   next,
   OUTSIDE,
   OUTSIDE_IPV6,
+  requestOf,
   startNetwork,
-  wish,
 } from "../support/agent/network-agent.ts";
 import {
   dnsQuestion,
@@ -79,14 +79,14 @@ test("a network that could not be set up is an error of NETWORK, and of nothing 
 });
 
 describe("a held SYN", () => {
-  test("is a wish of its own session, with the address as it is", async () => {
+  test("is a request with a session of its own, with the address as it is", async () => {
     await using both = await startNetwork();
     both.kernel.hold(heldSyn(ends(4000)));
     both.kernel.hold(heldSyn(ends(4001, OUTSIDE_IPV6, 80)));
     const first = await next(both.agent, AgentFrame.netOpen);
     const second = await next(both.agent, AgentFrame.netOpen);
-    expect(wish(first)).toEqual([443, 4, OUTSIDE]);
-    expect(wish(second)).toEqual([80, 6, OUTSIDE_IPV6]);
+    expect(requestOf(first)).toEqual([443, 4, OUTSIDE]);
+    expect(requestOf(second)).toEqual([80, 6, OUTSIDE_IPV6]);
     expect(first.session).toBeGreaterThanOrEqual(SESSION_GUEST_BIT);
     expect(second.session).toBeGreaterThan(first.session);
   });
@@ -109,7 +109,7 @@ describe("a held SYN", () => {
     }
   });
 
-  test("that the kernel repeats is no second wish, and is sent again once more when the host had connected", async () => {
+  test("that the kernel repeats is not a second request, and is sent once more when the host has connected", async () => {
     await using both = await startNetwork();
     const record = heldSyn(ends(4000));
     for (let time = 0; time < 3; time++) both.kernel.hold(record);
@@ -135,7 +135,7 @@ describe("a held SYN", () => {
     expect((await both.kernel.packet()).payload.readUInt32BE(4)).toBe(2);
   });
 
-  test("for an address of the guest is sent again without a wish", async () => {
+  test("for an address of the guest is sent again without a request", async () => {
     await using both = await startNetwork();
     both.kernel.hold(heldSyn({ ...ends(4000, CLIENT), from: OUTSIDE }));
     expect((await both.kernel.packet()).to).toEqual(CLIENT);
@@ -165,7 +165,7 @@ describe("a held SYN", () => {
     }
   });
 
-  test("that is over a limit gets no answer, and is a new wish when it is repeated", async () => {
+  test("that is over a limit gets no answer, and is a new request when it is repeated", async () => {
     await using both = await startNetwork();
     const record = heldSyn(ends(4000));
     both.kernel.hold(record);
@@ -220,7 +220,7 @@ describe("a held SYN", () => {
     ];
     for (const bytes of bad) both.kernel.hold(bytes);
     both.kernel.hold(good);
-    expect(wish(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 4, OUTSIDE]);
+    expect(requestOf(await next(both.agent, AgentFrame.netOpen))).toEqual([443, 4, OUTSIDE]);
     await expectSilence(both.agent, both.kernel);
   });
 });
@@ -242,6 +242,6 @@ function expectRefusal(
   }
   expect(packet.protocol).toBe(isIpv4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6);
   expect([payload[0], payload[1]]).toEqual(isIpv4 ? [3, code] : [1, codeIpv6]);
-  // The kernel finds the socket by the addresses and ports in what is quoted.
+  // The kernel finds the socket by the addresses and ports in the quoted packet.
   expect(payload.subarray(isIpv4 ? 28 : 48)).toEqual(record.subarray(40, 60));
 }

@@ -58,7 +58,7 @@ describe("a connection", () => {
     await next(both.agent, AgentFrame.done);
   });
 
-  test("whose program is gone is reset when the host goes on sending", async () => {
+  test("whose program is gone is reset when the host continues to send", async () => {
     await using both = await startNetwork();
     const { id, socket } = await opened(both);
     socket.destroy();
@@ -119,7 +119,7 @@ describe("a connection", () => {
     }
   });
 
-  test("that nobody asked for is reset, and the host does not hear of it", async () => {
+  test("that was not requested is reset, and the host gets no frame", async () => {
     await using both = await startNetwork();
     const socket = connect({ port: both.kernel.listener, host: "127.0.0.1" });
     socket.on("error", () => undefined);

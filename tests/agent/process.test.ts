@@ -279,7 +279,7 @@ describe("a terminal", () => {
 });
 
 describe("the agent's memory", () => {
-  test("is freed from inputs that nobody read", async () => {
+  test("is freed from inputs that were not read", async () => {
     await using agent = await NativeAgent.mounted();
     const residentKib = () => {
       const status = readFileSync(`/proc/${agent.pid}/status`, "latin1");

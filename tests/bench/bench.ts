@@ -34,14 +34,14 @@ const { values: options } = parseArgs({
 });
 
 interface Part {
-  /** gives each row as soon as it is measured */
+  /** yields each row as soon as it is measured */
   readonly measure: (host: BenchHost) => AsyncGenerator<Finding>;
-  /** several times what the full sizes take on an idle machine */
+  /** several times the duration of the full sizes on an idle machine */
   readonly secondsMax: number;
 }
 
 const figures = readFigures();
-/** What this run is compared with. */
+/** The figures with which this run is compared. */
 const release = releaseOf(figures, { named: options.against, recorded: options.record });
 
 /**
@@ -73,8 +73,8 @@ const PARTS: Readonly<Record<string, Part>> = {
 /** A hanging machine must not prevent the table. */
 const DISPOSAL_MS_MAX = 60_000;
 
-const wanted = options.only?.split(",") ?? Object.keys(PARTS);
-const unknown = wanted.filter((name) => PARTS[name] === undefined);
+const names = options.only?.split(",") ?? Object.keys(PARTS);
+const unknown = names.filter((name) => PARTS[name] === undefined);
 if (unknown.length > 0) {
   throw new Error(`no such part: ${unknown.join(", ")}; there are ${Object.keys(PARTS).join(", ")}`);
 }
@@ -95,7 +95,7 @@ let host: BenchHost | null = null;
 /** null until an appliance has run a guest */
 let machine: string | null = null;
 for (const [name, part] of Object.entries(PARTS)) {
-  if (!wanted.includes(name) || stopping) continue;
+  if (!names.includes(name) || stopping) continue;
   const partStartedAt = performance.now();
   try {
     host ??= await Promise.race([BenchHost.start(options.quick), interrupted.promise]);
@@ -112,10 +112,10 @@ for (const [name, part] of Object.entries(PARTS)) {
 }
 await dispose(host);
 report();
-// A part that was given up may still be at it.
+// A part that was aborted may still run.
 process.exit(ledger.isComplete && !stopping ? 0 : 1);
 
-/** Prints what was measured, and records it if that was asked for. */
+/** Prints the measurements, and records them on request. */
 function report(): void {
   const { rows } = ledger.findings;
   const worse = release === null || machine === null ? [] : regressions(rows, release, machine);
@@ -139,7 +139,7 @@ async function measure({ measure: findings, secondsMax }: Part, on: BenchHost): 
   const iterator = findings(on);
   for (;;) {
     const step = iterator.next();
-    // After the deadline nobody handles its result.
+    // After the deadline its result has no handler.
     step.catch(() => undefined);
     const next = await Promise.race([step, late.promise, interrupted.promise]);
     if (next.done === true) return;

@@ -5,7 +5,7 @@ import type { BenchHost } from "./host.ts";
 
 const MIB = 1_048_576;
 
-/** busybox and files of 16 MiB beside it, of bytes that compress well in transit and lie on the disk in full. */
+/** busybox and files of 16 MiB, of bytes that compress well in transit and lie on the disk in full. */
 export async function fatImage(sizeMib: number): Promise<ImageSpec> {
   const { layers } = await busyboxImage();
   const count = Math.max(1, Math.round(sizeMib / 16));

@@ -6,15 +6,15 @@ import type { Row } from "../../src/cli/bench/row.ts";
 
 export const FIGURES = join(import.meta.dir, "figures.json");
 
-/** What was measured of one row. */
+/** The measurements of one row. */
 export interface ReleaseRow {
-  /** unit of the values: "ratio" where the row has something beside it in the same run */
+  /** unit of the values: "ratio" where the row is compared with another of the same run */
   readonly unit: string;
   /** the value that each run held to the bar */
   readonly values: readonly number[];
 }
 
-/** What the benchmark said of a release. */
+/** The benchmark's results for a release. */
 export interface Release {
   readonly name: string;
   /** where it was measured */
@@ -62,7 +62,7 @@ export function machineText(isolation: string): string {
 
 /**
  * The rows that are worse by more than a tenth than the median of a release, whether or not they hold their bar. A time
- * without anything beside it says nothing on another machine.
+ * without a comparison says nothing on another machine.
  */
 export function regressions(rows: readonly Row[], release: Release, machine: string): Regression[] {
   return rows.flatMap((row) => {

@@ -21,7 +21,7 @@ export interface Fill {
 /** Writes ended operations and images as the daemon does, which must not run meanwhile. */
 export function fillStore(layout: DataLayout, fills: readonly Fill[]): void {
   const db = new Libsql(layout.database);
-  // What is written here is only read as long as this machine is up.
+  // The written files are only read as long as this machine is up.
   db.exec("PRAGMA synchronous = OFF");
   for (const fill of fills) fillAccount(db, layout, fill);
   db.exec("PRAGMA wal_checkpoint(TRUNCATE)");
@@ -73,7 +73,7 @@ function imageWriter(
   );
   return (n, operation, at) => {
     const id = Bun.randomUUIDv7("hex", at);
-    // Of its files nothing is read here, but the daemon looks at their names when it starts.
+    // The contents of its files are not read here, but the daemon reads their names when it starts.
     for (const pathOf of [layerPath, indexPath]) closeSync(openSync(pathOf(layout, id as LayerId), "wx"));
     layer.run(id, at);
     const tagged = n % TAGGED_EVERY_COUNT === 0;
@@ -97,7 +97,7 @@ const COMMANDS = [
 ];
 
 /**
- * What the image `n` is made from: every TREE_COUNT images a tree begins with an import, every BRANCH_COUNT a branch leaves
+ * The parent of the image `n`: every TREE_COUNT images a tree begins with an import, every BRANCH_COUNT a branch leaves
  * an earlier one, and within a branch most images are made from the one before.
  */
 function parentAt(n: number): number | null {
@@ -125,13 +125,13 @@ function branchWriter(
     `INSERT INTO history (image_id, parent_id, operation_id, command, source, exit_code, size_bytes, started_at, created_at)
      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
   );
-  const made: string[] = [];
+  const ids: string[] = [];
   return (_, operation, at) => {
-    const n = made.length;
+    const n = ids.length;
     const id = Bun.randomUUIDv7("hex", at);
-    made.push(id);
+    ids.push(id);
     const from = parentAt(n);
-    const parent = from === null ? null : (made[from] ?? null);
+    const parent = from === null ? null : (ids[from] ?? null);
     const sizeBytes = from === null ? 80_000_000 : 4096 * (1 + ((n * 97) % 5000));
     for (const pathOf of [layerPath, indexPath]) closeSync(openSync(pathOf(layout, id as LayerId), "wx"));
     layer.run(id, parent, sizeBytes, at);

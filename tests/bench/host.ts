@@ -72,7 +72,7 @@ export class BenchHost implements AsyncDisposable {
     return this.#target.target;
   }
 
-  /** Of the appliance, for what looks into its data directory. */
+  /** The appliance's, for parts that read its data directory. */
   get config(): Config {
     return configOf({ config: this.appliance.configFile }, {});
   }
@@ -93,7 +93,7 @@ export class BenchHost implements AsyncDisposable {
     return durationMs;
   }
 
-  /** Restarts the daemon and waits until it has nothing to do: what it does later is not what a start left. */
+  /** Restarts the daemon and waits until it is idle, so that later work is not that of the start. */
   async restartFresh(): Promise<void> {
     await this.restart();
     await this.target.poolFull();
@@ -104,7 +104,7 @@ export class BenchHost implements AsyncDisposable {
     this.#through.push(part);
   }
 
-  /** What the daemon has been through since its start, for rows of its memory. */
+  /** The load of the daemon since its start, for rows of its memory. */
   get history(): string {
     const parts = this.#through;
     return `${parts.length === 0 ? "a fresh daemon" : `a daemon after ${parts.join(", ")}`}, with the unit's environment`;

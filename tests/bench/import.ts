@@ -9,7 +9,7 @@ import type { BenchHost } from "./host.ts";
 const SYNC_MS = 300_000;
 const FILE_BYTES = 16_384;
 const PER_DIRECTORY = 50;
-/** What images of a language's run time have. */
+/** The contents of images of a language's run time. */
 const FILES_COUNT = 5000;
 
 /** A root file system of many files; `round` makes each another image. */
@@ -29,7 +29,7 @@ export async function treeImage(files: number, round: number): Promise<ImageSpec
 export async function* importRows(host: BenchHost): AsyncGenerator<Finding> {
   const ours: number[] = [];
   const theirs: number[] = [];
-  // Beside what the appliance unpacks: how long a file takes to be made depends on what was removed around it before.
+  // In the directory where the appliance unpacks: how long a file takes to be made depends on what was removed around it before.
   await using bare = await openBareImport(host.registry, join(host.appliance.dataDir, "tmp"));
   for (let round = 0; round < host.target.rounds(7, 3); round++) {
     const reference = await pushImage(host.registry, `tree-${round}:latest`, await treeImage(FILES_COUNT, round));
@@ -38,9 +38,9 @@ export async function* importRows(host: BenchHost): AsyncGenerator<Finding> {
       async () => ours.push(await timed(() => host.appliance.importImage(reference))),
       async () => theirs.push(await bare.measure(reference)),
     ];
-    // Whoever comes second finds the registry's files in the page cache.
+    // The second client finds the registry's files in the page cache.
     for (const measure of round % 2 === 0 ? both : both.reverse()) {
-      // What one wrote, the other shall not wait for.
+      // One must not wait for the writes of the other.
       await run({ argv: ["sync"], timeoutMs: SYNC_MS });
       await measure();
     }

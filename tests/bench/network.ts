@@ -88,7 +88,7 @@ opens_per_second = 10000`;
   const short = (): Promise<number> => timed(() => exec(target, id, "true"));
   const values = await interleaved(target.rounds(25, 7), {
     alone: short,
-    beside: async () => {
+    loaded: async () => {
       requested = Promise.withResolvers();
       const long = await appliance.post(`/instances/${id}/processes`, {
         ...{ command: PROGRAM, args: ["get", NAME, String(web.port), String(1e12)] },
@@ -102,8 +102,8 @@ opens_per_second = 10000`;
   });
   yield rowOf({
     ...ENDS,
-    name: "true by exec, beside a download of the same guest",
-    values: values.beside,
+    name: "true by exec, during a download of the same guest",
+    values: values.loaded,
     unit: "ms",
     against: { name: "without a download", values: values.alone },
     atMost: 3,

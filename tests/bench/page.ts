@@ -15,7 +15,7 @@ const ACCOUNT = "page";
 const IMAGES_COUNT = 10_000;
 const VIEW = { width: 1280, height: 800 };
 const STEP_MS_MAX = 60_000;
-/** What somebody who has opened the page sees of all images, as the page writes the number. */
+/** The number of all images, as the page writes it. */
 const ALL_IMAGES = "10,000 images";
 /** Ways of the pointer with which the tree is moved, in `CSS pixels`, and the events of each. */
 const WAYS = [
@@ -26,11 +26,11 @@ const WAYS = [
 ] as const;
 const WAY_STEPS = 40;
 const ZOOM_PX = 60;
-/** About twice what 10,000 images, their places and their texts take. */
+/** About twice the memory of 10,000 images, their places and their texts. */
 const HEAP_MIB_MAX = 16;
 /**
- * What the browser runs beside the page, as text: here are no types of browsers. It marks when the first images are drawn, and
- * when all are: what one frame draws is on the screen when the next one begins.
+ * A script that the browser runs with the page; it is text, because the types of browsers are missing here. It marks the time
+ * when the first images are drawn, and when all are: the drawing of a frame is on the screen when the next frame begins.
  */
 const WATCH = `
   const look = () => {
@@ -44,7 +44,7 @@ const WATCH = `
 `;
 const TRACED = ["toplevel", "disabled-by-default-devtools.timeline"];
 
-/** The page with many images in a browser: how soon its tree can be used, and what it costs. */
+/** The page with many images in a browser: the time until its tree can be used, and its costs. */
 export async function* pageRows(host: BenchHost): AsyncGenerator<Finding> {
   const name = `the page with ${IMAGES_COUNT} images`;
   const executablePath = findProgram("chromium");
@@ -137,7 +137,7 @@ async function signIn(browser: Browser, origin: string, token: string): Promise<
   return { origin, state: await context.storageState() };
 }
 
-/** Times since the page was asked for. */
+/** Times since the request for the page. */
 interface Opened {
   readonly paintMs: number;
   readonly firstMs: number;

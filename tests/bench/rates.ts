@@ -12,7 +12,7 @@ import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
 import type { BenchHost } from "./host.ts";
 import { startPeer } from "./peers/peer.ts";
 
-/** GET of an operation, against a bare route, and beside machines that compute. */
+/** GET of an operation, against a bare route, and during machines that compute. */
 export async function* rateRows({ target, appliance }: BenchHost): AsyncGenerator<Finding> {
   const { load, operation } = await operationLoad(target);
   await using peer = await startPeer({ kind: "operation", dataDir: appliance.dataDir, operation });

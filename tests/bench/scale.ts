@@ -93,12 +93,12 @@ async function lookRow({ host, rounds, tokens }: Looks, name: string, path: stri
   return rowOf({ ...ENDS, name, values: values.large, against });
 }
 
-/** What one client waits for, the others must not. */
+/** A slow request of one client must not delay those of the others. */
 async function farRow(host: BenchHost, operations: number, token: string): Promise<Row> {
   const path = `/operations?limit=100&offset=${operations - 200}`;
   const look = () => timed(() => read(host, "/operations?limit=1", token));
   await read(host, path, token);
-  const beside: number[] = [];
+  const meanwhile: number[] = [];
   const pages: number[] = [];
   for (let round = 0; round < host.target.rounds(15, 5); round++) {
     let reading = true;
@@ -106,14 +106,14 @@ async function farRow(host: BenchHost, operations: number, token: string): Promi
       reading = false;
       pages.push(durationMs);
     });
-    while (reading) beside.push(await look());
+    while (reading) meanwhile.push(await look());
     await page;
   }
   return rowOf({
-    name: `a look-up while somebody reads page ${operations - 200} of ${operations}`,
+    name: `a look-up while another client reads page ${operations - 200} of ${operations}`,
     from: "request sent",
     to: "answer read",
-    values: beside,
+    values: meanwhile,
     unit: "ms",
     atMost: 5,
     note: `the page itself takes ${Math.min(...pages).toFixed(0)}-${Math.max(...pages).toFixed(0)} ms`,

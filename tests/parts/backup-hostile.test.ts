@@ -1,4 +1,4 @@
-/** Archives that somebody else made, for `coppice restore`. */
+/** Archives of untrusted origin, for `coppice restore`. */
 import { Database } from "bun:sqlite";
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync } from "node:fs";

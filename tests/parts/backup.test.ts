@@ -61,8 +61,8 @@ describe("a backup", () => {
     const content = Buffer.from("an input file");
     const { sha256, sizeBytes } = await receiveBlob(api.parts.layout, one(content), 1000);
     upsertFile(api.parts.db, { accountId: ALICE, sha256, sizeBytes, now: 1 });
-    const made = await backUp(root(), at("backup.tar"));
-    expect(made).toMatchObject({ images: 2, layers: 2, files: 1 });
+    const backup = await backUp(root(), at("backup.tar"));
+    expect(backup).toMatchObject({ images: 2, layers: 2, files: 1 });
     expect((await stat(at("backup.tar"))).mode & 0o777).toBe(0o600);
     expect(await readdir(directory)).toEqual(["backup.tar"]);
     expect((await readdir(root())).filter((name) => name.startsWith("backup-"))).toEqual([]);
@@ -108,7 +108,7 @@ describe("a backup", () => {
     expect(await throwing(restore(at("other.tar"), at("data")))).toThrow(refusal);
   });
 
-  test("can be read by nobody else while it is written, also by one who has opened an unfinished archive", async () => {
+  test("can be read by no other user while it is written, not even through an unfinished archive that was opened before", async () => {
     const partial = at(".backup.tar.partial");
     await writeFile(partial, "of a backup that was killed", { mode: 0o644 });
     await using opened = await open(partial);
@@ -154,7 +154,7 @@ describe("a backup", () => {
     expect(await allocatedBytes(restored)).toBeLessThan(8 * 1024 ** 2);
   });
 
-  test("has no sessions of the page: nobody who has signed out is signed in again by a restore", async () => {
+  test("has no sessions of the page: a restore signs no client in again that has signed out", async () => {
     const { db, keys } = api.parts;
     const verifyToken = tokenVerifier(db, keys, Date.now);
     const page = await sessionUseCases({ db, log: silentLog, keys, verifyToken, clock: Date.now }).begin(api.token, []);
@@ -206,9 +206,9 @@ describe("a backup", () => {
 
   test("that is interrupted leaves nothing behind", async () => {
     const interrupted = new AbortController();
-    const made = backUp(root(), at("backup.tar"), interrupted.signal);
+    const interruption = backUp(root(), at("backup.tar"), interrupted.signal);
     interrupted.abort(new Error("enough"));
-    expect(await throwing(made)).toThrow("enough");
+    expect(await throwing(interruption)).toThrow("enough");
     expect(await readdir(directory)).toEqual([]);
     expect((await readdir(root())).filter((entry) => entry.startsWith("backup-"))).toEqual([]);
   });
@@ -240,8 +240,8 @@ describe("a restore", () => {
     expect(await accepts(at("rotated"), token)).toBe(false);
     const renewed = openDatabase(dataLayout(at("rotated")).database);
     using _renewed = renewed;
-    const made = await issueToken(renewed, await TokenKeys.open(dataLayout(at("rotated")).keys), request);
-    expect(await accepts(at("rotated"), made.token)).toBe(true);
+    const issued = await issueToken(renewed, await TokenKeys.open(dataLayout(at("rotated")).keys), request);
+    expect(await accepts(at("rotated"), issued.token)).toBe(true);
   });
 
   test("of an older version's backup removes rows of merged layers", async () => {

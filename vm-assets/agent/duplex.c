@@ -16,7 +16,7 @@
  */
 #define SEGMENT_BYTES 4096
 
-/* What a connection has carried when it gets large buffers. */
+/* Bytes that a connection has carried when it gets large buffers. */
 #define WIDEN_BYTES 131072
 /* The largest window without a scale, which the small buffers do not need. */
 #define WINDOW_BYTES_MAX 65535
@@ -39,7 +39,7 @@ bool duplex_limit(int fd, int buffer)
 	       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
 }
 
-/* Counts what was carried, and gives large buffers to a connection that carries much, which makes it several times faster. */
+/* Counts the carried bytes, and gives large buffers to a connection that carries much, which makes it several times faster. */
 static void count(struct duplex *duplex, size_t bytes)
 {
 	const int window = WINDOW_BYTES_MAX;

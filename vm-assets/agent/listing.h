@@ -14,7 +14,7 @@ struct listing {
 	uint8_t entries[LISTING_BYTES];
 };
 
-/* Discards what was read. The caller sets the position of the descriptor. */
+/* Discards the bytes that were read. The caller sets the position of the descriptor. */
 void listing_begin(struct listing *listing);
 /* The next name, except "." and ".."; NULL at the end, or with errno set. Valid until the next call. */
 const char *listing_next(struct listing *listing, int fd);

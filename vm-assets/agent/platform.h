@@ -81,7 +81,7 @@ struct network_sockets {
 };
 /* Sets it up, once, before the machine can be saved. */
 bool platform_network_open(struct network_sockets *sockets, struct problem *problem);
-/* From now on whatever is sent to an address outside comes to the agent. Before, the kernel has no route to any. */
+/* From now on the agent gets all packets for addresses outside. Before, the kernel has no route to any. */
 bool platform_network_reach(struct problem *problem);
 /* Takes the next held SYN. Returns false when none waits. Its bytes may be anything. */
 bool platform_network_held(uint8_t record[HELD_BYTES]);

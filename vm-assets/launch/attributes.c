@@ -149,7 +149,7 @@ static bool takes_admin(const char *name)
 	return strncmp(name, "security.", strlen("security.")) == 0 && strcmp(name, "security.capability") != 0;
 }
 
-/* Does what the call asks for. Returns 0, or the errno of the call. */
+/* Executes the call. Returns 0, or the errno of the call. */
 static int change_attribute(const struct server *server, const struct seccomp_data *call, const char *path,
 			    const char *name, const void *value)
 {

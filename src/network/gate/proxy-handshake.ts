@@ -106,7 +106,7 @@ async function socksHandshake(
       return 2;
     });
   } else if (method !== SOCKS.noLogin) {
-    throw new ProxyFaultError("wants another login");
+    throw new ProxyFaultError("requires another login");
   }
   socket.write(socksRequest(destination));
   await conversation.answer(readSocksAnswer);

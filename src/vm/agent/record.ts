@@ -53,7 +53,7 @@ export interface ConnectionRecord {
   readonly session: number;
   /** the destination that the guest requested; null: the host opened the connection */
   readonly destination: Destination | null;
-  /** false: the side that was asked for the connection has not accepted yet */
+  /** false: the other side has not accepted the connection yet */
   readonly isOpen: boolean;
   readonly inbound: ReceivedRecord;
   /** bytes that wait for their reader, in base64 */

@@ -9,7 +9,7 @@ interface WindowOptions {
   readonly sizeBytes: number;
   /** size to which the window grows once the reader has consumed half of the initial size; default: it does not grow */
   readonly sizeBytesMax?: number;
-  /** asked before the window grows by so many bytes; when it returns false, it is asked again later */
+  /** called before the window grows by a number of bytes; after a result of false, it is called again later */
   readonly mayGrow?: (bytes: number) => boolean;
   /** an earlier window to continue */
   readonly from?: ReceivedRecord | undefined;

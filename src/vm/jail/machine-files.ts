@@ -29,6 +29,6 @@ export async function placeDisk(machine: { readonly directory: string; readonly 
 
 /** Text of a guest or a VMM for a log: replaces control characters, except line feeds. */
 export function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: it replaces control characters.
   return text.replaceAll("\r", "").replace(/[\x00-\x09\x0b-\x1f\x7f-\x9f]/g, "?");
 }

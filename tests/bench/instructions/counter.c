@@ -1,7 +1,7 @@
 /*
  * A plug-in of QEMU's emulation that counts the instructions of a guest, by the block of code that they lie in.
  *
- * Debian's package has no header of this interface. What is declared here is version 1 of it, as QEMU 4.2 to 8.x have it.
+ * Debian's package has no header of this interface. These declarations are version 1 of it, as QEMU 4.2 to 8.x have it.
  */
 #include <stdatomic.h>
 #include <stddef.h>

@@ -8,7 +8,7 @@ import { pause, until } from "../../support/waiting.ts";
 const SLOTS_COUNT = 131_072;
 const SLOT_BYTES = 16;
 const COMPILER_MS = 60_000;
-/** Descriptors of a machine end below these; the launcher wants them in ascending order. */
+/** Descriptors of a machine end below these; the launcher requires ascending order. */
 const PLUGIN_FD = 8;
 const TABLE_FD = 9;
 /** An idle guest executes fewer instructions in `QUIET_MS`. */
@@ -56,7 +56,7 @@ export class InstructionCounter {
     return (await readdir(join(this.#directory, "tables"))).filter((name) => running.has(name));
   }
 
-  /** What a machine has executed so far. Readable after its end as well. */
+  /** The instructions that a machine has executed so far. Readable after its end as well. */
   async read(machine: string): Promise<Counts> {
     const table = await readFile(this.#tableOf(machine));
     const counts = new Map<bigint, number>();
@@ -86,7 +86,7 @@ export class InstructionCounter {
     return counts;
   }
 
-  /** Waits for the end of a machine, and reads what it has executed in all. */
+  /** Waits for the end of a machine, and reads the number of all instructions that it executed. */
   async readEnded(machine: string): Promise<Counts> {
     const isGone = async () => !(await this.machines()).includes(machine);
     await until(`machine ${machine} has ended`, isGone, END_MS_MAX);
@@ -120,7 +120,7 @@ export function totalOf(counts: Counts): number {
   return total;
 }
 
-/** What came to `before` until `after`. */
+/** The difference of two readings. */
 export function difference(before: Counts, after: Counts): Counts {
   return new Map([...after].map(([address, count]) => [address, count - (before.get(address) ?? 0)]));
 }

@@ -21,18 +21,18 @@ export interface BareEcho extends AsyncDisposable {
 export async function startBareEcho(machine: BareMachine): Promise<BareEcho & { readonly isReady: Promise<boolean> }> {
   const bare = await startBare(machine, ["/bin/sh", "-c", COMMAND], ECHO_MS_MAX);
   let received = "";
-  let wanted = READY;
+  let expected = READY;
   let arrived = Promise.withResolvers<number>();
   bare.port.onData((chunk) => {
     received += chunk === null ? "" : Buffer.from(chunk).toString("latin1");
-    if (received === wanted) arrived.resolve(performance.now());
+    if (received === expected) arrived.resolve(performance.now());
   });
   const ended = bare.handle.exit.then(({ exitCode }) => exitCode);
   // No caller waits for it when the machine is ended.
   ended.catch(() => undefined);
   const isReady = Promise.race([arrived.promise.then(() => true), ended.then(() => false)]);
   const roundTrip = async (line: string): Promise<number> => {
-    [received, wanted, arrived] = ["", line, Promise.withResolvers<number>()];
+    [received, expected, arrived] = ["", line, Promise.withResolvers<number>()];
     const sentAt = performance.now();
     await bare.port.write(Buffer.from(line));
     const lost = ended.then((code) => Promise.reject(new Error(`the command of the bare machine ended with ${code}`)));

@@ -19,7 +19,7 @@ export interface ColdBoot extends AsyncDisposable {
   measure(argv: readonly string[]): Promise<number>;
 }
 
-/** Of the image of the host. */
+/** Boots the host's image by bare QEMU, once for each measurement. */
 export async function openColdBoot(host: BenchHost): Promise<ColdBoot> {
   await using stack = new AsyncDisposableStack();
   const machine = await bareMachine(host, stack);

@@ -23,7 +23,7 @@ export const PORT_NAME = "second";
 const BOOT_MS_MAX = 120_000;
 
 /**
- * What a spawn would cost without any of the appliance: QEMU with the same kernel, guest and disks, all of them on its
+ * The cost of a spawn without any of the appliance: QEMU with the same kernel, guest and disks, all of them on its
  * command line, no jail, no control group, from its start to the exit of the command, in `milliseconds`.
  */
 export async function coldRun(machine: BareMachine, argv: readonly string[]): Promise<number> {

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
 
-/** What a server of `serve.ts` answers. */
+/** The answer of a server of `serve.ts`. */
 export type Peer =
   | { readonly kind: "file"; readonly path: string }
   | { readonly kind: "operation"; readonly dataDir: string; readonly operation: unknown }

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 
-/** What the script has of all bytes; the rest is style. */
+/** The script's share of all bytes; the rest is style. */
 const SCRIPT_SHARE = 0.85;
 
 /** A page that needs nothing but its files: one text, a style and a script, of so many bytes together. */

@@ -56,10 +56,10 @@ describe("Elysia without our workarounds", () => {
   });
 
   test("makes a response again when a hook passes its context on", async () => {
-    const made = new Response("answer");
+    const answer = new Response("answer");
     const see = (context: unknown) => expect(context).toBeDefined();
-    const passing = new Elysia().onRequest((context) => see(context)).get("/own", () => made);
-    expect(await passing.handle(new Request("http://localhost/own"))).not.toBe(made);
+    const passing = new Elysia().onRequest((context) => see(context)).get("/own", () => answer);
+    expect(await passing.handle(new Request("http://localhost/own"))).not.toBe(answer);
   });
 
   test("reads the body before it refuses a caller", async () => {
@@ -105,7 +105,7 @@ describe("the workarounds", () => {
     expect(unknownRoute(table, "/nothing").code).toBe("not_found");
   });
 
-  test("the path of a URL is told apart from what Elysia takes for it", () => {
+  test("the path of a URL is distinguished from what Elysia reads as the path", () => {
     for (const [whole, path, taken] of [
       ["http://localhost/a/b?c=/d", "/a/b", "/a/b"],
       ["http://pi/a/b?c", "/a/b", "/b"],

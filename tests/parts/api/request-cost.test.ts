@@ -23,15 +23,15 @@ function appWith() {
 
 test("the headers of a request are not copied, and the response of a handler is not made again", async () => {
   const app = appWith();
-  const made: Response[] = [];
+  const responses: Response[] = [];
   app.get("/own", () => {
     const response = new Response("answer");
-    made.push(response);
+    responses.push(response);
     return response;
   });
   const answer = await app.handle(new Request("http://localhost/own", { headers: { cookie: "name=value" } }));
   expect(await answer.text()).toBe("answer");
-  expect(made[0]).toBe(answer);
+  expect(responses[0]).toBe(answer);
   expect(copies).not.toHaveBeenCalled();
 });
 
@@ -41,7 +41,7 @@ test("Elysia gets no schemas of responses, of which it would make validators", (
   expect(served.filter(({ hooks }) => hooks.response !== undefined)).toEqual([]);
 });
 
-test("what is composed after the start are routes", () => {
+test("only routes are composed after the start", () => {
   const names = appWith().routes.map(({ method, path }) => `${method} ${path}`);
   expect(COMPOSED_EARLY.filter((name) => !names.includes(name))).toEqual([]);
 });

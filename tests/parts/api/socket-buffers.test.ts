@@ -3,7 +3,7 @@ import { setImmediate } from "node:timers/promises";
 import type { ServerWebSocket } from "bun";
 import { SENT_BYTES_MAX, SOCKET_SETTINGS, Socket } from "../../../src/api/socket.ts";
 
-/** What a server buffers for a client that reads nothing, or a little at times, at most, in `bytes`. */
+/** Limit of a server's buffer for a client that reads nothing, or a little at times, in `bytes`. */
 async function bufferedBytes(talk: (socket: Socket) => Promise<unknown>, readsSometimes: boolean): Promise<number> {
   const socket = new Socket();
   const { open, ...handlers } = socket.handlers(async () => true, "a");

@@ -13,7 +13,7 @@ import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 
 /*
- * A surface of another kind beside that of the specification: events, a WebSocket and a cookie, on the same hooks and
+ * A surface of another kind in addition to that of the specification: events, a WebSocket and a cookie, on the same hooks and
  * macros. It shows that these can be had without another structure.
  */
 const requests = new RequestTracker({ metrics: createMetrics(), log: silentLog });

@@ -48,7 +48,7 @@ const queries = () =>
   appliance.seen.flatMap(({ path }) => (path.includes("/attach") ? [path.slice(path.indexOf("?") + 1)] : []));
 
 describe("a connection that is lost", () => {
-  test("is made anew, and goes on without a gap or a double", async () => {
+  test("is made again, and continues without a gap or a duplicate", async () => {
     connections = [
       (socket) => {
         send(socket, Channel.stdout, "one ");
@@ -79,7 +79,7 @@ describe("a connection that is lost", () => {
     );
   });
 
-  test("of exec goes on behind all that was shown, and says what nobody has kept", async () => {
+  test("of exec continues after the printed output, and reports the bytes that were not kept", async () => {
     connections = [
       (socket) => {
         send(socket, Channel.stdout, "0123456789");
@@ -98,7 +98,7 @@ describe("a connection that is lost", () => {
     expect(queries()).toEqual(["lossless=true", "lossless=true"]);
   });
 
-  test("is not made anew when the instance has ended, or the appliance refuses it", async () => {
+  test("is not made again when the instance has ended, or the appliance refuses it", async () => {
     connections = [
       (socket) => {
         send(socket, Channel.stdout, "x");
@@ -125,7 +125,7 @@ describe("a connection that is lost", () => {
     expect([code, stderr]).toEqual([125, expect.stringContaining("the token has expired")]);
   });
 
-  test("is made anew once the appliance has noticed that the one before is gone", async () => {
+  test("is made again once the appliance has noticed that the one before is gone", async () => {
     connections = [(socket) => void socket.terminate()];
     const answers = [429, 503];
     const { answer } = appliance;
@@ -150,7 +150,7 @@ describe("a connection that is lost", () => {
   });
 });
 
-test("a connection that stays lost is given up after a minute, with the way back", async () => {
+test("a connection that stays lost ends after a minute, with the command to return to it", async () => {
   const { now } = performance;
   let skippedMs = 0;
   using _clock = spyOn(performance, "now").mockImplementation(() => now.call(performance) + skippedMs);
@@ -171,11 +171,11 @@ test("a connection that stays lost is given up after a minute, with the way back
   const { code, stderr } = await attach();
   const end = `coppice attach: the connection is lost; coppice attach ${ID} 2 comes back to process 2\n`;
   expect([code, stderr]).toEqual([125, `${LOST}${end}`]);
-  // A handshake that fails is asked about by a request.
+  // After a failed handshake, a request gets the reason.
   expect(queries().length).toBeLessThan(12);
 }, 30_000);
 
-test("a terminal gets no queries out of what it is shown once more, and its size on every connection", async () => {
+test("a terminal gets no queries in repeated output, and its size on every connection", async () => {
   const query = "\x1b[6n";
   process = { ...process, pty: { rows: 1, cols: 1 }, stdout: { content: `a${query}b`, encoding: "ascii" } };
   const size = { rows: 30, cols: 90 };
@@ -200,7 +200,7 @@ test("a terminal gets no queries out of what it is shown once more, and its size
   expect([code, stdout.toString()]).toEqual([0, `ablive${query}${query}`]);
 });
 
-/** Standard input of somebody who types nothing. */
+/** Standard input without any input. */
 async function* never(signal?: AbortSignal): AsyncGenerator<Uint8Array> {
   await new Promise<void>((resolve) => signal?.addEventListener("abort", () => resolve()));
 }

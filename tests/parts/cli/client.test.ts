@@ -218,7 +218,7 @@ describe("run", () => {
 });
 
 describe("failures", () => {
-  test("nobody listens", async () => {
+  test("there is no listener", async () => {
     const url = `http://127.0.0.1:${await freePort()}`;
     const environment = { COPPICE_URL: url, HOME: directory };
     const { code, stderr } = await cli(["image", "ls"], { environment });

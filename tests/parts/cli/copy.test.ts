@@ -35,14 +35,14 @@ function holds(directories: Readonly<Record<string, readonly Item[]>>): void {
   appliance.answer = ({ path }) => {
     const route = path.split("?")[0]?.split("/").at(-1);
     const encoded = /[?&]path=([^&]*)/.exec(path)?.[1] ?? "";
-    const wanted = Buffer.from(encoded.replaceAll("%", ""), "hex").toString("latin1");
-    const items = directories[wanted];
+    const requestedPath = Buffer.from(encoded.replaceAll("%", ""), "hex").toString("latin1");
+    const items = directories[requestedPath];
     if (route === "download") {
       if (items !== undefined) return errorReply(422, "invalid_path", "path is a directory, not a regular file");
-      return new Response(Buffer.from(wanted, "latin1"));
+      return new Response(Buffer.from(requestedPath, "latin1"));
     }
     if (items === undefined) return errorReply(422, "invalid_path", "not a directory");
-    return Response.json({ path: wanted, items });
+    return Response.json({ path: requestedPath, items });
   };
 }
 

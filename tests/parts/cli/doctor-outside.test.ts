@@ -13,7 +13,7 @@ const none = { resolvers: [], proxy: null, proxyCredentialsFile: null };
 const short = async (...[settings]: Parameters<typeof directOutside>) =>
   (await outsideFindings(directOutside(settings))).map(({ name, state, summary }) => [name, state, summary]);
 
-test("doctor tells which name servers answer, whatever they say", async () => {
+test("doctor reports which name servers send any answer", async () => {
   await using missing = await nameServer(() => null);
   await using failing = await nameServer(() => "failure");
   await using silent = await nameServer(() => "silence");
@@ -24,11 +24,11 @@ test("doctor tells which name servers answer, whatever they say", async () => {
   expect(finding?.meaning).toStartWith("names take longer");
   const [worst] = await outsideFindings(directOutside({ ...none, resolvers: [silent.address] }));
   expect(worst?.meaning).toStartWith("imports and sandboxes reach nothing by a name");
-  // Nobody but the name servers themselves learns of the question.
+  // Only the name servers themselves get the question.
   expect(missing.asked).toEqual(["invalid 1", "invalid 1"]);
 });
 
-test("doctor tells whether the site's proxy takes requests", async () => {
+test("doctor reports whether the site's proxy accepts requests", async () => {
   await using names = await nameServer(() => null);
   await using scratch = await scratchDirectory(tmpdir(), "coppice-doctor-");
   const credentials = join(scratch.path, "credentials");

@@ -18,16 +18,16 @@ function holds(count: number): void {
   appliance.answer = ({ path }) => {
     const query = new URL(path, "http://x").searchParams;
     const [limit, offset, until] = [Number(query.get("limit")), Number(query.get("offset") ?? 0), query.get("until")];
-    const found = all.filter(({ created_at: at }) => until === null || at <= until).slice(offset, offset + limit);
+    const page = all.filter(({ created_at: at }) => until === null || at <= until).slice(offset, offset + limit);
     all.unshift({ uuid: `late-${all.length}`, created_at: new Date(1_800_000_000_000 + all.length).toISOString() });
-    return Response.json(found);
+    return Response.json(page);
   };
 }
 
 const uuids = (stdout: Buffer): string[] =>
   (JSON.parse(stdout.toString()) as { uuid: string }[]).map(({ uuid }) => uuid);
-const numbered = (count: number, shown: number): string[] =>
-  Array.from({ length: shown }, (_, index) => `image-${count - index}`);
+const numbered = (count: number, length: number): string[] =>
+  Array.from({ length }, (_, index) => `image-${count - index}`);
 
 describe("listings", () => {
   test("--all reads page after page, and shows each image once, although new ones appear meanwhile", async () => {
@@ -44,7 +44,7 @@ describe("listings", () => {
     expect([uuids(stdout), stderr]).toEqual([numbered(2345, 1500), ""]);
   });
 
-  test("a note outside the output tells that entries are left out", async () => {
+  test("a note outside the output says that entries are left out", async () => {
     holds(101);
     const { stdout, stderr } = await coppice("image", "ls", "--json");
     expect([uuids(stdout), stderr]).toEqual([numbered(101, 100), "these are the newest 100; --all lists everything\n"]);

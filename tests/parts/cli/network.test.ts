@@ -121,7 +121,7 @@ describe("--network", () => {
 });
 
 describe("the end of a run", () => {
-  test("says what was refused, and nothing when all was reached", async () => {
+  test("reports refusals, and nothing when every host was reached", async () => {
     operation = { ...KNOWN, status: "SUCCESS", result: { ...RESULT, network: AUDIT } };
     const { code, stderr } = await run();
     expect(code).toBe(0);
@@ -139,7 +139,7 @@ describe("the end of a run", () => {
     expect((await run()).stderr).toContain("h4:1 (denied), 7 more;");
   });
 
-  test("tells the same of a run that failed", async () => {
+  test("reports the same for a failed run", async () => {
     const error = { error: "unavailable", message: "the VM died", details: {} };
     operation = { ...KNOWN, status: "FAILED", error, network: AUDIT };
     const { code, stderr } = await run();
@@ -198,8 +198,8 @@ describe("op network", () => {
     [{ ...KNOWN, status: "SUCCESS", result: RESULT }, [], "had no network"],
     [{ ...KNOWN, status: "EXECUTING" }, [], "has not ended (EXECUTING)"],
     [{ ...KNOWN, status: "SUCCESS", result: { ...RESULT, network: AUDIT } }, ["--policy"], "was not recorded"],
-  ])("%j %j: %s", async (known, options, message) => {
-    operation = known;
+  ])("%j %j: %s", async (stored, options, message) => {
+    operation = stored;
     const { code, stdout, stderr } = await show(...options);
     expect([code, stdout.length]).toEqual([1, 0]);
     expect(stderr).toContain(message);

@@ -37,19 +37,19 @@ function events(): Response {
 
 async function operation(): Promise<Response> {
   const how = await Promise.race([end.promise, pause("a poll without an end", 20).then(() => null)]);
-  const known = { id: ID, kind: "instance", created_at: "2026-11-20T10:30:00.000Z" };
-  if (how === null || how === "CANCELLED") return Response.json({ ...known, status: how ?? "EXECUTING" });
+  const row = { id: ID, kind: "instance", created_at: "2026-11-20T10:30:00.000Z" };
+  if (how === null || how === "CANCELLED") return Response.json({ ...row, status: how ?? "EXECUTING" });
   const stdout = outputObject(Buffer.from("all that was kept"), false);
   const stderr = outputObject(new Uint8Array(0), false);
   const result = { exit_code: how, cpu_time_ms: 1, memory_bytes: 1, timed_out: false, isolation: "vm", stdout, stderr };
-  return Response.json({ ...known, status: "SUCCESS", result });
+  return Response.json({ ...row, status: "SUCCESS", result });
 }
 
 function send(socket: ScriptedSocket, channel: number, bytes: Uint8Array | string): void {
   socket.send(Buffer.concat([Buffer.from([channel]), Buffer.from(bytes)]));
 }
 
-/** The command ends, as an attachment tells it. */
+/** Ends the command, as an attachment reports it. */
 function finish(socket: ScriptedSocket, exitCode: number): void {
   send(socket, Channel.status, JSON.stringify({ exit_code: exitCode, signal: null }));
   socket.close(1000);
@@ -90,7 +90,7 @@ test("a reader that is slow holds the appliance back", async () => {
   appliance.onSocket = async (socket) => {
     for (let sent = 0; sent < count; sent += 1) {
       send(socket, Channel.stdout, new Uint8Array(MIB));
-      // What was not taken by now waits in the client, in the kernel, and here.
+      // Bytes that were not read by now wait in the client, in the kernel, and here.
       if (socket.getBufferedAmount() > bufferedMax && sentBefore === 0) {
         sentBefore = sent;
         open.resolve();
@@ -105,19 +105,19 @@ test("a reader that is slow holds the appliance back", async () => {
   expect(sentBefore).toBeLessThan(count / 2);
 });
 
-test("what a broken connection loses comes from the result", async () => {
-  const taken = Promise.withResolvers<void>();
+test("the bytes that a broken connection loses come from the result", async () => {
+  const printed = Promise.withResolvers<void>();
   appliance.onSocket = async (socket) => {
     send(socket, Channel.stdout, "all that");
-    await taken.promise;
+    await printed.promise;
     socket.terminate();
     end.resolve(0);
   };
-  const { code, stdout } = await coppice({ stdout: async () => taken.resolve() });
+  const { code, stdout } = await coppice({ stdout: async () => printed.resolve() });
   expect([code, stdout.toString()]).toEqual([0, "all that was kept"]);
 });
 
-test("what the appliance did not wait for comes from the result", async () => {
+test("output for which the appliance did not wait comes from the result", async () => {
   appliance.onSocket = (socket) => {
     send(socket, Channel.stdout, "all that");
     send(socket, Channel.status, JSON.stringify({ dropped: { stream: "stdout", bytes: 9 } }));
@@ -127,7 +127,7 @@ test("what the appliance did not wait for comes from the result", async () => {
   expect([code, stdout.toString()]).toEqual([0, "all that was kept"]);
 });
 
-test("an appliance that stays away leaves the run, whose id is told", async () => {
+test("an appliance that stays away leaves the run, and its id is printed", async () => {
   const { now } = performance;
   let skippedMs = 0;
   let skipMs = 0;
@@ -138,7 +138,7 @@ test("an appliance that stays away leaves the run, whose id is told", async () =
   appliance.onSocket = async (socket) => {
     socket.terminate();
     await appliance[Symbol.asyncDispose]();
-    // Every look at the clock is a minute later.
+    // Every reading of the clock is a minute later.
     skipMs = 60_000;
   };
   const { code, stderr } = await coppice();

@@ -48,8 +48,8 @@ test("ps shows running operations with their usage, and waiting ones", async () 
 
 test("ps --json gives the operations with their usage", async () => {
   using _clock = answerWithWork();
-  const shown = JSON.parse((await coppice("ps", "--json")).stdout.toString());
-  expect(shown.map(({ id, usage }: { id: string; usage: unknown }) => [id, usage !== null])).toEqual([
+  const operations = JSON.parse((await coppice("ps", "--json")).stdout.toString());
+  expect(operations.map(({ id, usage }: { id: string; usage: unknown }) => [id, usage !== null])).toEqual([
     [ID, true],
     [ENDING, false],
     [IMPORT, false],
@@ -101,7 +101,7 @@ const OUTPUT = [
 ];
 const COMPLETION = { id: 5, type: "completion", data: { status: "SUCCESS", duration_ms: 1 } };
 
-test("logs gives the bytes of the command, each stream where it belongs, and says what was not kept", async () => {
+test("logs writes the bytes of the command to the same streams, and reports the bytes that were not kept", async () => {
   appliance.answer = ({ path }) =>
     path === `/operations/${ID}/events?follow=false&spid=1` ? sent([...OUTPUT, COMPLETION]) : undefined;
   const { code, stdout, stderr } = await coppice("logs", ID);
@@ -128,14 +128,14 @@ test("logs of a process without output is empty, and so are those of a command t
   }
 });
 
-test("logs -f goes on behind the last event where its connection broke, and ends with the operation", async () => {
+test("logs -f continues after the last event where its connection broke, and ends with the operation", async () => {
   const parts = [OUTPUT.slice(0, 2), OUTPUT.slice(2), [COMPLETION]];
   appliance.answer = ({ path }) =>
     path.startsWith(`/operations/${ID}/events?`) ? sent(parts.shift() ?? []) : undefined;
   const { code, stdout } = await coppice("logs", "-f", "--process", "2", ID, "--json");
   expect(code).toBe(0);
-  const shown = stdout.toString().trimEnd().split("\n");
-  expect(shown.map((line) => JSON.parse(line))).toEqual([...OUTPUT, COMPLETION]);
+  const lines = stdout.toString().trimEnd().split("\n");
+  expect(lines.map((line) => JSON.parse(line))).toEqual([...OUTPUT, COMPLETION]);
   expect(appliance.seen.map(({ path }) => path)).toEqual(Array(3).fill(`/operations/${ID}/events?follow=true&spid=2`));
   expect(appliance.seen.map(({ lastEventId }) => lastEventId)).toEqual([null, "2", "4"]);
 });
@@ -155,12 +155,12 @@ test.each([
   expect(timeout).toBeLessThan(110 + seconds);
 });
 
-test.each(["", "soon", "1y", "-3s", "0", "1:30"])("%p is no duration", async (duration) => {
+test.each(["", "soon", "1y", "-3s", "0", "1:30"])("%p is not a duration", async (duration) => {
   const { code, stderr } = await coppice("op", "extend", ID, "--", duration);
   expect([code, stderr]).toEqual([2, expect.stringContaining("must be a duration")]);
 });
 
-test("op extend says what the appliance allows from now on", async () => {
+test("op extend prints the new time limit", async () => {
   const started_at = new Date(Date.now() - 100_000).toISOString();
   const details = { field: "timeout", maximum: 3600 };
   const refusal = { error: "validation_error", message: "timeout must be an integer from 1 to 3600", details };

@@ -43,12 +43,12 @@ test("rows are read whole, wherever the stream is cut", async () => {
 
 test("an answer without its end is an error, after the rows that came", async () => {
   answers([Buffer.from(TEXT.slice(0, TEXT.lastIndexOf("{")))]);
-  const found: unknown[] = [];
+  const rows: unknown[] = [];
   const reading = (async () => {
-    for await (const some of readBranches(client)) found.push(...some);
+    for await (const some of readBranches(client)) rows.push(...some);
   })();
   expect(await failureOf(reading)).toBeInstanceOf(AnswerError);
-  expect(found).toEqual(ROWS.slice(0, 2));
+  expect(rows).toEqual(ROWS.slice(0, 2));
 });
 
 test("a refusal is thrown, and so is the reason of a signal", async () => {

@@ -33,9 +33,9 @@ async function bundled(entrypoints: readonly string[]): Promise<string[]> {
 
 test("a bundle of the client contains no module of the server", async () => {
   const files = await Array.fromAsync(new Bun.Glob("src/client/*.ts").scan({ cwd: ROOT }));
-  const found = new Set(await bundled(files));
-  expect([...found]).toContain("src/client/client.ts");
-  const foreign = [...found].filter(
+  const modules = new Set(await bundled(files));
+  expect([...modules]).toContain("src/client/client.ts");
+  const foreign = [...modules].filter(
     (path) =>
       !/^(src\/(client|domain)\/|node_modules\/(@elysiajs\/eden|@noble\/hashes|eventsource-parser)\/)/.test(path),
   );

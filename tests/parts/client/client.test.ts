@@ -16,7 +16,7 @@ beforeEach(() => {
 });
 afterEach(() => appliance[Symbol.asyncDispose]());
 
-test("a text that looks like a date, a number or a truth value stays what it is", async () => {
+test("a text that looks like a date, a number or a boolean stays a text", async () => {
   const tags = ["2026-11-20T10:30:00.000Z", "11/20/2026", "12", "true", "null", "{}", ""];
   appliance.answer = () =>
     Response.json(tags.map((tag) => ({ uuid: ID, tag, created_at: "2026-11-20T10:30:00.000Z" })));
@@ -54,9 +54,9 @@ test.each([
   expect(await failureOf(answerOf(client.v1.operations({ id: ID }).get()))).toBeInstanceOf(AnswerError);
 });
 
-test("an unreachable appliance, an abort and a refused token are told apart", async () => {
-  const nobody = new Client({ url: `http://127.0.0.1:${await freePort()}`, token: null });
-  expect(await failureOf(answerOf(nobody.v1.images.get()))).toBeInstanceOf(UnreachableError);
+test("an unreachable appliance, an abort and a refused token have errors of their own", async () => {
+  const unreachable = new Client({ url: `http://127.0.0.1:${await freePort()}`, token: null });
+  expect(await failureOf(answerOf(unreachable.v1.images.get()))).toBeInstanceOf(UnreachableError);
   const reason = new Error("enough");
   const options = { fetch: { signal: AbortSignal.abort(reason) } };
   expect(await failureOf(answerOf(client.v1.images.get(options)))).toBe(reason);

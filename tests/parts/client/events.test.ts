@@ -36,8 +36,8 @@ function sends(pieces: readonly string[], end: "close" | "stay" = "close"): { re
 test("events are decoded whole, wherever the stream is cut", async () => {
   const text = Buffer.from(': hello\n\nid: 1\nevent: stdout\ndata: {"content":"é"}\n\nid: 2\ndata: a\ndata: b\n\n');
   sends([...text].map((byte) => String.fromCharCode(byte)));
-  const found = await Array.fromAsync(readEvents(client, "/operations/x/events"));
-  expect(found).toMatchObject([
+  const events = await Array.fromAsync(readEvents(client, "/operations/x/events"));
+  expect(events).toMatchObject([
     { id: "1", event: "stdout", data: '{"content":"é"}' },
     { id: "2", data: "a\nb" },
   ]);
@@ -85,7 +85,7 @@ test("the query, the token and the last event reach the appliance", async () => 
   expect(seen).toEqual(["?follow=true", "Bearer t", "7", "text/event-stream"]);
 });
 
-test("errors are those of every request, and JSON is no stream", async () => {
+test("errors are those of every request, and JSON is not a stream", async () => {
   appliance.answer = () => errorReply(404, "not_found", "no such operation");
   expect(await failureOf(Array.fromAsync(readEvents(client, "/x")))).toBeInstanceOf(ResponseError);
   appliance.answer = () => Response.json({});

@@ -51,7 +51,7 @@ describe("a wait", () => {
     expect(requests().filter((request) => request.startsWith("DELETE"))).toEqual([`DELETE /operations/${ID}`]);
   });
 
-  test("for a success tells why there is none", async () => {
+  test("for a success reports why there is none", async () => {
     appliance.answer = () =>
       operation({ status: "FAILED", error: { error: "conflict", message: "it broke", details: {} } });
     const error = await complete(client, ID).catch((thrown: unknown) => thrown);

@@ -26,7 +26,7 @@ async function conversation(said: readonly Uint8Array[]): Promise<{ end: GateEnd
   return { end: await connection.ended, chunks };
 }
 
-/** What the daemon makes of that process: the error of the request, or the end of the connection. */
+/** The daemon's result with that process: the error of the request, or the end of the connection. */
 async function daemonGot(...said: readonly Uint8Array[]): Promise<string> {
   try {
     return (await conversation(said)).end;

@@ -49,7 +49,7 @@ describe.each([
   ["http", httpProxy],
   ["socks5", socksProxy],
 ] as ["http" | "socks5", (refusal?: number) => Promise<TestProxy>][])("behind a proxy for %s", (kind, open) => {
-  test("names and addresses are the proxy's to reach, and no name server is asked", async () => {
+  test("the proxy connects to names and addresses, and no name server is asked", async () => {
     await using proxy = await open();
     await using outside = await behind({ kind, port: proxy.port });
     const before = names.asked.length;
@@ -80,7 +80,7 @@ describe.each([
     expect(proxy.asked).toEqual([]);
   });
 
-  test("what the operator takes out of it is connected to directly, and so is this host", async () => {
+  test("destinations that the operator excepts are connected to directly, and so is this host", async () => {
     await using proxy = await open();
     await using outside = await behind({ kind, port: proxy.port });
     for (const host of ["direct.example", "localhost"]) {
@@ -90,38 +90,38 @@ describe.each([
     expect(proxy.asked).toEqual([]);
   });
 
-  test("wrong credentials are told without repeating them", async () => {
+  test("wrong credentials are reported without repeating them", async () => {
     await using proxy = await open();
     const request = guestRequest({ kind: "name", host: "server.example", port: server.port });
     for (const credentials of [null, { user: "alice", password: "wrong" }]) {
       await using outside = await behind({ kind, port: proxy.port, credentials });
       const [verdict, message] = await failure(outside.gate.connect(request, never));
       expect(verdict).toBe("unreachable");
-      expect(message).toMatch(/^the site's proxy (does not accept the credentials|wants another login)/);
+      expect(message).toMatch(/^the site's proxy (does not accept the credentials|requires another login)/);
       expect(message).not.toContain("wrong");
     }
     expect(proxy.asked).toEqual([]);
   });
 
-  test("its refusal is told as one, and a proxy that is none as such", async () => {
+  test("its refusal is reported as one, and a server that is not a proxy as such", async () => {
     await using refusing = await open(kind === "http" ? 403 : 2);
     await using silent = await peer((socket) => void socket.end("SSH-2.0-OpenSSH_9.2\r\n"));
     await using closing = await peer((socket) => void socket.end());
     const request = guestRequest({ kind: "name", host: "server.example", port: server.port });
-    const told: [string, string][] = [];
+    const failures: [string, string][] = [];
     for (const port of [refusing.port, silent.port, closing.port]) {
       await using outside = await behind({ kind, port });
-      told.push(await failure(outside.gate.connect(request, never)));
+      failures.push(await failure(outside.gate.connect(request, never)));
     }
     const protocol = kind === "http" ? "HTTP" : "SOCKS 5";
-    expect(told).toEqual([
+    expect(failures).toEqual([
       ["refused", `the site's proxy refuses the connection${kind === "http" ? " (403)" : ""}`],
       ["unreachable", `the site's proxy does not speak ${protocol}`],
       ["unreachable", "the site's proxy ends the connection"],
     ]);
   });
 
-  test("that is down, or has a name that does not exist, is told", async () => {
+  test("that is down, or has a name that does not exist, is reported", async () => {
     const gone = await peer();
     await gone[Symbol.asyncDispose]();
     const request = guestRequest({ kind: "name", host: "server.example", port: server.port });

@@ -18,7 +18,7 @@ setDefaultTimeout(60_000);
 const LOOPBACK = { except: ["127.0.0.0/8"] };
 const never = new AbortController().signal;
 
-/** What exists, by name; every other name does not. */
+/** The names that exist, with their addresses. */
 const zone = new Map<string, (asked: number, type: number) => Answer | null>();
 let names: NameServer;
 let outside: TestGate;
@@ -62,7 +62,7 @@ describe("a connection", () => {
     expect(await connection.ended).toBe("ended");
   });
 
-  test("tells a reset from an end, in both directions", async () => {
+  test("distinguishes a reset from an end, in both directions", async () => {
     await using server = await peer();
     const resetting = await connect(guestRequest(at(server.port), LOOPBACK));
     await until("the server has it", () => server.sockets.length === 1);
@@ -135,7 +135,7 @@ describe("a connection", () => {
     });
   });
 
-  test("to a port that nobody listens on is refused", async () => {
+  test("to a port without a listener is refused", async () => {
     const gone = await peer();
     await gone[Symbol.asyncDispose]();
     expect(await verdict(connect(guestRequest(at(gone.port), LOOPBACK)))).toBe("refused");
@@ -145,10 +145,10 @@ describe("a connection", () => {
     await using server = await peer();
     const connection = await connect(guestRequest(at(server.port), { ...LOOPBACK, idleMs: 100 }));
     expect(await connection.ended).toBe("idle");
-    await until("the server is told", () => server.sockets[0]?.destroyed === true);
+    await until("the server's socket is closed", () => server.sockets[0]?.destroyed === true);
   });
 
-  test("is given up when nobody wants it any more", async () => {
+  test("is given up when its caller aborts", async () => {
     zone.set("late.example", () => "silence");
     const controller = new AbortController();
     const attempt = outside.gate.connect(guestRequest(named("late.example")), controller.signal);
@@ -188,7 +188,7 @@ describe("an address", () => {
     expect(server.sockets).toHaveLength(0);
   });
 
-  test("of this host is refused at the daemon's port, whoever names it", async () => {
+  test("of this host is refused at the daemon's port for every caller", async () => {
     for (const host of ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0"]) {
       expect(await verdict(connect(guestRequest(at(8642, host), { anyAddress: true })))).toBe("denied_private");
     }
@@ -210,7 +210,7 @@ describe("a name", () => {
     await using server = await peer();
     zone.set("rebinding.example", (asked) => ({ addresses: [asked === 0 ? "127.0.0.2" : "127.0.0.1"], ttl: 0 }));
     const request = guestRequest(named("rebinding.example", server.port), { except: ["127.0.0.2"] });
-    // Nobody listens at the first address.
+    // There is no listener at the first address.
     expect(await verdict(connect(request))).toBe("refused");
     expect(await verdict(connect(request))).toBe("denied_private");
     zone.set("mixed.example", () => ({ addresses: ["1.1.1.1", "127.0.0.1"] }));
@@ -221,7 +221,7 @@ describe("a name", () => {
     expect(server.sockets).toHaveLength(0);
   });
 
-  test("is asked for again only when its answer is too old", async () => {
+  test("is resolved again only when its answer is too old", async () => {
     zone.set("kept.example", () => ({ addresses: ["192.0.2.1"], ttl: 600 }));
     zone.set("short.example", () => ({ addresses: ["192.0.2.1"], ttl: 0 }));
     for (const name of ["kept.example", "short.example"]) {
@@ -323,7 +323,7 @@ describe("the process", () => {
     expect(await attempt).toEqual(["192.0.2.9"]);
   });
 
-  test("ends when nobody has used it for a while, and leaves nothing behind", async () => {
+  test("ends when it was not used for a while, and leaves nothing behind", async () => {
     await using own = await testGate({}, { idleMs: 50 });
     expect(own.gate.pid).toBeNull();
     await verdict(own.gate.lookup("some.example", never));
@@ -348,7 +348,7 @@ describe("the process", () => {
   });
 });
 
-test("it tells whether a name server answers, and what is wrong with the proxy, as doctor finds out by itself", async () => {
+test("it reports whether a name server answers, and the proxy's fault, as doctor does by itself", async () => {
   await using failing = await nameServer(() => "failure");
   await using silent = await nameServer(() => "silence");
   expect(outside.gate.servers).toEqual([names.address]);

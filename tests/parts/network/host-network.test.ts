@@ -1,4 +1,4 @@
-/** What this host takes for its own addresses, in a network of the test's own with real interfaces. */
+/** The host's own addresses, in a network of the test's own with real interfaces. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { closeSync, openSync } from "node:fs";
 import { isAllowed } from "../../../src/network/gate/judge.ts";

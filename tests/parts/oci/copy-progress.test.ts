@@ -35,7 +35,7 @@ function recorder() {
   return { take, reports, pulled, sees };
 }
 
-test("partial files are layers in the order of their starts, and names correct what was taken for another", async () => {
+test("partial files are layers in the order of their starts, and names correct a wrong assignment", async () => {
   await using scratch = await scratchDirectory(tmpdir(), "copy-progress-");
   const copy = join(scratch.path, "copy");
   const { take, reports, pulled, sees } = recorder();
@@ -48,7 +48,7 @@ test("partial files are layers in the order of their starts, and names correct w
   await sees(2, 30);
   await appendFile(partial("a"), "a".repeat(20));
   await sees(1, 60);
-  // The second file is the first layer after all: what was reported of the layers stays, and the other file is the second.
+  // The second file is the first layer after all: the reported progress of the layers stays, and the other file is the second.
   await appendFile(partial("b"), "b".repeat(70));
   await rename(partial("b"), join(copy, hex(1)));
   await sees(1, 100);

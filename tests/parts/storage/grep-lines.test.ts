@@ -57,8 +57,8 @@ describe("lines with their offsets and contexts", () => {
       const numbers = [`-B${before}`, `-A${after}`, ...(fileLimit === null ? [] : [`-m${fileLimit}`])];
       const argv = ["grep", "-nab", ...numbers, "--no-group-separator", "-e", "needle", "-e", "^tw", file];
       const expected = Bun.spawnSync(argv, { env: { LC_ALL: "C" } }).stdout.toString("latin1");
-      const { lines } = await found(content, { patterns: ["needle", "^tw"], before, after, fileLimit });
-      const shown = lines.map(({ line, offset, kind, bytes: text, length, hasFeed }) => {
+      const { lines } = await search(content, { patterns: ["needle", "^tw"], before, after, fileLimit });
+      const printed = lines.map(({ line, offset, kind, bytes: text, length, hasFeed }) => {
         const separator = kind === "match" ? ":" : "-";
         expect(
           content
@@ -70,28 +70,28 @@ describe("lines with their offsets and contexts", () => {
         const whole = content.toString("latin1", offset, offset + length);
         return `${line}${separator}${offset}${separator}${whole}\n`;
       });
-      expect(shown.join("")).toBe(expected);
+      expect(printed.join("")).toBe(expected);
     }
   });
 
   test("have the real length of a line that is too long, at its place among others", async () => {
     const long = Buffer.concat([Buffer.from("needle "), Buffer.alloc(3_000_000, "y")]);
     const content = Buffer.concat([Buffer.from("one\n"), long, Buffer.from("\ntwo\n"), long]);
-    const { lines, bounds } = await found(content, { patterns: ["needle", "two"], before: 1 });
+    const { lines, bounds } = await search(content, { patterns: ["needle", "two"], before: 1 });
     const expected = [
       ["context", 1, 0, 3, true, false],
       ["match", 2, 4, long.length, true, true],
       ["match", 3, long.length + 5, 3, true, false],
       ["match", 4, long.length + 9, long.length, false, true],
     ] as const;
-    const shown = lines.map((line) => [line.kind, line.line, line.offset, line.length, line.hasFeed, line.isCut]);
-    expect(shown as unknown).toEqual(expected);
+    const fields = lines.map((line) => [line.kind, line.line, line.offset, line.length, line.hasFeed, line.isCut]);
+    expect(fields as unknown).toEqual(expected);
     expect(bounds).toEqual(["line_length"]);
   });
 
   test("come from a long line before a match, too", async () => {
     const content = Buffer.concat([Buffer.alloc(700_000, "y"), Buffer.from("\nneedle")]);
-    const [context, match] = (await found(content, { patterns: ["needle"], before: 3 })).lines;
+    const [context, match] = (await search(content, { patterns: ["needle"], before: 3 })).lines;
     expect(context).toMatchObject({ kind: "context", line: 1, length: 700_000, isCut: true, hasFeed: true });
     expect(match).toMatchObject({ kind: "match", line: 2, offset: 700_001, hasFeed: false });
   });
@@ -128,7 +128,7 @@ describe("ranges", () => {
           below(3) === 0 ? Buffer.from(bad[below(bad.length)] ?? []) : (pieces[below(pieces.length)] as Buffer),
         );
         const at = Buffer.concat(bytes).length;
-        // An ASCII letter ends what is before it.
+        // An ASCII letter ends the sequence before it.
         bytes.push(Buffer.from("QR"));
         expected.push([at, at + 2]);
       }
@@ -157,7 +157,7 @@ describe("ranges", () => {
 
 describe("patterns", () => {
   const matches = async (text: string, ...patterns: string[]) =>
-    (await found(Buffer.from(text), { patterns })).lines.length > 0;
+    (await search(Buffer.from(text), { patterns })).lines.length > 0;
 
   test("cannot reach into one another", async () => {
     expect(await matches("b", "\\Qa", "b")).toBe(true);
@@ -184,7 +184,7 @@ describe("patterns", () => {
     ["\\Qneedle\\E", true],
     ["\\QNeedle", false],
   ])("%s ignores case by itself: %p", async (pattern, ignores) => {
-    const { lines } = await found(Buffer.from("NEEDLE"), { patterns: [pattern], matchCase: "smart" });
+    const { lines } = await search(Buffer.from("NEEDLE"), { patterns: [pattern], matchCase: "smart" });
     expect(lines.length > 0).toBe(ignores);
   });
 });

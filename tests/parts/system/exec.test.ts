@@ -47,7 +47,7 @@ test("a program's output and standard error are returned; it gets nothing of thi
   expect(result.stderr).toBe("oops");
 });
 
-test("an exit code, a signal and a missing program are told apart", async () => {
+test("an exit code, a signal and a missing program are distinguished", async () => {
   const code = await failure(run({ argv: sh("echo why >&2; exit 3"), timeoutMs: 5000 }));
   expect([code.exitCode, code.signal, code.timedOut, code.stderrTail]).toEqual([3, null, false, "why"]);
   const signal = await failure(run({ argv: sh("kill -TERM $$"), timeoutMs: 5000 }));
@@ -88,7 +88,7 @@ test("more output than allowed ends the program", async () => {
 test("processes that a program leaves behind are killed, and do not delay its result", async () => {
   const { stdout } = await run({ argv: sh("sleep 100 & echo $!"), timeoutMs: 10_000 });
   await untilDead(Number(Buffer.from(stdout).toString()));
-  // This one leaves the session, which the sixth field of its status tells, and keeps standard output.
+  // This one leaves the session, as the sixth field of its status shows, and keeps standard output open.
   const session = "while read -r _ _ _ _ _ sid _ </proc/$!/stat && [ $sid != $! ]; do :; done";
   const escaped = await run({ argv: sh(`setsid sleep 100 & ${session}; echo $!`), timeoutMs: 30_000 });
   const pid = Number(Buffer.from(escaped.stdout).toString());

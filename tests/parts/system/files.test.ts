@@ -88,7 +88,7 @@ test("files are published whole, and a failed write leaves nothing behind", asyn
   expect((await readdir(directory.path)).sort()).toEqual(["directory", "final", "key"]);
 });
 
-test("a sealed memfd cannot be written, grown or shrunk any more", () => {
+test("a sealed memfd can no longer be written, grown or shrunk", () => {
   const fd = libc.memfdCreate("test", libc.MFD_CLOEXEC | libc.MFD_ALLOW_SEALING);
   ftruncateSync(fd, 4096);
   writeSync(fd, "before");

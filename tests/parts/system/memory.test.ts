@@ -31,14 +31,14 @@ test("drops the pages of a mapped file, which can be read again", async () => {
   await rm(directory, { recursive: true });
 });
 
-test("drops what is mapped of a program, which continues to run", () => {
+test("drops the mappings of a program, which continues to run", () => {
   const before = residentKb(process.execPath);
   expect(before).toBeGreaterThan(0);
   dropUnwritten((path) => path === process.execPath);
   expect(residentKb(process.execPath)).toBeLessThan(before);
 });
 
-test("keeps what was written to a mapping of one's own, and drops the rest", async () => {
+test("keeps the written pages of a private mapping, and drops the rest", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-memory-"));
   const path = join(directory, "file");
   await writeFile(path, Buffer.alloc(SIZE_BYTES, 7));

@@ -14,7 +14,7 @@ const rethrow = (error: unknown): never => {
 test.each([
   ["a path", name()],
   ["an abstract name", `@${name()}`],
-])("a service manager at %s is told, and hears beats for as long as the service lives", async (_what, socket) => {
+])("a service manager at %s is notified, and gets beats for as long as the service lives", async (_what, socket) => {
   using receiver = new DatagramReceiver(socket);
   using manager = new ServiceManager({ socket, watchdogUs: "60000", watchdogPid: undefined, onError: rethrow });
   let alive = true;

@@ -7,16 +7,16 @@ import { bundledPackages } from "../../../src/tools/release-notices.ts";
 import { type BuiltWeb, buildWeb } from "../../../src/tools/web.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
-/** What somebody with an empty cache fetches at most, in `bytes`. */
+/** Limit of the first visit's downloads, with an empty cache, in `bytes`. */
 const ALL_BYTES_MAX = 300 * 1024;
-/** What is fetched before the first view is drawn, in `bytes`. */
+/** Limit of the downloads before the first view is drawn, in `bytes`. */
 const FIRST_BYTES_MAX = 60 * 1024;
 /** Addresses that stand in the text of a package, and that nothing asks for. */
 const MENTIONED = [
   /^http:\/\/www\.w3\.org\/(?:2000\/svg|1999\/xhtml|1999\/xlink|1998\/Math\/MathML)$/,
   // Elysia's client puts paths behind it to take them apart.
   /^http:\/\/e\.ly$/,
-  // It exists nowhere: relative addresses are taken apart with it.
+  // A base that does not exist, for parsing relative addresses.
   /^http:\/\/\w+\.invalid$/,
   // Warnings of highlight.js.
   /^https:\/\/github\.com\/highlightjs\//,
@@ -69,7 +69,7 @@ describe("the bundle of the page", () => {
     await cp(join(ROOT, "src"), join(copy, "src"), { recursive: true });
     await cp(join(ROOT, "package.json"), join(copy, "package.json"));
     await cp(join(ROOT, "tsconfig.json"), join(copy, "tsconfig.json"));
-    // A link would not do: what a link leads to keeps its place, and places count.
+    // A copy, because the target of a link keeps its path, and paths count.
     for (const name of built.packages) {
       await cp(join(ROOT, "node_modules", name), join(copy, "node_modules", name), { recursive: true });
     }
@@ -85,8 +85,8 @@ describe("the bundle of the page", () => {
   });
 
   test("names no address outside, but for names of markup and words of packages", async () => {
-    const found = await inBundle(/\b(?:https?|wss?):\/\/[a-z0-9][^\s"'`)\\$]*/gi);
-    expect(found.filter(([, address = ""]) => !MENTIONED.some((known) => known.test(address)))).toEqual([]);
+    const addresses = await inBundle(/\b(?:https?|wss?):\/\/[a-z0-9][^\s"'`)\\$]*/gi);
+    expect(addresses.filter(([, address = ""]) => !MENTIONED.some((mention) => mention.test(address)))).toEqual([]);
     // The address of a style sheet's picture or font needs no scheme.
     expect(await inBundle(/@import|url\((?!["']?data:)[^)]*\)|\/\/# sourceMappingURL/g)).toEqual([]);
   });
@@ -98,18 +98,18 @@ describe("the bundle of the page", () => {
   });
 
   test("has notices of all its packages", async () => {
-    const known = (await bundledPackages(ROOT)).filter(({ text }) => text !== null).map(({ name }) => name);
+    const noticed = (await bundledPackages(ROOT)).filter(({ text }) => text !== null).map(({ name }) => name);
     expect(built.packages.length).toBeGreaterThan(0);
-    expect(built.packages.filter((name) => !known.includes(name))).toEqual([]);
+    expect(built.packages.filter((name) => !noticed.includes(name))).toEqual([]);
   });
 });
 
 /** File and match of each place in the bundle. */
 async function inBundle(pattern: RegExp): Promise<string[][]> {
-  const found: string[][] = [];
+  const matches: string[][] = [];
   for (const name of Object.keys(built.manifest.files)) {
     const text = await readFile(join(directory, name), "utf8");
-    found.push(...[...text.matchAll(pattern)].map(([match]) => [name, match]));
+    matches.push(...[...text.matchAll(pattern)].map(([match]) => [name, match]));
   }
-  return found;
+  return matches;
 }

@@ -76,7 +76,7 @@ describe("socket channel", () => {
     expect(read.bytes().toString()).toBe("one\ntwo\n");
   });
 
-  test("tells a late reader of the end", async () => {
+  test("delivers the end to a late reader", async () => {
     await using channel = await peer("echo x >&3");
     await pause("the end comes", 200);
     const read = collect(channel);

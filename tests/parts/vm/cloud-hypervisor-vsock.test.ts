@@ -63,7 +63,7 @@ describe("a vsock channel", () => {
 
   test("tries again until the agent listens, accepts, and sends something", async () => {
     await using channel = VsockChannel.open(path, 1024);
-    await pause("nobody listens", 20);
+    await pause("there is no listener", 20);
     const ways: ((socket: Socket) => void)[] = [
       (socket) => socket.destroy(),
       (socket) => socket.end("NO 1\n"),
@@ -143,7 +143,7 @@ describe("a vsock channel", () => {
 describe("a socket's path", () => {
   test("may have the kernel's maximum length, and no more", () => {
     expect(() => listenUnix(`/${"x".repeat(SOCKET_PATH_BYTES_MAX)}`)).toThrow("ENAMETOOLONG");
-    expect(() => connectUnix(join(directory, "nobody"))).toThrow("connect: ENOENT");
+    expect(() => connectUnix(join(directory, "missing"))).toThrow("connect: ENOENT");
     expect(() => listenUnix(join(directory, "no/directory"))).toThrow("bind: ENOENT");
   });
 });

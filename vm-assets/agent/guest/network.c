@@ -1,6 +1,6 @@
 /*
- * The guest's network as the kernel sees it: addresses outside are local, and what is sent to them goes to the agent's sockets.
- * It takes no device, no module, and nothing of the image.
+ * The guest's network as the kernel sees it: addresses outside are local, and packets for them go to the agent's sockets.
+ * It needs no device, no module, and nothing of the image.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -26,7 +26,7 @@ static struct network_maps maps;
 static int raw_ipv4 = -1;
 static int raw_ipv6 = -1;
 
-/* The ring of held SYNs. A program with privileges may write to it, so nothing in it is believed. */
+/* The ring of held SYNs. A program with privileges may write to it, so its contents are not trusted. */
 static struct {
 	uint64_t *consumer;
 	const uint64_t *producer;

@@ -158,7 +158,7 @@ static void write_holding(struct assembly *p, const struct network_maps *maps)
 	load(p, BPF_W, R1, R6, (int)offsetof(struct __sk_buff, mark));
 	jump_if(p, BPF_JEQ, R1, NETWORK_MARK, ACCEPT);
 	load(p, BPF_W, R7, R6, (int)offsetof(struct __sk_buff, len));
-	/* The length is checked for the kernel, which wants to know it before it copies. */
+	/* The kernel's verifier requires a check of the length before the copy. */
 	jump_if(p, BPF_JLT, R7, TCP_BYTES_MIN, HOLD_END);
 	jump_if(p, BPF_JGT, R7, HELD_TCP_BYTES_MAX, HOLD_END);
 	for (int at = RECORD_AT; at < 0; at += 8)

@@ -19,7 +19,7 @@ struct network_maps {
 	int held; /* ring of held SYNs */
 };
 
-/* Steers what is sent to addresses outside to the sockets. */
+/* Steers packets for addresses outside to the sockets. */
 bool programs_steer(const struct network_maps *maps, struct problem *problem);
 /* Holds the SYNs that arrive at a listener. */
 bool programs_hold(const struct network_maps *maps, int listener, struct problem *problem);

@@ -12,7 +12,7 @@ struct asker {
 	/* Of a datagram. */
 	struct tuple tuple;
 	uint32_t interface;
-	/* Of a client; `number` tells clients apart that had the same slot. */
+	/* Of a client; `number` distinguishes clients that had the same slot. */
 	unsigned slot;
 	uint32_t number;
 };

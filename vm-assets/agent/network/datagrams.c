@@ -52,7 +52,7 @@ int datagrams_read(uint8_t *message, struct asker *asker)
 	}
 	*asker = (struct asker){.tuple = {.remote_port = ntohs(peer.sin6_port), .local_port = 53}};
 	memcpy(asker->tuple.remote, &peer.sin6_addr, ADDRESS_BYTES);
-	/* No other control message was asked for. */
+	/* No other control message was requested. */
 	struct cmsghdr *at = CMSG_FIRSTHDR(&header);
 	struct in6_pktinfo info;
 	if (at != NULL && at->cmsg_level == IPPROTO_IPV6 && at->cmsg_type == IPV6_PKTINFO &&

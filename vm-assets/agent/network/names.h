@@ -19,7 +19,7 @@ int names_take(const char *name, size_t size);
 int names_of_address(const uint8_t address[ADDRESS_BYTES]);
 const char *names_text(int entry, size_t *size);
 void names_address(int entry, uint8_t ipv4[4]);
-/* An entry that is in use by a connection is kept. Other entries go, the least recently used first. */
+/* An entry that is in use by a connection is kept. Other entries are dropped, the least recently used first. */
 void names_hold(int entry);
 void names_release(int entry);
 

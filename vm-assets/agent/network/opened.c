@@ -40,7 +40,7 @@ static struct {
 } refusals[REFUSALS_COUNT];
 static unsigned refusals_next;
 
-/* What the program's kernel receives, and connect(2) returns. */
+/* The packet for the program's kernel, and the result of connect(2). */
 enum answer_kind { ANSWER_NONE, ANSWER_RESET, ANSWER_UNREACHABLE };
 static const struct {
 	enum answer_kind kind;
@@ -82,7 +82,7 @@ static void release(const struct syn *syn)
 
 static void remember(const struct syn *syn, uint32_t reason)
 {
-	/* The host is to be asked again. */
+	/* The request must be sent to the host again. */
 	if (reason == REFUSAL_LIMITED)
 		return;
 	unsigned at = refusals_next++ % REFUSALS_COUNT;

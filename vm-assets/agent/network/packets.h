@@ -1,4 +1,4 @@
-/* Packets that the agent reads and writes itself. Nothing here has state or calls the system. */
+/* Packets that the agent reads and writes itself. The functions have no state and make no system calls. */
 #ifndef COPPICE_NETWORK_PACKETS_H
 #define COPPICE_NETWORK_PACKETS_H
 

@@ -1,4 +1,4 @@
-/* Messages of the domain name system. Nothing here has state or calls the system. */
+/* Messages of the domain name system. The functions have no state and make no system calls. */
 #ifndef COPPICE_NETWORK_QUESTION_H
 #define COPPICE_NETWORK_QUESTION_H
 
