@@ -24,7 +24,7 @@ const layerOf = (content: Buffer) => {
   return makeLayer(directory, [{ path: "f", type: "f", size: BigInt(content.length), extents }], content);
 };
 
-async function found(content: Buffer, options: Partial<GrepRequest> & Pick<GrepRequest, "patterns">) {
+async function search(content: Buffer, options: Partial<GrepRequest> & Pick<GrepRequest, "patterns">) {
   const { lines: packed, bounds } = await grep({ ...NONE, layers: [await layerOf(content)], ...options }, never);
   return { lines: await Array.fromAsync(unpacked(packed)), bounds };
 }
@@ -99,7 +99,7 @@ describe("lines with their offsets and contexts", () => {
 
 describe("ranges", () => {
   test("are those of all patterns, which do not overlap", async () => {
-    const [line] = (await found(Buffer.from("a needle in needles"), { patterns: ["need", "needle", "in|s$"] })).lines;
+    const [line] = (await search(Buffer.from("a needle in needles"), { patterns: ["need", "needle", "in|s$"] })).lines;
     expect(rangesOf(line as GrepLine)).toEqual([
       [2, 6],
       [9, 11],
@@ -132,13 +132,13 @@ describe("ranges", () => {
         bytes.push(Buffer.from("QR"));
         expected.push([at, at + 2]);
       }
-      const [line] = (await found(Buffer.concat(bytes), { patterns: ["QR"] })).lines;
+      const [line] = (await search(Buffer.concat(bytes), { patterns: ["QR"] })).lines;
       expect(rangesOf(line as GrepLine)).toEqual(expected);
     }
   });
 
   test("are empty where an empty text matches, but not right behind another", async () => {
-    const [line] = (await found(Buffer.from("axxb"), { patterns: ["x*"] })).lines;
+    const [line] = (await search(Buffer.from("axxb"), { patterns: ["x*"] })).lines;
     expect(rangesOf(line as GrepLine)).toEqual([
       [0, 0],
       [1, 3],
@@ -148,9 +148,9 @@ describe("ranges", () => {
 
   test("are those in the text, and the first one", async () => {
     const content = Buffer.from(`${"y".repeat(5000)}needle needle`);
-    const [line] = (await found(content, { patterns: ["needle"] })).lines;
+    const [line] = (await search(content, { patterns: ["needle"] })).lines;
     expect(rangesOf(line as GrepLine)).toEqual([[5000, 5006]]);
-    const [all] = (await found(Buffer.alloc(60_000, "n"), { patterns: ["n"] })).lines;
+    const [all] = (await search(Buffer.alloc(60_000, "n"), { patterns: ["n"] })).lines;
     expect(all?.ranges).toHaveLength(4096);
   });
 });

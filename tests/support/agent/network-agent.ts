@@ -35,7 +35,7 @@ export async function next(agent: NativeAgent, type: number): Promise<Frame> {
 }
 
 /** Checks the agent's request: port, kind, and the host's bytes. */
-export function wish({ payload }: Frame): [port: number, kind: number, host: Buffer] {
+export function requestOf({ payload }: Frame): [port: number, kind: number, host: Buffer] {
   return [payload.readUInt16LE(0), payload.readUInt16LE(2), payload.subarray(4)];
 }
 

@@ -125,7 +125,7 @@ describe("POST /images/import credentials", () => {
   test("that are missing or wrong end FAILED forbidden, with a message that says which", async () => {
     const missing = await ended(app(secured));
     expect(missing).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
-    expect(missing.error["message"]).toContain("wants credentials");
+    expect(missing.error["message"]).toContain("requires credentials");
     const wrong = await ended(app(secured), { credentials: { username: "alice", password: "wr0ng-canary" } });
     expect(wrong).toMatchObject({ status: "FAILED", error: { error: "forbidden" } });
     expect(wrong.error["message"]).toContain("does not accept");
