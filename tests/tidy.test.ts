@@ -14,6 +14,7 @@ import {
   written,
 } from "./support/source/source-files.ts";
 import { architecturePage } from "./support/source/source-tree.ts";
+import { wordsToReplace } from "./support/source/words.ts";
 
 const ROOT = resolve(import.meta.dir, "..");
 const FILE_LINES_MAX = 400;
@@ -36,7 +37,7 @@ describe("imports", () => {
 
   test("the table names only what exists", () => {
     const inside = source.map(({ path }) => relative("src", path));
-    const known = new Set([
+    const existing = new Set([
       "*",
       "package.json",
       "daemon",
@@ -45,7 +46,7 @@ describe("imports", () => {
       ...inside.flatMap((path) => [path.split("/")[0] ?? "", dirname(path)]),
     ]);
     const names = [...Object.keys(MAY_IMPORT), ...Object.values(MAY_IMPORT).flat()];
-    expect(names.filter((name) => !known.has(name) && !known.has(`${name}.ts`))).toEqual([]);
+    expect(names.filter((name) => !existing.has(name) && !existing.has(`${name}.ts`))).toEqual([]);
     for (const [top, rules] of Object.entries(MAY_IMPORT_WITHIN)) {
       const parts = inside.flatMap((path) => (path.startsWith(`${top}/`) ? [path.split("/")[1] ?? ""] : []));
       expect(Object.keys(rules).sort()).toEqual([...new Set(parts)].filter((name) => !name.endsWith(".d.ts")).sort());
@@ -163,7 +164,7 @@ describe("one place for each power", () => {
 
   test("unit tests start no program, and listen nowhere", () => {
     const unit = everything.filter(({ path }) => path.startsWith("tests/unit/"));
-    // What a test starts by a module of the source, the ring itself refuses: tests/support/rings/unit-only.ts.
+    // The ring itself refuses programs that a test starts by a module of the source: tests/support/rings/unit-only.ts.
     expect(places(unit, /\bBun\.(?:spawn|serve|listen|udpSocket|\$)|node:child_process|\bcreateServer\b/)).toEqual([]);
   });
 
@@ -187,8 +188,8 @@ describe("one place for each power", () => {
 
   test("the prefix of an interface is given to its routes by one constant", () => {
     const surfaces = source.filter(({ path }) => /^src\/(api|service)\//.test(path));
-    const found = places(surfaces, /["'`/](?:\/contree)?\/v1\b|["'`]\/(?:contree|mcp)\b/);
-    expect(found).toEqual([
+    const prefixes = places(surfaces, /["'`/](?:\/contree)?\/v1\b|["'`]\/(?:contree|mcp)\b/);
+    expect(prefixes).toEqual([
       expect.stringMatching(/^src\/api\/app\.ts:\d+: const V1_PREFIX = "\/v1";$/),
       expect.stringMatching(/^src\/api\/app\.ts:\d+: const CONTREE_PREFIX = "\/contree\/v1";$/),
       expect.stringMatching(/^src\/api\/app\.ts:\d+: const MCP_PREFIX = "\/mcp";$/),
@@ -196,7 +197,7 @@ describe("one place for each power", () => {
   });
 
   test("files of layers are found by who holds them, in the one store of the process", () => {
-    // These work on the data directory itself, where they link what they read before they read it, or serve nobody else.
+    // These work on the data directory itself, where they link files before they read them, or serve one caller only.
     const others = except(source, "src/cli/backup/archive.ts");
     expect(places(others, /from ".*\/layers\/(?:layers|layer-holds)\.ts"/)).toEqual([]);
     expect(places(except(source, "src/daemon.ts", "src/cli/gc/collect.ts"), /\bnew LayerStore\(/)).toEqual([]);
@@ -260,6 +261,10 @@ describe("text", () => {
     expect(long).toEqual([]);
   });
 
+  test("the words are those of the field: bun tests/support/source/words.ts", () => {
+    expect(wordsToReplace(everything)).toEqual([]);
+  });
+
   test("no line is endless", () => {
     const code = except(written).filter(({ path }) => CODE.test(path));
     const long = places(code, new RegExp(`^.{${LINE_COLUMNS_MAX + 1},}$`));
@@ -267,7 +272,7 @@ describe("text", () => {
   });
 
   test("nothing is left to be done, and comments tell no history", () => {
-    // "used to" is no history where something is used to do something.
+    // "used to" is not history where something is used to do something.
     const pattern =
       /\bTODO\b(?!\(#\d+\))|\bFIXME\b|\bHACK\b|\bXXX\b|\bpreviously\b|\b(?:it|we|this|that) used to\b|={5}|-{10}\s*$/;
     expect(places(except(written.filter(({ path }) => !path.endsWith(".md"))), pattern)).toEqual([]);
