@@ -1,7 +1,7 @@
 /**
  * Runs rings of tests and prints at the end, alone on a line, `N passed, N failed`.
  * Usage: bun tests/support/rings/run-rings.ts [RING…]   (no ring: all except the long ones)
- * Named rings run one after the other, and their output passes through. Without names, COPPICE_TEST_LANES (default 1) rings run
+ * Named rings run one after the other, and their output passes through. Without names, COPPICE_TEST_LANES (default 2) rings run
  * at a time, since they mostly wait; the output of each is printed as a whole when it ends.
  */
 import { existsSync } from "node:fs";
@@ -15,7 +15,7 @@ import { countTests, forbiddenSkips, type TestCounts } from "./test-counts.ts";
 const ROOT = resolve(import.meta.dir, "../../..");
 const EXECUTABLE = "dist/coppice";
 /** Number of rings that run at the same time. */
-const LANES_COUNT = Number(process.env["COPPICE_TEST_LANES"] ?? 1);
+const LANES_COUNT = Number(process.env["COPPICE_TEST_LANES"] ?? 2);
 /** Tests compare the mounts before and after, so each ring has its own. */
 const OWN_MOUNTS = ["unshare", "--mount", "--"];
 /** For a test that sets none: a loaded machine must not fail a test that takes a second elsewhere. */
