@@ -169,7 +169,7 @@ function stepsOf(db: Database, ids: readonly ImageId[]): HistoryRow[] {
 /** No image and no other step needs this one. */
 const isNeedless = (child: SQL) => sql`
   not exists (select 1 from images where id = history.image_id)
-  and not exists (select 1 from history step where step.parent_id = history.image_id and step.image_id <> ${child})`;
+  and not exists (select 1 from history later where later.parent_id = history.image_id and later.image_id <> ${child})`;
 
 /**
  * Deletes the nearest ancestors of a deleted image, at most `limit` of them, that only its lineage needs. The lineage then

@@ -192,7 +192,7 @@ test("signals that the guest does not accept are refused as too many", async () 
   };
   expect(await failure(send())).toMatchObject({
     code: "too_many_requests",
-    message: "the instance has the largest number of waiting signals that it can have",
+    message: "the instance cannot have more waiting signals",
     details: { retry_after_seconds: 1 },
   });
 });
