@@ -59,7 +59,7 @@ export const tokenCommands: readonly Command[] = [
       if (json) await io.stdout(`${JSON.stringify({ ...facts, ...(save ? {} : { token }) })}\n`);
       else if (!save) await io.stdout(`${token}\n`);
       const where = save ? `, saved to ${tokenFileOf(environment)}` : "";
-      io.stderr(`token ${jti} for ${account}, good until ${isoTime(expiresAt)}${where}\n`);
+      io.stderr(`token ${jti} for ${account}, valid until ${isoTime(expiresAt)}${where}\n`);
       return 0;
     },
   }),

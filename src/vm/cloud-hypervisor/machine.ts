@@ -23,7 +23,7 @@ const CONNECT_MS_MAX = 20_000;
 const CONSOLE_SETTLE_MS = 50;
 /**
  * A guest is stuck when it has used this much time in the host's kernel, and a small fraction of it (STUCK_RATIO) in the
- * guest. A boot on real hardware stays below the time; a KVM that emulates instructions spends nearly no time in the
+ * guest. A boot on real hardware stays below the time; a KVM that emulates instructions spends almost no time in the
  * guest.
  */
 const STUCK_KERNEL_MS = 2000;

@@ -51,7 +51,7 @@ export function DiskBar({ disk, stored }: Pick<Space, "disk" | "stored">) {
       {disk.files === undefined || disk.files.free >= disk.files.reserve ? null : (
         <p class="appliance-warning prose warning flex items-start gap-2">
           <Icon name="warning" />
-          The file system has nearly no room for more files (inodes): no new work is accepted.
+          The file system has almost no room for more files (inodes): no new work is accepted.
         </p>
       )}
     </>

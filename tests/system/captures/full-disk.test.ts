@@ -157,7 +157,7 @@ describe("a disk that fills up", () => {
   }, 60_000);
 });
 
-describe("a disk with nearly no free inodes", () => {
+describe("a disk with almost no free inodes", () => {
   const NO_INODES = {
     error: "insufficient_storage",
     message: "the disk of the service has almost no room for more files",
