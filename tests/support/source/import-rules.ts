@@ -14,7 +14,7 @@ export const FLOORS: readonly Floor[] = [
   {
     names: ["client"],
     content:
-      "the typed client of the API, for the command line, the page, and as a package; it has the rules of the domain, and of the server only types",
+      "the typed client of the API, for the command line, the page, and as a package; it imports the rules of the domain, and only types of the server",
   },
   {
     names: ["api"],
@@ -25,7 +25,7 @@ export const FLOORS: readonly Floor[] = [
   {
     names: ["service"],
     content:
-      "the use cases, one file per noun: functions of a principal and a request; they check ownership, and return through `change` what changes something",
+      "the use cases, one file per noun: functions of a principal and a request; they check ownership, and make every change by the function `change`",
   },
   {
     names: ["supervisor"],
@@ -49,7 +49,7 @@ export const FLOORS: readonly Floor[] = [
   { names: ["metrics.ts"], content: "the metrics of the appliance" },
   { names: ["cgroup", "system"], content: "control groups; processes, sockets and kernel interfaces" },
   { names: ["domain"], content: "the nouns and their rules, without input and output" },
-  { names: ["log.ts", "version.ts"], content: "what every floor may use" },
+  { names: ["log.ts", "version.ts"], content: "the log and the version, which every floor may use" },
 ];
 
 /**
