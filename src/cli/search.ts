@@ -29,7 +29,13 @@ export const searchCommands: readonly Command[] = [
       "coppice grep tag:work -e Error -e Warning -C 2 /srv /opt -g '!node_modules'",
     ],
     options: {
-      regexp: { type: "string", short: "e", multiple: true, value: "PATTERN", doc: "lines that match any of them" },
+      regexp: {
+        type: "string",
+        short: "e",
+        multiple: true,
+        value: "PATTERN",
+        doc: "pattern; a line must match one of them",
+      },
       "ignore-case": { type: "boolean", short: "i", doc: "ignore case" },
       "smart-case": { type: "boolean", short: "S", doc: "ignore case unless a pattern has an upper-case letter" },
       "after-context": {

@@ -163,7 +163,7 @@ describe("an operator", () => {
     expect(await viewProblems(tab, "appliance-collect")).toEqual([]);
     await question.getByRole("button", { name: "Collect" }).click();
     await page.getByText(/The collector gave back 3\.0 MiB/).waitFor();
-    await collector.getByText("There is nothing to give back now.").waitFor();
+    await collector.getByText("There is nothing to free now.").waitFor();
     expect((await appliance.fetch(`/files?uuid=${uuid}`)).status).toBe(404);
   });
 

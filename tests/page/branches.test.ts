@@ -198,7 +198,7 @@ describe("the tree", () => {
 
     await page.goto(`/?image=${second}`);
     await details.getByRole("button", { name: "Delete" }).click();
-    await dialog.getByText(/Gives back (nothing|[\d.,]+ [KM]?i?B)/).waitFor();
+    await dialog.getByText(/Frees (nothing|[\d.,]+ [KM]?i?B)/).waitFor();
     await dialog.getByText("1 image was made from it").waitFor();
     await dialog.getByRole("button", { name: "Delete" }).click();
     await node(page, second).waitFor({ state: "detached" });
@@ -327,7 +327,7 @@ describe(`${MANY} images`, () => {
     const far = uuidOf(4_321);
     await page.getByRole("searchbox").fill("step-4321");
     await page.getByText("1 found", { exact: true }).waitFor();
-    await page.getByRole("button", { name: "Next one found" }).click();
+    await page.getByRole("button", { name: "Next hit" }).click();
     await node(page, far).locator("mark").getByText("step-4321").waitFor();
     await page.getByRole("searchbox").fill("step-43");
     await page.getByText("111 found").waitFor();

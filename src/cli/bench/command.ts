@@ -53,7 +53,7 @@ export const benchCommand: Command = command({
     `Parts: ${Object.keys(PARTS).join(", ")}.`,
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
-    image: { type: "string", value: "IMAGE", doc: "uuid, or tag:NAME" },
+    image: { type: "string", value: "IMAGE", doc: "image UUID, or tag:NAME" },
     quick: { type: "boolean", doc: "smaller sizes and fewer rounds: five minutes instead of twenty" },
     only: { type: "string", value: "PARTS", doc: "some of the parts, with commas between them" },
     rounds: { type: "string", value: "COUNT", doc: "rounds of each measurement, instead of its default" },

@@ -8,7 +8,15 @@ import {
 } from "../../config/config.ts";
 import { KEYS } from "../../config/keys.ts";
 import { given } from "../../domain/given.ts";
+import { DURATION_FORM, SIZE_FORM } from "../../domain/text/quantities.ts";
 import type { OptionSpec } from "../command.ts";
+
+/** Placeholders of values in the help, by the form of a setting's value; others have `VALUE`. */
+const PLACEHOLDERS: ReadonlyMap<string, string> = new Map([
+  ["a path", "FILE"],
+  [SIZE_FORM, "SIZE"],
+  [DURATION_FORM, "DURATION"],
+]);
 
 /** `--config`, and one flag for each setting. */
 export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
@@ -23,7 +31,8 @@ export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
 
 /** The placeholder and the choices that help and completion show for the form of a setting's value. */
 function shownValueOf(form: string): Pick<OptionSpec, "value" | "choices"> {
-  if (form === "a path") return { value: "FILE" };
+  const placeholder = PLACEHOLDERS.get(form);
+  if (placeholder !== undefined) return { value: placeholder };
   const words = /^one of (.+)$/.exec(form)?.[1]?.split(", ") ?? (form === "true or false" ? ["true", "false"] : null);
   return { value: "VALUE", ...given({ choices: words }) };
 }

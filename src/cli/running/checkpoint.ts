@@ -11,8 +11,8 @@ export const checkpointCommand = command({
   summary: "make an image of the files of a running instance, which continues to run",
   synopsis: "ID [OPTIONS]",
   description:
-    "Prints the image's UUID. The image contains every write that returned before. Ctrl-C cancels the checkpoint,\n" +
-    "not the instance.",
+    "Prints the image's UUID. The image contains every write that returned before it was made. Ctrl-C cancels\n" +
+    "the checkpoint, not the instance.",
   examples: ["coppice checkpoint 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 --tag before-upgrade"],
   options: {
     tag: { type: "string", value: "NAME", doc: "tag the image" },

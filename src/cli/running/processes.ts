@@ -23,7 +23,7 @@ export const processCommands: readonly Command[] = [
     takesCommand: true,
     description:
       "The process sees the same files, processes and network as the instance's command. Its streams and its exit\n" +
-      "code are passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with that command.",
+      "code are passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with the instance.",
     examples: ["coppice exec 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 -- ps", "coppice exec -it ID -- sh"],
     options: {
       ...STREAM_OPTIONS,

@@ -48,10 +48,10 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
         <>
           <p>
             {isNothing(value) ? (
-              "There is nothing to give back now."
+              "There is nothing to free now."
             ) : (
               <>
-                A collection would give back <strong class="number">{bytesText(value.bytes)}</strong>: {partsOf(value)}.
+                A collection would free <strong class="number">{bytesText(value.bytes)}</strong>: {partsOf(value)}.
               </>
             )}
           </p>
@@ -61,8 +61,8 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
       {isAsking && value !== undefined ? (
         <Confirm title="Collect now?" action="Collect" isDangerous onConfirm={collect} onClose={() => setAsking(false)}>
           <p>
-            This removes {partsOf(value)}, and gives back about {bytesText(value.bytes)}. Removed images and files
-            cannot be restored.
+            This removes {partsOf(value)}, and frees about {bytesText(value.bytes)}. Removed images and files cannot be
+            restored.
           </p>
         </Confirm>
       ) : null}

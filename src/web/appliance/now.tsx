@@ -115,7 +115,7 @@ function OwnSection() {
       {own.value?.length === 0 ? (
         <Empty
           title="Nothing in progress"
-          text="Whatever you start appears here while it runs, no matter where you started it."
+          text="Your operations appear here while they wait or run, wherever you started them."
           command="coppice run --image tag:NAME -- COMMAND"
           action={
             may("instances:spawn") ? (

@@ -29,7 +29,7 @@ export function SpacePart() {
     <>
       {may("images:read") ? <OwnSpace /> : null}
       <OperatorNote>
-        An operator sees here the disk, what each account takes of it, and what the collector would give back.
+        Operators see the use of the disk, by kind and by account, and what a collection would free.
       </OperatorNote>
     </>
   );

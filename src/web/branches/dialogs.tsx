@@ -82,9 +82,7 @@ export function DeleteDialog({ image, onClose }: DialogProps) {
         </strong>
         {image.tag === null ? null : <GuestText text={image.id} isMono />}
       </p>
-      {value === undefined && problem === undefined ? (
-        <Skeleton lines={2} label="What the deletion gives back" />
-      ) : null}
+      {value === undefined && problem === undefined ? <Skeleton lines={2} label="Loading the consequences" /> : null}
       {problem === undefined ? null : <ProblemNote problem={problem} onRetry={reload} />}
       {value === undefined ? null : <Consequences deletion={value} descendants={image.below} />}
     </Confirm>
@@ -102,10 +100,10 @@ function Consequences({ deletion, descendants }: ConsequencesProps) {
     <ul class="branches-consequences">
       <li>
         {deletion.size_bytes === 0 ? (
-          "Gives back nothing yet: other images need its layers."
+          "Frees nothing yet: other images need its layers."
         ) : (
           <>
-            Gives back <Bytes value={deletion.size_bytes} /> ({countOf(deletion.layers, "layer")}).
+            Frees <Bytes value={deletion.size_bytes} /> ({countOf(deletion.layers, "layer")}).
           </>
         )}
       </li>

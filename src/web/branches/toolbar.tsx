@@ -125,8 +125,8 @@ function Search({ view, drawing, onHit }: SearchProps) {
       </span>
       {drawing.search === null || drawing.hits === 0 ? null : (
         <span class="flex">
-          <IconButton icon="up" label="Previous one found" onClick={() => onHit(true)} />
-          <IconButton icon="down" label="Next one found" onClick={() => onHit(false)} />
+          <IconButton icon="up" label="Previous hit" onClick={() => onHit(true)} />
+          <IconButton icon="down" label="Next hit" onClick={() => onHit(false)} />
         </span>
       )}
     </div>

@@ -96,7 +96,7 @@ function StopQuestion({
       <p>
         {isRun
           ? "Its processes end at once, and nothing is kept of its files: a stopped run makes no image. Its output stays."
-          : "What it has done so far is given back."}
+          : "Everything that it has stored so far is removed."}
       </p>
     </Confirm>
   );

@@ -42,14 +42,16 @@ export function NetworkPanel({ operation, request, feed }: NetworkPanelProps) {
           rowKey={({ key }) => key}
         />
       )}
-      {audit?.truncated === true ? <p class="muted">There were more than the appliance kept.</p> : null}
+      {audit?.truncated === true ? <p class="muted">Some connections are missing from this list.</p> : null}
       {audit?.policy === undefined ? null : <Policy rules={audit.policy.map(ruleText)} />}
     </section>
   );
 }
 
 function Rules({ network }: { readonly network: Exclude<InstanceOperationRequest["network"], "none" | undefined> }) {
-  if (network.record === true) return <p>It may reach what the operator allows, and what it reaches is recorded.</p>;
+  if (network.record === true) {
+    return <p>It may connect to everything that the operator allows, and its connections are recorded.</p>;
+  }
   return (
     <div>
       <h2 class="row gap-2 text-size strong">Rules</h2>

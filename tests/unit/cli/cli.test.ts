@@ -39,7 +39,7 @@ describe("help", () => {
 
   test("serve has a flag for every setting", () => {
     const help = COMMANDS.find(({ name }) => name === "serve")?.help() ?? "";
-    for (const name of keyNames()) expect(help).toMatch(new RegExp(`--${flagOf(name)} (VALUE|FILE)\\b`));
+    for (const name of keyNames()) expect(help).toMatch(new RegExp(`--${flagOf(name)} (VALUE|FILE|SIZE|DURATION)\\b`));
   });
 
   test.each(["token", "image", "op"])("%s --help lists its commands", async (group) => {

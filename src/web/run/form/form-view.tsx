@@ -45,10 +45,12 @@ export function FormView() {
     <div class="run-form stack gap-4 shrink">
       <PageHeader heading="New run" crumbs={crumbs} />
       {before === null || (before.env_names ?? []).length === 0 ? null : (
-        <p class="prose muted">The values of variables are not kept: fill them in again.</p>
+        <p class="prose muted">The values of variables are not stored: enter them again.</p>
       )}
       {before?.truncated === true ? (
-        <p class="prose muted">The request was long, and only its beginning was kept: see that nothing is missing.</p>
+        <p class="prose muted">
+          The request was long, and only its beginning is stored: check that nothing is missing.
+        </p>
       ) : null}
       <Form key={`${from} ${image}`} initial={{ ...filled, ...(image === null ? {} : { image }) }} />
     </div>

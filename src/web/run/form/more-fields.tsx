@@ -24,7 +24,7 @@ export function MoreFields(props: MoreFieldsProps) {
         <div class="run-form-grid gap-3">
           <Text {...props} name="vcpus" label="CPUs" placeholder="1" field="resources.vcpus" />
           <Text {...props} name="memory" label="Memory" placeholder="512M" field="resources.memory_bytes" />
-          <Text {...props} name="disk" label="Disk" placeholder="2G" field="resources.disk_bytes" />
+          <Text {...props} name="disk" label="Disk" placeholder="10G" field="resources.disk_bytes" />
           <Text {...props} name="timeout" label="Time" placeholder="5m" field="timeout" />
           <Text {...props} name="output" label="Output of each stream" placeholder="1M" field="truncate_output_at" />
         </div>
