@@ -329,7 +329,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     },
     pool: { size: v["pool.size"] },
     limits: {
-      instanceTimeoutMax: v["limits.instance_timeout_max"],
+      instanceTimeoutMax: Math.ceil(v["limits.instance_timeout_max"] / 1000),
       fileBytesMax: v["limits.file_bytes_max"],
       diskReserveBytes: v["limits.disk_reserve_bytes"],
       imageBytesMax: v["limits.image_bytes_max"],

@@ -88,8 +88,14 @@ const positive = (value: number | null): number | undefined => (value === null |
 const size = (doc: Doc<number>): ConfigKey<number> => key(SIZE_FORM, (raw) => positive(bytesOfSize(String(raw))), doc);
 
 /** In `milliseconds`. */
-const duration = (doc: Doc<number>): ConfigKey<number> =>
-  key(DURATION_FORM, (raw) => positive(msOfDuration(String(raw))), doc);
+function duration({ max = Infinity, ...doc }: Doc<number> & { readonly max?: number }): ConfigKey<number> {
+  const form = max === Infinity ? DURATION_FORM : `${DURATION_FORM}, at most ${durationText(max / 1000)}`;
+  const read = (raw: unknown): number | undefined => {
+    const ms = positive(msOfDuration(String(raw)));
+    return ms === undefined || ms > max ? undefined : ms;
+  };
+  return key(form, read, doc);
+}
 
 /** A list: an array in the file, and a text with blanks between the entries elsewhere. */
 function list(
@@ -167,9 +173,10 @@ export const KEYS = {
     doc: "vCPUs of all VMs together; unset: twice the host's CPUs",
   }),
   "pool.size": integer(0, 64, { default: 2, doc: "number of booted VMs that are kept ready" }),
-  "limits.instance_timeout_max": integer(1, 604_800, {
-    default: 3600,
-    doc: "largest `timeout` of an instance, in seconds",
+  "limits.instance_timeout_max": duration({
+    default: 3600 * DURATION_MS.s,
+    max: 7 * DURATION_MS.d,
+    doc: "largest `timeout` of an instance",
   }),
   "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest uploaded file" }),
   "limits.disk_reserve_bytes": size({
@@ -274,6 +281,6 @@ export function shownDefault(name: KeyName): string {
   if (value === null) return "unset";
   if (Array.isArray(value)) return value.join(" ") || "none";
   if (form === SIZE_FORM) return sizeText(value as number);
-  if (form === DURATION_FORM) return durationText((value as number) / 1000);
+  if (form.startsWith(DURATION_FORM)) return durationText((value as number) / 1000);
   return String(value);
 }

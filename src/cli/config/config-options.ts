@@ -11,12 +11,12 @@ import { given } from "../../domain/given.ts";
 import { DURATION_FORM, SIZE_FORM } from "../../domain/text/quantities.ts";
 import type { OptionSpec } from "../command.ts";
 
-/** Placeholders of values in the help, by the form of a setting's value; others have `VALUE`. */
-const PLACEHOLDERS: ReadonlyMap<string, string> = new Map([
+/** Placeholders of values in the help, by the beginning of the form of a setting's value; others have `VALUE`. */
+const PLACEHOLDERS = [
   ["a path", "FILE"],
   [SIZE_FORM, "SIZE"],
   [DURATION_FORM, "DURATION"],
-]);
+] as const;
 
 /** `--config`, and one flag for each setting. */
 export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
@@ -31,8 +31,8 @@ export const CONFIG_OPTIONS: Readonly<Record<string, OptionSpec>> = {
 
 /** The placeholder and the choices that help and completion show for the form of a setting's value. */
 function shownValueOf(form: string): Pick<OptionSpec, "value" | "choices"> {
-  const placeholder = PLACEHOLDERS.get(form);
-  if (placeholder !== undefined) return { value: placeholder };
+  const [, placeholder = null] = PLACEHOLDERS.find(([beginning]) => form.startsWith(beginning)) ?? [];
+  if (placeholder !== null) return { value: placeholder };
   const words = /^one of (.+)$/.exec(form)?.[1]?.split(", ") ?? (form === "true or false" ? ["true", "false"] : null);
   return { value: "VALUE", ...given({ choices: words }) };
 }
