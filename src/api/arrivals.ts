@@ -1,5 +1,6 @@
 import { Shares } from "../domain/account/shares.ts";
 import { ApiError } from "../domain/errors.ts";
+import type { AccountId } from "../domain/ids.ts";
 import { YieldingTurns } from "../system/yielding-turns.ts";
 import { announcedLength } from "./body/body.ts";
 import { BUFFERED_BYTES_MAX } from "./body/room.ts";
@@ -8,9 +9,9 @@ import type { RequestState } from "./request-tracker.ts";
 /** Bodies of requests whose callers are not known yet, in `bytes`, and the part of them that is left to others. */
 const BODIES_BYTES_MAX = 268_435_456;
 const SPARE_BYTES = 20 * BUFFERED_BYTES_MAX;
-/** Credentials that are remembered as proven. */
+/** Largest number of cached proofs. */
 const PROVEN_COUNT_MAX = 1024;
-/** Stands for all other credentials, which anybody can make up. */
+/** Stands for the accounts of all other credentials, which anybody can make up. */
 const UNPROVEN = "";
 
 /**
@@ -20,8 +21,8 @@ const UNPROVEN = "";
 export class Arrivals {
   readonly #turns = new YieldingTurns();
   readonly #bodies = new Shares({ total: BODIES_BYTES_MAX, spare: SPARE_BYTES });
-  /** credentials, the one that was proven last at the end */
-  readonly #proven = new Set<string>();
+  /** accounts by their proven credentials, the latest proof at the end; an account may have many credentials */
+  readonly #proven = new Map<string, AccountId>();
 
   /**
    * Proves the caller of a request in its turn. Credentials take turns, so that the requests of one hold up no other.
@@ -34,22 +35,26 @@ export class Arrivals {
     using _body = bytes === 0 ? null : this.#take(credential, bytes);
     const turn = this.#turns.take(credential);
     if (turn !== undefined) await turn;
-    const proof = await prove();
-    if (bytes > 0 && credential !== null && state.principal !== null) this.#remember(credential);
+    if (credential === null) return await prove();
+    const proof = await prove().catch((error: unknown) => {
+      this.#proven.delete(credential);
+      throw error;
+    });
+    if (state.principal !== null) this.#remember(credential, state.principal.accountId);
     return proof;
   }
 
   #take(credential: string | null, bytes: number): Disposable {
-    const owner = credential !== null && this.#proven.has(credential) ? credential : UNPROVEN;
-    const body = this.#bodies.take(owner, bytes);
+    const account = credential === null ? undefined : this.#proven.get(credential);
+    const body = this.#bodies.take(account ?? UNPROVEN, bytes);
     if (body === null) throw new ApiError("too_many_requests", "too many bodies arrive", { retry_after_seconds: 1 });
     return body;
   }
 
-  #remember(credential: string): void {
+  #remember(credential: string, account: AccountId): void {
     this.#proven.delete(credential);
-    this.#proven.add(credential);
-    const [oldest = credential] = this.#proven;
+    this.#proven.set(credential, account);
+    const [oldest = credential] = this.#proven.keys();
     if (this.#proven.size > PROVEN_COUNT_MAX) this.#proven.delete(oldest);
   }
 }

@@ -56,3 +56,30 @@ test("the memory of a body is released when its caller is proven, and when the p
     expect(await proves(send("Bearer good"))).toBe("proven");
   }
 });
+
+test("a proof without a body counts, until the credential proves nothing any longer", async () => {
+  const { arrivals, proof, send, waits, proves } = scene();
+  const refusal = { code: "too_many_requests" };
+  await proves(send("Bearer good", {}));
+  const waiting = Array.from({ length: 128 }, (_, count) => waits(send(`Bearer ${count}`)));
+  expect(await proves(send("Bearer good"))).toBe("proven");
+  const revoked = async () => {
+    throw new Error("revoked");
+  };
+  const failure = await failureOf(arrivals.admit(send("Bearer good", {}), { principal: null }, revoked));
+  expect(failure).toMatchObject({ message: "revoked" });
+  expect(await failureOf(waits(send("Bearer good")))).toMatchObject(refusal);
+  proof.resolve();
+  await Promise.all(waiting);
+});
+
+test("the credentials of an account have one share together", async () => {
+  const { proof, send, waits, proves } = scene();
+  for (let count = 0; count < 100; count++) await proves(send(`Bearer ${count}`));
+  const waiting = Array.from({ length: 400 }, (_, count) =>
+    waits(send(`Bearer ${count % 100}`)).catch(() => "refused"),
+  );
+  proof.resolve();
+  const admitted = (await Promise.all(waiting)).filter((outcome) => outcome !== "refused");
+  expect(admitted).toHaveLength(128);
+});
