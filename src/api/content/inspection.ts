@@ -11,7 +11,7 @@ import type {
 import type { Principal } from "../../service/parts.ts";
 import { prefersLines } from "../accept.ts";
 import { jsonPieces, linePieces, mapped } from "../output/json-stream.ts";
-import { JSON_TYPE, json, NDJSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
+import { JSON_TYPE, NDJSON_TYPE, respond, TEXT_TYPE } from "../reply.ts";
 import { streamed } from "../stream/text.ts";
 import { archiveReply } from "./archive.ts";
 import { downloadReply } from "./download.ts";
@@ -50,13 +50,8 @@ export async function listing(
   const target = pathOf(request, params.uuid, query.path);
   const { entries, held } = await inspect.list(principal, target);
   if (query.text === true) return respond(await streamed(TEXT_TYPE, mapped(entries, listingLine), held), request);
-  const paths = [displayName(target.path), displayName(query.path)] as const;
-  if (!Array.isArray(entries) || prefersLines(request.headers.get("accept"))) {
-    const each = mapped(entries, (entry) => entry);
-    return await itemsResponse(request, bodyOf(paths[0], each, paths[1]), held);
-  }
-  using _read = held;
-  return respond(json(200, bodyOf(paths[0], entries, paths[1])), request);
+  const body = bodyOf(displayName(target.path), entries, displayName(query.path));
+  return await itemsResponse(request, body, held);
 }
 
 /** The matching lines of a search, in the body of a dialect. */

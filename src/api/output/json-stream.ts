@@ -19,26 +19,29 @@ export class LongText {
   }
 }
 
+/** Items that are made while they are encoded. */
+type Items = AsyncIterable<unknown> | Iterable<unknown>;
+
 /**
- * Encodes a value as JSON in pieces. The members of an object are encoded one by one, and so are the items of an async
- * iterable, which becomes an array. A `LongText` becomes a string. Any other value is one piece.
+ * Encodes a value as JSON in pieces. The members of an object are encoded one by one, and so are the items of an iterable
+ * other than an array, which becomes an array. A `LongText` becomes a string. Any other value is one piece.
  */
 export async function* jsonPieces(value: unknown): AsyncGenerator<JsonPart, void, undefined> {
   if (value instanceof LongText) yield* textPieces(value);
-  else if (isAsyncIterable(value)) yield* arrayPieces(value);
+  else if (isItems(value)) yield* arrayPieces(value);
   else if (isObject(value)) yield* objectPieces(value);
   else yield JSON.stringify(value);
 }
 
 /**
- * Encodes an object as lines: one for each item of the member that is an async iterable, then one with the type `end` for
- * the other members.
+ * Encodes an object as lines: one for each item of the member that `jsonPieces` encodes item by item, then one with the type
+ * `end` for the other members.
  */
 export async function* linePieces(value: Readonly<Record<string, unknown>>): AsyncGenerator<string, void, undefined> {
   const end: Record<string, unknown> = { type: "end" };
   let piece = "";
   for (const [name, member] of Object.entries(value)) {
-    if (!isAsyncIterable(member)) {
+    if (!isItems(member)) {
       end[name] = member;
       continue;
     }
@@ -60,13 +63,12 @@ export async function* mapped<T, U>(
   for await (const item of items) yield map(item);
 }
 
-/** The same at once for the items of an array. */
-export function mappedNow<T, U>(items: AsyncIterable<T> | readonly T[], map: (item: T) => U): AsyncIterable<U> | U[] {
-  return isArray(items) ? items.map(map) : mapped(items, map);
-}
-
-function isArray<T>(items: AsyncIterable<T> | readonly T[]): items is readonly T[] {
-  return Array.isArray(items);
+/** The same without a wait for each item of an array. */
+export function mappedItems<T, U>(
+  items: AsyncIterable<T> | readonly T[],
+  map: (item: T) => U,
+): AsyncIterable<U> | Iterable<U> {
+  return Symbol.asyncIterator in items ? mapped(items, map) : items.values().map(map);
 }
 
 async function* textPieces({ pieces, encoding }: LongText): AsyncGenerator<JsonPart, void, undefined> {
@@ -84,11 +86,17 @@ async function* textPieces({ pieces, encoding }: LongText): AsyncGenerator<JsonP
   yield '"';
 }
 
-async function* arrayPieces(items: AsyncIterable<unknown>): AsyncGenerator<string, void, undefined> {
+async function* arrayPieces(items: Items): AsyncGenerator<string, void, undefined> {
+  const iterator = Symbol.asyncIterator in items ? items[Symbol.asyncIterator]() : items[Symbol.iterator]();
+  await using _end = { [Symbol.asyncDispose]: async () => void (await iterator.return?.()) };
   let piece = "[";
   let separator = "";
-  for await (const item of items) {
-    piece += separator + JSON.stringify(item);
+  for (;;) {
+    const next = iterator.next();
+    // A wait takes longer than most items.
+    const step = next instanceof Promise ? await next : next;
+    if (step.done === true) break;
+    piece += separator + JSON.stringify(step.value);
     separator = ",";
     if (piece.length < PIECE_CHARACTERS_MIN) continue;
     yield piece;
@@ -109,8 +117,9 @@ async function* objectPieces(members: Record<string, unknown>): AsyncGenerator<J
   yield "}";
 }
 
-function isAsyncIterable(value: unknown): value is AsyncIterable<unknown> {
-  return typeof value === "object" && value !== null && Symbol.asyncIterator in value;
+function isItems(value: unknown): value is Items {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return false;
+  return Symbol.asyncIterator in value || Symbol.iterator in value;
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

@@ -3,7 +3,7 @@ import { Elysia } from "elysia";
 import { displayName } from "../../../domain/tree/guest-path.ts";
 import type { Entry, EntryType } from "../../../domain/tree/listing.ts";
 import { listing } from "../../content/inspection.ts";
-import { mappedNow } from "../../output/json-stream.ts";
+import { mappedItems } from "../../output/json-stream.ts";
 import { about, checked } from "../../route.ts";
 import { DirectoryList, type FileItem, ListQuery } from "../schema/inspection.ts";
 import type { ContreeSurface } from "../surface.ts";
@@ -30,7 +30,7 @@ export function listDirectoryRoutes({ service, access }: ContreeSurface) {
     .get(
       "/list",
       (asked) =>
-        listing(service.inspect, asked, (_path, entries, path) => ({ path, files: mappedNow(entries, fileItem) })),
+        listing(service.inspect, asked, (_path, entries, path) => ({ path, files: mappedItems(entries, fileItem) })),
       { reads: "images:read", ...LIST_DIRECTORY },
     );
 }

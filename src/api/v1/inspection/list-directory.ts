@@ -1,7 +1,7 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { listing } from "../../content/inspection.ts";
-import { mappedNow } from "../../output/json-stream.ts";
+import { mappedItems } from "../../output/json-stream.ts";
 import { NDJSON_TYPE } from "../../reply.ts";
 import { about, checked } from "../../route.ts";
 import { DirectoryListing } from "../schema/inspection.ts";
@@ -37,7 +37,10 @@ export function listDirectoryRoutes(surface: Surface) {
     .get(
       "/list",
       (asked) =>
-        listing(surface.service.inspect, asked, (path, entries) => ({ path, items: mappedNow(entries, listingItem) })),
+        listing(surface.service.inspect, asked, (path, entries) => ({
+          path,
+          items: mappedItems(entries, listingItem),
+        })),
       { reads: "images:read", ...LIST_DIRECTORY },
     );
 }
