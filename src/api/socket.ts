@@ -128,7 +128,7 @@ export class Socket {
     for (let count = 0; ; ) {
       for (let message = this.#take(); message !== undefined; message = this.#take()) {
         count += 1;
-        if (count % TURN_MESSAGES_COUNT === 0) await ownTurn();
+        if (count % TURN_MESSAGES_COUNT === 0) await ownTurn(this.#owner);
         yield message;
         // The message counts until its reader asks for the next one.
         this.#inboxBytes -= message.length;
@@ -149,7 +149,7 @@ export class Socket {
   /**
    * Callbacks for the server.
    * @param isAllowed whether the token of the handshake is still valid; must not reject
-   * @param owner what its sockets receive in a turn of the event loop is bounded, all together
+   * @param owner what its sockets receive in a turn of the event loop is bounded, all together; owners take turns
    */
   handlers(isAllowed: () => Promise<boolean>, owner: unknown) {
     this.#owner = owner;
@@ -209,7 +209,7 @@ export class Socket {
     this.#passesTexts = true;
     while (this.#texts.length > 0 && this.isOpen) {
       for (const text of this.#texts.splice(0, TURN_MESSAGES_COUNT)) if (!onText(text)) this.#keep(text);
-      await ownTurn();
+      await ownTurn(this.#owner);
     }
     this.#passesTexts = false;
   }

@@ -147,3 +147,22 @@ test("an owner's sockets receive a bounded number of frames in a turn of the eve
   for (let sent = 0; sent < 1000; sent++) first.receive(sent);
   expect([first.socket.isOpen, other.socket.isOpen]).toEqual([true, true]);
 });
+
+test("the text messages of many sockets of an owner do not delay those of another", async () => {
+  const open = (owner: string, onText: () => boolean) => {
+    const { open: begin, message } = new Socket({ onText }).handlers(async () => true, owner);
+    begin({} as unknown as ServerWebSocket<unknown>);
+    return () => message(null, "1");
+  };
+  let manyCount = 0;
+  let otherCount = 0;
+  const many = Array.from({ length: 100 }, () => open("many", () => ++manyCount > 0));
+  const other = open("other", () => ++otherCount > 0);
+  for (const receive of [...many, ...many, other, other]) receive();
+  expect([manyCount, otherCount]).toEqual([100, 1]);
+  await turns(5);
+  expect(otherCount).toBe(2);
+  expect(manyCount).toBeLessThan(110);
+  await turns(200);
+  expect(manyCount).toBe(200);
+});

@@ -32,15 +32,13 @@ const LIST_DIRECTORY = {
 };
 
 export function listDirectoryRoutes(surface: Surface) {
-  return new Elysia({ prefix: "/:uuid" })
-    .use(surface.access)
-    .get(
-      "/list",
-      (asked) =>
-        listing(surface.service.inspect, asked, (path, entries) => ({
-          path,
-          items: mappedItems(entries, listingItem),
-        })),
-      { reads: "images:read", ...LIST_DIRECTORY },
-    );
+  return new Elysia({ prefix: "/:uuid" }).use(surface.access).get(
+    "/list",
+    (asked) =>
+      listing(surface.service.inspect, asked, (path, entries) => ({
+        path,
+        items: mappedItems(entries, listingItem),
+      })),
+    { reads: "images:read", ...LIST_DIRECTORY },
+  );
 }
