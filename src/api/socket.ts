@@ -281,7 +281,7 @@ export interface Handshake {
   readonly server: Server<unknown> | null;
 }
 
-/** The first protocol of `known` that the client offers; null when it offers none of them. */
+/** The first protocol of `supported` that the client offers; null when it offers none of them. */
 export function chosenProtocol(request: Request, supported: readonly string[]): string | null {
   const offered = (request.headers.get("sec-websocket-protocol") ?? "").split(",").map((name) => name.trim());
   return supported.find((name) => offered.includes(name)) ?? null;

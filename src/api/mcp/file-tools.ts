@@ -108,7 +108,7 @@ export const FILE_TOOLS: readonly Tool[] = [
       const id = imageId(call, image);
       if (pattern !== undefined) {
         const globs = glob === undefined ? [] : [glob];
-        const { lines: found, bounds } = await service.inspect.grep(principal, {
+        const { lines, bounds } = await service.inspect.grep(principal, {
           id,
           signal,
           limit,
@@ -121,19 +121,14 @@ export const FILE_TOOLS: readonly Tool[] = [
           after: context,
           ranges: false,
         });
-        const lines: string[] = [];
-        for await (const line of found) lines.push(foundText(line));
-        return answer(...(lines.length > 0 ? lines : ["no line matches"]), ...boundText(bounds));
+        const texts: string[] = [];
+        for await (const line of lines) texts.push(matchText(line));
+        return answer(...(texts.length > 0 ? texts : ["no line matches"]), ...boundText(bounds));
       }
       if (glob === undefined) throw new ApiError("validation_error", "search needs a pattern, a glob, or both");
-      const { paths: found, isComplete } = await service.inspect.find(principal, {
-        id,
-        signal,
-        limit,
-        path: below,
-        glob,
-      });
-      const lines = found.map(({ path: name, entry }) => entryText(name, entry));
+      const search = { id, signal, limit, path: below, glob };
+      const { paths, isComplete } = await service.inspect.find(principal, search);
+      const lines = paths.map(({ path: name, entry }) => entryText(name, entry));
       return answer(...(lines.length > 0 ? lines : ["no name matches"]), ...boundText(isComplete ? [] : ["limit"]));
     },
   }),
@@ -157,9 +152,9 @@ export const FILE_TOOLS: readonly Tool[] = [
         limit,
         signal: call.signal,
       };
-      const { differences: found, next, against: other } = await call.service.images.diff(call.principal, query);
+      const { differences, next, against: other } = await call.service.images.diff(call.principal, query);
       const base = other === null ? "an empty image" : `image ${other}`;
-      const lines = found.map(differenceText);
+      const lines = differences.map(differenceText);
       const more = next === null ? [] : [`(there is more: cursor ${cursorOf(next)})`];
       return answer(`against ${base}:`, ...(lines.length > 0 || next !== null ? lines : ["no difference"]), ...more);
     },
@@ -167,7 +162,7 @@ export const FILE_TOOLS: readonly Tool[] = [
 ];
 
 /** `path:line: text`; a line of the context has hyphens, as `grep` shows it. */
-function foundText({ path, line, bytes, kind }: GrepLine): string {
+function matchText({ path, line, bytes, kind }: GrepLine): string {
   const mark = kind === "match" ? ":" : "-";
   const lineText = cutLine(shownName(fileText(bytes).text), LINE_CHARACTERS_MAX);
   return `${shownName(displayName(path))}${mark}${line}${mark} ${lineText}`;

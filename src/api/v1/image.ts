@@ -127,11 +127,7 @@ export function imageRoutes(surface: Surface) {
       "/diff",
       async ({ request, principal, params, query }) => {
         const id = params.uuid as ImageId;
-        const {
-          against,
-          differences: found,
-          next,
-        } = await surface.service.images.diff(principal, {
+        const { against, differences, next } = await surface.service.images.diff(principal, {
           id,
           against: query.against === undefined ? null : (query.against.toLowerCase() as ImageId),
           after: cursorPath(query.cursor),
@@ -141,7 +137,7 @@ export function imageRoutes(surface: Surface) {
         return {
           uuid: id,
           ...given({ against }),
-          items: found.map(query.about === true ? diffItemAbout : diffItem),
+          items: differences.map(query.about === true ? diffItemAbout : diffItem),
           ...(next === null ? {} : { next: byteStringToBytes(next).toString("base64url") }),
         };
       },
@@ -187,9 +183,8 @@ function diffItemAbout(difference: Difference): DiffItem {
 /** The fields of one side of a difference that a listing has, too. */
 function sideOf(prefix: "" | "previous_", entry: Entry): Partial<DiffItem> {
   const { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 } = listingItem(entry);
-  const fields = { mode, uid, gid, modified_at, symlink_to, symlink_to_base64 };
-  const given = Object.entries(fields).filter(([, value]) => value !== undefined);
-  return Object.fromEntries(given.map(([name, value]) => [prefix + name, value]));
+  const fields = given({ mode, uid, gid, modified_at, symlink_to, symlink_to_base64 });
+  return Object.fromEntries(Object.entries(fields).map(([name, value]) => [prefix + name, value]));
 }
 
 function detailsOf(image: StoredDetails): ImageDetails {
