@@ -99,7 +99,12 @@ export class Database implements Disposable {
    * begins, so that writers in other processes cannot outdate what it reads.
    */
   transaction<T>(work: (tx: Orm) => T): T {
-    return this.orm.transaction((tx) => work(tx as unknown as Orm), { behavior: "immediate" });
+    const locked = (tx: unknown): T => {
+      // Another process may have committed since the last check. None can until the end of the transaction.
+      this.#isCacheCurrent = false;
+      return work(tx as Orm);
+    };
+    return this.orm.transaction(locked, { behavior: "immediate" });
   }
 
   /**
@@ -134,8 +139,8 @@ export class Database implements Disposable {
 
   /**
    * The cached result of `read`, for rows that are read much more often than anything is written. Every write of this
-   * connection clears the cache at once; a write of another process clears it by the next turn of the event loop. The
-   * result is shared, so callers must not change it.
+   * connection clears the cache at once; a write of another process clears it by the next turn of the event loop, and by the
+   * next transaction. The result is shared, so callers must not change it.
    */
   cached<T>(key: string, read: () => T): T {
     if (!this.#isCacheCurrent) this.#checkForeignWrites();

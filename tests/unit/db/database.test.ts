@@ -159,6 +159,14 @@ describe("the database", () => {
     expect(getOperation(db, alice, id)?.status).toBe("EXECUTING");
   });
 
+  test("reads no cached row in a transaction that another connection changed before it", () => {
+    const id = addOperation(db);
+    expect(getOperation(db, alice, id)?.status).toBe("PENDING");
+    using other = openDatabase(opened.path);
+    expect(startOperation(other, id, 2)).toBe(true);
+    expect(db.transaction(() => getOperation(db, alice, id)?.status)).toBe("EXECUTING");
+  });
+
   test("caches nothing that a transaction read that was rolled back", () => {
     const id = addOperation(db);
     expect(() =>
