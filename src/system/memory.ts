@@ -40,19 +40,22 @@ const HELD = 0b11 << 30;
 const OF_FILE = 1 << 29;
 
 /**
- * Unmaps the parts of files that this process has not written to, but not from the page cache, so that pages which are
- * used again are back at once. Unlike `pageOutFile`, it also works while other processes run the same program, whose pages the kernel
- * does not page out.
+ * Unmaps the parts of files that this process has not written to and cannot write to. They stay in the page cache, so that
+ * pages which are used again are back at once. Unlike `pageOutFile`, it also works while other processes run the same
+ * program, whose pages the kernel does not page out. Some kernels refuse this; then nothing changes.
  * @param isChosen selects the files, which must stay mapped during the call
  */
 export function dropUnwritten(
   isChosen: (path: string) => boolean,
   maps = readFileSync("/proc/self/maps", "utf8"),
+  pages = "/proc/self/pagemap",
 ): void {
-  const pagemap = openSync("/proc/self/pagemap", "r");
+  const pagemap = openIfAllowed(pages);
+  if (pagemap === null) return;
   using _pagemap = { [Symbol.dispose]: () => closeSync(pagemap) };
   for (const { from, length, permissions, mapped } of mappings(maps)) {
-    if (!isChosen(mapped) || !permissions.endsWith("p")) continue;
+    // Another thread could write between the check of a block and its unmapping.
+    if (!isChosen(mapped) || !permissions.endsWith("p") || permissions.includes("w")) continue;
     for (let offset = 0; offset < length; offset += BLOCK_BYTES) {
       const start = from + BigInt(offset);
       const bytes = Math.min(Number(length) - offset, BLOCK_BYTES);
@@ -61,10 +64,17 @@ export function dropUnwritten(
   }
 }
 
-/**
- * Whether a block has a page of this process alone. The variables of a program lie together, and some were written when it
- * started. So a block that will be written has such a page.
- */
+/** Null when the kernel has no such file, or does not let this process read it. */
+function openIfAllowed(path: string): number | null {
+  try {
+    return openSync(path, "r");
+  } catch {
+    // Expected: kernels can be built without it, and containers can hide it.
+    return null;
+  }
+}
+
+/** Whether a block has a page of this process alone. The loader writes to constants before it makes them read-only. */
 function isWritten(pagemap: number, from: bigint, bytes: number): boolean {
   const halves = new Uint32Array((bytes / PAGE_BYTES) * (ENTRY_BYTES / Uint32Array.BYTES_PER_ELEMENT));
   readSync(pagemap, halves, 0, halves.byteLength, (Number(from) / PAGE_BYTES) * ENTRY_BYTES);

@@ -1,3 +1,4 @@
+import { dlopen, FFIType, ptr } from "bun:ffi";
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
@@ -6,6 +7,10 @@ import { join } from "node:path";
 import { dropUnwritten, isShortOfMemory, pageOutFile } from "../../../src/system/memory.ts";
 
 const SIZE_BYTES = 4_194_304;
+const PROT_READ = 1;
+const { mprotect } = dlopen("libc.so.6", {
+  mprotect: { args: [FFIType.ptr, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
+}).symbols;
 
 /** Resident `kB` of the mappings of a file. */
 function residentKb(path: string): number {
@@ -38,18 +43,48 @@ test("drops the mappings of a program, which continues to run", () => {
   expect(residentKb(process.execPath)).toBeLessThan(before);
 });
 
-test("keeps the written pages of a private mapping, and drops the rest", async () => {
+/** Calls `work` with a private mapping of a file of sevens, a function that adds up its bytes, and one that makes it read-only. */
+async function privateMapping(
+  work: (mapping: {
+    readonly path: string;
+    readonly bytes: Uint8Array;
+    readonly sum: () => number;
+    readonly protect: () => void;
+  }) => void,
+): Promise<void> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-memory-"));
   const path = join(directory, "file");
   await writeFile(path, Buffer.alloc(SIZE_BYTES, 7));
-  const mapped = Bun.mmap(path, { shared: false });
-  const sum = (): number => mapped.reduce((total, byte) => total + byte, 0);
+  const bytes = Bun.mmap(path, { shared: false });
+  const sum = (): number => bytes.reduce((total, byte) => total + byte, 0);
   expect(sum()).toBe(SIZE_BYTES * 7);
-  mapped[SIZE_BYTES / 2] = 8;
-  dropUnwritten((each) => each === path);
-  expect(residentKb(path)).toBeLessThan(SIZE_BYTES / 1024 / 2);
-  expect(sum()).toBe(SIZE_BYTES * 7 + 1);
+  work({ path, bytes, sum, protect: () => expect(mprotect(ptr(bytes), SIZE_BYTES, PROT_READ)).toBe(0) });
   await rm(directory, { recursive: true });
+}
+
+test("keeps the written pages of a private mapping, and drops the rest", async () => {
+  await privateMapping(({ path, bytes, sum, protect }) => {
+    bytes[SIZE_BYTES / 2] = 8;
+    protect();
+    dropUnwritten((each) => each === path);
+    expect(residentKb(path)).toBeLessThan(SIZE_BYTES / 1024 / 2);
+    expect(sum()).toBe(SIZE_BYTES * 7 + 1);
+  });
+});
+
+test("keeps a mapping that another thread could write to", async () => {
+  await privateMapping(({ path }) => {
+    dropUnwritten((each) => each === path);
+    expect(residentKb(path)).toBe(SIZE_BYTES / 1024);
+  });
+});
+
+test("keeps all mappings when the kernel does not say which pages were written", async () => {
+  await privateMapping(({ path, protect }) => {
+    protect();
+    dropUnwritten((each) => each === path, undefined, "/proc/self/no-pagemap");
+    expect(residentKb(path)).toBe(SIZE_BYTES / 1024);
+  });
 });
 
 test("memory is short when less than a tenth of it is available", () => {
