@@ -113,15 +113,21 @@ export class RunningInstance implements Guest, AsyncDisposable {
     await this.agent.hold();
   }
 
-  /** To be called during a hold. @throws Error without one; ApiError `conflict` when the command is not running */
+  /**
+   * To be called during a hold. A process whose request waits for the end of the hold counts as refused.
+   * @throws Error without a hold; ApiError `conflict` when the command is not running
+   */
   record(): InstanceRecord {
     this.#running();
+    const agent = this.agent.record();
+    const sessions = new Set(agent.processes.map(({ session }) => session));
+    const processes = this.processes.map((process) => process.record());
     return {
-      agent: this.agent.record(),
+      agent,
       disks: this.#disks,
       spidLast: this.#spidLast,
-      refused: [...this.#refused],
-      processes: this.processes.map((process) => process.record()),
+      refused: [...this.#refused, ...processes.flatMap(({ spid, session }) => (session === 0 ? [spid] : []))],
+      processes: processes.filter(({ session }) => sessions.has(session)),
     };
   }
 

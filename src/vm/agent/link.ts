@@ -142,6 +142,8 @@ export class AgentLink {
     });
     await this.#requests.run(async () => {
       while (waits && this.#counts[kind] >= countMax && this.#closed === null) await this.#sessionEnd();
+      // A record must have only sessions that the guest has.
+      while (this.#hold !== null) await this.#hold.released.promise;
       stack.dispose();
       await transmit(this.#register(session));
     }, signal);

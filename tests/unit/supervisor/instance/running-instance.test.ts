@@ -10,6 +10,7 @@ import { AgentFrame, HostFrame, Refusal, Stream } from "../../../../src/vm/agent
 import { monitorExit } from "../../../../src/vm/machine-end.ts";
 import type { MachineExit } from "../../../../src/vm/vmm.ts";
 import { exitPayload, failure, openAgent, problem, SPEC, text } from "../../../support/guests/agent-script.ts";
+import { turns } from "../../../support/waiting.ts";
 
 const unrecorded = (): never => {
   throw new Error("this process is not recorded");
@@ -50,8 +51,8 @@ async function scripted() {
     exited: ({ exitCode }: AgentExit) => void heard.push(`exited ${exitCode}`),
   };
   /** Starts the command, and returns its session. */
-  const begin = async () => {
-    const command = instance.start(SPEC, sink);
+  const begin = async (of: ProcessSink = sink) => {
+    const command = instance.start(SPEC, of);
     const { session } = await guest.frame(HostFrame.execOpen);
     guest.send(AgentFrame.started, session, packIntegers([32, 1]));
     await command.started;
@@ -110,6 +111,27 @@ test("the number of a start that the guest refuses is that of another process", 
   end(monitorExit("QEMU", { code: 137, signal: null }, ""));
   await Promise.allSettled([second, ...again].map(({ exit }) => exit));
   expect([2, 3, 4, 5].map((spid) => instance.hasHad(spid))).toEqual([false, true, false, false]);
+});
+
+test("a record has neither the starts nor the connections that were requested during its hold", async () => {
+  const { guest, instance, sink, begin } = await scripted();
+  const recorded = { ...sink, record: () => ({}) as ReturnType<ProcessSink["record"]> };
+  const { session } = await begin(recorded);
+  const holding = instance.hold();
+  guest.send(AgentFrame.done, (await guest.frame(HostFrame.hold)).session, packIntegers([64, 0n]));
+  await holding;
+  const late = exec(instance, SPEC, recorded);
+  void instance.dial(80).catch(() => undefined);
+  await turns();
+  const { agent, processes, refused, spidLast } = instance.record();
+  expect(agent.processes.map((process) => process.session)).toEqual([session]);
+  expect(agent.connections).toEqual([]);
+  expect(processes.map(({ spid }) => spid)).toEqual([1]);
+  // Another object gives the number to its next process.
+  expect([late.spid, spidLast, refused]).toEqual([2, 2, [2]]);
+  void instance.agent.sync({ realtimeNs: 1n, entropy: new Uint8Array(32) });
+  await guest.frame(HostFrame.execOpen, 1);
+  await guest.frame(HostFrame.netDial);
 });
 
 test("before and after the command, processes cannot be started and connections cannot be dialled", async () => {
