@@ -86,7 +86,7 @@ export async function resume(
     channel,
     network,
     sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : resumedSink(events, log)),
-    commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from)),
+    commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
   });
   await using _instance = instance;
   const limit = TimeLimit.resume(record.limit);

@@ -95,8 +95,15 @@ export class ProcessLog {
     this.#stdinBytes += bytes;
   }
 
-  /** Counts the bytes of standard input that the process receives from a stream. */
-  async *counting(stdin: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
+  /**
+   * Counts the bytes of standard input that the process receives from a stream.
+   * @param sentBytes size of the input before them. An earlier log has not counted a chunk that was sent only in part.
+   */
+  async *counting(
+    stdin: AsyncIterable<Uint8Array>,
+    sentBytes = this.#stdinBytes,
+  ): AsyncGenerator<Uint8Array, void, undefined> {
+    this.#stdinBytes = sentBytes;
     for await (const chunk of stdin) {
       yield chunk;
       this.addInput(chunk.byteLength);

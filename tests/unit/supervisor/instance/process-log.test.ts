@@ -43,3 +43,30 @@ test("a full log has the starts and ends of all processes, in a small part of it
   expect(of("size_cap")).toHaveLength(1);
   await rm(directory, { recursive: true });
 });
+
+test("a resumed log counts the whole standard input, also a chunk that was sent in part before", async () => {
+  const path = join(testDirectory("process-log"), "log");
+  await using stack = new AsyncDisposableStack();
+  stack.defer(() => rm(join(path, ".."), { recursive: true }));
+  const events = new EventWriter({ path, now: () => 1n });
+  stack.defer(() => events.file?.[Symbol.dispose]());
+  const first = new ProcessLog(events, { spid: 1, truncateOutputAtBytes: 10 });
+  const input = async function* () {
+    yield Buffer.from("four");
+    yield Buffer.from("seven b");
+  };
+  const sink = first.sink({ argv: ["cat"], cwd: "/", timeoutMs: 0 });
+  const sent = first.counting(input());
+  await sent.next();
+  // The first chunk was sent, and two bytes of the second one.
+  await sent.next();
+  const record = sink.record();
+  expect(record.stdinBytes).toBe(4);
+  const again = new ProcessLog(events, record, record);
+  const rest = async function* () {
+    yield Buffer.from("ven b");
+  };
+  await Array.fromAsync(again.counting(rest(), 6));
+  expect(again.resume(record.start).record().stdinBytes).toBe(11);
+  await events.end();
+});
