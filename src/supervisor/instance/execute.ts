@@ -79,6 +79,8 @@ export async function resume(
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
   const { instances, events, network } = tools;
+  await using undo = new AsyncDisposableStack();
+  undo.use(machine);
   const logged = record.instance.processes.find(({ spid }) => spid === Spid.command)?.log;
   if (logged === undefined) throw new Error("an instance without its command");
   const commandLog = new ProcessLog(events, logged, logged);
@@ -89,6 +91,7 @@ export async function resume(
     commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
   });
   await using _instance = instance;
+  undo.move();
   const limit = TimeLimit.resume(record.limit);
   using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events });
   const { scratchPath } = record;
