@@ -85,7 +85,9 @@ describe("the connecting process", () => {
     const points = mounts.map((line) => line.split(" ")).map(([, , , , point = "", flags = ""]) => ({ point, flags }));
     expect(points.filter(({ flags }) => !flags.startsWith("ro,"))).toEqual([]);
     const libraries = /^\/(lib|lib64|usr\/lib)\//;
-    const own = ["/", "/dev", "/proc", "/program", join(import.meta.dir, "../../../src")];
+    // This test starts it from source, which needs the packages.
+    const source = ["src", "node_modules"].map((name) => join(import.meta.dir, "../../..", name));
+    const own = ["/", "/dev", "/proc", "/program", ...source];
     expect(points.filter(({ point }) => !libraries.test(point) && !own.includes(point))).toEqual([]);
     const environment = (await readFile(`/proc/${pid}/environ`, "utf8")).split("\0").filter((each) => each !== "");
     expect(environment.map((each) => each.split("=")[0]).sort()).toEqual([
