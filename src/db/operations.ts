@@ -343,7 +343,7 @@ export function recoverOperations(
 }
 
 /** The subset of `ids` that have a row. */
-export function existingOperations(db: Database, ids: readonly OperationId[]): Set<OperationId> {
+export function existingOperations(db: Database, ids: readonly string[]): Set<string> {
   const rows = db.orm.select({ id: operations.id }).from(operations).where(isOneOf(operations.id, ids)).all();
   return new Set(rows.map((row) => row.id));
 }

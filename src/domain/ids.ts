@@ -7,6 +7,9 @@ export type FileId = Id<"FileId">;
 export type LayerId = Id<"LayerId">;
 /** The id of an operation, which is also the uuid of an instance. */
 export type OperationId = Id<"OperationId">;
+export type SandboxId = Id<"SandboxId">;
+/** Whose event log it is. */
+export type LogId = OperationId | SandboxId;
 
 /** Canonical textual form of a UUID. Upper case is accepted, and converted to lower case before comparisons. */
 export const UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";

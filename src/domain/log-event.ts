@@ -3,7 +3,7 @@ import type { NetworkEntry } from "./network.ts";
 import type { EndStatus, Isolation } from "./operation.ts";
 import type { OutputStream } from "./output.ts";
 
-/** Types of events of an operation. */
+/** Types of events of a log. */
 export const LOG_EVENT_TYPES = [
   "init",
   "progress",
@@ -17,14 +17,22 @@ export const LOG_EVENT_TYPES = [
   "network",
   "checkpoint",
   "shutdown",
+  "state",
+  "ends_soon",
+  "dropped",
   "completion",
 ] as const;
 export type LogEventType = (typeof LOG_EVENT_TYPES)[number];
 
 /** Events whose payload is the raw output of a process. The payload of all others is JSON. */
 export type OutputEventType = OutputStream;
-/** Events whose JSON is stored. `completion` is not: it is made from the operation. */
-export type DataEventType = Exclude<LogEventType, OutputEventType | "completion">;
+/**
+ * Events that are not stored: `completion` is made from the operation, and `dropped` for a reader of a log whose first events
+ * are gone.
+ */
+export type DerivedEventType = "dropped" | "completion";
+/** Events whose JSON is stored. */
+export type DataEventType = Exclude<LogEventType, OutputEventType | DerivedEventType>;
 
 /** Process numbers of an instance. Further processes get 2 and up. */
 export const Spid = { agent: 0, command: 1 } as const;
@@ -79,7 +87,8 @@ export interface LogEventData {
     readonly gid: number;
     /** in seconds; null: no limit */
     readonly timeout: number | null;
-    readonly truncate_output_at: number;
+    /** null: no limit but that of the log */
+    readonly truncate_output_at: number | null;
     readonly pty?: { readonly rows: number; readonly cols: number };
   };
   /** size of the standard input of a process that has ended; its content is not stored, because it may be secret */
@@ -117,6 +126,19 @@ export interface LogEventData {
     readonly pause_ms: number;
   };
   readonly shutdown: { readonly stopped_at: string; readonly reason: ShutdownReason };
+  /** the state of a sandbox has changed */
+  readonly state: {
+    /** null: it was created */
+    readonly from: string | null;
+    readonly to: string;
+    readonly reason: string;
+    /** image of its files; null: there is none yet */
+    readonly head: string | null;
+  };
+  /** the deadline of a sandbox is near */
+  readonly ends_soon: { readonly ends_at: string };
+  /** `dropped` events, which the reader has not seen, are gone: the log continues with the event `first` */
+  readonly dropped: { readonly first: number; readonly dropped: number };
 }
 
 /** `data` of the last event. */
@@ -128,9 +150,9 @@ export interface CompletionData {
   readonly error?: ErrorBody;
 }
 
-/** An event of an operation's log. */
+/** An event of a log. */
 export interface LogEvent {
-  /** number of the event, from 0, in the order of the log, without gaps */
+  /** number of the event, from 0, in the order of the log, without gaps; of `dropped`, the number of the last dropped event */
   readonly id: number;
   /** ns since the epoch; for an output, when its first byte reached the host */
   readonly timeNs: bigint;

@@ -1,4 +1,4 @@
-import type { OperationId } from "../domain/ids.ts";
+import type { LogId } from "../domain/ids.ts";
 import type { LogEvent } from "../domain/log-event.ts";
 import type { OutputStream } from "../domain/output.ts";
 import { EventFile, eventLogPath } from "./events/event-file.ts";
@@ -32,7 +32,7 @@ export interface LoggedOutput {
 /** Reads the captured bytes of a stream of a process: all of them when they are few. */
 export async function openProcessOutput(
   layout: DataLayout,
-  id: OperationId,
+  id: LogId,
   output: LoggedOutput,
 ): Promise<Uint8Array | LongOutput> {
   return output.bytes === 0 ? new Uint8Array() : await openLogged(eventLogPath(layout, id), output);

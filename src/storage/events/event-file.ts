@@ -2,7 +2,7 @@ import { closeSync, fstatSync, ftruncate, open, openSync, read, readSync, writev
 import { rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
-import { type OperationId, parseUuid } from "../../domain/ids.ts";
+import { type LogId, parseUuid } from "../../domain/ids.ts";
 import { syncPath } from "../../system/scratch.ts";
 import { type DataLayout, nameBatches } from "../layout.ts";
 
@@ -11,8 +11,8 @@ const readAt = promisify(read);
 const truncateTo = promisify(ftruncate);
 const writeAll = promisify(writev);
 
-/** Path of the event log of an operation; a log without events has no file. */
-export function eventLogPath(layout: DataLayout, id: OperationId): string {
+/** Path of an event log; a log without events has no file. */
+export function eventLogPath(layout: DataLayout, id: LogId): string {
   return join(layout.events, id);
 }
 
@@ -111,23 +111,23 @@ function behind(pieces: readonly Uint8Array[], bytes: number): Uint8Array[] {
   });
 }
 
-export async function removeEventLog(layout: DataLayout, id: OperationId): Promise<void> {
+export async function removeEventLog(layout: DataLayout, id: LogId): Promise<void> {
   await rm(eventLogPath(layout, id), { force: true });
 }
 
 /**
- * Removes the logs of operations that have no row. No operation may run meanwhile.
- * @param existing returns the subset of operations that have a row
+ * Removes the logs whose owners have no row. No operation may run meanwhile.
+ * @param existing returns the subset of the ids that have a row
  * @throws the reason of `signal`
  */
 export async function sweepEventLogs(
   layout: DataLayout,
-  existing: (ids: readonly OperationId[]) => ReadonlySet<OperationId>,
+  existing: (ids: readonly LogId[]) => ReadonlySet<string>,
   signal: AbortSignal,
 ): Promise<void> {
   for await (const names of nameBatches(layout.events)) {
     signal.throwIfAborted();
-    const ids = names.map((name) => parseUuid<OperationId>(name)).filter((id) => id !== null);
+    const ids = names.map((name) => parseUuid<LogId>(name)).filter((id) => id !== null);
     const rows = existing(ids);
     for (const id of ids) if (!rows.has(id)) await removeEventLog(layout, id);
   }

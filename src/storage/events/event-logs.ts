@@ -1,6 +1,6 @@
 import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { AccountId, OperationId } from "../../domain/ids.ts";
+import type { AccountId, LogId } from "../../domain/ids.ts";
 import { YieldingTurns } from "../../system/yielding-turns.ts";
 import type { DataLayout } from "../layout.ts";
 import { EventFile, eventLogPath } from "./event-file.ts";
@@ -48,7 +48,7 @@ export class EventLogs implements Disposable {
   readonly #layout: DataLayout;
   readonly #accounts: Accounts;
   readonly #now: () => bigint;
-  readonly #feeds = new Map<OperationId, Feed>();
+  readonly #feeds = new Map<LogId, Feed>();
   readonly #shared = new SharedPieces();
   /** Readers yield to the output of processes, which arrives while logs grow. */
   readonly #turns = new YieldingTurns();
@@ -62,7 +62,7 @@ export class EventLogs implements Disposable {
   }
 
   /** Ends the readers of an operation's log at the end of the log, which no longer grows. */
-  endReaders(id: OperationId): void {
+  endReaders(id: LogId): void {
     const feed = this.#feeds.get(id);
     if (feed === undefined) return;
     feed.isOver = true;
@@ -76,7 +76,7 @@ export class EventLogs implements Disposable {
   }
 
   /** Creates the log of an operation that starts. The log must be ended before it is disposed of. */
-  open(id: OperationId): EventLog & Disposable {
+  open(id: LogId): EventLog & Disposable {
     const feed = this.#use(id);
     const options = { path: eventLogPath(this.#layout, id), now: this.#now, onChange: () => this.#onChange(feed) };
     const log = new OpenLog(options, () => this.#leave(id, feed));
@@ -90,7 +90,7 @@ export class EventLogs implements Disposable {
    * @param hasEnded whether the operation is in a terminal state
    * @throws ApiError `too_many_requests` when the log or the account has too many readers
    */
-  read(accountId: AccountId, id: OperationId, since: number, hasEnded: boolean): LogReader {
+  read(accountId: AccountId, id: LogId, since: number, hasEnded: boolean): LogReader {
     if ((this.#feeds.get(id)?.readersCount ?? 0) >= READERS_COUNT_MAX) {
       const details = { limit: READERS_COUNT_MAX };
       throw new ApiError("too_many_requests", "too many clients follow events already", details);
@@ -111,7 +111,7 @@ export class EventLogs implements Disposable {
    * each of which has a buffer of 256 KiB. Payloads are valid until the next array is requested.
    */
   async *scan(
-    id: OperationId,
+    id: LogId,
     { first, hasEnded, onOutput }: ScanRequest,
   ): AsyncGenerator<readonly ScannedEvent[], void, undefined> {
     const feed = this.#use(id);
@@ -143,7 +143,7 @@ export class EventLogs implements Disposable {
     if (feed.writer === null) feed.file ??= EventFile.open(eventLogPath(this.#layout, feed.id));
   }
 
-  #use(id: OperationId): Feed {
+  #use(id: LogId): Feed {
     const existing = this.#feeds.get(id);
     const feed = existing ?? {
       id,
@@ -160,7 +160,7 @@ export class EventLogs implements Disposable {
     return feed;
   }
 
-  #leave(id: OperationId, feed: Feed): void {
+  #leave(id: LogId, feed: Feed): void {
     feed.usersCount -= 1;
     if (feed.usersCount > 0) return;
     this.#feeds.delete(id);

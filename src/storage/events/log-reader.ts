@@ -1,4 +1,4 @@
-import type { OperationId } from "../../domain/ids.ts";
+import type { LogId } from "../../domain/ids.ts";
 import type { LogEvent } from "../../domain/log-event.ts";
 import type { YieldingTurns } from "../../system/yielding-turns.ts";
 import type { EventFile } from "./event-file.ts";
@@ -28,7 +28,7 @@ type Reading = Piece | Promise<Piece>;
 
 /** A log that has a writer or readers. */
 export interface Feed {
-  readonly id: OperationId;
+  readonly id: LogId;
   writer: EventWriter | null;
   /** the file of an operation that had ended before; null when there is a writer, or no file */
   file: EventFile | null;

@@ -1,4 +1,4 @@
-import type { LogEvent, LogEventType } from "../../domain/log-event.ts";
+import type { DerivedEventType, LogEvent, LogEventType } from "../../domain/log-event.ts";
 import type { OutputStream } from "../../domain/output.ts";
 
 /*
@@ -20,7 +20,7 @@ export const PAYLOAD_BYTES_MAX = 32_768;
 const NO_SPID = 0xffff_ffff;
 
 /** Types of the events that are stored. */
-export type RecordType = Exclude<LogEventType, "completion">;
+export type RecordType = Exclude<LogEventType, DerivedEventType>;
 
 /** The header of a record without its sizes and its checksum. */
 export type RecordHead = Pick<LogEvent, "id" | "timeNs" | "spid"> & { readonly type: RecordType };
@@ -39,6 +39,8 @@ const TYPE_CODES: Readonly<Record<RecordType, number>> = {
   network: 10,
   checkpoint: 11,
   shutdown: 12,
+  state: 13,
+  ends_soon: 14,
 };
 const TYPES: ReadonlyMap<number, RecordType> = new Map(
   Object.entries(TYPE_CODES).map(([type, code]) => [code, type as RecordType]),

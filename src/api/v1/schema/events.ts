@@ -37,7 +37,9 @@ const SpawnData = data("spawn: a process has started", {
   timeout: Type.Union([Type.Number(), Type.Null()], {
     description: "time limit in seconds; null: no limit of its own",
   }),
-  truncate_output_at: count("largest number of bytes to store of each stream"),
+  truncate_output_at: Type.Union([Type.Integer({ minimum: 0 }), Type.Null()], {
+    description: "largest number of bytes to store of each stream; null: no limit but that of the log",
+  }),
   pty: Type.Optional(Type.Object({ rows: count("rows"), cols: count("columns") })),
 });
 
@@ -90,6 +92,20 @@ const ShutdownData = data("shutdown: the machine of the instance has been ended"
   reason: oneOf(["job_complete", "timeout", "spawn_failed", "signal", "failed"]),
 });
 
+const StateData = data("state: the state of a sandbox has changed", {
+  from: Type.Union([Type.String(), Type.Null()], { description: "null: the sandbox was created" }),
+  to: Type.String(),
+  reason: Type.String(),
+  head: Type.Union([Type.String({ format: "uuid" }), Type.Null()], { description: "image of its files" }),
+});
+
+const EndsSoonData = data("ends_soon: the deadline of a sandbox is near", { ends_at: Timestamp });
+
+const DroppedData = data("dropped: events that the reader has not seen are gone; a long log keeps only the latest", {
+  first: count("id of the next event"),
+  dropped: count("number of those events"),
+});
+
 const CompletionData = data("completion: the operation has ended", {
   status: OperationStatusSchema,
   duration_ms: count("time from start to end, in milliseconds"),
@@ -126,12 +142,17 @@ const NetworkEvent = eventOf(Type.Literal("network"), NetworkEventData);
 const ProgressEvent = eventOf(Type.Literal("progress"), OtherData);
 const CheckpointEvent = eventOf(Type.Literal("checkpoint"), OtherData);
 const ShutdownEvent = eventOf(Type.Literal("shutdown"), ShutdownData);
+const StateEvent = eventOf(Type.Literal("state"), StateData);
+const EndsSoonEvent = eventOf(Type.Literal("ends_soon"), EndsSoonData);
+const DroppedEvent = eventOf(Type.Literal("dropped"), DroppedData);
 const CompletionEvent = eventOf(Type.Literal("completion"), CompletionData);
 
 /** Events by the names that their schemas have in the description of the API. */
 export const EVENT_SCHEMAS = {
   CheckpointEvent,
   CompletionEvent,
+  DroppedEvent,
+  EndsSoonEvent,
   ExitEvent,
   InitEvent,
   NetworkEvent,
@@ -140,6 +161,7 @@ export const EVENT_SCHEMAS = {
   ShutdownEvent,
   SizeCapEvent,
   SpawnEvent,
+  StateEvent,
   StdinEvent,
   TruncatedEvent,
 } as const;
@@ -158,6 +180,9 @@ export const OperationEvent = Type.Union(
     NetworkEvent,
     CheckpointEvent,
     ShutdownEvent,
+    StateEvent,
+    EndsSoonEvent,
+    DroppedEvent,
     CompletionEvent,
   ],
   { discriminator: { propertyName: "type" } },
