@@ -11,6 +11,7 @@ struct identity {
 	uid_t uid;
 	gid_t gid;
 	bool terminal; /* standard input is its controlling terminal */
+	bool idle; /* there is no program: the reaper itself waits for a signal */
 };
 
 /* Starts a session with its terminal. From then on, signals for the process group reach the command. */

@@ -36,7 +36,8 @@ static bool check(const struct exec *exec, uint32_t size, uint64_t timeout_ms, s
 {
 	const struct identity *identity = &exec->launch.identity;
 	/* A command with a target ends with it, so it needs no time limit of its own. */
-	if ((timeout_ms == 0 && exec->target == 0) || timeout_ms > TIMEOUT_MS_MAX)
+	bool unlimited = exec->target != 0 || identity->idle;
+	if ((timeout_ms == 0 && !unlimited) || timeout_ms > TIMEOUT_MS_MAX)
 		return problem_set(problem, EINVAL, "time limit of %llu ms", (unsigned long long)timeout_ms);
 	/* In the system calls this number means "no change". */
 	if (identity->uid == (uid_t)-1 || identity->gid == (gid_t)-1)
@@ -53,7 +54,9 @@ bool exec_open(const struct frame *frame)
 	uint32_t flags = get_u32(payload + 4);
 	uint64_t timeout_ms = get_u64(payload + 8);
 	bool terminal = (flags & EXEC_FLAG_TERMINAL) != 0;
-	if ((flags & ~(uint32_t)(EXEC_FLAG_STDIN | EXEC_FLAG_TERMINAL)) != 0 || (!terminal && get_u32(payload + 28) != 0))
+	bool idle = flags == EXEC_FLAG_IDLE;
+	if ((!idle && (flags & ~(uint32_t)(EXEC_FLAG_STDIN | EXEC_FLAG_TERMINAL)) != 0) ||
+	    (!terminal && get_u32(payload + 28) != 0) || (idle && get_u32(payload + 16) != 0))
 		return false;
 	if (!steps_check(frame->session, true))
 		return true;
@@ -66,8 +69,8 @@ bool exec_open(const struct frame *frame)
 	exec->target = get_u32(payload + 16);
 	exec->launch = (struct launch){
 		.spec = &exec->spec,
-		.identity = {.uid = get_u32(payload + 20), .gid = get_u32(payload + 24), .terminal = terminal},
-		.has_input = flags != 0,
+		.identity = {.uid = get_u32(payload + 20), .gid = get_u32(payload + 24), .terminal = terminal, .idle = idle},
+		.has_input = flags != 0 && !idle,
 		.rows = get_u16(payload + 28),
 		.columns = get_u16(payload + 30),
 		.timeout_ns = timeout_ms * 1000000,

@@ -79,7 +79,7 @@ enum agent_frame {
 
 enum stream { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2, STREAM_DATA = 3 };
 enum mount_flag { MOUNT_FLAG_SCRATCH = 1, MOUNT_FLAG_BARE = 2 };
-enum exec_flag { EXEC_FLAG_STDIN = 1, EXEC_FLAG_TERMINAL = 2 };
+enum exec_flag { EXEC_FLAG_STDIN = 1, EXEC_FLAG_TERMINAL = 2, EXEC_FLAG_IDLE = 4 };
 enum signal_flag { SIGNAL_FLAG_GROUP = 1 };
 enum index_flag { INDEX_FLAG_OPAQUE = 1 };
 enum exit_flag { EXIT_FLAG_TIMED_OUT = 1, EXIT_FLAG_OOM_KILLED = 2 };

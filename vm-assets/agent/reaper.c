@@ -77,6 +77,14 @@ static void reap(pid_t command)
 	}
 }
 
+/* Reports the end of an idle command, after which the agent kills the namespaces. */
+static void end_idle(int signal)
+{
+	struct report report = {.kind = REPORT_EXITED, .value = signal};
+	report_send(CONTROL_FD, &report);
+}
+
+/* `command` is 0 when there is none. */
 static _Noreturn void watch(pid_t command, int signals)
 {
 	struct pollfd fds[2] = {{.fd = signals, .events = POLLIN}, {.fd = CONTROL_FD, .events = POLLIN}};
@@ -87,15 +95,19 @@ static _Noreturn void watch(pid_t command, int signals)
 		if ((fds[0].revents & POLLIN) != 0 && read(signals, &info, sizeof info) > 0)
 			reap(command);
 		struct reaper_signal order;
+		bool ordered = (fds[1].revents & POLLIN) != 0 &&
+			       recv(CONTROL_FD, &order, sizeof order, MSG_DONTWAIT) == sizeof order;
+		if (ordered && command == 0)
+			end_idle((int)order.number);
 		/* The pid is valid, because only this process reaps. */
-		if ((fds[1].revents & POLLIN) != 0 && recv(CONTROL_FD, &order, sizeof order, MSG_DONTWAIT) == sizeof order &&
-		    waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-		    /* A command that has just been forked has no group yet. */
-		    ((order.flags & SIGNAL_FLAG_GROUP) == 0 || kill(-command, (int)order.number) != 0))
+		else if (ordered && waitid(P_PID, (id_t)command, NULL, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+			 /* A command that has just been forked has no group yet. */
+			 ((order.flags & SIGNAL_FLAG_GROUP) == 0 || kill(-command, (int)order.number) != 0))
 			kill(command, (int)order.number);
 		/* A reaper that is PID 1 takes its namespace with it; any other must kill the command. */
 		if ((fds[1].revents & (POLLHUP | POLLERR)) != 0) {
-			kill(-command, SIGKILL);
+			if (command != 0)
+				kill(-command, SIGKILL);
 			_exit(1);
 		}
 	}
@@ -136,12 +148,16 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 		problem_set(&problem, errno, "signals of the reaper");
 		fail(&problem);
 	}
-	pid_t command = fork();
+	/* Nothing in the namespaces can kill the reaper, so no process there ends an idle command. */
+	pid_t command = reaper->identity.idle ? 0 : fork();
 	if (command < 0) {
 		problem_set(&problem, errno, "fork of the command");
 		fail(&problem);
 	}
-	if (command == 0) {
+	if (reaper->identity.idle) {
+		struct report report = {.kind = REPORT_STARTED, .value = getpid()};
+		report_send(CONTROL_FD, &report);
+	} else if (command == 0) {
 		command_begin(&reaper->identity);
 		/* This is the pid in the command's own namespace. */
 		struct report report = {.kind = REPORT_STARTED, .value = getpid()};

@@ -28,7 +28,9 @@ export interface AgentExecSpec {
   readonly cwd: string;
   /** hostname of its UTS namespace; ignored for a command with a target */
   readonly hostname: string;
-  /** time limit in `milliseconds`; 0 (none) is allowed for a command with a target */
+  /** true: nothing is executed; the namespaces of the command last until the host sends it a signal */
+  readonly isIdle?: boolean;
+  /** time limit in `milliseconds`; 0 (none) is allowed for a command with a target, and an idle one */
   readonly timeoutMs: number;
   /**
    * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null; on a
@@ -360,7 +362,9 @@ function limitFrame(session: number, limit: { readonly timeoutMs: number } | nul
 
 /** The payload of EXEC_OPEN. @param target session id of the process whose namespaces the command joins, or 0 */
 export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: number): Uint8Array {
-  const flags = (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
+  const streams =
+    (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
+  const flags = spec.isIdle === true ? ExecFlag.idle : streams;
   return packIntegers(
     [32, specBytes],
     [32, flags],

@@ -60,8 +60,8 @@ export const HostFrame = {
    * u32 spec bytes, u32 flags (ExecFlag), u64 timeout ms, u32 target, u32 uid, u32 gid, u16 rows, u16 columns; then
    * EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. `target` is the session of a running process, or 0.
    * With a target, the command joins that process' pid, mount, IPC, UTS and network namespaces and ends with it at the
-   * latest. It has a cgroup of its own, may have no time limit (0), and the hostname of the specification is ignored. Rows
-   * and columns are 0 without a terminal. A terminal has one output stream, standard output.
+   * latest. It has a cgroup of its own, and the hostname of the specification is ignored. Rows and columns are 0 without a
+   * terminal. A terminal has one output stream, standard output. With a target or `idle`, there may be no time limit (0).
    */
   execOpen: 5,
   execSpec: 6,
@@ -177,8 +177,12 @@ export const AgentFrame = {
 
 export const Stream = { stdin: 0, stdout: 1, stderr: 2, data: 3 } as const;
 export const MountFlag = { scratch: 1, bare: 2 } as const;
-/** stdin: bytes for standard input follow. terminal: the three streams are a terminal, and standard input follows. */
-export const ExecFlag = { stdin: 1, terminal: 2 } as const;
+/**
+ * stdin: bytes for standard input follow. terminal: the three streams are a terminal, and standard input follows. idle: no
+ * program is executed, and the first process of the namespaces waits for any signal of the host, which ends it; allowed
+ * without a target and alone.
+ */
+export const ExecFlag = { stdin: 1, terminal: 2, idle: 4 } as const;
 export const SignalFlag = { group: 1 } as const;
 export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;
 /** on: there is a network. */

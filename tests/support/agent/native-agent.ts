@@ -104,6 +104,8 @@ export interface ExecRequest extends Omit<ExecHead, "flags" | "timeoutMs"> {
   readonly stdin?: boolean;
   /** with `rows` and `columns` */
   readonly terminal?: boolean;
+  /** no program: the agent only waits for a signal */
+  readonly idle?: boolean;
 }
 
 export function execSpec(request: ExecRequest): Buffer {
@@ -119,7 +121,8 @@ export function execSpec(request: ExecRequest): Buffer {
 /** The frames that start a command, with the specification in pieces of `pieceBytes`. */
 export function execFrames(session: number, request: ExecRequest, pieceBytes = 65_536): Buffer {
   const spec = execSpec(request);
-  const flags = (request.stdin === true ? 1 : 0) | (request.terminal === true ? 2 : 0);
+  const streams = (request.stdin === true ? 1 : 0) | (request.terminal === true ? 2 : 0);
+  const flags = streams | (request.idle === true ? 4 : 0);
   const frames = [execOpen(session, spec.length, { ...request, flags })];
   for (let at = 0; at < spec.length; at += pieceBytes) {
     frames.push(frame(HostFrame.execSpec, session, spec.subarray(at, at + pieceBytes)));
