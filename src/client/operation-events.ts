@@ -21,17 +21,29 @@ export interface OperationEventsOptions {
   readonly signal?: AbortSignal;
 }
 
-/**
- * The events of an operation, on arrival. After a lost connection or a restart of the appliance, it continues at the same
- * position.
- * @throws ResponseError, UnreachableError, AnswerError, the reason of `signal`
- */
-export async function* operationEvents(
+/** The path of an operation, whose events are below it. */
+export const pathOfOperation = (id: string): string => `/operations/${encodeURIComponent(id)}`;
+
+/** The events of an operation. @throws as `eventsBelow` */
+export function operationEvents(
   client: Client,
   id: string,
+  options: OperationEventsOptions,
+): AsyncGenerator<OperationEvent, void, undefined> {
+  return eventsBelow(client, pathOfOperation(id), options);
+}
+
+/**
+ * The events of what is at a path below /v1, an operation or a sandbox, on arrival. After a lost connection or a restart of
+ * the appliance, it continues at the same position.
+ * @throws ResponseError, UnreachableError, AnswerError, the reason of `signal`
+ */
+export async function* eventsBelow(
+  client: Client,
+  parent: string,
   { follow, spid, after, signal }: OperationEventsOptions,
 ): AsyncGenerator<OperationEvent, void, undefined> {
-  const path = `/operations/${encodeURIComponent(id)}/events`;
+  const path = `${parent}/events`;
   const options = { query: { follow, spid }, ...given({ signal }) };
   let lastEventId = after === undefined ? undefined : String(after);
   for (let unreachableSince: number | null = null; ; ) {
@@ -42,7 +54,7 @@ export async function* operationEvents(
         yield event;
         lastEventId = eventId ?? lastEventId;
         unreachableSince = null;
-        if (event.type === "completion") return;
+        if (isLastEvent(event)) return;
       }
       if (!follow) return;
     } catch (error) {
@@ -52,6 +64,11 @@ export async function* operationEvents(
     }
     await pause(RETRY_MS, signal);
   }
+}
+
+/** True for the event after which a log has no other one. */
+export function isLastEvent({ type, data }: { readonly type: string; readonly data: object }): boolean {
+  return type === "completion" || (type === "state" && "to" in data && data.to === "ended");
 }
 
 /**

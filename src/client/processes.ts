@@ -3,17 +3,26 @@ import { ResponseError } from "./errors.ts";
 import type { ProcessRequest } from "./types.ts";
 
 /** A process of a running instance. The command of the instance has the number 1. */
-export interface ProcessName {
+export interface ProcessName extends ProcessPlace {
+  readonly spid: number;
+}
+
+/** The instance of a process, or the sandbox that it belongs to. */
+export interface ProcessPlace {
   /** uuid */
   readonly instance: string;
-  readonly spid: number;
+  /** uuid of the sandbox that the instance belongs to: requests by it count as use of the sandbox */
+  readonly sandbox?: string;
 }
 
 /** Number of the command of an instance. */
 export const COMMAND_SPID = 1;
 
-export const pathOf = ({ instance, spid }: ProcessName): string =>
-  `/instances/${encodeURIComponent(instance)}/processes/${spid}`;
+/** The path of the processes of a place. */
+export const pathOfProcesses = ({ instance, sandbox }: ProcessPlace): string =>
+  `/${sandbox === undefined ? "instances" : "sandboxes"}/${encodeURIComponent(sandbox ?? instance)}/processes`;
+
+export const pathOf = (process: ProcessName): string => `${pathOfProcesses(process)}/${process.spid}`;
 
 /** Starts an additional process in a running instance. @throws ResponseError, UnreachableError */
 export async function startProcess(client: Client, instance: string, request: ProcessRequest): Promise<ProcessName> {

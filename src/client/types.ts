@@ -59,6 +59,9 @@ export type OperationEvent = Extract<
   readonly unknown[]
 >[number];
 export type OutputEvent = Extract<OperationEvent, { readonly type: "stdout" | "stderr" }>;
+/** A process of an instance, in lists. */
+export type Process = Routes["instances"][":uuid"]["processes"]["get"]["response"][200][number];
+export type ProcessDetails = Routes["instances"][":uuid"]["processes"][":spid"]["get"]["response"][200];
 export type ProcessRequest = Routes["instances"][":uuid"]["processes"]["post"]["body"];
 type OperatorRoutes = Routes["operator"];
 /** A token without its secret. */

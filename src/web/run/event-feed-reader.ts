@@ -1,3 +1,4 @@
+import { isLastEvent } from "../../client/operation-events.ts";
 import type { OperationEvent } from "../../client/types.ts";
 import type { Problem } from "../data/problem.ts";
 import { OutputBuffer } from "./output/output-buffer.ts";
@@ -86,7 +87,7 @@ export class EventFeedReader {
   take(event: OperationEvent, spid: number): void {
     const { id, type, spid: of } = event;
     this.#lastId = id;
-    this.#isOver = type === "completion";
+    this.#isOver = isLastEvent(event);
     this.#problem = undefined;
     this.#counts[type] = (this.#counts[type] ?? 0) + 1;
     if (type === "init") this.#machine = event;

@@ -1,5 +1,5 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { operationEvents } from "../../client/operation-events.ts";
+import { eventsBelow } from "../../client/operation-events.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import { api } from "../data/api.ts";
 import { untilReturn } from "../data/connection.ts";
@@ -14,12 +14,12 @@ export interface EventFeedOptions {
 }
 
 /**
- * Follows the events of an operation from the first to the last while the page is visible, across lost connections and
+ * Follows the events of what is at a path, an operation or a sandbox, from the first to the last while the page is visible, across lost connections and
  * restarts of the appliance, each event exactly once. Redraws the component at most once per frame.
  */
-export function useEventFeed(id: string, { spid = COMMAND_SPID }: EventFeedOptions = {}): EventFeed {
+export function useEventFeed(path: string, { spid = COMMAND_SPID }: EventFeedOptions = {}): EventFeed {
   const [feed, setFeed] = useState<EventFeed>(emptyEventFeed);
-  const reader = useMemo(() => new EventFeedReader(setFeed), [id, spid]);
+  const reader = useMemo(() => new EventFeedReader(setFeed), [path, spid]);
   const isFollowed = useStore(isPageVisible);
   useEffect(() => {
     setFeed(emptyEventFeed());
@@ -28,7 +28,7 @@ export function useEventFeed(id: string, { spid = COMMAND_SPID }: EventFeedOptio
   useEffect(() => {
     if (!isFollowed || reader.isOver) return;
     const leaving = new AbortController();
-    void follow(reader, { id, spid }, leaving.signal);
+    void follow(reader, { path, spid }, leaving.signal);
     return () => leaving.abort();
   }, [reader, isFollowed]);
   return feed;
@@ -37,7 +37,7 @@ export function useEventFeed(id: string, { spid = COMMAND_SPID }: EventFeedOptio
 /** Continues after the last event of the reader. Never rejects: the feed has the problem. */
 async function follow(
   reader: EventFeedReader,
-  { id, spid }: { readonly id: string; readonly spid: number },
+  { path, spid }: { readonly path: string; readonly spid: number },
   signal: AbortSignal,
 ): Promise<void> {
   for (;;) {
@@ -47,7 +47,7 @@ async function follow(
         ...(spid === COMMAND_SPID ? {} : { spid }),
         ...(reader.lastId === null ? {} : { after: reader.lastId }),
       };
-      for await (const event of operationEvents(api, id, options)) {
+      for await (const event of eventsBelow(api, path, options)) {
         // This event is not lost: the next call continues after the last event of the reader.
         if (signal.aborted) return;
         reader.take(event, spid);

@@ -1,5 +1,6 @@
 import { useEffect } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
+import { pathOfOperation } from "../../client/operation-events.ts";
 import { hasEnded } from "../../client/operations.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { Operation, OperationRequest } from "../../client/types.ts";
@@ -45,7 +46,7 @@ export function RunPage({ id }: { readonly id: string }) {
   const request = useResource(`operation ${id} request`, (signal) =>
     answerOf(route.request.get({ fetch: { signal } })),
   );
-  const feed = useEventFeed(id);
+  const feed = useEventFeed(pathOfOperation(id));
   // The events say when there is something new to be read.
   const turns = countOfTypes(feed, TURNS);
   useEffect(() => {
@@ -151,7 +152,7 @@ function Run({ operation, request, feed }: RunProps) {
       ) : null}
       {view === "processes" ? (
         <ProcessPanel
-          id={operation.id}
+          place={{ instance: operation.id }}
           isRunning={isRunning}
           turns={countOfTypes(feed, PROCESS_TURNS)}
           onOutput={(process) => show("output", process)}
@@ -204,7 +205,7 @@ function OutputOf({
     <>
       {problem === undefined ? null : <ProblemNote problem={problem} title="The events of the run could not be read" />}
       {spid === COMMAND_SPID ? (
-        <Output id={operation.id} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
+        <Output path={pathOfOperation(operation.id)} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
       ) : (
         <OutputOfProcess operation={operation} spid={spid} />
       )}
@@ -213,7 +214,7 @@ function OutputOf({
 }
 
 function OutputOfProcess({ operation, spid }: { readonly operation: Operation; readonly spid: number }) {
-  const feed = useEventFeed(operation.id, { spid });
+  const feed = useEventFeed(pathOfOperation(operation.id), { spid });
   return (
     <>
       <p class="row wrap gap-2">
@@ -222,7 +223,7 @@ function OutputOfProcess({ operation, spid }: { readonly operation: Operation; r
           Show the output of the command
         </ButtonLink>
       </p>
-      <Output id={operation.id} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
+      <Output path={pathOfOperation(operation.id)} spid={spid} feed={feed} emptyText={emptyText(operation, feed)} />
     </>
   );
 }

@@ -1,8 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
-import { answerOf } from "../../client/client.ts";
-import { signalProcess, startProcess } from "../../client/processes.ts";
-import type { ProcessRequest } from "../../client/types.ts";
-import { api } from "../data/api.ts";
+import { type ProcessPlace, pathOfProcesses, signalProcess } from "../../client/processes.ts";
+import type { Process, ProcessRequest } from "../../client/types.ts";
+import { api, request } from "../data/api.ts";
 import { problemOf } from "../data/problem.ts";
 import { useResource } from "../data/resource.ts";
 import { Button } from "../parts/button.tsx";
@@ -23,15 +22,13 @@ import { shellLine } from "./form/shell-words.ts";
 const LIMIT = 200;
 const SIGNALS = ["TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL"] as const;
 
-const listOf = (id: string, signal: AbortSignal) =>
-  answerOf(
-    api.v1.instances({ uuid: encodeURIComponent(id) }).processes.get({ query: { limit: LIMIT }, fetch: { signal } }),
-  );
-type Process = Awaited<ReturnType<typeof listOf>>[number];
+async function listOf(place: ProcessPlace, signal: AbortSignal): Promise<Process[]> {
+  const response = await request(`/v1${pathOfProcesses(place)}?limit=${LIMIT}`, { signal });
+  return (await response.json()) as Process[];
+}
 
 interface ProcessPanelProps {
-  /** of the instance */
-  readonly id: string;
+  readonly place: ProcessPlace;
   readonly isRunning: boolean;
   /** grows when a process begins or ends */
   readonly turns: number;
@@ -40,8 +37,8 @@ interface ProcessPanelProps {
 }
 
 /** The processes of a run: the command, and further ones. */
-export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: ProcessPanelProps) {
-  const list = useResource(`processes ${id}`, (signal) => listOf(id, signal));
+export function ProcessPanel({ place, isRunning, turns, onOutput, onTerminal }: ProcessPanelProps) {
+  const list = useResource(pathOfProcesses(place), (signal) => listOf(place, signal));
   const [isStarting, setStarting] = useState(false);
   const toast = useToast();
   useEffect(() => {
@@ -49,7 +46,7 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
   }, [turns]);
   const send = async (spid: number, signal: string) => {
     try {
-      await signalProcess(api, { instance: id, spid }, signal);
+      await signalProcess(api, { ...place, spid }, signal);
       toast(`${signal} was sent to process ${spid}`);
       list.reload();
     } catch (error) {
@@ -90,7 +87,7 @@ export function ProcessPanel({ id, isRunning, turns, onOutput, onTerminal }: Pro
       )}
       {isStarting ? (
         <StartQuestion
-          id={id}
+          place={place}
           onClose={() => setStarting(false)}
           onStarted={(spid, hasTerminal) => (hasTerminal ? onTerminal(spid) : list.reload())}
         />
@@ -142,12 +139,12 @@ function StateOf({ state, exit_code: exitCode, signal, timed_out: isTimedOut }: 
 }
 
 interface StartQuestionProps {
-  readonly id: string;
+  readonly place: ProcessPlace;
   readonly onClose: () => void;
   readonly onStarted: (spid: number, hasTerminal: boolean) => void;
 }
 
-function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
+function StartQuestion({ place, onClose, onStarted }: StartQuestionProps) {
   const [line, setLine] = useState("");
   const [hasTerminal, setTerminal] = useState(false);
   return (
@@ -157,11 +154,7 @@ function StartQuestion({ id, onClose, onStarted }: StartQuestionProps) {
       isReady={line.trim() !== ""}
       onClose={onClose}
       onConfirm={async () => {
-        const { spid } = await startProcess(api, id, {
-          command: line,
-          shell: true,
-          ...(hasTerminal ? TERMINAL : {}),
-        });
+        const spid = await start(place, { command: line, shell: true, ...(hasTerminal ? TERMINAL : {}) });
         onStarted(spid, hasTerminal);
       }}
     >
@@ -180,8 +173,15 @@ const TERMINAL: Partial<ProcessRequest> = {
   truncate_output_at: 10_485_760,
 };
 
-/** Starts a shell with a terminal. @returns its number @throws ResponseError, UnreachableError */
-export async function startShell(id: string): Promise<number> {
-  const { spid } = await startProcess(api, id, { command: "/bin/sh", ...TERMINAL });
-  return spid;
+/** Starts a shell with a terminal. @returns its number @throws Problem */
+export async function startShell(place: ProcessPlace): Promise<number> {
+  return await start(place, { command: "/bin/sh", ...TERMINAL });
+}
+
+/** Starts a process. @returns its number @throws Problem */
+async function start(place: ProcessPlace, body: ProcessRequest): Promise<number> {
+  const headers = { "content-type": "application/json" };
+  const path = `/v1${pathOfProcesses(place)}`;
+  const response = await request(path, { method: "POST", headers, body: JSON.stringify(body) });
+  return ((await response.json()) as { spid: number }).spid;
 }

@@ -1,32 +1,21 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ListingItem } from "../../../client/types.ts";
 import { useShortcut } from "../../browser/keys.ts";
-import { Link, navigate } from "../../browser/router.ts";
+import { navigate } from "../../browser/router.ts";
 import { addressOf } from "../../data/api.ts";
 import { Slicer } from "../../data/slicer.ts";
 import { ButtonLink, IconButton } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
 import { Field, Select, useTyped } from "../../parts/field.tsx";
-import { Age, Bytes } from "../../parts/figure.tsx";
-import { GuestText } from "../../parts/guest-text.tsx";
-import { Icon, type IconName } from "../../parts/icon.tsx";
 import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { countOf, countText } from "../../text/format.ts";
 import { type ImageLink, linkTo, linkWith } from "../link.ts";
-import { childOf, type EncodedPath, parentOf, savedName, shownName, shownText } from "../paths.ts";
+import { childOf, type EncodedPath, parentOf, savedName, shownName } from "../paths.ts";
 import { useRowPixels } from "../use-pixels.ts";
 import { contentPath } from "./content.ts";
+import { ENTRY_COLUMNS, entryCells, isOpenable } from "./entry.tsx";
 import { orderOf, SORT_KEYS, type SortKey } from "./listing.ts";
 import { ENTRIES_MAX, type Listing } from "./listing-loader.ts";
-import { modeText } from "./mode.ts";
-
-const COLUMNS = [
-  { id: "name", label: "Name" },
-  { id: "size", label: "Size", isFigure: true },
-  { id: "mode", label: "Mode" },
-  { id: "owner", label: "Owner", isFigure: true },
-  { id: "modified", label: "Modified", isFigure: true },
-];
 
 const SORT_LABELS: Readonly<Record<SortKey, string>> = {
   name: "Name",
@@ -73,13 +62,13 @@ export function Directory({ link, listing, isLoading, before }: DirectoryProps) 
         <VirtualRows
           label="Files"
           class="image-listing"
-          columns={COLUMNS}
+          columns={ENTRY_COLUMNS}
           count={count}
           rowHeight={rowHeight}
           active={active}
           onActive={setActive}
           onOpen={open}
-          cells={(index) => cellsOf(items(index), link)}
+          cells={(index) => entryCells(items(index), (item) => linkTo(image, "files", childOf(path, item)))}
         />
       )}
       <p class="row wrap gap-2 small tabular muted" role="status">
@@ -194,63 +183,5 @@ function DirectoryTools({ link, filter, onFilter, sort, isDescending }: ToolsPro
         Archive
       </ButtonLink>
     </div>
-  );
-}
-
-function isOpenable({ type }: ListingItem): boolean {
-  return type === "file" || type === "directory" || type === "symlink";
-}
-
-const ICONS: Readonly<Record<ListingItem["type"], IconName>> = {
-  directory: "folder",
-  file: "file",
-  symlink: "link",
-  block: "disk",
-  char: "terminal",
-  fifo: "network",
-  socket: "network",
-};
-
-function cellsOf(item: ListingItem | undefined, { image, path }: ImageLink) {
-  if (item === undefined) return [];
-  return [
-    <EntryName key="name" image={image} directory={path} item={item} />,
-    item.is_regular ? <Bytes key="size" value={item.size} /> : "",
-    <code key="mode" title={`mode ${item.mode}`}>
-      {modeText(item.type, item.mode)}
-    </code>,
-    <span key="owner" class="number">
-      {item.uid}:{item.gid}
-    </span>,
-    <Age key="modified" at={item.modified_at} />,
-  ];
-}
-
-function EntryName(props: { readonly image: string; readonly directory: EncodedPath; readonly item: ListingItem }) {
-  const { image, directory, item } = props;
-  const name = <GuestText text={shownText(item.name, item.name_base64)} hasTitle />;
-  return (
-    <span class={`image-entry image-entry-${item.type}`}>
-      <Icon name={ICONS[item.type]} />
-      {isOpenable(item) ? (
-        <Link href={linkTo(image, "files", childOf(directory, item))} tabIndex={-1}>
-          {name}
-        </Link>
-      ) : (
-        <>
-          {name}
-          <span class="muted">
-            {item.type === "char" ? "character device" : item.type === "block" ? "block device" : item.type}
-          </span>
-        </>
-      )}
-      {item.symlink_to === undefined ? null : (
-        <span class="image-target shrink muted">
-          <span aria-hidden="true">→ </span>
-          <span class="visually-hidden">leads to </span>
-          <GuestText text={shownText(item.symlink_to, item.symlink_to_base64)} hasTitle />
-        </span>
-      )}
-    </span>
   );
 }

@@ -1,16 +1,16 @@
 import { useRef } from "preact/hooks";
 import { isWriting } from "../../browser/keys.ts";
-import { Link, navigate } from "../../browser/router.ts";
+import { navigate } from "../../browser/router.ts";
 import { useLoaded } from "../../data/resource.ts";
-import { GuestText } from "../../parts/guest-text.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { type ImageLink, linkTo } from "../link.ts";
-import { type EncodedPath, parentOf, ROOT, shownName, stepsTo } from "../paths.ts";
+import { type EncodedPath, parentOf, ROOT } from "../paths.ts";
 import { Directory } from "./directory.tsx";
 import { FileView } from "./file.tsx";
 import { useFocusKept } from "./focus.ts";
 import { keptItem, type Listing, readListing } from "./listing-loader.ts";
+import { PathCrumbs } from "./path-crumbs.tsx";
 
 /** The item at a path: a directory with its entries, or a file. */
 type Place = Listing | "file";
@@ -33,7 +33,7 @@ export function Files({ link }: { readonly link: ImageLink }) {
   };
   return (
     <section ref={section} class="image-files stack gap-3 shrink" aria-label="Files" tabIndex={-1} onKeyDown={goUp}>
-      <PathCrumbs image={image} path={path} />
+      <PathCrumbs path={path} hrefOf={(step) => linkTo(image, "files", step)} />
       {problem === undefined ? null : (
         <ProblemNote problem={problem} title="This path cannot be shown" onRetry={reload} />
       )}
@@ -51,33 +51,4 @@ function usePathBefore(path: EncodedPath): EncodedPath | null {
   const paths = useRef<readonly [EncodedPath | null, EncodedPath]>([null, path]);
   if (paths.current[1] !== path) paths.current = [paths.current[1], path];
   return paths.current[0];
-}
-
-/** The path as breadcrumbs. */
-function PathCrumbs({ image, path }: { readonly image: string; readonly path: EncodedPath }) {
-  const steps = stepsTo(path);
-  return (
-    <nav class="image-path mono" aria-label="Path">
-      <ol class="flex wrap shrink">
-        {steps.map((step, index) => (
-          <li key={step} class="row shrink muted">
-            {step === path ? (
-              <span aria-current="page">
-                <GuestText text={shownName(step)} hasTitle />
-              </span>
-            ) : (
-              <Link
-                class="inline-row"
-                href={linkTo(image, "files", step)}
-                aria-label={step === ROOT ? "Root directory" : undefined}
-              >
-                <GuestText text={shownName(step)} hasTitle />
-              </Link>
-            )}
-            {index > 0 && step !== path ? <span aria-hidden="true">/</span> : null}
-          </li>
-        ))}
-      </ol>
-    </nav>
-  );
 }

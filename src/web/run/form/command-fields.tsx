@@ -1,8 +1,6 @@
-import { answerOf } from "../../../client/client.ts";
-import { api } from "../../data/api.ts";
-import { useResource } from "../../data/resource.ts";
 import { Field, Select } from "../../parts/field.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
+import { ImageField } from "./image-field.tsx";
 import type { FieldProblems, RunForm } from "./run-form.ts";
 import { shellLine, shellWords } from "./shell-words.ts";
 
@@ -12,13 +10,8 @@ export interface FieldsProps {
   readonly problems: FieldProblems;
 }
 
-const TAGS_COUNT = 200;
-
 /** The image and the command. */
 export function CommandFields({ form, set, problems }: FieldsProps) {
-  const tags = useResource("tags", (signal) =>
-    answerOf(api.v1.images.get({ query: { tagged: true, limit: TAGS_COUNT }, fetch: { signal } })),
-  );
   const { isShell, line } = form;
   const words = isShell ? null : shellWords(line);
   const switchTo = (shell: boolean) => {
@@ -28,22 +21,7 @@ export function CommandFields({ form, set, problems }: FieldsProps) {
   };
   return (
     <>
-      <Field
-        label="Image"
-        isMono
-        isRequired
-        list="run-tags"
-        placeholder="tag:busybox"
-        hint="tag:NAME, or the id of an image."
-        value={form.image}
-        onValue={(image) => set({ image })}
-        problem={problems["image"]}
-      />
-      <datalist id="run-tags">
-        {(tags.value ?? []).map(({ uuid, tag }) => (
-          <option key={uuid} value={`tag:${tag}`} />
-        ))}
-      </datalist>
+      <ImageField value={form.image} onValue={(image) => set({ image })} problem={problems["image"]} />
       <div class="run-command stack gap-2">
         <Field
           label="Command"

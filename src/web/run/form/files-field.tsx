@@ -1,11 +1,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { isAbort, problemOf } from "../../data/problem.ts";
+import { uploadWithProgress } from "../../data/upload.ts";
 import { Button, IconButton } from "../../parts/button.tsx";
 import { Field } from "../../parts/field.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { bytesText } from "../../text/format.ts";
 import type { PlacedFile } from "./run-form.ts";
-import { uploadWithProgress } from "./upload.ts";
 
 /** An upload that has not succeeded yet. */
 interface Upload {
@@ -22,6 +22,8 @@ interface FilesFieldProps {
   readonly problem: string | undefined;
   readonly mayUpload: boolean;
 }
+
+const STORE = { path: "/v1/files", method: "POST" } as const;
 
 /** Files of an earlier run have the numbers from 0 on. */
 let lastKey = 1_000_000;
@@ -51,8 +53,9 @@ function useUploads(onFiles: FilesFieldProps["onFiles"], mayUpload: boolean) {
       const leaving = new AbortController();
       onFiles((all) => [...all, { key, name: file.name, path: `/root/${file.name}`, mode: "0644", uuid: null }]);
       setUploads((all) => ({ ...all, [key]: { share: 0, size: file.size, problem: undefined, leaving } }));
-      uploadWithProgress(file, { signal: leaving.signal, onProgress: (share) => note(key, { share }) }).then(
-        (uuid) => {
+      const onProgress = (share: number) => note(key, { share });
+      uploadWithProgress<{ uuid: string }>(file, { ...STORE, signal: leaving.signal, onProgress }).then(
+        ({ uuid }) => {
           onFiles((all) => all.map((one) => (one.key === key ? { ...one, uuid } : one)));
           note(key, null);
         },

@@ -28,7 +28,8 @@ export function eventsPerPage({
 }
 
 export interface PageOptions {
-  readonly id: string;
+  /** of the operation or the sandbox */
+  readonly path: string;
   readonly spid: number;
   /** the visible lines; the page ends before them */
   readonly visible: readonly OutputLine[];
@@ -40,14 +41,13 @@ export interface PageOptions {
  * One page of the output before the visible lines.
  * @throws ResponseError, UnreachableError, the reason of `signal`
  */
-export async function pageBefore({ id, spid, visible, count }: PageOptions, signal: AbortSignal): Promise<Page> {
-  const path = `/operations/${encodeURIComponent(id)}/events`;
+export async function pageBefore({ path, spid, visible, count }: PageOptions, signal: AbortSignal): Promise<Page> {
   const headers = { accept: "application/json" };
   // Events are numbered without a gap, but many of them may be of other processes.
   for (let last = visible[0]?.event ?? -1; last >= 0; ) {
     const since = Math.max(-1, last - count);
     const query = { since, limit: last - since };
-    const response = await api.call("GET", path, { query, headers, signal });
+    const response = await api.call("GET", `${path}/events`, { query, headers, signal });
     // One page for the visible lines, and one for the lines before them.
     const buffer = new OutputBuffer(2);
     for (const event of (await response.json()) as OperationEvent[]) if (event.spid === spid) buffer.add(event);
@@ -62,10 +62,9 @@ export async function pageBefore({ id, spid, visible, count }: PageOptions, sign
  * The whole stored output of a stream, byte for byte.
  * @throws ResponseError, UnreachableError
  */
-export async function wholeStream(id: string, spid: number, stream: "stdout" | "stderr"): Promise<Blob> {
+export async function wholeStream(path: string, spid: number, stream: "stdout" | "stderr"): Promise<Blob> {
   const parts: Uint8Array<ArrayBuffer>[] = [];
-  const path = `/operations/${encodeURIComponent(id)}/events`;
-  for await (const { event, data } of readEvents(api, path, { query: { spid } })) {
+  for await (const { event, data } of readEvents(api, `${path}/events`, { query: { spid } })) {
     if (event !== stream) continue;
     const { data: content } = JSON.parse(data) as OutputEvent;
     parts.push(bytesOf(content) as Uint8Array<ArrayBuffer>);

@@ -13,8 +13,8 @@ import { LineView } from "./line-view.tsx";
 import type { OutputLine } from "./output-buffer.ts";
 
 export interface OutputProps {
-  /** of the operation */
-  readonly id: string;
+  /** of the operation or the sandbox */
+  readonly path: string;
   readonly spid: number;
   readonly feed: EventFeed;
   /** text for an empty output */
@@ -25,14 +25,14 @@ type Streams = "both" | "stdout" | "stderr";
 const TIMES = "coppice.run.times";
 
 /** The live output of a process: both streams, with a search, and older output on demand. */
-export function Output({ id, spid, feed, emptyText }: OutputProps) {
+export function Output({ path, spid, feed, emptyText }: OutputProps) {
   const [hasTimes, toggleTimes] = useTimes();
   const [streams, setStreams] = useState<Streams>("both");
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
   /** the lines while the view does not follow the end; null: it follows */
   const [frozen, setFrozen] = useState<readonly OutputLine[] | null>(null);
-  const earlier = useEarlier(id, spid, feed);
+  const earlier = useEarlier(path, spid, feed);
 
   const live = useMemo(() => feed.output.lines(), [feed.output, feed.version]);
   const visible = earlier.page?.lines ?? frozen ?? live;
@@ -69,7 +69,7 @@ export function Output({ id, spid, feed, emptyText }: OutputProps) {
             Times
           </Button>
           <FollowButton isOver={feed.isOver} isFollowing={isFollowing} newCount={newCount} onFollow={follow} />
-          <Downloads id={id} spid={spid} />
+          <Downloads path={path} spid={spid} />
         </div>
       </div>
       <EarlierNote earlier={earlier} liveCount={live.length} droppedCount={feed.output.droppedCount} />
@@ -257,7 +257,7 @@ interface Earlier {
 }
 
 /** Lines before the newest ones, page by page. */
-function useEarlier(id: string, spid: number, feed: EventFeed): Earlier {
+function useEarlier(path: string, spid: number, feed: EventFeed): Earlier {
   const [page, setPage] = useState<Page | null>(null);
   const [problem, setProblem] = useState<Problem>();
   const [isLoading, setLoading] = useState(false);
@@ -268,14 +268,14 @@ function useEarlier(id: string, spid: number, feed: EventFeed): Earlier {
     setLoading(false);
     setProblem(undefined);
     return () => leaving.current.abort();
-  }, [id, spid]);
+  }, [path, spid]);
   const load = async () => {
     const { signal } = leaving.current;
     const before = page?.lines ?? feed.output.lines();
     setLoading(true);
     setProblem(undefined);
     try {
-      const older = await pageBefore({ id, spid, visible: before, count: eventsPerPage(feed.read) }, signal);
+      const older = await pageBefore({ path, spid, visible: before, count: eventsPerPage(feed.read) }, signal);
       if (!signal.aborted) setPage(older.lines.length === 0 && page !== null ? { ...page, isFirst: true } : older);
     } catch (error) {
       if (!signal.aborted) setProblem(problemOf(error));
@@ -292,11 +292,14 @@ function useEarlier(id: string, spid: number, feed: EventFeed): Earlier {
   };
 }
 
-function Downloads({ id, spid }: { readonly id: string; readonly spid: number }) {
+function Downloads({ path, spid }: { readonly path: string; readonly spid: number }) {
   const toast = useToast();
   const download = async (stream: "stdout" | "stderr") => {
     try {
-      saveAs(await wholeStream(id, spid, stream), `run-${shortId(id)}-${spid === 1 ? "" : `${spid}-`}${stream}.txt`);
+      saveAs(
+        await wholeStream(path, spid, stream),
+        `run-${shortId(path)}-${spid === 1 ? "" : `${spid}-`}${stream}.txt`,
+      );
     } catch (error) {
       toast(`${STREAM_LABELS[stream]} could not be downloaded: ${problemOf(error).message}`, { isProblem: true });
     }

@@ -35,7 +35,7 @@ export function TerminalPanel({ operation, isOver, isRunning, ownPty, spid, onSh
     setBusy(true);
     setProblem(undefined);
     try {
-      const shell = await startShell(operation.id);
+      const shell = await startShell({ instance: operation.id });
       started.current = shell;
       onShow(shell);
     } catch (error) {

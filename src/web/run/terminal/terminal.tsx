@@ -1,12 +1,12 @@
 import type { RefObject } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { answerOf } from "../../../client/client.ts";
 import { SteadyAttachment } from "../../../client/connections/steady-attachment.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
-import type { ProcessName } from "../../../client/processes.ts";
+import { type ProcessName, pathOf } from "../../../client/processes.ts";
+import type { ProcessDetails } from "../../../client/types.ts";
 import { isFocusFree } from "../../browser/focus.ts";
 import { useColors, useTheme } from "../../browser/theme.ts";
-import { api } from "../../data/api.ts";
+import { api, request } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
 import { Confirm } from "../../parts/dialog.tsx";
@@ -260,8 +260,7 @@ class DisposableHolder {
 }
 
 /** Bytes that a process has written to its terminal so far. */
-async function writtenBytes({ instance, spid }: ProcessName): Promise<number> {
-  const route = api.v1.instances({ uuid: encodeURIComponent(instance) }).processes({ spid });
-  const { stdout } = await answerOf(route.get());
+async function writtenBytes(process: ProcessName): Promise<number> {
+  const { stdout } = (await (await request(`/v1${pathOf(process)}`)).json()) as ProcessDetails;
   return bytesOf(stdout).byteLength;
 }

@@ -1,22 +1,27 @@
-import { headedAddressOf } from "../../data/api.ts";
-import { Problem } from "../../data/problem.ts";
-import { csrf, endSession, refusalOf } from "../../data/session.ts";
+import { headedAddressOf } from "./api.ts";
+import { Problem } from "./problem.ts";
+import { csrf, endSession, refusalOf } from "./session.ts";
 
 export interface UploadOptions {
+  /** such as `/v1/files`, with its query */
+  readonly path: string;
+  readonly method: "POST" | "PUT";
   /** called with the share that was sent, from 0 to 1 */
   readonly onProgress: (share: number) => void;
   readonly signal: AbortSignal;
 }
 
 /**
- * Uploads a file from the user's machine, and returns its uuid. Not by `fetch`, which does not report progress.
+ * Uploads a file from the user's machine, and returns the answer, a JSON object. Not by `fetch`, which does not report
+ * progress.
  * @throws Problem, the reason of `signal`
  */
-export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOptions): Promise<string> {
+export function uploadWithProgress<T>(file: Blob, options: UploadOptions): Promise<T> {
+  const { path, method, onProgress, signal } = options;
   signal.throwIfAborted();
-  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  const { promise, resolve, reject } = Promise.withResolvers<T>();
   const exchange = new XMLHttpRequest();
-  exchange.open("POST", headedAddressOf("/v1/files"));
+  exchange.open(method, headedAddressOf(path));
   exchange.setRequestHeader("content-type", "application/octet-stream");
   const key = csrf();
   exchange.setRequestHeader("x-csrf-token", key);
@@ -24,7 +29,7 @@ export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOpt
   exchange.addEventListener("load", () => {
     const { status, responseText } = exchange;
     if (status === 401 && key === csrf()) endSession();
-    resolve(uuidIn(new Response(responseText, { status })));
+    resolve(answerIn(new Response(responseText, { status })));
   });
   exchange.addEventListener("error", () =>
     reject(new Problem("The appliance does not answer.", { code: "unreachable" })),
@@ -36,7 +41,7 @@ export function uploadWithProgress(file: Blob, { onProgress, signal }: UploadOpt
 }
 
 /** @throws Problem */
-async function uuidIn(response: Response): Promise<string> {
+async function answerIn<T>(response: Response): Promise<T> {
   if (!response.ok) throw await refusalOf(response);
-  return ((await response.json()) as { uuid: string }).uuid;
+  return (await response.json()) as T;
 }
