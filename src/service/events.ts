@@ -7,14 +7,13 @@ import type { LogReader } from "../storage/events/log-reader.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 
 export interface EventsRequest {
-  readonly id: OperationId;
   /** only events with greater ids; -1: all */
   readonly since: number;
-  /** true: until the operation has ended; false: up to the latest event */
+  /** true: until the log is complete; false: up to the latest event */
   readonly follow: boolean;
-  /** only events of this process, and the completion */
+  /** only events of this process, and the last one */
   readonly spid?: number | undefined;
-  /** largest number of events, including the completion */
+  /** largest number of events, including the last one */
   readonly limit?: number | undefined;
   /** ends the search or the wait for the next event */
   readonly signal: AbortSignal;
@@ -23,7 +22,7 @@ export interface EventsRequest {
 /** Null at the end of a stream. */
 type NextEvents = readonly LogEvent[] | null;
 
-/** Events of one operation for one client, in the order of the log. The caller must dispose of it. */
+/** Events of one log for one client, in the order of the log. The caller must dispose of it. */
 export interface EventStream extends Disposable {
   /**
    * The next events, at most 96 KiB; null at the end. Followers at the same place of a log get the same array. The result is
@@ -33,36 +32,84 @@ export interface EventStream extends Disposable {
   next(): NextEvents | Promise<NextEvents>;
 }
 
-/**
- * Opens the event log of an operation. The `completion` is not in the log: it is made from the operation's row after the last
- * event, so no client sees it before the operation has ended.
- * @throws ApiError `too_many_requests` when too many clients read events
- */
-export function openEvents(
-  { db, eventLogs, instances }: Pick<ServiceParts, "db" | "eventLogs" | "instances">,
-  { accountId }: Principal,
-  row: OperationRow,
-  request: EventsRequest,
-): EventStream {
-  const hasEnded = isTerminal(row.status);
-  const first = request.spid === undefined ? 0 : instances.firstEventOf(row.id, request.spid);
-  const reader = eventLogs.read(accountId, row.id, Math.max(request.since, first - 1), hasEnded);
-  return new OperationEventStream(reader, request, hasEnded, () => getOperation(db, accountId, row.id));
+/** The event log of one object. */
+export interface LogSource {
+  readonly id: OperationId;
+  /** true: the log was complete when the source was made */
+  readonly hasEnded: boolean;
+  /** the operation of the machine that writes to the log, or did so last; null: there was none */
+  readonly instance: OperationId | null;
+  /** Whether the log is complete now. */
+  isComplete(): boolean;
+  /** The event that follows the last one of a complete log, with that id; null when there is none. */
+  last(id: number): LogEvent | null;
 }
 
-class OperationEventStream implements EventStream {
+/**
+ * The log of an operation. The `completion` is not in the log: it is made from the operation's row after the last event, so no
+ * client sees it before the operation has ended.
+ */
+export function operationLog({ db }: Pick<ServiceParts, "db">, { accountId }: Principal, row: OperationRow): LogSource {
+  const { id } = row;
+  return {
+    id,
+    instance: id,
+    hasEnded: isTerminal(row.status),
+    isComplete: () => isTerminal(getOperation(db, accountId, id)?.status ?? "PENDING"),
+    last(eventId) {
+      const ended = getOperation(db, accountId, id);
+      if (ended === null || ended.finishedAt === null) return null;
+      const payload = Buffer.from(JSON.stringify(completionOf(ended)), "utf8");
+      return { id: eventId, timeNs: nsOf(ended.finishedAt), spid: null, type: "completion", payload };
+    },
+  };
+}
+
+/** Opens an event log. @throws ApiError `too_many_requests` when too many clients read events */
+export function openEvents(
+  { eventLogs, instances }: Pick<ServiceParts, "eventLogs" | "instances">,
+  { accountId }: Principal,
+  log: LogSource,
+  request: EventsRequest,
+): EventStream {
+  const { spid } = request;
+  const first = spid === undefined || log.instance === null ? 0 : instances.firstEventOf(log.instance, spid);
+  const reader = eventLogs.read(accountId, log.id, Math.max(request.since, first - 1), log.hasEnded);
+  return new LoggedEvents(reader, request, log);
+}
+
+/**
+ * Opens an event log for an answer that has all of it.
+ * @param source called before and after the wait for a place, so that a log that ends meanwhile is read to its end
+ * @throws ApiError as `openEvents`, `source` and `Accounts.wait` do
+ */
+export async function openEventArray(
+  parts: Pick<ServiceParts, "accounts" | "eventLogs" | "instances">,
+  principal: Principal,
+  source: () => LogSource,
+  request: EventsRequest,
+): Promise<EventStream> {
+  source();
+  using undo = new DisposableStack();
+  undo.use(await parts.accounts.wait(principal.accountId, "replies", { signal: request.signal }));
+  const events = undo.use(openEvents(parts, principal, source(), request));
+  const held = undo.move();
+  return { next: () => events.next(), [Symbol.dispose]: () => held.dispose() };
+}
+
+class LoggedEvents implements EventStream {
   readonly #reader: LogReader;
   readonly #request: EventsRequest;
-  readonly #row: () => OperationRow | null;
+  readonly #log: LogSource;
   #leftCount: number;
-  /** known to be in a terminal state before the latest read */
+  /** known to be complete before the latest read */
   #hasEnded: boolean;
 
-  constructor(reader: LogReader, request: EventsRequest, hasEnded: boolean, row: () => OperationRow | null) {
+  constructor(reader: LogReader, request: EventsRequest, log: LogSource) {
     this.#reader = reader;
     this.#request = request;
-    this.#row = row;
-    this.#hasEnded = hasEnded;
+    this.#log = log;
+    this.#hasEnded = log.hasEnded;
     this.#leftCount = request.limit ?? Number.POSITIVE_INFINITY;
   }
 
@@ -83,9 +130,9 @@ class OperationEventStream implements EventStream {
       const selection = this.#select(events);
       if (selection.length > 0) return selection;
       if (events.length === 0) {
-        if (isOver && this.#hasEnded) return this.#completion();
+        if (isOver && this.#hasEnded) return this.#last();
         // A stop of the service also ends readers. The operation may end after that: then there is more to read.
-        if (isOver) this.#hasEnded = isTerminal(this.#row()?.status ?? "PENDING");
+        if (isOver) this.#hasEnded = this.#log.isComplete();
         if (isOver ? !this.#hasEnded : !follow) return null;
         if (!isOver) await this.#reader.changed(signal);
       }
@@ -110,14 +157,12 @@ class OperationEventStream implements EventStream {
     return selection;
   }
 
-  /** The completion; null when the client has seen it, or the operation was deleted. */
-  #completion(): readonly LogEvent[] | null {
+  /** The event after those of the log; null when there is none, or when the client has seen it. */
+  #last(): readonly LogEvent[] | null {
     this.#leftCount = 0;
-    const row = this.#row();
     const id = this.#reader.nextId;
-    if (row === null || row.finishedAt === null || this.#request.since === id) return null;
-    const payload = Buffer.from(JSON.stringify(completionOf(row)), "utf8");
-    return [{ id, timeNs: nsOf(row.finishedAt), spid: null, type: "completion", payload }];
+    const last = this.#request.since === id ? null : this.#log.last(id);
+    return last === null ? null : [last];
   }
 }
 

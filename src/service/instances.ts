@@ -20,10 +20,10 @@ import { instanceKind } from "../supervisor/kinds/instance.ts";
 import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import { notRunning, requireInstance } from "./running/running.ts";
+import { liveTarget, notRunning, requireInstance, storedTarget, type Target } from "./running/running.ts";
 
 export interface StatsRequest {
-  readonly id: OperationId;
+  readonly id: Target;
   /** ends the stream of samples */
   readonly signal: AbortSignal;
 }
@@ -73,14 +73,14 @@ export interface InstanceUseCases {
    * @throws ApiError `not_found`; `conflict` when the instance is not running, or nothing listens on the port;
    *   `too_many_requests` when the guest has too many connections
    */
-  dial(principal: Principal, id: OperationId, port: number): Promise<Changed<GuestConnection>>;
+  dial(principal: Principal, id: Target, port: number): Promise<Changed<GuestConnection>>;
 }
 
 export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
   const { operations, limits } = parts;
   const running = (principal: Principal, { id, signal }: StatsRequest) => {
-    const { status } = requireInstance(parts, principal, id);
-    const samples = operations.stats(id, signal);
+    const { log, status } = storedTarget(parts, principal, id);
+    const samples = log.instance === null ? null : operations.stats(log.instance, signal);
     if (samples === null) throw notRunning(status);
     return { samples, status };
   };
@@ -128,13 +128,12 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       });
     },
     async dial(principal, id, port) {
-      const { status } = requireInstance(parts, principal, id);
-      const instance = parts.instances.find(id);
-      if (instance === null) throw notRunning(status);
+      storedTarget(parts, principal, id);
       const details = () => ({ port });
-      return await change(parts, principal, { noun: "instance", verb: "connect", id, details }, () =>
-        instance.dial(port),
-      );
+      return await change(parts, principal, { noun: "instance", verb: "connect", id, details }, async () => {
+        using live = await liveTarget(parts, principal, id);
+        return await live.instance.dial(port);
+      });
     },
   };
 }

@@ -17,7 +17,7 @@ import { type KeptRequest, KINDS } from "../supervisor/kinds/kinds.ts";
 import type { OperationLine } from "../supervisor/operations/operation-log.ts";
 import { keptRequest } from "../supervisor/operations/requests.ts";
 import { type Changed, change } from "./change.ts";
-import { type EventStream, type EventsRequest, openEvents } from "./events.ts";
+import { type EventStream, type EventsRequest, operationLog as logOf, openEventArray, openEvents } from "./events.ts";
 import type { ListRequest, Principal, ServiceParts } from "./parts.ts";
 import { pacedRequestLines } from "./request-lines.ts";
 import { type OutputSource, type Outputs, openOutputs, RecentOutputs } from "./running/outputs.ts";
@@ -38,6 +38,10 @@ export interface ListOperations extends ListRequest {
   readonly kind?: OperationKind | undefined;
   /** only operations of these kinds, two at least, unless `kind` is given */
   readonly kinds?: readonly OperationKind[] | undefined;
+}
+
+export interface OperationEvents extends EventsRequest {
+  readonly id: OperationId;
 }
 
 export interface OperationUseCases {
@@ -73,12 +77,12 @@ export interface OperationUseCases {
    * Reads the event log of the operation. The stream must be disposed of.
    * @throws ApiError `not_found`, or `too_many_requests` when too many clients read events
    */
-  events(principal: Principal, request: EventsRequest): EventStream;
+  events(principal: Principal, request: OperationEvents): EventStream;
   /**
    * Reads the event log up to the latest event, for a reply that has all of it.
    * @throws ApiError like `events`, and as `Accounts.wait` does
    */
-  eventArray(principal: Principal, request: EventsRequest): Promise<EventStream>;
+  eventArray(principal: Principal, request: OperationEvents): Promise<EventStream>;
   /**
    * Opens the outputs of an instance that has ended. `operation` must come from one of these use cases.
    * @throws ApiError as `Accounts.wait` does
@@ -123,15 +127,10 @@ export function operationUseCases(parts: ServiceParts): OperationUseCases {
       get(principal, id);
       return operationLog.lines(id);
     },
-    events: (principal, request) => openEvents(parts, principal, get(principal, request.id), request),
-    async eventArray(principal, request) {
-      get(principal, request.id);
-      using undo = new DisposableStack();
-      undo.use(await parts.accounts.wait(principal.accountId, "replies", { signal: request.signal }));
-      const events = undo.use(openEvents(parts, principal, get(principal, request.id), request));
-      const held = undo.move();
-      return { next: () => events.next(), [Symbol.dispose]: () => held.dispose() };
-    },
+    events: (principal, request) =>
+      openEvents(parts, principal, logOf(parts, principal, get(principal, request.id)), request),
+    eventArray: (principal, request) =>
+      openEventArray(parts, principal, () => logOf(parts, principal, get(principal, request.id)), request),
     outputs(principal, { id, result }, signal) {
       const stored = result as StoredInstanceResult;
       const open = (stream: OutputStream) =>

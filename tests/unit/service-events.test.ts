@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { rm } from "node:fs/promises";
 import type { OperationRow } from "../../src/db/operations.ts";
 import { Accounts } from "../../src/domain/account/accounts.ts";
-import { openEvents } from "../../src/service/events.ts";
+import { openEvents, operationLog } from "../../src/service/events.ts";
 import type { ServiceParts } from "../../src/service/parts.ts";
 import { EventLogs } from "../../src/storage/events/event-logs.ts";
 import { dataLayout } from "../../src/storage/layout.ts";
@@ -24,13 +24,10 @@ test("the departure of a client ends the search of a long log for a missing even
   const instances = { firstEventOf: () => 0 };
   const principal = { accountId: alice, grants: new Set(["*"]), tokenId: "" };
   const left = new AbortController();
-  const request = { id, spid: 7, since: -1, follow: false, signal: left.signal };
-  const events = openEvents(
-    { eventLogs, instances } as unknown as ServiceParts,
-    principal,
-    { id, status: "EXECUTING" } as OperationRow,
-    request,
-  );
+  const request = { spid: 7, since: -1, follow: false, signal: left.signal };
+  const parts = { eventLogs, instances } as unknown as ServiceParts;
+  const source = operationLog(parts, principal, { id, status: "EXECUTING" } as OperationRow);
+  const events = openEvents(parts, principal, source, request);
   const next = events.next();
   left.abort(new Error("left"));
   expect(await throwing(next)).toThrow("left");

@@ -111,8 +111,8 @@ export function subprocessRoutes(surface: ContreeSurface) {
       async ({ request, principal, params, query }) => {
         const name = nameOf(params);
         const number = requireSignal(query.signal ?? SIGNAL_DEFAULT);
-        const send = (): Reply => {
-          processes.signal(principal, name, number);
+        const send = async (): Promise<Reply> => {
+          await processes.signal(principal, name, number);
           return empty(204);
         };
         const asked = { ...name, principal, signal: request.signal };
@@ -166,7 +166,7 @@ async function startProcess(
     // The process has ended: it need not read all of its input.
     if (isConflict(error)) return spid;
     try {
-      processes.signal(principal, { id, spid }, SIGKILL_SIGNAL);
+      await processes.signal(principal, { id, spid }, SIGKILL_SIGNAL);
     } catch (late) {
       if (!isConflict(late)) throw late;
     }

@@ -2,8 +2,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { type LogEvent, Spid } from "../../domain/log-event.ts";
 import { isTerminal } from "../../domain/operation.ts";
-import type { EventsRequest } from "../../service/events.ts";
-import type { Operation } from "../../service/operations.ts";
+import type { Operation, OperationEvents } from "../../service/operations.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Service } from "../../service/service.ts";
 import { cutLine, outputText, Tail } from "./text.ts";
@@ -74,7 +73,7 @@ async function tell(
 function openEvents(
   { operations }: Service,
   principal: Principal,
-  request: EventsRequest,
+  request: OperationEvents,
 ): ReturnType<Service["operations"]["events"]> | null {
   try {
     return operations.events(principal, request);

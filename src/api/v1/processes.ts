@@ -137,8 +137,8 @@ export function processRoutes(surface: Surface) {
     )
     .delete(
       "/:spid",
-      ({ request, principal, params, query: { signal = SIGNAL_DEFAULT } }) => {
-        processes.signal(principal, nameOf(params), requireSignal(signal));
+      async ({ request, principal, params, query: { signal = SIGNAL_DEFAULT } }) => {
+        await processes.signal(principal, nameOf(params), requireSignal(signal));
         return respond(empty(204), request);
       },
       { writes: SCOPE, ...SIGNAL },
@@ -165,8 +165,8 @@ export function processRoutes(surface: Surface) {
     )
     .patch(
       "/:spid/pty",
-      ({ request, principal, params, body }) => {
-        processes.resize(principal, nameOf(params), terminalOf(body));
+      async ({ request, principal, params, body }) => {
+        await processes.resize(principal, nameOf(params), terminalOf(body));
         return respond(empty(204), request);
       },
       { takes: { scope: SCOPE }, ...RESIZE },

@@ -1,13 +1,12 @@
 import { ApiError } from "../../domain/errors.ts";
-import type { LogEvent, LogEventData } from "../../domain/log-event.ts";
-import { isTerminal } from "../../domain/operation.ts";
+import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 import type { TerminalSize } from "../../domain/spawn.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
 import { hasReached, type Tap } from "../../supervisor/instance/process-taps.ts";
 import { type EventStream, openEvents } from "../events.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { dataOf, noSuchProcess, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
+import { dataOf, noSuchProcess, type ProcessName, resizeTerminal, type StoredTarget, storedTarget } from "./running.ts";
 
 export interface AttachRequest extends ProcessName {
   /** only output of events with greater ids; -1: all */
@@ -55,18 +54,18 @@ export async function attach(
   principal: Principal,
   { id, spid, since, lossless }: AttachRequest,
 ): Promise<Attachment> {
-  const row = requireInstance(parts, principal, id);
+  const stored = storedTarget(parts, principal, id);
   const left = new AbortController();
   const instance = parts.instances.find(id);
   const isLive = instance?.process(spid) != null;
-  const mayStart = spid === 1 && !isTerminal(row.status);
-  if (!isLive && !mayStart && !(await wasStarted(parts, principal, { id, spid }))) throw noSuchProcess(spid);
+  const mayStart = spid === Spid.command && !stored.log.hasEnded;
+  if (!isLive && !mayStart && !(await wasStarted(parts, principal, stored, spid))) throw noSuchProcess(spid);
   using stack = new DisposableStack();
   stack.defer(() => left.abort());
   // Read all events of an ended process: its end may come before `since`. A lossless client needs all of them to count.
   const from = isLive && !lossless ? since : -1;
-  const request = { id, spid, since: from, follow: true, signal: left.signal };
-  const log = { events: stack.use(openEvents(parts, principal, row, request)), since };
+  const request = { spid, since: from, follow: true, signal: left.signal };
+  const log = { events: stack.use(openEvents(parts, principal, stored.log, request)), since };
   const starts = stack.use(new Starts(lossless));
   stack.use(parts.instances.follow(id, spid, (process) => starts.add(process)));
   starts.requireTap();
@@ -140,10 +139,14 @@ class Starts implements Disposable {
 }
 
 /** True when the event log has the start of the process, which is its first event. The agent's number has no start. */
-async function wasStarted(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): Promise<boolean> {
-  const row = requireInstance(parts, principal, id);
+async function wasStarted(
+  parts: ServiceParts,
+  principal: Principal,
+  { log }: StoredTarget,
+  spid: number,
+): Promise<boolean> {
   const { signal } = new AbortController();
-  using events = openEvents(parts, principal, row, { id, spid, since: -1, follow: false, limit: 1, signal });
+  using events = openEvents(parts, principal, log, { spid, since: -1, follow: false, limit: 1, signal });
   return (await events.next())?.some(({ type }) => type === "spawn") === true;
 }
 

@@ -1,10 +1,7 @@
 import { imageDefaults } from "../../db/images/images.ts";
-import type { OperationRow } from "../../db/operations.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { OperationId } from "../../domain/ids.ts";
 import { NO_DEFAULTS, onImage } from "../../domain/image-defaults.ts";
 import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
-import { isTerminal } from "../../domain/operation.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../../domain/spawn.ts";
 import type { ScanRequest } from "../../storage/events/event-logs.ts";
@@ -16,7 +13,18 @@ import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
-import { dataOf, noSuchProcess, notRunning, type ProcessName, requireInstance, resizeTerminal } from "./running.ts";
+import {
+  dataOf,
+  type LiveTarget,
+  liveTarget,
+  noSuchProcess,
+  notRunning,
+  type ProcessName,
+  resizeTerminal,
+  type StoredTarget,
+  storedTarget,
+  type Target,
+} from "./running.ts";
 
 /** A process of an instance, according to the event log. Times are in ns since the epoch. */
 export interface Process {
@@ -38,7 +46,7 @@ export interface ProcessDetails extends Process {
 }
 
 export interface ProcessPage {
-  readonly id: OperationId;
+  readonly id: Target;
   readonly limit: number;
   readonly offset: number;
   readonly signal: AbortSignal;
@@ -53,17 +61,17 @@ export interface InputRequest extends ProcessName {
 }
 
 /**
- * The processes of an instance. All functions throw ApiError `not_found` when the instance or the process does not exist;
- * those that change something throw `conflict` when the instance is not running, or the process has ended.
+ * The processes of a target. All functions throw ApiError `not_found` when the target or the process does not exist; those
+ * that change something throw `conflict` when the target is not running, or the process has ended.
  */
 export interface ProcessUseCases {
   /**
-   * Starts an additional process in a running instance, and returns its number.
+   * Starts an additional process in a running target, and returns its number.
    * @param signal abandons the start while it waits for the guest to accept it
    * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run, or too many starts
    *   of the account wait for their guests; the reason of `signal`
    */
-  start(principal: Principal, id: OperationId, request: CommandInput, signal: AbortSignal): Promise<Changed<number>>;
+  start(principal: Principal, id: Target, request: CommandInput, signal: AbortSignal): Promise<Changed<number>>;
   /** A page of the running and ended processes, in the order of their starts. */
   list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
@@ -71,49 +79,30 @@ export interface ProcessUseCases {
    * Opens the outputs of a process so far. `process` must come from `get`.
    * @throws ApiError as `Accounts.wait` does
    */
-  outputs(principal: Principal, id: OperationId, process: ProcessDetails, signal: AbortSignal): Promise<Outputs>;
+  outputs(principal: Principal, id: Target, process: ProcessDetails, signal: AbortSignal): Promise<Outputs>;
   /**
    * Writes to the standard input of a process, as fast as it reads.
    * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
    */
   write(principal: Principal, request: InputRequest): Promise<Changed<void>>;
   /** Sends a signal to the process group of a process. @throws ApiError `too_many_requests` when too many of them wait */
-  signal(principal: Principal, name: ProcessName, signal: number): Changed<void>;
+  signal(principal: Principal, name: ProcessName, signal: number): Promise<Changed<void>>;
   /** Attaches a client to a process, as `attach` does. */
   attach(principal: Principal, request: AttachRequest): Promise<Changed<Attachment>>;
   /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
-  resize(principal: Principal, name: ProcessName, size: TerminalSize): Changed<void>;
+  resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<Changed<void>>;
 }
 
 export function processUseCases(parts: ServiceParts): ProcessUseCases {
-  const { instances, limits, layout, accounts } = parts;
+  const { instances, layout, accounts } = parts;
   return {
-    async start(principal, id, request, signal) {
-      const { status, imageId } = requireInstance(parts, principal, id);
-      const checked = checkProcess(request);
-      // An instance that is not running may have lost its image.
-      const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db, imageId) : NO_DEFAULTS;
-      const command = onImage(checked, defaults);
-      const timeoutMs =
-        request.timeoutSeconds === undefined ? null : checkTimeout(request.timeoutSeconds, limits) * 1000;
-      using _start = accounts.take(principal.accountId, "processStarts");
-      return await change(
-        parts,
-        principal,
-        { noun: "process", verb: "start", id: (spid) => `${id}/${spid}` },
-        async () => {
-          const spid = await instances.exec(id, command, { timeoutMs, defaults, signal });
-          if (spid === null) throw notRunning(status);
-          return spid;
-        },
-      );
-    },
+    start: (principal, id, request, signal) => start(parts, principal, { id, request, signal }),
     async list(principal, { id, limit, offset, signal }) {
-      const row = requireInstance(parts, principal, id);
+      const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
       const page = new Map<number, Process>();
       let [count, runningCount] = [0, 0];
-      for await (const event of scanned(parts, row, { first: 0, onOutput: () => undefined, signal })) {
+      for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
         if (event.type === "spawn") count += 1;
         const isOnPage = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
         if (!isOnPage) continue;
@@ -122,10 +111,10 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
         if (event.type === "exit") runningCount -= 1;
         if (page.size === limit && runningCount === 0) break;
       }
-      return [...page.values()].map((process) => settled(process, row));
+      return [...page.values()].map((process) => settled(process, stored));
     },
     async get(principal, { id, spid }, signal) {
-      const row = requireInstance(parts, principal, id);
+      const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
       const processes = new Map<number, Process>();
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
@@ -135,7 +124,9 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
         from ??= { id: eventId, offset };
         outputs[stream].bytes += bytes;
       };
-      for await (const event of scanned(parts, row, { first: instances.firstEventOf(id, spid), onOutput, signal })) {
+      const { instance } = stored.log;
+      const first = instance === null ? 0 : instances.firstEventOf(instance, spid);
+      for await (const event of scanned(parts, stored, { first, onOutput, signal })) {
         if (event.spid !== spid) continue;
         if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
         update(processes, event);
@@ -144,51 +135,92 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       }
       const process = processes.get(spid);
       if (process === undefined || from === undefined) throw noSuchProcess(spid);
-      return { ...settled(process, row), outputs, from };
+      return { ...settled(process, stored), outputs, from };
     },
-    outputs(principal, id, { spid, outputs, from }, signal) {
+    async outputs(principal, id, { spid, outputs, from }, signal) {
+      const { log } = storedTarget(parts, principal, id);
       const source: OutputSource = {
         bytes: { stdout: outputs.stdout.bytes, stderr: outputs.stderr.bytes },
-        open: (stream) => openProcessOutput(layout, id, { spid, stream, bytes: outputs[stream].bytes, from }),
+        open: (stream) => openProcessOutput(layout, log.id, { spid, stream, bytes: outputs[stream].bytes, from }),
       };
-      return openOutputs(parts, principal, source, signal);
+      return await openOutputs(parts, principal, source, signal);
     },
     async write(principal, { content, close, signal, ...name }) {
-      return await change(parts, principal, processChange("write", name), async () => {
-        const { input } = requireProcess(parts, principal, name);
-        await input.writeAll(content, signal);
-        if (close) await input.close(signal);
-      });
+      return await change(parts, principal, processChange("write", name), () =>
+        withProcess(parts, principal, name, async ({ input }) => {
+          await input.writeAll(content, signal);
+          if (close) await input.close(signal);
+        }),
+      );
     },
-    signal(principal, name, signal) {
-      return change(parts, principal, processChange("signal", name), () => {
-        requireProcess(parts, principal, name).signal(signal, { group: true });
-      });
-    },
+    signal: (principal, name, signal) =>
+      change(parts, principal, processChange("signal", name), () =>
+        withProcess(parts, principal, name, (process) => process.signal(signal, { group: true })),
+      ),
     attach: (principal, request) =>
       change(parts, principal, processChange("attach", request), () => attach(parts, principal, request)),
     resize: (principal, name, size) =>
-      change(parts, principal, processChange("resize", name), () => {
-        resizeTerminal(requireProcess(parts, principal, name), size);
-      }),
+      change(parts, principal, processChange("resize", name), () =>
+        withProcess(parts, principal, name, (process) => resizeTerminal(process, size)),
+      ),
   };
+}
+
+interface Start {
+  readonly id: Target;
+  readonly request: CommandInput;
+  readonly signal: AbortSignal;
+}
+
+/** The use case `start`. */
+async function start(
+  parts: ServiceParts,
+  principal: Principal,
+  { id, request, signal }: Start,
+): Promise<Changed<number>> {
+  const { imageId, status } = storedTarget(parts, principal, id);
+  const checked = checkProcess(request);
+  // An instance that is not running may have lost its image.
+  const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db, imageId) : NO_DEFAULTS;
+  const command = onImage(checked, defaults);
+  const { timeoutSeconds } = request;
+  const timeoutMs = timeoutSeconds === undefined ? null : checkTimeout(timeoutSeconds, parts.limits) * 1000;
+  using _start = parts.accounts.take(principal.accountId, "processStarts");
+  const what = { noun: "process", verb: "start", id: (spid: number) => `${id}/${spid}` } as const;
+  return await change(parts, principal, what, async () => {
+    using live = await liveTarget(parts, principal, id);
+    const spid = await parts.instances.exec(live.id, command, { timeoutMs, defaults, signal });
+    if (spid === null) throw notRunning(status);
+    return spid;
+  });
 }
 
 function processChange<Verb extends (typeof CHANGES)["process"][number]>(verb: Verb, { id, spid }: ProcessName) {
   return { noun: "process", verb, id: `${id}/${spid}` } as const;
 }
 
+/** Does `work` with a running process. @throws ApiError `not_found`, `conflict`; as `work` does */
+async function withProcess(
+  parts: ServiceParts,
+  principal: Principal,
+  name: ProcessName,
+  work: (process: InstanceProcess) => void | Promise<void>,
+): Promise<void> {
+  using live = await liveTarget(parts, principal, name.id);
+  await work(requireProcess(live, name));
+}
+
 interface Search extends Pick<ScanRequest, "first" | "onOutput"> {
   readonly signal: AbortSignal;
 }
 
-/** The events of an instance until now, without outputs. @throws the reason of `signal` */
+/** The events of a target until now, without outputs. @throws the reason of `signal` */
 async function* scanned(
   { eventLogs }: ServiceParts,
-  { id, status }: OperationRow,
+  { log }: StoredTarget,
   { first, onOutput, signal }: Search,
 ): AsyncGenerator<ScannedEvent, void, undefined> {
-  for await (const events of eventLogs.scan(id, { first, hasEnded: isTerminal(status), onOutput })) {
+  for await (const events of eventLogs.scan(log.id, { first, hasEnded: log.hasEnded, onOutput })) {
     signal.throwIfAborted();
     yield* events;
   }
@@ -207,16 +239,13 @@ function update(processes: Map<number, Process>, event: LogEvent): void {
   processes.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
 }
 
-/** Marks a process as lost when its instance has ended, but the log does not have the end of the process. */
-function settled(process: Process, { status }: OperationRow): Process {
-  return process.state === "running" && isTerminal(status) ? { ...process, state: "lost" } : process;
+/** Marks a process as lost when its target has ended, but the log does not have the end of the process. */
+function settled(process: Process, { log }: StoredTarget): Process {
+  return process.state === "running" && log.hasEnded ? { ...process, state: "lost" } : process;
 }
 
 /** A running process. @throws ApiError `not_found`, `conflict` */
-function requireProcess(parts: ServiceParts, principal: Principal, { id, spid }: ProcessName): InstanceProcess {
-  const { status } = requireInstance(parts, principal, id);
-  const instance = parts.instances.find(id);
-  if (instance === null) throw notRunning(status);
+function requireProcess({ instance }: LiveTarget, { spid }: ProcessName): InstanceProcess {
   const process = instance.process(spid);
   if (process !== null) return process;
   if (!instance.hasHad(spid)) throw noSuchProcess(spid);
