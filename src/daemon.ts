@@ -139,7 +139,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const network = stack.use(new ToolNetwork());
   const gate = stack.use(openGate(config, shared));
   const instances = new RunningInstances();
-  const eventLogs = new EventLogs(layout, accounts, wallClock());
+  const eventLogs = new EventLogs(layout, accounts, wallClock(), config.limits.sandboxLogBytes);
   const work = { ...shared, compactor, network, gate, requests, instances, eventLogs };
   const operations = stack.use(openOperations(config, work));
   const sources = { ...work, operations, poolSize: config.pool.size, version: VERSION, revision: REVISION };

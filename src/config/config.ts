@@ -41,6 +41,8 @@ export interface Config {
   readonly limits: {
     /** largest time limit of an instance, in `seconds` */
     readonly instanceTimeoutMax: number;
+    /** largest size of the event log of a sandbox, in `bytes` */
+    readonly sandboxLogBytes: number;
     readonly fileBytesMax: number;
     /** free disk space below which no new work is accepted, in `bytes` */
     readonly diskReserveBytes: number;
@@ -330,6 +332,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     pool: { size: v["pool.size"] },
     limits: {
       instanceTimeoutMax: Math.ceil(v["limits.instance_timeout_max"] / 1000),
+      sandboxLogBytes: v["limits.sandbox_log_bytes"],
       fileBytesMax: v["limits.file_bytes_max"],
       diskReserveBytes: v["limits.disk_reserve_bytes"],
       imageBytesMax: v["limits.image_bytes_max"],

@@ -85,7 +85,14 @@ function choice<const T extends readonly string[]>(values: T, doc: Doc<T[number]
 
 const positive = (value: number | null): number | undefined => (value === null || value === 0 ? undefined : value);
 
-const size = (doc: Doc<number>): ConfigKey<number> => key(SIZE_FORM, (raw) => positive(bytesOfSize(String(raw))), doc);
+function size({ min = 1, ...doc }: Doc<number> & { readonly min?: number }): ConfigKey<number> {
+  const form = min === 1 ? SIZE_FORM : `${SIZE_FORM}, at least ${sizeText(min)}`;
+  const read = (raw: unknown): number | undefined => {
+    const bytes = positive(bytesOfSize(String(raw)));
+    return bytes === undefined || bytes < min ? undefined : bytes;
+  };
+  return key(form, read, doc);
+}
 
 /** In `milliseconds`. */
 function duration({ max = Infinity, ...doc }: Doc<number> & { readonly max?: number }): ConfigKey<number> {
@@ -177,6 +184,11 @@ export const KEYS = {
     default: 3600 * DURATION_MS.s,
     max: 7 * DURATION_MS.d,
     doc: "largest `timeout` of an instance",
+  }),
+  "limits.sandbox_log_bytes": size({
+    default: 64 * 1024 ** 2,
+    min: 1024 ** 2,
+    doc: "largest size of the events of a sandbox; the oldest are dropped",
   }),
   "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest uploaded file" }),
   "limits.disk_reserve_bytes": size({
@@ -280,7 +292,7 @@ export function shownDefault(name: KeyName): string {
   const { default: value, form } = KEYS[name] as ConfigKey<unknown>;
   if (value === null) return "unset";
   if (Array.isArray(value)) return value.join(" ") || "none";
-  if (form === SIZE_FORM) return sizeText(value as number);
+  if (form.startsWith(SIZE_FORM)) return sizeText(value as number);
   if (form.startsWith(DURATION_FORM)) return durationText((value as number) / 1000);
   return String(value);
 }

@@ -109,7 +109,8 @@ export interface CheckedCommand {
   readonly isCwdGiven: boolean;
   readonly uid: number;
   readonly gid: number;
-  readonly truncateOutputAtBytes: number;
+  /** limit of each stream, in `bytes`; null: none but that of the log */
+  readonly truncateOutputAtBytes: number | null;
   /** ASCII, or `base64:` followed by standard base64 (see `decodeStdin`); null is empty */
   readonly stdin: string | null;
   /** true: more may be sent after `stdin`; when false and `stdin` is null, standard input is /dev/null */
@@ -131,6 +132,7 @@ export interface CheckedFile {
 
 /** A validated spawn request with all defaults filled in. The image and the files are not resolved yet. */
 export interface CheckedSpawn extends CheckedCommand {
+  readonly truncateOutputAtBytes: number;
   readonly image: ImageReference;
   readonly timeoutSeconds: number;
   readonly files: readonly CheckedFile[];
@@ -223,12 +225,20 @@ export function checkTimeout(
  */
 export const PROCESS_STDIN_BYTES_MAX = 65_536;
 
-/** Checks an additional process of an instance. @throws as `checkSpawn` does */
-export function checkProcess(request: CommandInput): CheckedCommand {
-  return checkCommand(request, PROCESS_STDIN_BYTES_MAX);
+/**
+ * Checks an additional process of an instance.
+ * @param outputBytes limit of each output stream when the request has none, in `bytes`; null: no limit, for a log that is a ring
+ * @throws as `checkSpawn` does
+ */
+export function checkProcess(request: CommandInput, outputBytes: number | null = OUTPUT_BYTES_DEFAULT): CheckedCommand {
+  const checked = checkCommand(request, PROCESS_STDIN_BYTES_MAX);
+  return { ...checked, truncateOutputAtBytes: request.truncateOutputAtBytes ?? outputBytes };
 }
 
-function checkCommand(request: CommandInput, stdinBytesMax = STDIN_BYTES_MAX): CheckedCommand {
+function checkCommand(
+  request: CommandInput,
+  stdinBytesMax = STDIN_BYTES_MAX,
+): CheckedCommand & Pick<CheckedSpawn, "truncateOutputAtBytes"> {
   const argv = argvOf(request);
   const { env = {}, unset = [], shell = false, inherit = false } = request;
   if (Object.keys(env).length + unset.length > ENV_COUNT_MAX) {

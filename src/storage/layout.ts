@@ -12,7 +12,7 @@ export interface DataLayout {
   readonly layers: string;
   /** uploaded contents, by SHA-256 */
   readonly blobs: string;
-  /** event logs, by operation id */
+  /** event logs, by the id of the operation or sandbox */
   readonly events: string;
   /** standard input of live operations, by operation id */
   readonly requests: string;

@@ -2,7 +2,8 @@ import type { LogId } from "../domain/ids.ts";
 import type { LogEvent } from "../domain/log-event.ts";
 import type { OutputStream } from "../domain/output.ts";
 import { EventFile, eventLogPath } from "./events/event-file.ts";
-import { type EventPosition, EventReader, FIRST_POSITION } from "./events/reader.ts";
+import type { EventPosition } from "./events/position.ts";
+import { EventReader } from "./events/reader.ts";
 import type { DataLayout } from "./layout.ts";
 
 /** Reading up to this size takes microseconds; a thread would take ten times as long. */
@@ -43,8 +44,8 @@ async function openLogged(path: string, output: LoggedOutput): Promise<Uint8Arra
   const file = EventFile.open(path);
   if (file === null) return new Uint8Array();
   held.use(file);
-  const { sizeBytes } = file;
-  if (sizeBytes <= DIRECT_LOG_BYTES_MAX) {
+  const { sizeBytes, first } = file;
+  if (sizeBytes - first.offset <= DIRECT_LOG_BYTES_MAX) {
     const reader = new EventReader(file, output.from);
     const parts: Uint8Array[] = [];
     for (let events = reader.nextNow(sizeBytes); events.length > 0; events = reader.nextNow(sizeBytes)) {
@@ -85,7 +86,7 @@ export class LongOutput implements Disposable {
 /** Pieces of an output in an event log. */
 async function* loggedPieces(file: EventFile, output: LoggedOutput): AsyncGenerator<Buffer, void, undefined> {
   const buffer = Buffer.allocUnsafeSlow(PIECE_BYTES);
-  const reader = new EventReader(file, output.from ?? FIRST_POSITION, true);
+  const reader = new EventReader(file, output.from, true);
   const { sizeBytes } = file;
   let filled = 0;
   for (let left = output.bytes; left > 0; ) {

@@ -5,7 +5,7 @@ import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.t
 import type { OutputStream } from "../../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../../domain/spawn.ts";
 import type { ScanRequest } from "../../storage/events/event-logs.ts";
-import type { EventPosition } from "../../storage/events/reader.ts";
+import type { EventPosition } from "../../storage/events/position.ts";
 import type { OutputVisitor, ScannedEvent } from "../../storage/events/scan.ts";
 import { openProcessOutput } from "../../storage/outputs.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";

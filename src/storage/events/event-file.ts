@@ -1,55 +1,112 @@
-import { closeSync, fstatSync, ftruncate, open, openSync, read, readSync, writev, writevSync } from "node:fs";
-import { rm } from "node:fs/promises";
+import { ftruncate, open, openSync, read, readdirSync, readSync, statSync, writev, writevSync } from "node:fs";
+import { mkdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { type LogId, parseUuid } from "../../domain/ids.ts";
 import { syncPath } from "../../system/scratch.ts";
 import { type DataLayout, nameBatches } from "../layout.ts";
+import { type EventPosition, FIRST_POSITION } from "./position.ts";
+import { Segment } from "./segment.ts";
 
 const openFile = promisify(open);
 const readAt = promisify(read);
 const truncateTo = promisify(ftruncate);
 const writeAll = promisify(writev);
 
-/** Path of an event log; a log without events has no file. */
+/** The name of a segment: the offset and the id of its first event. */
+const SEGMENT_NAME = /^(\d{16})-(\d{16})$/;
+const digits = (count: number): string => String(count).padStart(16, "0");
+const START: EventPosition = { id: 0, offset: 0 };
+
+/** Path of an event log; a log without events has none. */
 export function eventLogPath(layout: DataLayout, id: LogId): string {
   return join(layout.events, id);
 }
 
-/** The open file of an event log, for its writer and for any number of readers. */
+interface OpenSegment {
+  readonly segment: Segment;
+  readonly fd: number;
+}
+
+/**
+ * The open files of an event log, for its writer and for any number of readers. A plain log is one file. A ring is a
+ * directory of segments, of which the first ones are dropped. Either is one sequence of bytes, in which positions stay valid;
+ * no record lies in two segments.
+ */
 export class EventFile implements Disposable {
   readonly #path: string;
-  readonly #fd: number;
+  readonly #segments: Segment[];
+  /** the last segment, with a descriptor that stays open; null until a ring is written to */
+  #last: OpenSegment | null = null;
+  /** paths of the segments that were written to since the last flush */
+  readonly #unsynced = new Set<string>();
   #isOpen = true;
 
-  private constructor(path: string, fd: number) {
+  private constructor(path: string, segments: Segment[] = []) {
     this.#path = path;
-    this.#fd = fd;
+    this.#segments = segments;
   }
 
-  /** Creates the file. An existing one is emptied: it belongs to a start of the operation that a power failure undid. */
+  /** Creates a plain log. An existing one is emptied: it belongs to a start of the operation that a power failure undid. */
   static async create(path: string): Promise<EventFile> {
-    return new EventFile(path, await openFile(path, "w+", 0o600));
+    return EventFile.#plain(path, await openFile(path, "w+", 0o600));
   }
 
-  /** Opens the file; null when there is none. */
+  /** Opens a log for readers; null when there is none. */
   static open(path: string): EventFile | null {
-    try {
-      return new EventFile(path, openSync(path, "r"));
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === "ENOENT") return null;
-      throw error;
-    }
+    const status = statSync(path, { throwIfNoEntry: false });
+    if (status === undefined) return null;
+    return status.isDirectory() ? EventFile.ring(path) : EventFile.#plain(path, openSync(path, "r"));
   }
 
+  static #plain(path: string, fd: number): EventFile {
+    const file = new EventFile(path);
+    file.#append(path, FIRST_POSITION, 0, fd);
+    return file;
+  }
+
+  /** Opens a ring, which need not exist yet. What precedes a missing or short segment is not part of it. */
+  static ring(path: string): EventFile {
+    const all = segmentsOf(path);
+    const isCut = ({ base, sizeBytes }: Segment, at: number) =>
+      base + sizeBytes !== (all[at + 1]?.base ?? base + sizeBytes);
+    return new EventFile(path, all.slice(all.findLastIndex(isCut) + 1));
+  }
+
+  /** Position of the first event that the log still has. */
+  get first(): EventPosition {
+    return this.#segments[0]?.start ?? START;
+  }
+
+  /** True when a ring has no segment yet. */
+  get isEmpty(): boolean {
+    return this.#segments.length === 0;
+  }
+
+  /** Positions of the first events of its segments, at least one. */
+  get starts(): readonly EventPosition[] {
+    return this.#segments.length === 0 ? [START] : this.#segments.map(({ start }) => start);
+  }
+
+  /** Offset of its end, in `bytes`. */
   get sizeBytes(): number {
-    return fstatSync(this.#fd).size;
+    const last = this.#segments.at(-1);
+    return last === undefined ? 0 : last.base + last.sizeBytes;
   }
 
-  /** Fills `buffer` from `position`, up to the end of the file; returns the number of bytes. */
+  /** The next position at which reading can continue when `position` is dropped or damaged; null: there is none yet. */
+  after({ offset }: EventPosition): EventPosition | null {
+    return this.#segments.find(({ start }) => start.offset > offset)?.start ?? null;
+  }
+
+  /** Fills `buffer` from `position`, up to the end of the segment; returns the number of bytes, 0 when it is dropped. */
   async read(buffer: Buffer, position: number): Promise<number> {
+    const segment = this.#at(position);
+    using file = segment?.open();
+    if (segment === undefined || file == null) return 0;
     for (let filled = 0; ; ) {
-      const { bytesRead } = await readAt(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
+      const at = position - segment.base + filled;
+      const { bytesRead } = await readAt(file.fd, buffer, filled, buffer.byteLength - filled, at);
       filled += bytesRead;
       if (bytesRead === 0 || filled === buffer.byteLength) return filled;
     }
@@ -57,18 +114,23 @@ export class EventFile implements Disposable {
 
   /** The same synchronously, for data in the page cache: a thread would take ten times as long. */
   readNow(buffer: Buffer, position: number): number {
+    const segment = this.#at(position);
+    using file = segment?.open();
+    if (segment === undefined || file == null) return 0;
     for (let filled = 0; ; ) {
-      const bytesRead = readSync(this.#fd, buffer, filled, buffer.byteLength - filled, position + filled);
+      const at = position - segment.base + filled;
+      const bytesRead = readSync(file.fd, buffer, filled, buffer.byteLength - filled, at);
       filled += bytesRead;
       if (bytesRead === 0 || filled === buffer.byteLength) return filled;
     }
   }
 
-  /** Writes all pieces, one after another. */
+  /** Writes all pieces, one after another, to the last segment. */
   async write(pieces: readonly Uint8Array[], position: number): Promise<void> {
+    const { fd, segment } = this.#writable();
     let rest = pieces;
-    for (let at = position; rest.length > 0; ) {
-      const { bytesWritten } = await writeAll(this.#fd, rest as Uint8Array[], at);
+    for (let at = position - segment.base; rest.length > 0; ) {
+      const { bytesWritten } = await writeAll(fd, rest as Uint8Array[], at);
       at += bytesWritten;
       rest = behind(rest, bytesWritten);
     }
@@ -76,31 +138,84 @@ export class EventFile implements Disposable {
 
   /** The same synchronously: a small write to the page cache takes less time than a thread takes to begin. */
   writeNow(pieces: readonly Uint8Array[], position: number): void {
+    const { fd, segment } = this.#writable();
     let rest = pieces;
-    for (let at = position; rest.length > 0; ) {
-      const bytesWritten = writevSync(this.#fd, rest as Uint8Array[], at);
+    for (let at = position - segment.base; rest.length > 0; ) {
+      const bytesWritten = writevSync(fd, rest as Uint8Array[], at);
       at += bytesWritten;
       rest = behind(rest, bytesWritten);
     }
   }
 
+  /** Cuts the last segment at an offset of the log, in `bytes`. */
   async truncate(sizeBytes: number): Promise<void> {
-    await truncateTo(this.#fd, sizeBytes);
+    const { fd, segment } = this.#writable();
+    await truncateTo(fd, sizeBytes - segment.base);
   }
 
-  /** Flushes the file and its directory entry to the disk. */
+  /** Continues a ring at its end: cuts what follows, and removes files that are not part of it. */
+  async resume({ offset }: EventPosition): Promise<void> {
+    const paths = this.#segments.map(({ path }) => path);
+    for (const { path } of segmentsOf(this.#path)) if (!paths.includes(path)) await rm(path, { force: true });
+    const last = this.#segments.pop();
+    if (last === undefined) return;
+    const { path, start, base } = last;
+    this.#append(path, start, base, await openFile(path, "r+"));
+    await this.truncate(offset);
+  }
+
+  /**
+   * Begins a segment of a ring at its end, and drops the first ones.
+   * @param keptBytes largest size of the segments before it that remain
+   */
+  async begin(start: EventPosition, keptBytes: number): Promise<void> {
+    await mkdir(this.#path, { recursive: true, mode: 0o700 });
+    const path = join(this.#path, `${digits(start.offset)}-${digits(start.id)}`);
+    this.#append(path, start, start.offset, await openFile(path, "w+", 0o600));
+    while (start.offset - this.first.offset > keptBytes) {
+      const dropped = this.#segments.shift();
+      if (dropped === undefined) return;
+      this.#unsynced.delete(dropped.path);
+      await rm(dropped.path, { force: true });
+    }
+  }
+
+  /** Flushes what was written, and its directory entries, to the disk. */
   async sync(): Promise<void> {
-    await syncPath(this.#path);
-    await syncPath(dirname(this.#path));
+    const paths = [...this.#unsynced];
+    this.#unsynced.clear();
+    // More can be written to the last one.
+    for (const path of paths.slice(-1)) this.#unsynced.add(path);
+    const directories = [...paths, this.#path].map((path) => dirname(path));
+    // A segment can be dropped meanwhile.
+    for (const path of new Set([...paths, ...directories])) await syncPath(path).catch(ignoreMissing);
   }
 
   /** Idempotent. No read or write may be under way. */
   [Symbol.dispose](): void {
-    if (this.#isOpen) closeSync(this.#fd);
+    if (this.#isOpen) this.#last?.segment.close();
     this.#isOpen = false;
   }
-}
 
+  /** Adds the last segment, whose descriptor stays open. */
+  #append(path: string, start: EventPosition, base: number, fd: number): void {
+    const segment = new Segment(path, start, base, fd);
+    this.#segments.push(segment);
+    this.#last?.segment.close();
+    this.#last = { segment, fd };
+    this.#unsynced.add(path);
+  }
+
+  /** @throws Error when a ring has no segment yet */
+  #writable(): OpenSegment {
+    if (this.#last === null) throw new Error("the log is not open for writing");
+    return this.#last;
+  }
+
+  #at(position: number): Segment | undefined {
+    return this.#segments.findLast(({ base }) => base <= position);
+  }
+}
 /** The pieces without their first `bytes`. */
 function behind(pieces: readonly Uint8Array[], bytes: number): Uint8Array[] {
   let skipped = bytes;
@@ -111,8 +226,34 @@ function behind(pieces: readonly Uint8Array[], bytes: number): Uint8Array[] {
   });
 }
 
+/** The segments of a ring, in their order. */
+function segmentsOf(path: string): Segment[] {
+  return namesIn(path)
+    .flatMap((name) => {
+      const [, offset, id] = SEGMENT_NAME.exec(name) ?? [];
+      if (offset === undefined || id === undefined) return [];
+      const start = { id: Number(id), offset: Number(offset) };
+      return [new Segment(join(path, name), start, start.offset)];
+    })
+    .sort((one, other) => one.base - other.base);
+}
+
+function namesIn(directory: string): string[] {
+  try {
+    return readdirSync(directory);
+  } catch (error) {
+    ignoreMissing(error);
+    return [];
+  }
+}
+
+function ignoreMissing(error: unknown): void {
+  const { code } = error as NodeJS.ErrnoException;
+  if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
+}
+
 export async function removeEventLog(layout: DataLayout, id: LogId): Promise<void> {
-  await rm(eventLogPath(layout, id), { force: true });
+  await rm(eventLogPath(layout, id), { recursive: true, force: true });
 }
 
 /**

@@ -3,16 +3,18 @@ import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, LogId } from "../../domain/ids.ts";
 import { YieldingTurns } from "../../system/yielding-turns.ts";
 import type { DataLayout } from "../layout.ts";
+import { EVENT_LOG_BYTES_MAX } from "../limits.ts";
 import { EventFile, eventLogPath } from "./event-file.ts";
 import { type Feed, LogReader, SharedPieces, wake } from "./log-reader.ts";
-import { FIRST_POSITION } from "./reader.ts";
+import { PositionIndex } from "./position.ts";
+import { endOfRing } from "./ring.ts";
 import { type OutputVisitor, type ScannedEvent, scanEvents } from "./scan.ts";
 import { EventWriter, type EventWriterOptions } from "./writer.ts";
 
 /** Largest number of concurrent readers of one log. */
 export const READERS_COUNT_MAX = 200;
 
-/** The part of an operation's log that its work uses. */
+/** The part of a log that the work of an operation uses. */
 export type EventLog = Pick<
   EventWriter,
   "append" | "outputs" | "written" | "end" | "failed" | "nextId" | "path" | "isFull"
@@ -26,8 +28,8 @@ export interface ScanRequest {
   readonly onOutput: OutputVisitor;
 }
 
-/** The log of a running operation. It must be ended before it is disposed of. */
-class OpenLog extends EventWriter implements Disposable {
+/** The plain log of a running operation. It must be ended before it is disposed of. */
+class PlainLog extends EventWriter implements Disposable {
   readonly #onLeave: () => void;
 
   constructor(options: EventWriterOptions, onLeave: () => void) {
@@ -40,22 +42,79 @@ class OpenLog extends EventWriter implements Disposable {
   }
 }
 
+/** One opening of a ring, which several can have open. Nothing is added through it after its end. */
+class RingLog implements EventLog, Disposable {
+  readonly #writer: EventWriter;
+  readonly #onLeave: () => void;
+  #ending: Promise<void> | null = null;
+
+  constructor(writer: EventWriter, onLeave: () => void) {
+    this.#writer = writer;
+    this.#onLeave = onLeave;
+  }
+
+  get path(): string {
+    return this.#writer.path;
+  }
+
+  get nextId(): number {
+    return this.#writer.nextId;
+  }
+
+  get isFull(): boolean {
+    return this.#writer.isFull;
+  }
+
+  get failed(): AbortSignal {
+    return this.#writer.failed;
+  }
+
+  append(...event: Parameters<EventLog["append"]>): void {
+    if (this.#ending === null) this.#writer.append(...event);
+  }
+
+  outputs(...[spid, limitBytes, isReserved, from]: Parameters<EventLog["outputs"]>): ReturnType<EventLog["outputs"]> {
+    return this.#writer.outputs(spid, limitBytes, isReserved, from, () => this.#ending === null);
+  }
+
+  written(): Promise<void> {
+    return this.#writer.written();
+  }
+
+  end(): Promise<void> {
+    this.#ending ??= this.#writer.flush();
+    // The caller may await it later.
+    this.#ending.catch(() => undefined);
+    return this.#ending;
+  }
+
+  [Symbol.dispose](): void {
+    this.#onLeave();
+  }
+}
+
 /**
- * The event logs of operations. Each has one writer and any number of readers. A reader reads the file at its own speed:
- * it does not slow the writer down, and no part of the log is kept in memory for it.
+ * The event logs of operations and of sandboxes. Each has one writer and any number of readers. A reader reads the files at its
+ * own speed: it does not slow the writer down, and no part of the log is kept in memory for it. A reader of a ring that falls
+ * behind its first event gets the event `dropped`, and continues there.
  */
 export class EventLogs implements Disposable {
   readonly #layout: DataLayout;
   readonly #accounts: Accounts;
   readonly #now: () => bigint;
+  readonly #ringBytes: number;
   readonly #feeds = new Map<LogId, Feed>();
   readonly #shared = new SharedPieces();
   /** Readers yield to the output of processes, which arrives while logs grow. */
   readonly #turns = new YieldingTurns();
   #isStopped = false;
 
-  /** @param now ns since the epoch */
-  constructor(layout: DataLayout, accounts: Accounts, now: () => bigint) {
+  /**
+   * @param now ns since the epoch
+   * @param ringBytes largest size of a ring, in `bytes`
+   */
+  constructor(layout: DataLayout, accounts: Accounts, now: () => bigint, ringBytes: number = EVENT_LOG_BYTES_MAX) {
+    this.#ringBytes = ringBytes;
     this.#layout = layout;
     this.#accounts = accounts;
     this.#now = now;
@@ -75,13 +134,30 @@ export class EventLogs implements Disposable {
     return { feeds: this.#feeds.size, readers };
   }
 
-  /** Creates the log of an operation that starts. The log must be ended before it is disposed of. */
+  /** Creates the plain log of an operation that starts. The log must be ended before it is disposed of. */
   open(id: LogId): EventLog & Disposable {
     const feed = this.#use(id);
-    const options = { path: eventLogPath(this.#layout, id), now: this.#now, onChange: () => this.#onChange(feed) };
-    const log = new OpenLog(options, () => this.#leave(id, feed));
+    const log = new PlainLog(this.#writerOptions(feed), () => this.#leave(id, feed));
     feed.writer = log;
     return log;
+  }
+
+  /**
+   * Opens a ring, or creates it: its ids continue after the last whole event. Several openings of one ring write to it in the
+   * order of their calls. Each must be ended before it is disposed of; the end of one does not end the log.
+   * @throws Error of the file system
+   */
+  async openRing(id: LogId): Promise<EventLog & Disposable> {
+    const feed = this.#use(id);
+    try {
+      feed.opening ??= this.#ringWriter(feed).finally(() => {
+        feed.opening = null;
+      });
+      return new RingLog(await feed.opening, () => this.#leave(id, feed));
+    } catch (error) {
+      this.#leave(id, feed);
+      throw error;
+    }
   }
 
   /**
@@ -97,7 +173,7 @@ export class EventLogs implements Disposable {
     }
     const place = this.#accounts.take(accountId, "eventReaders");
     const feed = this.#use(id);
-    if (hasEnded) this.#openEnded(feed);
+    this.#openFile(feed, hasEnded);
     feed.readersCount += 1;
     return new LogReader(feed, { shared: this.#shared, turns: this.#turns }, since, () => {
       feed.readersCount -= 1;
@@ -116,11 +192,11 @@ export class EventLogs implements Disposable {
   ): AsyncGenerator<readonly ScannedEvent[], void, undefined> {
     const feed = this.#use(id);
     using _use = { [Symbol.dispose]: () => this.#leave(id, feed) };
-    if (hasEnded) this.#openEnded(feed);
+    this.#openFile(feed, hasEnded);
     const { writer } = feed;
     const file = writer === null ? feed.file : writer.file;
     if (file === null) return;
-    const from = writer?.index.before(first) ?? FIRST_POSITION;
+    const from = (writer?.index ?? new PositionIndex(file.starts)).before(first);
     yield* scanEvents(file, from, writer?.writtenBytes ?? file.sizeBytes, onOutput);
   }
 
@@ -138,9 +214,27 @@ export class EventLogs implements Disposable {
     wake(feed);
   }
 
-  #openEnded(feed: Feed): void {
-    feed.isOver = true;
-    if (feed.writer === null) feed.file ??= EventFile.open(eventLogPath(this.#layout, feed.id));
+  /** The present writer of a ring, or a new one when there is none, or when it has failed. */
+  async #ringWriter(feed: Feed): Promise<EventWriter> {
+    if (feed.writer !== null && !feed.writer.failed.aborted) return feed.writer;
+    feed.file ??= EventFile.ring(eventLogPath(this.#layout, feed.id));
+    const end = await endOfRing(feed.file);
+    await feed.file.resume(end);
+    const ring = { file: feed.file, end, limitBytes: this.#ringBytes };
+    feed.writer = new EventWriter({ ...this.#writerOptions(feed), ring });
+    return feed.writer;
+  }
+
+  #writerOptions(feed: Feed): EventWriterOptions {
+    return { path: eventLogPath(this.#layout, feed.id), now: this.#now, onChange: () => this.#onChange(feed) };
+  }
+
+  /** Opens the files for readers. The plain log of an operation that has not ended has a writer, or no file. */
+  #openFile(feed: Feed, hasEnded: boolean): void {
+    feed.isOver ||= hasEnded;
+    if (feed.writer !== null || feed.file !== null) return;
+    const path = eventLogPath(this.#layout, feed.id);
+    feed.file = hasEnded ? EventFile.open(path) : EventFile.ring(path);
   }
 
   #use(id: LogId): Feed {
@@ -148,6 +242,7 @@ export class EventLogs implements Disposable {
     const feed = existing ?? {
       id,
       writer: null,
+      opening: null,
       file: null,
       isOver: this.#isStopped,
       usersCount: 0,

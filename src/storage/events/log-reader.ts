@@ -1,8 +1,9 @@
 import type { LogId } from "../../domain/ids.ts";
-import type { LogEvent } from "../../domain/log-event.ts";
+import type { LogEvent, LogEventData } from "../../domain/log-event.ts";
 import type { YieldingTurns } from "../../system/yielding-turns.ts";
 import type { EventFile } from "./event-file.ts";
-import { type EventPosition, EventReader, FIRST_POSITION } from "./reader.ts";
+import { type EventPosition, PositionIndex } from "./position.ts";
+import { EventReader } from "./reader.ts";
 import type { EventWriter } from "./writer.ts";
 
 /** A reader that is at most so many `bytes` behind the writer finds them in the page cache, and reads without a thread. */
@@ -30,7 +31,9 @@ type Reading = Piece | Promise<Piece>;
 export interface Feed {
   readonly id: LogId;
   writer: EventWriter | null;
-  /** the file of an operation that had ended before; null when there is a writer, or no file */
+  /** a ring that is being opened for writing */
+  opening: Promise<EventWriter> | null;
+  /** the files of a ring, or of a plain log that had ended before */
   file: EventFile | null;
   /** true when no event will follow */
   isOver: boolean;
@@ -108,6 +111,8 @@ export class LogReader implements Disposable {
   readonly #onLeave: () => void;
   readonly #since: number;
   #position: EventPosition | null = null;
+  /** id of the next event, unless it is dropped before it is read */
+  #nextId: number;
   #seenCount: number;
   #signal: AbortSignal | null = null;
   /** the wait for a change */
@@ -126,6 +131,7 @@ export class LogReader implements Disposable {
     this.#shared = shared;
     this.#turns = turns;
     this.#since = since;
+    this.#nextId = since + 1;
     this.#onLeave = onLeave;
     this.#seenCount = feed.changesCount;
   }
@@ -228,12 +234,16 @@ export class LogReader implements Disposable {
     return this.#piece();
   }
 
-  /** The events of a piece after `#since`; null when there are none. */
+  /** The events of a piece after `#since`, and before them the number of those that are dropped; null when there are none. */
   #select(events: readonly LogEvent[]): readonly LogEvent[] | null {
     const [first] = events;
-    if (first === undefined || first.id > this.#since) return events;
-    const selection = events.filter(({ id }) => id > this.#since);
-    return selection.length > 0 ? selection : null;
+    if (first === undefined) return events;
+    const selection = first.id > this.#since ? events : events.filter(({ id }) => id > this.#since);
+    const [next] = selection;
+    if (next === undefined) return null;
+    const droppedCount = next.id - this.#nextId;
+    this.#nextId = (selection.at(-1) ?? next).id + 1;
+    return droppedCount > 0 ? [droppedBefore(next, droppedCount), ...selection] : selection;
   }
 
   #endRead(): void {
@@ -246,22 +256,26 @@ export class LogReader implements Disposable {
     const { writer } = this.#feed;
     const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
-    this.#position ??= writer?.index.before(this.#since + 1) ?? FIRST_POSITION;
+    this.#position ??= (writer?.index ?? new PositionIndex(file.starts)).before(this.#since + 1);
     const cached = this.#shared.get(this.#feed, this.#position);
     const reading = cached ?? this.#share(file, this.#position);
-    if (reading instanceof Promise) return this.#later(reading);
-    if (cached === null || !this.#hasMore(reading)) return this.#take(reading);
+    if (reading instanceof Promise) return this.#later(file, reading);
+    if (cached === null || !this.#hasMore(reading)) return this.#take(file, reading);
     this.#shared.forget(this.#feed, this.#position, reading);
     return this.#piece();
   }
 
-  async #later(reading: Promise<Piece>): Promise<readonly LogEvent[]> {
-    return this.#take(await reading);
+  async #later(file: EventFile, reading: Promise<Piece>): Promise<readonly LogEvent[]> {
+    return this.#take(file, await reading);
   }
 
-  #take({ events, next }: Piece): readonly LogEvent[] {
+  /** Goes to the next piece; in a ring over what was dropped, or is damaged. */
+  #take(file: EventFile, { events, next }: Piece): Reads {
     this.#position = next;
-    return events;
+    const following = events.length > 0 ? null : file.after(next);
+    if (following === null) return events;
+    this.#position = following;
+    return this.#piece();
   }
 
   /** True when a short piece was read before the log grew: many short ones would take longer than a longer one. */
@@ -284,4 +298,11 @@ export class LogReader implements Disposable {
     if (isNear) return { events: reader.nextNow(endBytes), next: reader.position };
     return reader.next(endBytes).then((events) => ({ events, next: reader.position }));
   }
+}
+
+/** The event that stands for those which a reader has missed before `next`. */
+function droppedBefore(next: LogEvent, count: number): LogEvent {
+  const data: LogEventData["dropped"] = { first: next.id, dropped: count };
+  const payload = Buffer.from(JSON.stringify(data), "utf8");
+  return { id: next.id - 1, timeNs: next.timeNs, spid: null, type: "dropped", payload };
 }

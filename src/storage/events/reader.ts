@@ -1,5 +1,6 @@
 import type { LogEvent } from "../../domain/log-event.ts";
 import type { EventFile } from "./event-file.ts";
+import { type EventPosition, FIRST_POSITION } from "./position.ts";
 import { FILE_MAGIC, HEADER_BYTES, PAYLOAD_BYTES_MAX, readRecord } from "./record.ts";
 
 /**
@@ -9,39 +10,6 @@ import { FILE_MAGIC, HEADER_BYTES, PAYLOAD_BYTES_MAX, readRecord } from "./recor
 const GRID_BYTES = 65_536;
 /** It also ends before an event whose id is a multiple of this: readers block the event loop for each piece. */
 const GRID_EVENTS_COUNT = 2048;
-/** Distance of two entries of an index, in `bytes`. */
-const INDEX_STEP_BYTES = 65_536;
-
-/** The id of an event and its offset in the file, in `bytes`. */
-export interface EventPosition {
-  readonly id: number;
-  readonly offset: number;
-}
-
-export const FIRST_POSITION: EventPosition = { id: 0, offset: FILE_MAGIC.byteLength };
-
-/** Positions of some events of a growing log, so that a reader can start near a given event. */
-export class PositionIndex {
-  readonly #positions: EventPosition[] = [FIRST_POSITION];
-
-  /** Adds the position of an event that follows all added ones. */
-  add(position: EventPosition): void {
-    const last = this.#positions.at(-1) ?? FIRST_POSITION;
-    if (position.offset - last.offset >= INDEX_STEP_BYTES) this.#positions.push(position);
-  }
-
-  /** The last added position at or before the event `id`. */
-  before(id: number): EventPosition {
-    let low = 0;
-    for (let high = this.#positions.length; high - low > 1; ) {
-      const middle = (low + high) >> 1;
-      if ((this.#positions[middle]?.id ?? 0) <= id) low = middle;
-      else high = middle;
-    }
-    return this.#positions[low] ?? FIRST_POSITION;
-  }
-}
-
 /** Largest piece, in `bytes`. */
 const PIECE_BYTES_MAX = GRID_BYTES + HEADER_BYTES + PAYLOAD_BYTES_MAX;
 
@@ -54,11 +22,11 @@ export class EventReader {
   #isChecked: boolean;
 
   /** @param reuses true: all pieces are read to one buffer, and payloads are valid until the next call */
-  constructor(file: EventFile, position: EventPosition = FIRST_POSITION, reuses = false) {
+  constructor(file: EventFile, position: EventPosition = file.first, reuses = false) {
     this.#file = file;
     this.#reused = reuses ? Buffer.allocUnsafeSlow(PIECE_BYTES_MAX) : null;
     this.#position = position;
-    // Other positions come from the writer of the file.
+    // Other positions come from the writer of the log.
     this.#isChecked = position !== FIRST_POSITION;
   }
 

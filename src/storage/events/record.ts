@@ -8,7 +8,8 @@ import type { OutputStream } from "../../domain/output.ts";
  *   u32 CRC-32 of the rest of the record, u32 length of the payload, u32 id, u32 process or NO_SPID,
  *   u64 ns since the epoch, u8 type, 3 bytes zero
  *
- * Ids count from 0 without gaps. A crash may leave bytes after the last whole record; they are not part of the log.
+ * Ids count from 0 without gaps; a record has the last 32 bits of its id. A crash may leave bytes after the last whole record;
+ * they are not part of the log. The segments of a ring have records only: their names have the position of the first one.
  */
 export const FILE_MAGIC = Buffer.from("coppice events1\n", "latin1");
 export const HEADER_BYTES = 28;
@@ -49,7 +50,7 @@ const TYPES: ReadonlyMap<number, RecordType> = new Map(
 /** Writes the header of a record that has its payload already. */
 export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHead): void {
   record.writeUInt32LE(record.byteLength - HEADER_BYTES, 4);
-  record.writeUInt32LE(id, 8);
+  record.writeUInt32LE(id >>> 0, 8);
   record.writeUInt32LE(spid ?? NO_SPID, 12);
   record.writeBigUInt64LE(timeNs, 16);
   record.writeUInt32LE(TYPE_CODES[type], 24);
@@ -60,7 +61,7 @@ export function sealRecord(record: Buffer, { id, timeNs, spid, type }: RecordHea
 export function readSize(bytes: Buffer, offset: number, id: number): number | null {
   if (bytes.byteLength - offset < HEADER_BYTES) return null;
   const payloadBytes = bytes.readUInt32LE(offset + 4);
-  if (payloadBytes > PAYLOAD_BYTES_MAX || bytes.readUInt32LE(offset + 8) !== id) return null;
+  if (payloadBytes > PAYLOAD_BYTES_MAX || bytes.readUInt32LE(offset + 8) !== id >>> 0) return null;
   return TYPES.has(bytes.readUInt32LE(offset + 24)) ? payloadBytes : null;
 }
 

@@ -1,7 +1,7 @@
 import type { LogEvent } from "../../domain/log-event.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import type { EventFile } from "./event-file.ts";
-import type { EventPosition } from "./reader.ts";
+import type { EventPosition } from "./position.ts";
 import { FILE_MAGIC, HEADER_BYTES, readRecord, readSize, readSpid, readStream } from "./record.ts";
 
 /** Bytes that are read at a time; a record that is needed whole fits. */
@@ -48,9 +48,11 @@ export async function* scanEvents(
     const bytes = block.subarray(0, Math.min(BLOCK_BYTES, endBytes - position.offset));
     const part = bytes.subarray(0, await file.read(bytes, position.offset));
     const { events, next } = scanBlock(part, position, endBytes, onOutput);
-    if (next.id === position.id) return;
-    position = next;
-    yield events;
+    if (next.id > position.id) yield events;
+    // Events are missing where the first ones of a ring were dropped.
+    const following = next.id > position.id ? next : file.after(position);
+    if (following === null) return;
+    position = following;
   }
 }
 

@@ -4,8 +4,9 @@ import { startTimer } from "../../system/waiting.ts";
 import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
 import { EventFile } from "./event-file.ts";
 import { GatheredOutputs, type OutputSource } from "./gathered-outputs.ts";
+import { LogRoom } from "./log-room.ts";
+import { PositionIndex } from "./position.ts";
 import { type OutputSizes, ProcessOutputs } from "./process-outputs.ts";
-import { PositionIndex } from "./reader.ts";
 import {
   FILE_MAGIC,
   HEADER_BYTES,
@@ -14,13 +15,10 @@ import {
   type RecordHead,
   sealRecord,
 } from "./record.ts";
+import { type Block, RecordBlocks, splitAt } from "./record-blocks.ts";
+import { type OpenRing, SegmentCuts } from "./ring.ts";
 import { WritePace } from "./write-pace.ts";
 
-/** Smallest and largest size of the memory blocks in which records are built, in `bytes`. */
-const BLOCK_BYTES_MIN = 4096;
-const BLOCK_BYTES_MAX = 65_536;
-/** Number of written blocks that are reused; a full queue has as many. */
-const SPARE_BLOCKS_COUNT_MAX = 16;
 /**
  * Beyond this number of records, output is gathered by stream and written every `GATHER_MS` only, so that more of it becomes
  * one record: the headers of single bytes would make the file many times as large as the output. Each stream keeps its order.
@@ -29,24 +27,17 @@ const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
 /** Beyond this number of records, output is written every `10 * GATHER_MS` only, and in a full log even less often. */
 const GATHER_LONGER_FROM_COUNT = 1_048_576;
-/** This part of a log is reserved for the headers of the command's outputs, which can be many. */
-const HEADERS_SHARE = 1 / 8;
 
 export interface EventWriterOptions {
   readonly path: string;
   /** ns since the epoch */
   readonly now: () => bigint;
-  /** size of the file, in `bytes`, above which `isFull` is true, and output is dropped, first that of additional processes */
+  /** continues a ring, which drops its first events instead of being full; absent: a plain log is created */
+  readonly ring?: OpenRing;
+  /** size of a plain log, in `bytes`, above which `isFull` is true, and output is dropped, first that of additional processes */
   readonly limitBytes?: number;
   /** called when more can be read, and when writing has failed */
   readonly onChange?: () => void;
-}
-
-/** A block of memory. Its bytes from `from` to `used` are not written yet. */
-interface Block {
-  readonly bytes: Buffer;
-  from: number;
-  used: number;
 }
 
 /** The latest record, which further output of the same stream extends. */
@@ -57,20 +48,20 @@ interface OpenRecord {
 }
 
 /**
- * Writes the event log of an operation. Calls return at once; events are written in the order of the calls, several at
+ * Writes an event log. Calls return at once; events are written in the order of the calls, several at
  * a time. Output that a stream produces during a write becomes one record. The first event creates the file.
  */
 export class EventWriter {
   /** positions of some events */
-  readonly index = new PositionIndex();
+  readonly index: PositionIndex;
   readonly path: string;
   readonly #options: EventWriterOptions;
+  readonly #cuts: SegmentCuts;
+  readonly #room: LogRoom;
   readonly #failed = new AbortController();
   readonly #pace = new WritePace();
   #file: EventFile | null = null;
-  #blocks: Block[] = [];
-  /** written blocks of the largest size, for reuse */
-  readonly #spare: Buffer[] = [];
+  readonly #blocks = new RecordBlocks();
   #open: OpenRecord | null = null;
   /** output that is not in a record yet */
   readonly #gathered = new GatheredOutputs();
@@ -78,14 +69,9 @@ export class EventWriter {
   #isHurried = false;
   #endWait: () => void = () => undefined;
   #nextId = 0;
-  /** size of the file once the queue is written */
+  /** size of the log once the queue is written */
   #bytes = 0;
   #writtenBytes = 0;
-  /** room that is reserved for the outputs of the command, with their headers */
-  #reservedBytes = 0;
-  /** the part of the reserved room for headers */
-  #reservedHeadersBytes = 0;
-  #isCapped = false;
   #isEnded = false;
   #hasOutput = false;
   #work: Promise<void> | null = null;
@@ -95,9 +81,20 @@ export class EventWriter {
   constructor(options: EventWriterOptions) {
     this.#options = options;
     this.path = options.path;
+    const { ring } = options;
+    const limitBytes = options.limitBytes ?? EVENT_LOG_BYTES_MAX;
+    this.#room = new LogRoom(ring === undefined ? limitBytes : Number.POSITIVE_INFINITY);
+    this.index = new PositionIndex(ring?.file.starts);
+    this.#cuts = new SegmentCuts(ring);
+    if (ring === undefined) return;
+    const { file, end } = ring;
+    this.#file = file;
+    this.#nextId = end.id;
+    this.#bytes = end.offset;
+    this.#writtenBytes = end.offset;
   }
 
-  /** Null before the first write. It may be disposed of after `end`. */
+  /** Null before the first write to a plain log. It may be disposed of after `end`. */
   get file(): EventFile | null {
     return this.#file;
   }
@@ -117,9 +114,9 @@ export class EventWriter {
     return this.#totalBytes - this.#writtenBytes;
   }
 
-  /** True when the log has reached its size: only short events may follow. */
+  /** True when a plain log has reached its size: only short events may follow. */
   get isFull(): boolean {
-    return this.#isCapped || this.#totalBytes + this.#reservedBytes >= this.#limitBytes;
+    return this.#room.isFull(this.#totalBytes);
   }
 
   /** Aborts with the cause when a write fails. Events are dropped from then on. */
@@ -146,18 +143,23 @@ export class EventWriter {
    * @param limitBytes limit of each of its two streams
    * @param isReserved true for the command: its outputs are part of the result, so other processes cannot use up their room
    * @param from sizes of the outputs that are already logged
+   * @param isOpen false: output is dropped from then on
    */
-  outputs(spid: number, limitBytes: number, isReserved = false, from?: OutputSizes): ProcessOutputs {
-    if (isReserved) {
-      const keptBytes = (from?.stdout.kept ?? 0) + (from?.stderr.kept ?? 0);
-      this.#reservedHeadersBytes = Math.floor(HEADERS_SHARE * this.#limitBytes);
-      this.#reservedBytes = 2 * limitBytes - keptBytes + this.#reservedHeadersBytes;
-    }
+  outputs(
+    spid: number,
+    limitBytes: number,
+    isReserved = false,
+    from?: OutputSizes,
+    isOpen: () => boolean = () => true,
+  ): ProcessOutputs {
+    if (isReserved) this.#room.reserve(2 * limitBytes - (from?.stdout.kept ?? 0) - (from?.stderr.kept ?? 0));
     return new ProcessOutputs({
       limitBytes,
       from,
-      append: (type, data) => this.append(spid, type, data),
-      write: (stream, bytes) => this.#output({ spid, stream, isReserved }, bytes),
+      append: (type, data) => {
+        if (isOpen()) this.append(spid, type, data);
+      },
+      write: (stream, bytes) => (isOpen() ? this.#output({ spid, stream, isReserved }, bytes) : 0),
       drained: () => this.#whenDrained(),
     });
   }
@@ -167,6 +169,14 @@ export class EventWriter {
     this.#record();
     this.#hurry();
     for (const bytes = this.#bytes; this.#writtenBytes < bytes && !this.#failed.signal.aborted; ) await this.#work;
+  }
+
+  /** Writes the queue. From then on its output survives a power failure. @throws the cause when a write failed */
+  async flush(): Promise<void> {
+    await this.written();
+    this.#failed.signal.throwIfAborted();
+    if (this.#hasOutput) await this.#file?.sync();
+    this.#hasOutput = false;
   }
 
   /**
@@ -181,8 +191,9 @@ export class EventWriter {
     return this.#ending;
   }
 
-  get #limitBytes(): number {
-    return this.#options.limitBytes ?? EVENT_LOG_BYTES_MAX;
+  /** Number of records of the segment. */
+  get #recordsCount(): number {
+    return this.#cuts.recordsCount(this.#nextId);
   }
 
   get #isOver(): boolean {
@@ -199,21 +210,23 @@ export class EventWriter {
     this.#isEnded = true;
     this.#hurry();
     while (this.#work !== null) await this.#work;
-    this.#failed.signal.throwIfAborted();
-    if (this.#hasOutput) await this.#file?.sync();
+    await this.flush();
   }
 
-  /** Appends the prefix of `bytes` that there is room for; returns its length. */
+  /** Appends all of the output, or nothing when there is no room; returns the number of appended bytes. */
   #output(source: OutputSource, bytes: Uint8Array): number {
-    if (this.#isOver) return 0;
-    const kept = bytes.subarray(0, this.#roomFor(bytes.byteLength, source.isReserved));
-    if (kept.byteLength === 0) return 0;
-    if (source.isReserved) this.#reservedBytes -= kept.byteLength;
+    if (this.#isOver || bytes.byteLength === 0) return 0;
+    if (!this.#room.has(this.#totalBytes, bytes.byteLength, source.isReserved)) {
+      const limitBytes = this.#room.cap();
+      if (limitBytes !== null) this.append(0, "size_cap", { limit_bytes: limitBytes, file_size: this.#totalBytes });
+      return 0;
+    }
+    if (source.isReserved) this.#room.useReserved(bytes.byteLength);
     this.#hasOutput = true;
-    if (this.#nextId > GATHER_FROM_COUNT) this.#gathered.push(source, kept);
-    else this.#put(source, kept);
+    if (this.#recordsCount > GATHER_FROM_COUNT) this.#gathered.push(source, bytes);
+    else this.#put(source, bytes);
     this.#schedule();
-    return kept.byteLength;
+    return bytes.byteLength;
   }
 
   /** Makes records of the gathered output. */
@@ -232,26 +245,7 @@ export class EventWriter {
       this.#take(block, part.byteLength);
       rest = rest.subarray(part.byteLength);
     }
-    if (!isReserved) return;
-    const headersBytes = Math.min(this.#bytes - before - bytes.byteLength, this.#reservedHeadersBytes);
-    this.#reservedHeadersBytes -= headersBytes;
-    this.#reservedBytes -= headersBytes;
-  }
-
-  /**
-   * Either `requestedBytes` or 0: the first output without room ends the output of all additional processes. The command's
-   * output has its reserved room, and loses it only when its headers exceed theirs.
-   */
-  #roomFor(requestedBytes: number, isReserved: boolean): number {
-    const headersBytes = HEADER_BYTES * (1 + Math.ceil(requestedBytes / OUTPUT_PAYLOAD_BYTES_MAX));
-    if (isReserved && headersBytes <= this.#reservedHeadersBytes) return requestedBytes;
-    if (this.#isCapped) return 0;
-    const limitBytes = this.#limitBytes;
-    const moreBytes = headersBytes + (isReserved ? 0 : requestedBytes);
-    if (this.#totalBytes + this.#reservedBytes + moreBytes <= limitBytes) return requestedBytes;
-    this.#isCapped = true;
-    this.append(0, "size_cap", { limit_bytes: limitBytes, file_size: this.#totalBytes });
-    return 0;
+    if (isReserved) this.#room.useReservedHeaders(this.#bytes - before - bytes.byteLength);
   }
 
   /** The record for further output: the latest one if it is of the same stream and has room, else a new one. */
@@ -268,30 +262,20 @@ export class EventWriter {
   /** Starts a record with room for `payloadBytes`. */
   #begin(head: Pick<RecordHead, "spid" | "type">, payloadBytes: number): OpenRecord {
     this.#seal();
-    if (this.#nextId === 0) {
-      const block = this.#blockFor(FILE_MAGIC.byteLength);
+    if (this.#bytes === 0 && this.#options.ring === undefined) {
+      const block = this.#blocks.withRoom(FILE_MAGIC.byteLength);
       FILE_MAGIC.copy(block.bytes, block.used);
       this.#take(block, FILE_MAGIC.byteLength);
     }
-    const block = this.#blockFor(HEADER_BYTES + payloadBytes);
+    const block = this.#blocks.withRoom(HEADER_BYTES + payloadBytes);
     const start = block.used;
-    this.index.add({ id: this.#nextId, offset: this.#bytes });
+    const position = { id: this.#nextId, offset: this.#bytes };
+    this.index.add(position);
+    this.#cuts.add(position);
     this.#take(block, HEADER_BYTES);
     const timeNs = this.#options.now();
     this.#open = { head: { ...head, id: this.#nextId++, timeNs }, block, start };
     return this.#open;
-  }
-
-  #blockFor(bytes: number): Block {
-    const last = this.#blocks.at(-1);
-    if (last !== undefined && last.bytes.byteLength - last.used >= bytes) return last;
-    // The largest record fits the largest block.
-    const requestedBytes = last === undefined ? BLOCK_BYTES_MIN : Math.min(BLOCK_BYTES_MAX, 4 * last.bytes.byteLength);
-    const sizeBytes = Math.max(requestedBytes, bytes);
-    const spare = sizeBytes === BLOCK_BYTES_MAX ? this.#spare.pop() : undefined;
-    const block = { bytes: spare ?? Buffer.allocUnsafeSlow(sizeBytes), from: 0, used: 0 };
-    this.#blocks.push(block);
-    return block;
   }
 
   #take(block: Block, bytes: number): void {
@@ -321,7 +305,7 @@ export class EventWriter {
   async #write(): Promise<void> {
     try {
       while (this.queuedBytes > 0) {
-        if (this.#nextId > GATHER_FROM_COUNT && !this.#isEnded) await this.#waitForMore();
+        if (this.#recordsCount > GATHER_FROM_COUNT && !this.#isEnded) await this.#waitForMore();
         await this.#writeOnce();
       }
     } catch (error) {
@@ -331,7 +315,7 @@ export class EventWriter {
   }
 
   async #waitForMore(): Promise<void> {
-    const steps = this.isFull ? 100 : this.#nextId > GATHER_LONGER_FROM_COUNT ? 10 : 1;
+    const steps = this.isFull ? 100 : this.#recordsCount > GATHER_LONGER_FROM_COUNT ? 10 : 1;
     using timer = startTimer(steps * GATHER_MS);
     const hurried = Promise.withResolvers<void>();
     this.#endWait = hurried.resolve;
@@ -346,32 +330,44 @@ export class EventWriter {
 
   async #writeOnce(): Promise<void> {
     this.#file ??= await EventFile.create(this.path);
-    const file = this.#file;
     this.#record();
     this.#seal();
-    const waiting = this.#blocks.filter(({ from, used }) => used > from);
-    const pieces = waiting.map(({ bytes, from, used }) => bytes.subarray(from, used));
-    const bytes = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0);
-    for (const block of waiting) block.from = block.used;
-    // Events that are appended during the write go into the last block, after the bytes that are being written.
-    const filled = this.#blocks.slice(0, -1);
-    this.#blocks = this.#blocks.slice(-1);
-    if (this.#pace.allows(bytes)) this.#pace.time(() => file.writeNow(pieces, this.#writtenBytes));
-    else await file.write(pieces, this.#writtenBytes);
-    for (const block of filled) {
-      if (this.#spare.length < SPARE_BLOCKS_COUNT_MAX && block.bytes.byteLength === BLOCK_BYTES_MAX) {
-        this.#spare.push(block.bytes);
-      }
+    const waiting = this.#blocks.take();
+    let { pieces } = waiting;
+    for (const cut of this.#cuts.take()) {
+      const [before, after] = splitAt(pieces, cut.offset - this.#writtenBytes);
+      await this.#writePieces(this.#file, before);
+      await this.#cuts.cut(this.#file, cut);
+      this.index.forgetBefore(this.#file.first);
+      pieces = after;
     }
-    this.#writtenBytes += bytes;
+    const writing = this.#writePieces(this.#file, pieces);
+    if (writing !== undefined) await writing;
+    waiting.release();
     if (this.queuedBytes <= EVENT_QUEUE_BYTES_MAX / 2) this.#release();
     this.#options.onChange?.();
+  }
+
+  /** Writes to the segment. Returns a promise only when it must wait for a thread. */
+  #writePieces(file: EventFile, pieces: readonly Uint8Array[]): Promise<void> | undefined {
+    const bytes = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0);
+    const position = this.#writtenBytes;
+    if (bytes === 0) return undefined;
+    if (!this.#pace.allows(bytes)) {
+      return file.write(pieces, position).then(() => {
+        this.#writtenBytes += bytes;
+      });
+    }
+    this.#pace.time(() => file.writeNow(pieces, position));
+    this.#writtenBytes += bytes;
+    return undefined;
   }
 
   /** Drops the queue. */
   async #fail(error: unknown): Promise<void> {
     this.#open = null;
-    this.#blocks = [];
+    this.#blocks.clear();
+    this.#cuts.take();
     this.#gathered.drain(() => undefined);
     this.#bytes = this.#writtenBytes;
     this.#failed.abort(storageFull(error) ?? error);

@@ -30,8 +30,8 @@ export interface InstanceProcess extends Pick<ExecHandle, "resize" | "limit"> {
 /** A process with a log. */
 export interface LoggedProcess {
   readonly spid: number;
-  /** limit of each stream, in `bytes` */
-  readonly truncateOutputAtBytes: number;
+  /** limit of each stream, in `bytes`; null: no limit but that of the log */
+  readonly truncateOutputAtBytes: number | null;
 }
 
 /** The start of a process, as logged. */

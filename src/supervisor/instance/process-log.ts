@@ -36,7 +36,8 @@ export class ProcessLog {
     this.#stdinBytes = from?.stdinBytes ?? 0;
     const { spid, truncateOutputAtBytes } = process;
     // The outputs of the command are part of the result.
-    this.#outputs = events.outputs(spid, truncateOutputAtBytes, spid === Spid.command, from);
+    const limitBytes = truncateOutputAtBytes ?? Number.POSITIVE_INFINITY;
+    this.#outputs = events.outputs(spid, limitBytes, spid === Spid.command, from);
   }
 
   /** Sizes of a stream so far. */

@@ -122,12 +122,13 @@ describe("values", () => {
     ["operations.retention = 60", 60_000],
   ])("duration: %s", (text, ms) => expect(load({ file: file(text) }).operations.retentionMs).toBe(ms));
 
-  test("duration with a maximum", () => {
+  test("duration with a maximum, and size with a minimum", () => {
     const flags = (value: string) => ({ flags: { "limits-instance-timeout-max": value } });
     expect(["60", "2h", "7d"].map((value) => load(flags(value)).limits.instanceTimeoutMax)).toEqual([
       60, 7200, 604_800,
     ]);
     expect(problemsOf(flags("8d"))[0]).toEndWith('or a number of seconds, at most 7d, not "8d"');
+    expect(problemsOf({ flags: { "limits-sandbox-log-bytes": "9K" } })[0]).toEndWith(', at least 1M, not "9K"');
   });
 
   test.each([

@@ -3,7 +3,7 @@ import { appendFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { LogEvent } from "../../../src/domain/log-event.ts";
 import { EventFile } from "../../../src/storage/events/event-file.ts";
-import { FIRST_POSITION } from "../../../src/storage/events/reader.ts";
+import { FIRST_POSITION } from "../../../src/storage/events/position.ts";
 import { type OutputVisitor, scanEvents } from "../../../src/storage/events/scan.ts";
 import { EventWriter } from "../../../src/storage/events/writer.ts";
 import { allEvents } from "../../support/events.ts";
