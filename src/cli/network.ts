@@ -36,6 +36,9 @@ export const networkCommand = command({
     if (audit === null) throw new CliError(withoutAudit(operation));
     if (policy) await io.stdout(policyText(audit, id));
     else await io.stdout(json ? `${JSON.stringify(audit, null, 2)}\n` : entriesTable(audit, io));
+    const { policies = [] } = audit;
+    if (!policy && !json && policies.length > 0)
+      io.stderr(`the network changed ${policies.length - 1} times; --json shows it\n`);
     if (audit.truncated) io.stderr("the appliance did not store all entries\n");
     return 0;
   },

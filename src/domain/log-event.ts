@@ -1,5 +1,5 @@
 import type { ErrorBody } from "./errors.ts";
-import type { NetworkEntry } from "./network.ts";
+import type { NetworkEntry, NetworkPeriod, NetworkPolicy } from "./network.ts";
 import type { EndStatus, Isolation } from "./operation.ts";
 import type { OutputStream } from "./output.ts";
 
@@ -15,6 +15,7 @@ export const LOG_EVENT_TYPES = [
   "size_cap",
   "exit",
   "network",
+  "network_policy",
   "checkpoint",
   "shutdown",
   "state",
@@ -117,6 +118,11 @@ export interface LogEventData {
   };
   /** the first connection to a port of a host, or the first lookup of a name, with this verdict */
   readonly network: Pick<NetworkEntry, "host" | "port" | "verdict">;
+  /** the network was changed while the instance ran */
+  readonly network_policy: {
+    readonly from: NetworkPolicy;
+    readonly to: NetworkPolicy;
+  } & Pick<NetworkPeriod, "connections_reset">;
   /** an image of the files of the running instance was made */
   readonly checkpoint: {
     /** id of the operation that made the image */

@@ -68,6 +68,13 @@ export interface NetworkRequest {
   readonly record: boolean;
 }
 
+/** The wire form of a network, which as part of a request means the same one. A recorded run has no rules of its own. */
+export function networkInputOf(network: NetworkRequest | null): NetworkInput {
+  if (network === null) return "none";
+  const { allow, tls, record } = network;
+  return record ? { tls, record } : { allow, tls };
+}
+
 export const NETWORK_VERDICTS = [
   "allowed",
   "denied",
@@ -100,12 +107,29 @@ export interface NetworkEntry {
   readonly addresses: readonly string[];
 }
 
+/** A policy that an instance had, with the field names of the API. */
+export interface NetworkPolicy {
+  readonly network: NetworkInput;
+  /** true: rules are missing, because they were too many to keep */
+  readonly rules_truncated?: true;
+}
+
+/** A policy with its beginning. It ended with the beginning of the next one, or with the instance. */
+export interface NetworkPeriod extends NetworkPolicy {
+  /** ISO 8601 */
+  readonly since: string;
+  /** connections that were ended because this policy does not permit them */
+  readonly connections_reset: number;
+}
+
 /** The audit of an instance's network, with the field names of the API. */
 export interface NetworkAudit {
   /** at most 1000 */
   readonly entries: readonly NetworkEntry[];
-  /** true: the entries are incomplete */
+  /** true: the entries or the policies are incomplete */
   readonly truncated: boolean;
+  /** the policies in the order of time, when there was more than one: the first and the latest, at most 32 */
+  readonly policies?: readonly NetworkPeriod[];
   /** of a recorded run: the rules that allow its connections, sorted */
   readonly policy?: readonly NetworkRule[];
 }

@@ -10,7 +10,7 @@ import type { Principal, ServiceParts } from "./parts.ts";
 export const CHANGES = {
   image: ["import", "delete", "tag", "untag"],
   file: ["upload"],
-  instance: ["spawn", "checkpoint", "extend", "connect"],
+  instance: ["spawn", "checkpoint", "change", "connect"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],
   token: ["create", "revoke"],

@@ -5,6 +5,7 @@ import type { ImageId, OperationId } from "../domain/ids.ts";
 import { checkAbsentTag, type ImageReference } from "../domain/image.ts";
 import { checkVariables, onImage, resultDefaults } from "../domain/image-defaults.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
+import type { NetworkInput, NetworkRequest } from "../domain/network.ts";
 import { isTerminal } from "../domain/operation.ts";
 import {
   type CheckedSpawn,
@@ -22,6 +23,8 @@ import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
 import { liveTarget, notRunning, requireInstance, storedTarget, type Target } from "./running/running.ts";
 
+const NOTHING_TO_CHANGE = "timeout or network is required";
+
 export interface StatsRequest {
   readonly id: Target;
   /** ends the stream of samples */
@@ -30,6 +33,18 @@ export interface StatsRequest {
 
 /** A connection to a port of a guest. */
 export type GuestConnection = Awaited<ReturnType<RunningInstance["dial"]>>;
+
+/** The fields of an instance to change; the others stay. */
+export interface InstanceChange {
+  /** time limit of the command from its start, in seconds: not shorter than the present one */
+  readonly timeoutSeconds?: number | undefined;
+  readonly network?: NetworkInput | undefined;
+}
+
+/** The network that a change has set; null: none. */
+export interface SetNetwork {
+  readonly network: NetworkRequest | null;
+}
 
 export interface CheckpointInput {
   /** id of the instance */
@@ -63,11 +78,12 @@ export interface InstanceUseCases {
   /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
   /**
-   * Extends the time limit of an instance's command to `timeoutSeconds` from its start.
-   * @throws ApiError `not_found`; `validation_error` for more than the operator allows; `conflict` when the instance is
-   *   not running, or has a longer limit
+   * Changes a running instance. Returns the network that it has now; null: none.
+   * @throws ApiError `not_found`; `validation_error` for a longer time than the operator allows, or a wrong network;
+   *   `forbidden` for a network that the operator does not allow; `conflict` when the instance is not running, has a longer
+   *   limit, or has changed its network too often; other codes when its guest cannot have a network
    */
-  extend(principal: Principal, id: OperationId, timeoutSeconds: number): Promise<Changed<void>>;
+  change(principal: Principal, id: OperationId, to: InstanceChange): Promise<Changed<SetNetwork>>;
   /**
    * Connects to a TCP port of the guest's loopback interface.
    * @throws ApiError `not_found`; `conflict` when the instance is not running, or nothing listens on the port;
@@ -120,11 +136,16 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       }
       throw notRunning(status);
     },
-    async extend(principal, id, timeoutSeconds) {
+    async change(principal, id, { timeoutSeconds, network: input }) {
       const { status } = requireInstance(parts, principal, id);
-      checkTimeout(timeoutSeconds, limits);
-      return change(parts, principal, { noun: "instance", verb: "extend", id }, () => {
-        if (!parts.instances.extend(id, timeoutSeconds * 1000)) throw notRunning(status);
+      const { instances } = parts;
+      const network = networkOf(input, limits.network);
+      if (timeoutSeconds !== undefined) checkTimeout(timeoutSeconds, limits);
+      else if (input === undefined) throw new ApiError("validation_error", NOTHING_TO_CHANGE, { field: "timeout" });
+      return await change(parts, principal, { noun: "instance", verb: "change", id }, async () => {
+        if (timeoutSeconds !== undefined && !instances.extend(id, timeoutSeconds * 1000)) throw notRunning(status);
+        if (input !== undefined && !(await instances.setNetwork(id, network))) throw notRunning(status);
+        return { network };
       });
     },
     async dial(principal, id, port) {

@@ -13,6 +13,7 @@ import { dnsQuestion, heldSyn, ipv4, Kernel } from "../support/agent/packets.ts"
 import { freePort } from "../support/free-port.ts";
 import { nativeInstance } from "../support/guests/native-instance.ts";
 import { type OuterConnection, StandInGate } from "../support/guests/stand-in-gate.ts";
+import { DEAF_LISTENER } from "../support/instance-network.ts";
 import { NETWORK_SETTINGS, rule } from "../support/network-scene.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
 import { until } from "../support/waiting.ts";
@@ -83,11 +84,11 @@ test("programs and servers get all bytes of the other side, however connections 
   await using network = new InstanceNetwork({
     gate,
     settings: { ...NETWORK_SETTINGS, allow: [rule("*", "*"), rule("127.0.0.0/8", "*")], opensPerSecond: 1000 },
-    request: { allow: [rule("*", "*"), rule("127.0.0.0/8", "*")], tls: "any", record: false },
+    policy: { allow: [rule("*", "*"), rule("127.0.0.0/8", "*")], tls: "any", record: false },
     account: "a",
     clock: Date.now,
     listener: {
-      ...{ counted: () => undefined, first: () => undefined, moved: () => undefined, failed: () => undefined },
+      ...DEAF_LISTENER,
       open: (change) => {
         openCount += change;
       },

@@ -1,4 +1,4 @@
-import type { NetworkRequest, NetworkRule, NetworkVerdict } from "../../src/domain/network.ts";
+import type { NetworkAudit, NetworkRequest, NetworkRule, NetworkVerdict } from "../../src/domain/network.ts";
 import { InstanceNetwork, type NetworkSettings } from "../../src/supervisor/network/instance-network.ts";
 import type { Agent } from "../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../src/vm/agent/frames.ts";
@@ -34,7 +34,7 @@ export class NetworkScene implements AsyncDisposable {
   #sessions = 0;
 
   private constructor(
-    request: NetworkRequest,
+    policy: NetworkRequest | null,
     settings: NetworkSettings,
     { guest, agent }: ReturnType<typeof openAgent>,
   ) {
@@ -44,13 +44,14 @@ export class NetworkScene implements AsyncDisposable {
     this.network = new InstanceNetwork({
       gate: this.gate,
       settings,
-      request,
+      policy,
       account: "a",
       clock: () => 1_000_000 + this.nowMs,
       now: () => this.nowMs,
       listener: {
         counted: (verdict) => this.verdicts.push(verdict),
         first: ({ host, port, verdict }) => this.events.push(`${verdict} ${host}:${port}`),
+        changed: ({ resetCount }) => this.events.push(`changed, ${resetCount} reset`),
         moved: (direction, bytes) => {
           this.moved[direction] += bytes;
         },
@@ -63,12 +64,13 @@ export class NetworkScene implements AsyncDisposable {
   }
 
   static async open(
-    request: Partial<NetworkRequest> = {},
+    policy: Partial<NetworkRequest> | null = {},
     settings: Partial<NetworkSettings> = {},
   ): Promise<NetworkScene> {
     const opened = openAgent();
     const { guest, agent } = opened;
-    const scene = new NetworkScene({ ...REQUEST, ...request }, { ...NETWORK_SETTINGS, ...settings }, opened);
+    const scene = new NetworkScene(policy && { ...REQUEST, ...policy }, { ...NETWORK_SETTINGS, ...settings }, opened);
+    if (policy === null) return scene;
     const configured = agent.network(scene.network);
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
     await configured;
@@ -119,13 +121,18 @@ export class NetworkScene implements AsyncDisposable {
     return Buffer.concat(frames.map(({ payload }) => payload)).toString();
   }
 
+  /** @throws Error when the instance has had no network */
+  audit(): NetworkAudit {
+    const audit = this.network.audit();
+    if (audit === null) throw new Error("no audit");
+    return audit;
+  }
+
   entries(): string[] {
-    return this.network
-      .audit()
-      .entries.map(
-        ({ host, port, verdict, connections, bytes_sent, bytes_received }) =>
-          `${verdict} ${host}:${port} ${connections} ${bytes_sent}/${bytes_received}`,
-      );
+    return this.audit().entries.map(
+      ({ host, port, verdict, connections, bytes_sent, bytes_received }) =>
+        `${verdict} ${host}:${port} ${connections} ${bytes_sent}/${bytes_received}`,
+    );
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -8,8 +8,6 @@ import { Image, ImportRequest, LoadRequest, SetTagRequest } from "../v1/schema/i
 import { DirectoryListing, EntryTypeName, GrepMatch, GrepResult, ListingItem } from "../v1/schema/inspection.ts";
 import {
   CheckpointRequest,
-  ExtendedInstance,
-  ExtendRequest,
   InstanceFile,
   InstanceStatsSchema,
   PtySize,
@@ -69,8 +67,6 @@ export const NAMED_SCHEMAS: Readonly<Record<string, TSchema>> = {
   DirectoryListing,
   EntryType: EntryTypeName,
   Error: ErrorObject,
-  ExtendedInstance,
-  ExtendRequest,
   FileResponse,
   Finding,
   GrepMatch,

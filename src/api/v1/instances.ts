@@ -1,5 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
+import { given } from "../../domain/given.ts";
 import { isoTime, type OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { KIND_FACTS } from "../../domain/operation.ts";
@@ -11,9 +12,10 @@ import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { pullStream } from "../stream/pull.ts";
 import { SPAWN_BODY_BYTES_MAX } from "../wire-fields.ts";
 import { commandOf } from "./command-wire.ts";
+import { networkWire } from "./operation-request.ts";
 import {
-  ExtendedInstance,
-  ExtendRequest,
+  ChangedInstance,
+  InstanceChange,
   InstanceStatsSchema,
   SpawnedInstance,
   SpawnRequest,
@@ -34,14 +36,14 @@ const SPAWN = {
   }),
 };
 
-const EXTEND = {
-  body: checked(ExtendRequest),
+const CHANGE = {
+  body: checked(InstanceChange),
   ...about({
-    id: "extendInstance",
+    id: "changeInstance",
     tag: "Instances",
-    summary: "Give the command of a running instance more time",
-    responses: { 200: jsonSpec("the time limit that it has now", ExtendedInstance) },
-    errors: ["not_found", "conflict"],
+    summary: "Give the command of a running instance more time, or the instance another network",
+    responses: { 200: jsonSpec("the changed fields, as they are now", ChangedInstance) },
+    errors: ["not_found", "conflict", "unavailable"],
   }),
 };
 
@@ -76,11 +78,18 @@ export function instanceRoutes(surface: Surface) {
     )
     .patch(
       "/:uuid",
-      async ({ principal, params, body: { timeout } }) => {
-        await surface.service.instances.extend(principal, params.uuid as OperationId, timeout);
-        return { uuid: params.uuid, timeout };
+      async ({ principal, params, body: { timeout, network } }) => {
+        const { instances } = surface.service;
+        const id = params.uuid as OperationId;
+        if (network !== undefined) authorize(principal, "instances:network");
+        const changed = await instances.change(principal, id, { timeoutSeconds: timeout, network });
+        return {
+          uuid: params.uuid,
+          ...given({ timeout }),
+          ...(network === undefined ? {} : { network: networkWire(changed.network) }),
+        };
       },
-      { takes: { scope: "instances:exec" }, ...EXTEND },
+      { takes: { scope: "instances:exec" }, ...CHANGE },
     )
     .get(
       "/:uuid/stats",

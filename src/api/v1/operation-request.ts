@@ -1,4 +1,5 @@
 import { given } from "../../domain/given.ts";
+import { type NetworkRequest, networkInputOf } from "../../domain/network.ts";
 import type { KeptInstance } from "../../domain/spawn.ts";
 import type { KeptRequest } from "../../service/operations.ts";
 import type { InstanceOperationRequest, OperationRequest } from "./schema/operation-requests.ts";
@@ -45,7 +46,7 @@ function instanceOf(request: KeptInstance): InstanceOperationRequest {
             disk_bytes: resources.diskBytes,
           },
         }),
-    network: networkOf(network),
+    network: networkWire(network),
     ...(request.isCut ? { truncated: true } : {}),
   };
 }
@@ -59,10 +60,7 @@ function filesOf({ files }: KeptInstance): InstanceOperationRequest["files"] {
   return Object.fromEntries(entries);
 }
 
-/** A recorded run has no rules of its own, and a request with both is refused. */
-function networkOf(network: KeptInstance["network"]): InstanceOperationRequest["network"] {
-  if (network === null) return "none";
-  const { allow, tls, record } = network;
-  if (record) return { tls, record };
-  return { allow: allow.map(({ host, ports }) => ({ host, ports: ports === "*" ? ports : [...ports] })), tls };
+/** The wire form of a network. */
+export function networkWire(network: NetworkRequest | null): InstanceOperationRequest["network"] {
+  return networkInputOf(network) as InstanceOperationRequest["network"];
 }

@@ -42,6 +42,7 @@ const TYPE_CODES: Readonly<Record<RecordType, number>> = {
   shutdown: 12,
   state: 13,
   ends_soon: 14,
+  network_policy: 15,
 };
 const TYPES: ReadonlyMap<number, RecordType> = new Map(
   Object.entries(TYPE_CODES).map(([type, code]) => [code, type as RecordType]),

@@ -92,7 +92,8 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   if (parentFiles === undefined) throw new Error("an image without a layer");
   const instance = tools.instances.find(submission.instanceId);
   if (instance === null) throw notRunning();
-  const origin = tools.originOf(submission.instanceId);
+  const request = tools.originOf(submission.instanceId);
+  const origin = { ...request, network: tools.instances.hasHadNetwork(submission.instanceId) };
   const directory = stack.use(await scratchDirectory(layout.tmp, "checkpoint-"));
   const files = { diskPath: join(directory.path, "disk"), indexPath: join(directory.path, "index") };
   for (const path of Object.values(files)) tools.onFile(path);

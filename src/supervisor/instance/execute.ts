@@ -50,7 +50,8 @@ export interface InstanceOutcome {
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
   const limit = limitOf(job);
-  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events: tools.events });
+  const { events, network } = tools;
+  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events, network });
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
   const attempt = () => executeOnce(tools, { ...job, commandLog }, run, signal);
@@ -86,14 +87,14 @@ export async function resume(
   const commandLog = new ProcessLog(events, logged, logged);
   const { instance, connections } = RunningInstance.resume(machine, record.instance, {
     channel,
-    network,
+    network: network.policy === null ? null : network,
     sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : resumedSink(events, log)),
     commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
   });
   await using _instance = instance;
   undo.move();
   const limit = TimeLimit.resume(record.limit);
-  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events });
+  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events, network });
   const { scratchPath } = record;
   const startedAt = performance.now() - record.ranMs;
   tools.diskUse.add(scratchPath);
@@ -144,7 +145,7 @@ async function inInstance(
       return await finish(instance, { ...tools, signal }, job, { ...started, limit: run.parts.limit, progress });
     });
     // The last events of the network come before the end of the log.
-    await tools.network?.[Symbol.asyncDispose]();
+    await tools.network[Symbol.asyncDispose]();
     events.append(Spid.agent, "shutdown", shutdownData(outcome.timedOut ? "timeout" : "job_complete"));
     // The log is written while the machine is killed. The caller awaits both.
     void events.end();
@@ -254,7 +255,7 @@ async function awaitEnd(
     // The other processes died with the command: log their ends before the log is closed.
     const settled = instance.settled();
     await withinTime(settled, READERS_MS_MAX, () => lateExit(instance, settled));
-    await tools.network?.drain(DRAIN_MS_MAX);
+    await tools.network.drain(DRAIN_MS_MAX);
   } else commandLog.cutOff({ ...end, ranMs });
   progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };
   return { figures: progress.ended, ranMs, agentAnswers: exit !== null };

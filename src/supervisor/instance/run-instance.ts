@@ -10,6 +10,7 @@ import type { InstanceRequest, InstanceSubmission } from "../../domain/spawn.ts"
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
+import type { InstanceNetwork } from "../network/instance-network.ts";
 import type { InstanceNetworks } from "../network/instance-networks.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
@@ -44,10 +45,10 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
       diskUse.add(events.path);
       const bounded = AbortSignal.any([signal, diskUse.full, events.failed]);
-      await using network = submission.network === null ? null : networks.open(operation, submission.network, events);
+      await using network = networks.open(operation, submission.network, events);
       const uninvited = (count: number) => networks.uninvited(operation.id, count);
       const tools = { ...context, laps, diskUse, events, network, uninvited };
-      if (network !== null) auditNetwork(() => network.audit());
+      auditNetwork(() => network.audit());
       const outcome = await execute(tools, job, bounded);
       if (outcome.layer !== null) stack.use(outcome.layer);
       const newDefaults = resultDefaults(submission, defaults);
@@ -57,7 +58,9 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       const tag = given({ tag: submission.tag });
       const result = storedResult(outcome, outcome.captured ? { image: newId ?? image.id, ...tag } : {});
       const rows =
-        newId === null ? {} : newRows(outcome, { id: newId, parent: image, submission, defaults: newDefaults });
+        newId === null
+          ? {}
+          : newRows(outcome, { id: newId, parent: image, submission, network, defaults: newDefaults });
       return prepared(stack, { result, ...rows, ...tag }, () => {
         outcome.layer?.keep();
       });
@@ -72,11 +75,12 @@ function newRows(
     readonly id: ImageId;
     readonly parent: ImageRow;
     readonly submission: InstanceRequest;
+    readonly network: Pick<InstanceNetwork, "wasOn">;
     readonly defaults: ImageDefaults;
   },
 ): Pick<Publication, "layer" | "image"> {
-  const { id, parent, submission, defaults } = options;
-  const origin = { command: submission.argv, exitCode, timedOut, network: submission.network !== null };
+  const { id, parent, submission, network, defaults } = options;
+  const origin = { command: submission.argv, exitCode, timedOut, network: network.wasOn };
   const image = { id, parentId: parent.id, defaults, origin };
   if (layer === null) return { image: { ...image, layerId: parent.layerId, sizeBytes: 0 } };
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;

@@ -4,9 +4,12 @@ import type { OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
+import type { NetworkRequest } from "../../domain/network.ts";
 import { type CheckedCommand, decodedStdin } from "../../domain/spawn.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import { untilAborted } from "../../system/waiting.ts";
+import type { InstanceNetwork } from "../network/instance-network.ts";
+import { adoptNetwork } from "./adopt-network.ts";
 import { execSpec } from "./exec-spec.ts";
 import type { InstanceProcess, InstanceRecord, ProcessLogRecord, ProcessSink } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
@@ -22,6 +25,7 @@ export interface InstanceParts {
   readonly limit: TimeLimit;
   readonly hostname: string;
   readonly events: EventLog;
+  readonly network: InstanceNetwork;
 }
 
 /** An instance whose command has started. */
@@ -134,6 +138,35 @@ export class RunningInstances {
     }
     handle.current?.process(Spid.command)?.limit(ms);
     return true;
+  }
+
+  /**
+   * Replaces the network of an operation's instance; null: it has none. For new connections and lookups it is in force at
+   * once, and open connections that it does not permit are reset. Resolves when the guest has adopted it, to false when
+   * the operation has no instance or its command has ended.
+   * @throws ApiError `conflict` when it has changed too often; other codes when the guest cannot have a network: it has the
+   *   one before, then
+   */
+  async setNetwork(id: OperationId, policy: NetworkRequest | null): Promise<boolean> {
+    const handle = this.#handles.get(id);
+    if (handle === undefined || handle.current?.hasEnded === true) return false;
+    const { network } = handle.parts;
+    const before = network.policy;
+    network.change(policy);
+    if ((before === null) === (policy === null)) return true;
+    try {
+      // A machine that comes later gets it with its disks.
+      if (handle.current !== null) await adoptNetwork(handle.current, network);
+    } catch (error) {
+      if (network.policy === policy) network.change(before);
+      throw error;
+    }
+    return true;
+  }
+
+  /** True when the instance of an operation has a network or has had one; false when the operation has no instance. */
+  hasHadNetwork(id: OperationId): boolean {
+    return this.#handles.get(id)?.parts.network.wasOn ?? false;
   }
 
   /**

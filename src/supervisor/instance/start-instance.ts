@@ -45,8 +45,7 @@ export interface InstanceTools extends CaptureTools {
   /** registers the instance while it has a machine */
   readonly instances: RunningInstances;
   readonly events: EventLog;
-  /** null: none */
-  readonly network: InstanceNetwork | null;
+  readonly network: InstanceNetwork;
   /** called with the number of connections that a guest without a network tried to open */
   readonly uninvited: (count: number) => void;
 }
@@ -102,7 +101,7 @@ function prepare(
     { phase: "attach", name: "attaching the disks", done: attached },
     { phase: "mount", name: "mounting the image", done: mounted },
   ];
-  if (tools.network !== null) {
+  if (tools.network.policy !== null) {
     const done = instance.agent.network(tools.network);
     done.catch(() => undefined);
     steps.push({ phase: "mount", name: "giving the instance its network", done });

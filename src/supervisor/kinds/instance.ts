@@ -9,6 +9,7 @@ import {
   type InstanceSubmission,
   type KeptInstance,
 } from "../../domain/spawn.ts";
+import { beginning, cutText } from "../../domain/text/beginning.ts";
 import { type InstanceContext, instanceWorker } from "../instance/run-instance.ts";
 import type { Kind } from "../operations/kind.ts";
 import { jsonBytes, requestGone } from "../operations/requests.ts";
@@ -87,11 +88,6 @@ export function keptInstance(body: InstanceBody, resources: KeptInstance["resour
  * less than the rest of KEPT_CHARACTERS_MAX.
  */
 const PART_CHARACTERS_MAX = { argv: 24_576, files: 16_384, names: 6144, network: 4096, path: 4096 } as const;
-/** Characters of JSON for one character of text, at most: a control character is written as an escape. */
-const ESCAPE_CHARACTERS = 6;
-/** Quotes and a comma. */
-const QUOTES_CHARACTERS = 3;
-
 /** Places in argv of the name of a shell. */
 const SHELL_NAMES_AT: ReadonlySet<number> = new Set([0, 3]);
 const SHELL_CHARACTERS_MAX = 1024;
@@ -113,26 +109,4 @@ export function bodyToKeep(body: InstanceBody): InstanceBody {
     hostname: hostname === null ? null : cutText(hostname, PART_CHARACTERS_MAX.path),
     isCut: true,
   };
-}
-
-/** The first items that fit, of which the last may be the beginning of a text. */
-function beginning<Item extends string | object>(items: readonly Item[], charactersMax: number): Item[] {
-  const kept: Item[] = [];
-  let left = charactersMax;
-  for (const item of items) {
-    const fitting = typeof item === "string" ? (cutText(item, left) as Item) : item;
-    left -= JSON.stringify(fitting).length + 1;
-    const isCut = fitting !== item;
-    if (left < 0 || (isCut && fitting === "")) break;
-    kept.push(fitting);
-    if (isCut) break;
-  }
-  return kept;
-}
-
-/** The text, or a beginning of it that fits even if each character needs an escape. */
-function cutText(text: string, charactersMax: number): string {
-  if (JSON.stringify(text).length < charactersMax) return text;
-  const quoted = Math.max(0, charactersMax - QUOTES_CHARACTERS);
-  return text.slice(0, Math.floor(quoted / ESCAPE_CHARACTERS)).toWellFormed();
 }

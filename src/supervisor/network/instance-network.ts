@@ -1,11 +1,13 @@
+import { ApiError } from "../../domain/errors.ts";
 import type { Destination, NetworkAudit, NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
-import { type Gate, type GateConnection, GateError } from "../../network/gate.ts";
+import { type Gate, type GateConnection, GateError, type GateRequest } from "../../network/gate.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { GuestConnection } from "../../vm/agent/connection.ts";
 import { type GuestNetwork, type GuestQuery, Rcode } from "../../vm/agent/guest-network.ts";
 import { Refusal } from "../../vm/agent/protocol.ts";
 import { type AuditKey, AuditRecorder, type Tally } from "./audit.ts";
 import { NetworkJudge, type OperatorRules } from "./judge.ts";
+import { type PolicyChange, PolicyHistory } from "./policies.ts";
 import { relay } from "./relay.ts";
 import { TokenBucket } from "./token-bucket.ts";
 
@@ -46,6 +48,8 @@ export interface NetworkListener {
   readonly counted: (verdict: NetworkVerdict) => void;
   /** the first connection to a port of a host with this verdict, or the first lookup of a name */
   readonly first: (key: AuditKey) => void;
+  /** the network changed; the refusals of the connections that ended with it follow */
+  readonly changed: (change: PolicyChange) => void;
   readonly moved: (direction: "sent" | "received", bytes: number) => void;
   /** an outer connection was opened (1) or is over (-1) */
   readonly open: (change: 1 | -1) => void;
@@ -56,7 +60,8 @@ export interface NetworkListener {
 export interface InstanceNetworkOptions {
   readonly gate: Pick<Gate, "connect" | "resolve">;
   readonly settings: NetworkSettings;
-  readonly request: NetworkRequest;
+  /** the network at first; null: none */
+  readonly policy: NetworkRequest | null;
   /** the account of the instance */
   readonly account: string;
   readonly listener: NetworkListener;
@@ -66,45 +71,98 @@ export interface InstanceNetworkOptions {
   readonly now?: () => number;
 }
 
+/** A connection that is being opened or is open. */
+interface Running {
+  readonly destination: Destination;
+  /** the name that its TLS must ask for; null: any bytes may be sent */
+  readonly serverName: string | null;
+  readonly ended: Promise<void>;
+}
+
 interface CachedName {
   readonly exists: Promise<boolean>;
   readonly until: number;
 }
 
 /**
- * The network of one instance, for all machines that it has one after another. Each request of a guest is first checked
- * against the rules, then against the limits, and only then passed to the gate. Disposal resets all connections and waits
- * for their end. It may be repeated.
+ * The network of one instance, for all machines that it has one after another; an instance without one has a policy of null.
+ * Each request of a guest is first checked against the rules, then against the limits, and only then passed to the gate.
+ * Disposal resets all connections and waits for their end. It may be repeated.
  */
 export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   readonly #options: InstanceNetworkOptions;
-  readonly #judge: NetworkJudge;
   readonly #audit: AuditRecorder;
   readonly #bucket: TokenBucket;
   readonly #now: () => number;
   readonly #over = new AbortController();
-  /** connections that are being opened or are open, with their ends */
-  readonly #running = new Map<GuestConnection, Promise<void>>();
+  readonly #running = new Map<GuestConnection, Running>();
   /** ends of connections that are open */
   readonly #open = new Set<Promise<void>>();
   readonly #names = new Map<string, CachedName>();
   /** lookups that were passed to the gate or the cache, and are not counted yet */
   readonly #queries = new Set<GuestQuery>();
+  readonly #policies: PolicyHistory;
+  #policy: NetworkRequest | null;
+  #judge: NetworkJudge | null;
+  /** true when the instance has had a network */
+  #wasOn: boolean;
+  /** true when a policy of the instance was to be recorded */
+  #wasRecorded: boolean;
   #movedBytes = 0;
 
   constructor(options: InstanceNetworkOptions) {
-    const { settings, request, clock, listener, now = () => performance.now() } = options;
+    const { settings, policy, clock, listener, now = () => performance.now() } = options;
     this.#options = options;
     this.#now = now;
-    this.#judge = new NetworkJudge(settings, request);
+    this.#policy = policy;
+    this.#judge = policy === null ? null : new NetworkJudge(settings, policy);
+    this.#wasOn = policy !== null;
+    this.#wasRecorded = policy?.record === true;
+    this.#policies = new PolicyHistory(policy, clock());
     this.#audit = new AuditRecorder(clock, listener.first);
     const perSecond = settings.opensPerSecond;
     this.#bucket = new TokenBucket({ perSecond, burst: BURST_SECONDS * perSecond, now });
   }
 
-  /** The connections and lookups until now. */
-  audit(): NetworkAudit {
-    return this.#audit.audit(this.#options.request.record);
+  /** The present network; null: none. */
+  get policy(): NetworkRequest | null {
+    return this.#policy;
+  }
+
+  /** True when the instance has a network or has had one. */
+  get wasOn(): boolean {
+    return this.#wasOn;
+  }
+
+  /** The connections and lookups until now; null when the instance has had no network. */
+  audit(): NetworkAudit | null {
+    if (!this.#wasOn) return null;
+    const { entries, truncated, ...policy } = this.#audit.audit(this.#wasRecorded);
+    if (!this.#policies.hasChanged) return { entries, truncated, ...policy };
+    const { periods: policies, isTruncated } = this.#policies;
+    return { entries, truncated: truncated || isTruncated, ...policy, policies };
+  }
+
+  /**
+   * Replaces the network. The new one is in force at once: it judges every later connection and lookup, and connections that
+   * it does not permit, by the names and addresses for which they were opened, are reset. A connection to a port that now
+   * accepts only TLS is one of them when its own TLS was not judged.
+   * @throws ApiError `conflict` when it has changed too often
+   */
+  change(policy: NetworkRequest | null): void {
+    const { settings, clock, listener } = this.#options;
+    if (this.#policies.isFull) throw new ApiError("conflict", "the network of the instance has changed too often");
+    const judge = policy === null ? null : new NetworkJudge(settings, policy);
+    this.#policy = policy;
+    this.#judge = judge;
+    this.#wasOn ||= policy !== null;
+    this.#wasRecorded ||= policy?.record === true;
+    const forbidden = [...this.#running].filter(([, connection]) => !permits(judge, connection));
+    listener.changed(this.#policies.add(policy, clock(), forbidden.length));
+    for (const [connection, { destination }] of forbidden) {
+      this.#count({ host: destination.host, port: destination.port, verdict: "denied" });
+      connection.reset();
+    }
   }
 
   open(destination: Destination, connection: GuestConnection, count: number): void {
@@ -112,7 +170,14 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       connection.refuse(Refusal.noNetwork);
       return;
     }
-    if (!this.#judge.allows(destination)) {
+    const judge = this.#judge;
+    if (judge === null) {
+      // It was opened before the guest's agent lost the network.
+      this.#count({ host: destination.host, port: destination.port, verdict: "denied" });
+      connection.refuse(Refusal.noNetwork);
+      return;
+    }
+    if (!judge.allows(destination)) {
       this.#refuse(destination, connection, "denied");
       return;
     }
@@ -126,20 +191,23 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       this.#refuse(destination, connection, "limited");
       return;
     }
-    const run = this.#connect(destination, connection).finally(() => this.#running.delete(connection));
-    this.#running.set(connection, run);
+    const serverName = judge.serverName(destination);
+    const request = { destination, reach: judge.reach(destination), serverName };
+    const ended = this.#connect(request, connection).finally(() => this.#running.delete(connection));
+    this.#running.set(connection, { destination, serverName, ended });
   }
 
   async resolve(query: GuestQuery): Promise<number> {
     const { name } = query;
     const refuse = (verdict: FailedVerdict) => void this.#count({ host: name, port: null, verdict });
     if (this.#over.signal.aborted) return Rcode.serverFailure;
-    if (!this.#judge.allowsName(name)) {
+    const judge = this.#judge;
+    if (judge?.allowsName(name) !== true) {
       refuse("denied");
       return Rcode.noSuchName;
     }
     try {
-      const answer = this.#lookUp(name);
+      const answer = this.#lookUp(name, judge);
       if (answer === null) {
         refuse("limited");
         return Rcode.serverFailure;
@@ -147,7 +215,8 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       this.#queries.add(query);
       const exists = await answer;
       this.#countQuery(query, exists ? "allowed" : "no_such_name");
-      return exists ? Rcode.ok : Rcode.noSuchName;
+      // The network may have changed meanwhile.
+      return exists && this.#judge?.allowsName(name) === true ? Rcode.ok : Rcode.noSuchName;
     } catch (error) {
       if (!this.#over.signal.aborted) this.#countQuery(query, this.#failureOf(error).verdict);
       return Rcode.serverFailure;
@@ -167,15 +236,15 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     // A name server may have been asked.
     for (const query of this.#queries) this.#countQuery(query, "allowed");
     for (const connection of this.#running.keys()) connection.reset();
-    await Promise.all(this.#running.values());
+    await Promise.all([...this.#running.values()].map(({ ended }) => ended));
   }
 
   /** Whether the name exists, from the cache or the gate; null when the instance looks up too many names. */
-  #lookUp(name: string): Promise<boolean> | null {
+  #lookUp(name: string, judge: NetworkJudge): Promise<boolean> | null {
     const cached = this.#names.get(name);
     if (cached !== undefined && cached.until > this.#now()) return cached.exists;
     if (!this.#bucket.take()) return null;
-    const named = this.#judge.isNamed({ kind: "name", host: name });
+    const named = judge.isNamed({ kind: "name", host: name });
     const exists = this.#options.gate.resolve(name, this.#over.signal, {
       named,
       account: this.#options.account,
@@ -204,22 +273,18 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     return bytesMax !== null && this.#movedBytes >= bytesMax;
   }
 
-  async #connect(destination: Destination, connection: GuestConnection): Promise<void> {
+  async #connect(
+    request: Pick<GateRequest, "destination" | "reach" | "serverName">,
+    connection: GuestConnection,
+  ): Promise<void> {
     const { gate, settings, listener, account } = this.#options;
-    const serverName = this.#judge.serverName(destination);
-    const request = {
-      account,
-      destination,
-      reach: this.#judge.reach(destination),
-      serverName,
-      idleMs: settings.idleMs,
-    };
+    const { destination, serverName } = request;
     let outer: GateConnection;
     try {
-      outer = await gate.connect(request, connection.signal);
+      outer = await gate.connect({ account, ...request, idleMs: settings.idleMs }, connection.signal);
     } catch (error) {
       if (connection.signal.aborted) {
-        // The guest gave up, or the instance ended, but the destination may already have been reached.
+        // The guest gave up, or lost its network, or the instance ended, but the destination may already have been reached.
         this.#count({ host: destination.host, port: destination.port, verdict: "allowed" });
         return;
       }
@@ -324,4 +389,10 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     this.#options.listener.failed(error);
     return { verdict: "unreachable", addresses: [] };
   }
+}
+
+/** Whether a connection that began under an earlier policy may stay. */
+function permits(judge: NetworkJudge | null, { destination, serverName }: Running): boolean {
+  if (judge?.allows(destination) !== true) return false;
+  return serverName !== null || judge.serverName(destination) === null;
 }

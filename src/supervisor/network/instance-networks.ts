@@ -34,14 +34,17 @@ export class InstanceNetworks {
     ]);
   }
 
-  /** The network of an operation's instance, to be disposed of when its machine is gone. */
+  /**
+   * The network of an operation's instance, to be disposed of when its machine is gone.
+   * @param policy null: none at first
+   */
   open(
     { id, accountId: account }: Pick<OperationRow, "id" | "accountId">,
-    request: NetworkRequest,
+    policy: NetworkRequest | null,
     events: Pick<EventLog, "append">,
   ): InstanceNetwork {
     const { gate, settings, clock } = this.#options;
-    return new InstanceNetwork({ gate, settings, clock, request, account, listener: this.#listener(id, events) });
+    return new InstanceNetwork({ gate, settings, clock, policy, account, listener: this.#listener(id, events) });
   }
 
   /** Reports connections that a guest without a network tried to open: its agent is no longer ours. */
@@ -63,6 +66,10 @@ export class InstanceNetworks {
         lineCount += 1;
         if (lineCount <= LOG_LINES_MAX)
           log.info("an instance was denied a connection", { operation: id, host, port, verdict });
+      },
+      changed: ({ from, to, resetCount }) => {
+        events.append(Spid.agent, "network_policy", { from, to, connections_reset: resetCount });
+        log.info("the network of an instance changed", { operation: id, connections_reset: resetCount });
       },
       moved: (direction, bytes) => metrics.egressBytes.add({ direction }, bytes),
       open: (change) => {

@@ -46,7 +46,7 @@ interface ActiveOperation extends OperationRef {
   /** null before the start */
   log: (EventLog & Disposable) | null;
   /** returns the audit of the instance's network; null without a network */
-  networkAudit: (() => NetworkAudit) | null;
+  networkAudit: (() => NetworkAudit | null) | null;
   started: boolean;
   /** the row is terminal; resources of the work may still have to be disposed of */
   ended: boolean;
@@ -273,7 +273,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     active.laps.lap("queue");
     this.changes.emit({ type: "started", operation: refOf(active) });
     active.log = this.#options.eventLogs.open(active.id);
-    const auditNetwork = (audit: () => NetworkAudit): void => {
+    const auditNetwork = (audit: () => NetworkAudit | null): void => {
       active.networkAudit = audit;
     };
     const context = { signal, laps: active.laps, events: active.log, auditNetwork };

@@ -17,7 +17,7 @@ export interface WorkContext {
    * Sets the source of the audit of the instance's network. It is read once, when the operation ends for any reason. A
    * later call replaces the source.
    */
-  readonly auditNetwork: (audit: () => NetworkAudit) => void;
+  readonly auditNetwork: (audit: () => NetworkAudit | null) => void;
 }
 
 /** Finished work that is not published yet. Disposal removes the files that the work made, unless `keep` was called. */

@@ -211,10 +211,14 @@ export class Agent {
     return session;
   }
 
-  /** Gives the guest a network: its programs may open connections and resolve names, as far as `network` allows them to. */
-  async network(network: GuestNetwork): Promise<void> {
+  /**
+   * Gives the guest a network: its programs may open connections and resolve names, as far as `network` allows them to.
+   * @param isOn false: they may no longer; `network` answers what was requested before
+   */
+  async network(network: GuestNetwork, isOn = true): Promise<void> {
     this.#link.requests.serve(network);
-    await this.#request(AgentFrame.done, HostFrame.network, packIntegers([32, protocol.NetworkFlag.on]));
+    const flags = isOn ? protocol.NetworkFlag.on : 0;
+    await this.#request(AgentFrame.done, HostFrame.network, packIntegers([32, flags]));
   }
 
   /** Connections that the guest tried to open before it had a network, which an honest guest does not do. */

@@ -18,6 +18,7 @@ import { refusedHandshake, socketClient } from "../../support/api/socket.ts";
 import { stalledReader } from "../../support/api/stalled-reader.ts";
 import { CuttingRelay } from "../../support/guests/cutting-relay.ts";
 import { type NativeInstance, nativeInstance, shellSpec } from "../../support/guests/native-instance.ts";
+import { quietNetwork } from "../../support/instance-network.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 // The first test may have to build the agent.
@@ -242,7 +243,12 @@ describe("a lossless attachment", () => {
     api.operations.start(id);
     using events = api.parts.eventLogs.open(id);
     await using _written = { [Symbol.asyncDispose]: () => events.end() };
-    using run = api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events });
+    using run = api.parts.instances.open(id, {
+      limit: new TimeLimit(60_000),
+      hostname: "box",
+      events,
+      network: quietNetwork(),
+    });
     const log = new ProcessLog(events, { spid: 1, truncateOutputAtBytes: 10 });
     const spec = { ...shellSpec("read line; echo $line from the second; exit 2"), stdin: "open" as const };
     const start = ({ instance }: NativeInstance) => {

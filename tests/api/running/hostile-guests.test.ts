@@ -14,6 +14,7 @@ import { AttachedClient } from "../../support/api/attached.ts";
 import { heldTest } from "../../support/api/program.ts";
 import { queuedInstance, runningInstance } from "../../support/api/running.ts";
 import { openAgent, SPEC } from "../../support/guests/agent-script.ts";
+import { quietNetwork } from "../../support/instance-network.ts";
 import { until } from "../../support/waiting.ts";
 
 const unrecorded = (): never => {
@@ -73,7 +74,9 @@ async function deafInstance(stack: AsyncDisposableStack): Promise<string> {
   const instance = stack.use(await RunningInstance.take(machines, { vcpus: 1, memoryBytes: 1 }, never));
   const events = stack.use(api.parts.eventLogs.open(id));
   stack.defer(() => events.end());
-  const run = stack.use(api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events }));
+  const run = stack.use(
+    api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events, network: quietNetwork() }),
+  );
   stack.use(run.enter(instance));
   const sink = { started: () => undefined, output: () => undefined, onInput: () => undefined, record: unrecorded };
   const command = instance.start(SPEC, { ...sink, bytes: () => ({ kept: 0, dropped: 0 }) });

@@ -1,10 +1,14 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { AccountId, OperationId } from "../../../src/domain/ids.ts";
 import { NETWORK_VERDICTS, type NetworkAudit } from "../../../src/domain/network.ts";
 import { silentLog } from "../../../src/log.ts";
 import { endReaders, OperationChanges } from "../../../src/supervisor/operations/changes.ts";
 import { Api, errorOf, LIMITS } from "../../support/api/api.ts";
 import { heldTest } from "../../support/api/program.ts";
+import { queuedInstance, runningInstance } from "../../support/api/running.ts";
+
+// The first test with an instance may have to build the agent.
+setDefaultTimeout(150_000);
 
 let api: Api;
 let withoutNetworks: Api;
@@ -229,5 +233,54 @@ describe("the network record of an instance", () => {
     expect(steps.map((step: Record<string, unknown>) => step["network"])).toEqual([undefined, true, undefined]);
     const [child] = (await api.call("GET", `/v1/images/${base}/children`)).json;
     expect(child).toMatchObject({ uuid: online, network: true });
+  });
+});
+
+describe("PATCH of the network of a running instance", () => {
+  const allow = [{ host: "a.example.org", ports: [443] }];
+  const set = (path: string, network: unknown, token = api.token) =>
+    api.call("PATCH", path, { json: { network }, token });
+
+  heldTest("gives it one, replaces it and takes it away; the answer has the one that it has now", async () => {
+    await using running = await runningInstance(api, "sleep 60");
+    const { network, path, id: uuid } = running;
+    const given = await set(path, { allow: [{ host: "A.example.org", ports: [443] }] });
+    expect([given.status, given.json]).toEqual([200, { uuid, network: { allow, tls: "sni" } }]);
+    expect(network.policy).toEqual({ allow, tls: "sni", record: false });
+    const both = await api.call("PATCH", path, { json: { timeout: 90, network: { record: true, tls: "any" } } });
+    expect(both.json).toEqual({ uuid, timeout: 90, network: { record: true, tls: "any" } });
+    expect((await set(path, "none")).json).toEqual({ uuid, network: "none" });
+    expect(network.policy).toBeNull();
+    const policies = ["none", { allow, tls: "sni" }, { record: true, tls: "any" }, "none"];
+    expect(network.audit()?.policies).toMatchObject(policies.map((policy) => ({ network: policy })));
+  });
+
+  heldTest("holds to the ceiling, and changes nothing when a part is wrong", async () => {
+    const first = { allow, tls: "sni", record: false } as const;
+    await using running = await runningInstance(api, "sleep 60", { network: first });
+    const { network, path } = running;
+    const beyond = errorOf(await set(path, { allow: [...allow, { host: "example.com" }] }), "forbidden");
+    expect(beyond.details).toMatchObject({ field: "network.allow.1" });
+    expect(errorOf(await set(path, { allow: [] }), "validation_error").details["field"]).toBe("network.allow");
+    errorOf(await set(path, null), "validation_error");
+    errorOf(await api.call("PATCH", path, { json: { timeout: 1, network: "none" } }), "conflict");
+    errorOf(await api.call("PATCH", path, { json: { timeout: 999_999, network: "none" } }), "validation_error");
+    expect([network.policy, network.audit()?.policies]).toEqual([first, undefined]);
+  });
+
+  heldTest("needs the scope, the owner and a running instance", async () => {
+    await using running = await runningInstance(api, "sleep 60");
+    const without = await api.issue("alice", ["instances:exec"]);
+    expect(errorOf(await set(running.path, "none", without), "forbidden").details).toEqual({
+      scope: "instances:network",
+    });
+    const enough = await api.issue("alice", ["instances:exec", "instances:network"]);
+    expect((await set(running.path, { allow }, enough)).status).toBe(200);
+    errorOf(await set(running.path, "none", api.foreignToken), "not_found");
+    expect(running.network.policy).toMatchObject({ allow });
+    running.command.signal(9);
+    await running.command.exit;
+    errorOf(await set(running.path, "none"), "conflict");
+    errorOf(await set(`/v1/instances/${await queuedInstance(api)}`, { allow }), "conflict");
   });
 });

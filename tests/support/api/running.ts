@@ -1,12 +1,15 @@
 import type { OperationId } from "../../../src/domain/ids.ts";
 import { Spid } from "../../../src/domain/log-event.ts";
+import type { NetworkRequest } from "../../../src/domain/network.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../../src/domain/output.ts";
 import type { InstanceProcess } from "../../../src/supervisor/instance/instance-process.ts";
 import { ProcessLog } from "../../../src/supervisor/instance/process-log.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import { TimeLimit } from "../../../src/supervisor/instance/time-limit.ts";
+import type { InstanceNetwork } from "../../../src/supervisor/network/instance-network.ts";
 import type { AgentExecSpec } from "../../../src/vm/agent/agent.ts";
 import { nativeInstance, shellSpec } from "../guests/native-instance.ts";
+import { quietNetwork } from "../instance-network.ts";
 import type { Api } from "./api.ts";
 
 /** An instance of alice whose command runs on this host, as the interface sees it. */
@@ -14,6 +17,7 @@ export interface RunningFixture extends AsyncDisposable {
   readonly id: string;
   readonly path: string;
   readonly instance: RunningInstance;
+  readonly network: InstanceNetwork;
   readonly command: InstanceProcess;
   /** Waits for the end of the command, and ends the operation as a run does. */
   finish(): Promise<void>;
@@ -22,6 +26,7 @@ export interface RunningFixture extends AsyncDisposable {
 export interface RunningOptions {
   readonly timeoutMs?: number;
   readonly spec?: Partial<AgentExecSpec>;
+  readonly network?: NetworkRequest | null;
 }
 
 /** Queues an instance of alice. An image with the tag `base` must exist. */
@@ -34,7 +39,7 @@ export async function queuedInstance(api: Api): Promise<OperationId> {
 export async function runningInstance(
   api: Api,
   script: string,
-  { timeoutMs = 60_000, spec: more = {} }: RunningOptions = {},
+  { timeoutMs = 60_000, spec: more = {}, network: from = null }: RunningOptions = {},
   queued?: OperationId,
 ): Promise<RunningFixture> {
   const id = queued ?? (await queuedInstance(api));
@@ -43,7 +48,8 @@ export async function runningInstance(
   const events = stack.use(api.parts.eventLogs.open(id));
   stack.defer(() => events.end());
   const { instance } = stack.use(await nativeInstance());
-  const parts = { limit: new TimeLimit(timeoutMs), hostname: "box", events };
+  const network = stack.use(quietNetwork(from));
+  const parts = { limit: new TimeLimit(timeoutMs), hostname: "box", events, network };
   const run = stack.use(api.parts.instances.open(id, parts));
   stack.use(run.enter(instance));
   const log = new ProcessLog(events, { spid: Spid.command, truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT });
@@ -63,5 +69,5 @@ export async function runningInstance(
   };
   const owned = stack.move();
   const path = `/v1/instances/${id}`;
-  return { id, path, instance, command, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { id, path, instance, network, command, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

@@ -27,6 +27,7 @@ import { SocketChannel } from "../../../src/vm/agent/channel.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { allEvents } from "../../support/events.ts";
 import { openVmHost, TEST_SHAPE, type VmHost } from "../../support/guests/vm.ts";
+import { quietNetwork } from "../../support/instance-network.ts";
 import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(180_000);
@@ -133,7 +134,15 @@ function runOf(layout: ReturnType<typeof dataLayout>, layers: LayerStore, events
   const job = { operationId: ID, submission, image, parentIndex: "/none", defaults: NO_DEFAULTS };
   const scratchDisks = new ScratchDisks({ templates: layout.tmp, temporary: layout.tmp });
   const tools = (owner: Host) => ({
-    ...{ layout, layers, scratchDisks, instances: owner.instances, log: silentLog, laps: new Laps(), network: null },
+    ...{
+      layout,
+      layers,
+      scratchDisks,
+      instances: owner.instances,
+      log: silentLog,
+      laps: new Laps(),
+      network: quietNetwork(),
+    },
     ...{ diskUse: { add: () => undefined }, indexMemory: new IndexMemory(), uninvited: () => undefined },
     events: owner.log(events),
   });

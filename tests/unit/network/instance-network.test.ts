@@ -36,11 +36,11 @@ describe("access of a guest", () => {
     scene.gate.failure = "refused";
     scene.ask("c.org");
     await turns();
-    expect(scene.network.audit().policy).toEqual([rule("a.org", [80]), rule("b.org", [80])]);
+    expect(scene.audit().policy).toEqual([rule("a.org", [80]), rule("b.org", [80])]);
     // The port of TLS counts once the server has answered.
     scene.gate.connections[0]?.send("x");
     await turns();
-    expect(scene.network.audit().policy).toEqual([rule("a.org", [80]), rule("b.org", [80, 443])]);
+    expect(scene.audit().policy).toEqual([rule("a.org", [80]), rule("b.org", [80, 443])]);
   });
 
   test("reaches the gate with the name to pin and the excepted addresses", async () => {
@@ -73,7 +73,7 @@ describe("access of a guest", () => {
     const id = scene.ask("a.example");
     await turns();
     expect(scene.answer(id)).toBe(reason);
-    expect(scene.network.audit().entries).toMatchObject([
+    expect(scene.audit().entries).toMatchObject([
       { host: "a.example", port: 80, verdict, connections: 1, addresses: ["203.0.113.9"] },
     ]);
   });

@@ -17,6 +17,7 @@ import { execute } from "../../../src/supervisor/instance/execute.ts";
 import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
 import type { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
+import type { InstanceNetwork } from "../../../src/supervisor/network/instance-network.ts";
 import { InstanceNetworks } from "../../../src/supervisor/network/instance-networks.ts";
 import { Laps } from "../../../src/supervisor/operations/laps.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
@@ -36,7 +37,10 @@ const never = new AbortController().signal;
 const REQUEST: NetworkRequest = { allow: [rule("*.example")], tls: "sni", record: false };
 
 /** Runs a command; `play` acts as the guest from the command's start to its end. */
-async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) => Promise<void>) {
+async function run(
+  request: NetworkRequest | null,
+  play: (guest: ScriptedAgent, network: InstanceNetwork) => Promise<void>,
+) {
   const directory = testDirectory("run-network");
   using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
   const layout = dataLayout(directory);
@@ -62,8 +66,7 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
   using layers = new LayerStore({ layout, chainOf: () => ["a" as LayerId] });
   using image = layers.open("a" as LayerId);
   using events = new EventLogs(layout, new Accounts(), wallClock()).open(ID);
-  await using network =
-    request === null ? null : networks.open({ id: ID, accountId: "a" as AccountId }, request, events);
+  await using network = networks.open({ id: ID, accountId: "a" as AccountId }, request, events);
   const submission = {
     ...{ imageId: "i", argv: ["true"], env: {}, cwd: "/", timeoutSeconds: 60, files: [], truncateOutputAtBytes: 1 },
     ...{ uid: 0, gid: 0, stdinOpen: false, terminal: null, stdin: null, hostname: null, disposable: true },
@@ -91,17 +94,20 @@ async function run(request: NetworkRequest | null, play: (guest: ScriptedAgent) 
   if (request !== null) guest.send(AgentFrame.done, (await guest.frame(HostFrame.network)).session, done());
   const { session } = await guest.frame(HostFrame.execOpen);
   guest.send(AgentFrame.started, session, packIntegers([32, 1]));
-  await play(guest);
+  await play(guest, network);
   guest.send(AgentFrame.exit, session, exitPayload(0));
   const failed = await error;
-  await network?.[Symbol.asyncDispose]();
+  await network[Symbol.asyncDispose]();
   await events.end();
   using file = EventFile.open(events.path);
   const entries = file === null ? [] : await Array.fromAsync(allEvents(file));
   const types = entries.map(({ type, payload }) => (type === "network" ? `network ${Buffer.from(payload)}` : type));
+  const changes = entries.flatMap(({ type, payload }) =>
+    type === "network_policy" ? [JSON.parse(Buffer.from(payload).toString())] : [],
+  );
   const denied = lines.filter(({ message }) => message === "an instance was denied a connection");
   const exposition = await metrics.registry.render();
-  return { guest, error: failed, audit: network?.audit() ?? null, types, lines, denied, gate, exposition };
+  return { guest, error: failed, audit: network.audit(), types, changes, lines, denied, gate, exposition };
 }
 
 const openName = (name: string, port = 80) => [packIntegers([16, port], [16, 0]), text(name)];
@@ -169,4 +175,23 @@ test("a guest whose connections are all denied adds a bounded number of lines to
   });
   expect(ended.denied).toHaveLength(100);
   expect(ended.audit?.entries).toHaveLength(300);
+});
+
+test("a change of the network is an event with both policies, and a line of the log", async () => {
+  const ended = await run(REQUEST, async (guest, network) => {
+    guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT, ...openName("a.example"));
+    await turns();
+    network.change(null);
+    guest.send(AgentFrame.netOpen, SESSION_GUEST_BIT + 1, ...openName("a.example"));
+    await turns();
+  });
+  expect(ended.error).toBeNull();
+  expect(ended.types).toEqual([
+    ...["init", "spawn", 'network {"host":"a.example","port":80,"verdict":"allowed"}', "network_policy"],
+    ...['network {"host":"a.example","port":80,"verdict":"denied"}', "exit", "shutdown"],
+  ]);
+  const from = { network: { allow: REQUEST.allow, tls: "sni" } };
+  expect(ended.changes).toEqual([{ from, to: { network: "none" }, connections_reset: 1 }]);
+  expect(ended.lines).toMatchObject([{ level: "info", operation: ID, connections_reset: 1 }, { verdict: "denied" }]);
+  expect(ended.audit?.policies).toMatchObject([{ ...from, connections_reset: 0 }, { network: "none" }]);
 });

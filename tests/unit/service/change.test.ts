@@ -44,7 +44,7 @@ const USE_CASES: {
     stats: "reads",
     checkpoint: "changes",
     statsOnce: "reads",
-    extend: "changes",
+    change: "changes",
     dial: "changes",
   },
   processes: {

@@ -14,6 +14,7 @@ import { Scheduler } from "../../../src/supervisor/operations/scheduler.ts";
 import { type Prepared, prepared } from "../../../src/supervisor/operations/work.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { failureOf } from "../../support/failures.ts";
+import { quietNetwork } from "../../support/instance-network.ts";
 import {
   type OperationsStore,
   operationsStore,
@@ -50,7 +51,9 @@ const running = { isRunning: true, listen: () => undefined } as unknown as Runni
 const live = (): RunningInstances => {
   const instances = new RunningInstances();
   const events = new EventLogs(layout, new Accounts(), wallClock()).open(INSTANCE);
-  instances.open(INSTANCE, { limit: new TimeLimit(1000), hostname: "h", events }).enter(running);
+  instances
+    .open(INSTANCE, { limit: new TimeLimit(1000), hostname: "h", events, network: quietNetwork() })
+    .enter(running);
   return instances;
 };
 

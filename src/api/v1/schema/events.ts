@@ -3,7 +3,7 @@ import { OUTPUT_STREAMS } from "../../../domain/output.ts";
 import { ErrorObject } from "../../errors.ts";
 import { oneOf } from "../../wire-fields.ts";
 import { Timestamp } from "./common.ts";
-import { NetworkEventData } from "./network.ts";
+import { NetworkEventData, NetworkPolicyEventData } from "./network.ts";
 import { IsolationSchema, OperationStatusSchema, OutputEncoding } from "./operations.ts";
 
 const count = (description: string) => Type.Integer({ minimum: 0, description });
@@ -139,6 +139,7 @@ const TruncatedEvent = eventOf(Type.Literal("truncated"), TruncatedData);
 const SizeCapEvent = eventOf(Type.Literal("size_cap"), SizeCapData);
 const ExitEvent = eventOf(Type.Literal("exit"), ExitData);
 const NetworkEvent = eventOf(Type.Literal("network"), NetworkEventData);
+const NetworkPolicyEvent = eventOf(Type.Literal("network_policy"), NetworkPolicyEventData);
 const ProgressEvent = eventOf(Type.Literal("progress"), OtherData);
 const CheckpointEvent = eventOf(Type.Literal("checkpoint"), OtherData);
 const ShutdownEvent = eventOf(Type.Literal("shutdown"), ShutdownData);
@@ -156,6 +157,7 @@ export const EVENT_SCHEMAS = {
   ExitEvent,
   InitEvent,
   NetworkEvent,
+  NetworkPolicyEvent,
   OutputEvent,
   ProgressEvent,
   ShutdownEvent,
@@ -178,6 +180,7 @@ export const OperationEvent = Type.Union(
     SizeCapEvent,
     ExitEvent,
     NetworkEvent,
+    NetworkPolicyEvent,
     CheckpointEvent,
     ShutdownEvent,
     StateEvent,

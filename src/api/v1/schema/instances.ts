@@ -11,7 +11,7 @@ import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.t
 import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX } from "../../wire-fields.ts";
 import { Timestamp, Uuid } from "./common.ts";
 import { Tag } from "./images.ts";
-import { NetworkField } from "./network.ts";
+import { NetworkChangeField, NetworkField } from "./network.ts";
 
 /** Largest number of rows and of columns of a terminal. */
 const TERMINAL_SIZE_MAX = 65_535;
@@ -161,15 +161,23 @@ export const SpawnRequest = Type.Object({
 export type SpawnRequest = Static<typeof SpawnRequest>;
 
 /** A time limit that replaces the one of the request. */
-export const ExtendRequest = Type.Object({
-  timeout: Type.Integer({
-    minimum: 1,
-    description: "maximum execution time from the command's start, in seconds; not shorter than the current one",
-    error: "timeout must be a positive integer",
-  }),
+/** The fields of a running instance that can change. */
+export const InstanceChange = Type.Object({
+  timeout: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      description: "maximum execution time from the command's start, in seconds; not shorter than the current one",
+      error: "timeout must be a positive integer",
+    }),
+  ),
+  network: Type.Optional(NetworkChangeField),
 });
 
-export const ExtendedInstance = Type.Object({ uuid: Uuid, timeout: Type.Integer({ description: "in seconds" }) });
+export const ChangedInstance = Type.Object({
+  uuid: Uuid,
+  timeout: Type.Optional(Type.Integer({ description: "in seconds; present when it was changed" })),
+  network: Type.Optional(NetworkChangeField),
+});
 
 export const SpawnedInstance = Type.Object({ uuid: Uuid });
 

@@ -64,6 +64,14 @@ export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
   error: 'network must be "none" or an object with allow, or with record',
 });
 
+/** The network that a running instance has from now on. */
+export const NetworkChangeField = Type.Union([Type.Literal("none"), NetworkRequest], {
+  description:
+    "what the sandbox may connect to from now on; open connections that it does not permit are reset. Needs the scope " +
+    "instances:network",
+  error: 'network must be "none" or an object with allow, or with record',
+});
+
 export const NetworkVerdict = oneOf(NETWORK_VERDICTS, {
   description:
     "allowed: connected, or given up by the sandbox meanwhile; denied: by the rules; denied_private: the address is not " +
@@ -89,14 +97,31 @@ export const NetworkEntry = Type.Object({
   }),
 });
 
+const policyFields = {
+  network: Type.Union([Type.Literal("none"), NetworkRequest]),
+  rules_truncated: Type.Optional(
+    Type.Boolean({ description: "present and true when rules are missing, because they were too many to keep" }),
+  ),
+};
+const NetworkPolicy = Type.Object(policyFields);
+const ResetCount = count("connections that were ended because the policy does not permit them");
+
+/** A policy that an instance had for a time. */
+const NetworkPeriod = Type.Object({ since: Timestamp, ...policyFields, connections_reset: ResetCount });
+
 /** Audit of the network of an instance. */
 export const NetworkAudit = Type.Object(
   {
     entries: Type.Array(NetworkEntry, { description: "one for each host, port and verdict" }),
-    truncated: Type.Boolean({ description: "true: some connections are missing from the entries" }),
+    truncated: Type.Boolean({ description: "true: some connections or policies are missing" }),
     policy: Type.Optional(
       Type.Array(Type.Object({ host: Type.String(), ports: NetworkPorts }), {
         description: "of a recorded run: rules that allow what was connected to, for the allow of other requests",
+      }),
+    ),
+    policies: Type.Optional(
+      Type.Array(NetworkPeriod, {
+        description: "when the network was changed: the first and the latest policies, in the order of time",
       }),
     ),
   },
@@ -108,4 +133,10 @@ export type NetworkAudit = Static<typeof NetworkAudit>;
 export const NetworkEventData = Type.Object(
   { host: NetworkHost, port: NetworkPort, verdict: NetworkVerdict },
   { description: "network: the first connection, or question for a name, with this outcome" },
+);
+
+/** Data of the event for a change of the network. */
+export const NetworkPolicyEventData = Type.Object(
+  { from: NetworkPolicy, to: NetworkPolicy, connections_reset: ResetCount },
+  { description: "network_policy: the network was changed while the instance ran" },
 );

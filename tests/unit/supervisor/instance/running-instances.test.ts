@@ -24,12 +24,13 @@ import { allEvents } from "../../../support/events.ts";
 import { failureOf } from "../../../support/failures.ts";
 import { FakeVmm } from "../../../support/guests/fake-vmm.ts";
 import { testDirectory } from "../../../support/images/layer-files.ts";
+import { quietNetwork } from "../../../support/instance-network.ts";
 
 const ID = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as OperationId;
 const SHAPE = { vcpus: 1, memoryBytes: 256 * 1_048_576 };
 const never = new AbortController().signal;
 
-const parts = { limit: new TimeLimit(1000), hostname: "box", events: {} as EventLog };
+const parts = { limit: new TimeLimit(1000), hostname: "box", events: {} as EventLog, network: quietNetwork() };
 
 /** An instance that uses `memoryBytes` until its machine is lost. */
 function fake(memoryBytes: number, hasBegun = false) {
@@ -129,7 +130,7 @@ test("an instance registers its machine, and the replacement of a lost one", asy
     diskUse: { add: () => undefined },
     indexMemory: new IndexMemory(),
     events,
-    network: null,
+    network: quietNetwork(),
     uninvited: () => undefined,
   };
   const job = { operationId: ID, submission, image, parentIndex: "/index", defaults: NO_DEFAULTS };
