@@ -37,7 +37,7 @@
 
 /* The limit of an index, too. */
 #define DEPTH_MAX 2048
-#define FILES_COUNT_MAX 1048576
+#define OPEN_COUNT_MAX 1048576
 #define DIRECTORY_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC)
 #define LINKS "merge"
 /* Layer, inode and number of links. Names with a dot after that are links that stay. */
@@ -285,7 +285,7 @@ static bool open_root(unsigned count, struct problem *problem)
 bool union_layers(unsigned count, uint64_t *entries, struct problem *problem)
 {
 	/* Each level has a descriptor for every layer that has its directory. */
-	struct rlimit files = {FILES_COUNT_MAX, FILES_COUNT_MAX};
+	struct rlimit files = {OPEN_COUNT_MAX, OPEN_COUNT_MAX};
 	char name[NAME_MAX + 1] = "";
 	char text[PROBLEM_TEXT_BYTES];
 	setrlimit(RLIMIT_NOFILE, &files);

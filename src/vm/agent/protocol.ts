@@ -12,7 +12,7 @@
  * A name on the wire is in lower case: labels of 1 to 63 letters, digits, `-` and `_`, joined by dots, no final dot. The
  * agent requests no other name: it answers the guest's programs that it does not exist.
  */
-export const PROTOCOL_VERSION = 3;
+export const PROTOCOL_VERSION = 4;
 export const FRAME_HEADER_BYTES = 12;
 /** Longest payload in `bytes`: large enough that headers cost little, small enough for fixed buffers. */
 export const FRAME_PAYLOAD_BYTES_MAX = 65_536;
@@ -22,6 +22,8 @@ export const PROCESSES_COUNT_MAX = 64;
 export const TASKS_COUNT_MAX = 16;
 /** Limit of connections, whichever side opened them. */
 export const CONNECTIONS_COUNT_MAX = 256;
+/** Limit of FILE_OPEN sessions. */
+export const FILES_COUNT_MAX = 32;
 /** Set in the ids of sessions that the guest opens. */
 export const SESSION_GUEST_BIT = 0x8000_0000;
 /** Longest EXEC specification in `bytes`: ARG_MAX of the guest, and room for the lengths. */
@@ -43,6 +45,22 @@ export const NAME_BYTES_MAX = 253;
 /** Longest limit in a QUIESCE frame, in `milliseconds`. */
 export const QUIESCE_MS_MAX = 60_000;
 
+/** Payload of FILE_OPEN before its strings, in `bytes`. */
+export const FILE_OPEN_FIXED_BYTES = 52;
+/** Length of a string of FILE_OPEN that stands for "none": the attribute is removed. */
+export const FILE_STRING_NONE = 0xffff;
+/** Fixed parts of the records of a FILE_OPEN session, in `bytes`; a record of progress has no other part. */
+export const FILE_ENTRY_FIXED_BYTES = 56;
+export const FILE_PROGRESS_BYTES = 12;
+export const FILE_WATCH_FIXED_BYTES = 16;
+export const FILE_USER_FIXED_BYTES = 20;
+/** Limit of the attributes in an entry record, in `bytes`. */
+export const FILE_ATTRIBUTES_BYTES_MAX = 4096;
+/** Deepest listing. */
+export const FILE_DEPTH_MAX = 64;
+/** Limit of directories that one session watches. */
+export const FILE_WATCHES_COUNT_MAX = 4096;
+
 /** Frame types, host to agent. */
 export const HostFrame = {
   /** u32 version, u32 zero, u64 nonce, u64 realtime ns, 32 bytes of entropy -> SYNCED. Sets the clock, reseeds, ends HOLD. */
@@ -59,13 +77,20 @@ export const HostFrame = {
   /**
    * u32 spec bytes, u32 flags (ExecFlag), u64 timeout ms, u32 target, u32 uid, u32 gid, u16 rows, u16 columns; then
    * EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. `target` is the session of a running process, or 0.
+   * EXEC_SPEC: u32 length and bytes each: hostname, user, working directory; u32 count and the arguments; u32 count and the
+   * variables. User: "", or a name or number, optionally with `:` and a group, which the guest's passwd and group resolve in
+   * place of uid and gid; only then the working directory may be "", the user's home. ERROR ENOENT with a text that
+   * begins with "user " or "group ": it is unknown.
    * With a target, the command joins that process' pid, mount, IPC, UTS and network namespaces and ends with it at the
    * latest. It has a cgroup of its own, and the hostname of the specification is ignored. Rows and columns are 0 without a
    * terminal. A terminal has one output stream, standard output. With a target or `idle`, there may be no time limit (0).
    */
   execOpen: 5,
   execSpec: 6,
-  /** bytes for standard input; an empty payload ends it, at a terminal by its end-of-file character (^D). Needs credit. */
+  /**
+   * bytes for standard input; an empty payload ends it, at a terminal by its end-of-file character (^D). Needs credit. Also
+   * the content for FileOp.write, whose first credit is the same.
+   */
   stdin: 7,
   /** u32 signal number, u32 flags (1: to the command's process group, 0: to the command alone). */
   signal: 8,
@@ -110,7 +135,7 @@ export const HostFrame = {
   /**
    * no payload -> DONE, ERROR. After DONE nothing flows in either direction until a SYNC ends the hold, so that the stream
    * of a copied machine is between two frames. ERROR when other requests than running processes and open connections are
-   * under way.
+   * under way, FILE_OPEN included.
    */
   hold: 22,
   /** u16 rows, u16 columns: the new size of a process' terminal. */
@@ -121,13 +146,27 @@ export const HostFrame = {
    * u32 ms (1 to QUIESCE_MS_MAX): stops all writes to the scratch while commands run -> QUIESCED when no write is under
    * way, and DONE (u64 ns without writes) after a THAW. ERROR when that is impossible, or when writes resumed before the
    * THAW, so that a copy made meanwhile is useless: ETIMEDOUT, the limit ended; ECANCELED, a process reached its time limit
-   * in the middle of a write and could not be killed; EINVAL, root in the guest thawed it. No file can be put meanwhile.
+   * in the middle of a write and could not be killed; EINVAL, root in the guest thawed it. No file can be put meanwhile; the
+   * process of a FILE_OPEN that writes waits, and dies only afterwards.
    */
   quiesce: 25,
   /** no payload: allows the writes that QUIESCE stopped. */
   thaw: 26,
   /** u64 timeout ms, at least 1: the new time limit of a process, counted from its start as in EXEC_OPEN. */
   limit: 27,
+  /**
+   * u32 target, u16 FileOp, u16 flags (FileFlag), u32 uid, u32 gid, u32 mode, u32 uid and u32 gid of the owner, u32 depth,
+   * u64 offset, u64 length, u16 number of strings, u16 zero; then the strings, each u16 length and bytes: the user, the
+   * path, and those of the operation -> OUTPUT (stream 1)*, DONE (u64, see FileOp), or ERROR.
+   *
+   * A process of its own does the work, in the mount namespace of the running command `target`, as the user. The session
+   * ends with ERROR ESRCH when the target ends; the target's EXIT follows. User: "" means uid and gid without supplementary
+   * groups, any other is resolved as in EXEC_SPEC, and uid and gid must be 0 then. Paths are absolute. ERROR has the errno
+   * of the system call that failed; ENOENT with a text that begins with "user " or "group " for an unknown user.
+   */
+  fileOpen: 28,
+  /** no payload: ends the session's process -> ERROR ECANCELED, when it is dead. */
+  fileEnd: 29,
 } as const;
 
 /** Frame types, agent to host. */
@@ -183,6 +222,103 @@ export const MountFlag = { scratch: 1, bare: 2 } as const;
  * without a target and alone.
  */
 export const ExecFlag = { stdin: 1, terminal: 2, idle: 4 } as const;
+/**
+ * Operations of FILE_OPEN. What they send is, unless said otherwise, one entry record: of the file that they made, changed
+ * or moved. Operations that take long send a progress record each second before it. Fields and flags that an operation does
+ * not name must be 0.
+ */
+export const FileOp = {
+  /** Flags: follow. */
+  stat: 1,
+  /**
+   * Flags: follow. Depth: 0 to FILE_DEPTH_MAX. Entry records: first of the path itself, with an empty path; if it is a
+   * directory, then of its entries down to `depth`, each directory before its entries, in no other order. Symlinks below
+   * the path are not followed, and have their targets' status with the flag. Directories that the user may not read,
+   * and directories that vanish, seem empty. DONE: number of records.
+   */
+  list: 2,
+  /**
+   * Flags: follow. Offset, length (u64 max: to the end). An entry record, then the bytes, which are never more than the
+   * size in the record; fewer when the file shrinks meanwhile. A size of u64 max means that the file has none, as in /proc:
+   * it is read to its end. Only regular files: EISDIR, ENOTSUP. DONE: number of bytes.
+   */
+  read: 3,
+  /**
+   * STDIN until its end becomes the content. Flags: parents, atomic, append, exclusive, mode, owner. Further strings:
+   * names and values of attributes to set, in turn. Without `atomic` a file that exists stays the same file, a symlink is
+   * followed, and the order is: create, owner, mode, attributes, truncate, write. With `atomic` the content gets a temporary
+   * name in the directory, which takes the place of the name at the end; a file keeps its mode, and with uid 0 its owner.
+   * Blocks of zeros become holes. DONE: number of bytes written.
+   */
+  write: 4,
+  /** Flags: parents, exclusive, mode, owner. A directory that exists is no error unless `exclusive`. DONE: 1 created, 0 existed. */
+  directory: 5,
+  /** Flags: recursive. Follows no symlink, enters no mount. Only progress records (entries removed). DONE: entries removed. */
+  remove: 6,
+  /**
+   * Third string: the new path. Flags: parents, replace, owner (of parents). Between file systems it copies and removes, with
+   * progress records (entries moved). EEXIST without `replace`. DONE: 0.
+   */
+  move: 7,
+  /** Flags: follow, mode, owner. Further strings: names and values of attributes, in turn; FILE_STRING_NONE removes. DONE: 0. */
+  attributes: 8,
+  /**
+   * Like an atomic `write` whose content is that of the files of the further strings, one after the other; they stay. Flags:
+   * parents, exclusive, mode, owner. Progress records (bytes). DONE: number of bytes.
+   */
+  join: 9,
+  /**
+   * Flags: follow, recursive. Watch records until the session is ended, the first is `ready`. Ends with DONE after
+   * `gone`. ENOTDIR for another file; ENOSPC when there are more than FILE_WATCHES_COUNT_MAX directories at first.
+   */
+  watch: 10,
+  /** Resolves the user; the path is "/". A user record. DONE: 0. */
+  user: 11,
+} as const;
+/**
+ * follow: the last component of the path may be a symlink that is followed. parents: missing directories above the path are
+ * made with mode 0755. mode, owner: the frame has them; the owner is that of everything that is made.
+ */
+export const FileFlag = {
+  follow: 1,
+  parents: 2,
+  recursive: 4,
+  atomic: 8,
+  append: 16,
+  replace: 32,
+  exclusive: 64,
+  mode: 128,
+  owner: 256,
+} as const;
+/*
+ * Records of a FILE_OPEN session. All begin with u32 length, this field included. A record is not longer than 0x40000 bytes.
+ *
+ * Entry: u32 st_mode, u32 uid, u32 gid, u64 size, i64 mtime ns, u64 inode, u32 links, u16 each the lengths of path, link, user
+ * name and group name, u32 length of the attributes; then these. Path: as requested; in a list relative to the listed path.
+ * Link: the text of a symlink; with `follow`, of a symlink that does not dangle, the absolute path of its target, without
+ * symlinks, and all other fields are the target's. Names are empty when the guest has none. Attributes: u16 length of a name,
+ * u16 length of a value, name, value, and so on; only those of the `user.` namespace, as many as fit, and none in a list.
+ *
+ * Progress: u64 number.
+ *
+ * Watch: u32 FileEvent, u32 cookie (the same in both parts of a rename), u16 length of the path, u16 zero; then the path
+ * relative to the watched directory, empty for the directory itself.
+ *
+ * User: u32 uid, u32 gid, u16 each the lengths of name, home and shell, u16 number of supplementary groups; then the groups, u32
+ * each, and name, home and shell.
+ */
+/** overflow: events were lost. ready: the watch is complete. gone: the watched directory was removed. */
+export const FileEvent = {
+  create: 1,
+  write: 2,
+  remove: 3,
+  renameFrom: 4,
+  renameTo: 5,
+  chmod: 6,
+  overflow: 7,
+  ready: 8,
+  gone: 9,
+} as const;
 export const SignalFlag = { group: 1 } as const;
 export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;
 /** on: there is a network. */
