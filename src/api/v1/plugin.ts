@@ -1,5 +1,4 @@
 import { Elysia } from "elysia";
-import { attachRoutes } from "./attach.ts";
 import { branchRoutes } from "./branches/branches.ts";
 import { changeRoutes } from "./branches/changes.ts";
 import { deletionRoutes } from "./branches/deletion.ts";
@@ -13,8 +12,11 @@ import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
 import { applianceRoutes } from "./operator/appliance.ts";
 import { tokenRoutes } from "./operator/tokens.ts";
-import { portRoutes } from "./ports.ts";
-import { processRoutes } from "./processes.ts";
+import { attachRoutes } from "./running/attach.ts";
+import { portRoutes } from "./running/ports.ts";
+import { processRoutes } from "./running/processes.ts";
+import { INSTANCES } from "./running/runner.ts";
+import { statsRoutes } from "./running/stats.ts";
 import type { Surface } from "./surface.ts";
 
 /** The API of the specification. */
@@ -27,9 +29,10 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(deletionRoutes(surface))
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
-    .use(portRoutes(surface))
-    .use(processRoutes(surface))
-    .use(attachRoutes(surface))
+    .use(statsRoutes(surface, INSTANCES))
+    .use(portRoutes(surface, INSTANCES))
+    .use(processRoutes(surface, INSTANCES))
+    .use(attachRoutes(surface, INSTANCES))
     .use(checkpointRoutes(surface))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface))

@@ -32,7 +32,7 @@ const PARTICIPLE =
 
 /** Names that are given: a field of the API, and the user and maintainer of images. */
 const GIVEN: Readonly<Record<string, RegExp>> = {
-  "src/api/v1/ports.ts": /\btaken\b/,
+  "src/api/v1/running/ports.ts": /\btaken\b/,
   "src/client/connections/port.ts": /\btaken\b/,
   "tests/api/running/ports.test.ts": /\btaken\b/,
   "tests/support/images/images.ts": /\bno(?:body):/,

@@ -1,11 +1,11 @@
 import { Elysia } from "elysia";
-import { ByteCredit } from "../../domain/bytes/byte-credit.ts";
-import type { OperationId } from "../../domain/ids.ts";
-import type { GuestConnection } from "../../service/instances.ts";
-import { withinTime } from "../../system/waiting.ts";
-import { about } from "../route.ts";
-import { CloseCode, chosenProtocol, SENT_BYTES_MAX, SOCKET_WINDOW_BYTES, Socket } from "../socket.ts";
-import type { Surface } from "./surface.ts";
+import { ByteCredit } from "../../../domain/bytes/byte-credit.ts";
+import type { GuestConnection } from "../../../service/instances.ts";
+import { withinTime } from "../../../system/waiting.ts";
+import { about } from "../../route.ts";
+import { CloseCode, chosenProtocol, SENT_BYTES_MAX, SOCKET_WINDOW_BYTES, Socket } from "../../socket.ts";
+import type { Surface } from "../surface.ts";
+import type { Runner } from "./runner.ts";
 
 /**
  * With these subprotocols, text messages are JSON. The server first sends `{"window": BYTES}`, the number of bytes that may
@@ -24,21 +24,22 @@ const TAKEN_STEP_BYTES = 65_536;
 /** After a client has closed the socket, the guest has this long to read its last bytes, in `milliseconds`. */
 const LINGER_MS = 10_000;
 
-const PORT = about({
-  id: "instancePort",
-  tag: "Instances",
-  summary:
-    "Connect to a TCP port of a running instance by WebSocket; binary messages carry the bytes of both directions",
-  responses: { 101: { description: "a program in the guest has accepted the connection" } },
-  errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
-});
+const PORT = ({ noun, id }: Runner<string>) =>
+  about({
+    id: id("instancePort"),
+    tag: "Instances",
+    summary: `Connect to a TCP port of a running ${noun} by WebSocket; binary messages carry the bytes of both directions`,
+    responses: { 101: { description: "a program in the guest has accepted the connection" } },
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+  });
 
-export function portRoutes(surface: Surface) {
-  return new Elysia({ prefix: "/instances" }).use(surface.access).get(
-    "/:uuid/ports/:port",
+export function portRoutes<const Prefix extends string>(surface: Surface, runner: Runner<Prefix>) {
+  return new Elysia({ prefix: runner.prefix }).use(surface.access).get(
+    "/ports/:port",
     async ({ request, server, principal, params }) => {
-      const id = params.uuid as OperationId;
-      const connection = await surface.service.instances.dial(principal, id, Number(params.port));
+      const { port } = params as { readonly port: string };
+      const target = runner.target(principal, params);
+      const connection = await surface.service.instances.dial(principal, target, Number(port));
       const protocol = chosenProtocol(request, [MUTUAL, CONTROLLED]);
       const credit = protocol === MUTUAL ? new ByteCredit(SOCKET_WINDOW_BYTES) : null;
       const onText = (text: string) => credit?.take(numberOf(text, "taken")) === true;
@@ -52,7 +53,7 @@ export function portRoutes(surface: Surface) {
         throw error;
       }
     },
-    { reads: "instances:exec", ...PORT },
+    { reads: "instances:exec", ...PORT(runner) },
   );
 }
 

@@ -1,15 +1,16 @@
 import { Elysia } from "elysia";
-import { ApiError } from "../../domain/errors.ts";
-import type { AccountId, OperationId } from "../../domain/ids.ts";
-import type { TerminalSize } from "../../domain/spawn.ts";
-import type { Attached, Attachment } from "../../service/running/attach.ts";
-import { ownTurn } from "../../system/turns.ts";
-import { untilAborted } from "../../system/waiting.ts";
-import { errorReply } from "../errors.ts";
-import { about, checked } from "../route.ts";
-import { CloseCode, chosenProtocol, Socket, type SocketMessage } from "../socket.ts";
-import { AttachQuery } from "./schema/query.ts";
-import type { Surface } from "./surface.ts";
+import { ApiError } from "../../../domain/errors.ts";
+import type { AccountId } from "../../../domain/ids.ts";
+import type { TerminalSize } from "../../../domain/spawn.ts";
+import type { Attached, Attachment } from "../../../service/running/attach.ts";
+import { ownTurn } from "../../../system/turns.ts";
+import { untilAborted } from "../../../system/waiting.ts";
+import { errorReply } from "../../errors.ts";
+import { about, checked } from "../../route.ts";
+import { CloseCode, chosenProtocol, Socket, type SocketMessage } from "../../socket.ts";
+import { AttachQuery } from "../schema/query.ts";
+import type { Surface } from "../surface.ts";
+import { processOf, type Runner } from "./runner.ts";
 
 /** The subprotocol of Kubernetes: the first byte of every message is its channel. */
 const KUBERNETES = "v5.channel.k8s.io";
@@ -20,23 +21,23 @@ const REASON_CHARACTERS_MAX = 40;
 /** Number of items that are sent to one client in a turn of the event loop. */
 const TURN_ITEMS_COUNT = 64;
 
-const ATTACH = {
+const ATTACH = ({ id }: Runner<string>) => ({
   query: checked(AttachQuery),
   ...about({
-    id: "attachProcess",
+    id: id("attachProcess"),
     tag: "Processes",
     summary:
       "Attach to a process, by WebSocket: its output from the beginning, standard input and size of its terminal",
     responses: { 101: { description: "the client is attached" } },
     errors: ["not_found", "too_many_requests"],
   }),
-};
+});
 
-export function attachRoutes(surface: Surface) {
-  return new Elysia({ prefix: "/instances" }).use(surface.access).get(
-    "/:uuid/processes/:spid/attach",
+export function attachRoutes<const Prefix extends string>(surface: Surface, runner: Runner<Prefix>) {
+  return new Elysia({ prefix: runner.prefix }).use(surface.access).get(
+    "/processes/:spid/attach",
     async ({ request, server, principal, params, query: { since = -1, lossless = false, positions = false } }) => {
-      const name = { id: params.uuid as OperationId, spid: Number(params.spid) };
+      const name = processOf(runner, principal, params);
       using stack = new DisposableStack();
       const attachment = stack.use(await surface.service.processes.attach(principal, { ...name, since, lossless }));
       const socket = new Socket();
@@ -45,7 +46,7 @@ export function attachRoutes(surface: Surface) {
       void converse(socket, attachment, { positions, account: principal.accountId }).then(() => held.dispose());
       return answer;
     },
-    { reads: "instances:exec", ...ATTACH },
+    { reads: "instances:exec", ...ATTACH(runner) },
   );
 }
 
