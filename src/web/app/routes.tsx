@@ -22,6 +22,7 @@ export const PLACES: readonly Place[] = [
   { name: "branches", path: /^\/$/, load: () => import("../branches/view.tsx") },
   // One image.
   { name: "image", path: /^\/images\/[^/]+$/, load: () => import("../image/view.tsx") },
+  { name: "sandboxes", path: /^\/sandboxes(?:\/[^/]*)?$/, load: () => import("../sandboxes/view.tsx") },
   { name: "runs", path: /^\/runs(?:\/[^/]*)?$/, load: () => import("../run/view.tsx") },
   // The appliance.
   {
@@ -47,6 +48,7 @@ export interface Destination {
 
 export const DESTINATIONS: readonly Destination[] = [
   { label: "Branches", href: "/", icon: "branch", keys: "g b", paths: /^\/(images\/|$)/ },
+  { label: "Sandboxes", href: "/sandboxes", icon: "sandbox", keys: "g s", paths: /^\/sandboxes(\/|$)/ },
   { label: "Runs", href: "/runs", icon: "run", keys: "g r", paths: /^\/runs(\/|$)/ },
   { label: "Appliance", href: "/appliance", icon: "appliance", keys: "g a", paths: /^\/appliance(\/|$)/ },
 ];

@@ -106,6 +106,11 @@ function Image({ link }: { readonly link: ImageLink }) {
               OCI archive
             </ButtonLink>
             {may("instances:spawn") ? (
+              <ButtonLink icon="sandbox" href={`/sandboxes/new?image=${image}`}>
+                Open a sandbox
+              </ButtonLink>
+            ) : null}
+            {may("instances:spawn") ? (
               <ButtonLink tone="primary" icon="run" href={`/runs/new?image=${image}`}>
                 Run here
               </ButtonLink>

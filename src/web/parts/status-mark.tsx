@@ -28,15 +28,22 @@ export interface StatusProps {
   readonly isBrief?: boolean;
 }
 
-interface StatusLabel {
-  readonly mark: "waiting" | "running" | "done" | "failed" | "cancelled";
+/** A status of an operation or a sandbox as it is shown: a mark, whose shape and colour both show it, and a word. */
+export interface StatusLabel {
+  readonly mark: "waiting" | "running" | "paused" | "done" | "failed" | "cancelled";
   readonly tone: BadgeTone;
   readonly text: string;
 }
 
-/** The status of an operation: a mark, whose shape and colour both show it, and a word. */
+/** The status of an operation. */
 export function StatusMark({ isBrief, ...props }: StatusProps) {
-  const { mark, tone, text } = statusLabel(props);
+  return <LabelMark label={statusLabel(props)} isBrief={isBrief} />;
+}
+
+/** A status: its mark and its word. */
+export function LabelMark(props: { readonly label: StatusLabel; readonly isBrief?: boolean | undefined }) {
+  const { label, isBrief } = props;
+  const { mark, tone, text } = label;
   return (
     <span class={classes("status", tone === "neutral" ? "muted" : tone)} title={isBrief === true ? text : undefined}>
       <svg class="status-mark" viewBox="0 0 12 12" aria-hidden="true">
@@ -50,6 +57,7 @@ export function StatusMark({ isBrief, ...props }: StatusProps) {
 const MARKS: Readonly<Record<StatusLabel["mark"], string>> = {
   waiting: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9Z",
   running: "M6 11a5 5 0 1 0 0-10 5 5 0 0 0 0 10Z",
+  paused: "M4 1.5v9M8 1.5v9",
   done: "m1.8 6.4 2.8 2.8 5.6-6",
   failed: "M6 .8 11.2 6 6 11.2.8 6 6 .8Z",
   cancelled: "M6 10.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9ZM2.9 9.1l6.2-6.2",

@@ -155,6 +155,7 @@ function Run({ operation, request, feed }: RunProps) {
           place={{ instance: operation.id }}
           isRunning={isRunning}
           turns={countOfTypes(feed, PROCESS_TURNS)}
+          about="They share the files and the network of the command, and end with it."
           onOutput={(process) => show("output", process)}
           onTerminal={(process) => show("terminal", process)}
         />

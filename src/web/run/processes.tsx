@@ -32,12 +32,14 @@ interface ProcessPanelProps {
   readonly isRunning: boolean;
   /** grows when a process begins or ends */
   readonly turns: number;
+  /** how long they live, as one sentence */
+  readonly about: string;
   readonly onOutput: (spid: number) => void;
   readonly onTerminal: (spid: number) => void;
 }
 
 /** The processes of a run: the command, and further ones. */
-export function ProcessPanel({ place, isRunning, turns, onOutput, onTerminal }: ProcessPanelProps) {
+export function ProcessPanel({ place, isRunning, turns, about, onOutput, onTerminal }: ProcessPanelProps) {
   const list = useResource(pathOfProcesses(place), (signal) => listOf(place, signal));
   const [isStarting, setStarting] = useState(false);
   const toast = useToast();
@@ -69,7 +71,7 @@ export function ProcessPanel({ place, isRunning, turns, onOutput, onTerminal }: 
     <section class="stack gap-3 shrink" aria-label="Processes">
       {isRunning ? (
         <div class="row wrap between gap-2-4">
-          <p class="muted">They share the files and the network of the command, and end with it.</p>
+          <p class="muted">{about}</p>
           <div class="row wrap gap-2">
             <Button icon="plus" isSmall onClick={() => setStarting(true)}>
               Start a process

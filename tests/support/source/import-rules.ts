@@ -123,7 +123,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   domain: [],
 };
 
-const VIEWS = ["appliance", "branches", "image", "run"] as const;
+const VIEWS = ["appliance", "branches", "image", "run", "sandboxes"] as const;
 
 /** Allowed imports inside a top folder, by its sub-folders and by the files next to them. */
 export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, readonly string[]>>>> = {
@@ -171,6 +171,8 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     branches: ["parts", "browser", "data", "text"],
     image: ["parts", "browser", "data", "text", "worker"],
     run: ["operations", "parts", "browser", "data", "text"],
+    // Its files, processes and terminal are shown as those of images and runs.
+    sandboxes: ["image", "run", "operations", "parts", "browser", "data", "text"],
     // Parts that several views share.
     operations: ["parts", "browser", "data", "text"],
     parts: ["browser", "data", "text"],
