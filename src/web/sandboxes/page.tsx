@@ -35,7 +35,7 @@ import type { Sandbox } from "./wire.ts";
 
 /** Process number of events that belong to no process: changes of the state among them, and no output. */
 const AGENT_SPID = 0;
-const TURNS = ["state", "ends_soon", "checkpoint"] as readonly string[];
+const TURNS = ["state", "ends_soon", "checkpoint"] as const;
 /** Time between two readings, in `milliseconds`: no event reports a changed name or deadline. */
 const READ_MS = 10_000;
 const READ_SOON_MS = 1_000;
@@ -56,7 +56,7 @@ export function SandboxPage({ id }: { readonly id: string }) {
   const link = parseLink(id, location.search);
   const feed = useEventFeed(`/sandboxes/${encodeURIComponent(id)}`, { spid: AGENT_SPID });
   const { value, problem, reload } = useResource(`sandbox ${id}`, (signal) => readSandbox(id, signal));
-  const turns = countOfTypes(feed, TURNS as never);
+  const turns = countOfTypes(feed, TURNS);
   useEffect(() => {
     if (turns > 0) reload();
   }, [turns]);

@@ -1,9 +1,10 @@
-import { linesOf } from "../../../client/connections/chunks.ts";
+import { toBase64 } from "../../../client/base64.ts";
 import type { ListingItem } from "../../../client/types.ts";
 import { request } from "../../data/api.ts";
-import { Problem, problemOf } from "../../data/problem.ts";
+import { problemOf } from "../../data/problem.ts";
 import { uploadWithProgress } from "../../data/upload.ts";
-import { type EncodedPath, shownPath } from "../../image/paths.ts";
+import { ITEMS_ACCEPTED, itemsOf } from "../../image/items.ts";
+import { bytesOf, type EncodedPath } from "../../image/paths.ts";
 import { pathOfSandbox } from "../calls.ts";
 
 /** A file or a directory of a sandbox. */
@@ -15,8 +16,6 @@ export interface Place {
 
 /** An entry as the API has it. */
 export interface Entry {
-  /** of a listing: relative to the directory, which itself is empty */
-  readonly path: string;
   readonly name: string;
   readonly name_base64?: string;
   readonly type: ListingItem["type"];
@@ -71,24 +70,26 @@ export async function versionNow(place: Place): Promise<Version | null> {
 
 /** The entries of a directory. */
 export async function readListing(place: Place, signal: AbortSignal): Promise<Listing> {
-  const headers = { accept: "application/x-ndjson" };
-  const path = filePath(place, "/list", `&depth=1&limit=${ENTRIES_MAX + 2}`);
-  const response = await request(path, { headers, signal });
+  // The first entry is the directory itself.
+  const path = filePath(place, "/list", `&depth=1&limit=${ENTRIES_MAX + 1}`);
+  const response = await request(path, { headers: ITEMS_ACCEPTED, signal });
   const items: ListingItem[] = [];
-  for await (const lines of response.body === null ? [] : linesOf(response.body)) {
-    for (const line of lines) {
-      const entry = JSON.parse(line) as Entry;
-      if (entry.name !== undefined && entry.path !== "") items.push(itemOf(entry));
+  let isCut = false;
+  let isFirst = true;
+  for await (const part of itemsOf<Entry, { readonly truncated: boolean }>(response, signal)) {
+    for (const entry of part.items) {
+      if (!isFirst) items.push(itemOf(entry));
+      isFirst = false;
     }
+    isCut = part.end?.truncated === true;
   }
-  const isCut = items.length > ENTRIES_MAX;
   const rank = (item: ListingItem) => (item.is_dir ? 0 : 1);
   const byName = (a: ListingItem, b: ListingItem) => (a.name < b.name ? -1 : 1);
   items.sort((a, b) => rank(a) - rank(b) || byName(a, b));
-  return { items: isCut ? items.slice(0, ENTRIES_MAX) : items, isCut };
+  return { items, isCut };
 }
 
-function itemOf({ path: _path, mtime, type, ...entry }: Entry): ListingItem {
+function itemOf({ mtime, type, ...entry }: Entry): ListingItem {
   return {
     ...entry,
     type,
@@ -126,9 +127,16 @@ export async function readContent(place: Place, signal: AbortSignal): Promise<Co
 
 /** Writes a file in place, from its beginning. @returns its new version */
 export async function writeContent(place: Place, bytes: Uint8Array<ArrayBuffer>): Promise<Version> {
-  const headers = { "content-type": "application/octet-stream" };
-  const response = await request(contentPath(place), { method: "PUT", headers, body: bytes });
-  return versionOf(entryIn(await response.json()));
+  const response = await request(contentPath(place), { method: "PUT", headers: BYTES, body: bytes });
+  return versionOf(((await response.json()) as { readonly entry: Entry }).entry);
+}
+
+const BYTES = { "content-type": "application/octet-stream" } as const;
+
+/** Makes an empty file, unless there is one. */
+export async function makeFile(place: Place): Promise<void> {
+  const headers = { ...BYTES, "if-none-match": "*" };
+  await request(contentPath(place), { method: "PUT", headers, body: new Uint8Array(0) });
 }
 
 export interface FileUpload {
@@ -142,11 +150,11 @@ export async function uploadFile(place: Place, file: Blob, options: FileUpload):
 }
 
 export const makeDirectory = ({ sandbox, path }: Place): Promise<void> =>
-  post(sandbox, "directory", { path: textOf(path) });
+  post(sandbox, "directory", pathField("path", path));
 
 /** Gives an entry another path, unless there is one already. */
 export const moveEntry = ({ sandbox, path }: Place, to: EncodedPath): Promise<void> =>
-  post(sandbox, "move", { from: textOf(path), to: textOf(to), replace: false });
+  post(sandbox, "move", { ...pathField("from", path), ...pathField("to", to), replace: false });
 
 /** Removes an entry, and everything below it. */
 export async function removeEntry(place: Place, isDirectory: boolean): Promise<void> {
@@ -159,15 +167,7 @@ async function post(sandbox: string, what: string, body: object): Promise<void> 
   await request(path, { method: "POST", headers, body: JSON.stringify(body) });
 }
 
-/** An answer with an entry, alone or as a field. */
-function entryIn(answer: unknown): Entry {
-  const { entry } = answer as { readonly entry?: Entry };
-  return entry ?? (answer as Entry);
-}
-
-/** The text of a path in a body. @throws Problem when its bytes are not UTF-8, which JSON cannot have */
-function textOf(path: EncodedPath): string {
-  const text = shownPath(path);
-  if (text.isWellFormed()) return text;
-  throw new Problem("Names that are not UTF-8 cannot be part of this request.", { code: "page" });
+/** A path in a body: its bytes need not be UTF-8. */
+function pathField(name: string, path: EncodedPath): object {
+  return { [`${name}_base64`]: toBase64(bytesOf(path)) };
 }

@@ -1,4 +1,4 @@
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import type { ListingItem } from "../../../client/types.ts";
 import { navigate } from "../../browser/router.ts";
 import { addressOf } from "../../data/api.ts";
@@ -77,13 +77,7 @@ interface ToolsProps {
 }
 
 function Tools({ filter, onFilter, onAsk, onFiles, mayWrite }: ToolsProps) {
-  const choose = () => {
-    const chooser = document.createElement("input");
-    chooser.type = "file";
-    chooser.multiple = true;
-    chooser.onchange = () => onFiles([...(chooser.files ?? [])]);
-    chooser.click();
-  };
+  const chooser = useRef<HTMLInputElement>(null);
   return (
     <div class="flex wrap items-end gap-2">
       <div class="image-tools-wide">
@@ -98,7 +92,7 @@ function Tools({ filter, onFilter, onAsk, onFiles, mayWrite }: ToolsProps) {
       </div>
       {mayWrite ? (
         <>
-          <Button icon="upload" title="Files can be dropped on the list, too" onClick={choose}>
+          <Button icon="upload" title="Files can be dropped on the list, too" onClick={() => chooser.current?.click()}>
             Upload
           </Button>
           <Button icon="folder" onClick={() => onAsk({ action: "directory" })}>
@@ -107,6 +101,18 @@ function Tools({ filter, onFilter, onAsk, onFiles, mayWrite }: ToolsProps) {
           <Button icon="file" onClick={() => onAsk({ action: "file" })}>
             New file
           </Button>
+          <input
+            ref={chooser}
+            class="visually-hidden"
+            type="file"
+            multiple
+            tabIndex={-1}
+            aria-label="Files to upload"
+            onChange={({ currentTarget }) => {
+              onFiles([...(currentTarget.files ?? [])]);
+              currentTarget.value = "";
+            }}
+          />
         </>
       ) : null}
     </div>

@@ -1,11 +1,10 @@
 import { useState } from "preact/hooks";
 import type { ListingItem } from "../../../client/types.ts";
-import { Problem } from "../../data/problem.ts";
 import { childOf, shownText } from "../../image/paths.ts";
 import { Confirm } from "../../parts/dialog.tsx";
 import { Field } from "../../parts/field.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
-import { makeDirectory, moveEntry, type Place, removeEntry, versionNow, writeContent } from "./calls.ts";
+import { makeDirectory, makeFile, moveEntry, type Place, removeEntry } from "./calls.ts";
 
 /** A question about an entry of a directory, or about a new one. */
 export type EntryAsking =
@@ -42,9 +41,7 @@ export function EntryQuestion({ asking, place, onClose, onChange }: EntryQuestio
           action="Make it"
           onClose={onClose}
           onName={async (name) => {
-            const own = { ...place, path: childOf(place.path, { name }) };
-            if ((await versionNow(own)) !== null) throw new Problem("There is a file of this name.", { code: "page" });
-            await writeContent(own, new Uint8Array(0));
+            await makeFile({ ...place, path: childOf(place.path, { name }) });
             onChange();
           }}
         />
