@@ -35,6 +35,8 @@ export interface CallOptions {
   readonly rawQuery?: string;
   /** sent as it is, as application/octet-stream */
   readonly body?: Blob | ReadableStream<Uint8Array>;
+  /** sent as application/json, in place of `body` */
+  readonly json?: object;
   readonly headers?: Readonly<Record<string, string>>;
   readonly signal?: AbortSignal;
   /**
@@ -83,14 +85,28 @@ export class Client {
     if (options.rawQuery !== undefined) url.search = options.rawQuery;
     const headers = new Headers(options.headers);
     if (options.body !== undefined) headers.set("content-type", "application/octet-stream");
+    if (options.json !== undefined) headers.set("content-type", "application/json");
     if (options.encoding !== undefined) headers.set("accept-encoding", options.encoding);
     const init: RequestInit & { duplex?: "half" } = { method, headers };
     if (options.signal !== undefined) init.signal = options.signal;
     if (options.redirect !== undefined) init.redirect = options.redirect;
     if (options.body !== undefined) init.body = options.body;
+    if (options.json !== undefined) init.body = JSON.stringify(options.json);
     // The standard requires this value for a stream.
     if (options.body instanceof ReadableStream) init.duplex = "half";
     return await this.#exchange(url, init, options.deadline !== false);
+  }
+
+  /**
+   * The JSON of the answer to one request, for routes whose path is known only when the program runs.
+   * @throws as `call`; AnswerError for an answer that is not JSON
+   */
+  async exchange<Answer>(method: string, path: string, options: CallOptions = {}): Promise<Answer> {
+    const response = await this.call(method, path, options);
+    const isJson = response.headers.get("content-type")?.startsWith("application/json") === true;
+    if (isJson) return (await response.json()) as Answer;
+    await response.body?.cancel();
+    throw new AnswerError(`HTTP status ${response.status} without JSON from ${this.#options.url}`);
   }
 
   /**

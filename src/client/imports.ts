@@ -2,6 +2,7 @@ import { given } from "../domain/given.ts";
 import { answerOf, type Client } from "./client.ts";
 import { onceStarted } from "./operation-events.ts";
 import { type CompleteOptions, complete } from "./operations.ts";
+import { type Place, pathOfPlace, placeOfInstance } from "./place.ts";
 import type { CheckpointRequest, CheckpointResult, ImportRequest, ImportResult, LoadRequest } from "./types.ts";
 
 /**
@@ -30,24 +31,31 @@ export async function loadImage(
 }
 
 /**
- * Starts a checkpoint of an instance as soon as its command has begun, and returns the id of the operation.
+ * Starts a checkpoint of an instance as soon as its command has begun, or of a sandbox, and returns the id of the operation.
  * @throws ResponseError, UnreachableError
  */
-export async function startCheckpoint(client: Client, instance: string, request: CheckpointRequest): Promise<string> {
-  const route = client.v1.instances({ uuid: encodeURIComponent(instance) });
-  return (await onceStarted(client, instance, () => answerOf(route.checkpoint.post(request)))).uuid;
+export async function startCheckpoint(
+  client: Client,
+  place: Place | string,
+  request: CheckpointRequest,
+): Promise<string> {
+  const at = placeOfInstance(place);
+  const path = `${pathOfPlace(at)}/checkpoint`;
+  const start = () => client.exchange<{ readonly uuid: string }>("POST", path, { json: request });
+  const { uuid } = at.sandbox === undefined ? await onceStarted(client, at.instance, start) : await start();
+  return uuid;
 }
 
 /**
- * Makes an image of the files of a running instance, which continues, and waits for the image.
+ * Makes an image of the files of a running instance or sandbox, which continues, and waits for the image.
  * @throws as `importImage`; `signal` cancels the checkpoint, not the instance
  */
 export async function checkpoint(
   client: Client,
-  instance: string,
+  place: Place | string,
   { tag, timeout, ...options }: CheckpointRequest & CompleteOptions = {},
 ): Promise<CheckpointResult> {
   options.signal?.throwIfAborted();
   const request = given({ tag, timeout });
-  return (await complete(client, await startCheckpoint(client, instance, request), options)).result as CheckpointResult;
+  return (await complete(client, await startCheckpoint(client, place, request), options)).result as CheckpointResult;
 }

@@ -33,7 +33,8 @@ export {
   type WaitOptions,
   waitForEnd,
 } from "./operations.ts";
-export { COMMAND_SPID, type ProcessName, signalProcess, startProcess, streamInput } from "./processes.ts";
+export type { Place } from "./place.ts";
+export { COMMAND_SPID, type ProcessName, readProcess, signalProcess, startProcess, streamInput } from "./processes.ts";
 export { instanceResult, type OutputLine, Run, type RunOptions, runCommand, textOf } from "./runs.ts";
 export {
   type ContentOptions,

@@ -3,6 +3,7 @@ import { answerOf, type Client } from "./client.ts";
 import { OperationError, ResponseError, UnreachableError } from "./errors.ts";
 import { operationEvents, RETRY_MS, UNREACHABLE_MS_MAX } from "./operation-events.ts";
 import { pause } from "./pause.ts";
+import { type Place, pathOfPlace } from "./place.ts";
 import type { Operation, OperationStatus } from "./types.ts";
 
 /** One long poll, in `seconds`: short enough for proxies that cut silent connections after a minute. */
@@ -13,6 +14,22 @@ const WATCHED_WAIT_SECONDS = 1;
 /** True when the state of an operation is final. */
 export function hasEnded({ status }: { readonly status: OperationStatus }): boolean {
   return status !== "PENDING" && status !== "EXECUTING";
+}
+
+/**
+ * Whether the machine of a place is gone, and its processes with it; false when the appliance does not say. Never resumes a
+ * sandbox.
+ */
+export async function isGone(client: Client, place: Place): Promise<boolean> {
+  try {
+    if (place.sandbox === undefined) {
+      return hasEnded(await answerOf(client.v1.operations({ id: encodeURIComponent(place.instance) }).get()));
+    }
+    const { state } = await client.exchange<{ readonly state: string }>("GET", pathOfPlace(place));
+    return state !== "running";
+  } catch (error) {
+    return error instanceof ResponseError && error.status === 404 && place.sandbox !== undefined;
+  }
 }
 
 export interface WaitOptions {

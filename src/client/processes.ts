@@ -1,33 +1,35 @@
-import { answerOf, type Client } from "./client.ts";
+import type { Client } from "./client.ts";
 import { ResponseError } from "./errors.ts";
-import type { ProcessRequest } from "./types.ts";
+import { type Place, pathOfPlace, placeOfInstance } from "./place.ts";
+import type { ProcessDetails, ProcessRequest, StartedProcess } from "./types.ts";
 
-/** A process of a running instance. The command of the instance has the number 1. */
-export interface ProcessName extends ProcessPlace {
-  readonly spid: number;
-}
+/** A process of a running instance or sandbox. The command of an instance has the number 1. */
+export type ProcessName = Place & { readonly spid: number };
 
-/** The instance of a process, or the sandbox that it belongs to. */
-export interface ProcessPlace {
-  /** uuid */
-  readonly instance: string;
-  /** uuid of the sandbox that the instance belongs to: requests by it count as use of the sandbox */
-  readonly sandbox?: string;
-}
+export type { Place as ProcessPlace } from "./place.ts";
 
 /** Number of the command of an instance. */
 export const COMMAND_SPID = 1;
 
 /** The path of the processes of a place. */
-export const pathOfProcesses = ({ instance, sandbox }: ProcessPlace): string =>
-  `/${sandbox === undefined ? "instances" : "sandboxes"}/${encodeURIComponent(sandbox ?? instance)}/processes`;
+export const pathOfProcesses = (place: Place): string => `${pathOfPlace(place)}/processes`;
 
 export const pathOf = (process: ProcessName): string => `${pathOfProcesses(process)}/${process.spid}`;
 
-/** Starts an additional process in a running instance. @throws ResponseError, UnreachableError */
-export async function startProcess(client: Client, instance: string, request: ProcessRequest): Promise<ProcessName> {
-  const { spid } = await answerOf(client.v1.instances({ uuid: encodeURIComponent(instance) }).processes.post(request));
-  return { instance, spid };
+/** Starts an additional process in a running instance, or in a sandbox. @throws ResponseError, UnreachableError */
+export async function startProcess(
+  client: Client,
+  place: Place | string,
+  request: ProcessRequest,
+): Promise<ProcessName> {
+  const at = placeOfInstance(place);
+  const { spid } = await client.exchange<StartedProcess>("POST", pathOfProcesses(at), { json: request });
+  return { ...at, spid };
+}
+
+/** A process with its output so far. @throws ResponseError, UnreachableError */
+export async function readProcess(client: Client, process: ProcessName): Promise<ProcessDetails> {
+  return await client.exchange<ProcessDetails>("GET", pathOf(process));
 }
 
 /**

@@ -62,6 +62,7 @@ export type OutputEvent = Extract<OperationEvent, { readonly type: "stdout" | "s
 /** A process of an instance, in lists. */
 export type Process = Routes["instances"][":uuid"]["processes"]["get"]["response"][200][number];
 export type ProcessDetails = Routes["instances"][":uuid"]["processes"][":spid"]["get"]["response"][200];
+export type StartedProcess = Routes["instances"][":uuid"]["processes"]["post"]["response"][201];
 export type ProcessRequest = Routes["instances"][":uuid"]["processes"]["post"]["body"];
 type OperatorRoutes = Routes["operator"];
 /** A token without its secret. */

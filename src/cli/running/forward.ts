@@ -3,24 +3,29 @@ import { createServer, type Server, type Socket } from "node:net";
 import { answerOf, type Client } from "../../client/client.ts";
 import { PortConnection } from "../../client/connections/port.ts";
 import { ResponseError, UnreachableError } from "../../client/errors.ts";
+import { eventsBelow } from "../../client/operation-events.ts";
+import { type Place, pathOfPlace } from "../../client/place.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { CliError, command, EXIT_INTERRUPTED, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
+import { inPlace, placeText } from "../place.ts";
 import { printable } from "../table.ts";
-import { waitForOperation } from "../wait.ts";
+import { interruptible, waitForOperation } from "../wait.ts";
 
 const LOOPBACK = "127.0.0.1";
 const PORT_MAX = 65_535;
+/** Number of the agent in events, which are few. */
+const AGENT_SPID = 0;
 
 export const forwardCommand = command({
   name: "forward",
-  summary: "reach TCP ports of a running instance at ports of this machine",
-  synopsis: "ID [LOCAL:]REMOTE...",
+  summary: "reach TCP ports of a running instance or sandbox at ports of this machine",
+  synopsis: "ID|NAME [LOCAL:]REMOTE...",
   description:
     `Listens on ${LOOPBACK}, and passes every connection to a port of the instance, where a program must listen on\n` +
     "its loopback interface. LOCAL 0 is a free port, which is printed. It runs until Ctrl-C, or until the\n" +
-    "instance ends.",
-  examples: ["coppice forward 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 8080:80"],
+    "instance or sandbox ends. A connection resumes a sandbox that is paused.",
+  examples: ["coppice forward 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 8080:80", "coppice forward dev 3000"],
   options: CLIENT_OPTIONS,
   async run({ options, positionals, io, environment }) {
     const [id, ...rules] = positionals;
@@ -28,19 +33,33 @@ export const forwardCommand = command({
     if (rules.length === 0) throw new UsageError("LOCAL:REMOTE is missing");
     const pairs = rules.map(portsOf);
     const client = openClient(environment, options.url);
-    await requireRunning(client, id);
+    const place = await inPlace(client, id, (place) => requireRunning(client, place));
     await using listeners = new AsyncDisposableStack();
     for (const { local, remote } of pairs) {
-      const listener = await listen(local, (socket) => void passOn(socket, { client, id, remote, io }));
+      const listener = await listen(local, (socket) => void passOn(socket, { client, place, remote, io }));
       listeners.use(listener);
       await io.stdout(`${LOOPBACK}:${listener.port} -> ${remote}\n`);
     }
-    const { operation } = await waitForOperation({ client, io, id, label: null, cancelOnInterrupt: false });
-    if (operation === null) throw new CliError("", EXIT_INTERRUPTED);
-    io.stderr(`coppice forward: the instance has ended (${operation.status})\n`);
+    io.stderr(`coppice forward: ${await untilEnd(client, place, io)}\n`);
     return 0;
   },
 });
+
+/** Waits for the end of an instance or a sandbox, and returns a text about it. @throws CliError after Ctrl-C */
+async function untilEnd(client: Client, place: Place, io: Io): Promise<string> {
+  if (place.sandbox !== undefined) {
+    await interruptible(io, async (signal) => {
+      // Only the state of the sandbox matters, so the events of the agent are enough.
+      const events = eventsBelow(client, pathOfPlace(place), { follow: true, spid: AGENT_SPID, signal });
+      while ((await events.next()).done !== true);
+    });
+    return `sandbox ${placeText(place)} has ended`;
+  }
+  const wait = { client, io, id: place.instance, label: null, cancelOnInterrupt: false };
+  const { operation } = await waitForOperation(wait);
+  if (operation === null) throw new CliError("", EXIT_INTERRUPTED);
+  return `the instance has ended (${operation.status})`;
+}
 
 interface Ports {
   readonly local: number;
@@ -58,10 +77,17 @@ export function portsOf(rule: string): Ports {
 }
 
 /** Reports now the error that every connection would get later. @throws ResponseError, CliError */
-async function requireRunning(client: Client, id: string): Promise<void> {
+async function requireRunning(client: Client, place: Place): Promise<Place> {
+  if (place.sandbox !== undefined) {
+    const { state } = await client.exchange<{ readonly state: string }>("GET", pathOfPlace(place));
+    if (state === "ended") throw new CliError(`sandbox ${placeText(place)} has ended`);
+    return place;
+  }
+  const { instance: id } = place;
   const { kind, status } = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).get());
   if (kind !== "instance") throw new CliError(`operation ${id} is not an instance`);
   if (status !== "EXECUTING") throw new CliError(`instance ${id} is not running: it is ${status}`);
+  return place;
 }
 
 interface Listener extends AsyncDisposable {
@@ -100,16 +126,16 @@ function portOf(server: Server): number {
 
 interface Tunnel {
   readonly client: Client;
-  readonly id: string;
+  readonly place: Place;
   readonly remote: number;
   readonly io: Io;
 }
 
 /** Serves one connection to its end. Never rejects. */
-async function passOn(socket: Socket, { client, id, remote, io }: Tunnel): Promise<void> {
+async function passOn(socket: Socket, { client, place, remote, io }: Tunnel): Promise<void> {
   using _socket = { [Symbol.dispose]: () => void socket.destroy() };
   try {
-    using connection = await PortConnection.open(client, id, remote);
+    using connection = await PortConnection.open(client, place, remote);
     const inbound = toGuest(socket, connection);
     // The peer was reset; without this, the guest's program would keep the connection open.
     inbound.catch(() => connection[Symbol.dispose]());

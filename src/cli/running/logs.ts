@@ -1,28 +1,30 @@
-import { operationEvents, outputOf } from "../../client/operation-events.ts";
+import { eventsBelow, outputOf, pathOfOperation } from "../../client/operation-events.ts";
+import { pathOfPlace } from "../../client/place.ts";
 import { COMMAND_SPID } from "../../client/processes.ts";
 import type { OperationEvent } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { CliError, command, expectPositionals, integerOption, JSON_OPTION } from "../command.ts";
 import type { Io } from "../io.ts";
+import { inPlace } from "../place.ts";
 import { interruptible } from "../wait.ts";
 
 export const logsCommand = command({
   name: "logs",
-  summary: "show the output of an instance",
-  synopsis: "[-f] ID [OPTIONS]",
+  summary: "show the output of an instance or a sandbox",
+  synopsis: "[-f] ID|NAME [OPTIONS]",
   description:
-    "Prints the output of the command of an instance, to standard output and error. With --json, prints the event\n" +
-    "log of the operation as JSON, one event a line: its processes, their outputs and ends. coppice op log shows\n" +
-    "the appliance's log lines about an operation.",
-  examples: ["coppice logs -f 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
+    "Prints the output of the command of an instance, or of all processes of a sandbox, to standard output and\n" +
+    "error. With --json, prints the event log as JSON, one event a line: processes, their outputs and ends.\n" +
+    "coppice op log shows the appliance's log lines about an operation.",
+  examples: ["coppice logs -f 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15", "coppice logs dev"],
   options: {
-    follow: { type: "boolean", short: "f", doc: "follow new output until the operation has ended" },
+    follow: { type: "boolean", short: "f", doc: "follow new output until the instance or sandbox has ended" },
     process: {
       type: "string",
       short: "p",
       value: "SPID",
-      doc: "the process with this number; the command has 1 (default)",
+      doc: "the process with this number; the command of an instance has 1 (default)",
     },
     ...JSON_OPTION,
     ...CLIENT_OPTIONS,
@@ -30,18 +32,24 @@ export const logsCommand = command({
   async run({ options, positionals, io, environment }) {
     const [id = ""] = expectPositionals(positionals, "ID");
     const { follow = false, json = false } = options;
-    const spid = integerOption("process", options.process, 0) ?? (json ? undefined : COMMAND_SPID);
+    const number = integerOption("process", options.process, 0);
     const client = openClient(environment, options.url);
-    // The command is in every instance, also in one that has not begun.
-    let isKnown = options.process === undefined || spid === COMMAND_SPID;
-    await interruptible(io, async (signal) => {
-      for await (const event of operationEvents(client, id, { follow, signal, ...given({ spid }) })) {
-        if (event.type !== "completion") isKnown = true;
-        if (json) await io.stdout(`${JSON.stringify(event)}\n`);
-        else await print(event, io);
-      }
+    await inPlace(client, id, async (place) => {
+      const isInstance = place.sandbox === undefined;
+      const spid = number ?? (json || !isInstance ? undefined : COMMAND_SPID);
+      // The command is in every instance, also in one that has not begun.
+      let isKnown = number === undefined || (isInstance && spid === COMMAND_SPID);
+      // Imports and checkpoints have events, too.
+      const parent = isInstance ? pathOfOperation(place.instance) : pathOfPlace(place);
+      await interruptible(io, async (signal) => {
+        for await (const event of eventsBelow(client, parent, { follow, signal, ...given({ spid }) })) {
+          if (event.type !== "completion") isKnown = true;
+          if (json) await io.stdout(`${JSON.stringify(event)}\n`);
+          else await print(event, io);
+        }
+      });
+      if (!isKnown) throw new CliError(`${id} has no process ${spid}`);
     });
-    if (!isKnown) throw new CliError(`${id} has no process ${spid}`);
     return 0;
   },
 });

@@ -1,12 +1,16 @@
-import { answerOf, type Client } from "../../client/client.ts";
+import type { Client } from "../../client/client.ts";
 import { SteadyAttachment } from "../../client/connections/steady-attachment.ts";
 import { ResponseError } from "../../client/errors.ts";
 import { bytesOf, commandStart, onceStarted } from "../../client/operation-events.ts";
-import { COMMAND_SPID, type ProcessName, signalProcess, startProcess } from "../../client/processes.ts";
+import { isGone } from "../../client/operations.ts";
+import type { Place } from "../../client/place.ts";
+import { COMMAND_SPID, type ProcessName, readProcess, signalProcess, startProcess } from "../../client/processes.ts";
+import type { ProcessDetails, ProcessRequest } from "../../client/types.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, type Command, command, EXIT_INTERRUPTED, EXIT_NOT_RUN, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
+import { attachText, inPlace, placeText } from "../place.ts";
 import { endOf } from "../wait.ts";
 import { ReplayFilter } from "./replay-filter.ts";
 import { PROCESS_OPTIONS, processFields, STREAM_OPTIONS } from "./request.ts";
@@ -18,13 +22,14 @@ import { LOST_MS } from "./watched-run.ts";
 export const processCommands: readonly Command[] = [
   command({
     name: "exec",
-    summary: "run an additional process in a running instance",
-    synopsis: "[OPTIONS] ID [--] COMMAND [ARG...]",
+    summary: "run an additional process in a running instance, or in a sandbox",
+    synopsis: "[OPTIONS] ID|NAME [--] COMMAND [ARG...]",
     takesCommand: true,
     description:
       "The process sees the same files, processes and network as the instance's command. Its streams and its exit\n" +
-      "code are passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with the instance.",
-    examples: ["coppice exec 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 -- ps", "coppice exec -it ID -- sh"],
+      "code are passed on as with coppice run; Ctrl-C interrupts it, and twice kills it. It ends with the instance.\n" +
+      "NAME is that of a sandbox, which is resumed when it is paused.",
+    examples: ["coppice exec 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15 -- ps", "coppice exec -it dev -- sh"],
     options: {
       ...STREAM_OPTIONS,
       detach: { type: "boolean", short: "d", doc: "print the number of the process, and leave it" },
@@ -33,10 +38,10 @@ export const processCommands: readonly Command[] = [
       ...CLIENT_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
-      const [instance, ...words] = positionals;
+      const [target, ...words] = positionals;
       // `--` after ID is optional.
       const [name, ...args] = words[0] === "--" ? words.slice(1) : words;
-      if (instance === undefined) throw new UsageError("ID is missing");
+      if (target === undefined) throw new UsageError("ID is missing");
       if (name === undefined) throw new UsageError("the command is missing");
       const streams = streamsOf(options, io);
       const { env, ...fields } = processFields(options, environment);
@@ -52,7 +57,7 @@ export const processCommands: readonly Command[] = [
         truncate_output_at: OUTPUT_BYTES_MAX,
       };
       return await orNotRun(async () => {
-        const process = await onceStarted(client, instance, () => startProcess(client, instance, request));
+        const process = await inPlace(client, target, (place) => startedIn(client, place, request));
         if (options.detach === true) {
           await io.stdout(`${process.spid}\n`);
           return 0;
@@ -74,28 +79,23 @@ export const processCommands: readonly Command[] = [
   }),
   command({
     name: "attach",
-    summary: "join the streams of a process of a running instance",
-    synopsis: "ID [SPID]",
+    summary: "join the streams of a process of a running instance or sandbox",
+    synopsis: "ID|NAME [SPID]",
     description:
       "Shows the past and new output of the command of an instance, or of the process with number SPID, and sends it\n" +
       "standard input. Ctrl-P Ctrl-Q at a terminal, and Ctrl-C twice elsewhere, leave it. The exit code is that of\n" +
-      "the process.",
+      "the process. A sandbox has no command: its processes have the numbers from 2.",
     examples: ["coppice attach 0197a1d0-5a5e-7000-8000-3c6e0b8a9c15"],
     options: CLIENT_OPTIONS,
     async run({ options, positionals, io, environment }) {
-      const [instance, number, ...rest] = positionals;
-      if (instance === undefined) throw new UsageError("ID is missing");
+      const [target, number, ...rest] = positionals;
+      if (target === undefined) throw new UsageError("ID is missing");
       if (rest.length > 0) throw new UsageError(`unexpected argument ${rest[0]}`);
-      const process = { instance, spid: number === undefined ? COMMAND_SPID : spidOf(number) };
+      const spid = number === undefined ? null : spidOf(number);
       const client = openClient(environment, options.url);
       return await orNotRun(async () => {
-        const uuid = encodeURIComponent(instance);
-        // The command may be queued; additional processes are not.
-        if (process.spid === COMMAND_SPID && (await commandStart(client, instance)) === null) {
-          throw new CliError(`the command of ${instance} did not start`);
-        }
-        const route = client.v1.instances({ uuid }).processes({ spid: process.spid });
-        const { pty, stdout } = await answerOf(route.get());
+        const { process, details } = await inPlace(client, target, (place) => existing(client, place, spid));
+        const { pty, stdout } = details;
         const hasTerminal = pty !== undefined;
         const piped = io.stdinIsEmpty ? "none" : "stream";
         const input = io.terminal === null ? piped : hasTerminal ? "keys" : "stream";
@@ -120,7 +120,7 @@ interface Joined {
 }
 
 /** Passes the streams of a process on until its end, and returns its exit code; 0 when it was left. */
-async function join({
+export async function join({
   client,
   io,
   process,
@@ -162,7 +162,7 @@ async function join({
   if (how === "complete") return attachment.exitCode ?? EXIT_NOT_RUN;
   if (how === "lost") throw await lossOf(client, process);
   if (signals.interrupted) throw new CliError(`left process ${process.spid}`, EXIT_INTERRUPTED);
-  io.stderr(`\r\nleft process ${process.spid}; coppice attach ${process.instance} ${process.spid} comes back to it\n`);
+  io.stderr(`\r\nleft process ${process.spid}; ${attachText(process)} comes back to it\n`);
   return 0;
 }
 
@@ -173,19 +173,44 @@ function spidOf(text: string): number {
 }
 
 /** False also when the appliance no longer answers: the exit code is enough then. */
-async function hasTimedOut(client: Client, { instance, spid }: ProcessName): Promise<boolean> {
-  const uuid = encodeURIComponent(instance);
-  const process = await answerOf(client.v1.instances({ uuid }).processes({ spid }).get()).catch(() => null);
-  return process?.timed_out === true;
+async function hasTimedOut(client: Client, process: ProcessName): Promise<boolean> {
+  return (await readProcess(client, process).catch(() => null))?.timed_out === true;
 }
 
 /** The reason of a lost connection: the end of the instance closes it, and is visible a moment later. */
-async function lossOf(client: Client, { instance, spid }: ProcessName): Promise<CliError> {
+async function lossOf(client: Client, process: ProcessName): Promise<CliError> {
+  const { instance, sandbox, spid } = process;
+  const lost = `the connection is lost; ${attachText(process)} comes back to process ${spid}`;
+  if (sandbox !== undefined) {
+    return new CliError((await isGone(client, process)) ? `sandbox ${placeText(process)} no longer runs` : lost);
+  }
   const signal = AbortSignal.timeout(LOST_MS);
   const ended = await endOf(client, instance, { signal, onStatus: null });
-  return new CliError(
-    ended === null
-      ? `the connection is lost; coppice attach ${instance} ${spid} comes back to process ${spid}`
-      : `instance ${instance} has ended (${ended.status})`,
-  );
+  return new CliError(ended === null ? lost : `instance ${instance} has ended (${ended.status})`);
+}
+
+interface Existing {
+  readonly process: ProcessName;
+  readonly details: ProcessDetails;
+}
+
+/** @param number null: the command of an instance @throws CliError */
+async function existing(client: Client, place: Place, number: number | null): Promise<Existing> {
+  if (place.sandbox !== undefined && number === null) {
+    throw new CliError(`a sandbox has no command: coppice attach ${placeText(place)} SPID`);
+  }
+  const spid = number ?? COMMAND_SPID;
+  // The command may be queued; additional processes are not.
+  const mustWait = place.sandbox === undefined && spid === COMMAND_SPID;
+  if (mustWait && (await commandStart(client, place.instance)) === null) {
+    throw new CliError(`the command of ${place.instance} did not start`);
+  }
+  const process = { ...place, spid };
+  return { process, details: await readProcess(client, process) };
+}
+
+/** Starts a process. The command of an instance may be about to start; a sandbox waits for its machine by itself. */
+async function startedIn(client: Client, place: Place, request: ProcessRequest): Promise<ProcessName> {
+  const start = () => startProcess(client, place, request);
+  return place.sandbox === undefined ? await onceStarted(client, place.instance, start) : await start();
 }

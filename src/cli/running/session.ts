@@ -2,9 +2,10 @@ import { ReadableStream as WebStream } from "node:stream/web";
 import type { Client } from "../../client/client.ts";
 import type { AttachedOutput, AttachedStreams } from "../../client/connections/attachment.ts";
 import { UnreachableError } from "../../client/errors.ts";
-import { COMMAND_SPID, type ProcessName, passInput, signalProcess } from "../../client/processes.ts";
+import { type ProcessName, passInput, signalProcess } from "../../client/processes.ts";
 import { CliError, EXIT_NOT_RUN } from "../command.ts";
 import type { Io } from "../io.ts";
+import { attachText } from "../place.ts";
 import { DetachKeys } from "./detach-keys.ts";
 
 /** Source of the input of a process. */
@@ -124,8 +125,7 @@ export class Session {
   }
 
   #unwritable(cause: Error): CliError {
-    const { instance, spid } = this.#options.process;
-    const back = `coppice attach ${instance}${spid === COMMAND_SPID ? "" : ` ${spid}`} comes back to it`;
+    const back = `${attachText(this.#options.process)} comes back to it`;
     return new CliError(`cannot write its output, and leaves it: ${cause.message}; ${back}`, EXIT_NOT_RUN, { cause });
   }
 

@@ -1,13 +1,25 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
+import { pathOfPlace } from "../../client/place.ts";
+import { signalProcess, startProcess } from "../../client/processes.ts";
 import { instanceResult } from "../../client/runs.ts";
 import { imageHas, imageIdOf } from "../../client/transfers.ts";
-import type { InstanceResult, SpawnRequest } from "../../client/types.ts";
+import type { InstanceResult, ProcessRequest, SpawnRequest } from "../../client/types.ts";
+import { parseUuid } from "../../domain/ids.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, command, expectPositionals, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { tellNetwork } from "../network.ts";
-import { filesField, INSTANCE_OPTIONS, instanceFields, placementsOf } from "./request.ts";
+import { isSandbox, type SandboxPlace, sandboxNamed } from "../place.ts";
+import { join } from "./processes.ts";
+import {
+  filesField,
+  INSTANCE_OPTIONS,
+  instanceFields,
+  PROCESS_OPTIONS,
+  placementsOf,
+  processFields,
+} from "./request.ts";
 import { passRest } from "./run.ts";
 import { streamsOf, withTerm } from "./streams.ts";
 import { TimeWarnings } from "./time-warnings.ts";
@@ -18,13 +30,15 @@ const SHELLS = ["/bin/bash", "/bin/sh"] as const;
 
 export const shellCommand = command({
   name: "shell",
-  summary: "open a shell in a new sandbox",
-  synopsis: "IMAGE [OPTIONS]",
+  summary: "open a shell in a new sandbox, or in one of coppice up",
+  synopsis: "IMAGE|NAME [OPTIONS]",
   description:
     "Starts the best shell of the image at this terminal. At its end the files become an image, whose UUID is\n" +
     "printed. Ctrl-P Ctrl-Q leaves the shell, and coppice attach returns to it. It may run as long as the\n" +
-    "appliance allows; the terminal shows a warning before that time ends. IMAGE is a UUID or tag:NAME.",
-  examples: ["coppice shell tag:busybox --tag mine"],
+    "appliance allows; the terminal shows a warning before that time ends. IMAGE is a UUID or tag:NAME.\n" +
+    "NAME is that of a sandbox, in which the shell is an additional process; only --env, --cwd, --uid and --gid\n" +
+    "apply to it.",
+  examples: ["coppice shell tag:busybox --tag mine", "coppice shell dev"],
   options: { ...INSTANCE_OPTIONS, ...CLIENT_OPTIONS },
   async run({ options, positionals, io, environment }) {
     const [reference = ""] = expectPositionals(positionals, "IMAGE");
@@ -34,13 +48,22 @@ export const shellCommand = command({
     const placements = placementsOf(options);
     const client = openClient(environment, options.url);
     const work = async (): Promise<number> => {
-      const image = await imageIdOf(client, reference);
+      const base = await baseOf(client, reference);
+      const common = { ...withTerm(env, streams, environment), ...streams.fields };
+      if ("sandbox" in base) {
+        requireProcessOptions(options);
+        return await shellIn({
+          client,
+          io,
+          place: base,
+          request: { ...processFields(options, environment), ...common },
+        });
+      }
+      const { image } = base;
       const request = {
-        image,
-        command: await shellOf(client, image),
+        ...base,
         ...fields,
-        ...withTerm(env, streams, environment),
-        ...streams.fields,
+        ...common,
         ...(await filesField(placements, client, io)),
       };
       const { id, timeout } = await spawnLongest(client, request);
@@ -65,6 +88,48 @@ export const shellCommand = command({
     return await orNotRun(work);
   },
 });
+
+interface Base {
+  /** uuid */
+  readonly image: string;
+  readonly command: string;
+}
+
+/** The image that a person names, with its shell, or the sandbox. A UUID can be that of either. @throws CliError */
+async function baseOf(client: Client, text: string): Promise<Base | SandboxPlace> {
+  const uuid = parseUuid(text);
+  if (uuid === null && !text.startsWith("tag:")) return sandboxNamed(text);
+  try {
+    const image = await imageIdOf(client, text);
+    return { image, command: await shellOf(client, image) };
+  } catch (error) {
+    const isMissing = uuid !== null && error instanceof ResponseError && error.status === 404;
+    if (!isMissing || !(await isSandbox(client, uuid))) throw error;
+    return { sandbox: uuid };
+  }
+}
+
+/** @throws UsageError for options that are about a new sandbox */
+function requireProcessOptions(options: object): void {
+  const other = Object.keys(options).find((name) => !Object.hasOwn({ ...PROCESS_OPTIONS, ...CLIENT_OPTIONS }, name));
+  if (other !== undefined) throw new UsageError(`--${other} is for a new sandbox, and this one exists`);
+}
+
+interface SandboxShell {
+  readonly client: Client;
+  readonly io: Io;
+  readonly place: SandboxPlace;
+  readonly request: Omit<ProcessRequest, "command">;
+}
+
+/** Runs a shell as a process of a sandbox. Returns its exit code; 0 when it was left. */
+async function shellIn({ client, io, place, request }: SandboxShell): Promise<number> {
+  const { head } = await client.exchange<{ readonly head: string }>("GET", pathOfPlace(place));
+  const command = await shellOf(client, head);
+  const process = await startProcess(client, place, { command, ...request });
+  const end = () => signalProcess(client, process, "KILL");
+  return await join({ client, io, process, input: "keys", hasTerminal: true, isLossless: true, replayBytes: 0, end });
+}
 
 /** Prints the image with the files. `base` is the image that the session started from. */
 function tellImage({ image, tag }: InstanceResult, base: string, io: Io): void {

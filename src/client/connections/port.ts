@@ -2,6 +2,7 @@ import { ByteCredit } from "../../domain/bytes/byte-credit.ts";
 import { given } from "../../domain/given.ts";
 import type { Client } from "../client.ts";
 import { UnreachableError } from "../errors.ts";
+import { type Place, pathOfPlace, placeOfInstance } from "../place.ts";
 import { MessageSocket } from "./socket.ts";
 
 /** Subprotocol in which each side reports its end, and the number of bytes that it has read. */
@@ -19,7 +20,7 @@ interface PortMessage {
   readonly end?: boolean;
 }
 
-/** A connection to a TCP port of a running instance. Each direction ends by itself. */
+/** A connection to a TCP port of a running instance, or of a sandbox. Each direction ends by itself. */
 export class PortConnection implements Disposable {
   readonly #socket: MessageSocket;
   readonly #credit: ByteCredit;
@@ -31,11 +32,16 @@ export class PortConnection implements Disposable {
   }
 
   /** @throws ResponseError `conflict` when nothing listens on the port or the instance is not running; UnreachableError */
-  static async open(client: Client, instance: string, port: number, signal?: AbortSignal): Promise<PortConnection> {
+  static async open(
+    client: Client,
+    place: Place | string,
+    port: number,
+    signal?: AbortSignal,
+  ): Promise<PortConnection> {
     const credit = new ByteCredit();
     // Messages may arrive before the variable of the socket is set.
     const ended = Promise.withResolvers<void>();
-    const socket = await MessageSocket.open(client, `/instances/${encodeURIComponent(instance)}/ports/${port}`, {
+    const socket = await MessageSocket.open(client, `${pathOfPlace(placeOfInstance(place))}/ports/${port}`, {
       protocols: [PROTOCOL],
       ...given({ signal }),
       onText(text) {

@@ -1,7 +1,7 @@
-import { answerOf, type Client } from "../client.ts";
+import type { Client } from "../client.ts";
 import { ResponseError, UnreachableError } from "../errors.ts";
 import { RETRY_MS, UNREACHABLE_MS_MAX } from "../operation-events.ts";
-import { hasEnded } from "../operations.ts";
+import { isGone } from "../operations.ts";
 import { pause } from "../pause.ts";
 import type { ProcessName } from "../processes.ts";
 import { type AttachedOutput, type AttachedStreams, Attachment, type AttachOptions } from "./attachment.ts";
@@ -147,13 +147,8 @@ export class SteadyAttachment implements AttachedStreams {
     // The appliance may not have noticed the loss of the previous connection yet.
     if (error instanceof ResponseError) return error.status === 429 || error.status === 503;
     if (!(error instanceof UnreachableError) || this.#attachment?.isBroken === false) return false;
-    return isFirst || !(await this.#hasEnded());
-  }
-
-  /** The first connection after the end of the instance returns the remaining output; further ones do not. */
-  async #hasEnded(): Promise<boolean> {
-    const id = encodeURIComponent(this.#process.instance);
-    const operation = await answerOf(this.#client.v1.operations({ id }).get()).catch(() => null);
-    return operation !== null && hasEnded(operation);
+    // The first connection after the end of an instance returns the remaining output; one to a sandbox would resume it.
+    const isChecked = !isFirst || this.#process.sandbox !== undefined;
+    return !isChecked || !(await isGone(this.#client, this.#process));
   }
 }
