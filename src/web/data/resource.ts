@@ -101,6 +101,16 @@ export function useResource<T>(
   return { value, problem, isLoading, reload };
 }
 
+/** Loads a resource again whenever `sign` differs from the last one. */
+export function useReload(sign: unknown, reload: () => void): void {
+  const last = useRef(sign);
+  useEffect(() => {
+    if (Object.is(last.current, sign)) return;
+    last.current = sign;
+    reload();
+  }, [sign]);
+}
+
 /** @see useResource, without the cache */
 export function useLoaded<T>(key: string | null, load: Load<T>): Resource<T> {
   return useResource(key, load, { isCached: false });

@@ -1,4 +1,3 @@
-import { useEffect } from "preact/hooks";
 import { answerOf } from "../../client/client.ts";
 import { pathOfOperation } from "../../client/operation-events.ts";
 import { hasEnded } from "../../client/operations.ts";
@@ -9,7 +8,7 @@ import { queryOf } from "../browser/links.ts";
 import { navigate, useRoute } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import type { Problem } from "../data/problem.ts";
-import { useResource } from "../data/resource.ts";
+import { useReload, useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { endOf } from "../operations/outcome.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
@@ -49,9 +48,7 @@ export function RunPage({ id }: { readonly id: string }) {
   const feed = useEventFeed(pathOfOperation(id));
   // The events say when there is something new to be read.
   const turns = countOfTypes(feed, TURNS);
-  useEffect(() => {
-    if (turns > 0) operation.reload();
-  }, [turns]);
+  useReload(turns, operation.reload);
   const { value } = operation;
   const heading =
     request.value === undefined ? `${kindLabel(value?.kind ?? "instance")} ${shortId(id)}` : requestText(request.value);

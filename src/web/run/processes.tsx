@@ -1,9 +1,9 @@
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { type ProcessPlace, pathOfProcesses, signalProcess } from "../../client/processes.ts";
 import type { Process, ProcessRequest } from "../../client/types.ts";
 import { api, request } from "../data/api.ts";
 import { problemOf } from "../data/problem.ts";
-import { useResource } from "../data/resource.ts";
+import { useReload, useResource } from "../data/resource.ts";
 import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { Empty } from "../parts/empty.tsx";
@@ -43,9 +43,7 @@ export function ProcessPanel({ place, isRunning, turns, about, onOutput, onTermi
   const list = useResource(pathOfProcesses(place), (signal) => listOf(place, signal));
   const [isStarting, setStarting] = useState(false);
   const toast = useToast();
-  useEffect(() => {
-    if (turns > 0) list.reload();
-  }, [turns]);
+  useReload(turns, list.reload);
   const send = async (spid: number, signal: string) => {
     try {
       await signalProcess(api, { ...place, spid }, signal);

@@ -84,7 +84,7 @@ async function read<T>(path: string, signal: AbortSignal): Promise<T> {
   return (await (await request(path, { signal })).json()) as T;
 }
 
-async function send<T>(method: string, path: string, body: object = {}): Promise<T> {
-  const headers = { "content-type": "application/json" };
-  return (await (await request(path, { method, headers, body: JSON.stringify(body) })).json()) as T;
+async function send<T>(method: string, path: string, body?: object): Promise<T> {
+  const json = { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  return (await (await request(path, { method, ...(body === undefined ? {} : json) })).json()) as T;
 }

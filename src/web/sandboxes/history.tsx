@@ -1,6 +1,5 @@
-import { useEffect } from "preact/hooks";
 import { Link } from "../browser/router.ts";
-import { useResource } from "../data/resource.ts";
+import { useReload, useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
 import { classes } from "../parts/classes.ts";
@@ -28,7 +27,7 @@ interface HistoryProps {
 export function HistoryPanel({ sandbox, turns, asking }: HistoryProps) {
   const { uuid, head } = sandbox;
   const { value, problem, reload } = useResource(`states ${uuid}`, (signal) => readStates(uuid, signal));
-  useEffect(() => reload(), [turns, head]);
+  useReload(`${turns} ${head}`, reload);
   if (problem !== undefined && value === undefined) {
     return <ProblemNote problem={problem} title="The saved states cannot be read" onRetry={reload} />;
   }

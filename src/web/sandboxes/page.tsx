@@ -1,9 +1,8 @@
-import { useEffect } from "preact/hooks";
 import { useSeconds } from "../browser/clock.ts";
 import { useRoute } from "../browser/router.ts";
 import { useInterval } from "../browser/use-interval.ts";
 import { Problem } from "../data/problem.ts";
-import { useResource } from "../data/resource.ts";
+import { useReload, useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { ImageLink } from "../operations/image-link.tsx";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
@@ -57,9 +56,7 @@ export function SandboxPage({ id }: { readonly id: string }) {
   const feed = useEventFeed(`/sandboxes/${encodeURIComponent(id)}`, { spid: AGENT_SPID });
   const { value, problem, reload } = useResource(`sandbox ${id}`, (signal) => readSandbox(id, signal));
   const turns = countOfTypes(feed, TURNS);
-  useEffect(() => {
-    if (turns > 0) reload();
-  }, [turns]);
+  useReload(turns, reload);
   useInterval(value !== undefined && isPassing(value.state) ? READ_SOON_MS : READ_MS, reload);
   const asking = useAsking(reload);
   if (value === undefined && problem !== undefined) return <Missing id={id} problem={problem} onRetry={reload} />;

@@ -11,8 +11,8 @@ import { ProcessPanel } from "../run/processes.tsx";
 import { linkTo, type SandboxLink } from "./link.ts";
 import type { Sandbox } from "./wire.ts";
 
-/** Time between two readings of the processes, in `milliseconds`: the events that the page reads are not about them. */
-const READ_MS = 3_000;
+/** Time between two readings of the processes, in `milliseconds`: the appliance reads them from the whole log. */
+const READ_MS = 15_000;
 
 interface ProcessesProps {
   readonly sandbox: Sandbox;
@@ -26,17 +26,12 @@ export function ProcessesPanel({ sandbox, link }: ProcessesProps) {
   useInterval(READ_MS, () => setTurns((count) => count + 1));
   const { uuid, instance, state } = sandbox;
   if (link.process !== null) return <ProcessOutput link={link} uuid={uuid} spid={link.process} />;
-  if (instance === null || !may("instances:exec")) {
-    return (
-      <Empty
-        title="No processes"
-        text={instance === null ? "They end when the sandbox pauses." : "The token of this session cannot list them."}
-      />
-    );
+  if (!may("instances:exec")) {
+    return <Empty title="No processes" text="The token of this session lacks the scope instances:exec." />;
   }
   return (
     <ProcessPanel
-      place={{ instance, sandbox: uuid }}
+      place={{ instance: instance ?? "", sandbox: uuid }}
       isRunning={state === "running"}
       turns={turns}
       about="They share the files and the network of the sandbox, and end when it pauses."

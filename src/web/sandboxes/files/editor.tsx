@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { addressOf } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
-import { useLoaded } from "../../data/resource.ts";
+import { useLoaded, useReload } from "../../data/resource.ts";
 import { useSession } from "../../data/session.ts";
 import { savedName, shownName } from "../../image/paths.ts";
 import { Button, ButtonLink } from "../../parts/button.tsx";
@@ -26,7 +26,7 @@ export function Editor({ place, files }: EditorProps) {
   const { value, problem, reload } = useLoaded<Content | null>(contentPath(place), (signal) =>
     readContent(place, signal),
   );
-  useEffect(() => reload(), [files]);
+  useReload(files, reload);
   const file = value === undefined || value === null ? null : textFileOf(value.bytes);
   if (value === undefined && problem !== undefined) {
     return (

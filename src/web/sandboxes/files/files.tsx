@@ -1,7 +1,6 @@
-import { useEffect } from "preact/hooks";
 import { isWriting } from "../../browser/keys.ts";
 import { navigate } from "../../browser/router.ts";
-import { useLoaded } from "../../data/resource.ts";
+import { useLoaded, useReload } from "../../data/resource.ts";
 import { useFocusKept } from "../../image/files/focus.ts";
 import { PathCrumbs } from "../../image/files/path-crumbs.tsx";
 import { parentOf, ROOT } from "../../image/paths.ts";
@@ -49,7 +48,7 @@ function PlaceView({ sandbox, link }: FilesProps) {
   });
   // A rollback and a resume give it other files.
   const files = `${head} ${state === "running"}`;
-  useEffect(() => reload(), [files]);
+  useReload(files, reload);
   const section = useFocusKept(path, value !== undefined);
   const goUp = (event: KeyboardEvent) => {
     if (event.key !== "Backspace" || path === ROOT || isWriting(event.target as Element)) return;

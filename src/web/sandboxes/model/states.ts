@@ -73,7 +73,7 @@ export const ACTIONS: Readonly<Record<SandboxAction, ActionFacts>> = {
     icon: "clock",
     effect: "Sets how long the sandbox lives, and what happens then.",
     from: ["starting", "running", "pausing", "paused", "resuming", "failed"],
-    scope: "instances:exec",
+    scope: SPAWN,
   },
   end: {
     label: "End",

@@ -29,7 +29,7 @@ describe("the actions on a sandbox", () => {
 
   test("need their scope", () => {
     const may = (scope: string) => scope === "instances:exec";
-    expect(names.filter((action) => isPossible(action, "running", may)).sort()).toEqual(["change", "checkpoint"]);
+    expect(names.filter((action) => isPossible(action, "running", may)).sort()).toEqual(["checkpoint"]);
   });
 });
 
