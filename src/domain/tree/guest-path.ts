@@ -70,3 +70,9 @@ export function parseGuestPath(value: ByteString): GuestPath {
 export function parseGuestPathText(text: string): GuestPath {
   return parseGuestPath(textToByteString(text));
 }
+
+/** A path below a directory. @param relative normalised; empty for the directory itself */
+export function pathBelow(directory: GuestPath, relative: ByteString): GuestPath {
+  if (relative === "") return directory;
+  return `${directory === "/" ? "" : directory}/${relative}` as GuestPath;
+}

@@ -3,6 +3,7 @@ import { byteStringToBytes } from "../../domain/tree/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
 import { type AgentConnection, DialledConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
+import { GuestFiles } from "./files.ts";
 import { packIntegers } from "./frames.ts";
 import type { GuestNetwork } from "./guest-network.ts";
 import { AgentLink, type Hello } from "./link.ts";
@@ -209,6 +210,11 @@ export class Agent {
     });
     await session.opened;
     return session;
+  }
+
+  /** The files that a running command has before it. */
+  files(target: ExecHandle): GuestFiles {
+    return new GuestFiles(this.#link, target);
   }
 
   /**

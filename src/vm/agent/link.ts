@@ -1,6 +1,7 @@
 import type { ByteChannel } from "../vmm.ts";
 import { WindowGrowth } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "./errors.ts";
+import { FILE_REQUESTS_COUNT_MAX, WATCHES_COUNT_MAX } from "./file-session.ts";
 import { encodeFrame, type Frame, FrameDecoder, viewOf } from "./frames.ts";
 import { GuestRequests } from "./guest-network.ts";
 import { guestText } from "./payload.ts";
@@ -34,6 +35,8 @@ const CLASSES: Readonly<Record<SessionClass, { readonly countMax: number; readon
   process: { countMax: protocol.PROCESSES_COUNT_MAX, waits: false },
   task: { countMax: protocol.TASKS_COUNT_MAX, waits: true },
   connection: { countMax: protocol.CONNECTIONS_COUNT_MAX, waits: false },
+  file: { countMax: FILE_REQUESTS_COUNT_MAX, waits: false },
+  watch: { countMax: WATCHES_COUNT_MAX, waits: false },
 };
 
 /** A HOLD that the host sent and has not ended with a SYNC. */
@@ -57,9 +60,9 @@ export class AgentLink {
   readonly #log: (text: string) => void;
   readonly #decoder = new FrameDecoder();
   readonly #sessions = new Map<number, Session>();
-  readonly #counts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
+  readonly #counts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0, file: 0, watch: 0 };
   /** requests whose sessions are not open yet */
-  readonly #queuedCounts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0 };
+  readonly #queuedCounts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0, file: 0, watch: 0 };
   readonly #hello = Promise.withResolvers<Hello>();
   /** the guest's requests for connections and names */
   readonly requests: GuestRequests;
@@ -213,12 +216,14 @@ export class AgentLink {
   }
 
   /**
-   * Sends HOLD when all tasks are done. Until the SYNC nothing else is sent, and after the answer nothing may arrive. The
-   * hold ends when the agent refuses it.
+   * Sends HOLD when all tasks are done, and ends the requests for files. Until the SYNC nothing else is sent, and after the
+   * answer nothing may arrive. The hold ends when the agent refuses it.
    */
   async hold(session: Session, answer: Promise<unknown>): Promise<void> {
     await this.#requests.run(async () => {
-      while (this.#counts.task > 0 && this.#closed === null) await this.#sessionEnd();
+      const isHeld = new AgentError(ERRNO_TRY_AGAIN, "the machine is held for a copy");
+      for (const session of this.#sessions.values()) session.leave?.(isHeld);
+      while (this.#endingCount > 0 && this.#closed === null) await this.#sessionEnd();
       while (this.#hold !== null) await this.#hold.released.promise;
       if (this.#closed !== null) throw this.#closed;
       const hold: Hold = { released: Promise.withResolvers(), state: "sent" };
@@ -259,6 +264,11 @@ export class AgentLink {
 
   #hasRoom(kind: SessionClass): boolean {
     return this.#counts[kind] + this.#queuedCounts[kind] < CLASSES[kind].countMax;
+  }
+
+  /** Sessions that end before a hold. */
+  get #endingCount(): number {
+    return this.#counts.task + this.#counts.file + this.#counts.watch;
   }
 
   #register(session: Session): number {

@@ -5,7 +5,7 @@ import type { ConnectionRecord, ProcessRecord } from "./record.ts";
 import { InboundStream, ReceiveWindow } from "./streams.ts";
 
 /** The limit of the agent that a session counts against. */
-export type SessionClass = "process" | "task" | "connection";
+export type SessionClass = "process" | "task" | "connection" | "file" | "watch";
 
 /** One request under way. */
 export interface Session {
@@ -16,8 +16,10 @@ export interface Session {
   onFrame(frame: Frame): boolean;
   /** Ends the session with an error; no frame follows. */
   fail(error: Error): void;
-  /** The session during a hold. Omitted by tasks, which end before a hold. */
+  /** The session during a hold. Omitted by tasks and requests for files, which end before a hold. */
   record?(): ProcessRecord | ConnectionRecord;
+  /** Asks the guest to end the session, which may otherwise last for any time. Sessions with a record need not end. */
+  leave?(error: Error): void;
 }
 
 /** A frame to send. */
