@@ -11,6 +11,7 @@ export const CHANGES = {
   image: ["import", "delete", "tag", "untag"],
   file: ["upload"],
   instance: ["spawn", "checkpoint", "change", "connect"],
+  guest_file: ["write", "make", "remove", "move", "join", "change"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],
   token: ["create", "revoke"],

@@ -8,6 +8,7 @@ import { type OperationUseCases, operationUseCases } from "./operations.ts";
 import { type ApplianceUseCases, applianceUseCases } from "./operator/appliance.ts";
 import { type TokenUseCases, tokenUseCases } from "./operator/tokens.ts";
 import type { ServiceParts } from "./parts.ts";
+import { type GuestFileUseCases, guestFileUseCases } from "./running/files.ts";
 import { type ProcessUseCases, processUseCases } from "./running/processes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
 
@@ -22,6 +23,7 @@ export interface Service {
   readonly files: FileUseCases;
   readonly instances: InstanceUseCases;
   readonly processes: ProcessUseCases;
+  readonly guestFiles: GuestFileUseCases;
   readonly operations: OperationUseCases;
   readonly inspect: InspectUseCases;
   readonly status: StatusUseCases;
@@ -38,6 +40,7 @@ export function createService(parts: ServiceParts): Service {
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
     processes: processUseCases(parts),
+    guestFiles: guestFileUseCases(parts),
     operations: operationUseCases(parts),
     inspect: inspectUseCases(parts),
     status: statusUseCases(parts),

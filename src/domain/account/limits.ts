@@ -65,6 +65,8 @@ export const ACCOUNT_LIMITS = {
   walks: answers(32),
   /** other long answers, with a few times 64 KiB each */
   replies: answers(32),
+  /** requests for files of running instances; one guest has room for as many, besides watches */
+  guestFiles: answers(24),
   /** searches of event logs, with a buffer of 256 KiB each */
   logSearches: answers(8),
   /** starts of processes that wait for their guests. A guest may never accept them, so further ones are refused at once. */

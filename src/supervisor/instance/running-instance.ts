@@ -17,6 +17,7 @@ import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import type { MachineSource, ReadyMachine } from "../machines/machine-source.ts";
 import { attachDisks, type Guest, type GuestDisks } from "../machines/steps.ts";
+import { InstanceFiles } from "./instance-files.ts";
 import {
   type InstanceProcess,
   type InstanceProcessRecord,
@@ -259,6 +260,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return await this.#explained(dialled);
   }
 
+  /** The files that the command has before it. @throws ApiError `conflict` when the command is not running */
+  get files(): InstanceFiles {
+    return new InstanceFiles(this.agent, this.#running(), this.machine);
+  }
+
   /**
    * Copies the scratch while the command runs, one copy at a time. When `signal` fires, it rejects at once and allows the
    * writes again.
@@ -293,10 +299,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /** @throws ApiError `conflict` when none is left */
   #takeSpid(): number {
     const [refused] = this.#refused;
-    if (refused !== undefined) {
-      this.#refused.delete(refused);
-      return refused;
-    }
+    if (refused !== undefined && this.#refused.delete(refused)) return refused;
     if (this.#spidLast >= SPID_MAX) {
       throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes, which is the limit`);
     }
@@ -305,9 +308,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   #running(): ExecHandle {
-    if (this.#command === null || !this.isRunning) {
-      throw notRunning();
-    }
+    if (this.#command === null || !this.isRunning) throw notRunning();
     return this.#command;
   }
 

@@ -27,6 +27,35 @@ const PATH_ERRNOS = {
   entering: [errno.EPERM, errno.ENOENT, errno.EACCES, errno.EINVAL, errno.EROFS],
 } as const satisfies Record<string, readonly number[]>;
 
+/** Codes of a failed request for files of a running instance, by its error numbers. */
+const FILE_ERRNO_CODES: ReadonlyMap<number, ErrorCode> = new Map([
+  ...ERRNO_CODES,
+  [errno.ENOENT, "not_found"],
+  [errno.EACCES, "forbidden"],
+  [errno.EPERM, "forbidden"],
+  [errno.EROFS, "forbidden"],
+  [errno.EEXIST, "conflict"],
+  [errno.ENOTEMPTY, "conflict"],
+  [errno.EBUSY, "conflict"],
+  [errno.ETXTBSY, "conflict"],
+  [errno.ENODATA, "conflict"],
+  [errno.EAGAIN, "too_many_requests"],
+  [errno.EDQUOT, "insufficient_storage"],
+  [errno.EFBIG, "payload_too_large"],
+  [errno.EINVAL, "invalid_path"],
+  [errno.ENXIO, "invalid_path"],
+  [errno.ENODEV, "invalid_path"],
+  [errno.EOPNOTSUPP, "invalid_path"],
+  [errno.ERANGE, "validation_error"],
+]);
+
+/** The error for callers when the guest refuses a request for its files; `unavailable` unless the request is the cause. */
+export function fileFailure(error: AgentError): ApiError {
+  const code = FILE_ERRNO_CODES.get(error.errno) ?? "unavailable";
+  const wait = code === "too_many_requests" ? { retry_after_seconds: 1 } : {};
+  return new ApiError(code, error.message, { errno: error.errno, ...wait }, { cause: error });
+}
+
 /** The error for callers when the guest agent refuses a request; `unavailable` unless the caller's request is the cause. */
 export function agentFailure(error: AgentError): ApiError {
   const code = ERRNO_CODES.get(error.errno) ?? "unavailable";

@@ -57,6 +57,18 @@ const USE_CASES: {
     attach: "changes",
     resize: "changes",
   },
+  guestFiles: {
+    stat: "reads",
+    list: "reads",
+    read: "reads",
+    write: "changes",
+    makeDirectory: "changes",
+    remove: "changes",
+    move: "changes",
+    join: "changes",
+    change: "changes",
+    watch: "reads",
+  },
   operations: {
     list: "reads",
     lines: "reads",

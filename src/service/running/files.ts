@@ -1,0 +1,254 @@
+import { ApiError } from "../../domain/errors.ts";
+import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
+import { displayName, type GuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
+import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
+import { type CHANGES, type Changed, change } from "../change.ts";
+import type { Principal, ServiceParts } from "../parts.ts";
+import { liveTarget, type Target } from "./running.ts";
+
+/** A path of a target, and in whose name it is used. `signal` ends the request, and the work in the guest. */
+export interface FileRequest {
+  readonly target: Target;
+  readonly path: GuestPath;
+  /** absent: root */
+  readonly user?: string | undefined;
+  readonly signal: AbortSignal;
+}
+
+export interface ListRequest extends FileRequest {
+  /** 0: the path alone */
+  readonly depth: number;
+  /** whether a final symlink is followed */
+  readonly follow: boolean;
+}
+
+export interface ReadRequest extends FileRequest {
+  /** first byte */
+  readonly offset?: number | undefined;
+  /** number of `bytes`; absent: to the end */
+  readonly length?: number | undefined;
+}
+
+export interface WriteRequest extends FileRequest, GuestFileProperties {
+  readonly parents: boolean;
+  /** true: the file appears when it is complete, as a new file */
+  readonly atomic: boolean;
+  /** true: the bytes are added at the end */
+  readonly append: boolean;
+  /** true: the file must not exist */
+  readonly exclusive: boolean;
+  readonly content: AsyncIterable<Uint8Array>;
+}
+
+/** A stream that must be disposed of when it was read. */
+export interface HeldStream<T> extends Disposable {
+  readonly items: AsyncGenerator<T, void, undefined>;
+}
+
+/** An event, and the entry as it was afterwards, if that was requested and it existed. */
+export interface WatchedEvent extends GuestFileEvent {
+  readonly entry: GuestEntry | null;
+}
+
+/** A file that is being read. */
+export interface ReadGuestFile extends HeldStream<Uint8Array> {
+  readonly entry: GuestEntry;
+}
+
+/**
+ * The files of what runs. All functions throw ApiError `not_found` for the target or the path, `conflict` when the target is
+ * not running, `invalid_path`, `forbidden` for what the user may not do, as `Accounts.wait` does, and `unavailable`.
+ */
+export interface GuestFileUseCases {
+  stat(principal: Principal, request: FileRequest & { readonly follow: boolean }): Promise<GuestEntry>;
+  /** The entries, from that of the path itself; its errors are thrown before. */
+  list(principal: Principal, request: ListRequest): Promise<HeldStream<GuestEntry>>;
+  /** Opens a regular file. */
+  read(principal: Principal, request: ReadRequest): Promise<ReadGuestFile>;
+  /** @throws ApiError `insufficient_storage`; the error of the content */
+  write(principal: Principal, request: WriteRequest): Promise<Changed<GuestEntry>>;
+  makeDirectory(
+    principal: Principal,
+    request: FileRequest & GuestFileProperties & { readonly parents: boolean },
+  ): Promise<Changed<{ readonly entry: GuestEntry; readonly created: boolean }>>;
+  remove(principal: Principal, request: FileRequest & { readonly recursive: boolean }): Promise<Changed<void>>;
+  /** @throws ApiError `conflict` when `to` exists, unless `replace` is true */
+  move(
+    principal: Principal,
+    request: FileRequest & { readonly to: GuestPath; readonly replace: boolean },
+  ): Promise<Changed<GuestEntry>>;
+  /** Makes a file of the contents of others, which stay. */
+  join(
+    principal: Principal,
+    request: FileRequest & GuestFileProperties & { readonly from: readonly GuestPath[] },
+  ): Promise<Changed<GuestEntry>>;
+  change(principal: Principal, request: FileRequest & GuestFileProperties): Promise<Changed<GuestEntry>>;
+  /**
+   * The changes in a directory, until `signal` fires; the first event is `ready`.
+   * @throws ApiError `too_many_requests` when the account follows too many events, or the guest has too many watches
+   */
+  watch(
+    principal: Principal,
+    request: FileRequest & { readonly recursive: boolean; readonly entries: boolean },
+  ): Promise<HeldStream<WatchedEvent>>;
+}
+
+export function guestFileUseCases(parts: ServiceParts): GuestFileUseCases {
+  return { ...reads(parts), ...changes(parts) };
+}
+
+function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "read" | "watch"> {
+  return {
+    stat: (principal, { follow, ...request }) =>
+      once(parts, principal, request, (files, file) => files.stat(file, { follow, signal: request.signal })),
+    async list(principal, { depth, follow, ...request }) {
+      const { files, held } = await open(parts, principal, request);
+      const options = { depth, follow, signal: request.signal };
+      return await begun(
+        files.items((guest) => guest.list(fileOf(request), options)),
+        held,
+      );
+    },
+    async read(principal, { offset = 0, length, ...request }) {
+      using undo = new DisposableStack();
+      const { files, held } = await open(parts, principal, request);
+      undo.use(held);
+      const { signal } = request;
+      const file = await files.use((guest) => guest.read(fileOf(request), { offset, length, signal }));
+      const owned = undo.move();
+      return {
+        entry: file.entry,
+        items: files.items(() => file.chunks),
+        // The guest must have ended this request before another one takes its place.
+        [Symbol.dispose]: () => void file[Symbol.asyncDispose]().then(() => owned.dispose()),
+      };
+    },
+    async watch(principal, { recursive, entries, ...request }) {
+      using undo = new DisposableStack();
+      undo.use(parts.accounts.take(principal.accountId, "eventReaders"));
+      const { instance } = undo.use(await liveTarget(parts, principal, request.target));
+      const options = { recursive, signal: request.signal };
+      const events = instance.files.items((guest) => guest.watch(fileOf(request), options));
+      const entryOf = entries ? (event: GuestFileEvent) => presentEntry(parts, principal, request, event) : undefined;
+      return await begun(watched(events, entryOf), undo.move());
+    },
+  };
+}
+
+function changes(parts: ServiceParts): Omit<GuestFileUseCases, keyof ReturnType<typeof reads>> {
+  const changed = <T>(
+    principal: Principal,
+    what: { readonly noun: "guest_file"; readonly verb: (typeof CHANGES)["guest_file"][number] },
+    request: FileRequest,
+    work: (files: GuestFiles, file: GuestFile) => Promise<T>,
+  ): Promise<Changed<T>> => {
+    const details = () => ({ path: displayName(request.path) });
+    return change(parts, principal, { ...what, id: request.target, details }, () =>
+      once(parts, principal, request, work),
+    );
+  };
+  return {
+    write(principal, { content, parents, atomic, append, exclusive, ...request }) {
+      const options = { parents, atomic, append, exclusive, ...propertiesOf(request) };
+      const what = { noun: "guest_file", verb: "write" } as const;
+      return changed(principal, what, request, (files, file) => files.write(file, options, content));
+    },
+    makeDirectory(principal, { parents, ...request }) {
+      const options = { parents, ...propertiesOf(request) };
+      const what = { noun: "guest_file", verb: "make" } as const;
+      return changed(principal, what, request, (files, file) => files.makeDirectory(file, options));
+    },
+    remove(principal, { recursive, ...request }) {
+      const options = { recursive, signal: request.signal };
+      const what = { noun: "guest_file", verb: "remove" } as const;
+      return changed(principal, what, request, (files, file) => files.remove(file, options));
+    },
+    move(principal, { to, replace, ...request }) {
+      const options = { to, replace, signal: request.signal };
+      const what = { noun: "guest_file", verb: "move" } as const;
+      return changed(principal, what, request, (files, file) => files.move(file, options));
+    },
+    join(principal, { from, ...request }) {
+      const options = { from, ...propertiesOf(request) };
+      const what = { noun: "guest_file", verb: "join" } as const;
+      return changed(principal, what, request, (files, file) => files.join(file, options));
+    },
+    change(principal, request) {
+      const options = propertiesOf(request);
+      const what = { noun: "guest_file", verb: "change" } as const;
+      return changed(principal, what, request, (files, file) => files.change(file, options));
+    },
+  };
+}
+
+/** The files of a target, for one request that ends with the disposal. */
+async function open(parts: ServiceParts, principal: Principal, { target, signal }: FileRequest) {
+  using undo = new DisposableStack();
+  undo.use(await parts.accounts.wait(principal.accountId, "guestFiles", { signal }));
+  const { instance } = undo.use(await liveTarget(parts, principal, target));
+  return { files: instance.files, held: undo.move() };
+}
+
+async function once<T>(
+  parts: ServiceParts,
+  principal: Principal,
+  request: FileRequest,
+  work: (files: GuestFiles, file: GuestFile) => Promise<T>,
+): Promise<T> {
+  const { files, held } = await open(parts, principal, request);
+  using _held = held;
+  return await files.use((guest) => work(guest, fileOf(request)));
+}
+
+/** Events about something that may exist afterwards. */
+const LASTING: ReadonlySet<GuestFileEvent["type"]> = new Set(["create", "write", "rename_to", "chmod"]);
+
+async function* watched(
+  events: AsyncGenerator<GuestFileEvent, void, undefined>,
+  entryOf: ((event: GuestFileEvent) => Promise<GuestEntry | null>) | undefined,
+): AsyncGenerator<WatchedEvent, void, undefined> {
+  for await (const event of events) {
+    yield { ...event, entry: LASTING.has(event.type) ? ((await entryOf?.(event)) ?? null) : null };
+  }
+}
+
+/** The entry that an event is about; null when it does not exist any more. */
+async function presentEntry(
+  parts: ServiceParts,
+  principal: Principal,
+  { path: directory, ...request }: FileRequest,
+  { path }: GuestFileEvent,
+): Promise<GuestEntry | null> {
+  const at = { ...request, path: pathBelow(directory, path) };
+  const options = { follow: false, signal: request.signal };
+  return await once(parts, principal, at, (files, file) => files.stat(file, options)).catch((error: unknown) => {
+    if (error instanceof ApiError && (error.code === "not_found" || error.code === "invalid_path")) return null;
+    throw error;
+  });
+}
+
+function fileOf({ path, user = "" }: FileRequest): GuestFile {
+  return { path, user };
+}
+
+function propertiesOf({ mode, owner, attributes, signal }: GuestFileProperties & FileRequest) {
+  return { mode, owner, attributes, signal };
+}
+
+/** A stream whose first item has arrived, so that its errors are those of the request. */
+async function begun<T>(items: AsyncGenerator<T, void, undefined>, held: Disposable): Promise<HeldStream<T>> {
+  using undo = new DisposableStack();
+  undo.use(held);
+  const first = await items.next();
+  const owned = undo.move();
+  return { items: resumed(first, items), [Symbol.dispose]: () => void items.return().then(() => owned.dispose()) };
+}
+
+async function* resumed<T>(
+  first: IteratorResult<T, void>,
+  items: AsyncGenerator<T, void, undefined>,
+): AsyncGenerator<T, void, undefined> {
+  if (first.done === true) return;
+  yield first.value;
+  yield* items;
+}
