@@ -33,13 +33,9 @@ export async function downloadReply(file: OpenFile, path: GuestPath, { asked, te
   const { entry, held } = file;
   const etag = etagOf(file.imageId, path);
   const headers: Record<string, string> = {
+    ...fileHeaders(entry.mtimeSeconds),
     "content-type": text ? TEXT_TYPE : typeOf(path, entry.path),
-    "accept-ranges": "bytes",
-    "cache-control": "private, no-cache",
-    // A browser must not run an HTML page of a sandbox in the origin of this service.
-    "content-security-policy": "default-src 'none'; sandbox",
     etag,
-    "last-modified": new Date(Math.max(0, Math.min(entry.mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
   };
   if (matchesAny(asked.get("if-none-match"), etag)) return empty(304, headers);
   const ifRange = asked.get("if-range");
@@ -74,8 +70,19 @@ async function contentOf(file: OpenFile, part: ByteRange): Promise<Reply["body"]
   return directStream(chunks, held);
 }
 
+/** Headers of every file. @param mtimeSeconds modification time in `seconds` since the epoch */
+export function fileHeaders(mtimeSeconds: number): Record<string, string> {
+  return {
+    "accept-ranges": "bytes",
+    "cache-control": "private, no-cache",
+    // A browser must not run an HTML page of a sandbox in the origin of this service.
+    "content-security-policy": "default-src 'none'; sandbox",
+    "last-modified": new Date(Math.max(0, Math.min(mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
+  };
+}
+
 /** Content type by the first path that has a known extension. */
-function typeOf(...paths: GuestPath[]): string {
+export function typeOf(...paths: GuestPath[]): string {
   const types = paths.map((path) => contentTypeOf(displayName(path).split("/").at(-1) ?? ""));
   return types.find((type) => type !== BINARY_TYPE) ?? BINARY_TYPE;
 }

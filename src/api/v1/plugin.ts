@@ -13,6 +13,8 @@ import { operationRoutes } from "./operations.ts";
 import { applianceRoutes } from "./operator/appliance.ts";
 import { tokenRoutes } from "./operator/tokens.ts";
 import { attachRoutes } from "./running/attach.ts";
+import { fileStreamRoutes } from "./running/file-streams.ts";
+import { fileRoutes as guestFileRoutes } from "./running/files.ts";
 import { portRoutes } from "./running/ports.ts";
 import { processRoutes } from "./running/processes.ts";
 import { INSTANCES } from "./running/runner.ts";
@@ -33,6 +35,8 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(portRoutes(surface, INSTANCES))
     .use(processRoutes(surface, INSTANCES))
     .use(attachRoutes(surface, INSTANCES))
+    .use(guestFileRoutes(surface, INSTANCES))
+    .use(fileStreamRoutes(surface, INSTANCES))
     .use(checkpointRoutes(surface))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface))

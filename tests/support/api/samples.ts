@@ -73,6 +73,32 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
     ...{ method: "PATCH", path: "/v1/instances/{uuid}/processes/1/pty", scope: "instances:exec" },
     ...{ json: { rows: 24, cols: 80 }, object: "instance" },
   },
+  ...["", "/stat", "/list", "/watch"].map((view) => {
+    const path = `/v1/instances/{uuid}/files${view}?path=/tmp`;
+    return { method: "GET", path, scope: "instances:read", object: "instance" } as const;
+  }),
+  { method: "HEAD", path: "/v1/instances/{uuid}/files?path=/tmp", scope: "instances:read", object: "instance" },
+  {
+    ...{ method: "PUT", path: "/v1/instances/{uuid}/files?path=/f", scope: "instances:exec" },
+    ...{ body: "x", object: "instance" },
+  },
+  { method: "DELETE", path: "/v1/instances/{uuid}/files?path=/f", scope: "instances:exec", object: "instance" },
+  {
+    ...{ method: "PATCH", path: "/v1/instances/{uuid}/files/attributes", scope: "instances:exec" },
+    ...{ json: { path: "/f", mode: "0600" }, object: "instance" },
+  },
+  {
+    ...{ method: "POST", path: "/v1/instances/{uuid}/files/move", scope: "instances:exec" },
+    ...{ json: { from: "/f", to: "/g" }, object: "instance" },
+  },
+  {
+    ...{ method: "POST", path: "/v1/instances/{uuid}/files/directory", scope: "instances:exec" },
+    ...{ json: { path: "/d" }, object: "instance" },
+  },
+  {
+    ...{ method: "POST", path: "/v1/instances/{uuid}/files/join", scope: "instances:exec" },
+    ...{ json: { from: ["/f"], to: "/g" }, object: "instance" },
+  },
   { method: "GET", path: "/v1/operations", scope: "operations:read" },
   { method: "GET", path: "/v1/operations/{uuid}", scope: "operations:read", object: "operation" },
   { method: "GET", path: "/v1/operations/{uuid}/request", scope: "operations:read", object: "operation" },

@@ -32,7 +32,7 @@ const Until = Type.String({
   examples: ["15m", "2026-11-20T10:30:00+02:00"],
 });
 
-const flag = (name: string, description: string) =>
+export const flag = (name: string, description: string) =>
   Type.Boolean({ description, error: `${name} must be true or false` });
 
 const ImageTag = Type.String({ minLength: 1, description: "tag of the image", error: "tag must be a tag name" });
@@ -132,7 +132,7 @@ export const InspectByTagQuery = Type.Object({ tag: ImageTag });
 const GREP_PATTERN_CHARACTERS_MAX = 1000;
 
 /** A path in a query: its bytes, percent-decoded, need not be UTF-8. */
-const Path = (description: string) =>
+export const Path = (description: string) =>
   Type.Unsafe<ByteString>(
     Type.String({ description, examples: ["/etc/hostname"], [BYTES_KEYWORD]: true, error: "path must be given once" }),
   );
