@@ -1,6 +1,6 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
-import { displayName, type GuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
+import { displayName, type GuestPath, parseGuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
 import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
@@ -18,7 +18,7 @@ export interface FileRequest {
 export interface ListRequest extends FileRequest {
   /** 0: the path alone */
   readonly depth: number;
-  /** whether a final symlink is followed */
+  /** whether symlinks in the listing are described by what they lead to; the path itself is always followed */
   readonly follow: boolean;
 }
 
@@ -102,12 +102,15 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
     stat: (principal, { follow, ...request }) =>
       once(parts, principal, request, (files, file) => files.stat(file, { follow, signal: request.signal })),
     async list(principal, { depth, follow, ...request }) {
+      using undo = new DisposableStack();
       const { files, held } = await open(parts, principal, request);
-      const options = { depth, follow, signal: request.signal };
-      return await begun(
-        files.items((guest) => guest.list(fileOf(request), options)),
-        held,
-      );
+      undo.use(held);
+      const { signal } = request;
+      const file = fileOf(request);
+      const { target } = await files.use((guest) => guest.stat(file, { follow: true, signal }));
+      const path = target === "" ? file.path : parseGuestPath(target);
+      const entries = files.items((guest) => guest.list({ ...file, path }, { depth, follow, signal }));
+      return await begun(entries, undo.move());
     },
     async read(principal, { offset = 0, length, ...request }) {
       using undo = new DisposableStack();

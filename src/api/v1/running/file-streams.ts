@@ -61,7 +61,7 @@ export function fileStreamRoutes<const Prefix extends string>(surface: Surface, 
     .get(
       "/list",
       async ({ request, principal, params, query }) => {
-        const { depth = DEPTH_DEFAULT, follow = true, limit = Number.POSITIVE_INFINITY } = query;
+        const { depth = DEPTH_DEFAULT, follow = false, limit = Number.POSITIVE_INFINITY } = query;
         const at = requestIn(runner, { request, principal, params, query });
         const listed = await guestFiles.list(principal, { ...at, depth, follow });
         return respond(await streamed(NDJSON_TYPE, linesOf(listed.items, at.path, limit), listed), request);

@@ -88,7 +88,9 @@ export const StatQuery = Type.Object({
 });
 
 export const ListFilesQuery = Type.Object({
-  ...StatQuery.properties,
+  path: Path("absolute path; if it is a symlink, it is followed"),
+  user: User,
+  follow: Type.Optional(flag("follow", "true: symlinks in the listing are described by what they lead to")),
   depth: Type.Optional(
     Type.Integer({
       minimum: 0,
