@@ -115,7 +115,7 @@ function spec(random: Random): Buffer {
     argv: random.pick([["true"], ["cat"], ["sh", "-c", "echo x; echo y >&2"], ["yes"]]),
     env: [],
   });
-  const fields = [0, 7, 12];
+  const fields = [0, 7, 11, 16];
   if (random.chance(30)) bytes.writeUInt32LE(random.pick(INTERESTING), random.pick(fields));
   if (random.chance(10)) return bytes.subarray(0, random.below(bytes.length));
   if (random.chance(5)) return random.bytes(random.below(200));

@@ -1,7 +1,6 @@
 #include "command.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files/users.h"
 #include "platform.h"
 
 #define PATH_DEFAULT "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -64,14 +64,6 @@ void command_begin(const struct identity *identity)
 			dprintf(STDERR_FILENO, "owner of stream %d: %s\n", fd, strerror(errno));
 }
 
-static bool take_identity(const struct identity *identity)
-{
-	if (identity->uid == 0 && identity->gid == 0)
-		return true;
-	return setgroups(0, NULL) == 0 && setresgid(identity->gid, identity->gid, identity->gid) == 0 &&
-	       setresuid(identity->uid, identity->uid, identity->uid) == 0;
-}
-
 _Noreturn void command_run(const struct spec *spec, const struct identity *identity)
 {
 	const char *name = spec->argv[0];
@@ -84,7 +76,7 @@ _Noreturn void command_run(const struct spec *spec, const struct identity *ident
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	int error;
-	if (!take_identity(identity)) {
+	if (!users_become(identity->uid, identity->gid, identity->groups, identity->group_count)) {
 		dprintf(STDERR_FILENO, "user %u, group %u: %s\n", identity->uid, identity->gid, strerror(errno));
 		_exit(126);
 	}

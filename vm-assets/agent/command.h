@@ -10,6 +10,8 @@
 struct identity {
 	uid_t uid;
 	gid_t gid;
+	const gid_t *groups; /* supplementary */
+	unsigned group_count;
 	bool terminal; /* standard input is its controlling terminal */
 	bool idle; /* there is no program: the reaper itself waits for a signal */
 };

@@ -5,6 +5,7 @@
 #include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "files/users.h"
 #include "platform.h"
 #include "protocol.h"
 #include "report.h"
@@ -44,6 +46,37 @@ static void arrange_descriptors(const struct reaper *reaper)
 	if (dup3(control, CONTROL_FD, O_CLOEXEC) < 0 || (reaper->join >= 0 && dup3(join, JOIN_FD, O_CLOEXEC) < 0))
 		_exit(1);
 	syscall(SYS_close_range, reaper->join < 0 ? JOIN_FD : JOIN_FD + 1, ~0U, 0);
+}
+
+/* Resolves the user that the specification names in the new root, and gives the command what a login gives. */
+static void find_user(struct spec *spec, struct identity *identity, struct user *user)
+{
+	static char variables[SPEC_VARIABLES_COUNT][sizeof "LOGNAME=" + USERS_LINE_BYTES_MAX];
+	static const char *const names[SPEC_VARIABLES_COUNT] = {"HOME", "SHELL", "USER", "LOGNAME"};
+	const char *const values[SPEC_VARIABLES_COUNT] = {user->home, user->shell, user->name, user->name};
+	struct problem problem;
+	if (!users_find(spec->user, user, &problem))
+		fail(&problem);
+	users_forget();
+	identity->uid = user->uid;
+	identity->gid = user->gid;
+	identity->groups = user->groups;
+	identity->group_count = user->group_count;
+	for (int i = 0; i < SPEC_VARIABLES_COUNT; i++) {
+		snprintf(variables[i], sizeof variables[i], "%s=%s", names[i], values[i]);
+		if (values[i][0] != '\0')
+			spec_add_variable(spec, variables[i]);
+	}
+}
+
+/* Goes to the user's home, or to the root when there is none. */
+static void enter_home(const char *home)
+{
+	struct problem problem;
+	if (chdir(home) == 0 || chdir("/") == 0)
+		return;
+	problem_set(&problem, errno, "/");
+	fail(&problem);
 }
 
 static void enter_directory(const char *cwd)
@@ -136,7 +169,14 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 		fail(&problem);
 	if (reaper->join >= 0)
 		close(JOIN_FD);
-	enter_directory(spec->cwd);
+	struct identity identity = reaper->identity;
+	struct user user;
+	if (spec->user[0] != '\0')
+		find_user(spec, &identity, &user);
+	if (spec->cwd[0] == '\0')
+		enter_home(user.home);
+	else
+		enter_directory(spec->cwd);
 	sigset_t child;
 	sigset_t all;
 	sigemptyset(&child);
@@ -154,15 +194,15 @@ _Noreturn void reaper_run(const struct reaper *reaper)
 		problem_set(&problem, errno, "fork of the command");
 		fail(&problem);
 	}
-	if (reaper->identity.idle) {
+	if (identity.idle) {
 		struct report report = {.kind = REPORT_STARTED, .value = getpid()};
 		report_send(CONTROL_FD, &report);
 	} else if (command == 0) {
-		command_begin(&reaper->identity);
+		command_begin(&identity);
 		/* This is the pid in the command's own namespace. */
 		struct report report = {.kind = REPORT_STARTED, .value = getpid()};
 		report_send(CONTROL_FD, &report);
-		command_run(spec, &reaper->identity);
+		command_run(spec, &identity);
 	}
 	/* Otherwise the streams would not end when the last process of the command closes them. */
 	close(0);

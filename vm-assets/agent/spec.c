@@ -8,8 +8,8 @@
 #include "budget.h"
 #include "bytes.h"
 
-/* u32 hostname, u32 cwd, u32 argc, u32 envc */
-#define SPEC_BYTES_MIN 16
+/* u32 hostname, u32 user, u32 cwd, u32 argc, u32 envc */
+#define SPEC_BYTES_MIN 20
 
 struct reader {
 	uint8_t *at;
@@ -102,12 +102,14 @@ bool spec_parse(struct spec *spec, struct problem *problem)
 {
 	struct reader reader = {.at = spec->map, .end = spec->map + spec->size};
 	/* Each string takes at least 4 bytes, so there are at most size / 4 pointers and two terminators. */
-	char **next = map_bytes((spec->size / 4 + 2) * sizeof(char *));
+	char **next = map_bytes((spec->size / 4 + 2 + SPEC_VARIABLES_COUNT) * sizeof(char *));
 	if (next == NULL)
 		return problem_set(problem, errno, "memory for the arguments");
 	char *hostname = NULL;
+	char *user = NULL;
 	char *cwd = NULL;
-	bool whole = spec->size >= SPEC_BYTES_MIN && read_string(&reader, &hostname) && read_string(&reader, &cwd);
+	bool whole = spec->size >= SPEC_BYTES_MIN && read_string(&reader, &hostname) && read_string(&reader, &user) &&
+		     read_string(&reader, &cwd);
 	spec->argv = whole ? read_list(&reader, &next) : NULL;
 	spec->envp = spec->argv != NULL ? read_list(&reader, &next) : NULL;
 	if (spec->envp == NULL || reader.at != reader.end)
@@ -115,17 +117,29 @@ bool spec_parse(struct spec *spec, struct problem *problem)
 	/* The mapping has one byte after the specification. */
 	*reader.end = 0;
 	spec->hostname = hostname;
+	spec->user = user;
 	spec->cwd = cwd;
 	if (spec->argv[0] == NULL)
 		return problem_set(problem, EINVAL, "no command");
 	if (strlen(hostname) > HOSTNAME_BYTES_MAX)
 		return problem_set(problem, ENAMETOOLONG, "hostname");
-	if (cwd[0] != '/')
+	/* A user that is resolved has a home. */
+	if (cwd[0] != '/' && (cwd[0] != '\0' || user[0] == '\0'))
 		return problem_set(problem, EINVAL, "working directory %s is not absolute", cwd);
 	if (strlen(cwd) >= PATH_MAX)
 		return problem_set(problem, ENAMETOOLONG, "working directory");
-	for (char **variable = spec->envp; *variable != NULL; variable++)
+	for (char **variable = spec->envp; *variable != NULL; variable++, spec->envc++)
 		if (strchr(*variable, '=') == NULL || (*variable)[0] == '=')
 			return problem_set(problem, EINVAL, "environment variable without a name");
 	return true;
+}
+
+void spec_add_variable(struct spec *spec, char *variable)
+{
+	size_t size = strcspn(variable, "=") + 1;
+	for (char **other = spec->envp; *other != NULL; other++)
+		if (strncmp(*other, variable, size) == 0)
+			return;
+	spec->envp[spec->envc++] = variable;
+	spec->envp[spec->envc] = NULL;
 }

@@ -38,8 +38,14 @@ export interface AgentExecSpec {
    * the bytes of `write` until `end`.
    */
   readonly stdin?: InputBytes | "open" | { readonly first: InputBytes };
-  /** absent: root */
+  /** absent: root; without supplementary groups */
   readonly user?: { readonly uid: number; readonly gid: number };
+  /**
+   * a user that the guest resolves, in place of `user`: a name or number, optionally with `:` and a group. The command gets its
+   * groups, HOME, SHELL, USER and LOGNAME, unless `env` has them, and its home for the working directory "". Unknown: AgentError
+   * ENOENT
+   */
+  readonly userName?: string;
   /** absent: the standard streams are pipes */
   readonly terminal?: TerminalSize;
 }
@@ -365,19 +371,20 @@ export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: n
   const streams =
     (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
   const flags = spec.isIdle === true ? ExecFlag.idle : streams;
+  const user = spec.userName === undefined ? spec.user : undefined;
   return packIntegers(
     [32, specBytes],
     [32, flags],
     [64, spec.timeoutMs],
     [32, target],
-    [32, spec.user?.uid ?? 0],
-    [32, spec.user?.gid ?? 0],
+    [32, user?.uid ?? 0],
+    [32, user?.gid ?? 0],
     [16, spec.terminal?.rows ?? 0],
     [16, spec.terminal?.columns ?? 0],
   );
 }
 
-/** Each text as u32 length and bytes: hostname, cwd; u32 count and arguments; u32 count and environment. */
+/** Each text as u32 length and bytes: hostname, user, cwd; u32 count and arguments; u32 count and environment. */
 export function encodeSpec(spec: AgentExecSpec): Uint8Array {
   const environment = Object.entries(spec.env).map(([name, value]) => `${name}=${value}`);
   const count = (list: readonly unknown[]) => packIntegers([32, list.length]);
@@ -387,6 +394,7 @@ export function encodeSpec(spec: AgentExecSpec): Uint8Array {
   };
   return Buffer.concat([
     ...text(spec.hostname),
+    ...text(spec.userName ?? ""),
     ...text(spec.cwd),
     count(spec.argv),
     ...spec.argv.flatMap(text),

@@ -100,6 +100,8 @@ export interface ExecRequest extends Omit<ExecHead, "flags" | "timeoutMs"> {
   readonly env?: readonly string[];
   readonly cwd?: string;
   readonly hostname?: string;
+  /** resolved by the agent */
+  readonly user?: string;
   readonly timeoutMs?: number;
   readonly stdin?: boolean;
   /** with `rows` and `columns` */
@@ -114,7 +116,8 @@ export function execSpec(request: ExecRequest): Buffer {
     return Buffer.concat([u32(bytes.length), bytes]);
   };
   const env = request.env ?? ["PATH=/usr/bin:/bin"];
-  const head = [text(request.hostname ?? "box"), text(request.cwd ?? "/"), u32(request.argv.length)];
+  const names = [request.hostname ?? "box", request.user ?? "", request.cwd ?? "/"];
+  const head = [...names.map(text), u32(request.argv.length)];
   return Buffer.concat([...head, ...request.argv.map(text), u32(env.length), ...env.map(text)]);
 }
 

@@ -15,6 +15,16 @@ import { seededRandom } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
 
 describe("exec", () => {
+  test("names a user in place of the numbers", async () => {
+    const { guest, agent } = open();
+    const run = agent.exec({ ...SPEC, cwd: "", user: { uid: 5, gid: 6 }, userName: "ann:staff" }, () => undefined);
+    run.exit.catch(() => undefined);
+    const { payload } = await guest.frame(HostFrame.execOpen);
+    expect([payload.readUInt32LE(20), payload.readUInt32LE(24)]).toEqual([0, 0]);
+    const spec = await guest.frame(HostFrame.execSpec);
+    expect(readSpec(spec.payload)).toMatchObject({ hostname: "h", user: "ann:staff", cwd: "" });
+  });
+
   test("sends the specification in pieces, and returns the figures", async () => {
     const { guest, agent } = open();
     const output: string[] = [];
@@ -27,7 +37,7 @@ describe("exec", () => {
     await guest.frame(HostFrame.execSpec, 1);
     const spec = Buffer.concat(guest.frames.filter(({ type }) => type === HostFrame.execSpec).map((f) => f.payload));
     expect(payload.readUInt32LE(0)).toBe(spec.byteLength);
-    expect(readSpec(spec)).toEqual({ hostname: "h", cwd: "/", argv, env: ["A=ü"] });
+    expect(readSpec(spec)).toEqual({ hostname: "h", user: "", cwd: "/", argv, env: ["A=ü"] });
     guest.send(AgentFrame.started, session, packIntegers([32, 2]));
     await run.started;
     guest.send(AgentFrame.output, session, packIntegers([32, Stream.stderr]), text("abc"));
@@ -226,7 +236,7 @@ describe("exec", () => {
   });
 });
 
-function readSpec(spec: Buffer): { hostname: string; cwd: string; argv: string[]; env: string[] } {
+function readSpec(spec: Buffer): { hostname: string; user: string; cwd: string; argv: string[]; env: string[] } {
   let offset = 0;
   const number = () => {
     offset += 4;
@@ -238,7 +248,7 @@ function readSpec(spec: Buffer): { hostname: string; cwd: string; argv: string[]
     return spec.toString("utf8", offset - length, offset);
   };
   const list = () => Array.from({ length: number() }, string);
-  const parsed = { hostname: string(), cwd: string(), argv: list(), env: list() };
+  const parsed = { hostname: string(), user: string(), cwd: string(), argv: list(), env: list() };
   expect(offset).toBe(spec.byteLength);
   return parsed;
 }
