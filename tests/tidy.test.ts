@@ -118,7 +118,9 @@ describe("imports", () => {
 describe("includes", () => {
   /** A source file and its header are one module; `guest/` and `native/` stand behind platform.h. */
   const moduleOf = (path: string): string => path.replace(/\.[ch]$/, "");
-  const c = everything.filter(({ path }) => /^vm-assets\/agent\/(?:(?:emulation|network)\/)?\w+\.[ch]$/.test(path));
+  const c = everything.filter(({ path }) =>
+    /^vm-assets\/agent\/(?:(?:emulation|files|network)\/)?\w+\.[ch]$/.test(path),
+  );
   const included = new Map<string, Set<string>>();
   for (const { path, text } of c) {
     const targets = included.get(moduleOf(path)) ?? new Set();

@@ -7,14 +7,20 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createServer, type Server } from "node:net";
 import {
   AgentFrame,
+  FILE_OPEN_FIXED_BYTES,
+  FileFlag,
+  FileOp,
+  FRAME_HEADER_BYTES,
   FRAME_PAYLOAD_BYTES_MAX,
   HostFrame,
   SESSION_GUEST_BIT,
   Stream,
 } from "../../src/vm/agent/protocol.ts";
+import { fileOpen } from "../support/agent/file-requests.ts";
 import {
   EXIT_CLOSED,
   EXIT_REFUSED,
+  execFrames,
   execOpen,
   execSpec,
   type Frame,
@@ -132,6 +138,36 @@ function connection(random: Random, id: number): Buffer[] {
   return frames;
 }
 
+/** A command whose files are requested. */
+const TARGET = 201;
+
+/** A request for files, and frames for its session. The native agent's root has nothing of this machine. */
+function file(random: Random, id: number): Buffer[] {
+  const flags = (Object.keys(FileFlag) as (keyof typeof FileFlag)[]).filter(() => random.chance(15));
+  const open = fileOpen(id, {
+    op: random.pick(Object.values(FileOp)),
+    path: random.pick(PATHS),
+    flags: random.chance(70) ? [] : flags,
+    target: random.chance(80) ? TARGET : random.below(200),
+    user: random.chance(80) ? "" : random.pick(["root", "0", "mail:1", ":", "x".repeat(300)]),
+    uid: random.chance(90) ? 0 : random.pick(INTERESTING),
+    depth: random.chance(90) ? random.below(65) : random.pick(INTERESTING),
+    offset: random.pick(INTERESTING),
+    mode: random.below(0o10000),
+    more: Array.from({ length: random.pick([0, 0, 0, 1, 2, 3]) }, () => random.pick(["/a", "user.x", "", null, "/b"])),
+  });
+  const at = FRAME_HEADER_BYTES + FILE_OPEN_FIXED_BYTES;
+  if (random.chance(3))
+    open.writeUInt16LE(random.pick(INTERESTING) & 0xffff, random.pick([at - 4, at - 2, at, at + 2]));
+  const rest = [
+    frame(HostFrame.stdin, id, random.bytes(random.below(2000))),
+    frame(HostFrame.stdin, id),
+    frame(HostFrame.fileEnd, id),
+    frame(HostFrame.window, id, u32(Stream.stdout), u32(random.below(1000))),
+  ];
+  return [open, ...rest.filter((_, index) => random.chance(index < 2 ? 5 : 30))];
+}
+
 /** Frames for a session of any kind, or for none. */
 function stray(random: Random, id: number): Buffer[] {
   const guest = SESSION_GUEST_BIT + random.below(3);
@@ -157,7 +193,7 @@ function stray(random: Random, id: number): Buffer[] {
 /** The frames of one request, mostly in order. */
 function request(random: Random): Buffer[] {
   const id = 1 + random.below(200);
-  switch (random.below(14)) {
+  switch (random.below(17)) {
     case 0:
       return [syncFrame(BigInt(random.below(1000)))];
     case 1:
@@ -209,6 +245,10 @@ function request(random: Random): Buffer[] {
       return connection(random, id);
     case 12:
       return stray(random, id);
+    case 13:
+    case 14:
+    case 15:
+      return file(random, id);
     default:
       return [
         random.chance(20)
@@ -242,6 +282,7 @@ function mutate(random: Random, bytes: Buffer): Buffer {
 
 function conversation(random: Random): Buffer {
   const frames: Buffer[] = random.chance(85) ? [syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1))] : [];
+  frames.push(execFrames(TARGET, { argv: ["cat"], stdin: true }));
   // Most conversations stay well-formed for long, so that they reach deep states.
   const damage = random.pick([0, 0, 1, 5]);
   while (frames.length < FRAMES_COUNT_MAX) {

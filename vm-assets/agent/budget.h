@@ -10,11 +10,11 @@
 #define MIB (1 << 20)
 
 /* Memory that commands cannot take: cgroup.c subtracts it from the limit of all commands. */
-#define RESERVE_BYTES (64LL * MIB)
+#define RESERVE_BYTES (68LL * MIB)
 /* The part of it that is left to the kernel and to the page cache of walks. */
 #define KERNEL_BYTES (10LL * MIB)
 
-#define INPUTS_COUNT_MAX (PROCESSES_COUNT_MAX + CONNECTIONS_COUNT_MAX)
+#define INPUTS_COUNT_MAX (PROCESSES_COUNT_MAX + CONNECTIONS_COUNT_MAX + FILES_COUNT_MAX)
 /* Credit beyond the initial windows, for all inputs together. */
 #define GRANTS_BYTES_MAX (3 * MIB)
 /* Limit of all specifications that are being received: one of the largest size. */
@@ -52,17 +52,19 @@
 
 #define BUDGET_BYTES \
 	((long long)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_INITIAL + GRANTS_BYTES_MAX + SPECS_BYTES_MAX + \
-		(long long)PROCESSES_COUNT_MAX * PIPE_BYTES + (long long)CONNECTIONS_COUNT_MAX * 4 * SOCKET_BUFFER_BYTES + \
+		(PROCESSES_COUNT_MAX + FILES_COUNT_MAX) * (long long)PIPE_BYTES + \
+		(long long)CONNECTIONS_COUNT_MAX * 4 * SOCKET_BUFFER_BYTES + \
 		WIDE_SOCKETS_COUNT_MAX * 4LL * (WIDE_SOCKET_BUFFER_BYTES - SOCKET_BUFFER_BYTES) + \
 		PROGRAM_BYTES + NETWORK_BYTES)
 _Static_assert(BUDGET_BYTES <= RESERVE_BYTES - KERNEL_BYTES, "all rings, windows and grants fit the reserve");
 
 /*
- * Descriptors: five for each starting process, two for each task and connection, one for each client with questions, and
- * some of the agent's own.
+ * Descriptors: four for each process, two for each task and connection, three for each request for files, one for each client
+ * with questions, and some of the agent's own, with those that it holds while a process starts.
  */
 #define DESCRIPTORS_COUNT_MAX \
-	(PROCESSES_COUNT_MAX * 5 + TASKS_COUNT_MAX * 2 + CONNECTIONS_COUNT_MAX * 2 + QUESTION_CLIENTS_COUNT_MAX + 64)
+	(PROCESSES_COUNT_MAX * 4 + TASKS_COUNT_MAX * 2 + CONNECTIONS_COUNT_MAX * 2 + FILES_COUNT_MAX * 3 + \
+		QUESTION_CLIENTS_COUNT_MAX + 64)
 _Static_assert(DESCRIPTORS_COUNT_MAX <= 1024, "the kernel gives its first process 1024 descriptors");
 
 #endif

@@ -10,6 +10,8 @@
 #define CONTROL_FD 3
 #define OUT_FD 4
 #define DIRECTORY_FD 5
+#define INPUT_FD 6
+#define INHERITED_COUNT 4
 
 void child_clear(struct child *child)
 {
@@ -18,16 +20,17 @@ void child_clear(struct child *child)
 
 static _Noreturn void run(const struct work *work, int control, int out)
 {
-	const int from[] = {control, out, work->directory};
-	int high[3];
+	const int from[INHERITED_COUNT] = {control, out, work->directory, work->input == 0 ? -1 : work->input};
+	int high[INHERITED_COUNT];
 	/* First moved above all target numbers, so that none overwrites another. */
-	for (int i = 0; i < 3; i++)
-		high[i] = from[i] < 0 ? -1 : fcntl(from[i], F_DUPFD, DIRECTORY_FD + 1);
-	for (int i = 0; i < 3; i++)
-		if (from[i] >= 0 && dup2(high[i], CONTROL_FD + i) < 0)
+	for (int i = 0; i < INHERITED_COUNT; i++)
+		high[i] = from[i] < 0 ? -1 : fcntl(from[i], F_DUPFD, INPUT_FD + 1);
+	for (int i = 0; i < INHERITED_COUNT; i++)
+		if (from[i] < 0 ? close(CONTROL_FD + i) != 0 && errno != EBADF : dup2(high[i], CONTROL_FD + i) < 0)
 			_exit(1);
-	syscall(SYS_close_range, (unsigned)DIRECTORY_FD + 1, ~0U, 0);
+	syscall(SYS_close_range, (unsigned)INPUT_FD + 1, ~0U, 0);
 	struct work mine = *work;
+	mine.input = work->input == 0 ? 0 : INPUT_FD;
 	mine.directory = work->directory < 0 ? -1 : DIRECTORY_FD;
 	struct report report = {.kind = REPORT_DONE};
 	if (!mine.run(&mine, out < 0 ? -1 : OUT_FD, &report.count, &report.problem))
@@ -42,14 +45,15 @@ bool child_start(struct child *child, const struct work *work, int out, struct p
 	child->name = work->name;
 	if (!report_pair(control))
 		return problem_set(problem, errno, "socket of the %s", work->name);
-	pid_t pid = fork();
+	pid_t pid = work->fork == NULL ? fork() : work->fork(problem);
 	if (pid == 0)
 		run(work, control[1], out);
-	int error = errno;
+	if (pid < 0 && work->fork == NULL)
+		problem_set(problem, errno, "start of the %s", work->name);
 	close(control[1]);
 	if (pid < 0) {
 		close(control[0]);
-		return problem_set(problem, error, "start of the %s", work->name);
+		return false;
 	}
 	child->pid = pid;
 	child->control = control[0];

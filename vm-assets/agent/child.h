@@ -13,8 +13,12 @@ struct work {
 	const char *name; /* for messages */
 	/* Runs in the child, which is an ordinary process. `out`: descriptor of its stream, or -1. `count`: its result. */
 	bool (*run)(const struct work *work, int out, uint64_t *count, struct problem *problem);
-	unsigned number; /* argument of `run` */
-	int directory; /* descriptor that the child inherits; -1: none */
+	/* Forks the child, which may be in another cgroup; -1 with a problem. NULL: fork(2). */
+	pid_t (*fork)(struct problem *problem);
+	unsigned number; /* arguments of `run` */
+	const void *argument;
+	int directory; /* descriptor that the child inherits, with the same name; -1: none */
+	int input; /* another one; 0: none */
 	bool streams; /* true when it has a stream */
 };
 

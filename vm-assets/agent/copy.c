@@ -31,6 +31,8 @@ struct object {
 	char path[PROC_PATH_BYTES];
 };
 
+const char *copy_descriptors = "/proc/self/fd";
+
 static char names[XATTR_LIST_MAX];
 static uint8_t value[XATTR_SIZE_MAX];
 
@@ -108,20 +110,21 @@ bool copy_attributes(int from, int to, const struct stat *status, struct problem
 }
 
 /* The same for objects that cannot be opened: links, devices, FIFOs, sockets. */
-static bool copy_attributes_at(int from, int to, const char *name, const struct stat *status, struct problem *problem)
+static bool copy_attributes_at(int from, const char *name, int to, const char *new_name, const struct stat *status,
+	struct problem *problem)
 {
 	struct object source = {.fd = -1};
 	struct object target = {.fd = -1};
 	const struct timespec times[2] = {status->st_atim, status->st_mtim};
-	snprintf(source.path, sizeof source.path, "/proc/self/fd/%d/%s", from, name);
-	snprintf(target.path, sizeof target.path, "/proc/self/fd/%d/%s", to, name);
-	if (fchownat(to, name, status->st_uid, status->st_gid, AT_SYMLINK_NOFOLLOW) != 0)
+	snprintf(source.path, sizeof source.path, "%s/%d/%s", copy_descriptors, from, name);
+	snprintf(target.path, sizeof target.path, "%s/%d/%s", copy_descriptors, to, new_name);
+	if (fchownat(to, new_name, status->st_uid, status->st_gid, AT_SYMLINK_NOFOLLOW) != 0)
 		return problem_set(problem, errno, "owner");
 	if (!copy_xattrs(&source, &target, problem))
 		return false;
-	if (!S_ISLNK(status->st_mode) && fchmodat(to, name, status->st_mode & 07777, 0) != 0)
+	if (!S_ISLNK(status->st_mode) && fchmodat(to, new_name, status->st_mode & 07777, 0) != 0)
 		return problem_set(problem, errno, "mode");
-	return utimensat(to, name, times, AT_SYMLINK_NOFOLLOW) == 0 || problem_set(problem, errno, "times");
+	return utimensat(to, new_name, times, AT_SYMLINK_NOFOLLOW) == 0 || problem_set(problem, errno, "times");
 }
 
 /* Copies the bytes `[at, end)` to the same position. */
@@ -158,13 +161,17 @@ static bool copy_content(int from, int to, off_t size, struct problem *problem)
 	return ftruncate(to, size) == 0 || problem_set(problem, errno, "size");
 }
 
-static bool copy_file(int from, int to, const char *name, const struct stat *status, struct problem *problem)
+static bool copy_file(int from, const char *name, int to, const char *new_name, const struct stat *status,
+	struct problem *problem)
 {
-	const int flags = O_RDONLY | O_NOFOLLOW | O_NOATIME | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-	int source = openat(from, name, flags);
+	const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+	int source = openat(from, name, flags | O_NOATIME);
+	/* Only root and the owner may leave the time of access alone. */
+	if (source < 0 && errno == EPERM)
+		source = openat(from, name, flags);
 	if (source < 0)
 		return problem_set(problem, errno, "open");
-	int target = openat(to, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int target = openat(to, new_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	bool done = target >= 0 || problem_set(problem, errno, "create");
 	done = done && copy_content(source, target, status->st_size, problem) &&
 	       copy_attributes(source, target, status, problem);
@@ -174,25 +181,26 @@ static bool copy_file(int from, int to, const char *name, const struct stat *sta
 	return done;
 }
 
-static bool copy_link(int from, int to, const char *name, struct problem *problem)
+static bool copy_link(int from, const char *name, int to, const char *new_name, struct problem *problem)
 {
 	char target[PATH_MAX];
 	ssize_t size = readlinkat(from, name, target, sizeof target - 1);
 	if (size < 0)
 		return problem_set(problem, errno, "target of the link");
 	target[size] = '\0';
-	return symlinkat(target, to, name) == 0 || problem_set(problem, errno, "link");
+	return symlinkat(target, to, new_name) == 0 || problem_set(problem, errno, "link");
 }
 
-bool copy_object(int from, int to, const char *name, const struct stat *status, struct problem *problem)
+bool copy_object(int from, const char *name, int to, const char *new_name, const struct stat *status,
+	struct problem *problem)
 {
 	if (S_ISREG(status->st_mode))
-		return copy_file(from, to, name, status, problem);
+		return copy_file(from, name, to, new_name, status, problem);
 	if (S_ISLNK(status->st_mode)) {
-		if (!copy_link(from, to, name, problem))
+		if (!copy_link(from, name, to, new_name, problem))
 			return false;
-	} else if (mknodat(to, name, (status->st_mode & S_IFMT) | 0600, status->st_rdev) != 0) {
+	} else if (mknodat(to, new_name, (status->st_mode & S_IFMT) | 0600, status->st_rdev) != 0) {
 		return problem_set(problem, errno, "special file");
 	}
-	return copy_attributes_at(from, to, name, status, problem);
+	return copy_attributes_at(from, name, to, new_name, status, problem);
 }

@@ -7,11 +7,15 @@
 
 #include "problem.h"
 
+/* Directory that has a symlink to each open file of this process. */
+extern const char *copy_descriptors;
+
 /*
  * Copies the object `name`, which is not a directory, from the directory `from` to the directory `to`, which has no object
- * of that name: content with holes, link target, device numbers, and everything that copy_attributes copies.
+ * `new_name`: content with holes, link target, device numbers, and everything that copy_attributes copies.
  */
-bool copy_object(int from, int to, const char *name, const struct stat *status, struct problem *problem);
+bool copy_object(int from, const char *name, int to, const char *new_name, const struct stat *status,
+	struct problem *problem);
 
 /*
  * Gives the open directory or file `to` the owner, extended attributes, mode, flags and times of `from`, in an order in

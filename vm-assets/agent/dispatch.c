@@ -4,6 +4,7 @@
 #include "connection.h"
 #include "emulation/release.h"
 #include "exec.h"
+#include "files/file.h"
 #include "index.h"
 #include "merge.h"
 #include "network/network.h"
@@ -59,6 +60,8 @@ static const struct {
 	[HOST_QUIESCE] = {HANDLER_OPENER, 4, 4, quiesce_open},
 	[HOST_THAW] = {HANDLER_SESSION, 0, 0, NULL},
 	[HOST_LIMIT] = {HANDLER_SESSION, 8, 8, NULL},
+	[HOST_FILE_OPEN] = {HANDLER_OPENER, FILE_OPEN_FIXED_BYTES, FRAME_PAYLOAD_BYTES_MAX, file_open},
+	[HOST_FILE_END] = {HANDLER_SESSION, 0, 0, NULL},
 };
 
 bool dispatch(const struct frame *frame)

@@ -82,8 +82,7 @@ bool exec_open(const struct frame *frame)
 	return true;
 }
 
-/* The process with session `id`, if a command can join its namespaces now. */
-static const struct process *find_host(uint32_t id)
+struct process *exec_host(uint32_t id)
 {
 	struct session *session = session_find(id);
 	struct exec *exec = session == NULL || session->kind != &exec_kind ? NULL : exec_of(session);
@@ -92,7 +91,7 @@ static const struct process *find_host(uint32_t id)
 
 static bool start(struct session *session, struct exec *exec, struct problem *problem)
 {
-	if (exec->target != 0 && (exec->launch.host = find_host(exec->target)) == NULL)
+	if (exec->target != 0 && (exec->launch.host = exec_host(exec->target)) == NULL)
 		return problem_set(problem, ESRCH, "target process %u", exec->target);
 	if (exec->target == 0) {
 		char hostname[HOSTNAME_BYTES_MAX + 1];

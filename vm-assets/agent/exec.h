@@ -5,8 +5,11 @@
 #include <stdbool.h>
 
 #include "frame.h"
+#include "process.h"
 
 /* Handles EXEC_OPEN. Returns false when the frame is malformed. */
 bool exec_open(const struct frame *frame);
+/* The process of session `id`, if others can join its namespaces now; NULL otherwise. */
+struct process *exec_host(uint32_t id);
 
 #endif

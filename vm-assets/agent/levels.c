@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-/* Only the walking process touches it, and only as deep as the tree is. */
+/* Only the walking process touches them, and only as deep as the tree is. */
 struct level levels[LEVELS_DEPTH_MAX + 1];
+struct listing listings[LEVELS_DEPTH_MAX + 1];
 char levels_path[LEVELS_PATH_BYTES_MAX];
 
 bool levels_set_path(const struct level *level, const char *name)

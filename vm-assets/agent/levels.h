@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "listing.h"
+
 /* Deeper than any tree that tools can handle: a path of PATH_MAX bytes has at most 2048 components. */
 #define LEVELS_DEPTH_MAX 2048
 #define LEVELS_PATH_BYTES_MAX 65536
@@ -20,6 +22,7 @@ struct level {
 };
 
 extern struct level levels[LEVELS_DEPTH_MAX + 1];
+extern struct listing listings[LEVELS_DEPTH_MAX + 1];
 extern char levels_path[LEVELS_PATH_BYTES_MAX];
 
 /* Sets levels_path to the entry `name` of the directory of `level`. Returns false when it does not fit. */

@@ -60,9 +60,13 @@ pid_t platform_fork_reaper(unsigned slot, bool isolated, struct problem *problem
 bool platform_enter_root(const char *hostname, struct problem *problem);
 /* In other reapers: joins the namespaces of the reaper of `pidfd`, also for the command that will be forked. */
 bool platform_join(int pidfd, struct problem *problem);
+/* Forks a process that works on the files of commands, in the cgroup of all of these. Returns as platform_fork_reaper. */
+pid_t platform_fork_visitor(struct problem *problem);
+/* In such a process: enters the mount namespace of the reaper of `pidfd`; `/` is its root. */
+bool platform_visit(int pidfd, struct problem *problem);
 /* Opens a terminal in the merged root's devpts. Returns the agent's side, non-blocking; -1 with a problem. */
 int platform_open_terminal(struct problem *problem);
-/* In the command's process: makes it an ordinary process, which the OOM killer may choose. */
+/* In the process of a command or a visitor that has not left yet: makes it one that the OOM killer may choose. */
 void platform_become_ordinary(void);
 /* Sends SIGKILL to all processes of a session, including the reaper. */
 void platform_kill(unsigned slot, pid_t reaper, pid_t command);

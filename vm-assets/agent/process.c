@@ -236,7 +236,7 @@ bool process_pump(struct process *process, const struct session *session, uint64
 	}
 	moved |= pump_input(process, session);
 	enforce(process, session->slot, now_ns);
-	if (process->reaper != 0 || !frame_can_answer())
+	if (process->reaper != 0 || process->visitor_count > 0 || !frame_can_answer())
 		return moved;
 	if (process->started && !outputs_ended(process))
 		return moved;

@@ -17,6 +17,7 @@
 struct process {
 	bool isolated; /* in namespaces of its own */
 	bool terminal;
+	unsigned visitor_count; /* sessions that work on its files; it is over only after them */
 	pid_t reaper; /* 0: not forked yet, or reaped */
 	pid_t command; /* pid in the command's own pid namespace */
 	int reaper_status;

@@ -41,9 +41,26 @@ bool record_stream_flush(void)
 	return done;
 }
 
-void record_stream_open(int fd)
+void record_stream_start(int fd)
 {
 	stream_fd = fd;
+	stream_size = 0;
+}
+
+bool record_stream_put(const void *bytes, size_t size)
+{
+	if (size > sizeof stream - stream_size && !record_stream_flush())
+		return false;
+	if (size > sizeof stream)
+		return write_whole(bytes, size);
+	memcpy(stream + stream_size, bytes, size);
+	stream_size += size;
+	return true;
+}
+
+void record_stream_open(int fd)
+{
+	record_stream_start(fd);
 	put_u32(stream, INDEX_MAGIC);
 	put_u32(stream + 4, INDEX_VERSION);
 	stream_size = 8;
@@ -108,13 +125,7 @@ bool record_end(const struct record_head *head)
 	put_u32(at + 56, head->path_bytes);
 	put_u32(at + 60, head->target_bytes);
 	put_u32(at + 64, head->extent_count);
-	if (record_size > sizeof stream - stream_size && !record_stream_flush())
-		return false;
-	if (record_size > sizeof stream)
-		return write_whole(record, record_size);
-	memcpy(stream + stream_size, record, record_size);
-	stream_size += record_size;
-	return true;
+	return record_stream_put(record, record_size);
 }
 
 uint8_t record_type(const struct stat *status)

@@ -18,8 +18,11 @@ struct record_head {
 	const struct stat *status; /* NULL: all zero, as in a record of more extents */
 };
 
-/* Starts the stream on `fd`. */
+/* Starts the index stream on `fd`. */
 void record_stream_open(int fd);
+/* Starts a stream of other bytes, which record_stream_put adds. */
+void record_stream_start(int fd);
+bool record_stream_put(const void *bytes, size_t size);
 bool record_stream_flush(void);
 
 void record_begin(void);

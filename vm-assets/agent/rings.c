@@ -36,6 +36,11 @@ uint8_t *rings_of_connection(unsigned slot)
 	return rings_of_process(PROCESSES_COUNT_MAX + slot);
 }
 
+uint8_t *rings_of_file(unsigned slot)
+{
+	return rings_of_connection(CONNECTIONS_COUNT_MAX + slot);
+}
+
 void rings_forget(uint8_t *ring)
 {
 	if (madvise(ring, INPUT_WINDOW_BYTES_MAX, DONTNEED_LOCKED) != 0)

@@ -130,14 +130,14 @@ static bool add_object(const struct level *level, const char *name, const struct
 	char key[LINK_BYTES];
 	bool found = false;
 	if (status->st_nlink <= 1)
-		return copy_object(from, level->to, name, status, problem);
+		return copy_object(from, name, level->to, name, status, problem);
 	snprintf(key, sizeof key, LINK_FORMAT, level->layers[level->source], (unsigned long long)status->st_ino,
 		(unsigned)status->st_nlink);
 	if (!link_again(level->to, name, key, &found, problem))
 		return false;
 	if (found)
 		return true;
-	if (!copy_object(from, level->to, name, status, problem))
+	if (!copy_object(from, name, level->to, name, status, problem))
 		return false;
 	return linkat(level->to, name, links, key, 0) == 0 || problem_set(problem, errno, "hard link");
 }

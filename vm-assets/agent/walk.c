@@ -17,9 +17,6 @@
 #include "protocol.h"
 #include "record.h"
 
-/* Only the walking process touches it, and only as deep as the tree is. */
-static struct listing listings[LEVELS_DEPTH_MAX + 1];
-
 /* Puts the entry's path before the problem's text. */
 static bool name_entry(struct problem *problem)
 {

@@ -1,7 +1,7 @@
 /*
  * The users of the guest: /etc/passwd and /etc/group of this process' root. Their bytes may be anything: only the first MiB
- * of a regular file is read, and lines that are longer than 4 KiB, have a NUL or a number that is no id do not count. Of lines
- * with the same name or id the first counts.
+ * of a regular file is read, and lines that are longer than 4 KiB, have a NUL or a number beyond the ids do not count. Of
+ * lines with the same name or id the first counts.
  */
 #ifndef COPPICE_USERS_H
 #define COPPICE_USERS_H

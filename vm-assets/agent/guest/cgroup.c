@@ -19,6 +19,8 @@
 #include "guest.h"
 
 #define COMMANDS CGROUP_ROOT "/cmd"
+/* Visitors: what they use is limited with the commands. */
+#define VISITORS COMMANDS "/files"
 /*
  * Generous memory cost of a process beyond what its cgroup is charged for. The upper limit of processes is what an
  * emulated machine can kill within the seconds that the host allows after a time limit.
@@ -58,6 +60,8 @@ void cgroup_open(void)
 	set(COMMANDS "/memory.max", memory_max);
 	set(COMMANDS "/pids.max", count);
 	set(COMMANDS "/cgroup.subtree_control", "+cpu +memory +pids");
+	if (mkdir(VISITORS, 0755) != 0)
+		log_fatal("%s: %s", VISITORS, strerror(errno));
 	/* A kernel without swap does not have this file. */
 	write_file(COMMANDS "/memory.swap.max", "0");
 }
@@ -67,34 +71,41 @@ static void path_of(unsigned slot, const char *file, char path[64])
 	snprintf(path, 64, COMMANDS "/%u/%s", slot, file);
 }
 
-pid_t platform_fork_reaper(unsigned slot, bool isolated, struct problem *problem)
+/* Forks into a cgroup, and into new namespaces of `flags`. Returns 0 in the child, and -1 with a problem on failure. */
+static pid_t fork_into(const char *path, uint64_t flags, struct problem *problem)
 {
-	char path[64];
-	path_of(slot, "", path);
-	if (mkdir(path, 0755) != 0 && errno != EEXIST) {
-		problem_set(problem, errno, "cgroup of the command");
-		return -1;
-	}
 	int cgroup = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* The parent enforces the limit. It is also set here for programs that read it to size themselves. */
-	path_of(slot, "memory.max", path);
-	if (cgroup < 0 || !write_file(path, memory_max)) {
-		problem_set(problem, errno, "cgroup of the command");
-		close(cgroup);
-		return -1;
-	}
 	struct clone_args arguments = {
-		.flags = CLONE_INTO_CGROUP | (isolated ? CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS : 0),
+		.flags = CLONE_INTO_CGROUP | flags,
 		.exit_signal = SIGCHLD,
 		.cgroup = (unsigned)cgroup,
 	};
-	pid_t pid = (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
+	pid_t pid = cgroup < 0 ? -1 : (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
 	if (pid < 0)
-		problem_set(problem, errno, "namespaces of the command");
+		problem_set(problem, errno, "process in %s", path);
 	/* The child closes everything above the standard streams soon. */
-	if (pid != 0)
+	if (pid != 0 && cgroup >= 0)
 		close(cgroup);
 	return pid;
+}
+
+pid_t platform_fork_reaper(unsigned slot, bool isolated, struct problem *problem)
+{
+	char path[64];
+	char limit[64];
+	path_of(slot, "", path);
+	/* The parent enforces the limit. It is also set here for programs that read it to size themselves. */
+	path_of(slot, "memory.max", limit);
+	if ((mkdir(path, 0755) != 0 && errno != EEXIST) || !write_file(limit, memory_max)) {
+		problem_set(problem, errno, "cgroup of the command");
+		return -1;
+	}
+	return fork_into(path, isolated ? CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS : 0, problem);
+}
+
+pid_t platform_fork_visitor(struct problem *problem)
+{
+	return fork_into(VISITORS, 0, problem);
 }
 
 void platform_kill(unsigned slot, pid_t reaper, pid_t command)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,6 +168,23 @@ bool platform_join(int pidfd, struct problem *problem)
 {
 	/* Without namespaces there is nothing to join, but a missing process must be reported. */
 	return syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) == 0 ? true : problem_set(problem, errno, "join");
+}
+
+pid_t platform_fork_visitor(struct problem *problem)
+{
+	return platform_fork_reaper(0, false, problem);
+}
+
+/* A directory in place of the mount namespace, so that no test reaches a file of this machine. */
+bool platform_visit(int pidfd, struct problem *problem)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/r", prefix);
+	if (!platform_join(pidfd, problem))
+		return false;
+	if (geteuid() != 0 && unshare(CLONE_NEWUSER) != 0)
+		return problem_set(problem, errno, "namespace of users");
+	return (chroot(path) == 0 && chdir("/") == 0) || problem_set(problem, errno, "%s", path);
 }
 
 int platform_open_terminal(struct problem *problem)

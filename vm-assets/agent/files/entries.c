@@ -1,0 +1,131 @@
+/* Operations on entries of directories that change no content. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../levels.h"
+#include "../protocol.h"
+#include "operations.h"
+#include "place.h"
+
+#define DIRECTORY_FLAGS (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+
+bool entries_stat(struct request *request, uint64_t *count, struct problem *problem)
+{
+	*count = 1;
+	return place_send_path(request->path, (request->flags & FILE_FLAG_FOLLOW) != 0, problem);
+}
+
+/* Opens the entry `name` of a directory, and its target if it is a symlink that is followed and does not dangle. */
+static bool open_entry(int directory, const char *name, bool follow, struct place *place)
+{
+	place->broken = 0;
+	place->link[0] = '\0';
+	place->fd = -1;
+	if (fstatat(directory, name, &place->status, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) != 0)
+		return false;
+	if (!S_ISLNK(place->status.st_mode))
+		return true;
+	struct stat status;
+	int target = follow ? openat(directory, name, O_PATH | O_CLOEXEC) : -1;
+	ssize_t size = target >= 0 ? readlink(place_name(target), place->link, sizeof place->link - 1)
+				   : readlinkat(directory, name, place->link, sizeof place->link - 1);
+	place->link[size > 0 ? size : 0] = '\0';
+	if (target >= 0 && fstatat(target, "", &status, AT_EMPTY_PATH) == 0)
+		place->status = status;
+	if (target >= 0)
+		close(target);
+	return true;
+}
+
+/* Lists the directory at level 0. Ends at the first failure to read that directory; deeper ones seem empty. */
+static bool list(const struct request *request, uint64_t *count, struct problem *problem)
+{
+	bool follow = (request->flags & FILE_FLAG_FOLLOW) != 0;
+	struct place place;
+	unsigned depth = 0;
+	listing_begin(&listings[0]);
+	for (;;) {
+		const char *name = listing_next(&listings[depth], levels[depth].fd);
+		if (name == NULL) {
+			if (depth == 0 && errno != 0)
+				return problem_set(problem, errno, "%.300s", request->path);
+			close(levels[depth].fd);
+			if (depth-- == 0)
+				return true;
+			continue;
+		}
+		/* An entry may have vanished; of a directory that cannot be searched only the names can be read. */
+		if (!open_entry(levels[depth].fd, name, follow, &place))
+			continue;
+		if (!levels_set_path(&levels[depth], name))
+			return problem_set(problem, ENAMETOOLONG, "path over %d bytes", LEVELS_PATH_BYTES_MAX);
+		if (!place_send(levels_path, &place, false, problem) || !place_progress(NULL, problem))
+			return false;
+		(*count)++;
+		if (!S_ISDIR(place.status.st_mode) || place.link[0] != '\0' || depth + 1 >= request->depth)
+			continue;
+		int fd = openat(levels[depth].fd, name, DIRECTORY_FLAGS);
+		if (fd < 0)
+			continue;
+		levels[++depth] = (struct level){.fd = fd, .path_bytes = strlen(levels_path)};
+		listing_begin(&listings[depth]);
+	}
+}
+
+bool entries_list(struct request *request, uint64_t *count, struct problem *problem)
+{
+	struct place place;
+	if (!place_open(request->path, (request->flags & FILE_FLAG_FOLLOW) != 0, &place, problem) ||
+	    !place_send("", &place, false, problem))
+		return false;
+	*count = 1;
+	if (!S_ISDIR(place.status.st_mode) || request->depth == 0)
+		return true;
+	levels[0] = (struct level){.fd = place_reopen(place.fd, O_RDONLY | O_DIRECTORY)};
+	if (levels[0].fd < 0)
+		return problem_set(problem, errno, "%.300s", request->path);
+	return list(request, count, problem);
+}
+
+/* Gives a file the owner and mode of the request, as far as it has them. */
+static bool change(const struct request *request, const struct place *place, struct problem *problem)
+{
+	if (!place_own(request, place->fd, problem))
+		return false;
+	/* After the owner, because chown clears set-id bits. The name is a symlink to the file, which chmod follows. */
+	return (request->flags & FILE_FLAG_MODE) == 0 || chmod(place_name(place->fd), request->mode) == 0 ||
+	       problem_set(problem, errno, "mode of %.300s", request->path);
+}
+
+bool entries_make_directory(struct request *request, uint64_t *count, struct problem *problem)
+{
+	char name[NAME_MAX + 1];
+	struct place place;
+	int parent = place_open_parent(request, request->path, name, problem);
+	if (parent < 0)
+		return false;
+	*count = mkdirat(parent, name, 0777) == 0;
+	int error = *count == 1 ? 0 : errno;
+	close(parent);
+	if (error != 0 && (error != EEXIST || (request->flags & FILE_FLAG_EXCLUSIVE) != 0))
+		return problem_set(problem, error, "%.300s", request->path);
+	if (!place_open(request->path, error == EEXIST, &place, problem))
+		return false;
+	if (!S_ISDIR(place.status.st_mode))
+		return problem_set(problem, error == EEXIST ? EEXIST : ENOTDIR, "%.300s", request->path);
+	if (error == 0 && !change(request, &place, problem))
+		return false;
+	return place_send_path(request->path, true, problem);
+}
+
+bool entries_change(struct request *request, uint64_t *count, struct problem *problem)
+{
+	bool follow = (request->flags & FILE_FLAG_FOLLOW) != 0;
+	struct place place;
+	*count = 0;
+	return place_open(request->path, follow, &place, problem) && change(request, &place, problem) &&
+	       place_set_attributes(request, place.fd, problem) && place_send_path(request->path, follow, problem);
+}
