@@ -1,8 +1,9 @@
 import type { LogEventData } from "../../domain/log-event.ts";
 import type { OutputSizes, StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
+import type { InputBytes } from "../../vm/agent/exec-spec.ts";
 import type { GuestNetwork } from "../../vm/agent/guest-network.ts";
-import type { InputBytes, OutputSink, OutputStream, StartListener } from "../../vm/agent/process.ts";
+import type { OutputSink, OutputStream, StartListener } from "../../vm/agent/process.ts";
 import type { AgentRecord } from "../../vm/agent/record.ts";
 import type { ByteChannel } from "../../vm/vmm.ts";
 import type { GuestDisks } from "../machines/steps.ts";

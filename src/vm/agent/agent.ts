@@ -3,20 +3,12 @@ import { byteStringToBytes } from "../../domain/tree/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
 import { type AgentConnection, DialledConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
+import { type AgentExecSpec, encodeExecOpen, encodeSpec } from "./exec-spec.ts";
 import { GuestFiles } from "./files.ts";
 import { packIntegers } from "./frames.ts";
 import type { GuestNetwork } from "./guest-network.ts";
 import { AgentLink, type Hello } from "./link.ts";
-import {
-  type AgentExecSpec,
-  type ExecHandle,
-  ExecSession,
-  encodeExecOpen,
-  encodeSpec,
-  type OutputSink,
-  type ResumedEnds,
-  type StartListener,
-} from "./process.ts";
+import { type ExecHandle, ExecSession, type OutputSink, type ResumedEnds, type StartListener } from "./process.ts";
 import type { AgentExit } from "./process-exit.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";

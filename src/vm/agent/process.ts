@@ -1,9 +1,9 @@
+import type { AgentExecSpec, InputBytes, TerminalSize } from "./exec-spec.ts";
 import { type Frame, packIntegers, viewOf } from "./frames.ts";
 import { checkLength, parseError, unexpected } from "./payload.ts";
 import { type AgentExit, parseExit } from "./process-exit.ts";
 import {
   AgentFrame,
-  ExecFlag,
   FRAME_PAYLOAD_BYTES_MAX,
   HostFrame,
   SignalFlag,
@@ -15,40 +15,6 @@ import type { FrameParts, Session } from "./sessions.ts";
 import { LatestValue, OutboundStream, ReceiveWindow } from "./streams.ts";
 
 export type OutputStream = "stdout" | "stderr";
-
-/** A terminal's size in characters. */
-export interface TerminalSize {
-  readonly rows: number;
-  readonly columns: number;
-}
-
-export interface AgentExecSpec {
-  readonly argv: readonly string[];
-  readonly env: Readonly<Record<string, string>>;
-  readonly cwd: string;
-  /** hostname of its UTS namespace; ignored for a command with a target */
-  readonly hostname: string;
-  /** true: nothing is executed; the namespaces of the command last until the host sends it a signal */
-  readonly isIdle?: boolean;
-  /** time limit in `milliseconds`; 0 (none) is allowed for a command with a target, and an idle one */
-  readonly timeoutMs: number;
-  /**
-   * standard input, read as fast as the command reads it and abandoned when the command ends. Absent: /dev/null; on a
-   * terminal, the bytes of `ExecHandle.write`. "open": the bytes of `write` until `end`. `first`: these bytes, followed by
-   * the bytes of `write` until `end`.
-   */
-  readonly stdin?: InputBytes | "open" | { readonly first: InputBytes };
-  /** absent: root; without supplementary groups */
-  readonly user?: { readonly uid: number; readonly gid: number };
-  /**
-   * a user that the guest resolves, in place of `user`: a name or number, optionally with `:` and a group. The command gets its
-   * groups, HOME, SHELL, USER and LOGNAME, unless `env` has them, and its home for the working directory "". Unknown: AgentError
-   * ENOENT
-   */
-  readonly userName?: string;
-  /** absent: the standard streams are pipes */
-  readonly terminal?: TerminalSize;
-}
 
 /**
  * Receives the output of a command. A chunk is valid only during the call: a sink must copy the bytes that it keeps. While
@@ -98,9 +64,6 @@ export interface ProcessLink {
   /** Sends the frame of `make`, or none when that is null. `make` is called when the frame can be sent. */
   sendMade(make: () => FrameParts | null): Promise<void>;
 }
-
-/** Bytes for standard input, in order. */
-export type InputBytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 
 /** The receivers of a running command's output and start on the host. */
 export interface ProcessEnds {
@@ -364,41 +327,4 @@ function sizeFrame(session: number, size: TerminalSize | null): FrameParts | nul
 
 function limitFrame(session: number, limit: { readonly timeoutMs: number } | null): FrameParts | null {
   return limit === null ? null : [HostFrame.limit, session, packIntegers([64, limit.timeoutMs])];
-}
-
-/** The payload of EXEC_OPEN. @param target session id of the process whose namespaces the command joins, or 0 */
-export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: number): Uint8Array {
-  const streams =
-    (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
-  const flags = spec.isIdle === true ? ExecFlag.idle : streams;
-  const user = spec.userName === undefined ? spec.user : undefined;
-  return packIntegers(
-    [32, specBytes],
-    [32, flags],
-    [64, spec.timeoutMs],
-    [32, target],
-    [32, user?.uid ?? 0],
-    [32, user?.gid ?? 0],
-    [16, spec.terminal?.rows ?? 0],
-    [16, spec.terminal?.columns ?? 0],
-  );
-}
-
-/** Each text as u32 length and bytes: hostname, user, cwd; u32 count and arguments; u32 count and environment. */
-export function encodeSpec(spec: AgentExecSpec): Uint8Array {
-  const environment = Object.entries(spec.env).map(([name, value]) => `${name}=${value}`);
-  const count = (list: readonly unknown[]) => packIntegers([32, list.length]);
-  const text = (value: string): Uint8Array[] => {
-    const bytes = Buffer.from(value, "utf8");
-    return [packIntegers([32, bytes.byteLength]), bytes];
-  };
-  return Buffer.concat([
-    ...text(spec.hostname),
-    ...text(spec.userName ?? ""),
-    ...text(spec.cwd),
-    count(spec.argv),
-    ...spec.argv.flatMap(text),
-    count(environment),
-    ...environment.flatMap(text),
-  ]);
 }
