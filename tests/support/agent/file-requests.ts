@@ -67,7 +67,7 @@ export interface FileAnswer {
 
 /** Starts the command whose files are requested; it waits for the end of its input. */
 export async function startTarget(agent: NativeAgent, session = TARGET): Promise<void> {
-  agent.send(execFrames(session, { argv: ["cat"], stdin: true }));
+  agent.send(execFrames(session, { argv: ["cat"], stdin: true, timeoutMs: 120_000 }));
   const { type } = await agent.next();
   if (type !== AgentFrame.started) throw new Error(`a frame of type ${type}`);
 }

@@ -13,5 +13,6 @@ bool entries_make_directory(struct request *request, uint64_t *count, struct pro
 bool entries_change(struct request *request, uint64_t *count, struct problem *problem);
 bool tree_remove(struct request *request, uint64_t *count, struct problem *problem);
 bool tree_move(struct request *request, uint64_t *count, struct problem *problem);
+bool watch_run(struct request *request, uint64_t *count, struct problem *problem);
 
 #endif

@@ -70,7 +70,7 @@ static bool run(struct request *request, const struct user *user, uint64_t *coun
 	case FILE_OP_JOIN:
 		return content_join(request, count, problem);
 	case FILE_OP_WATCH:
-		return problem_set(problem, ENOSYS, "watch");
+		return watch_run(request, count, problem);
 	default:
 		return show_user(user);
 	}
