@@ -79,8 +79,8 @@ bool quiesce_open(const struct frame *frame)
 		return false;
 	if (!check(frame))
 		return true;
-	/* Writing a file would make the agent wait for its own thaw. */
-	if (!session_all_settled()) {
+	/* Putting a file would make the agent wait for its own thaw. A visitor that writes waits by itself. */
+	if (session_count(SESSION_TASK) > 0) {
 		frame_send_error(frame->session, EBUSY, "requests are under way");
 		return true;
 	}

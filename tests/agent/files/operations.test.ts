@@ -14,9 +14,9 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { FileOp } from "../../src/vm/agent/protocol.ts";
-import { ask, content, entries, startTarget, write } from "../support/agent/file-requests.ts";
-import { NativeAgent } from "../support/agent/native-agent.ts";
+import { FileOp } from "../../../src/vm/agent/protocol.ts";
+import { ask, content, entries, startTarget, write } from "../../support/agent/file-requests.ts";
+import { NativeAgent } from "../../support/agent/native-agent.ts";
 
 const ENOENT = 2;
 const EEXIST = 17;

@@ -9,7 +9,7 @@ import {
   FileOp,
   HostFrame,
   Stream,
-} from "../../src/vm/agent/protocol.ts";
+} from "../../../src/vm/agent/protocol.ts";
 import {
   ask,
   type FileRequest,
@@ -18,8 +18,8 @@ import {
   records,
   startTarget,
   type WatchRecord,
-} from "../support/agent/file-requests.ts";
-import { frame, NativeAgent, parseError, u32 } from "../support/agent/native-agent.ts";
+} from "../../support/agent/file-requests.ts";
+import { frame, NativeAgent, parseError, u32 } from "../../support/agent/native-agent.ts";
 
 const SESSION = 50;
 const ENOSPC = 28;
