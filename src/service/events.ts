@@ -1,6 +1,6 @@
 import { getOperation, type OperationRow } from "../db/operations.ts";
 import { given } from "../domain/given.ts";
-import type { OperationId } from "../domain/ids.ts";
+import type { LogId, OperationId } from "../domain/ids.ts";
 import { type CompletionData, type LogEvent, nsOf } from "../domain/log-event.ts";
 import { type EndStatus, isTerminal, type StoredInstanceResult } from "../domain/operation.ts";
 import type { LogReader } from "../storage/events/log-reader.ts";
@@ -11,8 +11,10 @@ export interface EventsRequest {
   readonly since: number;
   /** true: until the log is complete; false: up to the latest event */
   readonly follow: boolean;
-  /** only events of this process, and the last one */
+  /** only events of this process, `dropped`, and the last one */
   readonly spid?: number | undefined;
+  /** Returns the id of the event before which the stream ends; it may change while the stream waits. Absent: no such id. */
+  readonly until?: () => number;
   /** largest number of events, including the last one */
   readonly limit?: number | undefined;
   /** ends the search or the wait for the next event */
@@ -34,7 +36,7 @@ export interface EventStream extends Disposable {
 
 /** The event log of one object. */
 export interface LogSource {
-  readonly id: OperationId;
+  readonly id: LogId;
   /** true: the log was complete when the source was made */
   readonly hasEnded: boolean;
   /** the operation of the machine that writes to the log, or did so last; null: there was none */
@@ -114,7 +116,7 @@ class LoggedEvents implements EventStream {
   }
 
   next(): NextEvents | Promise<NextEvents> {
-    if (this.#leftCount === 0) return null;
+    if (this.#leftCount === 0 || this.#isPast) return null;
     this.#request.signal.throwIfAborted();
     const { isOver } = this.#reader;
     const events = this.#reader.next();
@@ -129,6 +131,7 @@ class LoggedEvents implements EventStream {
     for (let isOver = wasOver; ; ) {
       const selection = this.#select(events);
       if (selection.length > 0) return selection;
+      if (this.#isPast) return null;
       if (events.length === 0) {
         if (isOver && this.#hasEnded) return this.#last();
         // A stop of the service also ends readers. The operation may end after that: then there is more to read.
@@ -148,10 +151,20 @@ class LoggedEvents implements EventStream {
     this.#reader[Symbol.dispose]();
   }
 
+  /** True when all events before the end of the request were read. */
+  get #isPast(): boolean {
+    const { until } = this.#request;
+    return until !== undefined && this.#reader.nextId >= until();
+  }
+
   /** The events that match the request. */
   #select(events: readonly LogEvent[]): readonly LogEvent[] {
-    const { spid } = this.#request;
-    const ofProcess = spid === undefined ? events : events.filter((event) => event.spid === spid);
+    const { spid, until } = this.#request;
+    const last = events.at(-1);
+    const end = until?.() ?? Number.POSITIVE_INFINITY;
+    const early = last === undefined || last.id < end ? events : events.filter(({ id }) => id < end);
+    const ofProcess =
+      spid === undefined ? early : early.filter((event) => event.spid === spid || event.type === "dropped");
     const selection = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
     this.#leftCount -= selection.length;
     return selection;

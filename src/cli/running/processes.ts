@@ -135,6 +135,7 @@ export async function join({
   const attachment = await SteadyAttachment.open(client, process, {
     lossless: isLossless,
     onDropped: (stream, bytes) => tell(`${bytes} bytes of ${stream} were not stored`),
+    onGap: (events) => tell(`${events} earlier events of the log are gone`),
     onLost: () => tell("the connection is lost; trying to reconnect"),
   });
   const replay = new ReplayFilter(replayBytes);

@@ -15,6 +15,8 @@ export interface AttachOptions {
   readonly since?: number;
   /** called with the number of missing bytes of a stream */
   readonly onDropped?: (stream: "stdout" | "stderr", bytes: number) => void;
+  /** called with the number of events that the log no longer has, perhaps with output of the process */
+  readonly onGap?: (events: number) => void;
   /** called when all output up to an event was returned; a lossless attachment has no such positions */
   readonly onPosition?: (id: number) => void;
   readonly signal?: AbortSignal;
@@ -34,6 +36,8 @@ interface Status {
   readonly position?: number;
   /** bytes of a stream that were not stored */
   readonly dropped?: { readonly stream: "stdout" | "stderr"; readonly bytes: number };
+  /** events before `first` that the log no longer has */
+  readonly gap?: { readonly first: number; readonly dropped: number };
   /** a request failed, or the end of the process is unknown */
   readonly error?: { readonly message: string };
 }
@@ -47,10 +51,10 @@ export type AttachedStreams = Pick<Attachment, "exitCode" | "output" | "type" | 
 /** The streams of a process, also of one that has not begun. Leaving it leaves the process as it is. */
 export class Attachment implements Disposable {
   readonly #socket: MessageSocket;
-  readonly #on: Pick<AttachOptions, "onDropped" | "onPosition">;
+  readonly #on: Pick<AttachOptions, "onDropped" | "onGap" | "onPosition">;
   #exitCode: number | null = null;
 
-  private constructor(socket: MessageSocket, on: Pick<AttachOptions, "onDropped" | "onPosition">) {
+  private constructor(socket: MessageSocket, on: Pick<AttachOptions, "onDropped" | "onGap" | "onPosition">) {
     this.#socket = socket;
     this.#on = on;
   }
@@ -87,10 +91,12 @@ export class Attachment implements Disposable {
       if (message[0] === Channel.stdout && bytes.byteLength > 0) yield { stream: "stdout", bytes };
       else if (message[0] === Channel.stderr && bytes.byteLength > 0) yield { stream: "stderr", bytes };
       else if (message[0] === Channel.status) {
-        const { exit_code: exitCode, position, dropped, error } = JSON.parse(new TextDecoder().decode(bytes)) as Status;
+        const status = JSON.parse(new TextDecoder().decode(bytes)) as Status;
+        const { exit_code: exitCode, position, dropped, gap, error } = status;
         if (exitCode !== undefined) this.#exitCode = exitCode;
         if (position !== undefined) this.#on.onPosition?.(position);
         if (dropped !== undefined) this.#on.onDropped?.(dropped.stream, dropped.bytes);
+        if (gap !== undefined) this.#on.onGap?.(gap.dropped);
         problem = error?.message ?? problem;
       }
     }

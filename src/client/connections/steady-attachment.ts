@@ -11,7 +11,7 @@ const STEADY_MS = 10_000;
 
 type Sizes = Record<AttachedOutput["stream"], number>;
 
-export interface SteadyAttachOptions extends Pick<AttachOptions, "lossless" | "onDropped"> {
+export interface SteadyAttachOptions extends Pick<AttachOptions, "lossless" | "onDropped" | "onGap"> {
   /** called when the connection is lost, before another one is made */
   readonly onLost?: () => void;
 }
@@ -105,6 +105,7 @@ export class SteadyAttachment implements AttachedStreams {
       signal: this.#left.signal,
       ...(this.#position < 0 ? {} : { since: this.#position }),
       onDropped: (stream, bytes) => this.#drop(stream, bytes),
+      onGap: (events) => this.#skip(events),
       ...(lossless ? {} : { onPosition: (id: number) => this.#reach(id) }),
     });
     this.#attachment = attachment;
@@ -136,6 +137,13 @@ export class SteadyAttachment implements AttachedStreams {
     if (missing <= 0) return;
     this.#given[stream] = this.#at[stream];
     this.#options.onDropped?.(stream, Math.min(missing, bytes));
+  }
+
+  /** After a gap of unknown size, all output is new. */
+  #skip(events: number): void {
+    this.#notice();
+    Object.assign(this.#given, this.#at);
+    this.#options.onGap?.(events);
   }
 
   #notice(): void {

@@ -2,8 +2,9 @@ import { ApiError } from "../../domain/errors.ts";
 import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 import type { TerminalSize } from "../../domain/spawn.ts";
+import type { OutputVisitor } from "../../storage/events/scan.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
-import { hasReached, type Tap } from "../../supervisor/instance/process-taps.ts";
+import type { Tap } from "../../supervisor/instance/process-taps.ts";
 import { type EventStream, openEvents } from "../events.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { dataOf, noSuchProcess, type ProcessName, resizeTerminal, type StoredTarget, storedTarget } from "./running.ts";
@@ -23,8 +24,10 @@ export type Attached =
   | { readonly kind: "output"; readonly stream: OutputStream; readonly bytes: Uint8Array }
   /** all output up to the event `id` was delivered */
   | { readonly kind: "position"; readonly id: number }
-  /** number of bytes of the stream that were not logged, or for which a lossless client was too slow */
+  /** number of bytes of the stream that were not logged or are gone, or for which a lossless client was too slow */
   | { readonly kind: "dropped"; readonly stream: OutputStream; readonly bytes: number }
+  /** `dropped` events before the event `first` are gone, perhaps with output of the process */
+  | ({ readonly kind: "gap" } & LogEventData["dropped"])
   /** null: the process never ran, or the machine or the host failed before the end of the process was known */
   | { readonly kind: "end"; readonly exit: ProcessEnd | null };
 
@@ -64,14 +67,16 @@ export async function attach(
   stack.defer(() => left.abort());
   // Read all events of an ended process: its end may come before `since`. A lossless client needs all of them to count.
   const from = isLive && !lossless ? since : -1;
-  const request = { spid, since: from, follow: true, signal: left.signal };
-  const log = { events: stack.use(openEvents(parts, principal, stored.log, request)), since };
-  const starts = stack.use(new Starts(lossless));
+  const starts = stack.use(new Starts(lossless ? () => parts.instances.eventsOf(id)?.cut() ?? 0 : null));
   stack.use(parts.instances.follow(id, spid, (process) => starts.add(process)));
   starts.requireTap();
+  const request = { spid, since: from, follow: true, until: () => starts.firstId, signal: left.signal };
+  const events = stack.use(openEvents(parts, principal, stored.log, request));
+  const keptFrom = (first: number) =>
+    keptOutput(parts, principal, stored, { spid, first, starts, signal: left.signal });
   const held = stack.move();
   return {
-    items: () => (lossless ? withTap(log, starts) : fromLog(log)),
+    items: () => (lossless ? withTap({ events, since, keptFrom }, starts) : fromLog({ events, since })),
     write: async (bytes, signal) => await (await starts.latest()).input.write(bytes, signal),
     closeInput: async (signal) => await (await starts.latest()).input.close(signal),
     resize: async (size) => resizeTerminal(await starts.latest(), size),
@@ -83,33 +88,35 @@ export async function attach(
 interface Tapped {
   readonly process: InstanceProcess;
   readonly tap: Tap;
+  /** id of the first event after the tap was opened */
+  readonly firstId: number;
 }
 
 /** The starts of one process, which is started again when its machine is replaced. */
 class Starts implements Disposable {
-  readonly #lossless: boolean;
+  readonly #cut: (() => number) | null;
   readonly #first = Promise.withResolvers<void>();
   #latest: InstanceProcess | null = null;
-  #next = Promise.withResolvers<Tapped>();
+  /** the start that a lossless reader has not taken yet */
+  #next: Tapped | null = null;
   readonly #taps = new DisposableStack();
-  #failure: unknown = null;
+  #failure: { readonly error: unknown } | null = null;
 
-  constructor(lossless: boolean) {
-    this.#lossless = lossless;
-    this.#next.promise.catch(() => undefined);
+  /** @param cut the log's function of that name; null: the reader needs no tap */
+  constructor(cut: (() => number) | null) {
+    this.#cut = cut;
   }
 
   /** Never throws: the failure of a reader must not affect the start of the process. */
   add(process: InstanceProcess): void {
     this.#latest = process;
     this.#first.resolve();
-    if (!this.#lossless) return;
+    if (this.#cut === null) return;
     try {
-      this.#next.resolve({ process, tap: this.#taps.use(process.taps.open()) });
+      this.#next = { process, tap: this.#taps.use(process.taps.open()), firstId: this.#cut() };
     } catch (error) {
-      // `next` and `requireTap` throw it.
-      this.#failure = error;
-      this.#next.reject(error);
+      // `take` and `requireTap` throw it.
+      this.#failure = { error };
     }
   }
 
@@ -120,17 +127,28 @@ class Starts implements Disposable {
     return this.#latest;
   }
 
-  /** Waits for the next start; one call at a time. @throws ApiError `too_many_requests` when a tap was refused */
-  async next(): Promise<Tapped> {
-    const started = await this.#next.promise;
-    this.#next = Promise.withResolvers();
-    this.#next.promise.catch(() => undefined);
-    return started;
+  /** Id of the first event that the tap of the next start replaces; infinite before that start. */
+  get firstId(): number {
+    return this.#failure === null ? (this.#next?.firstId ?? Number.POSITIVE_INFINITY) : 0;
+  }
+
+  /** Sizes of the output that was logged before the tap of the next start. */
+  get logged(): StreamSizes {
+    const { stdout, stderr } = this.#next?.tap.before ?? NO_OUTPUT;
+    return { stdout: stdout.kept, stderr: stderr.kept };
+  }
+
+  /** Takes the next start; null when there is none yet. @throws ApiError `too_many_requests` when a tap was refused */
+  take(): Tapped | null {
+    this.requireTap();
+    const next = this.#next;
+    this.#next = null;
+    return next;
   }
 
   /** @throws ApiError `too_many_requests` when a running process has refused a tap */
   requireTap(): void {
-    if (this.#failure !== null) throw this.#failure;
+    if (this.#failure !== null) throw this.#failure.error;
   }
 
   [Symbol.dispose](): void {
@@ -146,8 +164,12 @@ async function wasStarted(
   spid: number,
 ): Promise<boolean> {
   const { signal } = new AbortController();
-  using events = openEvents(parts, principal, log, { spid, since: -1, follow: false, limit: 1, signal });
-  return (await events.next())?.some(({ type }) => type === "spawn") === true;
+  using events = openEvents(parts, principal, log, { spid, since: -1, follow: false, signal });
+  for (let piece = await events.next(); piece !== null; piece = await events.next()) {
+    const first = piece.find(({ type }) => type !== "dropped");
+    if (first !== undefined) return first.type === "spawn";
+  }
+  return false;
 }
 
 interface LogOfProcess {
@@ -169,48 +191,77 @@ async function* fromLog({ events, since }: LogOfProcess): AsyncGenerator<Attache
   yield LOST;
 }
 
-/** Delivers the events that were logged before the tap was opened, and then all output of the tap. */
-async function* withTap({ events, since }: LogOfProcess, starts: Starts): AsyncGenerator<Attached, void, undefined> {
-  const counted = { stdout: 0, stderr: 0 };
-  const nextPiece = () => {
-    const piece = Promise.try(() => events.next());
-    // Once the tap is read, nothing awaits this promise, which rejects when the client leaves.
-    piece.catch(() => undefined);
-    return piece;
+interface LogBeforeTap extends LogOfProcess {
+  /** Returns the sizes of the output that the log has from the event `first` to the opening of the tap. */
+  readonly keptFrom: (first: number) => Promise<StreamSizes>;
+}
+
+type StreamSizes = Record<OutputStream, number>;
+
+interface KeptSearch {
+  readonly spid: number;
+  readonly first: number;
+  readonly starts: Starts;
+  readonly signal: AbortSignal;
+}
+
+/** The sizes of the output of a process that the log has from the event `first` to the opening of the tap. */
+async function keptOutput(
+  { accounts, eventLogs }: ServiceParts,
+  { accountId }: Principal,
+  { log }: StoredTarget,
+  { spid, first, starts, signal }: KeptSearch,
+): Promise<StreamSizes> {
+  using _search = await accounts.wait(accountId, "logSearches", { signal });
+  const kept = { stdout: 0, stderr: 0 };
+  const onOutput: OutputVisitor = (ofSpid, stream, bytes, id) => {
+    if (ofSpid === spid && id >= first && id < starts.firstId) kept[stream] += bytes;
   };
-  let next = nextPiece();
-  let start = starts.next();
-  let started: Tapped | null = null;
+  const search = { first, hasEnded: log.hasEnded, onOutput };
+  for await (const _ of eventLogs.scan(log.id, search)) signal.throwIfAborted();
+  return kept;
+}
+
+/** Delivers the events that were logged before the tap was opened, and then all output of the tap. */
+async function* withTap(
+  { events, since, keptFrom }: LogBeforeTap,
+  starts: Starts,
+): AsyncGenerator<Attached, void, undefined> {
+  const counted = { stdout: 0, stderr: 0 };
   for (;;) {
     // A start is announced before its first event is logged, so no event can overtake it.
-    started ??= await Promise.race([start, next.then(() => null)]);
-    if (started !== null && hasReached(started.tap, counted)) {
-      if (yield* fromTap(started)) return;
-      // The machine was lost before the command began. Another machine may replace it.
-      started = null;
-      start = starts.next();
-      continue;
+    for (let piece = await events.next(); piece !== null; piece = await events.next()) {
+      for (const event of piece) {
+        if (event.type === "dropped") {
+          const missing = missingBytes(starts.logged, await keptFrom(event.id + 1), counted);
+          if (event.id > since) yield* missing;
+          continue;
+        }
+        if (event.type === "stdout" || event.type === "stderr") counted[event.type] += event.payload.byteLength;
+        const item = itemOf(event, since);
+        if (item !== null) yield item;
+        if (item?.kind === "end") return;
+      }
     }
-    const piece = await next;
-    if (piece === null) break;
-    for (const event of piece) {
-      if (started !== null && hasReached(started.tap, counted)) break;
-      const logged = started === null ? event : beforeTap(event, started.tap, counted);
-      if (event.type === "stdout" || event.type === "stderr") counted[event.type] += event.payload.byteLength;
-      const item = itemOf(logged, since);
-      if (item !== null) yield item;
-      if (item?.kind === "end") return;
-    }
-    next = nextPiece();
+    const started = starts.take();
+    if (started === null) break;
+    if (yield* fromTap(started)) return;
+    // The machine was lost before the command began. Another machine may replace it.
   }
   yield LOST;
 }
 
-/** Cuts an event before the tap's first byte: one record of the log may have output from before and after that byte. */
-function beforeTap(event: LogEvent, { before }: Tap, counted: Readonly<Record<OutputStream, number>>): LogEvent {
-  if (event.type !== "stdout" && event.type !== "stderr") return event;
-  const bytes = Math.max(0, before[event.type].kept - counted[event.type]);
-  return { ...event, payload: event.payload.subarray(0, bytes) };
+/**
+ * Counts the output that is gone: all that was logged before the tap was delivered, is gone, or still to come.
+ * @param kept sizes of the output that is still to come
+ * @param counted sizes of the output that was delivered, or counted before
+ */
+function missingBytes(logged: StreamSizes, kept: StreamSizes, counted: StreamSizes): Attached[] {
+  return OUTPUT_STREAMS.flatMap((stream) => {
+    const bytes = logged[stream] - kept[stream] - counted[stream];
+    counted[stream] += bytes;
+    return bytes > 0 ? [{ kind: "dropped", stream, bytes }] : [];
+  });
 }
 
 /** Delivers the output of a tap and the end of its process. Returns false when the process never ran. */
@@ -243,6 +294,7 @@ async function hasRun(process: InstanceProcess): Promise<boolean> {
   );
 }
 
+const NO_OUTPUT = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };
 const LOST: Attached = { kind: "end", exit: null };
 
 /** The item for an event; null for output that the client has seen, and for events of other types. */
@@ -256,6 +308,8 @@ function itemOf(event: LogEvent, since: number): Attached | null {
       const { stream, bytes_dropped } = dataOf<"truncated">(event);
       return { kind: "dropped", stream, bytes: bytes_dropped };
     }
+    case "dropped":
+      return event.id > since ? { kind: "gap", ...dataOf<"dropped">(event) } : null;
     case "exit": {
       const { exit_code, signal, timed_out } = dataOf<"exit">(event);
       return { kind: "end", exit: { exit_code, signal, timed_out } };

@@ -56,7 +56,9 @@ export async function liveTarget(
   return { id: target, instance, [Symbol.dispose]: () => undefined };
 }
 
-export function dataOf<Type extends "spawn" | "exit" | "truncated">({ payload }: LogEvent): LogEventData[Type] {
+export function dataOf<Type extends "spawn" | "exit" | "truncated" | "dropped">({
+  payload,
+}: LogEvent): LogEventData[Type] {
   return JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData[Type];
 }
 

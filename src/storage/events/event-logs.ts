@@ -17,7 +17,7 @@ export const READERS_COUNT_MAX = 200;
 /** The part of a log that the work of an operation uses. */
 export type EventLog = Pick<
   EventWriter,
-  "append" | "outputs" | "written" | "end" | "failed" | "nextId" | "path" | "isFull"
+  "append" | "outputs" | "cut" | "written" | "end" | "failed" | "nextId" | "path" | "isFull"
 >;
 
 export interface ScanRequest {
@@ -75,6 +75,10 @@ class RingLog implements EventLog, Disposable {
 
   outputs(...[spid, limitBytes, isReserved, from]: Parameters<EventLog["outputs"]>): ReturnType<EventLog["outputs"]> {
     return this.#writer.outputs(spid, limitBytes, isReserved, from, () => this.#ending === null);
+  }
+
+  cut(): number {
+    return this.#writer.cut();
   }
 
   written(): Promise<void> {

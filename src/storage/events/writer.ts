@@ -99,7 +99,7 @@ export class EventWriter {
     return this.#file;
   }
 
-  /** Id of the next event. */
+  /** Id of the next event. The last one may still grow. */
   get nextId(): number {
     return this.#nextId;
   }
@@ -162,6 +162,14 @@ export class EventWriter {
       write: (stream, bytes) => (isOpen() ? this.#output({ spid, stream, isReserved }, bytes) : 0),
       drained: () => this.#whenDrained(),
     });
+  }
+
+  /** Returns the next id: no event with a smaller one will change, and all later output gets it or a greater one. */
+  cut(): number {
+    this.#record();
+    this.#seal();
+    this.#hurry();
+    return this.#nextId;
   }
 
   /** Resolves when readers can read all events appended so far, or when writing has failed. */

@@ -1,5 +1,5 @@
 import { ApiError } from "../../domain/errors.ts";
-import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
+import type { OutputStream } from "../../domain/output.ts";
 import type { OutputSizes, StreamBytes } from "../../storage/events/process-outputs.ts";
 import { OutputBlocks, type OutputChunk, type OutputReader } from "./output-blocks.ts";
 
@@ -272,9 +272,4 @@ function* between(chunks: readonly OutputChunk[], from: number, to: number): Gen
     if (part.byteLength > 0) yield { stream, bytes: part };
     at += bytes.byteLength;
   }
-}
-
-/** True when a reader that has read `counted` bytes of each logged stream has read all output before the tap. */
-export function hasReached({ before }: Tap, counted: Readonly<Record<OutputStream, number>>): boolean {
-  return OUTPUT_STREAMS.every((stream) => counted[stream] >= before[stream].kept);
 }

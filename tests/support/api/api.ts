@@ -160,7 +160,8 @@ export class Api implements AsyncDisposable {
     const operations = new HeldOperations(db, clock, changes);
     const instances = new RunningInstances();
     const { accounts = new Accounts() } = overrides;
-    const eventLogs = new EventLogs(layout, accounts, wallClock());
+    // Rings of the smallest size: a test soon fills one.
+    const eventLogs = new EventLogs(layout, accounts, wallClock(), 1_048_576);
     const metrics = createMetrics();
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...rest } = overrides;
     const sessions = sessionUseCases({ db, log, keys, verifyToken, clock });

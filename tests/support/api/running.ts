@@ -19,11 +19,14 @@ export interface RunningFixture extends AsyncDisposable {
   readonly instance: RunningInstance;
   readonly network: InstanceNetwork;
   readonly command: InstanceProcess;
+  readonly log: ProcessLog;
   /** Waits for the end of the command, and ends the operation as a run does. */
   finish(): Promise<void>;
 }
 
 export interface RunningOptions {
+  /** true: the log is a ring, and the output has no other limit */
+  readonly logsToRing?: boolean;
   readonly timeoutMs?: number;
   readonly spec?: Partial<AgentExecSpec>;
   readonly network?: NetworkRequest | null;
@@ -39,20 +42,22 @@ export async function queuedInstance(api: Api): Promise<OperationId> {
 export async function runningInstance(
   api: Api,
   script: string,
-  { timeoutMs = 60_000, spec: more = {}, network: from = null }: RunningOptions = {},
+  { timeoutMs = 60_000, spec: more = {}, network: from = null, logsToRing = false }: RunningOptions = {},
   queued?: OperationId,
 ): Promise<RunningFixture> {
   const id = queued ?? (await queuedInstance(api));
   api.operations.start(id);
   await using stack = new AsyncDisposableStack();
-  const events = stack.use(api.parts.eventLogs.open(id));
+  const { eventLogs } = api.parts;
+  const events = stack.use(logsToRing ? await eventLogs.openRing(id) : eventLogs.open(id));
   stack.defer(() => events.end());
   const { instance } = stack.use(await nativeInstance());
   const network = stack.use(quietNetwork(from));
   const parts = { limit: new TimeLimit(timeoutMs), hostname: "box", events, network };
   const run = stack.use(api.parts.instances.open(id, parts));
   stack.use(run.enter(instance));
-  const log = new ProcessLog(events, { spid: Spid.command, truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT });
+  const truncateOutputAtBytes = logsToRing ? null : OUTPUT_BYTES_DEFAULT;
+  const log = new ProcessLog(events, { spid: Spid.command, truncateOutputAtBytes });
   const spec = { ...shellSpec(script, timeoutMs), ...more };
   const command = instance.start(spec, { ...log.sink(spec), exited: (exit) => log.exited(exit) });
   await command.started;
@@ -69,5 +74,5 @@ export async function runningInstance(
   };
   const owned = stack.move();
   const path = `/v1/instances/${id}`;
-  return { id, path, instance, network, command, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { id, path, instance, network, command, log, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

@@ -95,6 +95,8 @@ function messageOf(item: Attached, positions: boolean): Uint8Array | null {
       return positions ? status({ position: item.id }) : null;
     case "dropped":
       return status({ dropped: { stream: item.stream, bytes: item.bytes } });
+    case "gap":
+      return status({ gap: { first: item.first, dropped: item.dropped } });
     case "end":
       return status(item.exit ?? { error: LOST.body() });
   }
