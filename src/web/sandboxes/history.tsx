@@ -63,7 +63,7 @@ function Step({ point, sandbox, asking }: StepProps) {
       aria-current={isHead ? "step" : undefined}
     >
       <div class="row wrap between gap-2-4">
-        <p class="row wrap gap-1-3">
+        <p class="row wrap gap-1-3 shrink">
           <span class="medium">{reasonText(state)}</span>
           {isHead ? <Badge tone="accent">head</Badge> : ref === null ? null : <code class="muted small">{ref}</code>}
           {tags.map((tag) => (

@@ -170,7 +170,7 @@ function Figures({ sandbox, asking }: { readonly sandbox: Sandbox; readonly aski
         value={<Duration value={leftMs(sandbox, now)} />}
         note={
           <>
-            {lifeText(sandbox, now)}{" "}
+            {lifeText(sandbox)}{" "}
             {isPossible("change", sandbox.state, may) ? (
               <button class="text-button" type="button" onClick={() => asking.ask({ sandbox, action: "change" })}>
                 {ACTIONS.change.label}

@@ -50,7 +50,7 @@ function EntryName(props: { readonly item: ListingItem; readonly hrefOf: (item: 
   const { item, hrefOf } = props;
   const name = <GuestText text={shownText(item.name, item.name_base64)} hasTitle />;
   return (
-    <span class={`image-entry image-entry-${item.type}`}>
+    <span class={`image-entry image-entry-${item.type} row gap-2 shrink`}>
       <Icon name={ICONS[item.type]} />
       {isOpenable(item) ? (
         <Link href={hrefOf(item)} tabIndex={-1}>

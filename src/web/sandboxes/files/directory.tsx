@@ -203,8 +203,8 @@ interface NameCellProps {
 
 function NameCell({ name, item, onMenu }: NameCellProps) {
   return (
-    <span class="row between gap-2">
-      <span class="ellipsis">{name}</span>
+    <span class="row gap-2">
+      <span class="fill shrink">{name}</span>
       <IconButton
         class="button-small rigid"
         icon="more"

@@ -51,13 +51,13 @@ describe("the time that is left", () => {
   });
 
   test("is said with what follows", () => {
-    expect(lifeText(life, now)).toBe("It pauses in 30 min, or after 10 min without use.");
-    expect(lifeText({ ...life, on_timeout: "end", idle_timeout: null }, now)).toBe("It ends in 30 min.");
-    expect(lifeText({ ...life, ends_at: null }, now)).toBe("It pauses after 10 min without use.");
-    expect(lifeText({ ...life, ends_at: null, idle_timeout: null }, now)).toBe("It has no deadline.");
-    expect(lifeText({ ...life, state: "paused" }, now)).toBe("The next request resumes it.");
-    expect(lifeText({ ...life, state: "paused", auto_resume: false }, now)).toMatch(/stays paused/);
-    expect(lifeText({ ...life, state: "ended" }, now)).toBe("It has ended.");
+    expect(lifeText(life)).toBe("Then, or after 10 min without use, it pauses.");
+    expect(lifeText({ ...life, on_timeout: "end", idle_timeout: null })).toBe("Then it ends.");
+    expect(lifeText({ ...life, ends_at: null })).toBe("It pauses after 10 min without use.");
+    expect(lifeText({ ...life, ends_at: null, idle_timeout: null })).toBe("It has no deadline.");
+    expect(lifeText({ ...life, state: "paused" })).toBe("The next request resumes it.");
+    expect(lifeText({ ...life, state: "paused", auto_resume: false })).toMatch(/stays paused/);
+    expect(lifeText({ ...life, state: "ended" })).toBe("It has ended.");
   });
 });
 
