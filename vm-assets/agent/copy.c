@@ -31,10 +31,17 @@ struct object {
 	char path[PROC_PATH_BYTES];
 };
 
-const char *copy_descriptors = "/proc/self/fd";
+static const char *descriptors = "/proc/self/fd";
+static bool omits_attributes;
 
 static char names[XATTR_LIST_MAX];
 static uint8_t value[XATTR_SIZE_MAX];
+
+void copy_between_mounts(void)
+{
+	descriptors = ".";
+	omits_attributes = true;
+}
 
 bool copy_is_opaque(int directory)
 {
@@ -61,7 +68,7 @@ static bool copy_xattr(const struct object *from, const struct object *to, const
 		return problem_set(problem, errno, "attribute %s", name);
 	int result = to->fd >= 0 ? fsetxattr(to->fd, name, value, (size_t)size, 0)
 				 : lsetxattr(to->path, name, value, (size_t)size, 0);
-	return result == 0 || problem_set(problem, errno, "attribute %s", name);
+	return result == 0 || (errno == ENOTSUP && omits_attributes) || problem_set(problem, errno, "attribute %s", name);
 }
 
 static bool copy_xattrs(const struct object *from, const struct object *to, struct problem *problem)
@@ -116,8 +123,8 @@ static bool copy_attributes_at(int from, const char *name, int to, const char *n
 	struct object source = {.fd = -1};
 	struct object target = {.fd = -1};
 	const struct timespec times[2] = {status->st_atim, status->st_mtim};
-	snprintf(source.path, sizeof source.path, "%s/%d/%s", copy_descriptors, from, name);
-	snprintf(target.path, sizeof target.path, "%s/%d/%s", copy_descriptors, to, new_name);
+	snprintf(source.path, sizeof source.path, "%s/%d/%s", descriptors, from, name);
+	snprintf(target.path, sizeof target.path, "%s/%d/%s", descriptors, to, new_name);
 	if (fchownat(to, new_name, status->st_uid, status->st_gid, AT_SYMLINK_NOFOLLOW) != 0)
 		return problem_set(problem, errno, "owner");
 	if (!copy_xattrs(&source, &target, problem))

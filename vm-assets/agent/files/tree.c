@@ -261,7 +261,7 @@ bool tree_move(struct request *request, uint64_t *count, struct problem *problem
 	char new_name[NAME_MAX + 1];
 	const struct request bare = {.flags = 0};
 	*count = 0;
-	copy_descriptors = ".";
+	copy_between_mounts();
 	if (!request_take_path(request, &path, problem))
 		return false;
 	int from = place_open_parent(&bare, request->path, name, problem);
