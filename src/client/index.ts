@@ -13,6 +13,20 @@ export { type AttachedOutput, Attachment, type AttachOptions } from "./connectio
 export { PortConnection } from "./connections/port.ts";
 export { SteadyAttachment, type SteadyAttachOptions } from "./connections/steady-attachment.ts";
 export { AnswerError, OperationError, ResponseError, UnreachableError } from "./errors.ts";
+export {
+  changeFile,
+  type FileAt,
+  joinFiles,
+  listFiles,
+  makeDirectory,
+  moveFile,
+  readFile,
+  removeFile,
+  statFile,
+  type WriteOptions,
+  watchFiles,
+  writeFile,
+} from "./guest-files.ts";
 export { checkpoint, importImage, loadImage } from "./imports.ts";
 export {
   bytesOf,

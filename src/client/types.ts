@@ -64,6 +64,11 @@ export type Process = Routes["instances"][":uuid"]["processes"]["get"]["response
 export type ProcessDetails = Routes["instances"][":uuid"]["processes"][":spid"]["get"]["response"][200];
 export type StartedProcess = Routes["instances"][":uuid"]["processes"]["post"]["response"][201];
 export type ProcessRequest = Routes["instances"][":uuid"]["processes"]["post"]["body"];
+type GuestFileRoutes = Routes["instances"][":uuid"]["files"];
+/** A file, directory or other entry of a running instance. */
+export type GuestEntry = GuestFileRoutes["stat"]["get"]["response"][200];
+/** A change in a watched directory. */
+export type GuestFileEvent = GuestFileRoutes["watch"]["get"]["response"][200];
 type OperatorRoutes = Routes["operator"];
 /** A token without its secret. */
 export type Token = OperatorRoutes["tokens"]["get"]["response"][200][number];

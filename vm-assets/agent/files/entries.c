@@ -128,6 +128,11 @@ bool entries_change(struct request *request, uint64_t *count, struct problem *pr
 	bool follow = (request->flags & FILE_FLAG_FOLLOW) != 0;
 	struct place place;
 	*count = 0;
-	return place_open(request->path, follow, &place, problem) && change(request, &place, problem) &&
-	       place_set_attributes(request, place.fd, problem) && place_send_path(request->path, follow, problem);
+	if (!place_open(request->path, follow, &place, problem))
+		return false;
+	/* A symlink that dangles is not the file that the request is about. */
+	if (follow && S_ISLNK(place.status.st_mode))
+		return problem_set(problem, ENOENT, "%.300s", request->path);
+	return change(request, &place, problem) && place_set_attributes(request, place.fd, problem) &&
+	       place_send_path(request->path, follow, problem);
 }
