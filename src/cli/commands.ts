@@ -3,10 +3,10 @@ import { benchCommand } from "./bench/command.ts";
 import type { Command } from "./command.ts";
 import { configCommands } from "./config/config.ts";
 import { doctorCommand } from "./doctor/command.ts";
+import { fileCommands } from "./files/commands.ts";
 import { gcCommand } from "./gc/command.ts";
 import { historyCommands } from "./history.ts";
 import { imageCommands } from "./image.ts";
-import { inspectCommands } from "./inspect.ts";
 import { installCommands } from "./install/command.ts";
 import { mcpCommand } from "./mcp/command.ts";
 import { operationCommands } from "./operation/operation.ts";
@@ -39,7 +39,7 @@ export const COMMANDS: readonly Command[] = [
   logsCommand,
   checkpointCommand,
   forwardCommand,
-  ...inspectCommands,
+  ...fileCommands,
   ...searchCommands,
   ...operationCommands,
   ...watchCommands,

@@ -8,6 +8,7 @@ import {
   mkdirSync,
   openSync,
   renameSync,
+  statSync,
   writeSync,
 } from "node:fs";
 
@@ -32,8 +33,11 @@ export function writeLocally(
     return;
   }
   const { O_APPEND, O_CREAT, O_EXCL, O_WRONLY } = constants;
-  const flags = O_WRONLY | O_CREAT | (form === "append" ? O_APPEND : 0) | (form === "exclusive" ? O_EXCL : 0);
-  const fd = openSync(path, flags, 0o644);
+  const flags = O_WRONLY | (form === "append" ? O_APPEND : 0);
+  // In a sticky directory the kernel may refuse O_CREAT for a file of another user, even to root.
+  const isThere = form !== "exclusive" && statSync(path, { throwIfNoEntry: false }) !== undefined;
+  const making = O_CREAT | (form === "exclusive" ? O_EXCL : 0);
+  const fd = openSync(path, isThere ? flags : flags | making, 0o644);
   try {
     if (bits !== undefined) chmodSync(path, bits);
     if (form !== "append") ftruncateSync(fd, 0);
