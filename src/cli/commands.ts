@@ -16,6 +16,8 @@ import { logsCommand } from "./running/logs.ts";
 import { processCommands } from "./running/processes.ts";
 import { runCommand } from "./running/run.ts";
 import { shellCommand } from "./running/shell.ts";
+import { sandboxCommands } from "./sandbox/commands.ts";
+import { upCommand } from "./sandbox/up.ts";
 import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
@@ -34,6 +36,8 @@ export const COMMANDS: readonly Command[] = [
   ...imageCommands,
   ...historyCommands,
   runCommand,
+  upCommand,
+  ...sandboxCommands,
   shellCommand,
   ...processCommands,
   logsCommand,

@@ -26,6 +26,8 @@ export type CheckpointResult = Extract<OperationResult, { pause_ms: number }>;
 export type CheckpointRequest = Routes["instances"][":uuid"]["checkpoint"]["post"]["body"];
 export type OutputObject = NonNullable<InstanceResult["stdout"]>;
 export type SpawnRequest = Routes["instances"]["post"]["body"];
+/** A network that is more than none. */
+export type NetworkRequest = Exclude<NonNullable<SpawnRequest["network"]>, "none">;
 /** Use of the host by a running instance. */
 export type Usage = Routes["instances"][":uuid"]["stats"]["get"]["response"][200];
 export type Image = Routes["images"]["get"]["response"][200][number];
