@@ -16,7 +16,7 @@ import { successOf } from "../wait.ts";
 import { copyProject } from "./project/copy.ts";
 import { projectOf } from "./project/find-project.ts";
 import type { Project } from "./project/project.ts";
-import { runSteps } from "./project/steps.ts";
+import { runProject } from "./project/steps.ts";
 import { printSandbox, untilSettled } from "./shown.ts";
 
 const { env: variables, cwd, file, cpus, memory, disk } = INSTANCE_OPTIONS;
@@ -75,8 +75,8 @@ export const upCommand = command({
     const existing = name === undefined ? null : await orMissing(() => readSandbox(client, sandboxNamed(name).sandbox));
     const appearance = { json: options.json, ports: project?.ports ?? [] };
     if (existing !== null) {
-      const sandbox = await awake(client, io, existing);
-      if (project !== null && existing.state !== "running") await runSteps({ client, io, sandbox }, project.started);
+      const { sandbox, isResumed } = await awake(client, io, existing);
+      if (project !== null && isResumed) await runProject({ client, io, sandbox }, project, false);
       await printSandbox(sandbox, io, appearance);
       return 0;
     }
@@ -89,8 +89,8 @@ export const upCommand = command({
     });
     const sandbox = await untilSettled(client, io, opened);
     if (project !== null) {
-      if (options["no-copy"] !== true) await copyProject({ client, io, sandbox }, project);
-      await runSteps({ client, io, sandbox }, [...project.created, ...project.started]);
+      await copyProject({ client, io, sandbox }, project, options["no-copy"] !== true);
+      await runProject({ client, io, sandbox }, project, true);
     }
     await printSandbox(sandbox, io, appearance);
     return 0;
@@ -120,11 +120,18 @@ function timeoutAction(text: string | undefined): SandboxRequest["on_timeout"] {
   throw new UsageError("--on-timeout must be pause or end");
 }
 
-/** A sandbox that runs. @throws CliError */
-async function awake(client: Client, io: Io, sandbox: Sandbox): Promise<Sandbox> {
-  const now = sandbox.state === "failed" ? sandbox : await untilSettled(client, io, sandbox);
-  if (now.state === "running") return now;
-  return await untilSettled(client, io, await changeState(client, now.uuid, "resume"));
+interface Awake {
+  readonly sandbox: Sandbox;
+  /** false: another request has started it */
+  readonly isResumed: boolean;
+}
+
+/** Lets an existing sandbox run. @throws CliError */
+async function awake(client: Client, io: Io, existing: Sandbox): Promise<Awake> {
+  const now = existing.state === "failed" ? existing : await untilSettled(client, io, existing);
+  if (now.state === "running") return { sandbox: now, isResumed: false };
+  const resumed = await changeState(client, now.uuid, "resume");
+  return { sandbox: await untilSettled(client, io, resumed), isResumed: true };
 }
 
 /** The image that a reference names, as a request names it. One of a registry is imported, and tagged with its reference. */

@@ -252,7 +252,8 @@ describe("up with a devcontainer.json", () => {
   const CONFIG = ".devcontainer/devcontainer.json";
   const TEXT = `{ // a project
     "image": "tag:python", "remoteUser": "app", "workspaceFolder": "/code", "forwardPorts": [3000],
-    "features": { "f": {} }, "postCreateCommand": { "a": "make", "b": ["npm", "ci"] }, "postStartCommand": "serve &"
+    "features": { "f": {} }, "postCreateCommand": { "a": "make", "b": ["npm", "ci"] }, "postStartCommand": "prepare",
+    "postAttachCommand": ["serve"]
   }`;
   const up = (project: ProjectDirectory) => coppice(["up", "--config", project.path(CONFIG), "--name", "dev"]);
   const exits = (...codes: number[]) => {
@@ -273,6 +274,7 @@ describe("up with a devcontainer.json", () => {
     expect([code, stdout.toString()]).toEqual([0, `dev  running\nhttp://3000-${ID}.localhost:8643/\n`]);
     expect(stderr).toContain("coppice up: features are not installed");
     expect(stderr).toContain("coppice up: postCreateCommand\nout\nout\ncoppice up: postStartCommand\nout\n");
+    expect(stderr).toContain("postAttachCommand is process 2; coppice logs -f -p 2 dev shows its output\n");
     expect(appliance.bodies("POST", "/sandboxes?wait=30")).toEqual([
       { image: "tag:python", name: "dev", user: "app", cwd: "/code" },
     ]);
@@ -280,7 +282,8 @@ describe("up with a devcontainer.json", () => {
       ...[
         { command: "make", shell: true },
         { command: "npm", args: ["ci"] },
-        { command: "serve &", shell: true },
+        { command: "prepare", shell: true },
+        { command: "serve", args: [] },
       ],
     ]);
     // The directory belongs to the user, whose ids are those of a new file.
@@ -306,7 +309,7 @@ describe("up with a devcontainer.json", () => {
     const { code, stdout, stderr } = await up(project);
     expect([code, stdout.toString(), commands().length]).toEqual([1, "", 2]);
     expect(stderr).toEndWith(
-      "postCreateCommand ended with exit code 3; sandbox dev is kept, without the steps after it\n",
+      "postCreateCommand ended with exit code 3; sandbox dev is kept as it is; it has no network, which --network gives to a new one\n",
     );
   });
 
@@ -315,7 +318,10 @@ describe("up with a devcontainer.json", () => {
     exits();
     using project = new ProjectDirectory({ [CONFIG]: TEXT });
     expect((await up(project)).code).toBe(0);
-    expect(commands()).toEqual([{ command: "serve &", shell: true }]);
+    expect(commands()).toEqual([
+      { command: "prepare", shell: true },
+      { command: "serve", args: [] },
+    ]);
     expect(requests().filter((request) => request.startsWith("PUT"))).toEqual([]);
   });
 
@@ -325,6 +331,7 @@ describe("up with a devcontainer.json", () => {
     using project = new ProjectDirectory({ [CONFIG]: TEXT });
     await coppice(["up", "tag:other", "--config", project.path(CONFIG), "--no-copy", "--env", "A=b"]);
     expect(appliance.bodies("POST", "/sandboxes?wait=30")).toMatchObject([{ image: "tag:other", env: { A: "b" } }]);
-    expect(requests().filter((request) => request.includes("/files"))).toEqual([]);
+    expect(requests().filter((request) => /^PUT .*code/.test(request))).toEqual([]);
+    expect(appliance.bodies("POST", `/sandboxes/${ID}/files/directory`)).toMatchObject([{ path: "/code" }]);
   });
 });

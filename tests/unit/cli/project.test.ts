@@ -44,14 +44,16 @@ describe("a devcontainer.json", () => {
         },
       ],
       started: [],
+      served: [],
     });
   });
 
   test("has commands in three forms, in the order of the life of a container", () => {
-    const { created, started } = devcontainer(`{
+    const { created, started, served } = devcontainer(`{
       "image": "x", "workspaceFolder": "/code",
       "postCreateCommand": { "server": "npm install", "db": ["mysql", "-e", "\${containerWorkspaceFolder}/a b.sql"] },
-      "onCreateCommand": ["echo", "created"], "updateContentCommand": "echo updated", "postStartCommand": "echo started"
+      "onCreateCommand": ["echo", "created"], "updateContentCommand": "echo updated", "postStartCommand": "echo started",
+      "postAttachCommand": { "server": "streamlit run app.py" }
     }`);
     expect(created).toEqual([
       { name: "onCreateCommand", commands: [["echo", "created"]] },
@@ -59,6 +61,7 @@ describe("a devcontainer.json", () => {
       { name: "postCreateCommand", commands: ["npm install", ["mysql", "-e", "/code/a b.sql"]] },
     ]);
     expect(started).toEqual([{ name: "postStartCommand", commands: ["echo started"] }]);
+    expect(served).toEqual([{ name: "postAttachCommand", commands: ["streamlit run app.py"] }]);
   });
 
   test("replaces variables with their defaults, and leaves unknown ones to the shell", () => {
@@ -123,11 +126,12 @@ describe("a coppice.toml", () => {
         copy_to = "/work"
         ports = [3000]
         public_ports = [8080]
+        serve = "python3 -m http.server"
         on_create = ["pip", "install", "-r", "requirements.txt"]
         [env]
         DEBUG = "1"
         [on_start]
-        web = "python3 -m http.server 8080 &"
+        cache = "rm -rf /tmp/cache"
       `),
     ).toEqual({
       file: "coppice.toml",
@@ -153,7 +157,8 @@ describe("a coppice.toml", () => {
       target: "/work",
       ports: [3000, 8080],
       created: [{ name: "on_create", commands: [["pip", "install", "-r", "requirements.txt"]] }],
-      started: [{ name: "on_start", commands: ["python3 -m http.server 8080 &"] }],
+      started: [{ name: "on_start", commands: ["rm -rf /tmp/cache"] }],
+      served: [{ name: "serve", commands: ["python3 -m http.server"] }],
       notes: [],
     });
     expect(manifest("network = []").request).toEqual({ network: "none" });

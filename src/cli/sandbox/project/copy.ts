@@ -1,6 +1,6 @@
 import { lstatSync } from "node:fs";
 import { join, posix } from "node:path";
-import { type Place, pathOfPlace } from "../../../client/place.ts";
+import { pathOfPlace } from "../../../client/place.ts";
 import { CommandError, run } from "../../../system/exec.ts";
 import { CliError } from "../../command.ts";
 import { showProgress } from "../../wait.ts";
@@ -26,46 +26,66 @@ interface Copied {
 }
 
 /**
- * Copies the files of a project to its sandbox: all, or in a repository those that git has or would add. They belong
- * to the user of the sandbox. Symlinks and special files are left out, which is reported.
+ * Makes the directory of a project in its sandbox, and copies the files of the project to it: all, or in a repository those
+ * that git has or would add. They belong to the user of the sandbox. Symlinks and special files are left out, which is
+ * reported.
+ * @param withFiles false: only the directory is made
  * @throws CliError for too many files, ResponseError
  */
-export async function copyProject({ client, io, sandbox }: StepContext, project: Project): Promise<void> {
+export async function copyProject(context: StepContext, project: Project, withFiles: boolean): Promise<void> {
   const { target, directory } = project;
   if (target === null) return;
-  const names = await namesOf(directory);
+  const names = withFiles ? await namesOf(directory) : [];
   if (names.length > FILES_COUNT_MAX) {
     throw new CliError(`${directory} has more than ${FILES_COUNT_MAX} files to copy; --no-copy leaves them here`);
   }
+  await makeTarget(context, target);
   const files = names.flatMap((path) => copiedOf(directory, path));
-  const place: Place = { sandbox: sandbox.uuid };
-  const parent = `${pathOfPlace(place)}/files`;
-  const user = sandbox.user ?? "root";
-  await client.call("POST", `${parent}/directory`, { json: { path: target, user: "root", parents: true } });
-  if (user !== "root") {
-    const owner = await ownerOf({ client, io, sandbox }, user);
-    await client.call("PATCH", `${parent}/attributes`, { json: { path: target, user: "root", ...owner } });
-  }
+  await copyFiles(context, { directory, target, files });
+  const left = names.length - files.length;
+  if (left > 0) context.io.stderr(`coppice up: ${left} symlinks and special files were not copied\n`);
+}
+
+const filesPath = ({ sandbox }: StepContext): string => `${pathOfPlace({ sandbox: sandbox.uuid })}/files`;
+
+/** Makes the directory, which belongs to the user of the sandbox. */
+async function makeTarget(context: StepContext, path: string): Promise<void> {
+  const { client, sandbox } = context;
+  const parent = filesPath(context);
+  await client.call("POST", `${parent}/directory`, { json: { path, user: "root", parents: true } });
+  if (sandbox.user === null) return;
+  const owner = await ownerOf(context, sandbox.user);
+  await client.call("PATCH", `${parent}/attributes`, { json: { path, user: "root", ...owner } });
+}
+
+async function copyFiles(
+  context: StepContext,
+  {
+    directory,
+    target,
+    files,
+  }: { readonly directory: string; readonly target: string; readonly files: readonly Copied[] },
+): Promise<void> {
+  const { client, io, sandbox } = context;
   using progress = showProgress(io, `copying ${directory}`);
   let doneCount = 0;
   const waiting = files.values();
   const copyNext = async (): Promise<void> => {
     for (const { path, mode } of waiting) {
-      const query = { path: posix.join(target, path), mode, user };
+      const query = { path: posix.join(target, path), mode, user: sandbox.user ?? "root" };
       const body = Bun.file(join(directory, path));
-      await client.call("PUT", parent, { query, body, deadline: false });
+      await client.call("PUT", filesPath(context), { query, body, deadline: false });
       doneCount += 1;
       progress.note(`${doneCount} of ${files.length} files`);
     }
   };
   await Promise.all(Array.from({ length: TOGETHER_COUNT }, copyNext));
-  const left = names.length - files.length;
-  if (left > 0) io.stderr(`coppice up: ${left} symlinks and special files were not copied\n`);
 }
 
 /** Ids of a user by name. The guest's own list of users is used when a file is made. */
-async function ownerOf({ client, sandbox }: StepContext, user: string): Promise<Owner> {
-  const parent = `${pathOfPlace({ sandbox: sandbox.uuid })}/files`;
+async function ownerOf(context: StepContext, user: string): Promise<Owner> {
+  const { client } = context;
+  const parent = filesPath(context);
   const query = { path: `/tmp/.coppice-${crypto.randomUUID()}`, user };
   const { entry } = await client.exchange<{ readonly entry: Owner }>("PUT", parent, { query, body: new Blob([]) });
   await client.call("DELETE", parent, { query });

@@ -21,7 +21,6 @@ const IGNORED: Readonly<Record<string, string>> = {
   capAdd: "capAdd has no effect: programs have a machine of their own",
   securityOpt: "securityOpt has no effect: programs have a machine of their own",
   initializeCommand: "initializeCommand is not run: it is for this machine",
-  postAttachCommand: "postAttachCommand is not run: nothing attaches",
 };
 /** The steps of a container that was created, in their order. */
 const CREATED = ["onCreateCommand", "updateContentCommand", "postCreateCommand"] as const;
@@ -64,6 +63,7 @@ export function readDevcontainer({ file, text, directory, environment }: Project
     ports: [...new Set(ports)],
     created: CREATED.flatMap((name) => values.step(name)),
     started: values.step("postStartCommand"),
+    served: values.step("postAttachCommand"),
     notes,
   };
 }

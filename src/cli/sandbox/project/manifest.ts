@@ -9,7 +9,7 @@ import { Values } from "./values.ts";
 
 const NAMES = [
   ...["name", "image", "env", "cwd", "user", "timeout", "idle", "on_timeout", "network", "cpus", "memory", "disk"],
-  ...["copy_to", "ports", "public_ports", "on_create", "on_start"],
+  ...["copy_to", "ports", "public_ports", "on_create", "on_start", "serve"],
 ];
 
 /** The project of a coppice.toml. @throws CliError */
@@ -43,6 +43,7 @@ export function readManifest({ file, text, directory }: ProjectSource): Project 
     ports: [...new Set([...values.ports("ports", refuse), ...publicPorts])],
     created: values.step("on_create"),
     started: values.step("on_start"),
+    served: values.step("serve"),
     notes: [],
   };
 }

@@ -31,6 +31,8 @@ export interface Project {
   readonly created: readonly ProjectStep[];
   /** steps after each of its starts */
   readonly started: readonly ProjectStep[];
+  /** the last steps, such as servers: their commands are left running */
+  readonly served: readonly ProjectStep[];
   /** settings that have no effect here, with the reasons */
   readonly notes: readonly string[];
 }

@@ -4,7 +4,7 @@ import type { Sandbox } from "../../../client/sandboxes.ts";
 import { CliError } from "../../command.ts";
 import type { Io } from "../../io.ts";
 import { join } from "../../running/processes.ts";
-import type { ProjectCommand, ProjectStep } from "./project.ts";
+import type { Project, ProjectCommand, ProjectStep } from "./project.ts";
 
 export interface StepContext {
   readonly client: Client;
@@ -12,26 +12,42 @@ export interface StepContext {
   readonly sandbox: Sandbox;
 }
 
-/** Runs the steps of a project one after another. @throws CliError for a command that fails: the others are not begun */
-export async function runSteps(context: StepContext, steps: readonly ProjectStep[]): Promise<void> {
+/**
+ * Runs the commands of a project in a sandbox that has just started.
+ * @param isNew true: it was made, and not resumed
+ * @throws CliError for a command that fails: those of later steps are not begun
+ */
+export async function runProject(
+  context: StepContext,
+  { created, started, served }: Project,
+  isNew: boolean,
+): Promise<void> {
+  for (const step of [...(isNew ? created : []), ...started]) await runStep(context, step);
+  for (const step of served) await leaveStep(context, step);
+}
+
+/** Runs the commands of a step to their ends. @throws CliError */
+async function runStep(context: StepContext, { name, commands }: ProjectStep): Promise<void> {
   const { io, sandbox } = context;
-  for (const { name, commands } of steps) {
-    io.stderr(`coppice up: ${name}\n`);
-    const codes = await Promise.all(commands.map((command) => run(context, command)));
-    const code = codes.find((each) => each !== 0);
-    if (code !== undefined) {
-      throw new CliError(
-        `${name} ended with exit code ${code}; sandbox ${sandbox.name} is kept, without the steps after it`,
-      );
-    }
+  io.stderr(`coppice up: ${name}\n`);
+  const codes = await Promise.all(commands.map((command) => run(context, command)));
+  const code = codes.find((each) => each !== 0);
+  if (code === undefined) return;
+  const hint = sandbox.network === null ? "; it has no network, which --network gives to a new one" : "";
+  throw new CliError(`${name} ended with exit code ${code}; sandbox ${sandbox.name} is kept as it is${hint}`);
+}
+
+/** Starts the commands of a step, and leaves them. */
+async function leaveStep({ client, io, sandbox }: StepContext, { name, commands }: ProjectStep): Promise<void> {
+  for (const command of commands) {
+    const { spid } = await startProcess(client, { sandbox: sandbox.uuid }, requestOf(command));
+    io.stderr(`coppice up: ${name} is process ${spid}; coppice logs -f -p ${spid} ${sandbox.name} shows its output\n`);
   }
 }
 
-/** Runs a command of a project, and shows its output on standard error. Returns its exit code. */
+/** Runs a command, and shows its output on standard error. Returns its exit code. */
 async function run({ client, io, sandbox }: StepContext, command: ProjectCommand): Promise<number> {
-  const [name = "", ...args] = typeof command === "string" ? [command] : command;
-  const words = typeof command === "string" ? { command: name, shell: true } : { command: name, args };
-  const process = await startProcess(client, { sandbox: sandbox.uuid }, words);
+  const process = await startProcess(client, { sandbox: sandbox.uuid }, requestOf(command));
   return await join({
     client,
     io: { ...io, stdout: (data) => io.stderrBytes(typeof data === "string" ? Buffer.from(data) : data) },
@@ -42,4 +58,10 @@ async function run({ client, io, sandbox }: StepContext, command: ProjectCommand
     replayBytes: 0,
     end: () => signalProcess(client, process, "KILL"),
   });
+}
+
+function requestOf(command: ProjectCommand) {
+  if (typeof command === "string") return { command, shell: true };
+  const [name = "", ...args] = command;
+  return { command: name, args };
 }
