@@ -51,6 +51,24 @@ export type { Place } from "./place.ts";
 export { COMMAND_SPID, type ProcessName, readProcess, signalProcess, startProcess, streamInput } from "./processes.ts";
 export { instanceResult, type OutputLine, Run, type RunOptions, runCommand, textOf } from "./runs.ts";
 export {
+  endSandbox,
+  forkSandbox,
+  linkToPort,
+  listSandboxes,
+  openSandbox,
+  type PortLink,
+  pauseSandbox,
+  readSandbox,
+  resumeSandbox,
+  rollbackSandbox,
+  type Sandbox,
+  type SandboxReference,
+  type SandboxRequest,
+  type SavedState,
+  savedStates,
+  settledSandbox,
+} from "./sandboxes.ts";
+export {
   type ContentOptions,
   downloadArchive,
   downloadFile,

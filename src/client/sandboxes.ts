@@ -110,13 +110,22 @@ export async function* listSandboxes(
   } while (cursor !== null);
 }
 
-/** Saves the files of a running sandbox and ends its machine, or starts a paused or failed one from its head. */
-export async function changeState(client: Client, sandbox: SandboxReference, to: "pause" | "resume"): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/${to}`, { query: { wait: WAIT_SECONDS } });
+/** Saves the files of a running sandbox, and ends its machine. @throws ResponseError, UnreachableError */
+export async function pauseSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { query: { wait: WAIT_SECONDS } });
+}
+
+/** Starts a paused or failed sandbox from its head. @throws ResponseError, UnreachableError */
+export async function resumeSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/resume`, { query: { wait: WAIT_SECONDS } });
 }
 
 /** Gives a sandbox the files of an image, in place. @throws ResponseError, UnreachableError */
-export async function rollback(client: Client, sandbox: SandboxReference, to: RollbackRequest): Promise<Sandbox> {
+export async function rollbackSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  to: RollbackRequest,
+): Promise<Sandbox> {
   const options = { json: to, query: { wait: WAIT_SECONDS } };
   return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/rollback`, options);
 }
@@ -173,7 +182,7 @@ export async function endSandbox(
  * Waits until a sandbox is in a state that does not pass by itself.
  * @throws ResponseError, UnreachableError, the reason of `signal`
  */
-export async function settled(client: Client, sandbox: Sandbox, signal?: AbortSignal): Promise<Sandbox> {
+export async function settledSandbox(client: Client, sandbox: Sandbox, signal?: AbortSignal): Promise<Sandbox> {
   let now = sandbox;
   while (PASSING.has(now.state)) {
     await pause(POLL_MS, signal);

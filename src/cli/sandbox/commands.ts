@@ -1,11 +1,12 @@
 import {
-  changeState,
   endSandbox,
   forkSandbox,
   linkToPort,
   listSandboxes,
+  pauseSandbox,
   readSandbox,
-  rollback,
+  resumeSandbox,
+  rollbackSandbox,
   SANDBOX_STATES,
   type Sandbox,
   savedStates,
@@ -29,8 +30,10 @@ const PORT_MAX = 65_535;
 const NAME_TEXT = "NAME is the name of a sandbox, or its UUID.";
 const OPTIONS = { ...JSON_OPTION, ...CLIENT_OPTIONS } as const;
 
+const CHANGES = { pause: pauseSandbox, resume: resumeSandbox } as const;
+
 /** A command that moves one sandbox to another state. */
-function stateCommand(to: "pause" | "resume", { summary, description }: Record<"summary" | "description", string>) {
+function stateCommand(to: keyof typeof CHANGES, { summary, description }: Record<"summary" | "description", string>) {
   return command({
     name: to,
     summary,
@@ -41,7 +44,7 @@ function stateCommand(to: "pause" | "resume", { summary, description }: Record<"
     async run({ options, positionals, io, environment }) {
       const [name = ""] = expectPositionals(positionals, "NAME");
       const client = openClient(environment, options.url);
-      const sandbox = await changeState(client, sandboxNamed(name).sandbox, to);
+      const sandbox = await CHANGES[to](client, sandboxNamed(name).sandbox);
       await printStates([await untilSettled(client, io, sandbox)], io, options);
       return 0;
     },
@@ -97,7 +100,7 @@ export const sandboxCommands: readonly Command[] = [
       const { keep, tag } = options;
       if (tag !== undefined && keep !== true) throw new UsageError("--tag needs --keep");
       const client = openClient(environment, options.url);
-      const sandbox = await rollback(client, sandboxNamed(name).sandbox, given({ image, keep, tag }));
+      const sandbox = await rollbackSandbox(client, sandboxNamed(name).sandbox, given({ image, keep, tag }));
       await printStates([await untilSettled(client, io, sandbox)], io, options);
       return 0;
     },

@@ -1,5 +1,5 @@
 import type { Client } from "../../client/client.ts";
-import { type Sandbox, settled } from "../../client/sandboxes.ts";
+import { type Sandbox, settledSandbox } from "../../client/sandboxes.ts";
 import { shownDuration } from "../../domain/text/shown.ts";
 import { CliError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -17,7 +17,7 @@ export interface ShownOptions {
  */
 export async function untilSettled(client: Client, io: Io, sandbox: Sandbox): Promise<Sandbox> {
   using _progress = showProgress(io, `${sandbox.name} is ${sandbox.state}`);
-  const now = await interruptible(io, (signal) => settled(client, sandbox, signal));
+  const now = await interruptible(io, (signal) => settledSandbox(client, sandbox, signal));
   if (now.state === "failed") throw new CliError(`${now.name} failed: ${printable(now.error?.message ?? "unknown")}`);
   return now;
 }

@@ -1,6 +1,6 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import { changeState, openSandbox, readSandbox, type Sandbox, type SandboxRequest } from "../../client/sandboxes.ts";
+import { openSandbox, readSandbox, resumeSandbox, type Sandbox, type SandboxRequest } from "../../client/sandboxes.ts";
 import { imageIdOf } from "../../client/transfers.ts";
 import type { ImportResult } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
@@ -130,7 +130,7 @@ interface Awake {
 async function awake(client: Client, io: Io, existing: Sandbox): Promise<Awake> {
   const now = existing.state === "failed" ? existing : await untilSettled(client, io, existing);
   if (now.state === "running") return { sandbox: now, isResumed: false };
-  const resumed = await changeState(client, now.uuid, "resume");
+  const resumed = await resumeSandbox(client, now.uuid);
   return { sandbox: await untilSettled(client, io, resumed), isResumed: true };
 }
 
