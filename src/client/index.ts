@@ -51,6 +51,7 @@ export type { Place } from "./place.ts";
 export { COMMAND_SPID, type ProcessName, readProcess, signalProcess, startProcess, streamInput } from "./processes.ts";
 export { instanceResult, type OutputLine, Run, type RunOptions, runCommand, textOf } from "./runs.ts";
 export {
+  changeSandbox,
   endSandbox,
   forkSandbox,
   linkToPort,
@@ -62,6 +63,7 @@ export {
   resumeSandbox,
   rollbackSandbox,
   type Sandbox,
+  type SandboxChange,
   type SandboxReference,
   type SandboxRequest,
   type SavedState,

@@ -110,6 +110,21 @@ export async function* listSandboxes(
   } while (cursor !== null);
 }
 
+/** New settings of a sandbox; those that are absent stay. */
+export type SandboxChange = Pick<
+  SandboxRequest,
+  "timeout" | "idle_timeout" | "on_timeout" | "auto_resume" | "network" | "metadata" | "name" | "public_ports"
+>;
+
+/** Changes settings of a sandbox; its network changes at once. @throws ResponseError, UnreachableError */
+export async function changeSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  change: SandboxChange,
+): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("PATCH", pathOf(sandbox), { json: change });
+}
+
 /** Saves the files of a running sandbox, and ends its machine. @throws ResponseError, UnreachableError */
 export async function pauseSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
   return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { query: { wait: WAIT_SECONDS } });

@@ -1,6 +1,14 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import { openSandbox, readSandbox, resumeSandbox, type Sandbox, type SandboxRequest } from "../../client/sandboxes.ts";
+import {
+  changeSandbox,
+  openSandbox,
+  readSandbox,
+  resumeSandbox,
+  type Sandbox,
+  type SandboxChange,
+  type SandboxRequest,
+} from "../../client/sandboxes.ts";
 import { imageIdOf } from "../../client/transfers.ts";
 import type { ImportResult } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
@@ -55,8 +63,9 @@ export const upCommand = command({
   description:
     "IMAGE is a UUID, tag:NAME, or REGISTRY/REPOSITORY:VERSION, which is imported once. Without IMAGE, the\n" +
     "coppice.toml or .devcontainer/devcontainer.json of this directory describes the sandbox: its image,\n" +
-    "variables, user, ports and commands; the files of the directory are copied to it when it is made. Prints\n" +
-    "name, state and addresses.",
+    "variables, user, ports and commands; the files of the directory are copied to it when it is made. A sandbox\n" +
+    "that exists is resumed, and gets the time, network and public ports of the options. Prints name, state and\n" +
+    "addresses.",
   examples: ["coppice up tag:python --name dev --timeout 8h --idle 30m", "coppice up"],
   options: OPTIONS,
   async run({ options, positionals, io, environment }) {
@@ -75,7 +84,8 @@ export const upCommand = command({
     const existing = name === undefined ? null : await orMissing(() => readSandbox(client, sandboxNamed(name).sandbox));
     const appearance = { json: options.json, ports: project?.ports ?? [] };
     if (existing !== null) {
-      const { sandbox, isResumed } = await awake(client, io, existing);
+      requireChangeable(options, existing.name);
+      const { sandbox, isResumed } = await awake(client, io, await changed(client, existing, own));
       if (project !== null && isResumed) await runProject({ client, io, sandbox }, project, false);
       await printSandbox(sandbox, io, appearance);
       return 0;
@@ -110,6 +120,7 @@ function requestOf(options: Options, environment: Readonly<Record<string, string
     ...given({ timeout: secondsOption("timeout", options.timeout), idle_timeout: secondsOption("idle", options.idle) }),
     ...given({ on_timeout: timeoutAction(options["on-timeout"]), user, cwd, public_ports: ports }),
     ...given({ env: variablesOf(options.env, environment), resources: resourcesOf(options) }),
+    ...(options.network?.includes("none") === true ? { network: "none" as const } : {}),
     ...networkField(options),
   };
 }
@@ -118,6 +129,24 @@ function requestOf(options: Options, environment: Readonly<Record<string, string
 function timeoutAction(text: string | undefined): SandboxRequest["on_timeout"] {
   if (text === undefined || text === "pause" || text === "end") return text;
   throw new UsageError("--on-timeout must be pause or end");
+}
+
+/** Options that change a sandbox which exists, or are not about it. */
+const CHANGEABLE: ReadonlySet<string> = new Set([
+  ...["name", "config", "timeout", "idle", "on-timeout", "public", "network", "network-tls", "no-copy", "json", "url"],
+]);
+
+/** @throws UsageError for an option that is about a new sandbox */
+function requireChangeable(options: Options, name: string): void {
+  const other = Object.keys(options).find((option) => !CHANGEABLE.has(option));
+  if (other !== undefined) throw new UsageError(`--${other} is for a new sandbox, and ${name} exists`);
+}
+
+/** The sandbox with the settings of the command line. */
+async function changed(client: Client, sandbox: Sandbox, own: SandboxChange): Promise<Sandbox> {
+  const { timeout, idle_timeout, on_timeout, network, public_ports } = own;
+  const change = given({ timeout, idle_timeout, on_timeout, network, public_ports });
+  return Object.keys(change).length === 0 ? sandbox : await changeSandbox(client, sandbox.uuid, change);
 }
 
 interface Awake {

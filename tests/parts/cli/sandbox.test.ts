@@ -201,6 +201,18 @@ describe("up", () => {
     expect(requests()).toEqual([`GET ${DEV}`, ...(request === null ? [] : [request])]);
   });
 
+  test("changes what the options say about a sandbox that exists, and refuses what cannot change", async () => {
+    const options = ["--timeout", "2h", "--network", "allow=a.example:443", "--public", "8080"];
+    expect((await coppice(["up", "tag:x", "--name", "dev", ...options])).code).toBe(0);
+    expect((await coppice(["up", "tag:x", "--name", "dev", "--network", "none"])).code).toBe(0);
+    expect(appliance.bodies("PATCH", `/sandboxes/${ID}`)).toEqual([
+      { timeout: 7200, network: { allow: [{ host: "a.example", ports: [443] }] }, public_ports: [8080] },
+      { network: "none" },
+    ]);
+    const { code, stderr } = await coppice(["up", "tag:x", "--name", "dev", "--env", "A=b"]);
+    expect([code, stderr.split("\n")[0]]).toEqual([2, "coppice up: --env is for a new sandbox, and dev exists"]);
+  });
+
   test("imports an image of a registry once", async () => {
     existing = null;
     await coppice(["up", "registry.example/python:3"]);
