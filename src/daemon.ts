@@ -6,7 +6,7 @@ import { listenForOperator } from "./api/operator/control.ts";
 import { listen } from "./api/server.ts";
 import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config/config.ts";
-import { readProxyCredentials } from "./config/network.ts";
+import { proxyOf } from "./config/network.ts";
 import { type Database, openDatabase } from "./db/database.ts";
 import { layerIds } from "./db/images/layers.ts";
 import { countTokens } from "./db/tokens.ts";
@@ -15,7 +15,6 @@ import { Accounts } from "./domain/account/accounts.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
-import type { SiteProxy } from "./network/site-proxy.ts";
 import type { ApplianceParts, ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { sessionUseCases } from "./service/sessions.ts";
@@ -45,6 +44,8 @@ import { Requests } from "./supervisor/operations/requests.ts";
 import { type Cost, costOf, Scheduler } from "./supervisor/operations/scheduler.ts";
 import { readinessOf } from "./supervisor/readiness.ts";
 import { reclaim } from "./supervisor/reclaim.ts";
+import { Lives } from "./supervisor/sandboxes/lives.ts";
+import { Sandboxes } from "./supervisor/sandboxes/sandboxes.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
 import { ownTurn } from "./system/turns.ts";
 import { untilAborted } from "./system/waiting.ts";
@@ -100,6 +101,7 @@ interface WorkParts extends SharedParts {
   readonly requests: Requests;
   readonly instances: RunningInstances;
   readonly eventLogs: EventLogs;
+  readonly lives: Lives;
 }
 
 /**
@@ -124,28 +126,27 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
   stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
-  const { diskReserveBytes } = config.limits;
-  const diskGuard = stack.use(new DiskGuard({ directory: layout.root, reserveBytes: diskReserveBytes, log }));
+  const diskGuard = stack.use(openDiskGuard(config, { layout, log }));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
   // Work that can wait starts when the daemon listens, so that clients are answered sooner.
   const listening = Promise.withResolvers<void>();
   const host = { accounts, layout, cgroups, scratchDisks, log };
   const machines = stack.use(openMachines(config, host, listening.promise));
-  const metrics = createMetrics();
+  const [metrics, indexMemory] = [createMetrics(), new IndexMemory()];
   const scheduler = new Scheduler(budget(config), clock, accounts);
-  const indexMemory = new IndexMemory();
   const shared = { ...host, db, layers, clock, orphans, machines, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, shared));
   const network = stack.use(new ToolNetwork());
   const gate = stack.use(openGate(config, shared));
   const instances = new RunningInstances();
   const eventLogs = new EventLogs(layout, accounts, wallClock(), config.limits.sandboxLogBytes);
-  const work = { ...shared, compactor, network, gate, requests, instances, eventLogs };
+  const lives = stack.use(new Lives({ db, instances, eventLogs, clock }));
+  const work = { ...shared, compactor, network, gate, requests, instances, eventLogs, lives };
   const operations = stack.use(openOperations(config, work));
-  const sources = { ...work, operations, poolSize: config.pool.size, version: VERSION, revision: REVISION };
-  stack.use(registerGauges(metrics, { ...sources, diskReserveBytes }));
-  stack.use(changes.follow(operations.changes));
-  stack.use(operationLog.follow(operations.changes));
+  const sandboxes = stack.use(new Sandboxes({ ...work, ...config.sandboxes, operations, changes }));
+  stack.use(openGauges(config, { ...work, operations }));
+  for (const follower of [changes, operationLog]) stack.use(follower.follow(operations.changes));
+  sandboxes.recover();
   operations.recover();
 
   const keys = await TokenKeys.open(layout.keys);
@@ -161,8 +162,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     version: VERSION,
   });
   const verifyToken = tokenVerifier(db, keys, clock);
-  const isTls = config.listen.tlsCert !== null;
-  const web = config.web.enabled ? { sessions: sessionUseCases({ db, log, keys, verifyToken, clock }), isTls } : null;
+  const web = webOf(config, { db, log, keys, verifyToken, clock });
   const app = createApp({ service, accounts, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
@@ -174,10 +174,29 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(changes);
   orphans.begin();
   void listener.composed.then(() => settle(db));
-  const isNew = () => countTokens(db, { now: clock() }) === 0;
   const owned = stack.move();
-  const isAlive = () => answers(db, log);
-  return { url: listener.url, isNew, isAlive, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  const isNew = () => countTokens(db, { now: clock() }) === 0;
+  return {
+    url: listener.url,
+    isNew,
+    isAlive: () => answers(db, log),
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+function openDiskGuard({ limits }: Config, { layout, log }: Pick<HostParts, "layout" | "log">): DiskGuard {
+  return new DiskGuard({ directory: layout.root, reserveBytes: limits.diskReserveBytes, log });
+}
+
+function openGauges({ pool, limits }: Config, parts: WorkParts & { readonly operations: Operations }): Disposable {
+  const { diskReserveBytes } = limits;
+  const build = { version: VERSION, revision: REVISION };
+  return registerGauges(parts.metrics, { ...parts, ...build, poolSize: pool.size, diskReserveBytes });
+}
+
+/** Sign-in on the page; null: there is no page. */
+function webOf({ web, listen }: Config, parts: Parameters<typeof sessionUseCases>[0]) {
+  return web.enabled ? { sessions: sessionUseCases(parts), isTls: listen.tlsCert !== null } : null;
 }
 
 /** Makes the data directory and locks it. @throws Error when it is in use */
@@ -294,11 +313,6 @@ function openGate({ vm, network }: Config, parts: SharedParts): GateClient {
   });
 }
 
-/** @throws Error when the file of its credentials cannot be used */
-function proxyOf({ proxy, proxyCredentialsFile: file }: Config["network"]): SiteProxy | null {
-  return proxy === null ? null : { ...proxy, credentials: file === null ? null : readProxyCredentials(file) };
-}
-
 function budget(config: Config): Cost {
   return {
     memoryBytes: config.vm.memoryBudgetBytes ?? Math.floor(totalmem() * MEMORY_SHARE),
@@ -316,6 +330,7 @@ function limitsOf(config: Config): ServiceLimits {
   const shape = { vcpus: config.vm.vcpusDefault, memoryBytes: config.vm.memoryBytesDefault };
   return {
     instanceTimeoutSecondsMax: config.limits.instanceTimeoutMax,
+    sandboxTimeoutSecondsMax: config.limits.sandboxTimeoutMax,
     fileBytesMax: config.limits.fileBytesMax,
     diskReserveBytes: config.limits.diskReserveBytes,
     network: { allow: config.network.allow, record: config.network.record },

@@ -41,6 +41,8 @@ export interface Config {
   readonly limits: {
     /** largest time limit of an instance, in `seconds` */
     readonly instanceTimeoutMax: number;
+    /** largest time that a sandbox lives without a resume, in `seconds` */
+    readonly sandboxTimeoutMax: number;
     /** largest size of the event log of a sandbox, in `bytes` */
     readonly sandboxLogBytes: number;
     readonly fileBytesMax: number;
@@ -86,6 +88,8 @@ export interface Config {
   readonly operations: { readonly retentionMs: number };
   /** space for the merged layers of an account, as a share of the bytes of its layers */
   readonly layers: { readonly mergedShare: number };
+  /** `keepStates`: saved states without a tag that a sandbox keeps */
+  readonly sandboxes: { readonly keepStates: number };
   /** retention of an unused image without a tag, in `milliseconds`; null: for ever */
   readonly images: { readonly untaggedTtlMs: number | null };
   /** retention of an unused uploaded file, in `milliseconds`; null: for ever */
@@ -332,6 +336,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     pool: { size: v["pool.size"] },
     limits: {
       instanceTimeoutMax: Math.ceil(v["limits.instance_timeout_max"] / 1000),
+      sandboxTimeoutMax: Math.ceil(v["limits.sandbox_timeout_max"] / 1000),
       sandboxLogBytes: v["limits.sandbox_log_bytes"],
       fileBytesMax: v["limits.file_bytes_max"],
       diskReserveBytes: v["limits.disk_reserve_bytes"],
@@ -355,6 +360,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     },
     operations: { retentionMs: v["operations.retention"] },
     layers: { mergedShare: v["layers.merged_share"] },
+    sandboxes: { keepStates: v["sandboxes.keep_states"] },
     images: { untaggedTtlMs: v["images.untagged_ttl"] },
     files: { ttlMs: v["files.ttl"] },
     log: { level: v["log.level"], format: v["log.format"] },

@@ -185,6 +185,11 @@ export const KEYS = {
     max: 7 * DURATION_MS.d,
     doc: "largest `timeout` of an instance",
   }),
+  "limits.sandbox_timeout_max": duration({
+    default: DURATION_MS.d,
+    max: 30 * DURATION_MS.d,
+    doc: "largest `timeout` of a sandbox, which begins again with each resume",
+  }),
   "limits.sandbox_log_bytes": size({
     default: 64 * 1024 ** 2,
     min: 1024 ** 2,
@@ -254,6 +259,10 @@ export const KEYS = {
   "layers.merged_share": fraction(0, 10, {
     default: 1,
     doc: "space for merged layers, which make long chains quick to start, as a share of the account's layers; 0: layers are merged only when a run needs it",
+  }),
+  "sandboxes.keep_states": integer(1, 1000, {
+    default: 20,
+    doc: "saved states without a tag that a sandbox keeps; older ones are forgotten, with their images if nothing else uses them",
   }),
   "images.untagged_ttl": optional(duration, {
     default: null,

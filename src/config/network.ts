@@ -57,6 +57,17 @@ export function parseProxy(text: string): ProxyAddress | null {
   return { kind: kind === "http" ? kind : "socks5", host, port };
 }
 
+/** The proxy with its credentials; null: none. @throws Error when their file cannot be used */
+export function proxyOf<Proxy extends object>({
+  proxy,
+  proxyCredentialsFile: file,
+}: {
+  readonly proxy: Proxy | null;
+  readonly proxyCredentialsFile: string | null;
+}) {
+  return proxy === null ? null : { ...proxy, credentials: file === null ? null : readProxyCredentials(file) };
+}
+
 /**
  * Reads the file of `network.proxy_credentials_file`.
  * @throws Error that names the mistake, without any of the content

@@ -2,6 +2,7 @@ import type Libsql from "libsql";
 import { inTransaction } from "./drizzle-client.ts";
 import initSql from "./migrations/0000_init.sql" with { type: "text" };
 import webSessionsSql from "./migrations/0001_web_sessions.sql" with { type: "text" };
+import sandboxesSql from "./migrations/0002_sandboxes.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -16,6 +17,7 @@ export interface Migration {
 const FILES: Readonly<Record<string, string>> = {
   "0000_init": initSql,
   "0001_web_sessions": webSessionsSql,
+  "0002_sandboxes": sandboxesSql,
 };
 
 /** Every migration, oldest first. */

@@ -29,6 +29,7 @@ import { type Database, isOneOf, statement } from "./database.ts";
 import type { Orm } from "./drizzle-client.ts";
 import { getImage, imagesBeingRemoved } from "./images/images.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
+import { failSandboxOf } from "./sandboxes/rows.ts";
 import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { operations } from "./schema.ts";
 
@@ -43,6 +44,8 @@ export interface NewOperation {
   /** the image that the operation uses; null: none */
   readonly imageId?: ImageId | null;
   readonly now: number;
+  /** Changes further rows in the same transaction, which an error undoes. */
+  readonly also?: ((id: OperationId) => void) | undefined;
 }
 
 export interface OperationFilter extends ListWindow {
@@ -132,7 +135,7 @@ const insertPending = statement((orm) =>
  * @throws ApiError `not_found` when the image or a file no longer exists
  */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
-  const { id, accountId, kind, request, hadCredentials, imageId = null, now } = operation;
+  const { id, accountId, kind, request, hadCredentials, imageId = null, now, also } = operation;
   return db.transaction(() => {
     ensureAccount(db, accountId, now);
     if (imageId !== null && getImage(db, accountId, imageId) === null) {
@@ -140,6 +143,7 @@ export function insertOperation(db: Database, operation: NewOperation): Operatio
     }
     const row = insertPending(db).get({ id, accountId, kind, now, hadCredentials, imageId });
     if (request !== null) insertRequest(db, id, request, now);
+    also?.(id);
     return row;
   });
 }
@@ -267,9 +271,17 @@ function fail(
   ended: Pick<OperationRow, "error" | "network">,
   now: number,
 ): "FAILED" | "CANCELLED" | null {
-  if (end(db, failed, id, ended, now)) return "FAILED";
-  return end(db, cancelled, id, ended, now) ? "CANCELLED" : null;
+  if (!end(db, failed, id, ended, now)) {
+    if (!end(db, cancelled, id, ended, now)) return null;
+    failSandboxOf(db, id, CANCELLED_INSTANCE, now);
+    return "CANCELLED";
+  }
+  if (ended.error !== null) failSandboxOf(db, id, ended.error, now);
+  return "FAILED";
 }
+
+/** The error of a sandbox whose instance was cancelled. */
+const CANCELLED_INSTANCE = new ApiError("conflict", "the instance of the sandbox was cancelled").body();
 
 export type CancelOutcome = "cancelling" | "cancelled" | "terminal" | "not_found";
 
@@ -291,6 +303,7 @@ export function requestCancel(db: Database, accountId: AccountId, id: OperationI
     }
     if (row.status !== "PENDING") return "cancelling";
     end(db, cancelled, id, {}, now);
+    failSandboxOf(db, id, CANCELLED_INSTANCE, now);
     return "cancelled";
   });
 }
@@ -325,17 +338,19 @@ export interface RecoveredOperation {
 }
 
 /**
- * To be called after a restart, before any work: ends operations that were EXECUTING (`interrupted`), and those that waited
- * with credentials that only the memory held (`credentialsLost`). Other PENDING operations can run.
+ * To be called after a restart, before any work: ends operations that were EXECUTING and instances of sandboxes
+ * (`interrupted`), and those that waited with credentials that only the memory held (`credentialsLost`). Other PENDING
+ * operations can run.
  */
 export function recoverOperations(
   db: Database,
   options: { readonly interrupted: ErrorBody; readonly credentialsLost: ErrorBody; readonly now: number },
 ): RecoveredOperation[] {
   return db.transaction(() => {
-    const waiting = pendingOperations(db).filter((row) => row.hadCredentials);
+    const waiting = pendingOperations(db).filter((row) => row.hadCredentials || row.kind === "sandbox");
     return [...executingOperations(db), ...waiting].flatMap(({ id, accountId, kind, status: before }) => {
-      const error = before === "EXECUTING" ? options.interrupted : options.credentialsLost;
+      const isInterrupted = before === "EXECUTING" || kind === "sandbox";
+      const error = isInterrupted ? options.interrupted : options.credentialsLost;
       const status = fail(db, id, { error, network: null }, options.now);
       return status === null ? [] : [{ id, accountId, kind, status, error }];
     });

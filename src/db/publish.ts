@@ -9,6 +9,7 @@ import { type ImageOrigin, insertHistory } from "./images/history.ts";
 import { findImport } from "./images/images.ts";
 import { moveTag, type TagChange } from "./images/tags.ts";
 import { succeedOperation } from "./operations.ts";
+import { headOf, type SavedState, saveState } from "./sandboxes/saving.ts";
 import { baseProofs, images, type LayerFormat, layers, operations } from "./schema.ts";
 
 /** A layer whose files are in place, but which has no row yet. */
@@ -49,6 +50,8 @@ export interface Publication {
   readonly tagChange?: TagChange;
   /** the account has verified all content of the image's layer, which is a base */
   readonly provesBase?: boolean;
+  /** the sandbox whose saved state the image is, or whose instance ends */
+  readonly sandbox?: SavedState | undefined;
 }
 
 interface EndedPublication extends Publication {
@@ -76,19 +79,35 @@ export function publishOperation(db: Database, publication: EndedPublication): P
 }
 
 function publish(db: Database, tx: Orm, { operationId, now, ...publication }: EndedPublication): Published | null {
-  const { result, layer, image, tag, tagChange = "replaced", provesBase = false, network = null } = publication;
+  const {
+    result,
+    layer,
+    image,
+    tag,
+    tagChange = "replaced",
+    provesBase = false,
+    network = null,
+    sandbox,
+  } = publication;
   const reused =
     publication.reusesImage === true && image !== undefined ? imageToReuse(db, operationId, image, layer) : null;
   const finalResult = reused === null ? result : { ...result, image: reused };
   if (!succeedOperation(db, operationId, { result: finalResult, network }, now)) return null;
+  const head = sandbox === undefined ? null : headOf(db, sandbox);
   const inserted = layer === undefined ? undefined : insertLayer(db, layer, now);
   const hasOwnLayer = inserted !== undefined && inserted === layer?.id;
-  if (image === undefined) return { hasOwnLayer };
+  if (image === undefined) {
+    if (sandbox !== undefined) saveState(db, sandbox, null, now);
+    return { hasOwnLayer };
+  }
   const { accountId, startedAt } = operationOf(db, operationId);
   const layerId = image.layerId === layer?.id && inserted !== undefined ? inserted : image.layerId;
   if (reused === null) {
-    insertImage(db, { ...image, layerId }, { accountId, operationId, now });
-    insertHistory(db, { image, operationId, startedAt, now });
+    // A sandbox's images form one line, although each layer lies on the one that the instance started from.
+    const child = { ...image, layerId, parentId: head ?? image.parentId };
+    insertImage(db, child, { accountId, operationId, now });
+    insertHistory(db, { image: child, operationId, startedAt, now });
+    if (sandbox !== undefined) saveState(db, sandbox, image.id, now);
   }
   // An image that an operation uses is not removed for its age.
   else tx.update(operations).set({ imageId: reused }).where(eq(operations.id, operationId)).run();

@@ -1,4 +1,4 @@
-import { and, eq, gte, isNull, lt, ne, notExists, type SQL, sql } from "drizzle-orm";
+import { and, eq, gte, isNull, lt, ne, not, notExists, type SQL, sql } from "drizzle-orm";
 import { alias } from "drizzle-orm/sqlite-core";
 import type { AccountId, ImageId, LayerId } from "../domain/ids.ts";
 import { type Database, isOneOf } from "./database.ts";
@@ -6,6 +6,7 @@ import type { Orm } from "./drizzle-client.ts";
 import { deleteStep, pruneAncestors } from "./images/history.ts";
 import { imagesBeingRemoved, REMOVED } from "./images/images.ts";
 import { deleteMergedLayersOf } from "./images/merged-layers.ts";
+import { forgetInSandboxes, hasSandbox, isOfSandbox } from "./sandboxes/uses.ts";
 import { accounts, images, layers, operations, tags } from "./schema.ts";
 
 /**
@@ -19,27 +20,39 @@ export const REMOVED_LAYERS_MAX = 100;
 export type DeleteOutcome = { readonly deleted: LayerId } | "in_use" | "not_found";
 
 /**
- * Deletes an image and its tag, unless a live operation uses it. Returns its top layer: when `removeMore` is done, that
+ * Deletes an image and its tag, unless a live operation or sandbox uses it. Returns its top layer: when `removeMore` is done, that
  * layer and those below it may be unreferenced.
  */
 export function deleteImage(db: Database, accountId: AccountId, id: ImageId): DeleteOutcome {
-  return db.transaction((tx) => {
-    const row = tx
-      .select({ layerId: images.layerId })
-      .from(images)
-      .where(and(eq(images.id, id), eq(images.accountId, accountId)))
-      .get();
-    if (row === undefined) return "not_found";
-    const user = tx
-      .select({ id: operations.id })
-      .from(operations)
-      .where(and(eq(operations.imageId, id), isNull(operations.finishedAt)))
-      .limit(1)
-      .get();
-    if (user !== undefined) return "in_use";
-    removeImages(tx, [id]);
-    return { deleted: row.layerId };
-  });
+  return db.transaction((tx) => deleteImageIn(tx, accountId, id));
+}
+
+/**
+ * `deleteImage` inside a transaction.
+ * @param before changes rows that name the image, when it is about to be deleted
+ */
+export function deleteImageIn(
+  tx: Orm,
+  accountId: AccountId,
+  id: ImageId,
+  before: () => void = () => undefined,
+): DeleteOutcome {
+  const row = tx
+    .select({ layerId: images.layerId })
+    .from(images)
+    .where(and(eq(images.id, id), eq(images.accountId, accountId)))
+    .get();
+  if (row === undefined) return "not_found";
+  const user = tx
+    .select({ id: operations.id })
+    .from(operations)
+    .where(and(eq(operations.imageId, id), isNull(operations.finishedAt)))
+    .limit(1)
+    .get();
+  if (user !== undefined || hasSandbox(tx, id)) return "in_use";
+  before();
+  removeImages(tx, [id]);
+  return { deleted: row.layerId };
 }
 
 /** Removes images. Images that too many rows refer to are only hidden from all accounts, and `removeMore` must follow. */
@@ -59,7 +72,7 @@ function hide(tx: Orm, id: ImageId): void {
  * before that.
  */
 function removePart(tx: Orm, id: ImageId, budget: { rows: number }): boolean {
-  for (const change of [forgetInOperations, forgetInImages, pruneAncestors]) {
+  for (const change of [forgetInOperations, forgetInSandboxes, forgetInImages, pruneAncestors]) {
     budget.rows -= budget.rows > 0 ? change(tx, id, budget.rows) : 0;
     if (budget.rows <= 0) return false;
   }
@@ -119,7 +132,7 @@ export function isExpired(orm: Orm, beforeMs: number) {
   return and(isOld, isUnused(orm, beforeMs));
 }
 
-/** No live operation uses the image, and none was created with it since `beforeMs`. */
+/** No live operation or sandbox uses the image, and no operation was created with it since `beforeMs`. */
 function isUnused(orm: Orm, beforeMs: number) {
   const use = (isUse: SQL | undefined) =>
     orm
@@ -128,7 +141,7 @@ function isUnused(orm: Orm, beforeMs: number) {
       .where(and(eq(operations.imageId, images.id), isUse));
   // An operation ends after its creation. Both conditions are ranges of an index: an image may have many old operations.
   const isRecent = and(gte(operations.finishedAt, beforeMs), gte(operations.createdAt, beforeMs));
-  return and(notExists(use(isNull(operations.finishedAt))), notExists(use(isRecent)));
+  return and(notExists(use(isNull(operations.finishedAt))), notExists(use(isRecent)), not(isOfSandbox()));
 }
 
 const child = alias(layers, "child");

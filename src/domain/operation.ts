@@ -45,6 +45,14 @@ export const KIND_FACTS = {
     hasInputImage: true,
     phases: ["queue", "copy", "clone", "mount", "index", "publish"],
   },
+  sandbox: {
+    label: "Sandbox",
+    noun: "a sandbox",
+    metric: "sandbox",
+    scope: "instances:spawn",
+    hasInputImage: true,
+    phases: ["queue", "clone", "attach", "mount", "files", "exec", "freeze", "index", "publish"],
+  },
 } as const satisfies Readonly<Record<string, KindFacts>>;
 
 export type OperationKind = keyof typeof KIND_FACTS;
@@ -119,6 +127,18 @@ export type StoredCheckpointResult = {
   readonly size_bytes: number;
   /** time during which the instance could not write, in `milliseconds` */
   readonly pause_ms: number;
+};
+
+/** The result of one life of a sandbox as its row stores it, with the field names of the API. */
+export type StoredSandboxResult = {
+  /** uuid of the captured image; absent when the files were given up */
+  readonly image?: string;
+  /** the tag that the image got */
+  readonly tag?: string;
+  readonly cpu_time_ms: number;
+  /** peak memory of its processes, including page cache */
+  readonly memory_bytes: number;
+  readonly isolation: Isolation;
 };
 
 /** An import's result as its row stores it, with the field names of the API. */

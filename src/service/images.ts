@@ -1,6 +1,6 @@
 import { getFile } from "../db/files.ts";
 import { descendants, getHistory, type HistoryRow, lineage } from "../db/images/history.ts";
-import { type ImageRow, imageDefaults, listImages, resolveImage } from "../db/images/images.ts";
+import { getImage, type ImageRow, imageDefaults, listImages, resolveImage } from "../db/images/images.ts";
 import { type ImageOriginKind, listImagesPerTag } from "../db/images/tag-listing.ts";
 import { removeTags, setTag, type TagChange } from "../db/images/tags.ts";
 import { deleteImage } from "../db/removal.ts";
@@ -163,7 +163,9 @@ export function imageUseCases(parts: ServiceParts): ImageUseCases {
         const outcome = deleteImage(db, accountId, id);
         if (outcome === "not_found") throw noSuchImage(id);
         if (outcome === "in_use") {
-          throw new ApiError("conflict", "an instance that is waiting or running uses the image", { uuid: id });
+          throw new ApiError("conflict", "an instance that is waiting or running, or a sandbox, uses the image", {
+            uuid: id,
+          });
         }
         changes.report(accountId, { type: "deleted", id });
         await releaseImage(parts, { id, layerId: outcome.deleted }, accountId);
@@ -238,14 +240,15 @@ interface Compared {
 function comparedWith(parts: ServiceParts, principal: Principal, image: ImageRow, other: ImageId | null): Compared {
   if (other === null) {
     const id = getHistory(parts.db, image.id)?.parentId ?? null;
+    const parent = id === null ? null : getImage(parts.db, principal.accountId, id);
     // An image whose step changed no file has the layer of its parent.
-    return { id, layerId: id !== null && image.sizeBytes === 0 ? image.layerId : null };
+    return { id, layerId: parent?.layerId ?? (id !== null && image.sizeBytes === 0 ? image.layerId : null) };
   }
   const { id, layerId } = requireImage(parts, principal, other);
   return { id, layerId };
 }
 
-/** Opens the layers of the other image. A parent's layers are the image's own without the top one. */
+/** Opens the layers of the other image. Those of a deleted parent are the image's own without the top one. */
 function openBefore({ layers }: ServiceParts, { id, layerId }: Compared, now: LayerChain): LayerChain {
   if (layerId !== null) return layers.open(layerId);
   return layers.hold(id === null ? [] : now.ids.slice(0, -1));

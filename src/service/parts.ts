@@ -36,6 +36,8 @@ export const HOST_OPERATOR: Principal = {
 /** Bounds that the operator sets. */
 export interface ServiceLimits extends SpawnLimits {
   readonly fileBytesMax: number;
+  /** largest time that a sandbox lives without a resume */
+  readonly sandboxTimeoutSecondsMax: number;
   /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
   readonly network: NetworkLimits;
@@ -80,7 +82,7 @@ export interface ServiceParts {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
-  readonly eventLogs: Pick<EventLogs, "read" | "scan" | "firstId">;
+  readonly eventLogs: Pick<EventLogs, "read" | "scan">;
   /** the keys that sign tokens */
   readonly keys: TokenKeys;
   readonly appliance: ApplianceParts;

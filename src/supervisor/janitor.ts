@@ -2,6 +2,7 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
+import { deleteSandboxesEndedBefore, existingSandboxes } from "../db/sandboxes/rows.ts";
 import { deleteEndedWebSessions, SESSION_UNUSED_MS_MAX } from "../db/web-sessions.ts";
 import { removeEventLog, sweepEventLogs } from "../storage/events/event-file.ts";
 import { removeAbandonedStaging } from "../storage/staging.ts";
@@ -71,7 +72,8 @@ export class OrphanSweep implements AsyncDisposable {
         log.warn("removed a merged layer whose files are missing", { layer: id });
       }
       await reclaimOrphans({ db, layout, layers }, { dryRun: false, signal });
-      await sweepEventLogs(layout, (ids) => existingOperations(db, ids), signal);
+      const existing = (ids: readonly string[]) => existingOperations(db, ids).union(existingSandboxes(db, ids));
+      await sweepEventLogs(layout, existing, signal);
     } catch (error) {
       if (!signal.aborted) log.error("cannot remove the files that a former process left", { error });
     }
@@ -106,6 +108,7 @@ async function expire(options: JanitorOptions, signal: AbortSignal): Promise<voi
       options.log.warn("removed the directory of an interrupted backup or restore", { directory: name });
     }
     await expireOperations(options, signal);
+    await expireSandboxes(options, signal);
     await expireSessions(options, signal);
     if (!signal.aborted) await reclaim(options, { dryRun: false, signal });
   } catch (error) {
@@ -117,6 +120,17 @@ async function expireSessions({ db, clock }: JanitorOptions, signal: AbortSignal
   const now = clock();
   const ended = { unusedSince: now - SESSION_UNUSED_MS_MAX, now };
   while (!signal.aborted && deleteEndedWebSessions(db, ended, BATCH_COUNT) === BATCH_COUNT) await ownTurn();
+}
+
+/** Ended sandboxes are kept as long as ended operations. */
+async function expireSandboxes(options: JanitorOptions, signal: AbortSignal): Promise<void> {
+  const { db, layout, clock } = options;
+  const beforeMs = clock() - options.operationsRetentionMs;
+  for (let full = true; full && !signal.aborted; ) {
+    const ids = deleteSandboxesEndedBefore(db, beforeMs, BATCH_COUNT);
+    for (const id of ids) await removeEventLog(layout, id);
+    full = ids.length === BATCH_COUNT;
+  }
 }
 
 async function expireOperations(options: JanitorOptions, signal: AbortSignal): Promise<void> {

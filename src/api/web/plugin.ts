@@ -7,7 +7,16 @@ import { indexPage } from "./index-page.ts";
 import { SignIn, type SignInOptions } from "./sign-in.ts";
 
 /** Addresses of views. The script of the page shows them, and routes the paths below them. */
-const VIEWS = ["/", "/images/*", "/sandboxes", "/sandboxes/*", "/runs", "/runs/*", "/appliance", "/appliance/*"] as const;
+const VIEWS = [
+  "/",
+  "/images/*",
+  "/sandboxes",
+  "/sandboxes/*",
+  "/runs",
+  "/runs/*",
+  "/appliance",
+  "/appliance/*",
+] as const;
 
 export interface WebOptions extends SignInOptions {
   readonly prefix: string;

@@ -204,12 +204,12 @@ function networkFacts(operation: Operation): [string, string | undefined][] {
 
 function resultFacts(result: NonNullable<Operation["result"]>): [string, string | undefined][] {
   if (!("exit_code" in result)) {
-    const { image, tag, size_bytes: sizeBytes } = result;
+    const { image, tag } = result;
     return [
       ["IMAGE", image],
       ["TAG", tag],
       ["DIGEST", "digest" in result ? result.digest : undefined],
-      ["SIZE", shownSize(sizeBytes)],
+      ["SIZE", "size_bytes" in result ? shownSize(result.size_bytes) : undefined],
       ["PAUSE", "pause_ms" in result ? `${result.pause_ms} ms` : undefined],
     ];
   }

@@ -1,6 +1,7 @@
 import { and, asc, eq, isNull, sql } from "drizzle-orm";
 import type { Database } from "../database.ts";
 import type { ImageRow } from "../images/images.ts";
+import { hasSandbox } from "../sandboxes/uses.ts";
 import { images, operations, tags } from "../schema.ts";
 
 /** The effect of deleting an image. */
@@ -11,7 +12,7 @@ export interface Deletion {
   /** images that were made directly from it */
   readonly childCount: number;
   readonly tags: readonly string[];
-  /** a waiting or running operation uses it, so that it cannot be deleted */
+  /** a waiting or running operation, or a sandbox, uses it, so that it cannot be deleted */
   readonly isInUse: boolean;
 }
 
@@ -48,7 +49,7 @@ export async function previewDeletion(
     layerCount: Number(count) + (isBaseGone ? 1 : 0),
     childCount: children?.count ?? 0,
     tags: names.map(({ name }) => name),
-    isInUse: user !== undefined,
+    isInUse: user !== undefined || hasSandbox(db.orm, id),
   };
 }
 

@@ -116,6 +116,8 @@ export const ACCOUNT_LIMITS = {
     reserved: 64,
     refusal: () => "there are too many connections",
   },
+  /** sandboxes that have not ended */
+  sandboxes: untaken("sandboxes", 256),
   /** running operations, and their shares of the host's budget, which the scheduler bounds */
   running: untaken("operations"),
   memory: untaken("bytes"),

@@ -1,8 +1,8 @@
 import { imageDefaults } from "../../db/images/images.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { NO_DEFAULTS, onImage } from "../../domain/image-defaults.ts";
-import { type LogEvent, type LogEventData, nsOf, Spid } from "../../domain/log-event.ts";
-import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
+import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
+import type { OutputStream } from "../../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../../domain/spawn.ts";
 import type { ScanRequest } from "../../storage/events/event-logs.ts";
 import type { EventPosition } from "../../storage/events/position.ts";
@@ -41,8 +41,8 @@ export interface Process {
 /** A process with the state of its outputs. */
 export interface ProcessDetails extends Process {
   readonly outputs: Readonly<Record<OutputStream, { readonly bytes: number; readonly truncated: boolean }>>;
-  /** of the first event that the log has of it; undefined when it has none */
-  readonly from: EventPosition | undefined;
+  /** of its first event in the log */
+  readonly from: EventPosition;
 }
 
 export interface ProcessPage {
@@ -100,15 +100,10 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     async list(principal, { id, limit, offset, signal }) {
       const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const forgotten = runningBefore(parts, stored);
-      const page = new Map(forgotten.slice(offset, offset + limit).map((process) => [process.spid, process]));
-      let [count, runningCount] = [forgotten.length, page.size];
+      const page = new Map<number, Process>();
+      let [count, runningCount] = [0, 0];
       for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
         if (event.type === "spawn") count += 1;
-        if (isOfMachine(event)) {
-          lose(page);
-          runningCount = 0;
-        }
         const isOnPage = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
         if (!isOnPage) continue;
         update(page, event);
@@ -121,9 +116,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     async get(principal, { id, spid }, signal) {
       const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const forgotten = runningBefore(parts, stored).filter((process) => process.spid === spid);
-      const processes = new Map(forgotten.map((process) => [process.spid, process]));
-      const logged = forgotten.length > 0 ? await loggedOutput(parts, stored, spid) : null;
+      const processes = new Map<number, Process>();
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
       const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
@@ -134,7 +127,6 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const { instance } = stored.log;
       const first = instance === null ? 0 : instances.firstEventOf(instance, spid);
       for await (const event of scanned(parts, stored, { first, onOutput, signal })) {
-        if (isOfMachine(event)) lose(processes);
         if (event.spid !== spid) continue;
         if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
         update(processes, event);
@@ -142,10 +134,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
         if (event.type === "exit") break;
       }
       const process = processes.get(spid);
-      if (process === undefined) throw noSuchProcess(spid);
-      for (const stream of OUTPUT_STREAMS) {
-        outputs[stream].truncated ||= outputs[stream].bytes < (logged?.[stream].kept ?? 0);
-      }
+      if (process === undefined || from === undefined) throw noSuchProcess(spid);
       return { ...settled(process, stored), outputs, from };
     },
     async outputs(principal, id, { spid, outputs, from }, signal) {
@@ -234,38 +223,6 @@ async function* scanned(
   for await (const events of eventLogs.scan(log.id, { first, hasEnded: log.hasEnded, onOutput })) {
     signal.throwIfAborted();
     yield* events;
-  }
-}
-
-/** The running processes whose starts the log no longer has, in the order of their starts. */
-function runningBefore({ instances, eventLogs }: ServiceParts, { log: { id, instance } }: StoredTarget): Process[] {
-  const first = eventLogs.firstId(id);
-  const running = instance === null || first === 0 ? [] : (instances.find(instance)?.processes ?? []);
-  return running.flatMap((process) => {
-    const { spid, pid, start, started } = process.logged();
-    if (started === null || started.event >= first) return [];
-    const startedNs = nsOf(started.ms);
-    return [{ spid, state: "running", startedNs, endedNs: null, spawn: { pid, ...start }, exit: null }];
-  });
-}
-
-/** The sizes of the outputs of a running process, once readers of the log can read them; null when it has ended. */
-async function loggedOutput({ instances }: ServiceParts, { log: { instance } }: StoredTarget, spid: number) {
-  if (instance === null) return null;
-  const logged = instances.find(instance)?.process(spid)?.logged() ?? null;
-  await instances.eventsOf(instance)?.written();
-  return logged;
-}
-
-/** True for the first and the last event of a machine, at which no process of an earlier one runs any more. */
-function isOfMachine({ type }: LogEvent): boolean {
-  return type === "init" || type === "shutdown";
-}
-
-/** Marks all running processes as lost. */
-function lose(processes: Map<number, Process>): void {
-  for (const process of processes.values()) {
-    if (process.state === "running") processes.set(process.spid, { ...process, state: "lost" });
   }
 }
 

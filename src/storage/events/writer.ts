@@ -124,23 +124,18 @@ export class EventWriter {
     return this.#failed.signal;
   }
 
-  /**
-   * Appends an event, and returns its id; without effect after `end`.
-   * @throws Error when `data` is longer than a record may be
-   */
-  append<Type extends DataEventType>(spid: number | null, type: Type, data: LogEventData[Type]): number {
+  /** Appends an event; without effect after `end`. @throws Error when `data` is longer than a record may be */
+  append<Type extends DataEventType>(spid: number | null, type: Type, data: LogEventData[Type]): void {
     const payload = Buffer.from(JSON.stringify(data), "utf8");
     if (payload.byteLength > PAYLOAD_BYTES_MAX) throw new Error(`an event of ${payload.byteLength} bytes`);
-    if (this.#isOver) return this.#nextId;
+    if (this.#isOver) return;
     this.#record();
     const record = this.#begin({ spid, type }, payload.byteLength);
-    const { id } = record.head;
     payload.copy(record.block.bytes, record.block.used);
     this.#take(record.block, payload.byteLength);
     this.#seal();
     this.#schedule();
     this.#hurry();
-    return id;
   }
 
   /**

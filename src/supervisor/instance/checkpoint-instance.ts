@@ -6,7 +6,7 @@ import { getImage, type ImageRow, imageDefaults } from "../../db/images/images.t
 import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
-import type { ImageId, OperationId } from "../../domain/ids.ts";
+import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { StoredCheckpointResult } from "../../domain/operation.ts";
@@ -40,6 +40,8 @@ export interface CheckpointSubmission {
   readonly imageId: ImageId;
   readonly tag: string | null;
   readonly timeoutSeconds: number;
+  /** the sandbox whose head moves to the image; absent: none */
+  readonly sandboxId?: SandboxId | undefined;
 }
 
 export interface CheckpointContext {
@@ -150,7 +152,7 @@ async function layerOf(
 }
 
 function publicationOf({
-  submission: { tag },
+  submission: { tag, sandboxId, instanceId },
   parent,
   origin,
   layer,
@@ -174,7 +176,11 @@ function publicationOf({
   };
   // A checkpoint without changes still makes a new image, which can have its own tag.
   const image = { id, parentId: parent.id, layerId: layer?.id ?? parent.layerId, sizeBytes, defaults, origin };
-  return { result, image, tag: tag ?? undefined, ...(layer === null ? {} : { layer: rowOf(layer, parent) }) };
+  const sandbox =
+    sandboxId === undefined
+      ? undefined
+      : { id: sandboxId, instance: instanceId, reason: "checkpoint" as const, isPaused: false };
+  return { result, image, tag: tag ?? undefined, sandbox, ...(layer === null ? {} : { layer: rowOf(layer, parent) }) };
 }
 
 function rowOf({ id, sizeBytes, diskBytes, entryCount }: StagedLayer, { layerId: parentId }: ImageRow) {

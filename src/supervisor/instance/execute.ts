@@ -50,8 +50,9 @@ export interface InstanceOutcome {
 export async function execute(tools: InstanceTools, job: InstanceJob, signal: AbortSignal): Promise<InstanceOutcome> {
   const { instances, log } = tools;
   const limit = limitOf(job);
-  const { events, network } = tools;
-  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events, network });
+  const events = job.idle?.processEvents ?? tools.events;
+  const parts = { limit, hostname: hostnameOf(job), events, network: tools.network };
+  using run = instances.open(job.operationId, parts);
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
   const attempt = () => executeOnce(tools, { ...job, commandLog }, run, signal);
@@ -113,7 +114,8 @@ async function executeOnce(
   run: InstanceHandle,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
-  await using instance = await RunningInstance.take(tools.machines, job.submission.resources, signal);
+  const { resources } = job.submission;
+  await using instance = await RunningInstance.take(tools.machines, resources, signal, job.idle?.numbers);
   tools.laps.lap("clone");
   tools.events.append(Spid.agent, "init", initData(job, instance));
   const begin = () => start(instance, tools, job, run.parts.limit);
@@ -142,6 +144,7 @@ async function inInstance(
     const outcome = await inMachine(instance, signal, async () => {
       const started = await begin();
       run.started = started;
+      job.idle?.onStarted();
       return await finish(instance, { ...tools, signal }, job, { ...started, limit: run.parts.limit, progress });
     });
     // The last events of the network come before the end of the log.
@@ -212,9 +215,10 @@ async function finish(
   context: CommandContext,
 ): Promise<InstanceOutcome> {
   const { isolation } = instance;
-  const run = await awaitEnd(instance, tools, job.commandLog, context);
+  const run = await awaitEnd(instance, tools, job, context);
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
-  if (!run.agentAnswers || job.submission.disposable) return notCaptured;
+  const isCaptured = job.idle?.isCaptured(run.figures) ?? !job.submission.disposable;
+  if (!run.agentAnswers || !isCaptured) return notCaptured;
   // The agent does not freeze the scratch during a copy of it.
   await withinTime(instance.endCopy(), CAPTURE_MS, () => undefined);
   const finished = { disk: context.scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
@@ -241,11 +245,12 @@ interface FinishedCommand {
 async function awaitEnd(
   instance: RunningInstance,
   tools: InstanceTools,
-  commandLog: ProcessLog,
+  { commandLog, idle }: LoggedJob,
   { limit, startedAt, progress }: CommandContext,
 ): Promise<FinishedCommand> {
   const { command } = instance;
-  const reported = await limit.within(command.exit, READERS_MS_MAX, startedAt);
+  const ended = idle === undefined ? limit.within(command.exit, READERS_MS_MAX, startedAt) : command.exit;
+  const reported = await ended;
   const exit = reported ?? (await lateExit(instance, command.exit));
   const ranMs = performance.now() - startedAt;
   tools.laps.lap("exec");

@@ -1,4 +1,5 @@
-import type { LogEventData } from "../../domain/log-event.ts";
+import { ApiError } from "../../domain/errors.ts";
+import { type LogEventData, Spid } from "../../domain/log-event.ts";
 import type { OutputSizes, StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
 import type { InputBytes } from "../../vm/agent/exec-spec.ts";
@@ -25,8 +26,6 @@ export interface InstanceProcess extends Pick<ExecHandle, "resize" | "limit"> {
   readonly exit: Promise<AgentExit>;
   /** As `ExecHandle.signal`. @throws ApiError `too_many_requests` when too many signals wait for the guest */
   readonly signal: ExecHandle["signal"];
-  /** Its start and the sizes of its output, as logged. */
-  logged(): ProcessLogRecord;
   record(): InstanceProcessRecord;
 }
 
@@ -44,8 +43,6 @@ export type LoggedStart = Omit<LogEventData["spawn"], "pid">;
 export interface ProcessLogRecord extends LoggedProcess, OutputSizes {
   readonly start: LoggedStart;
   readonly pid: number;
-  /** when it started, in `milliseconds` since the epoch, and the id of that event; null before that */
-  readonly started: { readonly ms: number; readonly event: number } | null;
   readonly stdinBytes: number;
 }
 
@@ -115,4 +112,65 @@ export function startedFrom(
 /** A sink that also copies the output to the taps. */
 export function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
   return (stream, chunk) => taps.push(stream, chunk, output(stream, chunk));
+}
+
+/** Largest number of processes that an instance can start over its whole life. */
+const PROCESSES_COUNT_MAX = 65_536;
+
+export interface NumbersOptions {
+  /** the last number that an earlier instance with the same log may have used */
+  readonly last?: number;
+  /** called with a number that is about to be used for the first time */
+  readonly onNumber?: (spid: number) => void;
+}
+
+/** The numbers of an instance's processes, in the order of the starts. Those of refused starts are used again. */
+export class ProcessNumbers {
+  readonly #first: number;
+  readonly #onNumber: (spid: number) => void;
+  #last: number;
+  readonly #refused: Set<number>;
+
+  constructor(
+    { last = Spid.command, onNumber = () => undefined }: NumbersOptions = {},
+    refused: Iterable<number> = [],
+  ) {
+    this.#first = last;
+    this.#last = last;
+    this.#onNumber = onNumber;
+    this.#refused = new Set(refused);
+  }
+
+  get last(): number {
+    return this.#last;
+  }
+
+  /** Numbers below `last` whose starts were refused. */
+  get refused(): readonly number[] {
+    return [...this.#refused];
+  }
+
+  /** @throws ApiError `conflict` when none is left */
+  take(): number {
+    const [refused] = this.#refused;
+    if (refused !== undefined) {
+      this.#refused.delete(refused);
+      return refused;
+    }
+    if (this.#last - this.#first >= PROCESSES_COUNT_MAX - 1) {
+      throw new ApiError("conflict", `the instance has started ${PROCESSES_COUNT_MAX} processes, which is the limit`);
+    }
+    this.#onNumber(this.#last + 1);
+    this.#last += 1;
+    return this.#last;
+  }
+
+  refuse(spid: number): void {
+    this.#refused.add(spid);
+  }
+
+  /** True when a process has, or had, the number. */
+  has(spid: number): boolean {
+    return spid >= Spid.command && spid <= this.#last && !this.#refused.has(spid);
+  }
 }

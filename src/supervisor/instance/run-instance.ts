@@ -1,6 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import { getImage, type ImageRow, imageDefaults } from "../../db/images/images.ts";
-import type { Publication } from "../../db/publish.ts";
+import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
 import type { ImageId } from "../../domain/ids.ts";
@@ -8,14 +8,15 @@ import { haveSameDefaults, type ImageDefaults, resultDefaults } from "../../doma
 import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
 import type { InstanceRequest, InstanceSubmission } from "../../domain/spawn.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
+import type { StagedLayer } from "../../storage/layers/staged-layer.ts";
 import type { DiskGuard } from "../disk-guard.ts";
 import type { Compactor } from "../merging/compact.ts";
-import type { InstanceNetwork } from "../network/instance-network.ts";
 import type { InstanceNetworks } from "../network/instance-networks.ts";
+import type { OperationRef } from "../operations/changes.ts";
 import { costOf } from "../operations/scheduler.ts";
-import { prepared, type Worker } from "../operations/work.ts";
+import { prepared, type WorkContext, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome } from "./execute.ts";
-import type { InstanceTools } from "./start-instance.ts";
+import type { IdleJob, InstanceTools } from "./start-instance.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited"> {
   readonly db: Database;
@@ -31,26 +32,10 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       if (resources === null) throw new Error("an instance without resources");
       return costOf(resources);
     },
-    prepare: async (operation, submission, { signal, laps, events, auditNetwork }) => {
-      const { db, layers, networks } = context;
-      const image = getImage(db, operation.accountId, submission.imageId);
-      if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
+    prepare: async (operation, submission, work) => {
       await using stack = new AsyncDisposableStack();
-      const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
-      const [parent] = stack.use(layers.hold([image.layerId])).files;
-      if (parent === undefined) throw new Error("an image without a layer");
-      const defaults = imageDefaults(db, image.id);
-      const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index, defaults };
-      // The watch ends when the machine is gone, and its files were either removed or captured.
-      using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
-      diskUse.add(events.path);
-      const bounded = AbortSignal.any([signal, diskUse.full, events.failed]);
-      await using network = networks.open(operation, submission.network, events);
-      const uninvited = (count: number) => networks.uninvited(operation.id, count);
-      const tools = { ...context, laps, diskUse, events, network, uninvited };
-      auditNetwork(() => network.audit());
-      const outcome = await execute(tools, job, bounded);
-      if (outcome.layer !== null) stack.use(outcome.layer);
+      const run = await runOnImage(context, operation, { submission, work, stack });
+      const { outcome, image, defaults, hadNetwork } = run;
       const newDefaults = resultDefaults(submission, defaults);
       // A tag gets its own image, as a checkpoint does: the parent must not lose its tag.
       const isOwn = outcome.layer !== null || submission.tag !== null || !haveSameDefaults(newDefaults, defaults);
@@ -60,12 +45,57 @@ export function instanceWorker(context: InstanceContext): Worker<InstanceSubmiss
       const rows =
         newId === null
           ? {}
-          : newRows(outcome, { id: newId, parent: image, submission, network, defaults: newDefaults });
+          : newRows(outcome, { id: newId, parent: image, submission, hadNetwork, defaults: newDefaults });
       return prepared(stack, { result, ...rows, ...tag }, () => {
         outcome.layer?.keep();
       });
     },
   };
+}
+
+/** An instance that has ended. */
+interface EndedInstance {
+  readonly outcome: InstanceOutcome;
+  /** the image that it started from, and its defaults */
+  readonly image: ImageRow;
+  readonly defaults: ImageDefaults;
+  readonly hadNetwork: boolean;
+}
+
+interface RunOptions {
+  readonly submission: InstanceRequest;
+  readonly work: WorkContext;
+  /** gets the layers of the image, and the new one */
+  readonly stack: AsyncDisposableStack;
+  readonly idle?: IdleJob;
+}
+
+/** Runs an instance on its image. @throws as `execute` does */
+export async function runOnImage(
+  context: InstanceContext,
+  operation: OperationRef,
+  { submission, work: { signal, laps, events, auditNetwork }, stack, idle }: RunOptions,
+): Promise<EndedInstance> {
+  const { db, layers, networks } = context;
+  const image = getImage(db, operation.accountId, submission.imageId);
+  if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
+  const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
+  const [parent] = stack.use(layers.hold([image.layerId])).files;
+  if (parent === undefined) throw new Error("an image without a layer");
+  const defaults = imageDefaults(db, image.id);
+  const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index, defaults, idle };
+  // The watch ends when the machine is gone, and its files were either removed or captured.
+  using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
+  const processEvents = idle?.processEvents ?? events;
+  diskUse.add(processEvents.path);
+  const bounded = AbortSignal.any([signal, diskUse.full, events.failed, processEvents.failed]);
+  await using network = networks.open(operation, submission.network, processEvents);
+  const uninvited = (count: number) => networks.uninvited(operation.id, count);
+  const tools = { ...context, laps, diskUse, events, network, uninvited };
+  auditNetwork(() => network.audit());
+  const outcome = await execute(tools, job, bounded);
+  if (outcome.layer !== null) stack.use(outcome.layer);
+  return { outcome, image, defaults, hadNetwork: network.wasOn };
 }
 
 /** The new image, and its layer. An instance that changed no file makes an image with the layer of its parent. */
@@ -75,13 +105,21 @@ function newRows(
     readonly id: ImageId;
     readonly parent: ImageRow;
     readonly submission: InstanceRequest;
-    readonly network: Pick<InstanceNetwork, "wasOn">;
+    readonly hadNetwork: boolean;
     readonly defaults: ImageDefaults;
   },
 ): Pick<Publication, "layer" | "image"> {
-  const { id, parent, submission, network, defaults } = options;
-  const origin = { command: submission.argv, exitCode, timedOut, network: network.wasOn };
-  const image = { id, parentId: parent.id, defaults, origin };
+  const { submission, hadNetwork: network, ...image } = options;
+  const origin = { command: submission.argv, exitCode, timedOut, network };
+  return rowsOf(layer, { ...image, origin });
+}
+
+/** A new image with the layer, or with that of its parent when nothing has changed. */
+export function rowsOf(
+  layer: StagedLayer | null,
+  { parent, ...fields }: Pick<NewImage, "id" | "defaults" | "origin"> & { readonly parent: ImageRow },
+): Pick<Publication, "layer" | "image"> {
+  const image = { ...fields, parentId: parent.id };
   if (layer === null) return { image: { ...image, layerId: parent.layerId, sizeBytes: 0 } };
   const { id: layerId, sizeBytes, diskBytes, entryCount } = layer;
   return {

@@ -22,6 +22,8 @@ import {
   type InstanceProcess,
   type InstanceProcessRecord,
   type InstanceRecord,
+  type NumbersOptions,
+  ProcessNumbers,
   type ProcessSink,
   type ResumeOptions,
   type StartedProcess,
@@ -32,9 +34,6 @@ import { ProcessInput } from "./process-input.ts";
 import { ProcessTaps } from "./process-taps.ts";
 import { isEnding, notRunning, refusalOf, tooManyOf } from "./refusals.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
-
-/** Largest number of a process: an instance cannot start more processes than this over its whole life. */
-const SPID_MAX = 65_536;
 
 /**
  * An instance from the moment it has a machine until that is gone: the machine, its agent, the attached disks and the
@@ -47,20 +46,24 @@ export class RunningInstance implements Guest, AsyncDisposable {
   #first: InstanceProcess | null = null;
   #disks: GuestDisks | null = null;
   #begun = false;
-  #spidLast: number = Spid.command;
-  /** numbers below `#spidLast` whose processes were refused, for further starts */
-  readonly #refused = new Set<number>();
+  readonly #numbers: ProcessNumbers;
   #onProcess: (process: InstanceProcess) => void = () => undefined;
   /** the copy of the scratch that is being made */
   #copy: { readonly over: AbortController; readonly settled: Promise<unknown> } | null = null;
 
-  private constructor(ready: ReadyMachine) {
+  private constructor(ready: ReadyMachine, numbers: ProcessNumbers) {
     this.#ready = ready;
+    this.#numbers = numbers;
   }
 
   /** @throws as `MachineSource.take` does */
-  static async take(machines: MachineSource, shape: MachineShape, signal: AbortSignal): Promise<RunningInstance> {
-    return new RunningInstance(await machines.take(shape, signal));
+  static async take(
+    machines: MachineSource,
+    shape: MachineShape,
+    signal: AbortSignal,
+    numbers?: NumbersOptions,
+  ): Promise<RunningInstance> {
+    return new RunningInstance(await machines.take(shape, signal), new ProcessNumbers(numbers));
   }
 
   /**
@@ -92,10 +95,9 @@ export class RunningInstance implements Guest, AsyncDisposable {
         return { onOutput: tapped(sink, taps), onStart: sink.started, pending: taps.drained, first };
       },
     });
-    const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose });
+    const numbers = new ProcessNumbers({ last: record.spidLast }, record.refused);
+    const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose }, numbers);
     instance.#disks = record.disks;
-    instance.#spidLast = record.spidLast;
-    for (const spid of record.refused) instance.#refused.add(spid);
     for (const { from, sink, taps } of processes) {
       const handle = handles.find(({ session }) => session === from.session);
       const session = record.agent.processes.find(({ session }) => session === from.session);
@@ -126,8 +128,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return {
       agent,
       disks: this.#disks,
-      spidLast: this.#spidLast,
-      refused: [...this.#refused, ...processes.flatMap(({ spid, session }) => (session === 0 ? [spid] : []))],
+      spidLast: this.#numbers.last,
+      refused: [...this.#numbers.refused, ...processes.flatMap(({ spid, session }) => (session === 0 ? [spid] : []))],
       processes: processes.filter(({ session }) => sessions.has(session)),
     };
   }
@@ -206,14 +208,14 @@ export class RunningInstance implements Guest, AsyncDisposable {
    * Starts an additional process in the command's namespaces. Its promises reject with `too_many_requests` when
    * too many processes run or wait for the guest.
    * @param signal abandons the start while it waits for the guest to accept it
-   * @throws ApiError `conflict` when the command is not running, or the instance has already started `SPID_MAX` processes
+   * @throws ApiError `conflict` when the command is not running, or the instance has started too many processes
    */
   exec(
     make: (spid: number) => { readonly spec: AgentExecSpec; readonly sink: ProcessSink },
     signal: AbortSignal,
   ): InstanceProcess {
     const command = this.#running();
-    const spid = this.#takeSpid();
+    const spid = this.#numbers.take();
     const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
     const handle = this.agent.exec(spec, tapped(sink, taps), { target: command, onStart: sink.started, signal });
@@ -231,8 +233,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
 
   /** True when a process with that number was started, even if it has ended. */
   hasHad(spid: number): boolean {
-    const isTaken = spid >= Spid.command && spid <= this.#spidLast && !this.#refused.has(spid);
-    return isTaken && this.#command !== null;
+    return this.#numbers.has(spid) && this.#command !== null;
   }
 
   /** Lets the processes end that wait for slow readers of their output. */
@@ -296,17 +297,6 @@ export class RunningInstance implements Guest, AsyncDisposable {
     await this.#ready[Symbol.asyncDispose]();
   }
 
-  /** @throws ApiError `conflict` when none is left */
-  #takeSpid(): number {
-    const [refused] = this.#refused;
-    if (refused !== undefined && this.#refused.delete(refused)) return refused;
-    if (this.#spidLast >= SPID_MAX) {
-      throw new ApiError("conflict", `the instance has started ${SPID_MAX} processes, which is the limit`);
-    }
-    this.#spidLast += 1;
-    return this.#spidLast;
-  }
-
   #running(): ExecHandle {
     if (this.#command === null || !this.isRunning) throw notRunning();
     return this.#command;
@@ -346,8 +336,9 @@ export class RunningInstance implements Guest, AsyncDisposable {
       },
       resize: (size) => handle.resize(size),
       limit: (timeoutMs) => handle.limit(timeoutMs),
-      logged: sink.record,
-      record: () => ({ spid, session: handle.session, cwd, keepsInput, log: sink.record(), taps: taps.record() }),
+      record: () => {
+        return { spid, session: handle.session, cwd, keepsInput, log: sink.record(), taps: taps.record() };
+      },
     };
     this.#processes.set(spid, added);
     if (spid === Spid.command) this.#first = added;
@@ -359,7 +350,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     };
     exit.then(remove, () => {
       remove();
-      if (command !== undefined) handle.started.catch(() => this.#refused.add(spid));
+      if (command !== undefined) handle.started.catch(() => this.#numbers.refuse(spid));
     });
     // Both reject when the agent is lost, whether or not they are awaited.
     added.started.catch(() => undefined);

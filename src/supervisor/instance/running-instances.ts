@@ -132,6 +132,7 @@ export class RunningInstances {
     const handle = this.#handles.get(id);
     if (handle === undefined || handle.current?.hasEnded === true) return false;
     const { limit } = handle.parts;
+    if (limit.ms === 0) throw new ApiError("conflict", "the instance of a sandbox has the deadline of its sandbox");
     if (!limit.extend(ms)) {
       const details = { timeout: limit.ms / 1000 };
       throw new ApiError("conflict", "the time limit of the instance is already longer", details);

@@ -17,6 +17,7 @@ import { createScratch } from "../machines/steps.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
 import type { CaptureTools } from "./capture.ts";
 import { execSpec } from "./exec-spec.ts";
+import type { NumbersOptions } from "./instance-process.ts";
 import type { ProcessLog } from "./process-log.ts";
 import type { RunningInstance } from "./running-instance.ts";
 import type { RunningInstances, StartedInstance } from "./running-instances.ts";
@@ -31,6 +32,19 @@ export interface InstanceJob {
   readonly parentIndex: string;
   /** those of the image */
   readonly defaults: ImageDefaults;
+  /** the job of a sandbox, which has no command; null: the instance runs the command of its request */
+  readonly idle?: IdleJob | undefined;
+}
+
+/** The job of an instance that lasts until a request ends it. */
+export interface IdleJob {
+  readonly numbers: NumbersOptions;
+  /** the log of the processes that run in it */
+  readonly processEvents: EventLog;
+  /** Called when the instance runs. @throws when it must not */
+  readonly onStarted: () => void;
+  /** Decides at the end whether its files are captured. @throws ApiError when it has ended by itself */
+  readonly isCaptured: (end: { readonly oomKilled: boolean }) => boolean;
 }
 
 /** A job with the log of its command. */
@@ -131,8 +145,9 @@ async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerato
 function specOf(job: LoggedJob, limit: TimeLimit): AgentExecSpec {
   const { stdin, ...command } = job.submission;
   const counted = stdin === null ? null : job.commandLog.counting(stdin());
-  const { defaults } = job;
-  return execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.begin(), defaults, stdin: counted });
+  const { defaults, idle } = job;
+  const spec = execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.begin(), defaults, stdin: counted });
+  return idle === undefined ? spec : { ...spec, isIdle: true };
 }
 
 /** The hostname of an instance, as its command sees it. */

@@ -1,3 +1,5 @@
+import type { ImageOrigin } from "../../db/images/history.ts";
+import type { StoredRequest } from "../../db/requests.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import {
   type CheckpointContext,
@@ -7,6 +9,7 @@ import {
 import type { Kind } from "../operations/kind.ts";
 import { jsonBytes, type Requests } from "../operations/requests.ts";
 import { instanceOrigin } from "./instance.ts";
+import { type SandboxBody, sandboxOrigin } from "./sandbox.ts";
 
 /** The request of a checkpoint, as clients can read it. */
 export interface KeptCheckpoint {
@@ -34,5 +37,12 @@ export const checkpointKind: Kind<CheckpointSubmission, CheckpointSubmission, Ke
     const { instanceId, tag, timeoutSeconds } = body as CheckpointSubmission;
     return { kind: "checkpoint", instanceId, tag, timeoutSeconds };
   },
-  worker: (tools) => checkpointWorker({ ...tools, originOf: (id) => instanceOrigin(tools.requests.stored(id)) }),
+  worker: (tools) => checkpointWorker({ ...tools, originOf: (id) => originOf(tools.requests.stored(id)) }),
 };
+
+/** How images of an instance are made, which may be that of a sandbox. */
+function originOf(stored: StoredRequest): ImageOrigin {
+  if (!("sandboxId" in stored.body)) return instanceOrigin(stored);
+  const body = stored.body as SandboxBody;
+  return sandboxOrigin(body, body.network !== null);
+}

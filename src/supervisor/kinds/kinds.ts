@@ -3,12 +3,14 @@ import { atWork, type Kind, type KindAtWork } from "../operations/kind.ts";
 import { checkpointKind } from "./checkpoint.ts";
 import { importKind } from "./image-import.ts";
 import { instanceKind } from "./instance.ts";
+import { sandboxKind } from "./sandbox.ts";
 
 /** All kinds of operations. */
 export const KINDS = {
   image_import: importKind,
   instance: instanceKind,
   checkpoint: checkpointKind,
+  sandbox: sandboxKind,
 } satisfies Record<OperationKind, Kind<never, unknown, object, never>>;
 
 type AnyKind = (typeof KINDS)[OperationKind];

@@ -121,6 +121,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     accountId: AccountId,
     kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
     submission: NoInfer<Submission>,
+    also?: (id: OperationId) => void,
   ): Promise<{ readonly id: OperationId }> {
     const { db, clock, requests, requireSpace, accounts } = this.#options;
     using stack = new DisposableStack();
@@ -134,7 +135,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const operation = { id: Bun.randomUUIDv7() as OperationId, accountId, kind: kind.name };
     await using staged = await requests.stage(operation.id, request);
     if (this.#stopped.signal.aborted) throw STOPPING;
-    insertOperation(db, { ...operation, request: row, hadCredentials: credentials !== null, imageId, now: clock() });
+    const hadCredentials = credentials !== null;
+    insertOperation(db, { ...operation, request: row, hadCredentials, imageId, now: clock(), also });
     staged.keep();
     stack.move();
     this.changes.emit({ type: "accepted", operation });

@@ -12,6 +12,7 @@ export type CancelOutcome = "accepted" | "terminal" | "not_found";
 export interface OperationsPort {
   /**
    * Queues an operation of the kind.
+   * @param also changes further rows in the transaction that inserts the operation's; when it throws, nothing is queued
    * @throws ApiError `unavailable`, `too_many_requests`, `insufficient_storage`, or `not_found` when the image or a file
    *   was removed meanwhile; as the `reserve` of the kind's worker does
    */
@@ -19,6 +20,7 @@ export interface OperationsPort {
     accountId: AccountId,
     kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
     submission: NoInfer<Submission>,
+    also?: (id: OperationId) => void,
   ): Promise<{ readonly id: OperationId }>;
   /** Requests the end of a PENDING or EXECUTING operation. A second request is accepted, too. */
   cancel(accountId: AccountId, id: OperationId): CancelOutcome;

@@ -8,6 +8,5 @@ export function requestText(request: OperationRequest): string {
     return shell === true && args.length === 0 ? command : shellLine([command, ...args]);
   }
   if (request.kind === "checkpoint") return "Checkpoint of a run";
-  if (request.kind === "image_import") return request.registry ?? "An uploaded archive";
-  return "The machine of a sandbox";
+  return request.registry ?? "An uploaded archive";
 }

@@ -20,6 +20,7 @@ import type { InstanceSubmission } from "../../../src/domain/spawn.ts";
 import type { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import type { ImportSubmission } from "../../../src/supervisor/imports/import-image.ts";
 import type { CheckpointSubmission } from "../../../src/supervisor/instance/checkpoint-instance.ts";
+import type { SandboxRun } from "../../../src/supervisor/kinds/sandbox.ts";
 import type { Kind } from "../../../src/supervisor/operations/kind.ts";
 import type { CancelOutcome, OperationsPort } from "../../../src/supervisor/operations/ports.ts";
 import { pause } from "../waiting.ts";
@@ -31,6 +32,7 @@ export class HeldOperations implements OperationsPort {
   readonly imports: ImportSubmission[] = [];
   readonly instances: InstanceSubmission[] = [];
   readonly checkpoints: CheckpointSubmission[] = [];
+  readonly sandboxes: SandboxRun[] = [];
   samples: readonly InstanceStats[] = [];
   /** the error of every submission */
   refusal: ApiError | null = null;
@@ -46,6 +48,7 @@ export class HeldOperations implements OperationsPort {
     image_import: this.imports,
     instance: this.instances,
     checkpoint: this.checkpoints,
+    sandbox: this.sandboxes,
   };
 
   constructor(db: Database, clock: () => number, changes: AccountChanges) {

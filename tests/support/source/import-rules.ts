@@ -67,8 +67,6 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   cli: ["client", "domain", "config", "log.ts", "version.ts"],
   // The rules are pure: errors in them are reported before anything is sent.
   "cli/running/network.ts": ["client", "domain", "network/rules.ts"],
-  // The files of a project are those that git lists.
-  "cli/sandbox/project/copy.ts": ["client", "domain", "system/exec.ts"],
   "cli/io.ts": ["config", "system/terminal.ts"],
   "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config", "log.ts", "version.ts"],
@@ -136,6 +134,7 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     "gauges.ts": ["instance", "machines", "merging", "operations", "shared-reading.ts"],
     "readiness.ts": ["machines"],
     health: ["machines"],
+    sandboxes: ["account-changes.ts", "instance", "kinds", "operations", "reclaim.ts"],
     // The worker of each kind of operation is in one of these.
     kinds: ["imports", "instance", "operations"],
     imports: ["disk-guard.ts", "instance", "machines", "operations"],

@@ -45,9 +45,21 @@ export const CheckpointOperationRequest = Type.Object({
 });
 export type CheckpointOperationRequest = Static<typeof CheckpointOperationRequest>;
 
+/** The request of an instance of a sandbox. */
+export const SandboxOperationRequest = Type.Object({
+  kind: Type.Literal("sandbox"),
+  sandbox: Reference("the sandbox whose instance it is"),
+  image: Reference("the image that it starts from, which may be deleted"),
+  hostname: Type.String(),
+  files: Type.Record(Type.String(), InstanceFile, { description: "input files, by absolute path" }),
+  resources: SpawnRequest.properties.resources,
+  network: NetworkField,
+});
+export type SandboxOperationRequest = Static<typeof SandboxOperationRequest>;
+
 /** The request of an operation. */
 export const OperationRequest = Type.Union(
-  [InstanceOperationRequest, ImportOperationRequest, CheckpointOperationRequest],
+  [InstanceOperationRequest, ImportOperationRequest, CheckpointOperationRequest, SandboxOperationRequest],
   {
     discriminator: { propertyName: "kind" },
   },

@@ -74,6 +74,17 @@ export const CheckpointResult = Type.Object({
 });
 export type CheckpointResult = Static<typeof CheckpointResult>;
 
+/** Result of an instance of a sandbox. */
+export const SandboxResult = Type.Object({
+  image: Type.Optional(Type.String({ format: "uuid", description: "its files; absent when they were given up" })),
+  tag: Type.Optional(Type.String()),
+  cpu_time_ms: Type.Integer({ description: "user and system time of its processes, in milliseconds" }),
+  memory_bytes: Type.Integer({ description: "peak memory of its processes, page cache included" }),
+  isolation: IsolationSchema,
+  network: Type.Optional(NetworkAudit),
+});
+export type SandboxResult = Static<typeof SandboxResult>;
+
 const enumOf = <const T extends readonly string[]>(values: T, description: string) =>
   oneOf(values, { description, error: `must be one of ${values.join(", ")}` });
 
@@ -89,7 +100,7 @@ export const Operation = Type.Object({
   started_at: Type.Optional(Timestamp),
   finished_at: Type.Optional(Timestamp),
   duration_ms: Type.Optional(Type.Integer({ description: "from start to finish, in milliseconds" })),
-  result: Type.Optional(Type.Union([InstanceResult, ImportResult, CheckpointResult])),
+  result: Type.Optional(Type.Union([InstanceResult, ImportResult, CheckpointResult, SandboxResult])),
   error: Type.Optional(ErrorObject),
   network: Type.Optional(NetworkAudit),
   about: Type.Optional(

@@ -1,0 +1,76 @@
+import { type and, count, eq } from "drizzle-orm";
+import type { SandboxId } from "../../domain/ids.ts";
+import type { Database } from "../database.ts";
+import type { Orm } from "../drizzle-client.ts";
+import { deleteImageIn, REMOVED_ROWS_MAX, type RemovedImage } from "../removal.ts";
+import { history, images } from "../schema.ts";
+import { findSandbox, type SandboxRow } from "./rows.ts";
+import { sandboxStates } from "./schema.ts";
+import { type SandboxStateRow, statesOf } from "./states.ts";
+import { forgetState } from "./uses.ts";
+
+/** States that one transaction forgets: it must not block the event loop. */
+const FORGOTTEN_COUNT_MAX = 10;
+
+/**
+ * Forgets the oldest states without a tag, so that `keepCount` of them are left, and deletes those of their images that only
+ * the sandbox used; an image from which an instance runs now stays with its state. `removeMore` must follow. Returns the
+ * deleted images, and whether a further call may forget more.
+ */
+export function forgetStates(
+  db: Database,
+  id: SandboxId,
+  keepCount: number,
+): { readonly removed: readonly RemovedImage[]; readonly hasMore: boolean } {
+  return db.transaction((tx) => {
+    const sandbox = findSandbox(db, id);
+    if (sandbox === null) return { removed: [], hasMore: false };
+    const unnamed = statesOf(db, id).flatMap((state) => {
+      const image = tx.select().from(images).where(eq(images.id, state.imageId)).get();
+      return image === undefined || image.tagged ? [] : [{ state, image }];
+    });
+    const excess = unnamed
+      .slice(0, Math.max(0, unnamed.length - keepCount))
+      .filter(({ state }) => state.seq !== sandbox.headSeq);
+    const some = excess.slice(0, FORGOTTEN_COUNT_MAX);
+    const forgotten = some.map(({ state, image }) => forget(tx, sandbox, state, image));
+    const removed = forgotten.flatMap((image) => (typeof image === "object" ? [image] : []));
+    return { removed, hasMore: excess.length > some.length && forgotten.some((outcome) => outcome !== "kept") };
+  });
+}
+
+type Outcome = RemovedImage | "forgotten" | "kept";
+
+function forget(
+  tx: Orm,
+  { accountId }: SandboxRow,
+  state: SandboxStateRow,
+  image: Pick<typeof images.$inferSelect, "id" | "parentId">,
+): Outcome {
+  const { reason, imageId } = state;
+  // The sandbox did not make these.
+  const isOwn = reason !== "start" && reason !== "rollback";
+  const statesCount = countOf(tx, sandboxStates, eq(sandboxStates.imageId, imageId));
+  const childrenCount = isOwn ? countOf(tx, images, eq(images.parentId, imageId)) : 0;
+  if (!isOwn || statesCount > 1 || childrenCount > REMOVED_ROWS_MAX) {
+    forgetState(tx, state);
+    return "forgotten";
+  }
+  const outcome = deleteImageIn(tx, accountId, imageId, () => adopt(tx, image));
+  if (typeof outcome === "object") {
+    forgetState(tx, state);
+    return { id: imageId, accountId, layerId: outcome.deleted };
+  }
+  return "kept";
+}
+
+/** Makes the images and steps that were made from the image those of its parent. */
+function adopt(tx: Orm, { id, parentId }: Pick<typeof images.$inferSelect, "id" | "parentId">): void {
+  tx.update(images).set({ parentId }).where(eq(images.parentId, id)).run();
+  const step = tx.select({ parentId: history.parentId }).from(history).where(eq(history.imageId, id)).get();
+  if (step !== undefined) tx.update(history).set(step).where(eq(history.parentId, id)).run();
+}
+
+function countOf(tx: Orm, table: typeof images | typeof sandboxStates, where: ReturnType<typeof and>): number {
+  return tx.select({ count: count() }).from(table).where(where).get()?.count ?? 0;
+}

@@ -1,0 +1,189 @@
+import { and, count, eq, inArray, isNotNull, isNull, lt, sql } from "drizzle-orm";
+import { ApiError, type ErrorBody } from "../../domain/errors.ts";
+import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import {
+  nextSandboxState,
+  type SandboxState,
+  type SandboxTransition,
+  sandboxConflict,
+  sandboxStatesAllowing,
+} from "../../domain/sandbox.ts";
+import { ensureAccount } from "../accounts.ts";
+import { type Database, isOneOf, statement } from "../database.ts";
+import { getImage } from "../images/images.ts";
+import { sandboxes } from "./schema.ts";
+import { insertState } from "./states.ts";
+
+export type SandboxRow = typeof sandboxes.$inferSelect;
+
+/** A sandbox that is about to begin on the image `imageId`. */
+export type NewSandbox = Omit<
+  SandboxRow,
+  "headId" | "headSeq" | "state" | "envNames" | "spidLast" | "createdAt" | "stateAt" | "endedAt" | "error" | "imageId"
+> & { readonly imageId: ImageId };
+
+/** The last state change of a sandbox. */
+export interface Transitioned {
+  readonly from: SandboxState;
+  readonly row: SandboxRow;
+}
+
+const rowById = statement((orm) =>
+  orm
+    .select()
+    .from(sandboxes)
+    .where(eq(sandboxes.id, sql.placeholder("id")))
+    .prepare(),
+);
+
+/** A sandbox of any account; null when there is none. The row is shared, so callers must not change it. */
+export function findSandbox(db: Database, id: SandboxId): SandboxRow | null {
+  return db.cached(`sandbox ${id}`, () => rowById(db).get({ id }) ?? null);
+}
+
+/** The sandbox, if the account has it. */
+export function getSandbox(db: Database, accountId: AccountId, id: SandboxId): SandboxRow | null {
+  const row = findSandbox(db, id);
+  return row?.accountId === accountId ? row : null;
+}
+
+const idByName = statement((orm) =>
+  orm
+    .select({ id: sandboxes.id })
+    .from(sandboxes)
+    .where(
+      and(
+        eq(sandboxes.accountId, sql.placeholder("accountId")),
+        eq(sandboxes.name, sql.placeholder("name")),
+        isNull(sandboxes.endedAt),
+      ),
+    )
+    .prepare(),
+);
+
+/** The sandbox of the account with that name that has not ended; null when there is none. */
+export function sandboxNamed(db: Database, accountId: AccountId, name: string): SandboxRow | null {
+  const row = idByName(db).get({ accountId, name });
+  return row === undefined ? null : getSandbox(db, accountId, row.id);
+}
+
+/** The sandbox that an operation is an instance of now; null when there is none. */
+export function sandboxOfOperation(db: Database, operationId: OperationId): SandboxRow | null {
+  return db.orm.select().from(sandboxes).where(eq(sandboxes.operationId, operationId)).get() ?? null;
+}
+
+/** All sandboxes in one of the states, of all accounts. */
+export function sandboxesIn(db: Database, states: readonly SandboxState[]): SandboxRow[] {
+  return db.orm
+    .select()
+    .from(sandboxes)
+    .where(and(inArray(sandboxes.state, [...states]), isNull(sandboxes.endedAt)))
+    .all();
+}
+
+/** Number of sandboxes of an account that have not ended. */
+export function countLiveSandboxes(db: Database, accountId: AccountId): number {
+  const isLive = and(eq(sandboxes.accountId, accountId), isNull(sandboxes.endedAt));
+  return db.orm.select({ count: count() }).from(sandboxes).where(isLive).get()?.count ?? 0;
+}
+
+/**
+ * Inserts a sandbox that starts, with its first state. To be called in a transaction.
+ * @throws ApiError `conflict` for a name that another sandbox has; `not_found` for an image that is gone
+ */
+export function insertSandbox(db: Database, sandbox: NewSandbox, now: number): SandboxRow {
+  const { id, accountId, name, imageId, env } = sandbox;
+  ensureAccount(db, accountId, now);
+  if (getImage(db, accountId, imageId) === null) throw new ApiError("not_found", "the image is gone");
+  requireFreeName(db, accountId, name);
+  const times = { createdAt: now, stateAt: now, endedAt: null };
+  const state = { state: "starting" as const, headId: imageId, headSeq: 0, spidLast: 1, error: null };
+  const row: SandboxRow = { ...sandbox, ...state, ...times, envNames: Object.keys(env) };
+  db.orm.insert(sandboxes).values(row).run();
+  insertState(db, { sandboxId: id, imageId, parentSeq: null, reason: "start" }, now);
+  return row;
+}
+
+/** @throws ApiError `conflict` when another sandbox of the account that has not ended has the name */
+export function requireFreeName(db: Database, accountId: AccountId, name: string): void {
+  if (sandboxNamed(db, accountId, name) === null) return;
+  throw new ApiError("conflict", `another sandbox is named ${name}`, { field: "name", name });
+}
+
+/** The columns that a change of state may set. */
+export type SandboxChanges = Partial<
+  Pick<SandboxRow, "headId" | "headSeq" | "operationId" | "endsAt" | "spidLast" | "error">
+>;
+
+/**
+ * Changes the state by compare-and-set. To be called in a transaction. A sandbox that gets no machine has no operation and
+ * no deadline; one that ends loses its variables.
+ * @throws ApiError `conflict` when the state does not allow the transition; `not_found` when there is no such sandbox
+ */
+export function changeState(
+  db: Database,
+  id: SandboxId,
+  transition: SandboxTransition,
+  { now, ...changes }: SandboxChanges & { readonly now: number },
+): Transitioned {
+  const before = rowById(db).get({ id });
+  if (before === undefined) throw new ApiError("not_found", "no such sandbox", { uuid: id });
+  const to = nextSandboxState(before.state, transition);
+  if (to === null) throw sandboxConflict(before.state);
+  const isStill = to === "paused" || to === "failed" || to === "ended";
+  const row: SandboxRow = {
+    ...before,
+    ...(isStill ? { operationId: null, endsAt: null } : {}),
+    error: null,
+    ...changes,
+    ...(to === "ended" ? { endedAt: now, env: {} } : {}),
+    state: to,
+    stateAt: now,
+  };
+  const { id: _id, accountId: _account, createdAt: _created, ...values } = row;
+  db.orm.update(sandboxes).set(values).where(eq(sandboxes.id, id)).run();
+  return { from: before.state, row };
+}
+
+/** Sets columns that are not part of the state. Returns the new row. To be called in a transaction. */
+export function updateSandbox(
+  db: Database,
+  id: SandboxId,
+  values: Partial<Omit<SandboxRow, "id" | "state" | "stateAt" | "endedAt">>,
+): SandboxRow {
+  if (Object.keys(values).length > 0) db.orm.update(sandboxes).set(values).where(eq(sandboxes.id, id)).run();
+  const row = rowById(db).get({ id });
+  if (row === undefined) throw new ApiError("not_found", "no such sandbox", { uuid: id });
+  return row;
+}
+
+/**
+ * Makes the sandbox of an operation that did not succeed `failed`, in the caller's transaction: nothing when the operation
+ * is not the present instance of a sandbox.
+ */
+export function failSandboxOf(db: Database, operationId: OperationId, error: ErrorBody, now: number): void {
+  const row = sandboxOfOperation(db, operationId);
+  if (row !== null && sandboxStatesAllowing("fail").includes(row.state))
+    changeState(db, row.id, "fail", { error, now });
+}
+
+/** The subset of `ids` that have a row. */
+export function existingSandboxes(db: Database, ids: readonly string[]): Set<string> {
+  const rows = db.orm.select({ id: sandboxes.id }).from(sandboxes).where(isOneOf(sandboxes.id, ids)).all();
+  return new Set(rows.map((row) => row.id));
+}
+
+/** Deletes at most `limit` sandboxes that ended before `beforeMs`. Returns their ids. */
+export function deleteSandboxesEndedBefore(db: Database, beforeMs: number, limit: number): SandboxId[] {
+  return db.transaction((tx) => {
+    const ids = tx
+      .select({ id: sandboxes.id })
+      .from(sandboxes)
+      .where(and(isNotNull(sandboxes.endedAt), lt(sandboxes.endedAt, beforeMs)))
+      .limit(limit)
+      .all()
+      .map(({ id }) => id);
+    for (const id of ids) tx.delete(sandboxes).where(eq(sandboxes.id, id)).run();
+    return ids;
+  });
+}

@@ -1,0 +1,42 @@
+import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { SaveReason } from "../../domain/sandbox.ts";
+import type { Database } from "../database.ts";
+import { changeState, findSandbox, type SandboxRow, updateSandbox } from "./rows.ts";
+import { insertState } from "./states.ts";
+
+/** A saved state of a sandbox, as the operation that makes its image publishes it. */
+export interface SavedState {
+  readonly id: SandboxId;
+  /** the instance whose files it has */
+  readonly instance: OperationId;
+  readonly reason: SaveReason;
+  /** true: the instance has ended, so that the sandbox is paused; false: it runs on */
+  readonly isPaused: boolean;
+}
+
+/** The sandbox, while the instance is its present one. */
+function sandboxOf(db: Database, { id, instance }: SavedState): SandboxRow | null {
+  const row = findSandbox(db, id);
+  return row?.operationId === instance ? row : null;
+}
+
+/** The head below which a state is saved; null when the sandbox has moved on. To be called in a transaction. */
+export function headOf(db: Database, saved: SavedState): ImageId | null {
+  return sandboxOf(db, saved)?.headId ?? null;
+}
+
+/**
+ * Moves the head of a sandbox to a new state. To be called in the transaction that publishes the image. A sandbox that got
+ * another instance meanwhile stays as it is.
+ * @param imageId null: nothing has changed since the head
+ */
+export function saveState(db: Database, saved: SavedState, imageId: ImageId | null, now: number): void {
+  const row = sandboxOf(db, saved);
+  if (row === null) return;
+  const { id, headSeq: parentSeq } = row;
+  const seqOf = (image: ImageId) =>
+    insertState(db, { sandboxId: id, imageId: image, parentSeq, reason: saved.reason }, now);
+  const head = imageId === null ? {} : { headId: imageId, headSeq: seqOf(imageId) };
+  if (saved.isPaused) changeState(db, id, "paused", { ...head, now });
+  else updateSandbox(db, id, head);
+}

@@ -1,0 +1,98 @@
+import { sql } from "drizzle-orm";
+import { check, index, integer, primaryKey, sqliteTable, text, uniqueIndex } from "drizzle-orm/sqlite-core";
+import type { ErrorBody } from "../../domain/errors.ts";
+import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { NetworkRequest } from "../../domain/network.ts";
+import { SANDBOX_STATES, SAVE_REASONS, TIMEOUT_ACTIONS } from "../../domain/sandbox.ts";
+import { accounts, images, operations, type RequestedResources } from "../schema.ts";
+
+/** Branches made live: each has a head, and an instance while it runs. */
+export const sandboxes = sqliteTable(
+  "sandboxes",
+  {
+    id: text("id").$type<SandboxId>().primaryKey(),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    name: text("name").notNull(),
+    /** where it began; null only after its end, when the image was deleted */
+    imageId: text("image_id")
+      .$type<ImageId>()
+      .references(() => images.id, { onDelete: "set null" }),
+    /** the last saved state; null only after its end, when the image was deleted */
+    headId: text("head_id")
+      .$type<ImageId>()
+      .references(() => images.id, { onDelete: "set null" }),
+    /** number of that state in `sandbox_states` */
+    headSeq: integer("head_seq").notNull(),
+    state: text("state", { enum: SANDBOX_STATES }).notNull(),
+    /** the operation of its present instance; null when it has none */
+    operationId: text("operation_id")
+      .$type<OperationId>()
+      .references(() => operations.id, { onDelete: "set null" }),
+    /** its life after each resume */
+    timeoutMs: integer("timeout_ms").notNull(),
+    /** null while it does not live */
+    endsAt: integer("ends_at"),
+    idleTimeoutMs: integer("idle_timeout_ms"),
+    onTimeout: text("on_timeout", { enum: TIMEOUT_ACTIONS }).notNull(),
+    autoResume: integer("auto_resume", { mode: "boolean" }).notNull(),
+    /** deleted when it ends */
+    env: text("env", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
+    /** names of the variables, which stay */
+    envNames: text("env_names", { mode: "json" }).$type<readonly string[]>().notNull(),
+    cwd: text("cwd"),
+    /** user of its processes: a name, or `uid` or `uid:gid`; null: root */
+    user: text("user"),
+    network: text("network", { mode: "json" }).$type<NetworkRequest>(),
+    resources: text("resources", { mode: "json" }).$type<RequestedResources>().notNull(),
+    metadata: text("metadata", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
+    publicPorts: text("public_ports", { mode: "json" }).$type<readonly number[]>().notNull(),
+    /** numbers of processes up to this one may be in use */
+    spidLast: integer("spid_last").notNull(),
+    createdAt: integer("created_at").notNull(),
+    /** when its state changed */
+    stateAt: integer("state_at").notNull(),
+    endedAt: integer("ended_at"),
+    /** why it failed; null in other states */
+    error: text("error", { mode: "json" }).$type<ErrorBody>(),
+  },
+  (table) => [
+    uniqueIndex("sandboxes_name").on(table.accountId, table.name).where(sql`${table.endedAt} is null`),
+    index("sandboxes_by_time").on(table.accountId, table.createdAt, table.id),
+    index("sandboxes_live").on(table.accountId, table.createdAt, table.id).where(sql`${table.endedAt} is null`),
+    index("sandboxes_by_deadline").on(table.endsAt).where(sql`${table.endsAt} is not null`),
+    index("sandboxes_ended").on(table.endedAt).where(sql`${table.endedAt} is not null`),
+    index("sandboxes_image").on(table.imageId),
+    index("sandboxes_head").on(table.headId),
+    index("sandboxes_operation").on(table.operationId),
+    check("sandboxes_ended_when_ended", sql`(${table.endedAt} is null) = (${table.state} <> 'ended')`),
+  ],
+);
+
+/** Saved states of sandboxes. */
+export const sandboxStates = sqliteTable(
+  "sandbox_states",
+  {
+    sandboxId: text("sandbox_id")
+      .$type<SandboxId>()
+      .notNull()
+      .references(() => sandboxes.id, { onDelete: "cascade" }),
+    /** from 0, in the order in which they were saved */
+    seq: integer("seq").notNull(),
+    imageId: text("image_id")
+      .$type<ImageId>()
+      .notNull()
+      .references(() => images.id, { onDelete: "cascade" }),
+    /** the state before it; null for the first one that is kept */
+    parentSeq: integer("parent_seq"),
+    reason: text("reason", { enum: SAVE_REASONS }).notNull(),
+    createdAt: integer("created_at").notNull(),
+  },
+  (table) => [
+    primaryKey({ columns: [table.sandboxId, table.seq] }),
+    index("sandbox_states_image").on(table.imageId),
+    index("sandbox_states_parent").on(table.sandboxId, table.parentSeq),
+  ],
+);

@@ -1,0 +1,139 @@
+import { ApiError } from "./errors.ts";
+import type { ImageId } from "./ids.ts";
+import type { NetworkRequest } from "./network.ts";
+import type { CheckedCommand, CheckedSpawn, SubmittedFile } from "./spawn.ts";
+
+/**
+ * States of a sandbox: a branch made live. It has an instance while it is `starting`, `running`, `pausing` or `resuming`.
+ * `paused`: its files are in its head. `failed`: its last instance ended by itself; its head is whole, and `resume` starts
+ * from there. `ended` never changes.
+ */
+export const SANDBOX_STATES = ["starting", "running", "pausing", "paused", "resuming", "failed", "ended"] as const;
+export type SandboxState = (typeof SANDBOX_STATES)[number];
+
+export const SANDBOX_TRANSITIONS = [
+  /** its machine runs */
+  "start",
+  /** its files are being captured */
+  "pause",
+  /** its files were captured, and its machine is gone */
+  "paused",
+  /** a new machine starts from its head */
+  "resume",
+  /** its machine ends without a capture, and a new one starts from another head */
+  "restart",
+  /** without a machine, its head moves to an image */
+  "rollback",
+  /** its machine could not start, died, or could not be captured */
+  "fail",
+  "end",
+] as const;
+export type SandboxTransition = (typeof SANDBOX_TRANSITIONS)[number];
+
+/** A row of the life cycle in which no transition is allowed. */
+const NONE = {
+  ...{ start: null, pause: null, paused: null, resume: null },
+  ...{ restart: null, rollback: null, fail: null, end: null },
+} as const;
+
+/** The complete life cycle, which begins with `starting`: the compiler requires every state and transition. */
+const LIFE_CYCLE = {
+  starting: { ...NONE, start: "running", fail: "failed", end: "ended" },
+  running: { ...NONE, pause: "pausing", restart: "resuming", fail: "failed", end: "ended" },
+  pausing: { ...NONE, paused: "paused", fail: "failed", end: "ended" },
+  paused: { ...NONE, resume: "resuming", rollback: "paused", end: "ended" },
+  resuming: { ...NONE, start: "running", fail: "failed", end: "ended" },
+  failed: { ...NONE, resume: "resuming", rollback: "paused", end: "ended" },
+  ended: NONE,
+} as const satisfies Record<SandboxState, Record<SandboxTransition, SandboxState | null>>;
+
+/** The state after `transition`; null when it is not allowed. */
+export function nextSandboxState(state: SandboxState, transition: SandboxTransition): SandboxState | null {
+  return LIFE_CYCLE[state][transition];
+}
+
+/** States that allow `transition`, for the condition of a compare-and-set. */
+export function sandboxStatesAllowing(transition: SandboxTransition): SandboxState[] {
+  return SANDBOX_STATES.filter((state) => nextSandboxState(state, transition) !== null);
+}
+
+/** The error for a request that the state of a sandbox does not allow: another request was faster. */
+export function sandboxConflict(state: SandboxState): ApiError {
+  return new ApiError("conflict", `the sandbox is ${state === "ended" ? "no more" : state}`, { state });
+}
+
+/** Actions at the deadline of a sandbox. */
+export const TIMEOUT_ACTIONS = ["pause", "end"] as const;
+export type TimeoutAction = (typeof TIMEOUT_ACTIONS)[number];
+
+/** Why a sandbox changed its state. `machine`: its machine started, ended or died, or its files were captured. */
+export const STATE_REASONS = ["request", "auto_resume", "idle", "deadline", "machine", "restart"] as const;
+export type StateReason = (typeof STATE_REASONS)[number];
+
+/** How a saved state came about. `keep`: it was saved before a rollback or the end. */
+export const SAVE_REASONS = ["start", "pause", "checkpoint", "rollback", "keep"] as const;
+export type SaveReason = (typeof SAVE_REASONS)[number];
+
+/** Length of the longest name of a sandbox, in `characters`. */
+export const SANDBOX_NAME_LENGTH_MAX = 40;
+
+/** A name for a sandbox whose request has none. */
+export function generatedName(): string {
+  return `box-${crypto.randomUUID().slice(0, 8)}`;
+}
+
+/** The names of the sandboxes of a fork: the prefix, numbered from 1; a prefix that would be too long is cut. */
+export function forkNames(prefix: string, count: number): string[] {
+  return Array.from({ length: count }, (_, index) => {
+    const suffix = `-${index + 1}`;
+    return `${prefix.slice(0, SANDBOX_NAME_LENGTH_MAX - suffix.length).replace(/-+$/, "")}${suffix}`;
+  });
+}
+
+/** How long before its deadline a sandbox announces its end, in `milliseconds`. */
+export const ENDS_SOON_MS = 60_000;
+/** Largest number of sandboxes that one fork makes. */
+export const FORK_COUNT_MAX = 64;
+/** The settings of a sandbox that its owner may change while it lives. */
+export interface SandboxSettings {
+  /** from now, and again from each resume */
+  readonly timeoutSeconds: number;
+  /** null: it does not pause because it is idle */
+  readonly idleTimeoutSeconds: number | null;
+  readonly onTimeout: TimeoutAction;
+  /** true: a request for a paused sandbox resumes it */
+  readonly autoResume: boolean;
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly name: string;
+  /** null: none */
+  readonly network: NetworkRequest | null;
+  /** ports that clients without a token may reach from outside */
+  readonly publicPorts: readonly number[];
+}
+
+/** The changed settings of a sandbox. */
+export type SandboxPatch = { readonly [Name in keyof SandboxSettings]?: SandboxSettings[Name] | undefined };
+
+/** A process that a new sandbox begins with. */
+export interface SandboxStart {
+  readonly command: CheckedCommand;
+  /** null: none */
+  readonly timeoutMs: number | null;
+}
+
+/** A validated sandbox, with its image and files resolved, as the use cases submit it. */
+export interface SandboxSubmission extends Omit<SandboxSettings, "name"> {
+  /** null: it gets one */
+  readonly name: string | null;
+  readonly imageId: ImageId;
+  /** variables of all its processes; deleted when it ends */
+  readonly env: Readonly<Record<string, string>>;
+  /** working directory of its processes: absolute and normalised; null: the default of processes */
+  readonly cwd: string | null;
+  /** user of its processes: a name of the guest, or `uid` or `uid:gid`; null: root */
+  readonly user: string | null;
+  readonly resources: CheckedSpawn["resources"];
+  /** placed when it starts for the first time */
+  readonly files: readonly SubmittedFile[];
+  readonly start: SandboxStart | null;
+}

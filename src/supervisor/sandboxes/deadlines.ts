@@ -1,0 +1,132 @@
+import type { Database } from "../../db/database.ts";
+import { type SandboxRow, sandboxesIn } from "../../db/sandboxes/rows.ts";
+import { isoTime, type SandboxId } from "../../domain/ids.ts";
+import { ENDS_SOON_MS } from "../../domain/sandbox.ts";
+import type { Log } from "../../log.ts";
+import type { RunningInstances } from "../instance/running-instances.ts";
+import type { SandboxJournal } from "./journal.ts";
+
+/** The wall clock can jump, so deadlines are compared with it at least this often, in `milliseconds`. */
+const CHECK_MS_MAX = 30_000;
+const CHECK_MS_MIN = 50;
+
+export interface DeadlinesOptions {
+  readonly db: Database;
+  readonly clock: () => number;
+  readonly log: Log;
+  readonly journal: SandboxJournal;
+  readonly instances: Pick<RunningInstances, "find">;
+  readonly pause: (row: SandboxRow, reason: "idle" | "deadline") => void;
+  readonly end: (row: SandboxRow) => void;
+}
+
+/** How long a sandbox has not been used. */
+interface Usage {
+  count: number;
+  /** end of the last use, by `performance.now()` */
+  lastAtMs: number;
+}
+
+/** Pauses or ends running sandboxes at their deadlines, and pauses idle ones. */
+export class Deadlines implements Disposable {
+  readonly #options: DeadlinesOptions;
+  readonly #usages = new Map<SandboxId, Usage>();
+  /** the deadlines that were announced */
+  readonly #announced = new Map<SandboxId, number>();
+  readonly #listening: Disposable;
+  #timer: Timer | null = null;
+  #isDisposed = false;
+
+  constructor(options: DeadlinesOptions) {
+    this.#options = options;
+    this.#listening = options.journal.listen(({ row: { id, state } }) => {
+      if (state === "running") this.#usages.set(id, { count: 0, lastAtMs: performance.now() });
+      else if (state !== "starting") this.#forget(id);
+      this.wake();
+    });
+  }
+
+  /** Counts a use of a running sandbox until disposal. */
+  use(id: SandboxId): Disposable {
+    const usage = this.#usages.get(id) ?? { count: 0, lastAtMs: 0 };
+    usage.count += 1;
+    let isOver = false;
+    return {
+      [Symbol.dispose]: () => {
+        if (isOver) return;
+        isOver = true;
+        usage.count -= 1;
+        usage.lastAtMs = performance.now();
+      },
+    };
+  }
+
+  /** Checks all sandboxes soon. */
+  wake(): void {
+    this.#checkIn(0);
+  }
+
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+    this.#listening[Symbol.dispose]();
+    clearTimeout(this.#timer ?? undefined);
+  }
+
+  #forget(id: SandboxId): void {
+    this.#usages.delete(id);
+    this.#announced.delete(id);
+  }
+
+  #checkIn(ms: number): void {
+    clearTimeout(this.#timer ?? undefined);
+    if (!this.#isDisposed) this.#timer = setTimeout(() => this.#check(), Math.max(CHECK_MS_MIN, ms));
+  }
+
+  #check(): void {
+    const { db, log } = this.#options;
+    let nextMs = CHECK_MS_MAX;
+    for (const row of sandboxesIn(db, ["running"])) {
+      try {
+        nextMs = Math.min(nextMs, this.#checkOne(row));
+      } catch (error) {
+        log.error("cannot end a sandbox at its deadline", { sandbox: row.id, error });
+      }
+    }
+    if (this.#usages.size > 0) this.#checkIn(nextMs);
+  }
+
+  /** Returns the time until the next check, in `milliseconds`. */
+  #checkOne(row: SandboxRow): number {
+    const { pause, end } = this.#options;
+    const leftMs = (row.endsAt ?? Infinity) - this.#options.clock();
+    if (leftMs <= 0) {
+      if (row.onTimeout === "end") end(row);
+      else pause(row, "deadline");
+      return CHECK_MS_MAX;
+    }
+    const idleMs = row.idleTimeoutMs === null ? Infinity : row.idleTimeoutMs - this.#idleMs(row);
+    if (idleMs <= 0) {
+      pause(row, "idle");
+      return CHECK_MS_MAX;
+    }
+    const announceMs = leftMs - ENDS_SOON_MS;
+    if (announceMs <= 0) this.#announce(row);
+    return Math.min(leftMs, idleMs, announceMs > 0 ? announceMs : Infinity);
+  }
+
+  #announce({ id, endsAt }: SandboxRow): void {
+    if (endsAt === null || this.#announced.get(id) === endsAt) return;
+    this.#announced.set(id, endsAt);
+    this.#options.journal.logs.append(id, "ends_soon", { ends_at: isoTime(endsAt) });
+  }
+
+  /** How long the sandbox has been idle, in `milliseconds`; readers of a process use it, too. */
+  #idleMs({ id, operationId }: SandboxRow): number {
+    const usage = this.#usages.get(id);
+    const instance = operationId === null ? null : this.#options.instances.find(operationId);
+    const isRead = instance?.processes.some(({ taps }) => taps.count > 0) === true;
+    if (usage === undefined || usage.count > 0) return 0;
+    if (isRead) usage.lastAtMs = performance.now();
+    return performance.now() - usage.lastAtMs;
+  }
+}

@@ -1,0 +1,56 @@
+import type { Database } from "../../db/database.ts";
+import { imageDefaults } from "../../db/images/images.ts";
+import type { SandboxId } from "../../domain/ids.ts";
+import type { SandboxStart } from "../../domain/sandbox.ts";
+import type { Log } from "../../log.ts";
+import type { RunningInstances } from "../instance/running-instances.ts";
+import type { StateChange } from "./journal.ts";
+
+const NEVER = new AbortController().signal;
+
+/**
+ * Starts the processes that new sandboxes begin with. They are held in memory only, because they may have secrets: after a
+ * restart of the service, a sandbox that was starting has failed anyway.
+ */
+export class FirstProcesses {
+  readonly #options: {
+    readonly db: Database;
+    readonly instances: Pick<RunningInstances, "exec" | "eventsOf">;
+    readonly log: Log;
+  };
+  readonly #waiting = new Map<SandboxId, SandboxStart>();
+
+  constructor(options: { readonly db: Database; readonly instances: RunningInstances; readonly log: Log }) {
+    this.#options = options;
+  }
+
+  add(id: SandboxId, start: SandboxStart): void {
+    this.#waiting.set(id, start);
+  }
+
+  forget(id: SandboxId): void {
+    this.#waiting.delete(id);
+  }
+
+  /** Starts the process of a sandbox that runs now. */
+  onChange({ row, from }: StateChange): void {
+    const start = this.#waiting.get(row.id);
+    if (start === undefined || from === null) return;
+    this.#waiting.delete(row.id);
+    if (row.state === "running") void this.#start(row, start);
+  }
+
+  /** Never throws: the log of the sandbox has the error. */
+  async #start({ id, operationId, headId }: StateChange["row"], { command, timeoutMs }: SandboxStart): Promise<void> {
+    const { db, instances, log } = this.#options;
+    if (operationId === null || headId === null) return;
+    try {
+      const defaults = imageDefaults(db, headId);
+      await instances.exec(operationId, command, { timeoutMs, defaults, signal: NEVER });
+    } catch (error) {
+      log.info("the first process of a sandbox cannot be started", { sandbox: id, error });
+      const message = error instanceof Error ? error.message : "";
+      instances.eventsOf(operationId)?.append(null, "progress", { step: "start", error: message });
+    }
+  }
+}

@@ -1,0 +1,89 @@
+import type { Database } from "../../db/database.ts";
+import { getOperation } from "../../db/operations.ts";
+import type { SandboxRow } from "../../db/sandboxes/rows.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { AccountId, ImageId, SandboxId } from "../../domain/ids.ts";
+import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
+import { isTerminal } from "../../domain/operation.ts";
+import { forkNames, type SandboxSubmission, sandboxConflict } from "../../domain/sandbox.ts";
+import type { Operations } from "../operations/operations.ts";
+import { costOf, type Scheduler } from "../operations/scheduler.ts";
+import type { SandboxesPort, SandboxFork } from "./ports.ts";
+
+const SECOND_MS = 1000;
+/** One wait for the checkpoint; it is repeated. */
+const WAIT_MS = 60_000;
+
+export interface ForkTools {
+  readonly db: Database;
+  readonly operations: Pick<Operations, "waitForEnd">;
+  readonly scheduler: Pick<Scheduler, "fitsEver">;
+  readonly sandboxes: Pick<SandboxesPort, "checkpoint" | "create" | "end"> & {
+    requireRoom(accountId: AccountId, count: number): void;
+  };
+}
+
+/** As `SandboxesPort.fork`. */
+export async function fork(
+  tools: ForkTools,
+  row: SandboxRow,
+  { count, names = forkNames(row.name, count) }: SandboxFork,
+  signal: AbortSignal,
+): Promise<readonly SandboxId[]> {
+  const { accountId, state } = row;
+  if (state !== "running" && state !== "paused" && state !== "failed") throw sandboxConflict(state);
+  requireBudget(tools, row, count);
+  tools.sandboxes.requireRoom(accountId, count);
+  const imageId = state === "running" ? await presentImage(tools, row, signal) : row.headId;
+  if (imageId === null) throw sandboxConflict(state);
+  const children: SandboxId[] = [];
+  try {
+    for (const name of names) {
+      const { id } = await tools.sandboxes.create(accountId, submissionOf(row, imageId, name));
+      children.push(id);
+    }
+  } catch (error) {
+    for (const id of children) await tools.sandboxes.end(accountId, id, { keep: false });
+    throw error;
+  }
+  return children;
+}
+
+/** @throws ApiError `unavailable` when the host could never run that many at once */
+function requireBudget({ scheduler }: ForkTools, { resources }: SandboxRow, count: number): void {
+  const { memoryBytes, vcpus } = costOf(resources);
+  if (scheduler.fitsEver({ memoryBytes: count * memoryBytes, vcpus: count * vcpus })) return;
+  throw new ApiError("unavailable", `the budget of this host has no room for ${count} such sandboxes`, { count });
+}
+
+/** An image of the present files of a running sandbox. @throws ApiError as the checkpoint fails; the reason of `signal` */
+async function presentImage(
+  { db, operations, sandboxes }: ForkTools,
+  { id, accountId }: SandboxRow,
+  signal: AbortSignal,
+): Promise<ImageId> {
+  const request = { tag: null, timeoutSeconds: CHECKPOINT_TIMEOUT_SECONDS_DEFAULT };
+  const operationId = await sandboxes.checkpoint(accountId, id, request);
+  for (;;) {
+    const operation = getOperation(db, accountId, operationId);
+    if (operation?.status === "SUCCESS") return operation.result?.["image"] as ImageId;
+    if (operation === null || isTerminal(operation.status)) {
+      const { error = "conflict", message = "the checkpoint was cancelled", details = {} } = operation?.error ?? {};
+      throw new ApiError(error, message, details);
+    }
+    await operations.waitForEnd(operationId, WAIT_MS, signal);
+    signal.throwIfAborted();
+  }
+}
+
+function submissionOf(row: SandboxRow, imageId: ImageId, name: string): SandboxSubmission {
+  const { timeoutMs, idleTimeoutMs, onTimeout, autoResume, metadata, network, env, cwd, user, resources } = row;
+  return {
+    ...{ name, imageId, onTimeout, autoResume, metadata, network, env, cwd, user, resources },
+    timeoutSeconds: timeoutMs / SECOND_MS,
+    idleTimeoutSeconds: idleTimeoutMs === null ? null : idleTimeoutMs / SECOND_MS,
+    publicPorts: [],
+    files: [],
+    start: null,
+  };
+}

@@ -1,0 +1,120 @@
+import type { Database } from "../../db/database.ts";
+import { changeState, findSandbox, type SandboxChanges, type SandboxRow } from "../../db/sandboxes/rows.ts";
+import type { SandboxId } from "../../domain/ids.ts";
+import type { SandboxState, SandboxTransition, StateReason } from "../../domain/sandbox.ts";
+import type { EventLogs } from "../../storage/events/event-logs.ts";
+import { startTimer, untilAborted } from "../../system/waiting.ts";
+import { SandboxLogs } from "./sandbox-logs.ts";
+
+/** A change of state that was committed. */
+export interface StateChange {
+  readonly row: SandboxRow;
+  /** null: the sandbox was created */
+  readonly from: SandboxState | null;
+  readonly reason: StateReason;
+}
+
+export interface JournalOptions {
+  readonly db: Database;
+  readonly eventLogs: Pick<EventLogs, "openRing" | "endReaders">;
+  readonly clock: () => number;
+}
+
+type Listener = (change: StateChange) => void;
+
+/**
+ * Changes the states of sandboxes, and reports each change once, in the order of the changes: to the log of the sandbox, to
+ * listeners, and to requests that wait for a state.
+ */
+export class SandboxJournal implements AsyncDisposable {
+  readonly #options: JournalOptions;
+  readonly logs: SandboxLogs;
+  /** the last reported states of sandboxes that have not ended and changed since the start of the service */
+  readonly #reported = new Map<SandboxId, SandboxState>();
+  /** changes of transactions that may not have been committed yet */
+  readonly #pending = new Map<SandboxId, StateChange>();
+  readonly #listeners = new Set<Listener>();
+
+  constructor(options: JournalOptions) {
+    this.#options = options;
+    this.logs = new SandboxLogs(options.eventLogs);
+  }
+
+  /** Calls `listener` synchronously with each change, after it was logged; it must not throw. */
+  listen(listener: Listener): Disposable {
+    this.#listeners.add(listener);
+    return { [Symbol.dispose]: () => void this.#listeners.delete(listener) };
+  }
+
+  /** Changes the state in a transaction of its own, and reports it. @throws as `changeState` does */
+  change(
+    id: SandboxId,
+    transition: SandboxTransition,
+    { reason, ...changes }: SandboxChanges & { readonly reason: StateReason },
+  ): SandboxRow {
+    const { db, clock } = this.#options;
+    const { from, row } = db.transaction(() => changeState(db, id, transition, { ...changes, now: clock() }));
+    this.commit(id);
+    this.#report({ from, row, reason });
+    return row;
+  }
+
+  /** Keeps a change of a transaction that is not committed yet, until `commit`, `forget`, or the next change. */
+  prepare(change: StateChange): void {
+    this.commit(change.row.id);
+    this.#pending.set(change.row.id, change);
+  }
+
+  /** Reports the prepared change, if there is one. */
+  commit(id: SandboxId): void {
+    const change = this.#pending.get(id);
+    this.#pending.delete(id);
+    if (change !== undefined) this.#report(change);
+  }
+
+  /** Drops a prepared change whose transaction failed. */
+  forget(change: StateChange): void {
+    if (this.#pending.get(change.row.id) === change) this.#pending.delete(change.row.id);
+  }
+
+  /** Reports the state that the end of an operation has set, if it is another one than before. */
+  catchUp(id: SandboxId): void {
+    this.commit(id);
+    const row = findSandbox(this.#options.db, id);
+    const from = this.#reported.get(id);
+    if (row !== null && from !== undefined && row.state !== from) this.#report({ from, row, reason: "machine" });
+  }
+
+  /** Resolves when `until` holds of the state, `timeoutMs` passes, or `signal` fires; never throws. */
+  async settled(
+    id: SandboxId,
+    until: (state: SandboxState) => boolean,
+    timeoutMs: number,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const isSettled = () => until(findSandbox(this.#options.db, id)?.state ?? "ended");
+    if (timeoutMs <= 0 || isSettled()) return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    using _listener = this.listen(({ row }) => {
+      if (row.id === id && isSettled()) resolve();
+    });
+    using timer = startTimer(timeoutMs);
+    // The rejection only says that `signal` fired.
+    await untilAborted(Promise.race([promise, timer.fired]), signal).catch(() => undefined);
+  }
+
+  /** Closes all logs. Nothing may change afterwards. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.logs[Symbol.asyncDispose]();
+  }
+
+  #report(change: StateChange): void {
+    const { row, from, reason } = change;
+    const { id, state: to, headId: head } = row;
+    this.logs.append(id, "state", { from, to, reason, head });
+    if (to === "ended") this.#reported.delete(id);
+    else this.#reported.set(id, to);
+    if (row.operationId === null && to !== "resuming") this.logs.close(id, { isOver: to === "ended" });
+    for (const listener of this.#listeners) listener(change);
+  }
+}

@@ -1,0 +1,95 @@
+import type { SandboxRow } from "../../db/sandboxes/rows.ts";
+import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { SandboxPatch, SandboxState, SandboxSubmission } from "../../domain/sandbox.ts";
+
+/** Where a rollback goes: an image of the account, or `HEAD~head`. */
+export type RollbackTarget = { readonly image: ImageId } | { readonly head: number };
+
+export interface SandboxRollback {
+  readonly target: RollbackTarget;
+  /** true: what a running sandbox gives up is saved first */
+  readonly keep: boolean;
+  /** the tag to move to the image of what is saved */
+  readonly tag?: string | undefined;
+}
+
+export interface SandboxEnd {
+  /** true: the files of a running sandbox are saved first */
+  readonly keep: boolean;
+  /** the tag to move to that image */
+  readonly tag?: string | undefined;
+}
+
+export interface SandboxFork {
+  readonly count: number;
+  /** as many as `count`; absent: numbered by the name of the sandbox */
+  readonly names?: readonly string[] | undefined;
+}
+
+export interface SandboxCheckpoint {
+  readonly tag: string | null;
+  readonly timeoutSeconds: number;
+}
+
+/** The use of a sandbox: until disposal, the sandbox is not idle. */
+export interface SandboxUse extends Disposable {
+  /** the operation of the instance that lives now */
+  readonly instance: OperationId;
+}
+
+/**
+ * Sandboxes for use cases, which check ownership of the sandbox, and resolve images. Every method throws ApiError
+ * `not_found` when the account has no such sandbox, and `conflict` with `details.state` when its state does not allow the
+ * request, or another request was faster.
+ */
+export interface SandboxesPort {
+  /**
+   * Makes a sandbox, which is `starting`.
+   * @throws ApiError `conflict` for a name that is in use; `too_many_requests` when the account has too many sandboxes; as
+   *   `OperationsPort.submit` does
+   */
+  create(accountId: AccountId, submission: SandboxSubmission): Promise<SandboxRow>;
+  /** Begins to capture a running sandbox: it is `pausing` then. Returns the operation that makes the image. */
+  pause(accountId: AccountId, id: SandboxId): Promise<OperationId>;
+  /** Begins to start a paused or failed sandbox at its head: it is `resuming` then. @throws as `OperationsPort.submit` does */
+  resume(accountId: AccountId, id: SandboxId): Promise<void>;
+  /**
+   * Moves the head. A running sandbox is `resuming` then, or `pausing` when it saves what it gives up; one without a machine
+   * stays without.
+   * @throws ApiError `not_found` when there is no such state
+   */
+  rollback(accountId: AccountId, id: SandboxId, request: SandboxRollback): Promise<void>;
+  /** Queues a checkpoint of a running sandbox, which moves its head. Returns the operation. */
+  checkpoint(accountId: AccountId, id: SandboxId, request: SandboxCheckpoint): Promise<OperationId>;
+  /**
+   * Makes sandboxes from the present files, all or none. It makes a checkpoint of a running sandbox first.
+   * @param signal abandons the wait for the checkpoint
+   * @throws as `create` and `checkpoint` do
+   */
+  fork(accountId: AccountId, id: SandboxId, request: SandboxFork, signal: AbortSignal): Promise<readonly SandboxId[]>;
+  /** Ends a sandbox: it is `ended` then, or `pausing` when a running one saves its files first. */
+  end(accountId: AccountId, id: SandboxId, request: SandboxEnd): Promise<void>;
+  /**
+   * Changes settings. Resolves when a running guest has adopted its network.
+   * @throws ApiError `conflict` for a name that is in use; as `RunningInstances.setNetwork` does, and then nothing has changed
+   */
+  change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow>;
+  /**
+   * The instance that lives now. One that starts or resumes is awaited; a paused one with `autoResume` is resumed first.
+   * @param options `resumes` false: a paused one is refused
+   * @throws the reason of `signal`; as `resume` does
+   */
+  use(
+    accountId: AccountId,
+    id: SandboxId,
+    signal: AbortSignal,
+    options?: { readonly resumes?: boolean },
+  ): Promise<SandboxUse>;
+  /** Resolves when `until` holds of the state, `timeoutMs` passes, or `signal` fires; never throws. */
+  settled(
+    id: SandboxId,
+    until: (state: SandboxState) => boolean,
+    timeoutMs: number,
+    signal: AbortSignal,
+  ): Promise<void>;
+}

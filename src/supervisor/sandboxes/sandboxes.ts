@@ -1,0 +1,249 @@
+import { setTag } from "../../db/images/tags.ts";
+import { getOperation } from "../../db/operations.ts";
+import {
+  countLiveSandboxes,
+  insertSandbox,
+  requireFreeName,
+  type SandboxRow,
+  sandboxesIn,
+  updateSandbox,
+} from "../../db/sandboxes/rows.ts";
+import { targetOf } from "../../db/sandboxes/states.ts";
+import type { Accounts } from "../../domain/account/accounts.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
+import {
+  generatedName,
+  type SandboxPatch,
+  type SandboxState,
+  type SandboxSubmission,
+  sandboxConflict,
+} from "../../domain/sandbox.ts";
+import type { RunningInstances } from "../instance/running-instances.ts";
+import { checkpointKind } from "../kinds/checkpoint.ts";
+import type { Operations } from "../operations/operations.ts";
+import type { Scheduler } from "../operations/scheduler.ts";
+import { Deadlines } from "./deadlines.ts";
+import { FirstProcesses } from "./first-processes.ts";
+import { fork } from "./fork.ts";
+import type {
+  SandboxCheckpoint,
+  SandboxEnd,
+  SandboxesPort,
+  SandboxFork,
+  SandboxRollback,
+  SandboxUse,
+} from "./ports.ts";
+import { instanceOf, pickRun, requireSandbox, Transitions, type TransitionsOptions } from "./transitions.ts";
+
+const RESTARTED = new ApiError("unavailable", "the appliance was restarted while the sandbox was running").body();
+/** A wait without a limit of its own, in `milliseconds`. */
+const FOREVER_MS = 2_147_483_647;
+const SECOND_MS = 1000;
+
+export interface SandboxesOptions extends TransitionsOptions {
+  readonly accounts: Accounts;
+  readonly operations: Pick<Operations, "submit" | "cancel" | "waitForEnd" | "changes">;
+  readonly instances: RunningInstances;
+  readonly scheduler: Pick<Scheduler, "fitsEver">;
+}
+
+/** Sandboxes: every change of their states on request, at deadlines, and when their instances end. */
+export class Sandboxes implements SandboxesPort, Disposable {
+  readonly #options: SandboxesOptions;
+  readonly #deadlines: Deadlines;
+  readonly #transitions: Transitions;
+  readonly #first: FirstProcesses;
+
+  constructor(options: SandboxesOptions) {
+    this.#options = options;
+    const { journal } = options.lives;
+    this.#first = new FirstProcesses(options);
+    this.#transitions = new Transitions(options);
+    this.#deadlines = new Deadlines({
+      ...options,
+      journal,
+      pause: (row, reason) => this.#transitions.capture(row, reason, { reason: "pause", tag: null }),
+      end: (row) => this.#transitions.end(row, "deadline"),
+    });
+    journal.listen((change) => this.#first.onChange(change));
+  }
+
+  /** Fails the sandboxes whose machines a former process had. To be called before operations are recovered. */
+  recover(): void {
+    const { db, lives } = this.#options;
+    for (const { id } of sandboxesIn(db, ["starting", "running", "pausing", "resuming"])) {
+      lives.journal.change(id, "fail", { reason: "restart", error: RESTARTED });
+    }
+  }
+
+  async create(accountId: AccountId, submission: SandboxSubmission): Promise<SandboxRow> {
+    const { db, clock } = this.#options;
+    const { imageId, files, timeoutSeconds, idleTimeoutSeconds, start, ...settings } = submission;
+    const id = Bun.randomUUIDv7() as SandboxId;
+    const name = submission.name ?? generatedName();
+    if (start !== null) this.#first.add(id, start);
+    const timeoutMs = timeoutSeconds * SECOND_MS;
+    const idleTimeoutMs = idleTimeoutSeconds === null ? null : idleTimeoutSeconds * SECOND_MS;
+    const run = { sandboxId: id, hostname: name, imageId, files, ...pickRun(submission) };
+    try {
+      const row = await this.#transitions.start({ id, accountId }, run, (operationId) => {
+        this.requireRoom(accountId, 1);
+        const now = clock();
+        const fields = { ...settings, id, accountId, name, imageId, operationId, timeoutMs, idleTimeoutMs };
+        const inserted = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
+        return { row: inserted, from: null, reason: "request" };
+      });
+      return row;
+    } catch (error) {
+      this.#first.forget(id);
+      throw error;
+    }
+  }
+
+  /** @throws ApiError `too_many_requests` when the account cannot have `count` more sandboxes */
+  requireRoom(accountId: AccountId, count: number): void {
+    const { db, accounts } = this.#options;
+    const { max, refusal } = accounts.limits.sandboxes;
+    const used = countLiveSandboxes(db, accountId);
+    if (used + count > max) throw new ApiError("too_many_requests", refusal({ max, used }), { limit: max });
+  }
+
+  async pause(accountId: AccountId, id: SandboxId): Promise<OperationId> {
+    return this.#transitions.capture(this.#require(accountId, id), "request", { reason: "pause", tag: null });
+  }
+
+  async resume(accountId: AccountId, id: SandboxId): Promise<void> {
+    await this.#transitions.resume(this.#require(accountId, id), "request");
+  }
+
+  async rollback(accountId: AccountId, id: SandboxId, { target, keep, tag }: SandboxRollback): Promise<void> {
+    const { db } = this.#options;
+    const row = this.#require(accountId, id);
+    const to = targetOf(db, row, target);
+    if (row.state !== "running") {
+      if (keep && tag !== undefined) this.#tagHead(row, tag);
+      this.#transitions.moveHead(row, to);
+    } else if (keep) {
+      const operationId = this.#transitions.capture(row, "request", { reason: "keep", tag: tag ?? null });
+      this.#transitions.after(row, operationId, async () => {
+        this.#transitions.moveHead(row, to);
+        await this.#transitions.resume(row, "request");
+      });
+    } else this.#transitions.restart(row, to);
+  }
+
+  async checkpoint(
+    accountId: AccountId,
+    id: SandboxId,
+    { tag, timeoutSeconds }: SandboxCheckpoint,
+  ): Promise<OperationId> {
+    const { db, operations } = this.#options;
+    const row = this.#require(accountId, id);
+    const instanceId = instanceOf(row);
+    const imageId = getOperation(db, accountId, instanceId)?.imageId ?? null;
+    if (imageId === null) throw sandboxConflict(row.state);
+    const submission = { instanceId, imageId, tag, timeoutSeconds, sandboxId: id };
+    const { id: operationId } = await operations.submit(accountId, checkpointKind, submission, (operationId) => {
+      this.#transitions.follow(operationId, id);
+    });
+    return operationId;
+  }
+
+  async fork(
+    accountId: AccountId,
+    id: SandboxId,
+    request: SandboxFork,
+    signal: AbortSignal,
+  ): Promise<readonly SandboxId[]> {
+    return await fork({ ...this.#options, sandboxes: this }, this.#require(accountId, id), request, signal);
+  }
+
+  async end(accountId: AccountId, id: SandboxId, { keep, tag }: SandboxEnd): Promise<void> {
+    const row = this.#require(accountId, id);
+    if (keep && row.state === "running") {
+      const operationId = this.#transitions.capture(row, "request", { reason: "keep", tag: tag ?? null });
+      this.#transitions.after(row, operationId, () => this.#transitions.end(row, "request"));
+    } else {
+      if (keep && tag !== undefined) this.#tagHead(row, tag);
+      this.#transitions.end(row, "request");
+    }
+  }
+
+  async change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow> {
+    const { db, clock, instances } = this.#options;
+    const { network } = patch;
+    const { operationId, state } = this.#require(accountId, id);
+    if (state === "ended") throw sandboxConflict(state);
+    if (network !== undefined && operationId !== null) await instances.setNetwork(operationId, network);
+    const row = db.transaction(() => {
+      const before = this.#require(accountId, id);
+      const { timeoutSeconds, idleTimeoutSeconds: idle, name, ...rest } = patch;
+      if (before.state === "ended") throw sandboxConflict(before.state);
+      if (name !== undefined && name !== before.name) requireFreeName(db, accountId, name);
+      const timeoutMs = timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS;
+      const endsAt = timeoutMs === undefined || before.endsAt === null ? undefined : clock() + timeoutMs;
+      const values = Object.entries({ ...rest, name, timeoutMs, endsAt }).filter(([, value]) => value !== undefined);
+      const idleTimeoutMs = idle == null ? idle : idle * SECOND_MS;
+      return updateSandbox(db, id, {
+        ...Object.fromEntries(values),
+        ...(idleTimeoutMs === undefined ? {} : { idleTimeoutMs }),
+      });
+    });
+    this.#deadlines.wake();
+    return row;
+  }
+
+  async use(
+    accountId: AccountId,
+    id: SandboxId,
+    signal: AbortSignal,
+    { resumes = true }: { readonly resumes?: boolean } = {},
+  ): Promise<SandboxUse> {
+    for (;;) {
+      signal.throwIfAborted();
+      const row = this.#require(accountId, id);
+      const { state, autoResume, operationId: instance } = row;
+      if (state === "running" && instance !== null) {
+        const use = this.#deadlines.use(id);
+        return { instance, [Symbol.dispose]: () => use[Symbol.dispose]() };
+      }
+      const isBeginning = state === "starting" || state === "resuming";
+      if (!autoResume || !(isBeginning || (state === "paused" && resumes))) throw sandboxConflict(state);
+      if (state === "paused") await unlessConflict(this.#transitions.resume(row, "auto_resume"));
+      await this.settled(id, (now) => now !== "starting" && now !== "resuming", FOREVER_MS, signal);
+    }
+  }
+
+  async settled(
+    id: SandboxId,
+    until: (state: SandboxState) => boolean,
+    timeoutMs: number,
+    signal: AbortSignal,
+  ): Promise<void> {
+    await this.#options.lives.journal.settled(id, until, timeoutMs, signal);
+  }
+
+  /** Ends the deadlines. The ends of instances are still reported, as long as operations end. */
+  [Symbol.dispose](): void {
+    this.#deadlines[Symbol.dispose]();
+  }
+
+  #require(accountId: AccountId, id: SandboxId): SandboxRow {
+    return requireSandbox(this.#options.db, accountId, id);
+  }
+
+  #tagHead({ accountId, headId }: SandboxRow, name: string): void {
+    const { db, clock } = this.#options;
+    if (headId !== null) setTag(db, accountId, headId, { name, change: "added", now: clock() });
+  }
+}
+
+/** Another request was faster: the state says what it did. */
+async function unlessConflict(work: Promise<void>): Promise<void> {
+  try {
+    await work;
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.code !== "conflict") throw error;
+  }
+}

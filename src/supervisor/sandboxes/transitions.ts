@@ -1,0 +1,235 @@
+import type { Database } from "../../db/database.ts";
+import { forgetStates } from "../../db/sandboxes/forgetting.ts";
+import { changeState, findSandbox, getSandbox, type SandboxRow, updateSandbox } from "../../db/sandboxes/rows.ts";
+import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
+import { ApiError, type ErrorBody } from "../../domain/errors.ts";
+import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
+import { nextSandboxState, type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
+import type { Log } from "../../log.ts";
+import type { LayerStore } from "../../storage/layers/layer-store.ts";
+import type { AccountChanges } from "../account-changes.ts";
+import type { SandboxEnding, SandboxRun } from "../kinds/sandbox.ts";
+import { sandboxKind } from "../kinds/sandbox.ts";
+import type { OperationChange } from "../operations/changes.ts";
+import type { Operations } from "../operations/operations.ts";
+import { releaseImage } from "../reclaim.ts";
+import type { StateChange } from "./journal.ts";
+import type { Lives } from "./lives.ts";
+
+export interface TransitionsOptions {
+  readonly db: Database;
+  readonly clock: () => number;
+  readonly log: Log;
+  readonly operations: Pick<Operations, "submit" | "cancel" | "changes">;
+  readonly lives: Lives;
+  /** number of states without a tag that a sandbox keeps */
+  readonly keepStates: number;
+  readonly layers: LayerStore;
+  readonly changes: AccountChanges;
+}
+
+/** A transaction that is not committed yet. */
+interface Prepared {
+  readonly operationId: OperationId;
+  /** null: the state stays the same */
+  readonly change: StateChange | null;
+}
+
+/** The ways between the states of sandboxes, with the starts and ends of their instances. */
+export class Transitions {
+  readonly #options: TransitionsOptions;
+  /** the sandboxes of instances and checkpoints that have not ended */
+  readonly #sandboxOf = new Map<OperationId, SandboxId>();
+  /** continuations of requests after the ends of instances */
+  readonly #next = new Map<OperationId, (hasSucceeded: boolean) => void>();
+
+  constructor(options: TransitionsOptions) {
+    this.#options = options;
+    options.operations.changes.subscribe((change) => this.#onOperation(change));
+  }
+
+  /** Forgets excess states of the sandbox when the operation has ended. */
+  follow(operationId: OperationId, id: SandboxId): void {
+    this.#sandboxOf.set(operationId, id);
+  }
+
+  /** Queues an instance, and makes `change` in the same transaction. @throws as `Operations.submit` and `change` do */
+  async start(
+    { id, accountId }: Pick<SandboxRow, "id" | "accountId">,
+    run: SandboxRun,
+    change: (operationId: OperationId) => StateChange | null,
+  ): Promise<SandboxRow> {
+    const { db, operations, lives } = this.#options;
+    const { journal } = lives;
+    let prepared: Prepared | null = null;
+    try {
+      await operations.submit(accountId, sandboxKind, run, (operationId) => {
+        const changed = change(operationId);
+        prepared = { operationId, change: changed };
+        this.#sandboxOf.set(operationId, id);
+        if (changed !== null) journal.prepare(changed);
+      });
+    } catch (error) {
+      this.#abandon(prepared);
+      throw error;
+    }
+    journal.commit(id);
+    return requireSandbox(db, accountId, id);
+  }
+
+  #abandon(prepared: Prepared | null): void {
+    if (prepared === null) return;
+    this.#sandboxOf.delete(prepared.operationId);
+    if (prepared.change !== null) this.#options.lives.journal.forget(prepared.change);
+  }
+
+  /** Begins to capture a running sandbox. Returns its operation. @throws ApiError `conflict` */
+  capture({ id }: SandboxRow, reason: StateReason, ending: SandboxEnding): OperationId {
+    const { lives } = this.#options;
+    const operationId = instanceOf(lives.journal.change(id, "pause", { reason }), "pausing");
+    lives.end(operationId, ending);
+    return operationId;
+  }
+
+  /** Starts an instance at the head. @throws ApiError `conflict`; as `Operations.submit` does */
+  async resume({ id, accountId }: SandboxRow, reason: StateReason): Promise<void> {
+    const { db, clock } = this.#options;
+    const row = requireSandbox(db, accountId, id);
+    if (nextSandboxState(row.state, "resume") === null) throw sandboxConflict(row.state);
+    await this.start(row, runOf(row), (operationId) => {
+      const now = clock();
+      // A rollback may have moved the head meanwhile.
+      if (findSandbox(db, id)?.headId !== row.headId) throw sandboxConflict(row.state);
+      return { ...changeState(db, id, "resume", { operationId, endsAt: now + row.timeoutMs, now }), reason };
+    });
+  }
+
+  /** Moves the head of a sandbox without a machine. @throws ApiError `conflict`, `not_found` */
+  moveHead({ id, accountId }: SandboxRow, target: HeadTarget): void {
+    const { db, clock, lives } = this.#options;
+    const { journal } = lives;
+    const now = clock();
+    const change = db.transaction(() => {
+      const head = movedHead(db, requireSandbox(db, accountId, id), target, now);
+      return { ...changeState(db, id, "rollback", { ...head, now }), reason: "request" as const };
+    });
+    journal.prepare(change);
+    journal.commit(id);
+  }
+
+  /** Ends the machine of a running sandbox, and starts another one at the target. @throws ApiError `conflict`, `not_found` */
+  restart({ id, accountId }: SandboxRow, target: HeadTarget): void {
+    const { db, clock, lives } = this.#options;
+    const { journal } = lives;
+    const now = clock();
+    const { operationId, change } = db.transaction(() => {
+      const row = requireSandbox(db, accountId, id);
+      const head = movedHead(db, row, target, now);
+      const changed = changeState(db, id, "restart", { ...head, operationId: null, now });
+      return { operationId: instanceOf(row), change: { ...changed, reason: "request" as const } };
+    });
+    journal.prepare(change);
+    journal.commit(id);
+    // The log has the end of the earlier processes before the start of the new ones.
+    this.#next.set(operationId, () => void this.#startAgain(change.row));
+    lives.end(operationId, "discard");
+  }
+
+  /** Never throws. */
+  async #startAgain({ id, accountId }: SandboxRow): Promise<void> {
+    const { db, lives, log } = this.#options;
+    const row = findSandbox(db, id);
+    if (row === null || row.state !== "resuming" || row.operationId !== null) return;
+    try {
+      await this.start({ id, accountId }, runOf(row), (operationId) => {
+        const now = findSandbox(db, id);
+        if (now?.state !== "resuming" || now.operationId !== null) throw sandboxConflict(now?.state ?? "ended");
+        updateSandbox(db, id, { operationId });
+        return null;
+      });
+    } catch (error) {
+      if (findSandbox(db, id)?.state !== "resuming") return;
+      log.warn("the machine of a sandbox cannot be started again", { sandbox: id, error });
+      lives.journal.change(id, "fail", { reason: "machine", error: bodyOf(error) });
+    }
+  }
+
+  /** Ends a sandbox now. @throws ApiError `conflict` */
+  end({ id, accountId }: SandboxRow, reason: StateReason): void {
+    const { db, lives, operations } = this.#options;
+    const { state, operationId } = requireSandbox(db, accountId, id);
+    lives.journal.change(id, "end", { reason });
+    if (operationId === null) return;
+    if (state === "running") lives.end(operationId, "discard");
+    else operations.cancel(accountId, operationId);
+  }
+
+  /** Continues a request when the instance has been captured. */
+  after({ id }: SandboxRow, operationId: OperationId, work: () => void | Promise<void>): void {
+    this.#next.set(operationId, (hasSucceeded) => {
+      // Otherwise the sandbox has failed, with the reason.
+      if (!hasSucceeded) return;
+      void Promise.try(work).catch((error: unknown) => {
+        this.#options.log.warn("a request for a sandbox cannot be completed", { sandbox: id, error });
+      });
+    });
+  }
+
+  #onOperation(change: OperationChange): void {
+    if (change.type !== "ended" && change.type !== "postponed") return;
+    const { id: operationId } = change.operation;
+    const id = this.#sandboxOf.get(operationId);
+    if (id === undefined) return;
+    this.#sandboxOf.delete(operationId);
+    const next = this.#next.get(operationId);
+    this.#next.delete(operationId);
+    // The service stops: the next start recovers the sandbox.
+    if (change.type === "postponed") return;
+    this.#options.lives.journal.catchUp(id);
+    next?.(change.status === "SUCCESS");
+    this.#forgetStates(id);
+  }
+
+  /** Forgets the oldest states; their number is small, because this follows every new one. */
+  #forgetStates(id: SandboxId): void {
+    const { db, keepStates, changes } = this.#options;
+    for (let hasMore = true; hasMore; ) {
+      const forgotten = forgetStates(db, id, keepStates);
+      ({ hasMore } = forgotten);
+      for (const image of forgotten.removed) {
+        changes.report(image.accountId, { type: "deleted", id: image.id });
+        void releaseImage(this.#options, image, image.accountId);
+      }
+    }
+  }
+}
+
+/** @throws ApiError `not_found` when the account has no such sandbox */
+export function requireSandbox(db: Database, accountId: AccountId, id: SandboxId): SandboxRow {
+  const row = getSandbox(db, accountId, id);
+  if (row === null) throw new ApiError("not_found", "no such sandbox", { uuid: id });
+  return row;
+}
+
+/** The instance of a sandbox that has one and is in that state. @throws ApiError `conflict` */
+export function instanceOf({ state, operationId }: SandboxRow, expected: SandboxState = "running"): OperationId {
+  if (state !== expected || operationId === null) throw sandboxConflict(state);
+  return operationId;
+}
+
+/** The fields of a sandbox that each of its instances has. */
+export function pickRun({ network, resources }: Pick<SandboxRun, "network" | "resources">) {
+  return { network, resources };
+}
+
+/** An instance at the head of a sandbox. */
+function runOf(row: SandboxRow): SandboxRun {
+  const { id: sandboxId, name: hostname, headId: imageId } = row;
+  if (imageId === null) throw sandboxConflict(row.state);
+  return { sandboxId, hostname, imageId, files: [], ...pickRun(row) };
+}
+
+function bodyOf(error: unknown): ErrorBody {
+  if (error instanceof ApiError) return error.body();
+  return new ApiError("internal_error", "the sandbox could not be started").body();
+}

@@ -1,0 +1,70 @@
+import { describe, expect, test } from "bun:test";
+import {
+  forkNames,
+  nextSandboxState,
+  SANDBOX_STATES,
+  SANDBOX_TRANSITIONS,
+  type SandboxState,
+  type SandboxTransition,
+  sandboxConflict,
+  sandboxStatesAllowing,
+} from "../../../src/domain/sandbox.ts";
+
+/** Every allowed way, as the design states them. */
+const ARROWS: readonly (readonly [SandboxTransition, SandboxState, SandboxState])[] = [
+  ["start", "starting", "running"],
+  ["start", "resuming", "running"],
+  ["pause", "running", "pausing"],
+  ["paused", "pausing", "paused"],
+  ["resume", "paused", "resuming"],
+  ["resume", "failed", "resuming"],
+  ["restart", "running", "resuming"],
+  ["rollback", "paused", "paused"],
+  ["rollback", "failed", "paused"],
+  ["fail", "starting", "failed"],
+  ["fail", "running", "failed"],
+  ["fail", "pausing", "failed"],
+  ["fail", "resuming", "failed"],
+  ["end", "starting", "ended"],
+  ["end", "running", "ended"],
+  ["end", "pausing", "ended"],
+  ["end", "paused", "ended"],
+  ["end", "resuming", "ended"],
+  ["end", "failed", "ended"],
+];
+
+describe("the life cycle of a sandbox", () => {
+  for (const [transition, from, to] of ARROWS) {
+    test(`${transition} leads from ${from} to ${to}`, () => {
+      expect(nextSandboxState(from, transition)).toBe(to);
+      expect(sandboxStatesAllowing(transition)).toContain(from);
+    });
+  }
+
+  test("has no other ways", () => {
+    const allowed = new Set(ARROWS.map(([transition, from]) => `${transition} ${from}`));
+    for (const state of SANDBOX_STATES) {
+      for (const transition of SANDBOX_TRANSITIONS) {
+        const isAllowed = nextSandboxState(state, transition) !== null;
+        expect([transition, state, isAllowed]).toEqual([transition, state, allowed.has(`${transition} ${state}`)]);
+      }
+    }
+  });
+
+  test("refuses by the state", () => {
+    expect(sandboxConflict("pausing").body()).toEqual({
+      error: "conflict",
+      message: "the sandbox is pausing",
+      details: { state: "pausing" },
+    });
+  });
+});
+
+describe("names of sandboxes", () => {
+  test("of a fork are numbered, and names again", () => {
+    expect(forkNames("dev", 3)).toEqual(["dev-1", "dev-2", "dev-3"]);
+    const long = forkNames(`${"a".repeat(37)}-bc`, 10);
+    expect(new Set(long).size).toBe(10);
+    expect(long.every((name) => /^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$/.test(name))).toBe(true);
+  });
+});
