@@ -14,18 +14,34 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { AgentFrame, FILES_COUNT_MAX, FileOp, HostFrame, Stream } from "../../../src/vm/agent/protocol.ts";
+import {
+  AgentFrame,
+  FILES_COUNT_MAX,
+  FileOp,
+  FRAME_HEADER_BYTES,
+  HostFrame,
+  Stream,
+} from "../../../src/vm/agent/protocol.ts";
 import {
   answer,
   ask,
   content,
   entries,
+  type FileRequest,
   fileOpen,
   parseUser,
   startTarget,
   TARGET,
 } from "../../support/agent/file-requests.ts";
-import { type Frame, frame, NativeAgent, parseError, signalFrame, u32 } from "../../support/agent/native-agent.ts";
+import {
+  EXIT_REFUSED,
+  type Frame,
+  frame,
+  NativeAgent,
+  parseError,
+  signalFrame,
+  u32,
+} from "../../support/agent/native-agent.ts";
 import { until } from "../../support/waiting.ts";
 
 const EAGAIN = 11;
@@ -307,4 +323,47 @@ describe("the end of a request", () => {
     agent.send(frame(HostFrame.hold, 202));
     expect((await agent.next()).type).toBe(AgentFrame.done);
   });
+});
+
+/** A FILE_OPEN with another number in its payload. */
+function changed(request: FileRequest, at: number, value: number): Buffer {
+  const bytes = fileOpen(SESSION, request);
+  bytes.writeUInt16LE(value, FRAME_HEADER_BYTES + at);
+  return bytes;
+}
+
+const WATCH = { op: FileOp.watch, path: "/" } as const;
+const STAT = { op: FileOp.stat, path: "/" } as const;
+const WRITE = { op: FileOp.write, path: "/f" } as const;
+
+test.each([
+  ["an operation that does not exist", changed(STAT, 4, 12)],
+  ["operation 0", changed(STAT, 4, 0)],
+  ["a flag of another operation", fileOpen(SESSION, { ...STAT, flags: ["recursive"] })],
+  ["a flag that does not exist", changed(STAT, 6, 512)],
+  ["a number where zero must be", changed(STAT, 50, 1)],
+  ["too few strings", changed(STAT, 48, 1)],
+  ["more strings than there are", changed(STAT, 48, 3)],
+  ["a string that ends after the frame", changed(STAT, 54, 2)],
+  ["a string that ends before the frame", changed(STAT, 54, 0)],
+  ["a string too many", fileOpen(SESSION, { ...STAT, more: ["/x"] })],
+  ["an attribute without a value", fileOpen(SESSION, { ...WRITE, more: ["user.x"] })],
+  ["no target of a move", fileOpen(SESSION, { op: FileOp.move, path: "/f" })],
+  ["content for another operation", Buffer.concat([fileOpen(SESSION, WATCH), frame(HostFrame.stdin, SESSION)])],
+  [
+    "content after its end",
+    Buffer.concat([fileOpen(SESSION, WRITE), ...[1, 2].map(() => frame(HostFrame.stdin, SESSION))]),
+  ],
+  [
+    "credit for standard error",
+    Buffer.concat([fileOpen(SESSION, WATCH), frame(HostFrame.window, SESSION, u32(2), u32(1))]),
+  ],
+  [
+    "bytes in the end of a request",
+    Buffer.concat([fileOpen(SESSION, WATCH), frame(HostFrame.fileEnd, SESSION, u32(0))]),
+  ],
+])("%s is malformed", async (_, bytes) => {
+  await using scene = await open();
+  scene.agent.send(bytes);
+  expect((await scene.agent.exited).code).toBe(EXIT_REFUSED);
 });
