@@ -13,7 +13,7 @@ import { openDatabase } from "../../db/database.ts";
 import { storageFull } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
 import { blobPath } from "../../storage/blobs.ts";
-import { eventLogPath } from "../../storage/events/event-file.ts";
+import { linkEventLog } from "../../storage/events/event-file.ts";
 import { isIndexIntact } from "../../storage/index/index-check.ts";
 import { indexPath, layerPath } from "../../storage/layers/layers.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
@@ -185,11 +185,7 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
     await mkdir(dirname(blobPath(staged, sha256)), { recursive: true, mode: 0o700 });
     await link(blobPath(layout, sha256), blobPath(staged, sha256));
   }
-  for (const id of contents.operations) {
-    const log = eventLogPath(layout, id);
-    // An operation without events has no file.
-    if (existsSync(log)) await link(log, eventLogPath(staged, id));
-  }
+  for (const id of contents.operations) await linkEventLog(layout, staged, id);
   return contents;
 }
 

@@ -1,6 +1,6 @@
 import { ftruncate, open, openSync, read, readdirSync, readSync, statSync, writev, writevSync } from "node:fs";
-import { mkdir, rm } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { copyFile, link, mkdir, rm } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { type LogId, parseUuid } from "../../domain/ids.ts";
 import { syncPath } from "../../system/scratch.ts";
@@ -250,6 +250,24 @@ function namesIn(directory: string): string[] {
 function ignoreMissing(error: unknown): void {
   const { code } = error as NodeJS.ErrnoException;
   if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
+}
+
+/**
+ * Gives the files of a log, if it has any, names in another data directory on the same disk. The last segment of a ring is copied, because
+ * it may grow.
+ */
+export async function linkEventLog(layout: DataLayout, target: DataLayout, id: LogId): Promise<void> {
+  const [from, to] = [eventLogPath(layout, id), eventLogPath(target, id)];
+  const status = statSync(from, { throwIfNoEntry: false });
+  if (status === undefined) return;
+  if (!status.isDirectory()) return await link(from, to);
+  await mkdir(to, { mode: 0o700 });
+  const [last, ...others] = segmentsOf(from)
+    .map(({ path }) => [path, join(to, basename(path))] as const)
+    .toReversed();
+  if (last !== undefined) await copyFile(...last);
+  // The first segments can be dropped meanwhile.
+  for (const other of others) await link(...other).catch(ignoreMissing);
 }
 
 export async function removeEventLog(layout: DataLayout, id: LogId): Promise<void> {

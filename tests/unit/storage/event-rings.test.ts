@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, LogId } from "../../../src/domain/ids.ts";
 import type { LogEvent, LogEventData } from "../../../src/domain/log-event.ts";
-import { eventLogPath, removeEventLog, sweepEventLogs } from "../../../src/storage/events/event-file.ts";
+import { eventLogPath, linkEventLog, removeEventLog, sweepEventLogs } from "../../../src/storage/events/event-file.ts";
 import { type EventLog, EventLogs } from "../../../src/storage/events/event-logs.ts";
 import type { LogReader } from "../../../src/storage/events/log-reader.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
@@ -289,6 +289,29 @@ test("a search and an output continue at the first kept event, and their positio
   for await (const piece of output.pieces()) pieces.push(Buffer.from(piece));
   output[Symbol.dispose]();
   expect(Buffer.concat(pieces).equals(numbers.subarray(-bytes))).toBe(true);
+});
+
+test("a copy of a ring that is in use has whole events, and continues by itself", async () => {
+  const copy = dataLayout(join(layout.root, "copy"));
+  await copy.ensure();
+  await during(async (log) => {
+    fill(log, 2000);
+    await log.written();
+    await linkEventLog(layout, copy, ID);
+    fill(log, 2000);
+  });
+  await linkEventLog(layout, copy, Bun.randomUUIDv7() as LogId);
+  expect(await readdir(copy.events)).toEqual([ID]);
+  const copied = new EventLogs(copy, new Accounts(), wallClock(), RING_BYTES);
+  {
+    using log = await copied.openRing(ID);
+    expect(log.nextId).toBe(2000);
+    fill(log, 100);
+    await log.end();
+    using reader = copied.read(ACCOUNT, ID, -1, false);
+    expect(requireWhole(await rest(reader), -1)).toBe(2099);
+  }
+  expect(requireWhole(await readFrom(-1), -1)).toBe(3999);
 });
 
 test("the removal of a log removes all of its segments, also when it has no row", async () => {
