@@ -43,7 +43,7 @@ describe("the frame", () => {
       for (let turn = 0; turn < 20; turn++) await null;
       places.at(-1)?.focus();
     });
-    await page.waitForURL("**/runs");
+    await page.waitForURL("**/sandboxes");
     await drawn(page);
     await hasFocus(page.getByRole("link", { name: "Appliance" }));
   });

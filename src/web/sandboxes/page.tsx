@@ -18,6 +18,7 @@ import { LabelMark } from "../parts/status-mark.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { useEventFeed } from "../run/event-feed.ts";
 import { countOfTypes, type EventFeed } from "../run/event-feed-reader.ts";
+import { ruleText } from "../run/form/network-rules.ts";
 import { bytesText, shortId } from "../text/format.ts";
 import { type Asking, Question, useAsking } from "./actions/questions.tsx";
 import { readSandbox } from "./calls.ts";
@@ -184,7 +185,15 @@ function Figures({ sandbox, asking }: { readonly sandbox: Sandbox; readonly aski
         value={`${resources.vcpus} CPU, ${bytesText(resources.memory_bytes)}`}
         note={`disk ${bytesText(resources.disk_bytes)}`}
       />
-      <Figure label="Network" value={network === null ? "None" : "By its rules"} />
+      <Figure
+        label="Network"
+        value={network === null ? "None" : "By its rules"}
+        note={
+          network === null ? undefined : (
+            <GuestText text={(network.allow ?? []).map(ruleText).join(", ")} isMono hasTitle />
+          )
+        }
+      />
       {image === null ? null : <Figure label="Began with" value={<ImageLink id={image} />} />}
       {head === null ? null : <Figure label="Head" value={<ImageLink id={head} />} />}
     </dl>

@@ -9,7 +9,6 @@ import { Empty } from "../../parts/empty.tsx";
 import { Bytes } from "../../parts/figure.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
-import { useToast } from "../../parts/toast.tsx";
 import { hasHidden, printable } from "../../text/printable.ts";
 import { bytesOfText, type TextFile, textFileOf } from "../model/text-file.ts";
 import { type Content, contentPath, type Place, readContent, type Version, versionNow, writeContent } from "./calls.ts";
@@ -112,16 +111,18 @@ function TextEditor({ place, file, version, onReload }: TextEditorProps) {
 
 function Conflict({ onOverwrite, onLoad }: { readonly onOverwrite: () => void; readonly onLoad: () => void }) {
   return (
-    <div class="problem flex wrap items-start gap-3" role="alert">
-      <p class="fill">
+    <div class="problem stack gap-3" role="alert">
+      <p>
         <span class="strong">The file has changed in the sandbox.</span> Nothing was saved: your text is still here.
       </p>
-      <Button isSmall onClick={onLoad}>
-        Load the file
-      </Button>
-      <Button isSmall tone="danger" onClick={onOverwrite}>
-        Overwrite it
-      </Button>
+      <div class="row wrap gap-2">
+        <Button isSmall onClick={onLoad}>
+          Load the file
+        </Button>
+        <Button isSmall tone="danger" onClick={onOverwrite}>
+          Overwrite it
+        </Button>
+      </div>
     </div>
   );
 }
@@ -173,17 +174,13 @@ function useSaving(place: Place, { file, text, base, saved }: Saving) {
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem>();
   const [isConflict, setConflict] = useState(false);
-  const toast = useToast();
   const save = async (overwrites: boolean) => {
     setBusy(true);
     setProblem(undefined);
     setConflict(false);
     try {
       if (!overwrites && (await versionNow(place)) !== base) setConflict(true);
-      else {
-        saved(text, await writeContent(place, bytesOfText(file, text)));
-        toast("Saved");
-      }
+      else saved(text, await writeContent(place, bytesOfText(file, text)));
     } catch (error) {
       setProblem(problemOf(error));
     }

@@ -46,6 +46,15 @@ test("a feed counts events that it has dropped", () => {
   expect(feed.isOver).toBe(true);
 });
 
+test("a feed is over after the end of a sandbox, not after its other states", () => {
+  const reader = new EventFeedReader(() => undefined);
+  const turns = ["running", "paused", "ended"].map((to, id) => {
+    reader.take(event(id, "state", { to }), 0);
+    return reader.isOver;
+  });
+  expect(turns).toEqual([false, false, true]);
+});
+
 test("a feed is shown once per frame, and not after it was left", () => {
   const feeds: EventFeed[] = [];
   const reader = new EventFeedReader((feed) => feeds.push(feed));
