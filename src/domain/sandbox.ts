@@ -74,8 +74,14 @@ export type StateReason = (typeof STATE_REASONS)[number];
 export const SAVE_REASONS = ["start", "pause", "checkpoint", "rollback", "keep"] as const;
 export type SaveReason = (typeof SAVE_REASONS)[number];
 
-/** Length of the longest name of a sandbox, in `characters`. */
+/** Names are labels of DNS, and short enough for a host name that has a port, too. */
+export const SANDBOX_NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$";
+const nameExpression = new RegExp(SANDBOX_NAME_PATTERN);
 export const SANDBOX_NAME_LENGTH_MAX = 40;
+
+export function isSandboxName(text: string): boolean {
+  return nameExpression.test(text);
+}
 
 /** A name for a sandbox whose request has none. */
 export function generatedName(): string {
@@ -90,10 +96,31 @@ export function forkNames(prefix: string, count: number): string[] {
   });
 }
 
+/** Largest number of saved states that `HEAD~n` goes back. */
+export const HEAD_DISTANCE_MAX = 9999;
+const headExpression = /^HEAD(?:~([0-9]{1,4}))?$/;
+
+/** The n of `HEAD~n`, where `HEAD` is `HEAD~0`; null for any other text. */
+export function parseHeadReference(text: string): number | null {
+  const match = headExpression.exec(text);
+  return match === null ? null : Number(match[1] ?? 0);
+}
+
+/** How long a sandbox lives when its request does not say, in `seconds`. */
+export const SANDBOX_TIMEOUT_SECONDS_DEFAULT = 3600;
+/** The largest value of `limits.sandbox_timeout_max`, in `seconds`. */
+export const SANDBOX_TIMEOUT_SECONDS_MAX = 30 * 86_400;
 /** How long before its deadline a sandbox announces its end, in `milliseconds`. */
 export const ENDS_SOON_MS = 60_000;
 /** Largest number of sandboxes that one fork makes. */
 export const FORK_COUNT_MAX = 64;
+/** Bounds of `metadata`; lengths in `characters`. */
+export const METADATA_COUNT_MAX = 64;
+export const METADATA_KEY_LENGTH_MAX = 128;
+export const METADATA_VALUE_LENGTH_MAX = 1024;
+/** Largest number of public ports of a sandbox. */
+export const PUBLIC_PORTS_COUNT_MAX = 64;
+
 /** The settings of a sandbox that its owner may change while it lives. */
 export interface SandboxSettings {
   /** from now, and again from each resume */

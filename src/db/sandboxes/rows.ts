@@ -1,4 +1,4 @@
-import { and, count, eq, inArray, isNotNull, isNull, lt, sql } from "drizzle-orm";
+import { and, count, desc, eq, inArray, isNotNull, isNull, lt, or, sql } from "drizzle-orm";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import {
@@ -70,6 +70,47 @@ export function sandboxNamed(db: Database, accountId: AccountId, name: string): 
 /** The sandbox that an operation is an instance of now; null when there is none. */
 export function sandboxOfOperation(db: Database, operationId: OperationId): SandboxRow | null {
   return db.orm.select().from(sandboxes).where(eq(sandboxes.operationId, operationId)).get() ?? null;
+}
+
+export interface SandboxFilter {
+  /** in one of these states; empty: that have not ended */
+  readonly states: readonly SandboxState[];
+  readonly name?: string | undefined;
+  /** only those with all of these entries */
+  readonly metadata?: Readonly<Record<string, string>> | undefined;
+  /** only those behind this one in the order of the listing */
+  readonly after?: Pick<SandboxRow, "createdAt" | "id"> | undefined;
+  readonly limit: number;
+}
+
+/** Newest first, then by id. */
+export function listSandboxes(db: Database, accountId: AccountId, filter: SandboxFilter): SandboxRow[] {
+  const { states, name, metadata = {}, after, limit } = filter;
+  const { createdAt, id } = sandboxes;
+  const hasEntry = Object.entries(metadata).map(
+    ([key, value]) =>
+      sql`exists (select 1 from json_each(${sandboxes.metadata}) where "key" = ${key} and "value" = ${value})`,
+  );
+  const isAfter =
+    after === undefined
+      ? undefined
+      : or(lt(createdAt, after.createdAt), and(eq(createdAt, after.createdAt), lt(id, after.id)));
+  return db.orm
+    .select()
+    .from(sandboxes)
+    .where(
+      and(
+        eq(sandboxes.accountId, accountId),
+        states.length === 0 ? isNull(sandboxes.endedAt) : inArray(sandboxes.state, [...states]),
+        states.includes("ended") ? undefined : isNull(sandboxes.endedAt),
+        name === undefined ? undefined : eq(sandboxes.name, name),
+        isAfter,
+        ...hasEntry,
+      ),
+    )
+    .orderBy(desc(createdAt), desc(id))
+    .limit(limit)
+    .all();
 }
 
 /** All sandboxes in one of the states, of all accounts. */

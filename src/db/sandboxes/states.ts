@@ -1,12 +1,21 @@
 import { and, asc, desc, eq, sql } from "drizzle-orm";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId, SandboxId } from "../../domain/ids.ts";
-import { type Database, statement } from "../database.ts";
+import { type Database, isOneOf, statement } from "../database.ts";
 import { getImage } from "../images/images.ts";
+import { tags } from "../schema.ts";
 import { type sandboxes, sandboxStates } from "./schema.ts";
 
 type SandboxRow = typeof sandboxes.$inferSelect;
 export type SandboxStateRow = typeof sandboxStates.$inferSelect;
+
+/** A saved state as it is listed. */
+export interface ListedState extends SandboxStateRow {
+  readonly tags: readonly string[];
+  readonly isHead: boolean;
+  /** n of `HEAD~n`; null when the head does not stand on it */
+  readonly headDistance: number | null;
+}
 
 const lastSeq = statement((orm) =>
   orm
@@ -40,6 +49,29 @@ export function statesOf(db: Database, sandboxId: SandboxId): SandboxStateRow[] 
     .where(eq(sandboxStates.sandboxId, sandboxId))
     .orderBy(asc(sandboxStates.seq))
     .all();
+}
+
+/** The states of a sandbox, newest first. */
+export function listStates(db: Database, { id, headSeq }: Pick<SandboxRow, "id" | "headSeq">): ListedState[] {
+  const states = statesOf(db, id);
+  const names = db.orm
+    .select({ imageId: tags.imageId, name: tags.name })
+    .from(tags)
+    .where(
+      isOneOf(
+        tags.imageId,
+        states.map(({ imageId }) => imageId),
+      ),
+    )
+    .orderBy(asc(tags.name))
+    .all();
+  const distances = new Map(line(states, headSeq).map(({ seq }, distance) => [seq, distance]));
+  return states.reverse().map((state) => ({
+    ...state,
+    tags: names.filter(({ imageId }) => imageId === state.imageId).map(({ name }) => name),
+    isHead: state.seq === headSeq,
+    headDistance: distances.get(state.seq) ?? null,
+  }));
 }
 
 /** Where a head moves: to a state, or to another image of the account, which becomes a state. */

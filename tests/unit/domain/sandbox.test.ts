@@ -1,7 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import {
   forkNames,
+  generatedName,
+  HEAD_DISTANCE_MAX,
+  isSandboxName,
   nextSandboxState,
+  parseHeadReference,
+  SANDBOX_NAME_LENGTH_MAX,
   SANDBOX_STATES,
   SANDBOX_TRANSITIONS,
   type SandboxState,
@@ -61,10 +66,30 @@ describe("the life cycle of a sandbox", () => {
 });
 
 describe("names of sandboxes", () => {
+  test("are labels of DNS", () => {
+    for (const name of ["a", "7", "dev", "my-box-2", "a".repeat(SANDBOX_NAME_LENGTH_MAX), generatedName()]) {
+      expect([name, isSandboxName(name)]).toEqual([name, true]);
+    }
+    const refused = ["", "-a", "a-", "A", "a_b", "a.b", "a b", "é", "a\n", "a".repeat(SANDBOX_NAME_LENGTH_MAX + 1)];
+    for (const name of refused) expect([name, isSandboxName(name)]).toEqual([name, false]);
+  });
+
   test("of a fork are numbered, and names again", () => {
     expect(forkNames("dev", 3)).toEqual(["dev-1", "dev-2", "dev-3"]);
     const long = forkNames(`${"a".repeat(37)}-bc`, 10);
     expect(new Set(long).size).toBe(10);
-    expect(long.every((name) => /^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$/.test(name))).toBe(true);
+    expect(long.every(isSandboxName)).toBe(true);
+  });
+});
+
+describe("references to saved states", () => {
+  test("count from the head", () => {
+    expect(["HEAD", "HEAD~0", "HEAD~3", `HEAD~${HEAD_DISTANCE_MAX}`].map(parseHeadReference)).toEqual([0, 0, 3, 9999]);
+  });
+
+  test("have one form", () => {
+    for (const text of ["", "head", "HEAD~", "HEAD~-1", "HEAD~10000", "HEAD^", " HEAD", "HEAD~1\n", "HEAD~1~1"]) {
+      expect([text, parseHeadReference(text)]).toEqual([text, null]);
+    }
   });
 });
