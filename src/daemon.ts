@@ -155,6 +155,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     keys,
     appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }),
     operations,
+    sandboxes,
     changes,
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
@@ -175,10 +176,9 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   orphans.begin();
   void listener.composed.then(() => settle(db));
   const owned = stack.move();
-  const isNew = () => countTokens(db, { now: clock() }) === 0;
   return {
     url: listener.url,
-    isNew,
+    isNew: () => countTokens(db, { now: clock() }) === 0,
     isAlive: () => answers(db, log),
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };

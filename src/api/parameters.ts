@@ -1,6 +1,7 @@
 import { ApiError } from "../domain/errors.ts";
 import { SHA256_PATTERN } from "../domain/file.ts";
 import { UUID_PATTERN } from "../domain/ids.ts";
+import { isSandboxName } from "../domain/sandbox.ts";
 
 /** A parameter of a path. */
 export interface PathParameter {
@@ -38,10 +39,23 @@ const sha256: PathParameter = {
   normalise: (value) => (SHA256.test(value.toLowerCase()) ? value.toLowerCase() : null),
 };
 
+/** Beginning of the name of a sandbox in a path. */
+const NAME_PREFIX = "name:";
+const sandbox: PathParameter = {
+  description: "id of the sandbox, or `name:` and its name",
+  schema: { type: "string" },
+  rule: "must be a UUID, or name: and the name of a sandbox",
+  normalise: (value) => {
+    if (UUID.test(value)) return value.toLowerCase();
+    return value.startsWith(NAME_PREFIX) && isSandboxName(value.slice(NAME_PREFIX.length)) ? value : null;
+  },
+};
+
 const OBJECT = uuid("id of the object");
 /** Parameters by name; a name has the same meaning in all paths. */
 const PARAMETERS: Readonly<Record<string, PathParameter>> = {
   id: uuid("id of the operation"),
+  sandbox,
   sha256,
   spid: integer("number of the process in its instance", 0, 999_999_999),
   port: integer("TCP port in the guest", 1, 65_535),

@@ -11,6 +11,20 @@ export const FLAG_KEYWORD = "x-coppice-flag";
 /** Schema keyword, with any value, that keeps Elysia from splitting the values of a repeated parameter at their commas. */
 export const REPEATED_KEYWORD = "elysiaMeta";
 
+/** Schema keyword of a record that is read from all parameters whose names begin with its value. */
+export const PREFIX_KEYWORD = "x-coppice-prefix";
+
+/** Query parameters whose names begin with `prefix`, as a record by the rests of their names. */
+export function prefixed<Value extends TSchema>(
+  prefix: string,
+  value: Value,
+  { maximum, description, error }: { readonly maximum: number; readonly description: string; readonly error: string },
+) {
+  const key = Type.String({ pattern: "^[\\s\\S]*$" });
+  const keywords = { [PREFIX_KEYWORD]: prefix, [REPEATED_KEYWORD]: "prefixed" };
+  return Type.Record(key, value, { maxProperties: maximum, description, error, ...keywords });
+}
+
 /** A query parameter that may be given several times, up to `maximum`. */
 export function repeated<Item extends TSchema>(
   name: string,
@@ -57,6 +71,12 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
     const given = splitQuery(raw);
     const query: Record<string, unknown> = {};
     for (const [name, property] of properties) {
+      const prefix: unknown = property[PREFIX_KEYWORD];
+      if (typeof prefix === "string") {
+        const record = readPrefixed(given, prefix);
+        if (record !== null) query[name] = record;
+        continue;
+      }
       const values = given.get(name);
       if (values === undefined) {
         if (required.has(name)) fieldError(name, `${name} is required`);
@@ -72,6 +92,17 @@ export function queryReader(schema: TObject): (raw: string) => Record<string, un
     }
     return query;
   };
+}
+
+/** The texts of the parameters whose names begin with `prefix`; null when there are none. */
+function readPrefixed(given: ReadonlyMap<string, readonly string[]>, prefix: string): Record<string, string> | null {
+  const entries = [...given].filter(([name]) => name.startsWith(prefix));
+  if (entries.length === 0) return null;
+  const texts = entries.map(([name, [value = "", ...more]]): [string, string] => {
+    if (more.length > 0) fieldError(name, `${name} must be given once`);
+    return [nameText(name).slice(prefix.length), textOf(name, value)];
+  });
+  return Object.fromEntries(texts);
 }
 
 /** Raw values by decoded name. */
@@ -92,12 +123,17 @@ function splitQuery(raw: string): Map<string, string[]> {
   return valuesOf;
 }
 
+function bytesOf(name: string, raw: string): ByteString {
+  return percentDecode(raw) ?? fieldError(name, `${name} must be percent-encoded: "%" and two hexadecimal digits`);
+}
+
+function textOf(name: string, raw: string): string {
+  return utf8Text(bytesOf(name, raw)) ?? fieldError(name, `${name} must be UTF-8`);
+}
+
 function coerce(name: string, schema: TSchema, raw: string): unknown {
-  const bytes = percentDecode(raw);
-  if (bytes === null) fieldError(name, `${name} must be percent-encoded: "%" and two hexadecimal digits`);
-  if (schema[BYTES_KEYWORD] === true) return bytes;
-  const text = utf8Text(bytes);
-  if (text === null) fieldError(name, `${name} must be UTF-8`);
+  if (schema[BYTES_KEYWORD] === true) return bytesOf(name, raw);
+  const text = textOf(name, raw);
   // A value that does not look like its type stays text, and fails validation with the schema's own message.
   if (schema["type"] === "integer") return INTEGER.test(text) ? Number(text) : text;
   if (schema[FLAG_KEYWORD] === true) return FLAGS.get(text) ?? text;
@@ -122,6 +158,11 @@ function percentDecode(raw: string): ByteString | null {
     target[length++] = byte;
   }
   return bytesToByteString(target.subarray(0, length));
+}
+
+/** A decoded name as text. Names are bytes, because most of them are only compared. */
+function nameText(name: string): string {
+  return utf8Text(name as ByteString) ?? fieldError("query", "the names of parameters must be UTF-8");
 }
 
 function utf8Text(bytes: ByteString): string | null {

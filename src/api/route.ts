@@ -120,6 +120,8 @@ function compiled(schema: TSchema): TSchema {
     copy["patternProperties"] = mapped(schema["patternProperties"], compiled);
   }
   if (schema["items"] !== undefined) copy["items"] = compiled(schema["items"]);
+  // A default anywhere makes Elysia accept any value in place of an object.
+  if (schema["anyOf"] !== undefined) copy["anyOf"] = schema["anyOf"].map(compiled);
   return copy;
 }
 

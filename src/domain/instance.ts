@@ -17,6 +17,8 @@ export const ENV_COUNT_MAX = 4096;
 export const STDIN_BYTES_MAX = 10_485_760;
 /** Prefix of binary standard input. */
 export const STDIN_BASE64_PREFIX = "base64:";
+/** Longest name of a user of a guest, in `characters`. */
+export const USER_LENGTH_MAX = 256;
 /** Largest number of input files of an instance. */
 export const FILES_COUNT_MAX = 1024;
 

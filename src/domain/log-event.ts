@@ -86,6 +86,8 @@ export interface LogEventData {
     readonly cwd: string;
     readonly uid: number;
     readonly gid: number;
+    /** in place of `uid` and `gid`: the user that the guest has resolved */
+    readonly user?: string;
     /** in seconds; null: no limit */
     readonly timeout: number | null;
     /** null: no limit but that of the log */

@@ -8,12 +8,12 @@ import {
   ENV_COUNT_MAX,
   FILE_MODE_DEFAULT,
   FILES_COUNT_MAX,
-  STDIN_BASE64_PREFIX,
   STDIN_BYTES_MAX,
   TIMEOUT_SECONDS_DEFAULT,
 } from "./instance.ts";
 import type { NetworkInput, NetworkRequest } from "./network.ts";
 import { OUTPUT_BYTES_DEFAULT } from "./output.ts";
+import { checkStdin } from "./stdin.ts";
 import { displayName, type GuestPath, parseGuestPathText } from "./tree/guest-path.ts";
 
 /** The operator's limits for an instance. */
@@ -43,6 +43,8 @@ export interface CommandInput {
   readonly inherit?: boolean | undefined;
   readonly uid?: number | undefined;
   readonly gid?: number | undefined;
+  /** in place of `uid` and `gid`: a name of the guest's passwd, or a number, optionally with `:` and a group */
+  readonly user?: string | undefined;
   readonly timeoutSeconds?: number | undefined;
   readonly truncateOutputAtBytes?: number | undefined;
   /** ASCII, or `base64:` followed by standard base64 */
@@ -109,6 +111,8 @@ export interface CheckedCommand {
   readonly isCwdGiven: boolean;
   readonly uid: number;
   readonly gid: number;
+  /** the user that the guest resolves; absent: `uid` and `gid` are the user */
+  readonly user?: string;
   /** limit of each stream, in `bytes`; null: none but that of the log */
   readonly truncateOutputAtBytes: number | null;
   /** ASCII, or `base64:` followed by standard base64 (see `decodeStdin`); null is empty */
@@ -195,7 +199,7 @@ export function checkSpawn(request: SpawnInput, limits: SpawnLimits): CheckedSpa
   return {
     ...command,
     image: parseImageReference(request.image),
-    timeoutSeconds: checkTimeout(request.timeoutSeconds, limits),
+    timeoutSeconds: checkTimeout(request.timeoutSeconds, limits.instanceTimeoutSecondsMax),
     files: checkFiles(request.files ?? {}),
     hostname: request.hostname ?? null,
     disposable: request.disposable ?? false,
@@ -212,11 +216,8 @@ function checkTag({ tag, disposable = false }: SpawnInput): string | null {
 }
 
 /** The time limit in `seconds`, or its default. @throws ApiError `validation_error` when the operator's limit is lower */
-export function checkTimeout(
-  seconds: number | undefined,
-  limits: Pick<SpawnLimits, "instanceTimeoutSecondsMax">,
-): number {
-  return bounded("timeout", seconds, TIMEOUT_SECONDS_DEFAULT, limits.instanceTimeoutSecondsMax);
+export function checkTimeout(seconds: number | undefined, secondsMax: number): number {
+  return bounded("timeout", seconds, TIMEOUT_SECONDS_DEFAULT, secondsMax);
 }
 
 /**
@@ -258,11 +259,19 @@ function checkCommand(
     isCwdGiven: request.cwd !== undefined,
     uid: request.uid ?? 0,
     gid: request.gid ?? 0,
+    ...checkUser(request),
     truncateOutputAtBytes: request.truncateOutputAtBytes ?? OUTPUT_BYTES_DEFAULT,
     stdin: request.stdin ?? null,
     stdinOpen: request.stdinOpen ?? false,
     terminal: request.terminal ?? null,
   };
+}
+
+function checkUser({ user, uid, gid }: CommandInput): Pick<CheckedCommand, "user"> {
+  if (user === undefined) return {};
+  if (uid !== undefined || gid !== undefined) fieldError("user", "replaces uid and gid: they cannot be given together");
+  checkText("user", user);
+  return { user };
 }
 
 /** The arguments of execve. A shell gets `args` as $1, $2 and so on; without a shell, the executable gets them. */
@@ -273,40 +282,6 @@ export function argvOf(request: Pick<CommandInput, "command" | "args" | "shell">
     ? ["/bin/sh", "-c", request.command]
     : ["/bin/sh", "-c", request.command, "/bin/sh", ...args];
 }
-
-/** Decodes standard input that `checkCommand` has validated: plain ASCII, or `base64:` followed by standard base64. */
-export function decodeStdin(text: string): Uint8Array {
-  if (!text.startsWith(STDIN_BASE64_PREFIX)) return Buffer.from(text, "latin1");
-  return Buffer.from(text.slice(STDIN_BASE64_PREFIX.length), "base64");
-}
-
-/** The same as a stream, which decodes when it is read. */
-export async function* decodedStdin(text: string): AsyncGenerator<Uint8Array, void, undefined> {
-  yield decodeStdin(text);
-}
-
-/** Validates standard input without decoding it, because it can be large. */
-function checkStdin(text: string, bytesMax: number): void {
-  const fail = (reason: string): never => fieldError("stdin", reason);
-  if (!text.startsWith(STDIN_BASE64_PREFIX)) {
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: NUL is ASCII like any other character here.
-    if (!/^[\x00-\x7f]*$/.test(text)) fail("must be plain ASCII, or base64: followed by standard base64");
-    if (text.length > bytesMax) fail(`must be at most ${bytesMax} bytes`);
-    return;
-  }
-  const encoded = text.slice(STDIN_BASE64_PREFIX.length);
-  if (encoded.length % 4 !== 0 || !/^[A-Za-z0-9+/]*={0,2}$/.test(encoded)) {
-    fail("must have standard base64 with padding after base64:");
-  }
-  const tail = encoded.slice(-4);
-  const tailBytes = Buffer.from(tail, "base64");
-  if (tailBytes.toString("base64") !== tail) fail("has base64 whose unused bits are not zero");
-  const sizeBytes = (encoded.length - tail.length) * BASE64_BYTES_RATIO + tailBytes.byteLength;
-  if (sizeBytes > bytesMax) fail(`must be at most ${bytesMax} bytes after decoding`);
-}
-
-/** Bytes for each character of base64. */
-const BASE64_BYTES_RATIO = 3 / 4;
 
 /** @throws ApiError `validation_error` when execve would refuse the arguments and variables */
 export function checkArguments(argv: readonly string[], env: Readonly<Record<string, string>>, shell: boolean): void {
@@ -339,7 +314,8 @@ function checkText(field: string, text: string): number {
   return Buffer.byteLength(text);
 }
 
-function checkPath(text: string, field: string): string {
+/** The normalised path, as text. @throws ApiError `invalid_path` */
+export function checkPath(text: string, field: string): string {
   if (!text.isWellFormed()) throw new ApiError("invalid_path", `${field}: path must be valid Unicode`, { field });
   return displayName(parsePath(text, field));
 }
@@ -353,7 +329,8 @@ function parsePath(text: string, field: string): GuestPath {
   }
 }
 
-function checkFiles(files: Readonly<Record<string, FileInput>>): CheckedFile[] {
+/** @throws ApiError `validation_error`, `invalid_path` */
+export function checkFiles(files: Readonly<Record<string, FileInput>>): CheckedFile[] {
   const entries = Object.entries(files);
   if (entries.length > FILES_COUNT_MAX) fieldError("files", `must have at most ${FILES_COUNT_MAX} entries`);
   const seen = new Set<string>();
@@ -372,7 +349,8 @@ function checkFiles(files: Readonly<Record<string, FileInput>>): CheckedFile[] {
   });
 }
 
-function checkResources(
+/** @throws ApiError `validation_error` for more than the operator allows */
+export function checkResources(
   resources: NonNullable<SpawnInput["resources"]>,
   limits: SpawnLimits,
 ): CheckedSpawn["resources"] {

@@ -15,6 +15,8 @@ export interface EventsRequest {
   readonly spid?: number | undefined;
   /** Returns the id of the event before which the stream ends; it may change while the stream waits. Absent: no such id. */
   readonly until?: () => number;
+  /** true: with those of `spid`, the changes of a sandbox's state */
+  readonly withStates?: boolean | undefined;
   /** largest number of events, including the last one */
   readonly limit?: number | undefined;
   /** ends the search or the wait for the next event */
@@ -159,12 +161,13 @@ class LoggedEvents implements EventStream {
 
   /** The events that match the request. */
   #select(events: readonly LogEvent[]): readonly LogEvent[] {
-    const { spid, until } = this.#request;
+    const { spid, withStates = false, until } = this.#request;
     const last = events.at(-1);
     const end = until?.() ?? Number.POSITIVE_INFINITY;
     const early = last === undefined || last.id < end ? events : events.filter(({ id }) => id < end);
-    const ofProcess =
-      spid === undefined ? early : early.filter((event) => event.spid === spid || event.type === "dropped");
+    const isOf = ({ spid: of, type }: LogEvent) =>
+      of === spid || type === "dropped" || (withStates && type === "state");
+    const ofProcess = spid === undefined ? early : early.filter(isOf);
     const selection = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
     this.#leftCount -= selection.length;
     return selection;

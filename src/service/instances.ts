@@ -21,7 +21,7 @@ import { instanceKind } from "../supervisor/kinds/instance.ts";
 import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import { liveTarget, notRunning, requireInstance, storedTarget, type Target } from "./running/running.ts";
+import { idOf, liveTarget, notRunning, requireInstance, storedTarget, type Target } from "./running/running.ts";
 
 const NOTHING_TO_CHANGE = "timeout or network is required";
 
@@ -44,6 +44,11 @@ export interface InstanceChange {
 /** The network that a change has set; null: none. */
 export interface SetNetwork {
   readonly network: NetworkRequest | null;
+}
+
+/** A connection that keeps a sandbox from being idle. Disposal resets it, unless both sides have ended it. */
+export interface HeldConnection extends Disposable {
+  readonly connection: GuestConnection;
 }
 
 export interface CheckpointInput {
@@ -85,27 +90,28 @@ export interface InstanceUseCases {
    */
   change(principal: Principal, id: OperationId, to: InstanceChange): Promise<Changed<SetNetwork>>;
   /**
-   * Connects to a TCP port of the guest's loopback interface.
+   * Connects to a TCP port of the guest's loopback interface. A paused sandbox that allows it is resumed first.
+   * @param signal abandons the wait for a machine
    * @throws ApiError `not_found`; `conflict` when the instance is not running, or nothing listens on the port;
    *   `too_many_requests` when the guest has too many connections
    */
-  dial(principal: Principal, id: Target, port: number): Promise<Changed<GuestConnection>>;
+  dial(principal: Principal, target: Target, port: number, signal: AbortSignal): Promise<Changed<HeldConnection>>;
 }
 
 export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
   const { operations, limits } = parts;
   const running = (principal: Principal, { id, signal }: StatsRequest) => {
-    const { log, status } = storedTarget(parts, principal, id);
+    const { log, refusal } = storedTarget(parts, principal, id);
     const samples = log.instance === null ? null : operations.stats(log.instance, signal);
-    if (samples === null) throw notRunning(status);
-    return { samples, status };
+    if (samples === null) throw refusal();
+    return { samples, refusal };
   };
   return {
     bounds: limits,
     async spawn(principal, request) {
       return await change(parts, principal, { noun: "instance", verb: "spawn", id: (id) => id }, async () => {
         const { image, files, ...spawn } = checkSpawn(request, limits);
-        const imageId = resolve(parts, principal, image);
+        const imageId = resolveImageId(parts, principal, image);
         const { network } = request;
         const { id } = await operations.submit(principal.accountId, instanceKind, {
           ...onParent(parts, imageId, spawn),
@@ -129,18 +135,18 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
     async statsOnce(principal, request) {
       const enough = new AbortController();
       const signal = AbortSignal.any([request.signal, enough.signal]);
-      const { samples, status } = running(principal, { ...request, signal });
+      const { samples, refusal } = running(principal, { ...request, signal });
       for await (const sample of samples) {
         enough.abort();
         return sample;
       }
-      throw notRunning(status);
+      throw refusal();
     },
     async change(principal, id, { timeoutSeconds, network: input }) {
       const { status } = requireInstance(parts, principal, id);
       const { instances } = parts;
       const network = networkOf(input, limits.network);
-      if (timeoutSeconds !== undefined) checkTimeout(timeoutSeconds, limits);
+      if (timeoutSeconds !== undefined) checkTimeout(timeoutSeconds, limits.instanceTimeoutSecondsMax);
       else if (input === undefined) throw new ApiError("validation_error", NOTHING_TO_CHANGE, { field: "timeout" });
       return await change(parts, principal, { noun: "instance", verb: "change", id }, async () => {
         if (timeoutSeconds !== undefined && !instances.extend(id, timeoutSeconds * 1000)) throw notRunning(status);
@@ -148,13 +154,12 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
         return { network };
       });
     },
-    async dial(principal, id, port) {
-      storedTarget(parts, principal, id);
+    async dial(principal, target, port, signal) {
+      storedTarget(parts, principal, target);
       const details = () => ({ port });
-      return await change(parts, principal, { noun: "instance", verb: "connect", id, details }, async () => {
-        using live = await liveTarget(parts, principal, id);
-        return await live.instance.dial(port);
-      });
+      return await change(parts, principal, { noun: "instance", verb: "connect", id: idOf(target), details }, () =>
+        dial(parts, principal, { target, port, signal }),
+      );
     },
   };
 }
@@ -171,14 +176,36 @@ function onParent<Spawn extends Omit<CheckedSpawn, "image" | "files">>(
   return onImage(spawn, defaults);
 }
 
-function resolve({ db }: ServiceParts, { accountId }: Principal, reference: ImageReference): ImageId {
+interface Dial {
+  readonly target: Target;
+  readonly port: number;
+  readonly signal: AbortSignal;
+}
+
+/** A connection that holds its target. */
+async function dial(
+  parts: ServiceParts,
+  principal: Principal,
+  { target, port, signal }: Dial,
+): Promise<HeldConnection> {
+  using undo = new DisposableStack();
+  const { instance } = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
+  const connection = await instance.dial(port);
+  undo.defer(() => connection.reset());
+  const held = undo.move();
+  return { connection, [Symbol.dispose]: () => held.dispose() };
+}
+
+/** The image of a reference. @throws ApiError `not_found` */
+export function resolveImageId({ db }: ServiceParts, { accountId }: Principal, reference: ImageReference): ImageId {
   const row = resolveImage(db, accountId, reference);
   if (row !== null) return row.id;
   if ("tag" in reference) checkAbsentTag(reference.tag);
   throw new ApiError("not_found", "no such image", { field: "image", ...reference });
 }
 
-function resolveFile(
+/** @throws ApiError `not_found` */
+export function resolveFile(
   { db }: ServiceParts,
   { accountId }: Principal,
   file: CheckedSpawn["files"][number],

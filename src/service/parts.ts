@@ -17,6 +17,7 @@ import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
 import type { Scheduler } from "../supervisor/operations/scheduler.ts";
 import type { ReclaimOptions } from "../supervisor/reclaim.ts";
+import type { SandboxesPort } from "../supervisor/sandboxes/ports.ts";
 
 /** The caller of a use case. A surface checks its scopes; a use case checks ownership. */
 export interface Principal {
@@ -74,6 +75,7 @@ export interface ServiceParts {
   readonly operations: OperationsPort;
   /** the running instances */
   readonly instances: RunningInstances;
+  readonly sandboxes: SandboxesPort;
   readonly limits: ServiceLimits;
   /** registry host for references that name none; null refuses them */
   readonly defaultRegistry: string | null;

@@ -10,6 +10,7 @@ import { type TokenUseCases, tokenUseCases } from "./operator/tokens.ts";
 import type { ServiceParts } from "./parts.ts";
 import { type GuestFileUseCases, guestFileUseCases } from "./running/files.ts";
 import { type ProcessUseCases, processUseCases } from "./running/processes.ts";
+import { type SandboxUseCases, sandboxUseCases } from "./sandboxes/sandboxes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
 
 /**
@@ -22,6 +23,7 @@ export interface Service {
   readonly images: ImageUseCases;
   readonly files: FileUseCases;
   readonly instances: InstanceUseCases;
+  readonly sandboxes: SandboxUseCases;
   readonly processes: ProcessUseCases;
   readonly guestFiles: GuestFileUseCases;
   readonly operations: OperationUseCases;
@@ -39,6 +41,7 @@ export function createService(parts: ServiceParts): Service {
     images: imageUseCases(parts),
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
+    sandboxes: sandboxUseCases(parts),
     processes: processUseCases(parts),
     guestFiles: guestFileUseCases(parts),
     operations: operationUseCases(parts),

@@ -8,7 +8,6 @@ import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import { PROCESS_STDIN_BYTES_MAX } from "../../domain/spawn.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { ProcessUseCases } from "../../service/running/processes.ts";
-import type { ProcessName } from "../../service/running/running.ts";
 import type { Service } from "../../service/service.ts";
 import { SentOutputs } from "../output/sent-outputs.ts";
 import { empty, json, type Reply, respond } from "../reply.ts";
@@ -135,7 +134,7 @@ export function subprocessRoutes(surface: ContreeSurface) {
     );
 }
 
-function nameOf({ id, spid }: { readonly id: string; readonly spid: string }): ProcessName {
+function nameOf({ id, spid }: { readonly id: string; readonly spid: string }) {
   return { id: id as OperationId, spid: Number(spid) };
 }
 
@@ -153,12 +152,12 @@ async function startProcess(
   const command = commandOf(body);
   const { stdin } = body;
   const bytes = inputBytes(stdin ?? { value: "" }, "stdin.value");
-  if (bytes.byteLength <= PROCESS_STDIN_BYTES_MAX) return await processes.start(principal, id, command, signal);
+  if (bytes.byteLength <= PROCESS_STDIN_BYTES_MAX) return (await processes.start(principal, id, command, signal)).spid;
   if (bytes.byteLength > STDIN_BYTES_MAX) {
     throw new ApiError("validation_error", `stdin must be at most ${STDIN_BYTES_MAX} bytes`, { field: "stdin" });
   }
   const streaming = { ...command, stdin: undefined, stdinOpen: true };
-  const spid = await processes.start(principal, id, streaming, signal);
+  const { spid } = await processes.start(principal, id, streaming, signal);
   const isConflict = (error: unknown): boolean => error instanceof ApiError && error.code === "conflict";
   try {
     await processes.write(principal, { id, spid, content: [bytes], close: stdin?.close !== false, signal });

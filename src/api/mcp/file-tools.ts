@@ -21,7 +21,7 @@ const PATH = Type.String({ maxLength: 4096, description: "absolute" });
 const ROOT_PATH = Type.String({ maxLength: 4096, default: "/" });
 
 /** `name/`, `name -> target`, or `name` with the size of a file. */
-function entryText(
+export function entryText(
   name: ByteString,
   { type, size, mode, target }: Pick<Entry, "type" | "size"> & Partial<Entry>,
 ): string {

@@ -4,7 +4,7 @@ import type { OutputStream } from "../../domain/output.ts";
 import type { Operation } from "../../service/operations.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Service } from "../../service/service.ts";
-import type { Content } from "./answer.ts";
+import { type Content, text } from "./answer.ts";
 import { HeadAndTail, isBinary, outputText, shownBytes, Tail } from "./text.ts";
 
 /** Bounds of the outputs in an answer, in `bytes`. */
@@ -107,26 +107,24 @@ export async function shownOutput(
   const kept = new HeadAndTail(bytesMax);
   for await (const chunk of outputChunks(reading, operation, stream)) kept.push(chunk);
   const { totalBytes } = kept;
-  if (totalBytes === 0) return { items: [], totalBytes };
-  const { head, tail, omittedBytes } = kept.parts();
   const uri = outputUri(operation.id, stream);
   const link: Content = { type: "resource_link", uri, name: stream, size: totalBytes };
-  if (isBinary(head)) {
-    const text = `${stream}: binary, ${shownBytes(totalBytes)}; ${uri} has it`;
-    return { items: [{ type: "text", text }, link], totalBytes };
-  }
-  if (omittedBytes === 0) {
-    return {
-      items: [{ type: "text", text: `${stream} (${shownBytes(totalBytes)}):\n${outputText(head)}` }],
-      totalBytes,
-    };
-  }
-  const first = `${stream} (${shownBytes(totalBytes)}), its beginning:\n${outputText(head)}`;
-  const omitted = `${shownBytes(omittedBytes)} are left out here: read_output with offset ${head.byteLength} has them. The end:\n`;
-  const items: Content[] = [
-    { type: "text", text: first },
-    { type: "text", text: `${omitted}${outputText(tail)}` },
-    link,
+  const { head, omittedBytes } = kept.parts();
+  const isAll = omittedBytes === 0 && !isBinary(head);
+  const rest = isBinary(head) ? `${uri} has it` : `read_output with offset ${head.byteLength} has them`;
+  return { items: [...shownKept(stream, kept, rest), ...(isAll ? [] : [link])], totalBytes };
+}
+
+/** The kept parts of an output as text; nothing when it is empty. @param rest what has the parts that are not shown */
+export function shownKept(stream: OutputStream, kept: HeadAndTail, rest: string): Content[] {
+  const { totalBytes } = kept;
+  if (totalBytes === 0) return [];
+  const { head, tail, omittedBytes } = kept.parts();
+  if (isBinary(head)) return [text(`${stream}: binary, ${shownBytes(totalBytes)}; ${rest}`)];
+  if (omittedBytes === 0) return [text(`${stream} (${shownBytes(totalBytes)}):\n${outputText(head)}`)];
+  const omitted = `${shownBytes(omittedBytes)} are left out here: ${rest}. The end:\n`;
+  return [
+    text(`${stream} (${shownBytes(totalBytes)}), its beginning:\n${outputText(head)}`),
+    text(`${omitted}${outputText(tail)}`),
   ];
-  return { items, totalBytes };
 }

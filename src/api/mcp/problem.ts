@@ -31,6 +31,7 @@ function nextStep({ code, message, details }: ApiError): string {
     case "not_found":
       return notFoundStep(message, details);
     case "conflict":
+      if (details["state"] !== undefined) return "sandbox_list shows its state.";
       return details["status"] === undefined ? "" : "follow and list_operations show its state.";
     case "invalid_path":
       return "list_files lists a directory, read_file reads a file.";
@@ -48,6 +49,7 @@ function notFoundStep(message: string, details: ApiError["details"]): string {
   if (details["tag"] !== undefined) {
     return `The name was ${JSON.stringify(cutLine(String(details["tag"]), PATH_CHARACTERS_MAX))}. ${IMAGES_STEP}`;
   }
+  if (message.includes("sandbox")) return "sandbox_list shows those that there are.";
   if (message.includes("image")) return IMAGES_STEP;
   if (message.includes("operation") || message.includes("instance"))
     return "list_operations shows those that there are.";

@@ -31,15 +31,15 @@ import {
 } from "./tool.ts";
 
 const REASON_CHARACTERS_MAX = 120;
-const BYTES_OF_MIB = 1_048_576;
+export const BYTES_OF_MIB = 1_048_576;
 const FILES_COUNT_MAX = 64;
-const CONTENT_CHARACTERS_MAX = 1_500_000;
+export const CONTENT_CHARACTERS_MAX = 1_500_000;
 
-const OUTPUT_BYTES = integer(256, SHOWN_BYTES_MAX, {
+export const OUTPUT_BYTES = integer(256, SHOWN_BYTES_MAX, {
   default: SHOWN_BYTES_DEFAULT,
   description: "output shown: its head and tail",
 });
-const MODE = Type.String({ pattern: "^[0-7]{4}$", error: "mode must be four octal digits", default: "0644" });
+export const MODE = Type.String({ pattern: "^[0-7]{4}$", error: "mode must be four octal digits", default: "0644" });
 
 const RUN_FILE = Type.Object(
   {
@@ -78,10 +78,18 @@ async function inputFiles(call: ToolCall, files: readonly RunFile[]): Promise<Re
 }
 
 /** @throws ApiError `validation_error` */
-function networkOf(hosts: "all" | readonly string[] = []): NetworkInput | "ceiling" {
+export function networkOf(hosts: "all" | readonly string[] = []): NetworkInput | "ceiling" {
   if (hosts === "all") return "ceiling";
   return hosts.length === 0 ? "none" : { allow: hosts.map(parseRuleText) };
 }
+
+export const NETWORK = Type.Union(
+  [Type.Literal("all"), Type.Array(Type.String({ maxLength: 300 }), { maxItems: 64 })],
+  {
+    description: 'hosts to reach, e.g. ["example.org:443"]; all: what the operator allows; default: none',
+    error: "network must be all, or an array of hosts",
+  },
+);
 
 const RUN_INPUT = inputs({
   image: IMAGE,
@@ -94,12 +102,7 @@ const RUN_INPUT = inputs({
   stdin: optional(Type.String({ maxLength: CONTENT_CHARACTERS_MAX })),
   timeout: optional(Type.Integer({ minimum: 1, default: 300, description: "seconds" })),
   memory_mib: optional(Type.Integer({ minimum: 1 })),
-  network: optional(
-    Type.Union([Type.Literal("all"), Type.Array(Type.String({ maxLength: 300 }), { maxItems: 64 })], {
-      description: 'hosts to reach, e.g. ["example.org:443"]; all: what the operator allows; default: none',
-      error: "network must be all, or an array of hosts",
-    }),
-  ),
+  network: optional(NETWORK),
   disposable: optional(Type.Boolean({ default: false, description: "keep no files" })),
   tag: optional(TAG),
   detach: optional(Type.Boolean({ default: false, description: "cancelling this call does not end the run" })),

@@ -1,11 +1,11 @@
 import type { TSchema } from "@sinclair/typebox";
-import { BYTES_KEYWORD, FLAG_KEYWORD, REPEATED_KEYWORD } from "../query.ts";
+import { BYTES_KEYWORD, FLAG_KEYWORD, PREFIX_KEYWORD, REPEATED_KEYWORD } from "../query.ts";
 
 type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 export type JsonObject = { readonly [key: string]: Json };
 
 /** Our own keywords, which are not part of JSON Schema. */
-const OWN_KEYWORDS = new Set<string>(["error", BYTES_KEYWORD, FLAG_KEYWORD, REPEATED_KEYWORD]);
+const OWN_KEYWORDS = new Set<string>(["error", BYTES_KEYWORD, FLAG_KEYWORD, PREFIX_KEYWORD, REPEATED_KEYWORD]);
 /** Keywords about the place where a schema is used, not about its values. */
 const ANNOTATIONS: ReadonlySet<string> = new Set(["description", "default", "examples", "error"]);
 const REFERENCE = "#/components/schemas/";

@@ -3,6 +3,7 @@ import { Elysia } from "elysia";
 import type { ErrorCode } from "../../domain/errors.ts";
 import { type ErrorForm, STATUS_OF_ERROR } from "../errors.ts";
 import { pathParameter } from "../parameters.ts";
+import { PREFIX_KEYWORD } from "../query.ts";
 import { json, type Reply, respond } from "../reply.ts";
 import { ANY_TOKEN, AnyObject, about, RAW_BODY, type ResponseSpec, type Route } from "../route.ts";
 import { docsPage } from "./docs.ts";
@@ -124,7 +125,8 @@ function openApiDocument(
 const TAG_DESCRIPTIONS: Readonly<Record<string, string>> = {
   Images: "file systems to start from, imported or captured",
   Files: "input files, by identifier or by hash",
-  Instances: "sandboxes that run a command",
+  Instances: "runs of a command, each in a machine of its own",
+  Sandboxes: "machines that live on an image, with saved states to pause, resume and roll back",
   Operations: "long-running work: imports and instances",
   Inspection: "the files of an image, read without starting a machine",
   ConTree: "the same service on the wire of the public ConTree clients",
@@ -173,7 +175,9 @@ function queryParameters({ id, query }: Route, writer: SchemaWriter): JsonObject
   return Object.entries(query.properties as Record<string, TSchema>).map(([name, schema]) => {
     const written = writer.write(schema, capitalized(id) + capitalized(name));
     const { description = schema.description ?? name, examples: _examples, ...rest } = written;
-    return { name, in: "query", required: required.has(name), description, schema: rest };
+    // The names of the properties are those of the parameters.
+    const style = schema[PREFIX_KEYWORD] === undefined ? {} : { style: "form", explode: true };
+    return { name, in: "query", required: required.has(name), description, ...style, schema: rest };
   });
 }
 

@@ -6,7 +6,7 @@ import type { SpawnInput } from "../../domain/spawn.ts";
 import { authorize } from "../auth.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../route.ts";
 import { SPAWN_BODY_BYTES_MAX } from "../wire-fields.ts";
-import { commandOf } from "./command-wire.ts";
+import { commandOf, filesOf, resourcesOf } from "./command-wire.ts";
 import { networkWire } from "./operation-request.ts";
 import { ChangedInstance, InstanceChange, SpawnedInstance, SpawnRequest } from "./schema/instances.ts";
 import { accepted, type Surface } from "./surface.ts";
@@ -74,15 +74,7 @@ function spawnOf(request: SpawnRequest): SpawnInput {
     tag,
     network,
     timeoutSeconds: timeout,
-    files:
-      files === undefined
-        ? undefined
-        : Object.fromEntries(
-            Object.entries(files).map(([path, { uuid, mode, uid, gid }]) => [path, { fileId: uuid, mode, uid, gid }]),
-          ),
-    resources:
-      resources === undefined
-        ? undefined
-        : { vcpus: resources.vcpus, memoryBytes: resources.memory_bytes, diskBytes: resources.disk_bytes },
+    files: files === undefined ? undefined : filesOf(files),
+    resources: resources === undefined ? undefined : resourcesOf(resources),
   };
 }

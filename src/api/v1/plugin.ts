@@ -3,7 +3,7 @@ import { branchRoutes } from "./branches/branches.ts";
 import { changeRoutes } from "./branches/changes.ts";
 import { deletionRoutes } from "./branches/deletion.ts";
 import { checkpointRoutes } from "./checkpoints.ts";
-import { eventRoutes } from "./events.ts";
+import { eventRoutes, operationSource, sandboxSource } from "./events.ts";
 import { fileRoutes } from "./files.ts";
 import { imageRoutes } from "./image.ts";
 import { imagesRoutes } from "./images.ts";
@@ -12,13 +12,10 @@ import { instanceRoutes } from "./instances.ts";
 import { operationRoutes } from "./operations.ts";
 import { applianceRoutes } from "./operator/appliance.ts";
 import { tokenRoutes } from "./operator/tokens.ts";
-import { attachRoutes } from "./running/attach.ts";
-import { fileStreamRoutes } from "./running/file-streams.ts";
-import { fileRoutes as guestFileRoutes } from "./running/files.ts";
-import { portRoutes } from "./running/ports.ts";
-import { processRoutes } from "./running/processes.ts";
-import { INSTANCES } from "./running/runner.ts";
-import { statsRoutes } from "./running/stats.ts";
+import { runningRoutes } from "./running/routes.ts";
+import { INSTANCES, sandboxRunner } from "./running/runner.ts";
+import { sandboxRoutes } from "./sandboxes/sandboxes.ts";
+import { sandboxStateRoutes } from "./sandboxes/states.ts";
 import type { Surface } from "./surface.ts";
 
 /** The API of the specification. */
@@ -31,15 +28,14 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(deletionRoutes(surface))
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
-    .use(statsRoutes(surface, INSTANCES))
-    .use(portRoutes(surface, INSTANCES))
-    .use(processRoutes(surface, INSTANCES))
-    .use(attachRoutes(surface, INSTANCES))
-    .use(guestFileRoutes(surface, INSTANCES))
-    .use(fileStreamRoutes(surface, INSTANCES))
+    .use(runningRoutes(surface, INSTANCES))
     .use(checkpointRoutes(surface))
+    .use(sandboxRoutes(surface))
+    .use(sandboxStateRoutes(surface))
+    .use(runningRoutes(surface, sandboxRunner(surface)))
+    .use(eventRoutes(surface, sandboxSource(surface)))
     .use(operationRoutes(surface))
-    .use(eventRoutes(surface))
+    .use(eventRoutes(surface, operationSource(surface)))
     .use(inspectRoutes(surface))
     .use(tokenRoutes(surface))
     .use(applianceRoutes(surface));

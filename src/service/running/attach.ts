@@ -7,7 +7,18 @@ import type { InstanceProcess } from "../../supervisor/instance/instance-process
 import type { Tap } from "../../supervisor/instance/process-taps.ts";
 import { type EventStream, openEvents } from "../events.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { dataOf, noSuchProcess, type ProcessName, resizeTerminal, type StoredTarget, storedTarget } from "./running.ts";
+import {
+  dataOf,
+  endsProcesses,
+  type LiveTarget,
+  liveTarget,
+  noSuchProcess,
+  type ProcessName,
+  resizeTerminal,
+  type StoredTarget,
+  storedTarget,
+  type Target,
+} from "./running.ts";
 
 export interface AttachRequest extends ProcessName {
   /** only output of events with greater ids; -1: all */
@@ -58,25 +69,34 @@ export async function attach(
   { id, spid, since, lossless }: AttachRequest,
 ): Promise<Attachment> {
   const stored = storedTarget(parts, principal, id);
+  const isSandbox = typeof id !== "string";
   const left = new AbortController();
-  const instance = parts.instances.find(id);
-  const isLive = instance?.process(spid) != null;
-  const mayStart = spid === Spid.command && !stored.log.hasEnded;
-  if (!isLive && !mayStart && !(await wasStarted(parts, principal, stored, spid))) throw noSuchProcess(spid);
   using stack = new DisposableStack();
   stack.defer(() => left.abort());
+  const live = await liveOrNull(parts, principal, id, left.signal);
+  if (live !== null) stack.use(live);
+  const isCommand = spid === Spid.command;
+  const isLive = live !== null && live.instance.process(spid) !== null && !(isSandbox && isCommand);
+  const mayStart = !isSandbox && isCommand && !stored.log.hasEnded;
+  if (!isLive && !mayStart && !(await wasStarted(parts, principal, stored, spid))) throw noSuchProcess(spid);
   // Read all events of an ended process: its end may come before `since`. A lossless client needs all of them to count.
   const from = isLive && !lossless ? since : -1;
-  const starts = stack.use(new Starts(lossless ? () => parts.instances.eventsOf(id)?.cut() ?? 0 : null));
-  stack.use(parts.instances.follow(id, spid, (process) => starts.add(process)));
+  const instance = live?.id ?? (isSandbox ? null : id);
+  const cut = () => (instance === null ? 0 : (parts.instances.eventsOf(instance)?.cut() ?? 0));
+  const starts = stack.use(new Starts(lossless ? cut : null));
+  if (instance !== null) stack.use(parts.instances.follow(instance, spid, (process) => starts.add(process)));
   starts.requireTap();
-  const request = { spid, since: from, follow: true, until: () => starts.firstId, signal: left.signal };
+  const until = () => starts.firstId;
+  const request = { spid, since: from, follow: true, until, withStates: true, signal: left.signal };
   const events = stack.use(openEvents(parts, principal, stored.log, request));
   const keptFrom = (first: number) =>
     keptOutput(parts, principal, stored, { spid, first, starts, signal: left.signal });
   const held = stack.move();
   return {
-    items: () => (lossless ? withTap({ events, since, keptFrom }, starts) : fromLog({ events, since })),
+    items: () => {
+      const log = { events, since, hasBegun: isLive };
+      return lossless ? withTap({ ...log, keptFrom }, starts) : fromLog(log);
+    },
     write: async (bytes, signal) => await (await starts.latest()).input.write(bytes, signal),
     closeInput: async (signal) => await (await starts.latest()).input.close(signal),
     resize: async (size) => resizeTerminal(await starts.latest(), size),
@@ -156,6 +176,21 @@ class Starts implements Disposable {
   }
 }
 
+/** The machine of a target that runs now; null when there is none. */
+async function liveOrNull(
+  parts: ServiceParts,
+  principal: Principal,
+  id: Target,
+  signal: AbortSignal,
+): Promise<LiveTarget | null> {
+  try {
+    return await liveTarget(parts, principal, id, { signal, resumes: false });
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "conflict") return null;
+    throw error;
+  }
+}
+
 /** True when the event log has the start of the process, which is its first event. The agent's number has no start. */
 async function wasStarted(
   parts: ServiceParts,
@@ -175,13 +210,16 @@ async function wasStarted(
 interface LogOfProcess {
   readonly events: EventStream;
   readonly since: number;
+  /** the process was started before the event that is read next */
+  hasBegun: boolean;
 }
 
 /** Delivers the logged events of a process, including future ones. */
-async function* fromLog({ events, since }: LogOfProcess): AsyncGenerator<Attached, void, undefined> {
+async function* fromLog(log: LogOfProcess): AsyncGenerator<Attached, void, undefined> {
+  const { events, since } = log;
   for (let piece = await events.next(); piece !== null; piece = await events.next()) {
     for (const event of piece) {
-      const item = itemOf(event, since);
+      const item = itemOf(event, log);
       if (item !== null) yield item;
       if (item?.kind === "end") return;
     }
@@ -223,10 +261,8 @@ async function keptOutput(
 }
 
 /** Delivers the events that were logged before the tap was opened, and then all output of the tap. */
-async function* withTap(
-  { events, since, keptFrom }: LogBeforeTap,
-  starts: Starts,
-): AsyncGenerator<Attached, void, undefined> {
+async function* withTap(log: LogBeforeTap, starts: Starts): AsyncGenerator<Attached, void, undefined> {
+  const { events, since, keptFrom } = log;
   const counted = { stdout: 0, stderr: 0 };
   for (;;) {
     // A start is announced before its first event is logged, so no event can overtake it.
@@ -238,7 +274,7 @@ async function* withTap(
           continue;
         }
         if (event.type === "stdout" || event.type === "stderr") counted[event.type] += event.payload.byteLength;
-        const item = itemOf(event, since);
+        const item = itemOf(event, log);
         if (item !== null) yield item;
         if (item?.kind === "end") return;
       }
@@ -298,8 +334,12 @@ const NO_OUTPUT = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped:
 const LOST: Attached = { kind: "end", exit: null };
 
 /** The item for an event; null for output that the client has seen, and for events of other types. */
-function itemOf(event: LogEvent, since: number): Attached | null {
+function itemOf(event: LogEvent, log: LogOfProcess): Attached | null {
+  const { since } = log;
+  log.hasBegun ||= event.spid !== null;
   switch (event.type) {
+    case "state":
+      return log.hasBegun && endsProcesses(event) ? LOST : null;
     case "stdout":
     case "stderr":
       return event.id > since ? { kind: "output", stream: event.type, bytes: event.payload } : null;

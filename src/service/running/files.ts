@@ -4,7 +4,7 @@ import { displayName, type GuestPath, parseGuestPath, pathBelow } from "../../do
 import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { liveTarget, type Target } from "./running.ts";
+import { idOf, liveTarget, type Target } from "./running.ts";
 
 /** A path of a target, and in whose name it is used. `signal` ends the request, and the work in the guest. */
 export interface FileRequest {
@@ -129,7 +129,9 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
     async watch(principal, { recursive, entries, ...request }) {
       using undo = new DisposableStack();
       undo.use(parts.accounts.take(principal.accountId, "eventReaders"));
-      const { instance } = undo.use(await liveTarget(parts, principal, request.target));
+      const { instance } = undo.use(
+        await liveTarget(parts, principal, request.target, { signal: request.signal, resumes: true }),
+      );
       const options = { recursive, signal: request.signal };
       const events = instance.files.items((guest) => guest.watch(fileOf(request), options));
       const entryOf = entries ? (event: GuestFileEvent) => presentEntry(parts, principal, request, event) : undefined;
@@ -146,7 +148,7 @@ function changes(parts: ServiceParts): Omit<GuestFileUseCases, keyof ReturnType<
     work: (files: GuestFiles, file: GuestFile) => Promise<T>,
   ): Promise<Changed<T>> => {
     const details = () => ({ path: displayName(request.path) });
-    return change(parts, principal, { ...what, id: request.target, details }, () =>
+    return change(parts, principal, { ...what, id: idOf(request.target), details }, () =>
       once(parts, principal, request, work),
     );
   };
@@ -188,7 +190,7 @@ function changes(parts: ServiceParts): Omit<GuestFileUseCases, keyof ReturnType<
 async function open(parts: ServiceParts, principal: Principal, { target, signal }: FileRequest) {
   using undo = new DisposableStack();
   undo.use(await parts.accounts.wait(principal.accountId, "guestFiles", { signal }));
-  const { instance } = undo.use(await liveTarget(parts, principal, target));
+  const { instance } = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
   return { files: instance.files, held: undo.move() };
 }
 

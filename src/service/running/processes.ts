@@ -1,7 +1,6 @@
 import { imageDefaults } from "../../db/images/images.ts";
-import { ApiError } from "../../domain/errors.ts";
 import { NO_DEFAULTS, onImage } from "../../domain/image-defaults.ts";
-import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
+import type { LogEvent, LogEventData } from "../../domain/log-event.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../../domain/spawn.ts";
 import type { ScanRequest } from "../../storage/events/event-logs.ts";
@@ -9,17 +8,19 @@ import type { EventPosition } from "../../storage/events/position.ts";
 import type { OutputVisitor, ScannedEvent } from "../../storage/events/scan.ts";
 import { openProcessOutput } from "../../storage/outputs.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
+import type { StartedProcess } from "../../supervisor/instance/running-instances.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import {
   dataOf,
-  type LiveTarget,
+  endsProcesses,
+  idOf,
   liveTarget,
   noSuchProcess,
-  notRunning,
   type ProcessName,
+  requireProcess,
   resizeTerminal,
   type StoredTarget,
   storedTarget,
@@ -66,12 +67,13 @@ export interface InputRequest extends ProcessName {
  */
 export interface ProcessUseCases {
   /**
-   * Starts an additional process in a running target, and returns its number.
-   * @param signal abandons the start while it waits for the guest to accept it
+   * Starts an additional process in a running target, and returns its numbers.
+   * A paused sandbox that allows it is resumed first.
+   * @param signal abandons the start while it waits for a machine, or for the guest to accept it
    * @throws ApiError `validation_error`, `invalid_path`; `too_many_requests` when too many processes run, or too many starts
    *   of the account wait for their guests; the reason of `signal`
    */
-  start(principal: Principal, id: Target, request: CommandInput, signal: AbortSignal): Promise<Changed<number>>;
+  start(principal: Principal, id: Target, request: CommandInput, signal: AbortSignal): Promise<Changed<StartedProcess>>;
   /** A page of the running and ended processes, in the order of their starts. */
   list(principal: Principal, page: ProcessPage): Promise<readonly Process[]>;
   get(principal: Principal, name: ProcessName, signal: AbortSignal): Promise<ProcessDetails>;
@@ -103,6 +105,10 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const page = new Map<number, Process>();
       let [count, runningCount] = [0, 0];
       for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
+        if (endsProcesses(event)) {
+          lose(page);
+          runningCount = 0;
+        }
         if (event.type === "spawn") count += 1;
         const isOnPage = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
         if (!isOnPage) continue;
@@ -127,6 +133,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const { instance } = stored.log;
       const first = instance === null ? 0 : instances.firstEventOf(instance, spid);
       for await (const event of scanned(parts, stored, { first, onOutput, signal })) {
+        if (endsProcesses(event)) lose(processes);
         if (event.spid !== spid) continue;
         if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
         update(processes, event);
@@ -166,6 +173,17 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
   };
 }
 
+/** A request with fields of its target where it has none of its own. */
+export function withDefaults(request: CommandInput, { env, cwd, user }: StoredTarget["defaults"]): CommandInput {
+  const hasUser = request.user !== undefined || request.uid !== undefined || request.gid !== undefined;
+  return {
+    ...request,
+    env: { ...env, ...request.env },
+    cwd: request.cwd ?? cwd,
+    user: hasUser ? request.user : user,
+  };
+}
+
 interface Start {
   readonly id: Target;
   readonly request: CommandInput;
@@ -177,26 +195,26 @@ async function start(
   parts: ServiceParts,
   principal: Principal,
   { id, request, signal }: Start,
-): Promise<Changed<number>> {
-  const { imageId, status } = storedTarget(parts, principal, id);
-  const checked = checkProcess(request);
+): Promise<Changed<StartedProcess>> {
+  const { imageId, defaults: own, timeoutSecondsMax, refusal } = storedTarget(parts, principal, id);
+  const checked = checkProcess(withDefaults(request, own));
   // An instance that is not running may have lost its image.
   const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db, imageId) : NO_DEFAULTS;
   const command = onImage(checked, defaults);
   const { timeoutSeconds } = request;
-  const timeoutMs = timeoutSeconds === undefined ? null : checkTimeout(timeoutSeconds, parts.limits) * 1000;
+  const timeoutMs = timeoutSeconds === undefined ? null : checkTimeout(timeoutSeconds, timeoutSecondsMax) * 1000;
   using _start = parts.accounts.take(principal.accountId, "processStarts");
-  const what = { noun: "process", verb: "start", id: (spid: number) => `${id}/${spid}` } as const;
+  const what = { noun: "process", verb: "start", id: ({ spid }: StartedProcess) => `${idOf(id)}/${spid}` } as const;
   return await change(parts, principal, what, async () => {
-    using live = await liveTarget(parts, principal, id);
-    const spid = await parts.instances.exec(live.id, command, { timeoutMs, defaults, signal });
-    if (spid === null) throw notRunning(status);
-    return spid;
+    using live = await liveTarget(parts, principal, id, { signal, resumes: true });
+    const process = await parts.instances.exec(live.id, command, { timeoutMs, defaults, signal });
+    if (process === null) throw refusal();
+    return process;
   });
 }
 
 function processChange<Verb extends (typeof CHANGES)["process"][number]>(verb: Verb, { id, spid }: ProcessName) {
-  return { noun: "process", verb, id: `${id}/${spid}` } as const;
+  return { noun: "process", verb, id: `${idOf(id)}/${spid}` } as const;
 }
 
 /** Does `work` with a running process. @throws ApiError `not_found`, `conflict`; as `work` does */
@@ -206,7 +224,9 @@ async function withProcess(
   name: ProcessName,
   work: (process: InstanceProcess) => void | Promise<void>,
 ): Promise<void> {
-  using live = await liveTarget(parts, principal, name.id);
+  // A process of an earlier machine is gone: another machine would not bring it back.
+  const { signal } = new AbortController();
+  using live = await liveTarget(parts, principal, name.id, { signal, resumes: false });
   await work(requireProcess(live, name));
 }
 
@@ -239,15 +259,14 @@ function update(processes: Map<number, Process>, event: LogEvent): void {
   processes.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
 }
 
+/** Marks the running ones as lost. */
+function lose(processes: Map<number, Process>): void {
+  for (const [spid, process] of processes) {
+    if (process.state === "running") processes.set(spid, { ...process, state: "lost" });
+  }
+}
+
 /** Marks a process as lost when its target has ended, but the log does not have the end of the process. */
 function settled(process: Process, { log }: StoredTarget): Process {
   return process.state === "running" && log.hasEnded ? { ...process, state: "lost" } : process;
-}
-
-/** A running process. @throws ApiError `not_found`, `conflict` */
-function requireProcess({ instance }: LiveTarget, { spid }: ProcessName): InstanceProcess {
-  const process = instance.process(spid);
-  if (process !== null) return process;
-  if (!instance.hasHad(spid)) throw noSuchProcess(spid);
-  throw new ApiError("conflict", spid === Spid.command ? "the command has ended" : "the process has ended", { spid });
 }

@@ -1,8 +1,10 @@
 import { getOperation, type OperationRow } from "../../db/operations.ts";
+import { findSandbox, getSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { ImageId, OperationId } from "../../domain/ids.ts";
-import type { LogEvent, LogEventData } from "../../domain/log-event.ts";
-import type { TerminalSize } from "../../domain/spawn.ts";
+import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
+import { type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
+import type { CommandInput, TerminalSize } from "../../domain/spawn.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
 import type { RunningInstance } from "../../supervisor/instance/running-instance.ts";
 import { type LogSource, operationLog } from "../events.ts";
@@ -10,8 +12,18 @@ import type { Principal, ServiceParts } from "../parts.ts";
 
 /* Functions that the use cases of what runs share. */
 
-/** Names what runs: an instance, by its id. */
-export type Target = OperationId;
+/** Names a sandbox. */
+export interface SandboxTarget {
+  readonly sandbox: SandboxId;
+}
+
+/** Names what runs: an instance, or a sandbox, whose machines come and go. */
+export type Target = OperationId | SandboxTarget;
+
+/** The id of a target, for the audit. */
+export function idOf(target: Target): string {
+  return typeof target === "string" ? target : target.sandbox;
+}
 
 /** Names a process: what it runs in, and its number there. */
 export interface ProcessName {
@@ -22,10 +34,14 @@ export interface ProcessName {
 /** The stored facts about a target. */
 export interface StoredTarget {
   readonly log: LogSource;
-  /** the image from which that machine started; null when it was deleted */
+  /** the image on which its processes run; null when it was deleted */
   readonly imageId: ImageId | null;
-  /** of the operation */
-  readonly status: string;
+  /** fields that a command has when its request leaves them out */
+  readonly defaults: Pick<CommandInput, "env" | "cwd" | "user">;
+  /** largest time limit of its processes, in `seconds` */
+  readonly timeoutSecondsMax: number;
+  /** The error for a request that needs its machine while it has none. */
+  refusal(): ApiError;
 }
 
 /** A target with its machine. */
@@ -36,27 +52,93 @@ export interface LiveTarget extends Disposable {
 }
 
 /** The target of this name. @throws ApiError `not_found` */
-export function storedTarget(parts: Pick<ServiceParts, "db">, principal: Principal, target: Target): StoredTarget {
+export function storedTarget(
+  parts: Pick<ServiceParts, "db" | "limits">,
+  principal: Principal,
+  target: Target,
+): StoredTarget {
+  const { instanceTimeoutSecondsMax, sandboxTimeoutSecondsMax } = parts.limits;
+  if (typeof target !== "string") {
+    const row = requireSandbox(parts, principal, target.sandbox);
+    const { env, cwd, user, headId, state } = row;
+    const defaults = { env, cwd: cwd ?? undefined, user: user ?? undefined };
+    const refusal = () => sandboxConflict(state);
+    const log = sandboxLog(parts, row);
+    return { log, imageId: headId, defaults, timeoutSecondsMax: sandboxTimeoutSecondsMax, refusal };
+  }
   const row = requireInstance(parts, principal, target);
-  return { log: operationLog(parts, principal, row), imageId: row.imageId, status: row.status };
+  const { imageId, status } = row;
+  const log = operationLog(parts, principal, row);
+  const refusal = () => notRunning(status);
+  return { log, imageId, defaults: {}, timeoutSecondsMax: instanceTimeoutSecondsMax, refusal };
+}
+
+/** The log of a sandbox, which it has over all its lives. No event follows the last one. */
+export function sandboxLog({ db }: Pick<ServiceParts, "db">, { id, state, operationId }: SandboxRow): LogSource {
+  const hasEnded = (now: SandboxState) => now === "ended";
+  return {
+    id,
+    instance: operationId,
+    hasEnded: hasEnded(state),
+    isComplete: () => hasEnded(findSandbox(db, id)?.state ?? "ended"),
+    last: () => null,
+  };
+}
+
+export interface LiveOptions {
+  /** ends the wait for a machine that starts */
+  readonly signal: AbortSignal;
+  /** true: a sandbox that was paused is resumed, if its owner wants that */
+  readonly resumes: boolean;
 }
 
 /**
- * The machine of a target, for use until disposal.
- * @throws ApiError `not_found`; `conflict` when it is not running
+ * The machine of a target, for use until disposal: a sandbox is not idle until then.
+ * @throws ApiError `not_found`; `conflict` when it is not running; as `SandboxesPort.use` does
  */
 export async function liveTarget(
-  parts: Pick<ServiceParts, "db" | "instances">,
+  parts: Pick<ServiceParts, "db" | "limits" | "instances" | "sandboxes">,
   principal: Principal,
   target: Target,
+  { signal, resumes }: LiveOptions,
 ): Promise<LiveTarget> {
-  const { status } = requireInstance(parts, principal, target);
-  const instance = parts.instances.find(target);
-  if (instance === null) throw notRunning(status);
-  return { id: target, instance, [Symbol.dispose]: () => undefined };
+  const { refusal } = storedTarget(parts, principal, target);
+  if (typeof target === "string") {
+    const instance = parts.instances.find(target);
+    if (instance === null) throw refusal();
+    return { id: target, instance, [Symbol.dispose]: () => undefined };
+  }
+  using undo = new DisposableStack();
+  const { instance: id } = undo.use(
+    await parts.sandboxes.use(principal.accountId, target.sandbox, signal, { resumes }),
+  );
+  const instance = parts.instances.find(id);
+  if (instance === null) throw storedTarget(parts, principal, target).refusal();
+  const held = undo.move();
+  return { id, instance, [Symbol.dispose]: () => held.dispose() };
 }
 
-export function dataOf<Type extends "spawn" | "exit" | "truncated" | "dropped">({
+/**
+ * A running process of a target. The command of a sandbox's machine is not one of its processes: it only keeps the machine.
+ * @throws ApiError `not_found`, `conflict`
+ */
+export function requireProcess({ instance }: LiveTarget, { id, spid }: ProcessName): InstanceProcess {
+  if (typeof id !== "string" && spid === Spid.command) throw noSuchProcess(spid);
+  const process = instance.process(spid);
+  if (process !== null) return process;
+  if (!instance.hasHad(spid)) throw noSuchProcess(spid);
+  throw new ApiError("conflict", spid === Spid.command ? "the command has ended" : "the process has ended", { spid });
+}
+
+/** States of a sandbox in which processes that ran before do not run any more. */
+const GONE_STATES: ReadonlySet<string> = new Set<SandboxState>(["running", "paused", "failed", "ended"]);
+
+/** True for an event of a sandbox after which earlier processes do not run: their ends come before it, if they are known. */
+export function endsProcesses(event: LogEvent): boolean {
+  return event.type === "state" && GONE_STATES.has(dataOf<"state">(event).to);
+}
+
+export function dataOf<Type extends "spawn" | "exit" | "truncated" | "dropped" | "state">({
   payload,
 }: LogEvent): LogEventData[Type] {
   return JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData[Type];
@@ -70,6 +152,13 @@ export function requireInstance(
 ): OperationRow {
   const row = getOperation(db, accountId, id);
   if (row === null || row.kind !== "instance") throw new ApiError("not_found", "no such instance", { uuid: id });
+  return row;
+}
+
+/** @throws ApiError `not_found` */
+export function requireSandbox({ db }: Pick<ServiceParts, "db">, { accountId }: Principal, id: SandboxId): SandboxRow {
+  const row = getSandbox(db, accountId, id);
+  if (row === null) throw new ApiError("not_found", "no such sandbox", { uuid: id });
   return row;
 }
 

@@ -22,15 +22,17 @@ export function execSpec(
   command: Omit<CheckedCommand, "stdin">,
   { hostname, timeoutMs, defaults, stdin }: ExecContext,
 ): AgentExecSpec {
-  const { argv, cwd, uid, gid, stdinOpen, terminal } = command;
-  const own = { PATH: PATH_DEFAULT, HOME: HOME_DEFAULT, HOSTNAME: hostname };
+  const { argv, cwd, isCwdGiven, uid, gid, user, stdinOpen, terminal } = command;
+  // The guest gives a user that it resolves a home, which is also the directory.
+  const home = user === undefined ? { HOME: HOME_DEFAULT } : {};
+  const own = { PATH: PATH_DEFAULT, ...home, HOSTNAME: hostname };
   return {
     argv,
     env: { ...own, ...inheritedVariables(command, defaults), ...command.env },
-    cwd,
+    cwd: user === undefined || isCwdGiven ? cwd : "",
     hostname,
     timeoutMs,
-    user: { uid, gid },
+    ...(user === undefined ? { user: { uid, gid } } : { userName: user }),
     ...given({ terminal }),
     ...(stdin !== null ? { stdin: stdinOpen ? { first: stdin } : stdin } : stdinOpen ? { stdin: "open" } : {}),
   };

@@ -46,7 +46,7 @@ export class ProcessLog {
   }
 
   /** A sink that logs the start and the output of the process. */
-  sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "terminal">): ProcessSink {
+  sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "userName" | "terminal">): ProcessSink {
     return this.resume(this.#startOf(spec));
   }
 
@@ -79,12 +79,13 @@ export class ProcessLog {
 
   #startOf(spec: Parameters<ProcessLog["sink"]>[0]): LoggedStart {
     const { uid, gid } = spec.user ?? { uid: 0, gid: 0 };
-    const { timeoutMs, terminal } = spec;
+    const { timeoutMs, terminal, userName } = spec;
     return {
       ...loggedCommand(spec.argv),
       cwd: spec.cwd,
       uid,
       gid,
+      ...(userName === undefined ? {} : { user: userName }),
       timeout: timeoutMs === 0 ? null : timeoutMs / 1000,
       truncate_output_at: this.#process.truncateOutputAtBytes,
       ...(terminal === undefined ? {} : { pty: { rows: terminal.rows, cols: terminal.columns } }),

@@ -5,7 +5,8 @@ import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
-import { type CheckedCommand, decodedStdin } from "../../domain/spawn.ts";
+import type { CheckedCommand } from "../../domain/spawn.ts";
+import { decodedStdin } from "../../domain/stdin.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
@@ -182,7 +183,7 @@ export class RunningInstances {
   }
 
   /**
-   * Starts an additional process in an operation's instance, and logs its events. Returns its number once it runs; null when
+   * Starts an additional process in an operation's instance, and logs its events. Returns its numbers once it runs; null when
    * the operation has no machine.
    * @throws ApiError `conflict` when the command is not running; `too_many_requests` when too many processes run or wait;
    *   `invalid_path` for a working directory that cannot be entered; the reason of `signal`
@@ -191,22 +192,28 @@ export class RunningInstances {
     id: OperationId,
     command: CheckedCommand,
     { timeoutMs, defaults, signal }: ExecOptions,
-  ): Promise<number | null> {
+  ): Promise<StartedProcess | null> {
     const handle = this.#handles.get(id);
     const instance = handle?.current ?? null;
     if (handle === undefined || instance === null) return null;
     const { events, hostname } = handle.parts;
     const { stdin, ...rest } = command;
+    let pid: number | null = null;
     const process = instance.exec((spid) => {
       handle.firstEvents[spid] = events.nextId;
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
-      return { spec, sink: endingSink(log, log.sink(spec)) };
+      const sink = endingSink(log, log.sink(spec));
+      const started = (ofGuest: number) => {
+        pid = ofGuest;
+        sink.started(ofGuest);
+      };
+      return { spec, sink: { ...sink, started } };
     }, signal);
     await process.started;
     await events.written();
-    return process.spid;
+    return { spid: process.spid, pid };
   }
 
   /**
@@ -241,6 +248,13 @@ export class RunningInstances {
     const first = handle?.latest ?? null;
     return handle === undefined || first === null ? null : samplesOf(handle, first, signal);
   }
+}
+
+/** The numbers of a process. */
+export interface StartedProcess {
+  readonly spid: number;
+  /** in the guest; null: it ended before it had one */
+  readonly pid: number | null;
 }
 
 /** A sink that also logs the end of a process. Not part of `exec`: its functions would then hold the request in memory. */

@@ -1,14 +1,8 @@
 import type { ImageOrigin } from "../../db/images/history.ts";
 import { KEPT_CHARACTERS_MAX, type StoredRequest } from "../../db/requests.ts";
 import { ApiError } from "../../domain/errors.ts";
-import {
-  decodedStdin,
-  decodeStdin,
-  type InstanceBody,
-  type InstanceRequest,
-  type InstanceSubmission,
-  type KeptInstance,
-} from "../../domain/spawn.ts";
+import type { InstanceBody, InstanceRequest, InstanceSubmission, KeptInstance } from "../../domain/spawn.ts";
+import { decodedStdin, decodeStdin } from "../../domain/stdin.ts";
 import { beginning, cutText } from "../../domain/text/beginning.ts";
 import { type InstanceContext, instanceWorker } from "../instance/run-instance.ts";
 import type { Kind } from "../operations/kind.ts";

@@ -62,9 +62,22 @@ export function agentFailure(error: AgentError): ApiError {
   return new ApiError(code, error.message, { errno: error.errno }, { cause: error });
 }
 
-/** @throws ApiError `invalid_path` when the path of the request is the cause; otherwise `error` */
+/** Beginning of the text of ENOENT for a user of the request that the guest does not have. */
+const USER_TEXT = /^(?:user|group) /;
+
+/**
+ * @throws ApiError `invalid_path` when the path of the request is the cause; `not_found` when the user is; otherwise `error`
+ */
 export function rethrowPathError(error: unknown, path: string, doing: keyof typeof PATH_ERRNOS): never {
   const errnos: readonly number[] = PATH_ERRNOS[doing];
+  if (error instanceof AgentError && error.errno === errno.ENOENT && USER_TEXT.test(error.message)) {
+    throw new ApiError(
+      "not_found",
+      `the guest does not know the ${error.message}`,
+      { field: "user" },
+      { cause: error },
+    );
+  }
   if (!(error instanceof AgentError) || !errnos.includes(error.errno)) throw error;
   throw new ApiError("invalid_path", error.message, { path, errno: error.errno }, { cause: error });
 }

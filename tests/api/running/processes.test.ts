@@ -68,7 +68,7 @@ describe("POST /instances/{uuid}/processes", () => {
     await using running = await runningInstance(api, "sleep 100");
     const processes = client(running);
     const answer = await processes.start({ command: "echo out; echo err >&2; exit 3" });
-    expect([answer.status, answer.json]).toEqual([201, { spid: 2 }]);
+    expect([answer.status, answer.json]).toEqual([201, { spid: 2, pid: expect.any(Number) }]);
     expect(answer.headers.get("location")).toBe(`/v1/instances/${running.id}/processes/2`);
     const process = await ended(running, 2);
     expect(process).toMatchObject({

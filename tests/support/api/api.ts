@@ -30,6 +30,8 @@ import { TokenKeys } from "../../../src/storage/token-keys.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
+import { Lives } from "../../../src/supervisor/sandboxes/lives.ts";
+import { Sandboxes } from "../../../src/supervisor/sandboxes/sandboxes.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { emptyApplianceParts } from "./appliance-parts.ts";
 import { assertConforms, errorBodyOf } from "./conformance.ts";
@@ -105,6 +107,7 @@ interface ApiParts {
   readonly keys: TokenKeys;
   readonly operations: HeldOperations;
   readonly instances: RunningInstances;
+  readonly lives: Lives;
   readonly eventLogs: EventLogs;
   readonly changes: AccountChanges;
   readonly routes: readonly Route[];
@@ -163,6 +166,22 @@ export class Api implements AsyncDisposable {
     const { accounts = new Accounts() } = overrides;
     // Rings of the smallest size: a test soon fills one.
     const eventLogs = new EventLogs(layout, accounts, wallClock(), 1_048_576);
+    const lives = stack.use(new Lives({ db, instances, eventLogs, clock }));
+    const appliance = emptyApplianceParts(directory, clock);
+    const { scheduler } = appliance;
+    const work = {
+      db,
+      clock,
+      log: silentLog,
+      accounts,
+      operations,
+      instances,
+      scheduler,
+      lives,
+      layers,
+      changes,
+    };
+    const sandboxes = stack.use(new Sandboxes({ ...work, keepStates: 20 }));
     const metrics = createMetrics();
     const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...rest } = overrides;
     const sessions = sessionUseCases({ db, log, keys, verifyToken, clock });
@@ -176,6 +195,7 @@ export class Api implements AsyncDisposable {
       layers,
       operations,
       instances,
+      sandboxes,
       limits,
       defaultRegistry: null,
       clock,
@@ -183,7 +203,7 @@ export class Api implements AsyncDisposable {
       operationLog: { lines: () => [] },
       eventLogs,
       keys,
-      appliance: emptyApplianceParts(directory, clock),
+      appliance,
       changes,
       version: "0.0.0-test",
       ...parts,
@@ -204,6 +224,7 @@ export class Api implements AsyncDisposable {
       keys,
       operations,
       instances,
+      lives,
       eventLogs,
       changes,
       token,

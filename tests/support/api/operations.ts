@@ -17,10 +17,12 @@ import type { NetworkAudit } from "../../../src/domain/network.ts";
 import { isTerminal, type OperationKind } from "../../../src/domain/operation.ts";
 import type { Readiness } from "../../../src/domain/readiness.ts";
 import type { InstanceSubmission } from "../../../src/domain/spawn.ts";
+import { silentLog } from "../../../src/log.ts";
 import type { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import type { ImportSubmission } from "../../../src/supervisor/imports/import-image.ts";
 import type { CheckpointSubmission } from "../../../src/supervisor/instance/checkpoint-instance.ts";
 import type { SandboxRun } from "../../../src/supervisor/kinds/sandbox.ts";
+import { OperationChanges } from "../../../src/supervisor/operations/changes.ts";
 import type { Kind } from "../../../src/supervisor/operations/kind.ts";
 import type { CancelOutcome, OperationsPort } from "../../../src/supervisor/operations/ports.ts";
 import { pause } from "../waiting.ts";
@@ -41,6 +43,8 @@ export class HeldOperations implements OperationsPort {
   /** requests that wait for the end of an operation */
   waitsCount = 0;
   state: Readiness = { ready: true, isolation: "vm-emulated", reason: "", checks: [] };
+  /** the ends of operations */
+  readonly changes = new OperationChanges(silentLog);
   readonly #db: Database;
   readonly #clock: () => number;
   readonly #changes: AccountChanges;
@@ -61,11 +65,12 @@ export class HeldOperations implements OperationsPort {
     accountId: AccountId,
     kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
     submission: NoInfer<Submission>,
+    also?: (id: OperationId) => void,
   ) {
     if (this.refusal !== null) throw this.refusal;
     this.#submitted[kind.name].push(submission);
     const { row, credentials, imageId } = kind.store(submission);
-    return this.insert(accountId, kind.name, row, credentials !== null, imageId);
+    return this.insert(accountId, kind.name, row, credentials !== null, imageId, also);
   }
 
   insert(
@@ -74,6 +79,7 @@ export class HeldOperations implements OperationsPort {
     request: NewRequest | null = null,
     hadCredentials = false,
     imageId: ImageId | null = null,
+    also: ((id: OperationId) => void) | undefined = undefined,
   ) {
     const id = Bun.randomUUIDv7() as OperationId;
     const row = insertOperation(this.#db, {
@@ -84,6 +90,7 @@ export class HeldOperations implements OperationsPort {
       hadCredentials,
       imageId,
       now: this.#clock(),
+      also,
     });
     this.#changes.report(accountId, { type: "operation", id });
     return row;
@@ -91,23 +98,23 @@ export class HeldOperations implements OperationsPort {
 
   start(id: OperationId): void {
     if (!startOperation(this.#db, id, this.#clock())) throw new Error("not PENDING");
-    this.#tell(id);
+    this.tell(id);
   }
 
   succeed(id: OperationId, result: Record<string, unknown>, network: NetworkAudit | null = null): void {
     const publication = { operationId: id, result, now: this.#clock(), network };
     if (!publishOperation(this.#db, publication)) throw new Error("not EXECUTING");
-    this.#tell(id);
+    this.tell(id);
   }
 
   fail(id: OperationId, error: ErrorBody, network: NetworkAudit | null = null): void {
     if (!failOperation(this.#db, id, error, this.#clock(), network)) throw new Error("ended already");
-    this.#tell(id);
+    this.tell(id);
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
     const outcome = requestCancel(this.#db, accountId, id, this.#clock());
-    this.#changes.report(accountId, { type: "operation", id });
+    this.tell(id);
     return outcome === "cancelling" || outcome === "cancelled" ? "accepted" : outcome;
   }
 
@@ -126,13 +133,21 @@ export class HeldOperations implements OperationsPort {
     return this.state;
   }
 
-  #tell(id: OperationId): void {
+  /** Reports the state of an operation that has changed. */
+  tell(id: OperationId): void {
+    const { accountId, kind, status, error } = operations;
     const row = this.#db.orm
-      .select({ accountId: operations.accountId })
+      .select({ accountId, kind, status, error })
       .from(operations)
       .where(eq(operations.id, id))
       .get();
-    if (row !== undefined) this.#changes.report(row.accountId, { type: "operation", id });
+    if (row === undefined) return;
+    const operation = { id, accountId: row.accountId, kind: row.kind };
+    this.#changes.report(row.accountId, { type: "operation", id });
+    const { status: end } = row;
+    if (end === "SUCCESS" || end === "FAILED" || end === "CANCELLED") {
+      this.changes.emit({ type: "ended", operation, status: end, error: row.error, phases: [] });
+    }
   }
 
   async *#samplesUntil(signal: AbortSignal): AsyncGenerator<InstanceStats> {

@@ -14,10 +14,65 @@ export interface Sample {
   /** path of the route, where `path` does not show it */
   readonly route?: string;
   /** the path names an object of an account */
-  readonly object?: "image" | "doomed" | "operation" | "file" | "instance";
+  readonly object?: "image" | "doomed" | "operation" | "file" | "instance" | "sandbox" | "doomedSandbox";
 }
 
 export const SPAWN = { image: "tag:matrix", command: "true" };
+/** It starts as long as the tests last, and requests that need its machine do not wait. */
+export const OPEN = { image: "tag:matrix", auto_resume: false };
+
+/** The routes that an instance and a sandbox have. */
+const runningSamples = (prefix: string, object: "instance" | "sandbox"): readonly Sample[] => {
+  const sample = (method: string, path: string, more: Partial<Sample> = {}): Sample => ({
+    method,
+    path: `${prefix}/{uuid}${path}`,
+    scope: "instances:exec",
+    object,
+    ...more,
+  });
+  return [
+    sample("GET", "/stats", { scope: "instances:read" }),
+    sample("GET", "/ports/80"),
+    sample("POST", "/processes", { json: { command: "true" } }),
+    sample("GET", "/processes"),
+    sample("GET", "/processes/1/attach"),
+    sample("GET", "/processes/1"),
+    sample("DELETE", "/processes/1"),
+    sample("POST", "/processes/1/stdin", { json: { content: "x" } }),
+    sample("POST", "/processes/1/stdin/stream", { body: "x" }),
+    sample("PATCH", "/processes/1/pty", { json: { rows: 24, cols: 80 } }),
+    ...["", "/stat", "/list", "/watch"].map((view) =>
+      sample("GET", `/files${view}?path=/tmp`, { scope: "instances:read" }),
+    ),
+    sample("HEAD", "/files?path=/tmp", { scope: "instances:read" }),
+    sample("PUT", "/files?path=/f", { body: "x" }),
+    sample("DELETE", "/files?path=/f"),
+    sample("PATCH", "/files/attributes", { json: { path: "/f", mode: "0600" } }),
+    sample("POST", "/files/move", { json: { from: "/f", to: "/g" } }),
+    sample("POST", "/files/directory", { json: { path: "/d" } }),
+    sample("POST", "/files/join", { json: { from: ["/f"], to: "/g" } }),
+  ];
+};
+
+const sandboxSamples: readonly Sample[] = [
+  { method: "POST", path: "/v1/sandboxes", scope: "instances:spawn", json: OPEN },
+  { method: "GET", path: "/v1/sandboxes", scope: "instances:read" },
+  { method: "GET", path: "/v1/sandboxes/{uuid}", scope: "instances:read", object: "sandbox" },
+  {
+    ...{ method: "PATCH", path: "/v1/sandboxes/{uuid}", scope: "instances:spawn" },
+    ...{ json: { metadata: { a: "b" } }, object: "sandbox" },
+  },
+  { method: "DELETE", path: "/v1/sandboxes/{uuid}", scope: "instances:spawn", object: "doomedSandbox" },
+  { method: "POST", path: "/v1/sandboxes/{uuid}/pause", scope: "instances:spawn", object: "sandbox" },
+  { method: "POST", path: "/v1/sandboxes/{uuid}/resume", scope: "instances:spawn", object: "sandbox" },
+  { method: "POST", path: "/v1/sandboxes/{uuid}/rollback", scope: "instances:spawn", json: {}, object: "sandbox" },
+  { method: "POST", path: "/v1/sandboxes/{uuid}/checkpoint", scope: "instances:exec", json: {}, object: "sandbox" },
+  { method: "POST", path: "/v1/sandboxes/{uuid}/fork", scope: "instances:spawn", json: {}, object: "sandbox" },
+  { method: "GET", path: "/v1/sandboxes/{uuid}/states", scope: "instances:read", object: "sandbox" },
+  { method: "GET", path: "/v1/sandboxes/{uuid}/events", scope: "operations:read", object: "sandbox" },
+  ...runningSamples("/v1/sandboxes", "sandbox"),
+];
+
 /** @param own objects of the account by kind, once they exist */
 export const samples = (own: Readonly<Record<string, string>>): readonly Sample[] => [
   { method: "GET", path: "/v1/images", scope: "images:read" },
@@ -51,54 +106,8 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
     ...{ json: { timeout: 60 }, object: "instance" },
   },
   { method: "POST", path: "/v1/instances/{uuid}/checkpoint", scope: "instances:exec", json: {}, object: "instance" },
-  { method: "GET", path: "/v1/instances/{uuid}/stats", scope: "instances:read", object: "instance" },
-  { method: "GET", path: "/v1/instances/{uuid}/ports/80", scope: "instances:exec", object: "instance" },
-  {
-    ...{ method: "POST", path: "/v1/instances/{uuid}/processes", scope: "instances:exec" },
-    ...{ json: { command: "true" }, object: "instance" },
-  },
-  { method: "GET", path: "/v1/instances/{uuid}/processes", scope: "instances:exec", object: "instance" },
-  { method: "GET", path: "/v1/instances/{uuid}/processes/1/attach", scope: "instances:exec", object: "instance" },
-  { method: "GET", path: "/v1/instances/{uuid}/processes/1", scope: "instances:exec", object: "instance" },
-  { method: "DELETE", path: "/v1/instances/{uuid}/processes/1", scope: "instances:exec", object: "instance" },
-  {
-    ...{ method: "POST", path: "/v1/instances/{uuid}/processes/1/stdin", scope: "instances:exec" },
-    ...{ json: { content: "x" }, object: "instance" },
-  },
-  {
-    ...{ method: "POST", path: "/v1/instances/{uuid}/processes/1/stdin/stream", scope: "instances:exec" },
-    ...{ body: "x", object: "instance" },
-  },
-  {
-    ...{ method: "PATCH", path: "/v1/instances/{uuid}/processes/1/pty", scope: "instances:exec" },
-    ...{ json: { rows: 24, cols: 80 }, object: "instance" },
-  },
-  ...["", "/stat", "/list", "/watch"].map((view) => {
-    const path = `/v1/instances/{uuid}/files${view}?path=/tmp`;
-    return { method: "GET", path, scope: "instances:read", object: "instance" } as const;
-  }),
-  { method: "HEAD", path: "/v1/instances/{uuid}/files?path=/tmp", scope: "instances:read", object: "instance" },
-  {
-    ...{ method: "PUT", path: "/v1/instances/{uuid}/files?path=/f", scope: "instances:exec" },
-    ...{ body: "x", object: "instance" },
-  },
-  { method: "DELETE", path: "/v1/instances/{uuid}/files?path=/f", scope: "instances:exec", object: "instance" },
-  {
-    ...{ method: "PATCH", path: "/v1/instances/{uuid}/files/attributes", scope: "instances:exec" },
-    ...{ json: { path: "/f", mode: "0600" }, object: "instance" },
-  },
-  {
-    ...{ method: "POST", path: "/v1/instances/{uuid}/files/move", scope: "instances:exec" },
-    ...{ json: { from: "/f", to: "/g" }, object: "instance" },
-  },
-  {
-    ...{ method: "POST", path: "/v1/instances/{uuid}/files/directory", scope: "instances:exec" },
-    ...{ json: { path: "/d" }, object: "instance" },
-  },
-  {
-    ...{ method: "POST", path: "/v1/instances/{uuid}/files/join", scope: "instances:exec" },
-    ...{ json: { from: ["/f"], to: "/g" }, object: "instance" },
-  },
+  ...runningSamples("/v1/instances", "instance"),
+  ...sandboxSamples,
   { method: "GET", path: "/v1/operations", scope: "operations:read" },
   { method: "GET", path: "/v1/operations/{uuid}", scope: "operations:read", object: "operation" },
   { method: "GET", path: "/v1/operations/{uuid}/request", scope: "operations:read", object: "operation" },

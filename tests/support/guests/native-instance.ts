@@ -1,5 +1,6 @@
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
+import type { NumbersOptions } from "../../../src/supervisor/instance/instance-process.ts";
 import { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
 import type { ReadyMachine } from "../../../src/supervisor/machines/machine-source.ts";
 import { Agent } from "../../../src/vm/agent/agent.ts";
@@ -17,7 +18,7 @@ export interface NativeInstance extends AsyncDisposable {
   readonly directory: string;
 }
 
-export async function nativeInstance(): Promise<NativeInstance> {
+export async function nativeInstance(numbers?: NumbersOptions): Promise<NativeInstance> {
   await buildNativeAgent();
   await using stack = new AsyncDisposableStack();
   const directory = mkdtempSync(join(NATIVE_AGENT, "../run-"));
@@ -41,7 +42,7 @@ export async function nativeInstance(): Promise<NativeInstance> {
   const ready = { machine, agent, isolation: "vm", [Symbol.asyncDispose]: kill } as unknown as ReadyMachine;
   const take = async () => ready;
   const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };
-  const instance = stack.use(await RunningInstance.take(machines, { vcpus: 1, memoryBytes: 1 }, NEVER));
+  const instance = stack.use(await RunningInstance.take(machines, { vcpus: 1, memoryBytes: 1 }, NEVER, numbers));
   const owned = stack.move();
   return { instance, directory, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

@@ -95,8 +95,8 @@ class Host {
   /** Starts an additional process. */
   async exec(script: string, more: Partial<CheckedCommand> = {}): Promise<InstanceProcess> {
     const options = { timeoutMs: null, defaults: NO_DEFAULTS, signal: NEVER };
-    const spid = await this.instances.exec(ID, command(script, more), options);
-    return (await this.instance()).process(spid ?? 0) as InstanceProcess;
+    const started = await this.instances.exec(ID, command(script, more), options);
+    return (await this.instance()).process(started?.spid ?? 0) as InstanceProcess;
   }
 
   /** Writes the run down, between two frames of its guest. */

@@ -10,7 +10,7 @@ test("the page for agents has every tool with its scope", () => {
 test("read-only and destructive tools are marked", () => {
   const named = (hint: "readOnlyHint" | "destructiveHint") =>
     TOOLS.filter(({ annotations }) => annotations[hint] === true).map(({ name }) => name);
-  expect(named("destructiveHint").sort()).toEqual(["delete_image", "end"]);
+  expect(named("destructiveHint").sort()).toEqual(["delete_image", "end", "sandbox_end", "sandbox_rollback"]);
   const reading = TOOLS.filter(({ scope }) => scope.endsWith(":read")).map(({ name }) => name);
   expect(named("readOnlyHint").sort()).toEqual(reading.sort());
 });

@@ -5,6 +5,7 @@ import fc from "fast-check";
 import { queryReader, rawQuery } from "../../../src/api/query.ts";
 import { validationError } from "../../../src/api/schema.ts";
 import { DownloadQuery, GrepQuery, ImagesQuery, OperationsQuery } from "../../../src/api/v1/schema/query.ts";
+import { SandboxesQuery } from "../../../src/api/v1/schema/sandboxes.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { type ByteString, byteStringToBytes } from "../../../src/domain/tree/guest-path.ts";
 
@@ -137,4 +138,26 @@ test("every query has values or a validation error", () => {
       }
     }),
   );
+});
+
+describe("parameters with a common prefix are a record", () => {
+  const read = checkedReader(SandboxesQuery);
+
+  test("by the rests of their names", () => {
+    expect(read("metadata.a=1&limit=2&metadata.b.c=%C3%BC+x&other=3&metadata.%C3%BC=")).toEqual({
+      limit: 2,
+      metadata: { a: "1", "b.c": "ü x", ü: "" },
+    });
+    expect(read("")).toEqual({});
+    expect(read("metadata=1")).toEqual({});
+  });
+
+  test("each once, in UTF-8, and not too many", () => {
+    for (const query of ["metadata.a=1&metadata.a=2", "metadata.a=%ff", "metadata.%ff=a", "metadata.a=%"]) {
+      expect(refusal(() => read(query)).code).toBe("validation_error");
+    }
+    const many = (count: number) => Array.from({ length: count }, (_, index) => `metadata.${index}=x`).join("&");
+    expect(Object.keys(read(many(64))["metadata"] as object)).toHaveLength(64);
+    expect(refusal(() => read(many(65))).details).toMatchObject({ field: "metadata" });
+  });
 });

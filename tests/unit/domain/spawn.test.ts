@@ -2,7 +2,8 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { ARGUMENT_BYTES_MAX, ENV_COUNT_MAX, STDIN_BYTES_MAX } from "../../../src/domain/instance.ts";
-import { argvOf, checkSpawn, decodeStdin, type SpawnInput, type SpawnLimits } from "../../../src/domain/spawn.ts";
+import { argvOf, checkSpawn, type SpawnInput, type SpawnLimits } from "../../../src/domain/spawn.ts";
+import { decodeStdin } from "../../../src/domain/stdin.ts";
 
 const LIMITS: SpawnLimits = {
   instanceTimeoutSecondsMax: 3600,

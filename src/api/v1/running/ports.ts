@@ -39,19 +39,17 @@ export function portRoutes<const Prefix extends string>(surface: Surface, runner
     async ({ request, server, principal, params }) => {
       const { port } = params as { readonly port: string };
       const target = runner.target(principal, params);
-      const connection = await surface.service.instances.dial(principal, target, Number(port));
+      using stack = new DisposableStack();
+      const dialled = await surface.service.instances.dial(principal, target, Number(port), request.signal);
+      const { connection } = stack.use(dialled);
       const protocol = chosenProtocol(request, [MUTUAL, CONTROLLED]);
       const credit = protocol === MUTUAL ? new ByteCredit(SOCKET_WINDOW_BYTES) : null;
       const onText = (text: string) => credit?.take(numberOf(text, "taken")) === true;
       const socket = new Socket({ onText, joins: true });
-      try {
-        const answer = surface.upgrade({ request, server }, protocol, socket);
-        void tunnel({ socket, connection, credit, isControlled: protocol !== null });
-        return answer;
-      } catch (error) {
-        connection.reset();
-        throw error;
-      }
+      const answer = surface.upgrade({ request, server }, protocol, socket);
+      const held = stack.move();
+      void tunnel({ socket, connection, credit, isControlled: protocol !== null }).then(() => held.dispose());
+      return answer;
     },
     { reads: "instances:exec", ...PORT(runner) },
   );
@@ -67,7 +65,6 @@ interface Tunnel {
 
 /** Copies bytes in both directions until both have ended, or one side has disconnected; never throws. */
 async function tunnel({ socket, connection, credit, isControlled }: Tunnel): Promise<void> {
-  using _connection = { [Symbol.dispose]: () => connection.reset() };
   void socket.closed.then(() => credit?.close());
   if (isControlled) socket.notify(JSON.stringify({ window: SOCKET_WINDOW_BYTES }));
   const inbound = fromClient(socket, connection, isControlled).then(

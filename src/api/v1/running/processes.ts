@@ -109,9 +109,9 @@ export function processRoutes<const Prefix extends string>(surface: Surface, run
       async ({ request, principal, params, body: { timeout, ...command } }) => {
         const process = { ...commandOf(command), timeoutSeconds: timeout };
         const target = runner.target(principal, params);
-        const spid = await processes.start(principal, target, process, request.signal);
+        const { spid, pid } = await processes.start(principal, target, process, request.signal);
         const location = `${surface.address}${runner.path(target)}/processes/${spid}`;
-        return respond(json(201, { spid }, { location }), request) as never;
+        return respond(json(201, { spid, pid }, { location }), request) as never;
       },
       { takes: { scope: SCOPE, bytesMax: PROCESS_BODY_BYTES_MAX, waitsForGuest: true }, ...START(runner) },
     )
@@ -186,9 +186,10 @@ export function processRoutes<const Prefix extends string>(surface: Surface, run
 }
 
 function wireProcess({ spid, state, startedNs, endedNs, spawn, exit }: StoredProcess): Process {
-  const { command, args, args_truncated, cwd, uid, gid, pty } = spawn;
+  const { pid, command, args, args_truncated, cwd, user, uid, gid, pty } = spawn;
   return {
     spid,
+    pid,
     state,
     command,
     args: [...args],
@@ -196,7 +197,7 @@ function wireProcess({ spid, state, startedNs, endedNs, spawn, exit }: StoredPro
     cwd,
     uid,
     gid,
-    ...given({ pty }),
+    ...given({ user, pty }),
     started_at: isoTime(Number(startedNs / NS_PER_MS)),
     ...(endedNs === null ? {} : { ended_at: isoTime(Number(endedNs / NS_PER_MS)) }),
     exit_code: exit?.exit_code ?? null,

@@ -1,6 +1,7 @@
 import type { OperationId } from "../../../domain/ids.ts";
 import type { Principal } from "../../../service/parts.ts";
-import type { ProcessName, Target } from "../../../service/running/running.ts";
+import { idOf, type ProcessName, type Target } from "../../../service/running/running.ts";
+import type { Surface } from "../surface.ts";
 
 /** A noun that runs processes. The routes of processes, ports and statistics are the same for each. */
 export interface Runner<Prefix extends string> {
@@ -23,8 +24,22 @@ export const INSTANCES: Runner<"/instances/:uuid"> = {
   one: "an instance",
   id: (name) => name,
   target: (_principal, params) => (params as { readonly uuid: OperationId }).uuid,
-  path: (id) => `/instances/${id}`,
+  path: (target) => `/instances/${idOf(target)}`,
 };
+
+export function sandboxRunner({ service }: Surface): Runner<"/sandboxes/:sandbox"> {
+  return {
+    prefix: "/sandboxes/:sandbox",
+    noun: "sandbox",
+    one: "a sandbox",
+    id: (name) => (name.startsWith("instance") ? name.replace("instance", "sandbox") : `${name}InSandbox`),
+    target: (principal, params) => {
+      const { sandbox } = params as { readonly sandbox: string };
+      return { sandbox: service.sandboxes.find(principal, sandbox) };
+    },
+    path: (target) => `/sandboxes/${idOf(target)}`,
+  };
+}
 
 /** The process that the parameters of a path name. @throws ApiError `not_found` */
 export function processOf(runner: Runner<string>, principal: Principal, params: object): ProcessName {

@@ -34,6 +34,7 @@ const SpawnData = data("spawn: a process has started", {
   cwd: Type.String(),
   uid: count("user of the process"),
   gid: count("group of the process"),
+  user: Type.Optional(Type.String({ description: "the user of the request, in place of uid and gid" })),
   timeout: Type.Union([Type.Number(), Type.Null()], {
     description: "time limit in seconds; null: no limit of its own",
   }),

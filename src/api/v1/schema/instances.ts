@@ -59,6 +59,8 @@ export const InstanceFile = Type.Object(
   { error: "a file must be an object with uuid (a file UUID) and, optionally, mode (four octal digits), uid and gid" },
 );
 
+export type InstanceFile = Static<typeof InstanceFile>;
+
 /** Resources of an instance, which are rounded up to the next template shape. */
 export const Resources = Type.Object({
   vcpus: Type.Optional(Type.Integer({ minimum: 1, error: "vcpus must be an integer of at least 1" })),

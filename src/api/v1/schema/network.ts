@@ -57,6 +57,8 @@ export const NetworkRequest = Type.Object({
   ),
 });
 
+export type NetworkFields = Static<typeof NetworkRequest>;
+
 /** The network of a request. */
 export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
   default: "none",

@@ -1,10 +1,21 @@
 import { type Static, Type } from "@sinclair/typebox";
+import { USER_LENGTH_MAX } from "../../../domain/instance.ts";
 import { Timestamp } from "./common.ts";
 import { COMMAND_FIELDS, PtySize } from "./instances.ts";
 import { OutputObject } from "./operations.ts";
 
+/** A user of the guest. */
+export const UserName = Type.String({
+  minLength: 1,
+  maxLength: USER_LENGTH_MAX,
+  description: "name in the guest's passwd, with its groups, home and login shell; or UID or UID:GID",
+  examples: ["node"],
+  error: "user must be the name of a user, UID or UID:GID",
+});
+
 export const ProcessRequest = Type.Object({
   ...COMMAND_FIELDS,
+  user: Type.Optional(UserName),
   timeout: Type.Optional(
     Type.Integer({
       minimum: 1,
@@ -16,13 +27,17 @@ export const ProcessRequest = Type.Object({
 export type ProcessRequest = Static<typeof ProcessRequest>;
 
 const Spid = Type.Integer({ description: "number of the process in its instance; the command has 1" });
-export const StartedProcess = Type.Object({ spid: Spid });
-
 const nullable = (description: string) => Type.Union([Type.Integer(), Type.Null()], { description });
 
-/** A process of an instance, without its outputs. */
+export const StartedProcess = Type.Object({
+  spid: Spid,
+  pid: nullable("process id in the guest; null: it ended before it had one"),
+});
+
+/** A process, without its outputs. */
 export const Process = Type.Object({
   spid: Spid,
+  pid: Type.Integer({ description: "process id in the guest" }),
   state: Type.Union([Type.Literal("running"), Type.Literal("ended"), Type.Literal("lost")], {
     description: "lost: the machine or the host failed before the end of the process was known",
   }),
@@ -34,6 +49,7 @@ export const Process = Type.Object({
   cwd: Type.String(),
   uid: Type.Integer(),
   gid: Type.Integer(),
+  user: Type.Optional(Type.String({ description: "the user of the request, in place of uid and gid" })),
   pty: Type.Optional(PtySize),
   started_at: Timestamp,
   ended_at: Type.Optional(Timestamp),

@@ -80,18 +80,20 @@ export const OperationsQuery = Type.Object({
 });
 export type OperationsQuery = Static<typeof OperationsQuery>;
 
-/** Query of one operation. */
-export const OperationQuery = Type.Object({
-  wait: Type.Optional(
+/** The longest wait before an answer. */
+export const waitSeconds = (forWhat: string) =>
+  Type.Optional(
     Type.Integer({
       minimum: 0,
       maximum: WAIT_SECONDS_MAX,
       default: 0,
-      description: "seconds to wait for the end of the operation before the answer",
+      description: `seconds to wait for ${forWhat} before the answer`,
       error: `wait must be an integer from 0 to ${WAIT_SECONDS_MAX}`,
     }),
-  ),
-});
+  );
+
+/** Query of one operation. */
+export const OperationQuery = Type.Object({ wait: waitSeconds("the end of the operation") });
 
 /** Query of the file look-up; at least one is required. */
 export const FilesQuery = Type.Object({

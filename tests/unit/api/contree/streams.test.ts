@@ -2,7 +2,8 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { inputBytes, inputText, isPlain, type SentStream, streamOf } from "../../../../src/api/contree/streams.ts";
 import { ApiError } from "../../../../src/domain/errors.ts";
-import { checkProcess, decodeStdin } from "../../../../src/domain/spawn.ts";
+import { checkProcess } from "../../../../src/domain/spawn.ts";
+import { decodeStdin } from "../../../../src/domain/stdin.ts";
 
 const decoded = ({ value, encoding }: SentStream) =>
   Buffer.from(value as string, encoding === "ascii" ? "latin1" : "base64");

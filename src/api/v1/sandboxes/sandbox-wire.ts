@@ -1,0 +1,83 @@
+import { given } from "../../../domain/given.ts";
+import { isoTime } from "../../../domain/ids.ts";
+import { networkInputOf } from "../../../domain/network.ts";
+import type { SandboxInput, SettingsInput } from "../../../service/sandboxes/checks.ts";
+import type { Sandbox as StoredSandbox, SavedState as StoredState } from "../../../service/sandboxes/sandboxes.ts";
+import { commandOf, filesOf, resourcesOf } from "../command-wire.ts";
+import type { NetworkFields } from "../schema/network.ts";
+import type { Sandbox, SandboxPatch, SandboxRequest, SavedState } from "../schema/sandboxes.ts";
+
+/** The wire form of a sandbox. */
+export function sandboxOf(sandbox: StoredSandbox): Sandbox {
+  const { id, imageId, headId, operationId, idleTimeoutMs, onTimeout, autoResume, envNames, resources } = sandbox;
+  const { name, state, createdAt, stateAt, endedAt, endsAt, cwd, user, network, metadata, publicPorts, error } =
+    sandbox;
+  return {
+    uuid: id,
+    name,
+    image: imageId,
+    head: headId,
+    state,
+    instance: operationId,
+    created_at: isoTime(createdAt),
+    state_changed_at: isoTime(stateAt),
+    ...(endedAt === null ? {} : { ended_at: isoTime(endedAt) }),
+    ends_at: endsAt === null ? null : isoTime(endsAt),
+    idle_timeout: idleTimeoutMs === null ? null : idleTimeoutMs / 1000,
+    on_timeout: onTimeout,
+    auto_resume: autoResume,
+    env_names: [...envNames],
+    cwd,
+    user,
+    network: network === null ? null : (networkInputOf(network) as NetworkFields),
+    resources: { vcpus: resources.vcpus, memory_bytes: resources.memoryBytes, disk_bytes: resources.diskBytes },
+    metadata: { ...metadata },
+    public_ports: [...publicPorts],
+    ...given({ error }),
+  };
+}
+
+/** The wire form of a saved state. */
+export function savedStateOf(state: StoredState): SavedState {
+  const { seq, imageId, parentSeq, reason, tags, createdAt, isHead, headDistance } = state;
+  return {
+    seq,
+    image: imageId,
+    parent: parentSeq,
+    reason,
+    tags: [...tags],
+    created_at: isoTime(createdAt),
+    is_head: isHead,
+    ref: headDistance === null ? null : headDistance === 0 ? "HEAD" : `HEAD~${headDistance}`,
+  };
+}
+
+/** The settings of a request. */
+export function settingsOf(request: SandboxPatch): SettingsInput {
+  const { timeout, idle_timeout, on_timeout, auto_resume, metadata, name, network, public_ports } = request;
+  return {
+    timeoutSeconds: timeout,
+    idleTimeoutSeconds: idle_timeout,
+    onTimeout: on_timeout,
+    autoResume: auto_resume,
+    metadata,
+    name,
+    network,
+    publicPorts: public_ports,
+  };
+}
+
+/** A request for a sandbox. */
+export function sandboxInputOf(request: SandboxRequest): SandboxInput {
+  const { image, env, cwd, user, resources, files, start } = request;
+  return {
+    ...settingsOf(request),
+    image,
+    env,
+    cwd,
+    user,
+    resources: resources === undefined ? undefined : resourcesOf(resources),
+    files: files === undefined ? undefined : filesOf(files),
+    start: start === undefined ? undefined : { ...commandOf(start), timeoutSeconds: start.timeout },
+  };
+}

@@ -1,0 +1,152 @@
+import { Type } from "@sinclair/typebox";
+import { Elysia } from "elysia";
+import type { SandboxId } from "../../../domain/ids.ts";
+import { KIND_FACTS } from "../../../domain/operation.ts";
+import type { Principal } from "../../../service/parts.ts";
+import type { SandboxGoal } from "../../../service/sandboxes/sandboxes.ts";
+import { authorize } from "../../auth.ts";
+import { about, checked, jsonSpec, OPERATION_LOCATION } from "../../route.ts";
+import { CheckpointRequest } from "../schema/instances.ts";
+import { AcceptedOperation } from "../schema/operations.ts";
+import { ForkRequest, RollbackRequest, Sandbox, SavedState, SettledQuery } from "../schema/sandboxes.ts";
+import { accepted, type Surface } from "../surface.ts";
+import { sandboxOf, savedStateOf } from "./sandbox-wire.ts";
+
+const PAUSE = {
+  query: checked(SettledQuery),
+  ...about({
+    id: "pauseSandbox",
+    tag: "Sandboxes",
+    summary: "Save the files of a running sandbox, and end its machine",
+    responses: { 200: jsonSpec("the sandbox, which is pausing or paused", Sandbox) },
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+  }),
+};
+
+const RESUME = {
+  query: checked(SettledQuery),
+  ...about({
+    id: "resumeSandbox",
+    tag: "Sandboxes",
+    summary: "Start a paused or failed sandbox from its head",
+    responses: { 200: jsonSpec("the sandbox, which is resuming or running", Sandbox) },
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+  }),
+};
+
+const ROLLBACK = {
+  query: checked(SettledQuery),
+  body: checked(RollbackRequest),
+  ...about({
+    id: "rollbackSandbox",
+    tag: "Sandboxes",
+    summary: "Give a sandbox the files of an image, in place: its id, name and addresses stay",
+    responses: { 200: jsonSpec("the sandbox with its new head", Sandbox) },
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+  }),
+};
+
+const CHECKPOINT = {
+  body: checked(CheckpointRequest),
+  ...about({
+    id: "checkpointSandbox",
+    tag: "Sandboxes",
+    summary: "Save the files of a running sandbox, which continues; its head moves to the new image",
+    responses: { 202: jsonSpec("the checkpoint is queued", AcceptedOperation, OPERATION_LOCATION) },
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+  }),
+};
+
+const FORK = {
+  query: checked(SettledQuery),
+  body: checked(ForkRequest),
+  ...about({
+    id: "forkSandbox",
+    tag: "Sandboxes",
+    summary: "Open sandboxes with the present files of a sandbox, all or none",
+    responses: { 201: jsonSpec("the new sandboxes", Type.Array(Sandbox)) },
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+  }),
+};
+
+const STATES = about({
+  id: "listSandboxStates",
+  tag: "Sandboxes",
+  summary: "List the saved states of a sandbox, the newest first",
+  responses: { 200: jsonSpec("the states that are kept", Type.Array(SavedState)) },
+  errors: ["not_found"],
+});
+
+interface Wait {
+  readonly goal?: SandboxGoal;
+  readonly seconds: number;
+  readonly signal: AbortSignal;
+}
+
+export function sandboxStateRoutes(surface: Surface) {
+  const { sandboxes } = surface.service;
+  const waited = async (principal: Principal, id: SandboxId, wait: Wait): Promise<Sandbox> => {
+    const { goal = "settled", seconds, signal } = wait;
+    return sandboxOf(await sandboxes.wait(principal, id, { goal, waitMs: seconds * 1000, signal }));
+  };
+  return new Elysia({ prefix: "/sandboxes/:sandbox" })
+    .use(surface.access)
+    .post(
+      "/pause",
+      async ({ request, principal, params, query: { wait = 0 } }) => {
+        const id = sandboxes.find(principal, params.sandbox);
+        await sandboxes.pause(principal, id);
+        return await waited(principal, id, { seconds: wait, signal: request.signal });
+      },
+      { writes: "instances:spawn", ...PAUSE },
+    )
+    .post(
+      "/resume",
+      async ({ request, principal, params, query: { wait = 0 } }) => {
+        const id = sandboxes.find(principal, params.sandbox);
+        await sandboxes.resume(principal, id);
+        return await waited(principal, id, { seconds: wait, signal: request.signal });
+      },
+      { writes: "instances:spawn", ...RESUME },
+    )
+    .post(
+      "/rollback",
+      async ({ request, principal, params, query: { wait = 0 }, body: { image = "HEAD", keep = false, tag } }) => {
+        if (tag !== undefined) authorize(principal, "images:tag");
+        const id = sandboxes.find(principal, params.sandbox);
+        const isRunning = sandboxes.get(principal, id).state === "running";
+        await sandboxes.rollback(principal, id, { image, keep, tag });
+        const goal = isRunning ? "running" : "settled";
+        return await waited(principal, id, { goal, seconds: wait, signal: request.signal });
+      },
+      { takes: { scope: "instances:spawn" }, ...ROLLBACK },
+    )
+    .post(
+      "/checkpoint",
+      async ({ request, principal, params, body: { tag, timeout } }) => {
+        const id = sandboxes.find(principal, params.sandbox);
+        const checkpoint = { tag, timeoutSeconds: timeout };
+        return accepted(surface, request, 202, await sandboxes.checkpoint(principal, id, checkpoint));
+      },
+      { takes: { scope: KIND_FACTS.checkpoint.scope }, ...CHECKPOINT },
+    )
+    .post(
+      "/fork",
+      async ({ request, principal, params, query: { wait = 0 }, body: { count = 1, name }, status }) => {
+        const { signal } = request;
+        const id = sandboxes.find(principal, params.sandbox);
+        const ids = await sandboxes.fork(principal, id, { count, name, signal });
+        return status(
+          201,
+          await Promise.all(ids.map((forkId) => waited(principal, forkId, { seconds: wait, signal }))),
+        );
+      },
+      { takes: { scope: "instances:spawn" }, ...FORK },
+    )
+    .get(
+      "/states",
+      ({ principal, params }) =>
+        sandboxes.states(principal, sandboxes.find(principal, params.sandbox)).map(savedStateOf),
+      { reads: "instances:read", ...STATES },
+    );
+}

@@ -1,0 +1,243 @@
+import { listSandboxes, type SandboxFilter, type SandboxRow, sandboxNamed } from "../../db/sandboxes/rows.ts";
+import { type ListedState, listStates } from "../../db/sandboxes/states.ts";
+import { ApiError } from "../../domain/errors.ts";
+import { type OperationId, parseUuid, type SandboxId } from "../../domain/ids.ts";
+import { parseImageReference } from "../../domain/image.ts";
+import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
+import { forkNames, parseHeadReference, type SandboxState } from "../../domain/sandbox.ts";
+import type { RollbackTarget } from "../../supervisor/sandboxes/ports.ts";
+import { type Changed, change, unchanged } from "../change.ts";
+import { type EventStream, type EventsRequest, openEventArray, openEvents } from "../events.ts";
+import { resolveFile, resolveImageId } from "../instances.ts";
+import type { Principal, ServiceParts } from "../parts.ts";
+import { requireSandbox, sandboxLog } from "../running/running.ts";
+import { checkSandbox, checkSettings, type SandboxInput, type SettingsInput } from "./checks.ts";
+
+/** A sandbox. Times are `milliseconds` since the epoch. */
+export type Sandbox = Omit<SandboxRow, "env" | "accountId" | "spidLast">;
+export type SavedState = ListedState;
+
+export interface ListSandboxes extends Pick<SandboxFilter, "name" | "metadata"> {
+  readonly limit: number;
+  /** in one of these states; absent: that have not ended */
+  readonly states?: readonly SandboxState[] | undefined;
+  /** `next` of the previous page */
+  readonly cursor?: string | undefined;
+}
+
+export interface SandboxPage {
+  readonly sandboxes: readonly Sandbox[];
+  /** cursor of the next page; null on the last one */
+  readonly next: string | null;
+}
+
+export interface RollbackInput {
+  /** `<uuid>`, `tag:<name>`, `HEAD` or `HEAD~n` */
+  readonly image: string;
+  /** true: what a running sandbox gives up is saved first */
+  readonly keep: boolean;
+  /** tag to move to the image of what is saved */
+  readonly tag?: string | undefined;
+}
+
+export interface EndInput extends Pick<RollbackInput, "keep" | "tag"> {}
+
+export interface ForkInput {
+  readonly count: number;
+  /** beginning of their names; absent: the name of the sandbox */
+  readonly name?: string | undefined;
+  /** abandons the wait for the checkpoint */
+  readonly signal: AbortSignal;
+}
+
+/** When a wait for a sandbox is over: in a state that does not pass by itself; when it runs or cannot; or at its end. */
+export type SandboxGoal = "settled" | "running" | "ended";
+
+export interface SandboxWait {
+  readonly goal: SandboxGoal;
+  readonly waitMs: number;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Sandboxes of an account. All functions with an id throw ApiError `not_found` when there is no such sandbox; those that
+ * change its state throw `conflict` with `details.state` when the state does not allow it, or another request was faster.
+ */
+export interface SandboxUseCases {
+  /** The id of the sandbox that a text names: `<uuid>` or `name:<name>`. @throws ApiError `not_found` */
+  find(principal: Principal, reference: string): SandboxId;
+  /**
+   * Opens a sandbox, which is `starting` then.
+   * @throws ApiError `validation_error`, `invalid_path`, `not_found` for the image or a file; `forbidden` for a network;
+   *   `conflict` for a name that is in use; `too_many_requests`; as `OperationsPort.submit` does
+   */
+  open(principal: Principal, request: SandboxInput): Promise<Changed<Sandbox>>;
+  /** A page, the newest first. @throws ApiError `validation_error` for a cursor that no page had */
+  list(principal: Principal, request: ListSandboxes): SandboxPage;
+  get(principal: Principal, id: SandboxId): Sandbox;
+  /** The sandbox when the goal is reached, or as it is after the time. */
+  wait(principal: Principal, id: SandboxId, wait: SandboxWait): Promise<Sandbox>;
+  /**
+   * Changes settings.
+   * @throws ApiError `validation_error`, `forbidden` for a network; `conflict` for a name that is in use; as
+   *   `SandboxesPort.change` does
+   */
+  change(principal: Principal, id: SandboxId, settings: SettingsInput): Promise<Changed<Sandbox>>;
+  /** Begins to save the files, and ends the machine then. */
+  pause(principal: Principal, id: SandboxId): Promise<Changed<OperationId>>;
+  resume(principal: Principal, id: SandboxId): Promise<Changed<void>>;
+  /** Moves the head, in place. @throws ApiError `not_found` for the image or the state; `validation_error` */
+  rollback(principal: Principal, id: SandboxId, request: RollbackInput): Promise<Changed<void>>;
+  /** Begins a checkpoint of a running sandbox, which moves its head. Returns the operation. */
+  checkpoint(
+    principal: Principal,
+    id: SandboxId,
+    request: { readonly tag?: string | undefined; readonly timeoutSeconds?: number | undefined },
+  ): Promise<Changed<OperationId>>;
+  /** Makes sandboxes from the present files, all or none. @throws as `open` does */
+  fork(principal: Principal, id: SandboxId, request: ForkInput): Promise<Changed<readonly SandboxId[]>>;
+  /** The saved states that are kept, newest first. */
+  states(principal: Principal, id: SandboxId): readonly SavedState[];
+  /** Ends a sandbox; one that saves its files first is `pausing` until then. An ended one stays as it is. */
+  end(principal: Principal, id: SandboxId, request: EndInput): Promise<Changed<void>>;
+  /**
+   * Reads the event log. The stream must be disposed of.
+   * @throws ApiError `too_many_requests` when too many clients read events
+   */
+  events(principal: Principal, id: SandboxId, request: EventsRequest): EventStream;
+  /** Reads the event log up to the latest event. @throws ApiError like `events`, and as `Accounts.wait` does */
+  eventArray(principal: Principal, id: SandboxId, request: EventsRequest): Promise<EventStream>;
+}
+
+export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
+  const { db, sandboxes, limits } = parts;
+  const logOf = (principal: Principal, id: SandboxId) => sandboxLog(parts, requireSandbox(parts, principal, id));
+  return {
+    find: (principal, reference) => find(parts, principal, reference),
+    open: (principal, request) => open(parts, principal, request),
+    list: (principal, request) => list(parts, principal, request),
+    get: (principal, id) => requireSandbox(parts, principal, id),
+    async wait(principal, id, { goal, waitMs, signal }) {
+      const isReached = GOALS[goal];
+      const row = requireSandbox(parts, principal, id);
+      if (waitMs === 0 || isReached(row.state)) return row;
+      await sandboxes.settled(id, isReached, waitMs, signal);
+      return requireSandbox(parts, principal, id);
+    },
+    async change(principal, id, input) {
+      const row = requireSandbox(parts, principal, id);
+      const settings = checkSettings(principal, input, limits);
+      if (Object.keys(settings).length === 0) return unchanged(row);
+      const details = () => ({ settings: Object.keys(settings) });
+      return await change(parts, principal, { noun: "sandbox", verb: "change", id, details }, () =>
+        sandboxes.change(principal.accountId, id, settings),
+      );
+    },
+    async pause(principal, id) {
+      return await change(parts, principal, { noun: "sandbox", verb: "pause", id }, () =>
+        sandboxes.pause(principal.accountId, id),
+      );
+    },
+    async resume(principal, id) {
+      return await change(parts, principal, { noun: "sandbox", verb: "resume", id }, () =>
+        sandboxes.resume(principal.accountId, id),
+      );
+    },
+    async rollback(principal, id, { image, keep, tag }) {
+      requireSandbox(parts, principal, id);
+      requireKeep({ keep, tag });
+      const target = rollbackTarget(parts, principal, image);
+      const details = () => ({ image });
+      return await change(parts, principal, { noun: "sandbox", verb: "rollback", id, details }, () =>
+        sandboxes.rollback(principal.accountId, id, { target, keep, tag }),
+      );
+    },
+    async checkpoint(principal, id, { tag = null, timeoutSeconds = CHECKPOINT_TIMEOUT_SECONDS_DEFAULT }) {
+      return await change(parts, principal, { noun: "sandbox", verb: "checkpoint", id }, () =>
+        sandboxes.checkpoint(principal.accountId, id, { tag, timeoutSeconds }),
+      );
+    },
+    async fork(principal, id, { count, name, signal }) {
+      const names = name === undefined ? undefined : forkNames(name, count);
+      const details = (ids: readonly SandboxId[]) => ({ forks: ids });
+      return await change(parts, principal, { noun: "sandbox", verb: "fork", id, details }, () =>
+        sandboxes.fork(principal.accountId, id, { count, names }, signal),
+      );
+    },
+    states: (principal, id) => listStates(db, requireSandbox(parts, principal, id)),
+    async end(principal, id, request) {
+      requireKeep(request);
+      if (hasEnded(requireSandbox(parts, principal, id).state)) return unchanged(undefined);
+      return await change(parts, principal, { noun: "sandbox", verb: "end", id }, () =>
+        sandboxes.end(principal.accountId, id, request),
+      );
+    },
+    events: (principal, id, request) => openEvents(parts, principal, logOf(principal, id), request),
+    eventArray: (principal, id, request) => openEventArray(parts, principal, () => logOf(principal, id), request),
+  };
+}
+
+const PASSING_STATES: ReadonlySet<SandboxState> = new Set(["starting", "pausing", "resuming"]);
+const isSettled = (state: SandboxState): boolean => !PASSING_STATES.has(state);
+const hasEnded = (state: SandboxState): boolean => state === "ended";
+const GOALS: Readonly<Record<SandboxGoal, (state: SandboxState) => boolean>> = {
+  settled: isSettled,
+  // A rollback that saves what it gives up passes through `paused`.
+  running: (state) => isSettled(state) && state !== "paused",
+  ended: hasEnded,
+};
+
+function find({ db }: ServiceParts, principal: Principal, reference: string): SandboxId {
+  const id = parseUuid<SandboxId>(reference);
+  if (id !== null) return requireSandbox({ db }, principal, id).id;
+  const name = reference.replace(/^name:/, "");
+  const row = sandboxNamed(db, principal.accountId, name);
+  if (row === null) throw new ApiError("not_found", "no such sandbox", { name });
+  return row.id;
+}
+
+async function open(parts: ServiceParts, principal: Principal, request: SandboxInput): Promise<Changed<Sandbox>> {
+  const { image, files, ...checked } = checkSandbox(principal, request, parts.limits);
+  return await change(parts, principal, { noun: "sandbox", verb: "open", id: ({ id }) => id }, async () => {
+    const imageId = resolveImageId(parts, principal, image);
+    const resolved = files.map((file) => resolveFile(parts, principal, file));
+    return await parts.sandboxes.create(principal.accountId, { ...checked, imageId, files: resolved });
+  });
+}
+
+function list(
+  { db }: ServiceParts,
+  { accountId }: Principal,
+  { states = [], cursor, limit, ...filter }: ListSandboxes,
+): SandboxPage {
+  const after = cursor === undefined ? undefined : placeOf(cursor);
+  const rows = listSandboxes(db, accountId, { ...filter, states, after, limit: limit + 1 });
+  const page = rows.slice(0, limit);
+  const last = rows.length > limit ? page.at(-1) : undefined;
+  return { sandboxes: page, next: last === undefined ? null : cursorOf(last) };
+}
+
+/** The place of a sandbox in the listing, as text. */
+function cursorOf({ createdAt, id }: Sandbox): string {
+  return Buffer.from(`${createdAt} ${id}`, "utf8").toString("base64url");
+}
+
+/** @throws ApiError `validation_error` */
+function placeOf(cursor: string): Pick<SandboxRow, "createdAt" | "id"> {
+  const [time = "", text = ""] = Buffer.from(cursor, "base64url").toString("utf8").split(" ");
+  const id = parseUuid<SandboxId>(text);
+  if (/^\d{1,15}$/.test(time) && id !== null) return { createdAt: Number(time), id };
+  throw new ApiError("validation_error", "cursor must be that of a page", { field: "cursor" });
+}
+
+/** @throws ApiError `validation_error`, `not_found` */
+function rollbackTarget(parts: ServiceParts, principal: Principal, image: string): RollbackTarget {
+  const head = parseHeadReference(image);
+  if (head !== null) return { head };
+  return { image: resolveImageId(parts, principal, parseImageReference(image)) };
+}
+
+/** @throws ApiError `validation_error` for a tag of an image that is not made */
+function requireKeep({ keep, tag }: EndInput): void {
+  if (tag !== undefined && !keep) throw new ApiError("validation_error", "tag needs keep", { field: "tag" });
+}
