@@ -11,6 +11,8 @@ const GROUPS: Readonly<Record<string, string>> = {
   config: "check and show the settings",
   token: "make, list and revoke access tokens",
   image: "import, load, save, list, tag, trace and delete images",
+  sandbox:
+    "list and show sandboxes and their saved states; coppice up, down, pause, resume, rollback, fork and url\nchange them",
   op: "list, show, wait for, extend and cancel operations",
 };
 

@@ -3,10 +3,10 @@ import { benchCommand } from "./bench/command.ts";
 import type { Command } from "./command.ts";
 import { configCommands } from "./config/config.ts";
 import { doctorCommand } from "./doctor/command.ts";
+import { fileCommands } from "./files/commands.ts";
 import { gcCommand } from "./gc/command.ts";
 import { historyCommands } from "./history.ts";
 import { imageCommands } from "./image.ts";
-import { inspectCommands } from "./inspect.ts";
 import { installCommands } from "./install/command.ts";
 import { mcpCommand } from "./mcp/command.ts";
 import { operationCommands } from "./operation/operation.ts";
@@ -16,6 +16,8 @@ import { logsCommand } from "./running/logs.ts";
 import { processCommands } from "./running/processes.ts";
 import { runCommand } from "./running/run.ts";
 import { shellCommand } from "./running/shell.ts";
+import { sandboxCommands } from "./sandbox/commands.ts";
+import { upCommand } from "./sandbox/up.ts";
 import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
 import { tokenCommands } from "./token.ts";
@@ -34,12 +36,14 @@ export const COMMANDS: readonly Command[] = [
   ...imageCommands,
   ...historyCommands,
   runCommand,
+  upCommand,
+  ...sandboxCommands,
   shellCommand,
   ...processCommands,
   logsCommand,
   checkpointCommand,
   forwardCommand,
-  ...inspectCommands,
+  ...fileCommands,
   ...searchCommands,
   ...operationCommands,
   ...watchCommands,

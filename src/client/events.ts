@@ -6,7 +6,7 @@ import { AnswerError, UnreachableError } from "./errors.ts";
 /** Longest accepted event: output of a command, and answers to an agent, are far shorter. */
 const EVENT_CHARACTERS_MAX = 16_777_216;
 
-export interface EventOptions extends Pick<CallOptions, "query" | "signal"> {
+export interface EventOptions extends Pick<CallOptions, "query" | "rawQuery" | "signal"> {
   /** id of the last event that was seen, after which the stream begins */
   readonly lastEventId?: string;
 }

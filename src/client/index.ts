@@ -13,6 +13,20 @@ export { type AttachedOutput, Attachment, type AttachOptions } from "./connectio
 export { PortConnection } from "./connections/port.ts";
 export { SteadyAttachment, type SteadyAttachOptions } from "./connections/steady-attachment.ts";
 export { AnswerError, OperationError, ResponseError, UnreachableError } from "./errors.ts";
+export {
+  changeFile,
+  type FileAt,
+  joinFiles,
+  listFiles,
+  makeDirectory,
+  moveFile,
+  readFile,
+  removeFile,
+  statFile,
+  type WriteOptions,
+  watchFiles,
+  writeFile,
+} from "./guest-files.ts";
 export { checkpoint, importImage, loadImage } from "./imports.ts";
 export {
   bytesOf,
@@ -36,6 +50,26 @@ export {
 export type { Place } from "./place.ts";
 export { COMMAND_SPID, type ProcessName, readProcess, signalProcess, startProcess, streamInput } from "./processes.ts";
 export { instanceResult, type OutputLine, Run, type RunOptions, runCommand, textOf } from "./runs.ts";
+export {
+  changeSandbox,
+  endSandbox,
+  forkSandbox,
+  linkToPort,
+  listSandboxes,
+  openSandbox,
+  type PortLink,
+  pauseSandbox,
+  readSandbox,
+  resumeSandbox,
+  rollbackSandbox,
+  type Sandbox,
+  type SandboxChange,
+  type SandboxReference,
+  type SandboxRequest,
+  type SavedState,
+  savedStates,
+  settledSandbox,
+} from "./sandboxes.ts";
 export {
   type ContentOptions,
   downloadArchive,

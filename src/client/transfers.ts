@@ -134,12 +134,16 @@ function inspect(
   { image, path, signal }: Inspected,
   options: CallOptions = {},
 ): Promise<Response> {
-  const bytes = typeof path === "string" ? new TextEncoder().encode(path) : path;
-  const encoded = Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
   return client.call("GET", `/inspect/${encodeURIComponent(image)}/${view}`, {
     ...options,
     ...given({ signal }),
-    rawQuery: `path=${encoded}`,
+    rawQuery: `path=${encodedPath(path)}`,
     deadline: false,
   });
+}
+
+/** The bytes of a path for a query, each percent-encoded. */
+export function encodedPath(path: string | Uint8Array): string {
+  const bytes = typeof path === "string" ? new TextEncoder().encode(path) : path;
+  return Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
 }

@@ -26,6 +26,8 @@ export type CheckpointResult = Extract<OperationResult, { pause_ms: number }>;
 export type CheckpointRequest = Routes["instances"][":uuid"]["checkpoint"]["post"]["body"];
 export type OutputObject = NonNullable<InstanceResult["stdout"]>;
 export type SpawnRequest = Routes["instances"]["post"]["body"];
+/** A network that is more than none. */
+export type NetworkRequest = Exclude<NonNullable<SpawnRequest["network"]>, "none">;
 /** Use of the host by a running instance. */
 export type Usage = Routes["instances"][":uuid"]["stats"]["get"]["response"][200];
 export type Image = Routes["images"]["get"]["response"][200][number];
@@ -64,6 +66,11 @@ export type Process = Routes["instances"][":uuid"]["processes"]["get"]["response
 export type ProcessDetails = Routes["instances"][":uuid"]["processes"][":spid"]["get"]["response"][200];
 export type StartedProcess = Routes["instances"][":uuid"]["processes"]["post"]["response"][201];
 export type ProcessRequest = Routes["instances"][":uuid"]["processes"]["post"]["body"];
+type GuestFileRoutes = Routes["instances"][":uuid"]["files"];
+/** A file, directory or other entry of a running instance. */
+export type GuestEntry = GuestFileRoutes["stat"]["get"]["response"][200];
+/** A change in a watched directory. */
+export type GuestFileEvent = GuestFileRoutes["watch"]["get"]["response"][200];
 type OperatorRoutes = Routes["operator"];
 /** A token without its secret. */
 export type Token = OperatorRoutes["tokens"]["get"]["response"][200][number];

@@ -84,7 +84,7 @@ export interface ServiceParts {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
-  readonly eventLogs: Pick<EventLogs, "read" | "scan">;
+  readonly eventLogs: Pick<EventLogs, "read" | "scan" | "firstId">;
   /** the keys that sign tokens */
   readonly keys: TokenKeys;
   readonly appliance: ApplianceParts;

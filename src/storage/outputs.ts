@@ -1,3 +1,4 @@
+import { ApiError } from "../domain/errors.ts";
 import type { LogId } from "../domain/ids.ts";
 import type { LogEvent } from "../domain/log-event.ts";
 import type { OutputStream } from "../domain/output.ts";
@@ -27,10 +28,13 @@ export interface LoggedOutput {
   /** size of its logged part */
   readonly bytes: number;
   /** position of an event before its first byte; the beginning of the log when absent */
-  readonly from?: EventPosition;
+  readonly from?: EventPosition | undefined;
 }
 
-/** Reads the captured bytes of a stream of a process: all of them when they are few. */
+/**
+ * Reads the captured bytes of a stream of a process: all of them when they are few.
+ * @throws ApiError `unavailable`, here or between pieces, when a ring drops them meanwhile
+ */
 export async function openProcessOutput(
   layout: DataLayout,
   id: LogId,
@@ -91,7 +95,13 @@ async function* loggedPieces(file: EventFile, output: LoggedOutput): AsyncGenera
   let filled = 0;
   for (let left = output.bytes; left > 0; ) {
     const events = await reader.next(sizeBytes);
-    if (events.length === 0) break;
+    if (events.length === 0) {
+      // A ring drops its first events also while a client reads them.
+      if (file.after(reader.position) !== null) {
+        throw new ApiError("unavailable", "the log dropped the beginning of the output while it was read");
+      }
+      break;
+    }
     for (const payload of payloads(events, output)) {
       left -= payload.byteLength;
       for (let rest: Uint8Array = payload; rest.byteLength > 0; ) {

@@ -22,8 +22,8 @@
 #define FLAGS_KEPT (FS_SYNC_FL | FS_DIRSYNC_FL | FS_NODUMP_FL | FS_NOATIME_FL)
 
 #define PROC_PATH_BYTES (32 + NAME_MAX + 1)
-/* Largest size for one call of sendfile(2). */
-#define PIECE_BYTES_MAX 0x7ffff000
+/* Largest size for one call of sendfile(2), so that a copy shows progress. */
+#define PIECE_BYTES_MAX 0x1000000
 
 /* An object by its descriptor or, if it cannot be opened, by a path that is not followed. */
 struct object {
@@ -31,10 +31,18 @@ struct object {
 	char path[PROC_PATH_BYTES];
 };
 
-const char *copy_descriptors = "/proc/self/fd";
+static const char *descriptors = "/proc/self/fd";
+/* Set for copies between mounts. */
+static bool (*show_progress)(struct problem *problem);
 
 static char names[XATTR_LIST_MAX];
 static uint8_t value[XATTR_SIZE_MAX];
+
+void copy_between_mounts(bool (*progress)(struct problem *problem))
+{
+	descriptors = ".";
+	show_progress = progress;
+}
 
 bool copy_is_opaque(int directory)
 {
@@ -61,7 +69,7 @@ static bool copy_xattr(const struct object *from, const struct object *to, const
 		return problem_set(problem, errno, "attribute %s", name);
 	int result = to->fd >= 0 ? fsetxattr(to->fd, name, value, (size_t)size, 0)
 				 : lsetxattr(to->path, name, value, (size_t)size, 0);
-	return result == 0 || problem_set(problem, errno, "attribute %s", name);
+	return result == 0 || (errno == ENOTSUP && show_progress != NULL) || problem_set(problem, errno, "attribute %s", name);
 }
 
 static bool copy_xattrs(const struct object *from, const struct object *to, struct problem *problem)
@@ -116,8 +124,8 @@ static bool copy_attributes_at(int from, const char *name, int to, const char *n
 	struct object source = {.fd = -1};
 	struct object target = {.fd = -1};
 	const struct timespec times[2] = {status->st_atim, status->st_mtim};
-	snprintf(source.path, sizeof source.path, "%s/%d/%s", copy_descriptors, from, name);
-	snprintf(target.path, sizeof target.path, "%s/%d/%s", copy_descriptors, to, new_name);
+	snprintf(source.path, sizeof source.path, "%s/%d/%s", descriptors, from, name);
+	snprintf(target.path, sizeof target.path, "%s/%d/%s", descriptors, to, new_name);
 	if (fchownat(to, new_name, status->st_uid, status->st_gid, AT_SYMLINK_NOFOLLOW) != 0)
 		return problem_set(problem, errno, "owner");
 	if (!copy_xattrs(&source, &target, problem))
@@ -141,6 +149,8 @@ static bool copy_piece(int from, int to, off_t at, off_t end, struct problem *pr
 		if (count <= 0)
 			return problem_set(problem, count < 0 ? errno : EIO, "content");
 		at += count;
+		if (show_progress != NULL && !show_progress(problem))
+			return false;
 	}
 	return true;
 }

@@ -7,8 +7,11 @@
 
 #include "problem.h"
 
-/* Directory that has a symlink to each open file of this process. */
-extern const char *copy_descriptors;
+/*
+ * For copies between any file systems in a process whose working directory has a symlink to each of its open files: attributes
+ * that the other file system does not have are left out. `progress` is called while content is copied.
+ */
+void copy_between_mounts(bool (*progress)(struct problem *problem));
 
 /*
  * Copies the object `name`, which is not a directory, from the directory `from` to the directory `to`, which has no object

@@ -9,7 +9,7 @@ import { successOf } from "../wait.ts";
 
 export const checkpointCommand = command({
   name: "checkpoint",
-  summary: "make an image of the files of a running instance or sandbox, which continues to run",
+  summary: "make an image of the files of a running instance or sandbox",
   synopsis: "ID|NAME [OPTIONS]",
   description:
     "Prints the image's UUID. The image contains every write that returned before it was made. Ctrl-C cancels\n" +

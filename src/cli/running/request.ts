@@ -58,9 +58,8 @@ export const STREAM_OPTIONS = {
 
 /** The fields of the process options. @throws UsageError */
 export function processFields(options: OptionValues<typeof PROCESS_OPTIONS>, environment: Environment) {
-  const env = options.env && Object.fromEntries(options.env.map((entry) => variable(entry, environment)));
   return given({
-    env,
+    env: variablesOf(options.env, environment),
     cwd: options.cwd,
     uid: integerOption("uid", options.uid, 0),
     gid: integerOption("gid", options.gid, 0),
@@ -88,14 +87,26 @@ export function instanceFields(options: InstanceValues, environment: Environment
   };
 }
 
-/** @throws UsageError */
-function resourcesOf({ cpus, memory, disk }: InstanceValues): SpawnRequest["resources"] {
+/** The resources of the options. @throws UsageError */
+export function resourcesOf({
+  cpus,
+  memory,
+  disk,
+}: Pick<InstanceValues, "cpus" | "memory" | "disk">): SpawnRequest["resources"] {
   if (cpus === undefined && memory === undefined && disk === undefined) return undefined;
   return given({
     vcpus: integerOption("cpus", cpus, 1),
     memory_bytes: sizeOption("memory", memory, 1),
     disk_bytes: sizeOption("disk", disk, 1),
   });
+}
+
+/** The variables of --env. @throws UsageError */
+export function variablesOf(
+  entries: readonly string[] | undefined,
+  environment: Environment,
+): Record<string, string> | undefined {
+  return entries && Object.fromEntries(entries.map((entry) => variable(entry, environment)));
 }
 
 function variable(entry: string, environment: Environment): [string, string] {
@@ -112,7 +123,7 @@ export interface Placement {
 }
 
 /** The paths of --file. @throws UsageError */
-export function placementsOf({ file = [] }: InstanceValues): Placement[] {
+export function placementsOf({ file = [] }: Pick<InstanceValues, "file">): Placement[] {
   return file.map(placement);
 }
 

@@ -1,7 +1,7 @@
 import { imageDefaults } from "../../db/images/images.ts";
 import { NO_DEFAULTS, onImage } from "../../domain/image-defaults.ts";
-import type { LogEvent, LogEventData } from "../../domain/log-event.ts";
-import type { OutputStream } from "../../domain/output.ts";
+import { type LogEvent, type LogEventData, nsOf } from "../../domain/log-event.ts";
+import { OUTPUT_STREAMS, type OutputStream } from "../../domain/output.ts";
 import { type CommandInput, checkProcess, checkTimeout, type TerminalSize } from "../../domain/spawn.ts";
 import type { ScanRequest } from "../../storage/events/event-logs.ts";
 import type { EventPosition } from "../../storage/events/position.ts";
@@ -42,8 +42,8 @@ export interface Process {
 /** A process with the state of its outputs. */
 export interface ProcessDetails extends Process {
   readonly outputs: Readonly<Record<OutputStream, { readonly bytes: number; readonly truncated: boolean }>>;
-  /** of its first event in the log */
-  readonly from: EventPosition;
+  /** of the first event that the log has of it; undefined when it has none */
+  readonly from: EventPosition | undefined;
 }
 
 export interface ProcessPage {
@@ -102,10 +102,11 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     async list(principal, { id, limit, offset, signal }) {
       const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const page = new Map<number, Process>();
-      let [count, runningCount] = [0, 0];
+      const forgotten = runningBefore(parts, stored);
+      const page = new Map(forgotten.slice(offset, offset + limit).map((process) => [process.spid, process]));
+      let [count, runningCount] = [forgotten.length, page.size];
       for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
-        if (endsProcesses(event)) {
+        if (isOfMachine(event) || endsProcesses(event)) {
           lose(page);
           runningCount = 0;
         }
@@ -122,7 +123,9 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     async get(principal, { id, spid }, signal) {
       const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const processes = new Map<number, Process>();
+      const forgotten = runningBefore(parts, stored).filter((process) => process.spid === spid);
+      const processes = new Map(forgotten.map((process) => [process.spid, process]));
+      const logged = forgotten.length > 0 ? await loggedOutput(parts, stored, spid) : null;
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
       const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
@@ -133,7 +136,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const { instance } = stored.log;
       const first = instance === null ? 0 : instances.firstEventOf(instance, spid);
       for await (const event of scanned(parts, stored, { first, onOutput, signal })) {
-        if (endsProcesses(event)) lose(processes);
+        if (isOfMachine(event) || endsProcesses(event)) lose(processes);
         if (event.spid !== spid) continue;
         if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
         update(processes, event);
@@ -141,7 +144,10 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
         if (event.type === "exit") break;
       }
       const process = processes.get(spid);
-      if (process === undefined || from === undefined) throw noSuchProcess(spid);
+      if (process === undefined) throw noSuchProcess(spid);
+      for (const stream of OUTPUT_STREAMS) {
+        outputs[stream].truncated ||= outputs[stream].bytes < (logged?.[stream].kept ?? 0);
+      }
       return { ...settled(process, stored), outputs, from };
     },
     async outputs(principal, id, { spid, outputs, from }, signal) {
@@ -246,6 +252,38 @@ async function* scanned(
   }
 }
 
+/** The running processes whose starts the log no longer has, in the order of their starts. */
+function runningBefore({ instances, eventLogs }: ServiceParts, { log: { id, instance } }: StoredTarget): Process[] {
+  const first = eventLogs.firstId(id);
+  const running = instance === null || first === 0 ? [] : (instances.find(instance)?.processes ?? []);
+  return running.flatMap((process) => {
+    const { spid, pid, start, started } = process.logged();
+    if (started === null || started.event >= first) return [];
+    const startedNs = nsOf(started.ms);
+    return [{ spid, state: "running", startedNs, endedNs: null, spawn: { pid, ...start }, exit: null }];
+  });
+}
+
+/** The sizes of the outputs of a running process, once readers of the log can read them; null when it has ended. */
+async function loggedOutput({ instances }: ServiceParts, { log: { instance } }: StoredTarget, spid: number) {
+  if (instance === null) return null;
+  const logged = instances.find(instance)?.process(spid)?.logged() ?? null;
+  await instances.eventsOf(instance)?.written();
+  return logged;
+}
+
+/** True for the first and the last event of a machine, at which no process of an earlier one runs any more. */
+function isOfMachine({ type }: LogEvent): boolean {
+  return type === "init" || type === "shutdown";
+}
+
+/** Marks all running processes as lost. */
+function lose(processes: Map<number, Process>): void {
+  for (const process of processes.values()) {
+    if (process.state === "running") processes.set(process.spid, { ...process, state: "lost" });
+  }
+}
+
 /** Updates `processes` by an event about a start or an end. */
 function update(processes: Map<number, Process>, event: LogEvent): void {
   const { spid, type, timeNs } = event;
@@ -257,13 +295,6 @@ function update(processes: Map<number, Process>, event: LogEvent): void {
   const process = processes.get(spid);
   if (type !== "exit" || process === undefined) return;
   processes.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });
-}
-
-/** Marks the running ones as lost. */
-function lose(processes: Map<number, Process>): void {
-  for (const [spid, process] of processes) {
-    if (process.state === "running") processes.set(spid, { ...process, state: "lost" });
-  }
 }
 
 /** Marks a process as lost when its target has ended, but the log does not have the end of the process. */

@@ -69,8 +69,8 @@ class RingLog implements EventLog, Disposable {
     return this.#writer.failed;
   }
 
-  append(...event: Parameters<EventLog["append"]>): void {
-    if (this.#ending === null) this.#writer.append(...event);
+  append(...event: Parameters<EventLog["append"]>): number {
+    return this.#ending === null ? this.#writer.append(...event) : this.#writer.nextId;
   }
 
   outputs(...[spid, limitBytes, isReserved, from]: Parameters<EventLog["outputs"]>): ReturnType<EventLog["outputs"]> {
@@ -202,6 +202,11 @@ export class EventLogs implements Disposable {
     if (file === null) return;
     const from = (writer?.index ?? new PositionIndex(file.starts)).before(first);
     yield* scanEvents(file, from, writer?.writtenBytes ?? file.sizeBytes, onOutput);
+  }
+
+  /** Id of the first event that a log with a writer still has. */
+  firstId(id: LogId): number {
+    return this.#feeds.get(id)?.writer?.file?.first.id ?? 0;
   }
 
   /** Ends all readers, present and future, at their positions. Their clients can continue from there after a restart. */

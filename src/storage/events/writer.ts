@@ -124,18 +124,23 @@ export class EventWriter {
     return this.#failed.signal;
   }
 
-  /** Appends an event; without effect after `end`. @throws Error when `data` is longer than a record may be */
-  append<Type extends DataEventType>(spid: number | null, type: Type, data: LogEventData[Type]): void {
+  /**
+   * Appends an event, and returns its id; without effect after `end`.
+   * @throws Error when `data` is longer than a record may be
+   */
+  append<Type extends DataEventType>(spid: number | null, type: Type, data: LogEventData[Type]): number {
     const payload = Buffer.from(JSON.stringify(data), "utf8");
     if (payload.byteLength > PAYLOAD_BYTES_MAX) throw new Error(`an event of ${payload.byteLength} bytes`);
-    if (this.#isOver) return;
+    if (this.#isOver) return this.#nextId;
     this.#record();
     const record = this.#begin({ spid, type }, payload.byteLength);
+    const { id } = record.head;
     payload.copy(record.block.bytes, record.block.used);
     this.#take(record.block, payload.byteLength);
     this.#seal();
     this.#schedule();
     this.#hurry();
+    return id;
   }
 
   /**

@@ -26,6 +26,8 @@ export interface InstanceProcess extends Pick<ExecHandle, "resize" | "limit"> {
   readonly exit: Promise<AgentExit>;
   /** As `ExecHandle.signal`. @throws ApiError `too_many_requests` when too many signals wait for the guest */
   readonly signal: ExecHandle["signal"];
+  /** Its start and the sizes of its output, as logged. */
+  logged(): ProcessLogRecord;
   record(): InstanceProcessRecord;
 }
 
@@ -43,6 +45,8 @@ export type LoggedStart = Omit<LogEventData["spawn"], "pid">;
 export interface ProcessLogRecord extends LoggedProcess, OutputSizes {
   readonly start: LoggedStart;
   readonly pid: number;
+  /** when it started, in `milliseconds` since the epoch, and the id of that event; null before that */
+  readonly started: { readonly ms: number; readonly event: number } | null;
   readonly stdinBytes: number;
 }
 

@@ -26,6 +26,7 @@ export class ProcessLog {
   readonly #process: LoggedProcess;
   readonly #outputs: ReturnType<EventWriter["outputs"]>;
   #pid: number;
+  #start: ProcessLogRecord["started"];
   #stdinBytes: number;
 
   /** @param from an earlier log of the process to continue */
@@ -33,6 +34,7 @@ export class ProcessLog {
     this.#events = events;
     this.#process = process;
     this.#pid = from?.pid ?? 0;
+    this.#start = from?.started ?? null;
     this.#stdinBytes = from?.stdinBytes ?? 0;
     const { spid, truncateOutputAtBytes } = process;
     // The outputs of the command are part of the result.
@@ -64,6 +66,7 @@ export class ProcessLog {
         ...this.#process,
         start,
         pid: this.#pid,
+        started: this.#start,
         stdinBytes: this.#stdinBytes,
         stdout: this.bytes("stdout"),
         stderr: this.bytes("stderr"),
@@ -73,8 +76,8 @@ export class ProcessLog {
 
   #started(pid: number, start: LoggedStart): void {
     this.#pid = pid;
-    const isFull = this.#events.isFull;
-    this.#events.append(this.#process.spid, "spawn", { pid, ...(isFull ? shortened(start) : start) });
+    const data = { pid, ...(this.#events.isFull ? shortened(start) : start) };
+    this.#start = { ms: Date.now(), event: this.#events.append(this.#process.spid, "spawn", data) };
   }
 
   #startOf(spec: Parameters<ProcessLog["sink"]>[0]): LoggedStart {

@@ -336,9 +336,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
       },
       resize: (size) => handle.resize(size),
       limit: (timeoutMs) => handle.limit(timeoutMs),
-      record: () => {
-        return { spid, session: handle.session, cwd, keepsInput, log: sink.record(), taps: taps.record() };
-      },
+      logged: sink.record,
+      record: () => ({ spid, session: handle.session, cwd, keepsInput, log: sink.record(), taps: taps.record() }),
     };
     this.#processes.set(spid, added);
     if (spid === Spid.command) this.#first = added;

@@ -44,6 +44,9 @@ export function RunActions({ operation, request, onChange }: ActionsProps) {
     ...(request?.kind === "checkpoint"
       ? [{ label: "Go to the run", icon: "run" as const, href: `/runs/${request.instance}` }]
       : []),
+    ...(request !== undefined && "sandbox" in request
+      ? [{ label: "Go to the sandbox", icon: "sandbox" as const, href: `/sandboxes/${request.sandbox}` }]
+      : []),
   ];
   const close = () => setAsking(null);
   return (

@@ -65,7 +65,7 @@ export function Facts({ operation, request, feed, usage }: FactsProps) {
         {from === undefined ? null : <Figure label="From" value={<ImageLink id={from} />} />}
         {image === undefined ? null : <Figure label="Result" value={<ImageLink id={image} tag={result?.tag} />} />}
       </dl>
-      {request?.tag === undefined || hasEnded(operation) ? null : (
+      {request === undefined || !("tag" in request) || request.tag === undefined || hasEnded(operation) ? null : (
         <p class="prose muted">
           The image of the result will get the tag <GuestText text={request.tag} isMono />.
         </p>

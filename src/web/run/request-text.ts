@@ -8,5 +8,6 @@ export function requestText(request: OperationRequest): string {
     return shell === true && args.length === 0 ? command : shellLine([command, ...args]);
   }
   if (request.kind === "checkpoint") return "Checkpoint of a run";
-  return request.registry ?? "An uploaded archive";
+  if (request.kind === "image_import") return request.registry ?? "An uploaded archive";
+  return "The machine of a sandbox";
 }

@@ -25,9 +25,9 @@ interface HistoryProps {
 
 /** The saved states of a sandbox as a line of points, newest first, each with a way back. */
 export function HistoryPanel({ sandbox, turns, asking }: HistoryProps) {
-  const { uuid, head } = sandbox;
+  const { uuid, head, state_changed_at: changedAt } = sandbox;
   const { value, problem, reload } = useResource(`states ${uuid}`, (signal) => readStates(uuid, signal));
-  useReload(`${turns} ${head}`, reload);
+  useReload(`${turns} ${head} ${changedAt}`, reload);
   if (problem !== undefined && value === undefined) {
     return <ProblemNote problem={problem} title="The saved states cannot be read" onRetry={reload} />;
   }

@@ -18,6 +18,7 @@ import { Menu } from "../parts/menu.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { Skeleton } from "../parts/skeleton.tsx";
 import { LabelMark } from "../parts/status-mark.tsx";
+import { printable } from "../text/printable.ts";
 import { type Asking, Question, useAsking } from "./actions/questions.tsx";
 import { listSandboxes } from "./calls.ts";
 import { leftMs } from "./model/life.ts";
@@ -131,7 +132,9 @@ function Rows({ rows, asking }: { readonly rows: readonly Sandbox[]; readonly as
       id: "actions",
       label: "Actions",
       isLabelHidden: true,
-      cell: (sandbox) => <Menu label={`Actions on ${sandbox.name}`} isSmall items={asking.itemsFor(sandbox)} />,
+      cell: (sandbox) => (
+        <Menu label={`Actions on ${printable(sandbox.name)}`} isSmall items={asking.itemsFor(sandbox)} />
+      ),
     },
   ];
   return <Table label="Sandboxes, newest first" columns={columns} rows={rows} rowKey={({ uuid }) => uuid} />;

@@ -203,6 +203,8 @@ describe("directories", () => {
     const again = await ask(agent, { ...request, flags: ["parents", "mode"], mode: 0o700 });
     expect([again.done, entries(again)[0]?.mode]).toEqual([0n, 0o041770]);
     expect((await ask(agent, { ...request, flags: ["exclusive"] })).error?.errno).toBe(EEXIST);
+    for (const path of ["/", "/a/..", "/a/b/."])
+      expect((await ask(agent, { op: FileOp.directory, path })).done).toBe(0n);
     writeFileSync(at("f"), "");
     expect((await ask(agent, { op: FileOp.directory, path: "/f" })).error?.errno).toBe(EEXIST);
     expect((await ask(agent, { op: FileOp.directory, path: "/f/x", flags: ["parents"] })).error?.errno).toBe(ENOTDIR);

@@ -180,6 +180,7 @@ heldTest("a stream that fails says so, and ends", async () => {
     scan: () => {
       throw new Error("not asked for");
     },
+    firstId: () => 0,
   };
   await using held = await Api.start({ eventLogs: logs });
   failing = held;

@@ -170,32 +170,6 @@ describe("GET /instances/{uuid}/processes/{spid}/attach", () => {
   });
 });
 
-describe("an attachment to a process whose first output is gone", () => {
-  const SIZE = 3_000_003;
-  const SCRIPT = "seq 444444; read line; echo end $line";
-
-  heldTest("has its size, and what follows to the end, whether it is lossless or not", async () => {
-    await using running = await runningInstance(api, SCRIPT, { ...OPEN, logsToRing: true });
-    await until("all is logged", () => running.log.bytes("stdout").kept === SIZE);
-    using lossless = await open(running.path, "?lossless=true");
-    await lossless.until("444444\n");
-    using other = await open(running.path);
-    await other.until("444444\n");
-    lossless.type("typed\n");
-    for (const { socket } of [lossless, other]) expect(await socket.closed).toMatchObject({ code: 1000 });
-    const output = lossless.of(1);
-    const [missing, end, ...more] = lossless.statuses;
-    expect(missing).toEqual({ dropped: { stream: "stdout", bytes: SIZE + "end typed\n".length - output.byteLength } });
-    expect([end?.["exit_code"], more]).toEqual([0, []]);
-    expect(output.byteLength).toBeGreaterThan(800_000);
-    expect(output.toString().endsWith("\n444443\n444444\nend typed\n")).toBe(true);
-    expect(other.of(1).equals(output)).toBe(true);
-    const [{ gap } = {}] = other.statuses;
-    const { first, dropped } = gap as { first: number; dropped: number };
-    expect([dropped, first > 10]).toEqual([first, true]);
-  });
-});
-
 describe("a lossless attachment", () => {
   heldTest("gets output that the log drops, also when it was opened before the command began", async () => {
     const id = await queuedInstance(api);

@@ -58,7 +58,10 @@ describe("POST /sandboxes", () => {
       resources: { vcpus: 2, memory_bytes: 536_870_912, disk_bytes: 1_073_741_824 },
     });
     expect(answer.text).not.toContain("hidden");
-    const refused = errorOf(await api.call("POST", "/v1/sandboxes", { json: { image, name: "all-fields" } }), "conflict");
+    const refused = errorOf(
+      await api.call("POST", "/v1/sandboxes", { json: { image, name: "all-fields" } }),
+      "conflict",
+    );
     expect(refused.details).toMatchObject({ field: "name" });
     // Names are those of one account.
     await api.addImage([[{ path: "f", type: "f", content: "x" }]], { account: "bob", tag: "base" });

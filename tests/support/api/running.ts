@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import type { OperationId } from "../../../src/domain/ids.ts";
 import { Spid } from "../../../src/domain/log-event.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
@@ -20,6 +21,8 @@ export interface RunningFixture extends AsyncDisposable {
   readonly network: InstanceNetwork;
   readonly command: InstanceProcess;
   readonly log: ProcessLog;
+  /** the directory that requests for files have as their root; commands have the host's */
+  readonly root: string;
   /** Waits for the end of the command, and ends the operation as a run does. */
   finish(): Promise<void>;
 }
@@ -51,7 +54,7 @@ export async function runningInstance(
   const { eventLogs } = api.parts;
   const events = stack.use(logsToRing ? await eventLogs.openRing(id) : eventLogs.open(id));
   stack.defer(() => events.end());
-  const { instance } = stack.use(await nativeInstance());
+  const { instance, directory } = stack.use(await nativeInstance());
   const network = stack.use(quietNetwork(from));
   const parts = { limit: new TimeLimit(timeoutMs), hostname: "box", events, network };
   const run = stack.use(api.parts.instances.open(id, parts));
@@ -74,5 +77,7 @@ export async function runningInstance(
   };
   const owned = stack.move();
   const path = `/v1/instances/${id}`;
-  return { id, path, instance, network, command, log, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  const root = join(directory, "r");
+  const fixture = { id, path, instance, network, command, log, root, finish };
+  return { ...fixture, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

@@ -67,6 +67,8 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   cli: ["client", "domain", "config", "log.ts", "version.ts"],
   // The rules are pure: errors in them are reported before anything is sent.
   "cli/running/network.ts": ["client", "domain", "network/rules.ts"],
+  // The files of a project are those that git lists.
+  "cli/sandbox/project/copy.ts": ["client", "domain", "system/exec.ts"],
   "cli/io.ts": ["config", "system/terminal.ts"],
   "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],
   "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config", "log.ts", "version.ts"],

@@ -72,7 +72,7 @@ class Host {
 
   log(events: EventLog): EventLog {
     const append: EventLog["append"] = (...event) => {
-      if (!this.#isGone) events.append(...event);
+      return this.#isGone ? events.nextId : events.append(...event);
     };
     const end = async () => {
       if (!this.#isGone) await events.end();

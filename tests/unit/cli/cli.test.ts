@@ -29,7 +29,7 @@ describe("help", () => {
   test("the overview names every command", async () => {
     const { code, stdout } = await cli(["--help"]);
     expect(code).toBe(0);
-    for (const { name, summary } of COMMANDS) expect(stdout.toString()).toContain(`${name.padEnd(13)} ${summary}`);
+    for (const { name, summary } of COMMANDS) expect(stdout.toString()).toContain(`${name.padEnd(15)} ${summary}`);
   });
 
   test("no line is wider than a terminal", () => {

@@ -11,6 +11,7 @@ import type { LogReader } from "../../../src/storage/events/log-reader.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { openProcessOutput } from "../../../src/storage/outputs.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
+import { throwing } from "../../support/failures.ts";
 import { filesOpenBelow, testDirectory } from "../../support/images/layer-files.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
@@ -287,8 +288,13 @@ test("a search and an output continue at the first kept event, and their positio
   if (output instanceof Uint8Array) throw new Error("a short output");
   const pieces: Buffer[] = [];
   for await (const piece of output.pieces()) pieces.push(Buffer.from(piece));
-  output[Symbol.dispose]();
   expect(Buffer.concat(pieces).equals(numbers.subarray(-bytes))).toBe(true);
+  // A reader never takes what is left for the whole.
+  const late = output.pieces();
+  await late.next();
+  await during((log) => fill(log, 4000));
+  expect(await throwing(Array.fromAsync(late))).toThrow("the log dropped");
+  output[Symbol.dispose]();
 });
 
 test("a copy of a ring that is in use has whole events, and continues by itself", async () => {

@@ -105,17 +105,19 @@ bool entries_make_directory(struct request *request, uint64_t *count, struct pro
 	char name[NAME_MAX + 1];
 	struct place place;
 	int parent = place_open_parent(request, request->path, name, problem);
-	if (parent < 0)
+	/* A path without a name, as "/" and "/a/..", is that of a directory that exists. */
+	if (parent < 0 && problem->error != EINVAL)
 		return false;
-	*count = mkdirat(parent, name, 0777) == 0;
-	int error = *count == 1 ? 0 : errno;
-	close(parent);
+	*count = parent >= 0 && mkdirat(parent, name, 0777) == 0;
+	int error = *count == 1 ? 0 : parent < 0 ? EEXIST : errno;
+	if (parent >= 0)
+		close(parent);
 	if (error != 0 && (error != EEXIST || (request->flags & FILE_FLAG_EXCLUSIVE) != 0))
 		return problem_set(problem, error, "%.300s", request->path);
-	if (!place_open(request->path, error == EEXIST, &place, problem))
+	if (!place_open(request->path, error != 0, &place, problem))
 		return false;
 	if (!S_ISDIR(place.status.st_mode))
-		return problem_set(problem, error == EEXIST ? EEXIST : ENOTDIR, "%.300s", request->path);
+		return problem_set(problem, error != 0 ? error : ENOTDIR, "%.300s", request->path);
 	if (error == 0 && !change(request, &place, problem))
 		return false;
 	return place_send_path(request->path, true, problem);
@@ -126,6 +128,11 @@ bool entries_change(struct request *request, uint64_t *count, struct problem *pr
 	bool follow = (request->flags & FILE_FLAG_FOLLOW) != 0;
 	struct place place;
 	*count = 0;
-	return place_open(request->path, follow, &place, problem) && change(request, &place, problem) &&
-	       place_set_attributes(request, place.fd, problem) && place_send_path(request->path, follow, problem);
+	if (!place_open(request->path, follow, &place, problem))
+		return false;
+	/* A symlink that dangles is not the file that the request is about. */
+	if (follow && S_ISLNK(place.status.st_mode))
+		return problem_set(problem, ENOENT, "%.300s", request->path);
+	return change(request, &place, problem) && place_set_attributes(request, place.fd, problem) &&
+	       place_send_path(request->path, follow, problem);
 }

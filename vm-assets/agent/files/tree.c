@@ -25,6 +25,7 @@
 
 /* Directories that a moved tree gets, one for each level. */
 static int targets[LEVELS_DEPTH_MAX + 1];
+static uint64_t moved_count;
 
 static bool fail(struct problem *problem, int error)
 {
@@ -184,16 +185,20 @@ static bool leave_copy(unsigned depth, struct problem *problem)
 	return done && (unlinkat(levels[depth - 1].fd, own_name(depth), AT_REMOVEDIR) == 0 || fail(problem, errno));
 }
 
+static bool show_progress(struct problem *problem)
+{
+	return place_progress(&moved_count, problem);
+}
+
 static bool move_tree(struct problem *problem)
 {
 	struct stat status;
-	uint64_t count = 0;
 	unsigned depth = 1;
 	while (depth > 0) {
 		const char *name = next(depth);
 		if (name == NULL && errno != 0)
 			return fail(problem, errno);
-		if (!place_progress(&count, problem))
+		if (!show_progress(problem))
 			return false;
 		if (name == NULL) {
 			if (!leave_copy(depth--, problem))
@@ -206,7 +211,7 @@ static bool move_tree(struct problem *problem)
 		if (moved == 0 && !enter_copy(depth + 1, levels[depth].fd, name, targets[depth], name, problem))
 			return false;
 		depth += moved == 0;
-		count++;
+		moved_count++;
 	}
 	return true;
 }
@@ -261,7 +266,7 @@ bool tree_move(struct request *request, uint64_t *count, struct problem *problem
 	char new_name[NAME_MAX + 1];
 	const struct request bare = {.flags = 0};
 	*count = 0;
-	copy_descriptors = ".";
+	copy_between_mounts(show_progress);
 	if (!request_take_path(request, &path, problem))
 		return false;
 	int from = place_open_parent(&bare, request->path, name, problem);

@@ -4,7 +4,7 @@ import { navigate } from "../../browser/router.ts";
 import { addressOf } from "../../data/api.ts";
 import { useSession } from "../../data/session.ts";
 import { ENTRY_COLUMNS, entryCells, isOpenable } from "../../image/files/entry.tsx";
-import { childOf, savedName } from "../../image/paths.ts";
+import { childOf, savedName, shownText } from "../../image/paths.ts";
 import { useRowPixels } from "../../image/use-pixels.ts";
 import { Button, IconButton } from "../../parts/button.tsx";
 import { classes } from "../../parts/classes.ts";
@@ -13,6 +13,7 @@ import { Field } from "../../parts/field.tsx";
 import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { type MenuItem, MenuList } from "../../parts/menu.tsx";
 import { countOf, countText } from "../../text/format.ts";
+import { printable } from "../../text/printable.ts";
 import { linkTo } from "../link.ts";
 import { contentPath, ENTRIES_MAX, type Listing, type Place } from "./calls.ts";
 import { type EntryAsking, EntryQuestion } from "./entry-questions.tsx";
@@ -178,7 +179,7 @@ function Entries({ id, place, listing, filter, onAsk, mayWrite }: EntriesProps) 
       </p>
       {menu === null ? null : (
         <MenuList
-          label={`Actions on ${menu.item.name}`}
+          label={actionsLabel(menu.item)}
           at={() => menu.at}
           items={itemsOf(menu.item, place, { onAsk, mayWrite })}
           onClose={() => setMenu(null)}
@@ -195,6 +196,10 @@ function actionOf({ key, shiftKey }: KeyboardEvent, mayWrite: boolean): "menu" |
   return key === "F2" ? "rename" : key === "Delete" ? "remove" : undefined;
 }
 
+function actionsLabel({ name, name_base64: bytes }: ListingItem): string {
+  return `Actions on ${printable(shownText(name, bytes))}`;
+}
+
 interface NameCellProps {
   readonly name: preact.ComponentChild;
   readonly item: ListingItem;
@@ -208,7 +213,7 @@ function NameCell({ name, item, onMenu }: NameCellProps) {
       <IconButton
         class="button-small rigid"
         icon="more"
-        label={`Actions on ${item.name}`}
+        label={actionsLabel(item)}
         tabIndex={-1}
         onClick={(event) => onMenu((event.currentTarget as Element).getBoundingClientRect())}
       />

@@ -39,15 +39,15 @@ export function Files({ sandbox, link }: FilesProps) {
 }
 
 function PlaceView({ sandbox, link }: FilesProps) {
-  const { uuid, head, state } = sandbox;
+  const { uuid, head, state_changed_at: changedAt } = sandbox;
   const { id, path } = link;
   const place = { sandbox: uuid, path };
   const { value, problem, reload } = useLoaded<Listing | "file">(`${uuid} ${path}`, async (signal) => {
     const { type } = await readEntry(place, signal);
     return type === "directory" ? await readListing(place, signal) : "file";
   });
-  // A rollback and a resume give it other files.
-  const files = `${head} ${state === "running"}`;
+  // A rollback gives it other files; a checkpoint does not, but its head is another one.
+  const files = `${head} ${changedAt}`;
   useReload(files, reload);
   const section = useFocusKept(path, value !== undefined);
   const goUp = (event: KeyboardEvent) => {

@@ -4,6 +4,7 @@ import { childOf } from "../../image/paths.ts";
 import { IconButton } from "../../parts/button.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { bytesText } from "../../text/format.ts";
+import { printable } from "../../text/printable.ts";
 import { type Place, uploadFile } from "./calls.ts";
 
 /** An upload that has not succeeded yet. */
@@ -79,7 +80,7 @@ export function Uploads({ uploads: { uploads, remove } }: { readonly uploads: Up
           <GuestText text={upload.name} isMono />
           {upload.problem === "" ? (
             <>
-              <progress value={upload.share} max={1} aria-label={`Uploading ${upload.name}`} />
+              <progress value={upload.share} max={1} aria-label={`Uploading ${printable(upload.name)}`} />
               <span class="number muted">
                 {Math.floor(upload.share * 100)} % of {bytesText(upload.size)}
               </span>
@@ -87,7 +88,12 @@ export function Uploads({ uploads: { uploads, remove } }: { readonly uploads: Up
           ) : (
             <span class="danger small">Not uploaded: {upload.problem}</span>
           )}
-          <IconButton class="button-small" icon="close" label={`Leave ${upload.name}`} onClick={() => remove(upload)} />
+          <IconButton
+            class="button-small"
+            icon="close"
+            label={`Leave ${printable(upload.name)}`}
+            onClick={() => remove(upload)}
+          />
         </li>
       ))}
     </ul>

@@ -1,21 +1,40 @@
 import { chmod, lstat, mkdir, open, rename, rm, symlink, utimes } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import type { Client } from "../client/client.ts";
-import { ResponseError } from "../client/errors.ts";
-import { downloadFile, listDirectory } from "../client/transfers.ts";
-import type { ListingItem } from "../client/types.ts";
-import { CliError } from "./command.ts";
+import { ResponseError } from "../../client/errors.ts";
+import type { ListingItem } from "../../client/types.ts";
+import { CliError } from "../command.ts";
+import { SparseWriter } from "./sparse-writer.ts";
 
 /** Files that are downloaded at the same time. */
 const PARALLEL_COUNT = 8;
 /** Bits of a mode that a copy keeps, without setuid and setgid. */
 const MODE_KEPT = 0o777;
 
+/** The part of an entry that a copy uses. */
+export type SourceItem = Pick<
+  ListingItem,
+  | "name"
+  | "name_base64"
+  | "mode"
+  | "is_dir"
+  | "is_symlink"
+  | "is_regular"
+  | "symlink_to"
+  | "symlink_to_base64"
+  | "modified_at"
+>;
+
+/** The files of an image, or of what runs. Paths are absolute. */
+export interface CopySource {
+  /** @throws ResponseError `invalid_path` for a directory */
+  read(path: string | Uint8Array, signal: AbortSignal): Promise<Response>;
+  /** The entries of a directory, without itself. */
+  list(path: string | Uint8Array, signal: AbortSignal): Promise<readonly SourceItem[]>;
+}
+
 export interface CopyOptions {
-  readonly client: Client;
-  /** uuid */
-  readonly image: string;
-  /** absolute, inside the image */
+  readonly source: CopySource;
+  /** absolute */
   readonly path: string;
   /** path of the copy, or of an existing directory for it */
   readonly local: string;
@@ -23,12 +42,12 @@ export interface CopyOptions {
 }
 
 /**
- * Copies a file or a tree out of an image; the copy gets its name when it is complete. Owners are not kept, and special
- * files are left out; `specials` counts them.
+ * Copies a file or a tree; the copy gets its name when it is complete. Owners are not kept, and special files are left out;
+ * `specials` counts them. Blocks of zeros become holes.
  * @throws CliError, ResponseError
  */
 export async function copyOut(options: CopyOptions): Promise<{ readonly specials: number }> {
-  const { path, local } = options;
+  const { source, path, local, signal } = options;
   const name = basename(path);
   const isInside = (await kindOf(local)) === "directory";
   if (isInside && name === "") throw new CliError(`name a new directory: ${local} exists`);
@@ -36,7 +55,7 @@ export async function copyOut(options: CopyOptions): Promise<{ readonly specials
   const temporary = join(dirname(target), `.${basename(target)}.${process.pid}`);
   await using undo = new AsyncDisposableStack();
   undo.defer(() => rm(temporary, { recursive: true, force: true }));
-  const response = await downloadFile(options.client, options).catch((error: unknown) => {
+  const response = await source.read(path, signal).catch((error: unknown) => {
     // The path may be a directory; the listing fails if it is not.
     if (error instanceof ResponseError && error.code === "invalid_path") return null;
     throw error;
@@ -47,7 +66,7 @@ export async function copyOut(options: CopyOptions): Promise<{ readonly specials
     await rename(temporary, target);
     return { specials: 0 };
   }
-  const items = await listDirectory(options.client, options);
+  const items = await source.list(path, signal);
   if ((await kindOf(target)) !== null) throw new CliError(`${target} exists`);
   const specials = await copyTree(options, temporary, items);
   await rename(temporary, target);
@@ -59,10 +78,10 @@ interface Directory {
   readonly to: Buffer;
   readonly mode: number;
   /** its entries, if they were listed already */
-  readonly items?: readonly ListingItem[];
+  readonly items?: readonly SourceItem[];
 }
 
-async function copyTree(options: CopyOptions, temporary: string, items: readonly ListingItem[]): Promise<number> {
+async function copyTree(options: CopyOptions, temporary: string, items: readonly SourceItem[]): Promise<number> {
   let specials = 0;
   const directories: Directory[] = [];
   const pending: Directory[] = [
@@ -75,7 +94,7 @@ async function copyTree(options: CopyOptions, temporary: string, items: readonly
     await mkdir(to, { mode: 0o700 });
     directories.push(next);
     const files: FileCopy[] = [];
-    for (const item of next.items ?? (await listDirectory(options.client, { ...options, path: from }))) {
+    for (const item of next.items ?? (await options.source.list(from, options.signal))) {
       const name = nameOf(item);
       const [source, target] = [joined(from, name), joined(to, name)];
       const mode = Number.parseInt(item.mode, 8) & MODE_KEPT;
@@ -110,18 +129,20 @@ async function copyFiles(options: CopyOptions, files: FileCopy[]): Promise<void>
 }
 
 async function copyFile(options: CopyOptions, { from, to, mode, modifiedAt }: FileCopy): Promise<void> {
-  await write(to, await downloadFile(options.client, { ...options, path: from }));
+  await write(to, await options.source.read(from, options.signal));
   await chmod(to, mode);
   await utimes(to, new Date(), new Date(modifiedAt));
 }
 
 async function write(path: Buffer, response: Response): Promise<void> {
   await using file = await open(path, "wx");
-  for await (const chunk of response.body ?? []) await file.writeFile(chunk);
+  const writer = new SparseWriter(file);
+  for await (const chunk of response.body ?? []) await writer.write(chunk);
+  await writer.end();
 }
 
 /** The name as bytes. @throws CliError for an impossible name: the copy must not leave its directory */
-function nameOf({ name, name_base64: base64 }: ListingItem): Buffer {
+function nameOf({ name, name_base64: base64 }: SourceItem): Buffer {
   const bytes = bytesOf(name, base64);
   const isOdd = bytes.includes(0) || bytes.includes("/") || ["", ".", ".."].includes(bytes.toString("latin1"));
   if (isOdd) throw new CliError(`the appliance lists an impossible name: ${JSON.stringify(name)}`);

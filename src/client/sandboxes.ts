@@ -1,0 +1,207 @@
+import { given } from "../domain/given.ts";
+import type { Client } from "./client.ts";
+import { pause } from "./pause.ts";
+import { pathOfPlace } from "./place.ts";
+import type { NetworkRequest, ProcessRequest, SpawnRequest } from "./types.ts";
+
+export const SANDBOX_STATES = ["starting", "running", "pausing", "paused", "resuming", "failed", "ended"] as const;
+/** States that pass by themselves. */
+const PASSING: ReadonlySet<string> = new Set(["starting", "pausing", "resuming"]);
+/** One long poll, in `seconds`. */
+const WAIT_SECONDS = 30;
+const POLL_MS = 500;
+
+/** A sandbox: a machine that lives on an image until it is paused or ended. */
+export interface Sandbox {
+  readonly uuid: string;
+  readonly name: string;
+  /** uuid of the image where it began */
+  readonly image: string | null;
+  /** uuid of the image of its last saved state */
+  readonly head: string | null;
+  readonly state: (typeof SANDBOX_STATES)[number];
+  readonly instance: string | null;
+  readonly created_at: string;
+  readonly state_changed_at: string;
+  readonly ended_at?: string;
+  readonly ends_at: string | null;
+  readonly idle_timeout: number | null;
+  readonly on_timeout: "pause" | "end";
+  readonly auto_resume: boolean;
+  readonly env_names: readonly string[];
+  readonly cwd: string | null;
+  readonly user: string | null;
+  readonly network: NetworkRequest | null;
+  readonly resources: { readonly vcpus: number; readonly memory_bytes: number; readonly disk_bytes: number };
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly public_ports: readonly number[];
+  readonly error?: { readonly error: string; readonly message: string };
+  /** absent when the operator serves no ports */
+  readonly urls?: { readonly pattern: string };
+}
+
+export interface SandboxRequest extends Pick<SpawnRequest, "env" | "cwd" | "files" | "resources"> {
+  readonly image: string;
+  readonly name?: string;
+  /** in `seconds` */
+  readonly timeout?: number;
+  readonly idle_timeout?: number | null;
+  readonly on_timeout?: Sandbox["on_timeout"];
+  readonly auto_resume?: boolean;
+  readonly user?: string;
+  readonly network?: "none" | NetworkRequest | null;
+  readonly metadata?: Readonly<Record<string, string>>;
+  readonly public_ports?: readonly number[];
+  readonly start?: ProcessRequest;
+}
+
+/** A saved state of a sandbox. */
+export interface SavedState {
+  readonly seq: number;
+  readonly image: string;
+  readonly parent: number | null;
+  readonly reason: string;
+  readonly tags: readonly string[];
+  readonly created_at: string;
+  readonly is_head: boolean;
+  /** its name for a rollback; null when the head does not stand on it */
+  readonly ref: string | null;
+}
+
+export interface RollbackRequest {
+  /** uuid, `tag:NAME`, `HEAD` or `HEAD~n` */
+  readonly image?: string;
+  readonly keep?: boolean;
+  readonly tag?: string;
+}
+
+/** A reference to a sandbox: its uuid or `name:NAME`. */
+export type SandboxReference = string;
+
+const pathOf = (sandbox: SandboxReference): string => pathOfPlace({ sandbox });
+
+/** Opens a sandbox, which is starting or runs. @throws ResponseError `conflict` for a name that is in use; UnreachableError */
+export async function openSandbox(client: Client, request: SandboxRequest): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", "/sandboxes", { json: request, query: { wait: WAIT_SECONDS } });
+}
+
+/** @throws ResponseError `not_found`, UnreachableError */
+export async function readSandbox(client: Client, sandbox: SandboxReference, signal?: AbortSignal): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("GET", pathOf(sandbox), given({ signal }));
+}
+
+export interface SandboxFilter {
+  readonly state?: Sandbox["state"];
+  readonly metadata?: Readonly<Record<string, string>>;
+}
+
+/** The sandboxes that have not ended, or those in one state, the newest first. @throws ResponseError, UnreachableError */
+export async function* listSandboxes(
+  client: Client,
+  { state, metadata = {} }: SandboxFilter = {},
+): AsyncGenerator<Sandbox, void, undefined> {
+  const filters = Object.fromEntries(Object.entries(metadata).map(([key, value]) => [`metadata.${key}`, value]));
+  let cursor: string | null = null;
+  do {
+    const query = { ...filters, ...given({ state, cursor }) };
+    const response = await client.call("GET", "/sandboxes", { query });
+    cursor = response.headers.get("x-next-cursor");
+    yield* (await response.json()) as Sandbox[];
+  } while (cursor !== null);
+}
+
+/** New settings of a sandbox; those that are absent stay. */
+export type SandboxChange = Pick<
+  SandboxRequest,
+  "timeout" | "idle_timeout" | "on_timeout" | "auto_resume" | "network" | "metadata" | "name" | "public_ports"
+>;
+
+/** Changes settings of a sandbox; its network changes at once. @throws ResponseError, UnreachableError */
+export async function changeSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  change: SandboxChange,
+): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("PATCH", pathOf(sandbox), { json: change });
+}
+
+/** Saves the files of a running sandbox, and ends its machine. @throws ResponseError, UnreachableError */
+export async function pauseSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { query: { wait: WAIT_SECONDS } });
+}
+
+/** Starts a paused or failed sandbox from its head. @throws ResponseError, UnreachableError */
+export async function resumeSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/resume`, { query: { wait: WAIT_SECONDS } });
+}
+
+/** Gives a sandbox the files of an image, in place. @throws ResponseError, UnreachableError */
+export async function rollbackSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  to: RollbackRequest,
+): Promise<Sandbox> {
+  const options = { json: to, query: { wait: WAIT_SECONDS } };
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/rollback`, options);
+}
+
+export interface ForkRequest {
+  readonly count?: number;
+  /** their names are this with -1, -2 and so on; default is the name of the sandbox */
+  readonly name?: string;
+}
+
+/** Opens sandboxes with the present files of a sandbox, all or none. @throws ResponseError, UnreachableError */
+export async function forkSandbox(client: Client, sandbox: SandboxReference, request: ForkRequest): Promise<Sandbox[]> {
+  const options = { json: request, query: { wait: WAIT_SECONDS } };
+  return await client.exchange<Sandbox[]>("POST", `${pathOf(sandbox)}/fork`, options);
+}
+
+/** The saved states that are kept, the newest first. @throws ResponseError, UnreachableError */
+export async function savedStates(client: Client, sandbox: SandboxReference): Promise<SavedState[]> {
+  return await client.exchange<SavedState[]>("GET", `${pathOf(sandbox)}/states`);
+}
+
+/** A link that opens a port of a sandbox in a browser. */
+export interface PortLink {
+  readonly url: string;
+  readonly expires_at: string;
+}
+
+/** @param ttl in `seconds` @throws ResponseError, UnreachableError */
+export async function linkToPort(
+  client: Client,
+  sandbox: SandboxReference,
+  request: { readonly port: number; readonly ttl?: number },
+): Promise<PortLink> {
+  return await client.exchange<PortLink>("POST", `${pathOf(sandbox)}/links`, { json: request });
+}
+
+export interface EndOptions {
+  /** true: the files of a running sandbox are saved first */
+  readonly keep?: boolean;
+  /** tag for the image of these files */
+  readonly tag?: string;
+}
+
+/** Ends a sandbox for good. @throws ResponseError, UnreachableError */
+export async function endSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  options: EndOptions = {},
+): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("DELETE", pathOf(sandbox), { query: { ...options, wait: WAIT_SECONDS } });
+}
+
+/**
+ * Waits until a sandbox is in a state that does not pass by itself.
+ * @throws ResponseError, UnreachableError, the reason of `signal`
+ */
+export async function settledSandbox(client: Client, sandbox: Sandbox, signal?: AbortSignal): Promise<Sandbox> {
+  let now = sandbox;
+  while (PASSING.has(now.state)) {
+    await pause(POLL_MS, signal);
+    now = await readSandbox(client, now.uuid, signal);
+  }
+  return now;
+}

@@ -1,0 +1,94 @@
+/** Processes whose log is a ring that no longer has its first events; they are real ones, on this host. */
+
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
+import { Api, errorOf } from "../../support/api/api.ts";
+import { AttachedClient } from "../../support/api/attached.ts";
+import { heldTest } from "../../support/api/program.ts";
+import { runningInstance } from "../../support/api/running.ts";
+import { until } from "../../support/waiting.ts";
+
+// The first test may have to build the agent.
+setDefaultTimeout(150_000);
+
+let api: Api;
+beforeAll(async () => {
+  api = await Api.start();
+  await api.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
+});
+afterAll(() => api[Symbol.asyncDispose]());
+
+type Json = Record<string, unknown>;
+const open = (path: string, query = "") => AttachedClient.open(api, path, { query });
+const OPEN = { spec: { stdin: "open" }, logsToRing: true } as const;
+
+describe("an attachment to a process whose first output is gone", () => {
+  const SIZE = 3_000_003;
+  const SCRIPT = "seq 444444; read line; echo end $line";
+
+  heldTest("has its size, and what follows to the end, whether it is lossless or not", async () => {
+    await using running = await runningInstance(api, SCRIPT, OPEN);
+    await until("all is logged", () => running.log.bytes("stdout").kept === SIZE);
+    using lossless = await open(running.path, "?lossless=true");
+    await lossless.until("444444\n");
+    using other = await open(running.path);
+    await other.until("444444\n");
+    lossless.type("typed\n");
+    for (const { socket } of [lossless, other]) expect(await socket.closed).toMatchObject({ code: 1000 });
+    const output = lossless.of(1);
+    const [missing, end, ...more] = lossless.statuses;
+    expect(missing).toEqual({ dropped: { stream: "stdout", bytes: SIZE + "end typed\n".length - output.byteLength } });
+    expect([end?.["exit_code"], more]).toEqual([0, []]);
+    expect(output.byteLength).toBeGreaterThan(800_000);
+    expect(output.toString().endsWith("\n444443\n444444\nend typed\n")).toBe(true);
+    expect(other.of(1).equals(output)).toBe(true);
+    const [{ gap } = {}] = other.statuses;
+    const { first, dropped } = gap as { first: number; dropped: number };
+    expect([dropped, first > 10]).toEqual([first, true]);
+  });
+});
+
+describe("processes whose first events are gone", () => {
+  heldTest("are listed and read while they run, with the output that is left", async () => {
+    await using running = await runningInstance(api, "echo begun; cat", OPEN);
+    const at = `${running.path}/processes`;
+    const run = async (command: string, more: Json = {}): Promise<number> => {
+      const json = { command, shell: true, env: { PATH: "/usr/bin:/bin" }, truncate_output_at: 10_485_760, ...more };
+      return (await api.call("POST", at, { json })).json.spid;
+    };
+    const listed = async (query = "") =>
+      ((await api.call("GET", `${at}${query}`)).json as Json[]).map(({ spid, state }) => [spid, state]);
+    const read = async (spid: number): Promise<Json> => (await api.call("GET", `${at}/${spid}`)).json;
+    const short = await run("echo short");
+    await running.instance.process(short)?.exit;
+    const long = await run("echo first; read line; echo last $line; read line", { stdin_open: true });
+    const [command, other] = await Promise.all([read(1), read(long)]);
+    expect([command["state"], other["state"]]).toEqual(["running", "running"]);
+    expect(await listed()).toEqual([
+      [1, "running"],
+      [short, "ended"],
+      [long, "running"],
+    ]);
+    const filling = await run("seq 444444");
+    await running.instance.process(filling)?.exit;
+    const later = await run("echo later");
+    await running.instance.process(later)?.exit;
+    expect(await listed()).toEqual([
+      [1, "running"],
+      [long, "running"],
+      [later, "ended"],
+    ]);
+    expect(await listed("?offset=1&limit=1")).toEqual([[long, "running"]]);
+    errorOf(await api.call("GET", `${at}/${short}`), "not_found");
+    const gone = { content: "", truncated: true };
+    expect(await read(1)).toMatchObject({ ...command, stdout: gone });
+    expect(await read(long)).toMatchObject({ ...other, stdout: gone, stderr: { content: "", truncated: false } });
+    await api.call("POST", `${at}/${long}/stdin`, { json: { content: "line\n" } });
+    await until("it has read", async () => (await left(long)) !== "");
+    expect(await read(long)).toMatchObject({ ...other, stdout: { content: "last line\n", truncated: true } });
+    expect(await read(later)).toMatchObject({ stdout: { content: "later\n", truncated: false } });
+
+    async function left(spid: number): Promise<string> {
+      return ((await read(spid))["stdout"] as { content: string }).content;
+    }
+  });
+});
