@@ -51,8 +51,9 @@ export interface ComparedLayers {
  * The paths at which `now` differs from `before`, beginning after the path `after`: directories before their contents, and
  * siblings ordered by the bytes of their names. Reads only indexes, and skips what both images share.
  *
- * A file counts as changed when it was written again or when its metadata differ; in images without a common layer, files
- * with equal metadata count as equal. A directory counts as changed when its mode, owner or extended attributes differ;
+ * A file counts as changed when it was written again or when its metadata differ; in images of which neither has all layers
+ * of the other, files with equal metadata count as equal: two saved states of one running sandbox both have all files that
+ * it wrote. A directory counts as changed when its mode, owner or extended attributes differ;
  * its contents are reported separately.
  */
 export async function* imageDiff(
@@ -115,14 +116,15 @@ interface ComparedPath {
 class ImageDiff {
   readonly #layers: ComparedLayers;
   readonly #tools: MergeTools;
-  /** the images have the same base layer */
+  /** the layers of one image lie on all those of the other, so that a file in them was written again */
   readonly #areRelated: boolean;
 
   constructor(layers: ComparedLayers, tools: MergeTools) {
     this.#layers = layers;
     this.#tools = tools;
-    const { now, before } = layers;
-    this.#areRelated = now[0] !== undefined && now[0].index === before[0]?.index;
+    const [lower = [], upper = []] = [layers.now, layers.before].sort((a, b) => a.length - b.length);
+    const top = lower.at(-1);
+    this.#areRelated = top !== undefined && top.index === upper[lower.length - 1]?.index;
   }
 
   async *run(after: GuestPath | null): AsyncGenerator<ComparedPath, void, undefined> {
