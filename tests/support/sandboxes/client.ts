@@ -96,9 +96,12 @@ export class SandboxClient {
     return String((result as { image?: string } | undefined)?.image);
   }
 
-  /** Runs an expression of a shell, and returns its number and output. */
-  async run(command: string): Promise<{ readonly spid: number; readonly output: string }> {
-    const { status, body } = await this.post("processes", { command, shell: true });
+  /** Runs an expression of a shell, or a program with arguments, and returns its number and output. */
+  async run(
+    command: string,
+    how: { readonly shell: true } | { readonly args: readonly string[] } = { shell: true },
+  ): Promise<{ readonly spid: number; readonly output: string }> {
+    const { status, body } = await this.post("processes", { command, ...how });
     expect([status, body]).toEqual([201, expect.anything()]);
     const { spid } = body as { spid: number };
     for (;;) {
