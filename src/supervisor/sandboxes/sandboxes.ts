@@ -172,18 +172,19 @@ export class Sandboxes implements SandboxesPort, Disposable {
 
   async change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow> {
     const { db, clock, instances } = this.#options;
-    const { network } = patch;
-    const { operationId, state } = this.#require(accountId, id);
+    const { network, name } = patch;
+    const { operationId, state, name: nameBefore } = this.#require(accountId, id);
     if (state === "ended") throw sandboxConflict(state);
+    if (name !== undefined && name !== nameBefore) requireFreeName(db, accountId, name);
     if (network !== undefined && operationId !== null) await instances.setNetwork(operationId, network);
     const row = db.transaction(() => {
       const before = this.#require(accountId, id);
-      const { timeoutSeconds, idleTimeoutSeconds: idle, name, ...rest } = patch;
+      const { timeoutSeconds, idleTimeoutSeconds: idle, ...rest } = patch;
       if (before.state === "ended") throw sandboxConflict(before.state);
       if (name !== undefined && name !== before.name) requireFreeName(db, accountId, name);
       const timeoutMs = timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS;
       const endsAt = timeoutMs === undefined || before.endsAt === null ? undefined : clock() + timeoutMs;
-      const values = Object.entries({ ...rest, name, timeoutMs, endsAt }).filter(([, value]) => value !== undefined);
+      const values = Object.entries({ ...rest, timeoutMs, endsAt }).filter(([, value]) => value !== undefined);
       const idleTimeoutMs = idle == null ? idle : idle * SECOND_MS;
       return updateSandbox(db, id, {
         ...Object.fromEntries(values),

@@ -159,6 +159,8 @@ export class Transitions {
     const { db, lives, operations } = this.#options;
     const { state, operationId } = requireSandbox(db, accountId, id);
     lives.journal.change(id, "end", { reason });
+    // Its variables may have been secrets.
+    db.eraseSoon();
     if (operationId === null) return;
     if (state === "running") lives.end(operationId, "discard");
     else operations.cancel(accountId, operationId);

@@ -1,3 +1,4 @@
+import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
 import { history, images } from "../../../src/db/schema.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
@@ -115,16 +116,26 @@ export class SandboxScene implements AsyncDisposable {
     return new SandboxScene(await operationsStore(ACCOUNT, BASE), options);
   }
 
-  /** The steps that the log of a sandbox has; the log must be closed. */
+  /** The steps that the log of a sandbox has. */
   async story(id: SandboxId): Promise<StoryStep[]> {
-    const steps: StoryStep[] = [];
-    const scan = this.eventLogs.scan(id, { first: 0, hasEnded: true, onOutput: () => undefined });
+    return (await this.#events(id)).flatMap(({ type, data }) => (type === "state" ? [data as StoryStep] : []));
+  }
+
+  /** The types of the events of a sandbox. */
+  async types(id: SandboxId): Promise<string[]> {
+    return (await this.#events(id)).map(({ type }) => type);
+  }
+
+  async #events(id: SandboxId): Promise<{ readonly type: string; readonly data: unknown }[]> {
+    const all: { readonly type: string; readonly data: unknown }[] = [];
+    const hasEnded = findSandbox(this.store.db, id)?.state === "ended";
+    const scan = this.eventLogs.scan(id, { first: 0, hasEnded, onOutput: () => undefined });
     for await (const events of scan) {
       for (const { type, payload } of events) {
-        if (type === "state") steps.push(JSON.parse(Buffer.from(payload).toString("utf8")));
+        all.push({ type, data: JSON.parse(Buffer.from(payload).toString("utf8")) });
       }
     }
-    return steps;
+    return all;
   }
 
   /** Ends all work, and keeps the store. */

@@ -110,6 +110,7 @@ test.each(["running", "pausing", "paused", "resuming"] as const)(
     }
     await sandbox.becomes("running", "resume?wait=60");
     expect((await sandbox.run("cat /root/saved")).output).toBe("1\n");
+    expect(impossibleSteps(await storyOf(sandbox))).toEqual([]);
     await sandbox.end();
   },
 );

@@ -12,7 +12,7 @@ import { operationsStore } from "../../../support/operations.ts";
 import { seededRandom } from "../../../support/random.ts";
 import { ACCOUNT, BASE, SANDBOX, SandboxScene } from "../../../support/sandboxes/scene.ts";
 import { impossibleSteps } from "../../../support/sandboxes/story.ts";
-import { turns } from "../../../support/waiting.ts";
+import { turns, until } from "../../../support/waiting.ts";
 
 const FOREVER_MS = 60_000;
 const NEVER = new AbortController().signal;
@@ -205,6 +205,46 @@ test("a use resumes a paused sandbox, and waits until it runs", async () => {
   await scene.sandboxes.pause(ACCOUNT, id);
   await becomes(scene, id, "paused");
   expect(((await failureOf(scene.sandboxes.use(ACCOUNT, id, NEVER))) as ApiError).details["state"]).toBe("paused");
+});
+
+test("a deadline follows the wall clock when that jumps, and is announced a minute before", async () => {
+  let now = 1_000_000_000_000;
+  await using scene = await SandboxScene.open({ clock: () => now });
+  const { sandboxes } = scene;
+  const { id, endsAt } = await running(scene, { timeoutSeconds: 600 });
+  expect(endsAt).toBe(now + 600_000);
+  // Each change of the settings makes the deadlines be checked soon.
+  now -= 3_600_000;
+  await sandboxes.change(ACCOUNT, id, { metadata: { a: "1" } });
+  now += 3_600_000 + 560_000;
+  await sandboxes.change(ACCOUNT, id, { metadata: { a: "2" } });
+  await until("it is announced", async () => (await scene.types(id)).includes("ends_soon"));
+  expect(rowOf(scene, id).state).toBe("running");
+  now += 3_600_000;
+  await sandboxes.change(ACCOUNT, id, { metadata: { a: "3" } });
+  expect((await becomes(scene, id, "paused")).endsAt).toBeNull();
+  // A resume begins the time again.
+  await sandboxes.resume(ACCOUNT, id);
+  expect((await becomes(scene, id, "running")).endsAt).toBe(now + 600_000);
+  await sandboxes.change(ACCOUNT, id, { timeoutSeconds: 60, onTimeout: "end" });
+  expect(rowOf(scene, id).endsAt).toBe(now + 60_000);
+  now += 60_000;
+  await sandboxes.change(ACCOUNT, id, { metadata: {} });
+  expect((await becomes(scene, id, "ended")).state).toBe("ended");
+  expect((await scene.types(id)).filter((type) => type === "ends_soon")).toHaveLength(1);
+});
+
+test("an idle sandbox is paused, but not while it is used", async () => {
+  await using scene = await SandboxScene.open();
+  const { sandboxes } = scene;
+  const { id } = await running(scene);
+  const use = await sandboxes.use(ACCOUNT, id, NEVER);
+  await sandboxes.change(ACCOUNT, id, { idleTimeoutSeconds: 1 });
+  const idle = await running(scene, { idleTimeoutSeconds: 1 });
+  expect((await becomes(scene, idle.id, "paused")).state).toBe("paused");
+  expect(rowOf(scene, id).state).toBe("running");
+  use[Symbol.dispose]();
+  expect((await becomes(scene, id, "paused")).state).toBe("paused");
 });
 
 for (const state of ["starting", "running", "pausing", "paused", "resuming", "failed", "ended"] as const) {
