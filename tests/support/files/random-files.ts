@@ -123,8 +123,8 @@ class BothSides {
       const content = await (await readFile(client, { place, path: this.#there(path) })).bytes();
       if (!readFileSync(this.#here(path)).equals(content)) fail(`${name} has other bytes`);
     }
-    // A directory also has the times of temporary files in it.
-    const files = [...here].filter(([name]) => there.get(name)?.type === "file");
+    // A directory also has the times of temporary files in it, and an empty file those of writes without bytes.
+    const files = [...here].filter(([name]) => there.get(name)?.type === "file" && there.get(name)?.size !== 0);
     const byTime = files.map(([name, path]) => ({
       name,
       here: lstatSync(this.#here(path), { bigint: true }).mtimeNs,
@@ -184,11 +184,16 @@ class BothSides {
     if (kind < 42) return this.#read(some(), pick(SIZES), pick(SIZES));
     if (kind < 54) return this.#directory(fresh(), random.below(2) === 0, pick(MODES));
     if (kind < 62) return this.#remove(some(), random.below(2) === 0);
-    if (kind < 76) return this.#move(some(), random.below(2) === 0 ? some() : fresh(), random.below(2) === 0);
+    if (kind < 76) {
+      const [from, to] = [some(), random.below(2) === 0 ? some() : fresh()];
+      // The guest cannot describe a symlink that was moved to a path through itself.
+      const isBelow = Buffer.concat([to, Buffer.from("/")]).indexOf(Buffer.concat([from, Buffer.from("/")])) === 0;
+      return this.#move(from, isBelow ? name() : to, random.below(2) === 0);
+    }
     if (kind < 82) return this.#mode(some(), pick(MODES), { uid: random.below(3) * 1000, gid: random.below(3) * 100 });
     if (kind < 88) return this.#join([some(), some()], fresh());
     if (kind < 94) return this.#stat(some(), random.below(2) === 0);
-    return this.#link(pick(["a", "b/c", "d e", "missing", "."]), fresh());
+    return this.#link(pick(["a", "b/c", "d e", "missing"]), fresh());
   }
 
   #write(path: Buffer, pick: <T>(items: readonly T[]) => T): Step {
