@@ -1,7 +1,7 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { GuestEntry } from "../../domain/tree/guest-file.ts";
 import type { GuestPath } from "../../domain/tree/guest-path.ts";
-import type { ReadGuestFile } from "../../service/running/files.ts";
+import type { ReadGuestFile } from "../../service/running/held-stream.ts";
 import { matchesAny, parseRange } from "../range.ts";
 import { empty, type Reply } from "../reply.ts";
 import { directStream, type Endable } from "../stream/direct.ts";

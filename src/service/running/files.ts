@@ -1,10 +1,13 @@
 import { ApiError } from "../../domain/errors.ts";
+import type { ImageId } from "../../domain/ids.ts";
 import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
 import { displayName, type GuestPath, parseGuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
 import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { idOf, liveTarget, type Target } from "./running.ts";
+import { listHead, readHead, statHead } from "./head-files.ts";
+import { begun, type HeldStream, type ReadGuestFile } from "./held-stream.ts";
+import { idOf, liveTarget, requireSandbox, storedTarget, type Target } from "./running.ts";
 
 /** A path of a target, and in whose name it is used. `signal` ends the request, and the work in the guest. */
 export interface FileRequest {
@@ -40,19 +43,9 @@ export interface WriteRequest extends FileRequest, GuestFileProperties {
   readonly content: AsyncIterable<Uint8Array>;
 }
 
-/** A stream that must be disposed of when it was read. */
-export interface HeldStream<T> extends Disposable {
-  readonly items: AsyncGenerator<T, void, undefined>;
-}
-
 /** An event, and the entry as it was afterwards, if that was requested and it existed. */
 export interface WatchedEvent extends GuestFileEvent {
   readonly entry: GuestEntry | null;
-}
-
-/** A file that is being read. */
-export interface ReadGuestFile extends HeldStream<Uint8Array> {
-  readonly entry: GuestEntry;
 }
 
 /**
@@ -99,31 +92,40 @@ export function guestFileUseCases(parts: ServiceParts): GuestFileUseCases {
 
 function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "read" | "watch"> {
   return {
-    stat: (principal, { follow, ...request }) =>
-      once(parts, principal, request, (files, file) => files.stat(file, { follow, signal: request.signal })),
+    async stat(principal, { follow, ...request }) {
+      const { path, signal } = request;
+      const image = pausedHead(parts, principal, request);
+      if (image !== null) return await statHead(parts, principal, { image, path, signal, follow });
+      return await once(parts, principal, request, (files, file) => files.stat(file, { follow, signal }));
+    },
     async list(principal, { depth, follow, ...request }) {
-      using undo = new DisposableStack();
-      const { files, held } = await open(parts, principal, request);
-      undo.use(held);
       const { signal } = request;
-      const file = fileOf(request);
+      const image = pausedHead(parts, principal, request);
+      if (image !== null) return await listHead(parts, principal, { image, path: request.path, signal, depth, follow });
+      using undo = new DisposableStack();
+      const { files, file, held } = await open(parts, principal, request);
+      undo.use(held);
       const { target } = await files.use((guest) => guest.stat(file, { follow: true, signal }));
       const path = target === "" ? file.path : parseGuestPath(target);
       const entries = files.items((guest) => guest.list({ ...file, path }, { depth, follow, signal }));
       return await begun(entries, undo.move());
     },
     async read(principal, { offset = 0, length, ...request }) {
-      using undo = new DisposableStack();
-      const { files, held } = await open(parts, principal, request);
-      undo.use(held);
       const { signal } = request;
-      const file = await files.use((guest) => guest.read(fileOf(request), { offset, length, signal }));
+      const image = pausedHead(parts, principal, request);
+      if (image !== null) {
+        return await readHead(parts, principal, { image, path: request.path, signal, offset, length });
+      }
+      using undo = new DisposableStack();
+      const { files, file, held } = await open(parts, principal, request);
+      undo.use(held);
+      const { entry, chunks, ...opened } = await files.use((guest) => guest.read(file, { offset, length, signal }));
       const owned = undo.move();
       return {
-        entry: file.entry,
-        items: files.items(() => file.chunks),
+        entry,
+        items: files.items(() => chunks),
         // The guest must have ended this request before another one takes its place.
-        [Symbol.dispose]: () => void file[Symbol.asyncDispose]().then(() => owned.dispose()),
+        [Symbol.dispose]: () => void opened[Symbol.asyncDispose]().then(() => owned.dispose()),
       };
     },
     async watch(principal, { recursive, entries, ...request }) {
@@ -132,8 +134,10 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
       const { instance } = undo.use(
         await liveTarget(parts, principal, request.target, { signal: request.signal, resumes: true }),
       );
+      const { defaults } = storedTarget(parts, principal, request.target);
+      const file = { path: request.path, user: request.user ?? defaults.user ?? "" };
       const options = { recursive, signal: request.signal };
-      const events = instance.files.items((guest) => guest.watch(fileOf(request), options));
+      const events = instance.files.items((guest) => guest.watch(file, options));
       const entryOf = entries ? (event: GuestFileEvent) => presentEntry(parts, principal, request, event) : undefined;
       return await begun(watched(events, entryOf), undo.move());
     },
@@ -186,12 +190,20 @@ function changes(parts: ServiceParts): Omit<GuestFileUseCases, keyof ReturnType<
   };
 }
 
+/** The image that has the files of a paused sandbox; null: they are those of a machine. */
+function pausedHead(parts: ServiceParts, principal: Principal, { target }: FileRequest): ImageId | null {
+  if (typeof target === "string") return null;
+  const { state, headId } = requireSandbox(parts, principal, target.sandbox);
+  return state === "paused" ? headId : null;
+}
+
 /** The files of a target, for one request that ends with the disposal. */
-async function open(parts: ServiceParts, principal: Principal, { target, signal }: FileRequest) {
+async function open(parts: ServiceParts, principal: Principal, { target, path, user, signal }: FileRequest) {
   using undo = new DisposableStack();
   undo.use(await parts.accounts.wait(principal.accountId, "guestFiles", { signal }));
   const { instance } = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
-  return { files: instance.files, held: undo.move() };
+  const { defaults } = storedTarget(parts, principal, target);
+  return { files: instance.files, file: { path, user: user ?? defaults.user ?? "" }, held: undo.move() };
 }
 
 async function once<T>(
@@ -200,9 +212,9 @@ async function once<T>(
   request: FileRequest,
   work: (files: GuestFiles, file: GuestFile) => Promise<T>,
 ): Promise<T> {
-  const { files, held } = await open(parts, principal, request);
+  const { files, file, held } = await open(parts, principal, request);
   using _held = held;
-  return await files.use((guest) => work(guest, fileOf(request)));
+  return await files.use((guest) => work(guest, file));
 }
 
 /** Events about something that may exist afterwards. */
@@ -232,28 +244,6 @@ async function presentEntry(
   });
 }
 
-function fileOf({ path, user = "" }: FileRequest): GuestFile {
-  return { path, user };
-}
-
 function propertiesOf({ mode, owner, attributes, signal }: GuestFileProperties & FileRequest) {
   return { mode, owner, attributes, signal };
-}
-
-/** A stream whose first item has arrived, so that its errors are those of the request. */
-async function begun<T>(items: AsyncGenerator<T, void, undefined>, held: Disposable): Promise<HeldStream<T>> {
-  using undo = new DisposableStack();
-  undo.use(held);
-  const first = await items.next();
-  const owned = undo.move();
-  return { items: resumed(first, items), [Symbol.dispose]: () => void items.return().then(() => owned.dispose()) };
-}
-
-async function* resumed<T>(
-  first: IteratorResult<T, void>,
-  items: AsyncGenerator<T, void, undefined>,
-): AsyncGenerator<T, void, undefined> {
-  if (first.done === true) return;
-  yield first.value;
-  yield* items;
 }
