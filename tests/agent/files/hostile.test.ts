@@ -1,13 +1,14 @@
 /** Requests for files against a root that is hostile, and hosts that stall; in the agent's native build. */
 import { describe, expect, test } from "bun:test";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
 import {
   appendFileSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
-  renameSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -23,7 +24,6 @@ import {
   Stream,
 } from "../../../src/vm/agent/protocol.ts";
 import {
-  answer,
   ask,
   content,
   entries,
@@ -194,32 +194,35 @@ describe("trees", () => {
     expect(readdirSync(at("."))).toEqual([]);
   });
 
-  test("links that are swapped while a tree is removed lead nowhere", async () => {
+  test("links that are swapped while a tree is removed or listed lead nowhere", async () => {
     await using scene = await open();
     const { agent, at } = scene;
     mkdirSync(at("outside"));
-    for (let index = 0; index < 200; index++) writeFileSync(at(`outside/${index}`), "");
-    for (let round = 0; round < 30; round++) {
-      mkdirSync(at("tree/a/b"), { recursive: true });
-      for (let index = 0; index < 50; index++) writeFileSync(at(`tree/a/b/${index}`), "");
-      const session = 3000 + round;
-      agent.send(fileOpen(session, { op: FileOp.remove, path: "/tree", flags: ["recursive"] }));
-      const over = answer(agent, session);
-      for (let turn = 0; turn < 20; turn++) {
-        try {
-          renameSync(at("tree/a"), at("swapped"));
-          symlinkSync("../outside", at("tree/a"));
-          rmSync(at("tree/a"));
-          renameSync(at("swapped"), at("tree/a"));
-        } catch {
-          // The tree is being removed.
-        }
-        await Promise.resolve();
+    for (let index = 0; index < 100; index++) writeFileSync(at(`outside/${index}`), "");
+    // Python exchanges the two names of a pair, again and again.
+    const swaps = [
+      "import ctypes,os,sys",
+      "c=ctypes.CDLL(None)",
+      "os.chdir(sys.argv[1])",
+      "names=[(b'a%d'%i,b'l%d'%i) for i in range(200)]",
+      "while True:",
+      " for a,l in names: c.renameat2(-100,a,-100,l,2)",
+    ].join("\n");
+    for (let round = 0; round < 2; round++) {
+      for (let index = 0; index < 200; index++) {
+        mkdirSync(at(`tree/a${index}`), { recursive: true });
+        symlinkSync("../outside", at(`tree/l${index}`));
       }
-      await over;
-      for (const path of ["tree", "swapped"]) rmSync(at(path), { recursive: true, force: true });
+      const swapper = spawn("python3", ["-c", swaps, at("tree")], { stdio: "ignore" });
+      await until("links are swapped", () => lstatSync(at("tree/a199")).isSymbolicLink());
+      const list = await ask(agent, { op: FileOp.list, path: "/tree", depth: 9 });
+      expect(entries(list).filter(({ path }) => /\/\d+$/.test(path))).toEqual([]);
+      await ask(agent, { op: FileOp.remove, path: "/tree", flags: ["recursive"] });
+      swapper.kill("SIGKILL");
+      await once(swapper, "exit");
+      rmSync(at("tree"), { recursive: true, force: true });
     }
-    expect(readdirSync(at("outside")).length).toBe(200);
+    expect(readdirSync(at("outside")).length).toBe(100);
   });
 });
 
