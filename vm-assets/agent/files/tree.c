@@ -114,13 +114,19 @@ static bool remove_tree(uint64_t *count, struct problem *problem)
 			depth -= (unsigned)left;
 			continue;
 		}
-		if (unlinkat(levels[depth].fd, name, 0) == 0)
-			(*count)++;
-		else if (errno == EISDIR ? !enter(depth + 1, open_directory(levels[depth].fd, name), problem)
-					 : errno != ENOENT && !fail(problem, errno))
-			return false;
-		else if (errno == EISDIR)
-			depth++;
+		int error = unlinkat(levels[depth].fd, name, 0) == 0 ? 0 : errno;
+		int fd = error == EISDIR ? open_directory(levels[depth].fd, name) : -1;
+		if (fd >= 0) {
+			if (!enter(++depth, fd, problem))
+				return false;
+			continue;
+		}
+		if (error == EISDIR)
+			error = errno;
+		/* Vanished, or exchanged since: then its directory is not empty, and read again. */
+		if (error != 0 && error != ENOENT && error != ELOOP && error != ENOTDIR)
+			return fail(problem, error);
+		*count += error == 0;
 	}
 	return true;
 }
