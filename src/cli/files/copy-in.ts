@@ -41,7 +41,8 @@ export async function copyIn(options: CopyInOptions): Promise<{ readonly leftOut
   return { leftOut: 0 };
 }
 
-interface FileUpload {
+/** A local file, and the path of its copy. */
+export interface FileUpload {
   readonly local: Buffer;
   readonly path: Buffer;
   readonly mode: number;
@@ -71,8 +72,10 @@ async function copyTree(options: CopyInOptions, top: FileUpload): Promise<{ read
   return { leftOut };
 }
 
-/** The first failure aborts the other files. */
-async function uploadAll(options: CopyInOptions, files: FileUpload[]): Promise<void> {
+type Uploading = Pick<CopyInOptions, "client" | "place" | "user" | "signal">;
+
+/** Copies files, and empties the list. The first failure aborts the other files. @throws ResponseError */
+export async function uploadAll(options: Uploading, files: FileUpload[]): Promise<void> {
   const failed = new AbortController();
   const signal = AbortSignal.any([options.signal, failed.signal]);
   const send = (file: FileUpload): Promise<void> =>
@@ -83,15 +86,16 @@ async function uploadAll(options: CopyInOptions, files: FileUpload[]): Promise<v
   }
 }
 
-async function upload(options: CopyInOptions, { local, path, mode }: FileUpload): Promise<void> {
+async function upload(options: Uploading, { local, path, mode }: FileUpload): Promise<void> {
   await writeFile(options.client, at(options, path), Bun.file(new Uint8Array(local)), { mode: modeText(mode) });
 }
 
-function at({ place, user, signal }: CopyInOptions, path: FileAt["path"]): FileAt {
+function at({ place, user, signal }: Uploading, path: FileAt["path"]): FileAt {
   return { place, user, signal, path };
 }
 
-function joined(directory: Buffer, name: Buffer): Buffer {
+/** The path of an entry of a directory. */
+export function joined(directory: Buffer, name: Buffer): Buffer {
   return Buffer.concat([directory, Buffer.from("/"), name]);
 }
 

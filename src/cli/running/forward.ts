@@ -5,6 +5,7 @@ import { PortConnection } from "../../client/connections/port.ts";
 import { ResponseError, UnreachableError } from "../../client/errors.ts";
 import { eventsBelow } from "../../client/operation-events.ts";
 import { type Place, pathOfPlace } from "../../client/place.ts";
+import { readSandbox } from "../../client/sandboxes.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { CliError, command, EXIT_INTERRUPTED, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -33,32 +34,35 @@ export const forwardCommand = command({
     if (rules.length === 0) throw new UsageError("LOCAL:REMOTE is missing");
     const pairs = rules.map(portsOf);
     const client = openClient(environment, options.url);
-    const place = await inPlace(client, id, (place) => requireRunning(client, place));
+    const place = await inPlace(client, id, (named) => requireRunning(client, named));
     await using listeners = new AsyncDisposableStack();
     for (const { local, remote } of pairs) {
       const listener = await listen(local, (socket) => void passOn(socket, { client, place, remote, io }));
       listeners.use(listener);
       await io.stdout(`${LOOPBACK}:${listener.port} -> ${remote}\n`);
     }
-    io.stderr(`coppice forward: ${await untilEnd(client, place, io)}\n`);
+    const status = await untilEnd(client, place, io);
+    io.stderr(
+      `coppice forward: ${status === null ? `sandbox ${id} has ended` : `the instance has ended (${status})`}\n`,
+    );
     return 0;
   },
 });
 
-/** Waits for the end of an instance or a sandbox, and returns a text about it. @throws CliError after Ctrl-C */
-async function untilEnd(client: Client, place: Place, io: Io): Promise<string> {
+/** Waits for the end, and returns the status of an instance; null for a sandbox. @throws CliError after Ctrl-C */
+async function untilEnd(client: Client, place: Place, io: Io): Promise<string | null> {
   if (place.sandbox !== undefined) {
     await interruptible(io, async (signal) => {
       // Only the state of the sandbox matters, so the events of the agent are enough.
       const events = eventsBelow(client, pathOfPlace(place), { follow: true, spid: AGENT_SPID, signal });
       while ((await events.next()).done !== true);
     });
-    return `sandbox ${placeText(place)} has ended`;
+    return null;
   }
   const wait = { client, io, id: place.instance, label: null, cancelOnInterrupt: false };
   const { operation } = await waitForOperation(wait);
   if (operation === null) throw new CliError("", EXIT_INTERRUPTED);
-  return `the instance has ended (${operation.status})`;
+  return operation.status;
 }
 
 interface Ports {
@@ -76,12 +80,16 @@ export function portsOf(rule: string): Ports {
   return ports;
 }
 
-/** Reports now the error that every connection would get later. @throws ResponseError, CliError */
+/**
+ * Reports now the error that every connection would get later. Returns the place by its UUID: the name of a sandbox can be that
+ * of another one later.
+ * @throws ResponseError, CliError
+ */
 async function requireRunning(client: Client, place: Place): Promise<Place> {
   if (place.sandbox !== undefined) {
-    const { state } = await client.exchange<{ readonly state: string }>("GET", pathOfPlace(place));
+    const { state, uuid } = await readSandbox(client, place.sandbox);
     if (state === "ended") throw new CliError(`sandbox ${placeText(place)} has ended`);
-    return place;
+    return { sandbox: uuid };
   }
   const { instance: id } = place;
   const { kind, status } = await answerOf(client.v1.operations({ id: encodeURIComponent(id) }).get());

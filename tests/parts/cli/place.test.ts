@@ -32,7 +32,9 @@ function answer({ method, path }: SeenRequest): Response | undefined {
     const result = { image: IMAGE, size_bytes: 1024, pause_ms: 3 };
     return Response.json({ id: OPERATION, kind: "checkpoint", status: "SUCCESS", result });
   }
-  if (path.startsWith(`${place}/events`)) return sent(EVENTS.filter(({ spid }) => isAbout(path, spid)));
+  // The name could be that of another sandbox by now.
+  const eventsOf = [place, `/sandboxes/${ID}`].find((each) => path.startsWith(`${each}/events`));
+  if (eventsOf !== undefined) return sent(EVENTS.filter(({ spid }) => isAbout(path, spid)));
   if (path === `${place}/processes/2`) return Response.json({ spid: 2, stdout: { content: "", encoding: "ascii" } });
   return path === place ? Response.json({ uuid: ID, name: "dev", state: "running", head: IMAGE }) : undefined;
 }
@@ -102,10 +104,11 @@ test("checkpoint saves the files of a sandbox", async () => {
   expect(appliance.bodies("POST", `${DEV}/checkpoint`)).toEqual([{ tag: "x" }]);
 });
 
-test("forward listens until the end of a sandbox", async () => {
+test("forward listens until the end of the sandbox that had the name", async () => {
   const { code, stdout, stderr } = await coppice(["forward", "dev", "0:80"]);
   expect([code, stderr]).toEqual([0, "coppice forward: sandbox dev has ended\n"]);
   expect(stdout.toString()).toMatch(/^127\.0\.0\.1:\d+ -> 80\n$/);
+  expect(paths()).toEqual([`GET ${DEV}`, `GET /sandboxes/${ID}/events`]);
 });
 
 describe("shell", () => {
