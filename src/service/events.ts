@@ -1,7 +1,7 @@
 import { getOperation, type OperationRow } from "../db/operations.ts";
 import { given } from "../domain/given.ts";
 import type { LogId, OperationId } from "../domain/ids.ts";
-import { type CompletionData, type LogEvent, nsOf } from "../domain/log-event.ts";
+import { type CompletionData, type LogEvent, type LogEventData, nsOf } from "../domain/log-event.ts";
 import { type EndStatus, isTerminal, type StoredInstanceResult } from "../domain/operation.ts";
 import type { LogReader } from "../storage/events/log-reader.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
@@ -11,7 +11,7 @@ export interface EventsRequest {
   readonly since: number;
   /** true: until the log is complete; false: up to the latest event */
   readonly follow: boolean;
-  /** only events of this process, `dropped`, and the last one */
+  /** only events of this process, `dropped`, and the last one, such as the end of a sandbox */
   readonly spid?: number | undefined;
   /** Returns the id of the event before which the stream ends; it may change while the stream waits. Absent: no such id. */
   readonly until?: () => number;
@@ -165,8 +165,8 @@ class LoggedEvents implements EventStream {
     const last = events.at(-1);
     const end = until?.() ?? Number.POSITIVE_INFINITY;
     const early = last === undefined || last.id < end ? events : events.filter(({ id }) => id < end);
-    const isOf = ({ spid: of, type }: LogEvent) =>
-      of === spid || type === "dropped" || (withStates && type === "state");
+    const isOf = (event: LogEvent) =>
+      event.spid === spid || event.type === "dropped" || (event.type === "state" && (withStates || isEnd(event)));
     const ofProcess = spid === undefined ? early : early.filter(isOf);
     const selection = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
     this.#leftCount -= selection.length;
@@ -189,4 +189,10 @@ function completionOf({ status, error, result, startedAt, finishedAt }: Operatio
     duration_ms: startedAt === null || finishedAt === null ? 0 : Math.max(0, finishedAt - startedAt),
     ...given({ image, error }),
   };
+}
+
+/** True for the event after which a sandbox has no others. */
+function isEnd({ payload }: LogEvent): boolean {
+  const { to } = JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData["state"];
+  return to === "ended";
 }

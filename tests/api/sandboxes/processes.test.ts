@@ -146,4 +146,7 @@ heldTest("its events are those of all its lives, and can be those of one process
   expect(await events()).toEqual([...["state", "state", "spawn", "stdout", "exit", "state", "state"]]);
   expect(await events("?spid=2")).toEqual(["spawn", "stdout", "exit"]);
   expect(await events("?limit=1")).toEqual(["state"]);
+  await api.call("DELETE", `/v1/sandboxes/${id}`);
+  // Its end is in every selection: a client that follows one leaves there.
+  expect(await events("?spid=2")).toEqual(["spawn", "stdout", "exit", "state"]);
 });
