@@ -62,11 +62,7 @@ export {
   readSandbox,
   resumeSandbox,
   rollbackSandbox,
-  type Sandbox,
-  type SandboxChange,
   type SandboxReference,
-  type SandboxRequest,
-  type SavedState,
   savedStates,
   settledSandbox,
 } from "./sandboxes.ts";

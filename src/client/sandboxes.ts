@@ -2,78 +2,13 @@ import { given } from "../domain/given.ts";
 import type { Client } from "./client.ts";
 import { pause } from "./pause.ts";
 import { pathOfPlace } from "./place.ts";
-import type { NetworkRequest, ProcessRequest, SpawnRequest } from "./types.ts";
+import type { ForkRequest, RollbackRequest, Sandbox, SandboxChange, SandboxRequest, SavedState } from "./types.ts";
 
-export const SANDBOX_STATES = ["starting", "running", "pausing", "paused", "resuming", "failed", "ended"] as const;
 /** States that pass by themselves. */
 const PASSING: ReadonlySet<string> = new Set(["starting", "pausing", "resuming"]);
 /** One long poll, in `seconds`. */
 const WAIT_SECONDS = 30;
 const POLL_MS = 500;
-
-/** A sandbox: a machine that lives on an image until it is paused or ended. */
-export interface Sandbox {
-  readonly uuid: string;
-  readonly name: string;
-  /** uuid of the image where it began */
-  readonly image: string | null;
-  /** uuid of the image of its last saved state */
-  readonly head: string | null;
-  readonly state: (typeof SANDBOX_STATES)[number];
-  readonly instance: string | null;
-  readonly created_at: string;
-  readonly state_changed_at: string;
-  readonly ended_at?: string;
-  readonly ends_at: string | null;
-  readonly idle_timeout: number | null;
-  readonly on_timeout: "pause" | "end";
-  readonly auto_resume: boolean;
-  readonly env_names: readonly string[];
-  readonly cwd: string | null;
-  readonly user: string | null;
-  readonly network: NetworkRequest | null;
-  readonly resources: { readonly vcpus: number; readonly memory_bytes: number; readonly disk_bytes: number };
-  readonly metadata: Readonly<Record<string, string>>;
-  readonly public_ports: readonly number[];
-  readonly error?: { readonly error: string; readonly message: string };
-  /** absent when the operator serves no ports */
-  readonly urls?: { readonly pattern: string };
-}
-
-export interface SandboxRequest extends Pick<SpawnRequest, "env" | "cwd" | "files" | "resources"> {
-  readonly image: string;
-  readonly name?: string;
-  /** in `seconds` */
-  readonly timeout?: number;
-  readonly idle_timeout?: number | null;
-  readonly on_timeout?: Sandbox["on_timeout"];
-  readonly auto_resume?: boolean;
-  readonly user?: string;
-  readonly network?: "none" | NetworkRequest | null;
-  readonly metadata?: Readonly<Record<string, string>>;
-  readonly public_ports?: readonly number[];
-  readonly start?: ProcessRequest;
-}
-
-/** A saved state of a sandbox. */
-export interface SavedState {
-  readonly seq: number;
-  readonly image: string;
-  readonly parent: number | null;
-  readonly reason: string;
-  readonly tags: readonly string[];
-  readonly created_at: string;
-  readonly is_head: boolean;
-  /** its name for a rollback; null when the head does not stand on it */
-  readonly ref: string | null;
-}
-
-export interface RollbackRequest {
-  /** uuid, `tag:NAME`, `HEAD` or `HEAD~n` */
-  readonly image?: string;
-  readonly keep?: boolean;
-  readonly tag?: string;
-}
 
 /** A reference to a sandbox: its uuid or `name:NAME`. */
 export type SandboxReference = string;
@@ -110,12 +45,6 @@ export async function* listSandboxes(
   } while (cursor !== null);
 }
 
-/** New settings of a sandbox; those that are absent stay. */
-export type SandboxChange = Pick<
-  SandboxRequest,
-  "timeout" | "idle_timeout" | "on_timeout" | "auto_resume" | "network" | "metadata" | "name" | "public_ports"
->;
-
 /** Changes settings of a sandbox; its network changes at once. @throws ResponseError, UnreachableError */
 export async function changeSandbox(
   client: Client,
@@ -143,12 +72,6 @@ export async function rollbackSandbox(
 ): Promise<Sandbox> {
   const options = { json: to, query: { wait: WAIT_SECONDS } };
   return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/rollback`, options);
-}
-
-export interface ForkRequest {
-  readonly count?: number;
-  /** their names are this with -1, -2 and so on; default is the name of the sandbox */
-  readonly name?: string;
 }
 
 /** Opens sandboxes with the present files of a sandbox, all or none. @throws ResponseError, UnreachableError */

@@ -26,6 +26,15 @@ export type CheckpointResult = Extract<OperationResult, { pause_ms: number }>;
 export type CheckpointRequest = Routes["instances"][":uuid"]["checkpoint"]["post"]["body"];
 export type OutputObject = NonNullable<InstanceResult["stdout"]>;
 export type SpawnRequest = Routes["instances"]["post"]["body"];
+type SandboxRoutes = Routes["sandboxes"];
+export type Sandbox = SandboxRoutes[":sandbox"]["get"]["response"][200];
+export type SandboxRequest = SandboxRoutes["post"]["body"];
+/** New settings of a sandbox; those that are absent stay. */
+export type SandboxChange = SandboxRoutes[":sandbox"]["patch"]["body"];
+/** A saved state of a sandbox. */
+export type SavedState = SandboxRoutes[":sandbox"]["states"]["get"]["response"][200][number];
+export type RollbackRequest = SandboxRoutes[":sandbox"]["rollback"]["post"]["body"];
+export type ForkRequest = SandboxRoutes[":sandbox"]["fork"]["post"]["body"];
 /** A network that is more than none. */
 export type NetworkRequest = Exclude<NonNullable<SpawnRequest["network"]>, "none">;
 /** Use of the host by a running instance. */

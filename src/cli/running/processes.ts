@@ -6,6 +6,7 @@ import { isGone } from "../../client/operations.ts";
 import type { Place } from "../../client/place.ts";
 import { COMMAND_SPID, type ProcessName, readProcess, signalProcess, startProcess } from "../../client/processes.ts";
 import type { ProcessDetails, ProcessRequest } from "../../client/types.ts";
+import { given } from "../../domain/given.ts";
 import { OUTPUT_BYTES_MAX } from "../../domain/output.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, type Command, command, EXIT_INTERRUPTED, EXIT_NOT_RUN, UsageError } from "../command.ts";
@@ -34,6 +35,11 @@ export const processCommands: readonly Command[] = [
       ...STREAM_OPTIONS,
       detach: { type: "boolean", short: "d", doc: "print the number of the process, and leave it" },
       shell: { type: "boolean", doc: "give the command to /bin/sh -c" },
+      user: {
+        type: "string",
+        value: "USER",
+        doc: "user of the process, with its groups and home: a name, or UID[:GID]",
+      },
       ...PROCESS_OPTIONS,
       ...CLIENT_OPTIONS,
     },
@@ -51,6 +57,7 @@ export const processCommands: readonly Command[] = [
         ...(args.length > 0 ? { args } : {}),
         ...(options.shell === true ? { shell: true } : {}),
         ...fields,
+        ...given({ user: options.user }),
         ...withTerm(env, streams, environment),
         ...streams.fields,
         // Output before the attachment is read from the log.

@@ -1,8 +1,8 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import { pathOfPlace } from "../../client/place.ts";
 import { signalProcess, startProcess } from "../../client/processes.ts";
 import { instanceResult } from "../../client/runs.ts";
+import { readSandbox } from "../../client/sandboxes.ts";
 import { imageHas, imageIdOf } from "../../client/transfers.ts";
 import type { InstanceResult, ProcessRequest, SpawnRequest } from "../../client/types.ts";
 import { parseUuid } from "../../domain/ids.ts";
@@ -10,7 +10,7 @@ import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, command, expectPositionals, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
 import { tellNetwork } from "../network.ts";
-import { isSandbox, type SandboxPlace, sandboxNamed } from "../place.ts";
+import { isSandbox, placeText, type SandboxPlace, sandboxNamed } from "../place.ts";
 import { join } from "./processes.ts";
 import {
   filesField,
@@ -124,7 +124,8 @@ interface SandboxShell {
 
 /** Runs a shell as a process of a sandbox. Returns its exit code; 0 when it was left. */
 async function shellIn({ client, io, place, request }: SandboxShell): Promise<number> {
-  const { head } = await client.exchange<{ readonly head: string }>("GET", pathOfPlace(place));
+  const { head } = await readSandbox(client, place.sandbox);
+  if (head === null) throw new CliError(`sandbox ${placeText(place)} has ended`);
   const command = await shellOf(client, head);
   const process = await startProcess(client, place, { command, ...request });
   const end = () => signalProcess(client, process, "KILL");

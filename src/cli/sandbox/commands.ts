@@ -7,11 +7,11 @@ import {
   readSandbox,
   resumeSandbox,
   rollbackSandbox,
-  SANDBOX_STATES,
-  type Sandbox,
   savedStates,
 } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
+import { SANDBOX_STATES } from "../../domain/sandbox.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import {
   type Command,

@@ -1,5 +1,6 @@
 import type { Client } from "../../client/client.ts";
-import { type Sandbox, settledSandbox } from "../../client/sandboxes.ts";
+import { settledSandbox } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { shownDuration } from "../../domain/text/shown.ts";
 import { CliError } from "../command.ts";
 import type { Io } from "../io.ts";

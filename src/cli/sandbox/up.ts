@@ -1,16 +1,8 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
-import {
-  changeSandbox,
-  openSandbox,
-  readSandbox,
-  resumeSandbox,
-  type Sandbox,
-  type SandboxChange,
-  type SandboxRequest,
-} from "../../client/sandboxes.ts";
+import { changeSandbox, openSandbox, readSandbox, resumeSandbox } from "../../client/sandboxes.ts";
 import { imageIdOf } from "../../client/transfers.ts";
-import type { ImportResult } from "../../client/types.ts";
+import type { ImportResult, Sandbox, SandboxChange, SandboxRequest } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
 import { parseUuid } from "../../domain/ids.ts";
 import { isTag } from "../../domain/image.ts";

@@ -68,6 +68,11 @@ describe("exec", () => {
     expect(paths()).toEqual([`POST ${DEV}/processes`, `GET ${DEV}/processes/2/attach`]);
   });
 
+  test("runs as a user by name", async () => {
+    await coppice(["exec", "-d", "--user", "app", "dev", "--", "id"]);
+    expect(appliance.bodies("POST", `${DEV}/processes`)).toMatchObject([{ command: "id", user: "app" }]);
+  });
+
   test("finds the sandbox with a UUID when there is no such instance", async () => {
     place = `/sandboxes/${ID}`;
     expect((await coppice(["exec", "-d", ID, "--", "true"])).stdout.toString()).toBe("2\n");

@@ -1,5 +1,5 @@
 import { basename } from "node:path";
-import type { SandboxRequest } from "../../../client/sandboxes.ts";
+import type { SandboxRequest } from "../../../client/types.ts";
 import { given } from "../../../domain/given.ts";
 import { bytesOfSize, DURATION_FORM, SIZE_FORM, secondsOfDuration } from "../../../domain/text/quantities.ts";
 import { CliError } from "../../command.ts";

@@ -1,4 +1,4 @@
-import type { SandboxRequest } from "../../../client/sandboxes.ts";
+import type { SandboxRequest } from "../../../client/types.ts";
 import type { Environment } from "../../../config/config.ts";
 
 const NAME_CHARACTERS_MAX = 40;

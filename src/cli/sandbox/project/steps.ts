@@ -1,6 +1,6 @@
 import type { Client } from "../../../client/client.ts";
 import { signalProcess, startProcess } from "../../../client/processes.ts";
-import type { Sandbox } from "../../../client/sandboxes.ts";
+import type { Sandbox } from "../../../client/types.ts";
 import { CliError } from "../../command.ts";
 import type { Io } from "../../io.ts";
 import { join } from "../../running/processes.ts";
