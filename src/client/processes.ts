@@ -6,8 +6,6 @@ import type { ProcessDetails, ProcessRequest, StartedProcess } from "./types.ts"
 /** A process of a running instance or sandbox. The command of an instance has the number 1. */
 export type ProcessName = Place & { readonly spid: number };
 
-export type { Place as ProcessPlace } from "./place.ts";
-
 /** Number of the command of an instance. */
 export const COMMAND_SPID = 1;
 

@@ -15,9 +15,13 @@ export type SandboxReference = string;
 
 const pathOf = (sandbox: SandboxReference): string => pathOfPlace({ sandbox });
 
-/** Opens a sandbox, which is starting or runs. @throws ResponseError `conflict` for a name that is in use; UnreachableError */
-export async function openSandbox(client: Client, request: SandboxRequest): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("POST", "/sandboxes", { json: request, query: { wait: WAIT_SECONDS } });
+/**
+ * Opens a sandbox, which is starting or runs.
+ * @param wait longest time until it has settled, in `seconds`, as in all of these functions; 0: none
+ * @throws ResponseError `conflict` for a name that is in use; UnreachableError
+ */
+export async function openSandbox(client: Client, request: SandboxRequest, wait = WAIT_SECONDS): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", "/sandboxes", { json: request, query: { wait } });
 }
 
 /** @throws ResponseError `not_found`, UnreachableError */
@@ -30,19 +34,40 @@ export interface SandboxFilter {
   readonly metadata?: Readonly<Record<string, string>>;
 }
 
-/** The sandboxes that have not ended, or those in one state, the newest first. @throws ResponseError, UnreachableError */
+/** Sandboxes, the newest first. `next` is the cursor of the next page; null on the last one. */
+export interface SandboxPage {
+  readonly sandboxes: readonly Sandbox[];
+  readonly next: string | null;
+}
+
+export interface SandboxPageOptions extends SandboxFilter {
+  /** of the page; absent: the first one */
+  readonly cursor?: string;
+  /** number of sandboxes */
+  readonly limit?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** The sandboxes that have not ended, or those in one state. @throws ResponseError, UnreachableError, the reason of `signal` */
+export async function sandboxPage(
+  client: Client,
+  { metadata = {}, signal, ...filter }: SandboxPageOptions = {},
+): Promise<SandboxPage> {
+  const filters = Object.fromEntries(Object.entries(metadata).map(([key, value]) => [`metadata.${key}`, value]));
+  const response = await client.call("GET", "/sandboxes", { query: { ...filters, ...filter }, ...given({ signal }) });
+  return { sandboxes: (await response.json()) as Sandbox[], next: response.headers.get("x-next-cursor") };
+}
+
+/** All of them. @throws as `sandboxPage` */
 export async function* listSandboxes(
   client: Client,
-  { state, metadata = {} }: SandboxFilter = {},
+  filter: SandboxFilter = {},
 ): AsyncGenerator<Sandbox, void, undefined> {
-  const filters = Object.fromEntries(Object.entries(metadata).map(([key, value]) => [`metadata.${key}`, value]));
-  let cursor: string | null = null;
-  do {
-    const query = { ...filters, ...given({ state, cursor }) };
-    const response = await client.call("GET", "/sandboxes", { query });
-    cursor = response.headers.get("x-next-cursor");
-    yield* (await response.json()) as Sandbox[];
-  } while (cursor !== null);
+  for (let cursor: string | null | undefined; cursor !== null; ) {
+    const page: SandboxPage = await sandboxPage(client, { ...filter, ...given({ cursor }) });
+    yield* page.sandboxes;
+    cursor = page.next;
+  }
 }
 
 /** Changes settings of a sandbox; its network changes at once. @throws ResponseError, UnreachableError */
@@ -55,13 +80,13 @@ export async function changeSandbox(
 }
 
 /** Saves the files of a running sandbox, and ends its machine. @throws ResponseError, UnreachableError */
-export async function pauseSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { query: { wait: WAIT_SECONDS } });
+export async function pauseSandbox(client: Client, sandbox: SandboxReference, wait = WAIT_SECONDS): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { query: { wait } });
 }
 
 /** Starts a paused or failed sandbox from its head. @throws ResponseError, UnreachableError */
-export async function resumeSandbox(client: Client, sandbox: SandboxReference): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/resume`, { query: { wait: WAIT_SECONDS } });
+export async function resumeSandbox(client: Client, sandbox: SandboxReference, wait = WAIT_SECONDS): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/resume`, { query: { wait } });
 }
 
 /** Gives a sandbox the files of an image, in place. @throws ResponseError, UnreachableError */
@@ -69,20 +94,30 @@ export async function rollbackSandbox(
   client: Client,
   sandbox: SandboxReference,
   to: RollbackRequest,
+  wait = WAIT_SECONDS,
 ): Promise<Sandbox> {
-  const options = { json: to, query: { wait: WAIT_SECONDS } };
+  const options = { json: to, query: { wait } };
   return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/rollback`, options);
 }
 
 /** Opens sandboxes with the present files of a sandbox, all or none. @throws ResponseError, UnreachableError */
-export async function forkSandbox(client: Client, sandbox: SandboxReference, request: ForkRequest): Promise<Sandbox[]> {
-  const options = { json: request, query: { wait: WAIT_SECONDS } };
+export async function forkSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  request: ForkRequest,
+  wait = WAIT_SECONDS,
+): Promise<Sandbox[]> {
+  const options = { json: request, query: { wait } };
   return await client.exchange<Sandbox[]>("POST", `${pathOf(sandbox)}/fork`, options);
 }
 
 /** The saved states that are kept, the newest first. @throws ResponseError, UnreachableError */
-export async function savedStates(client: Client, sandbox: SandboxReference): Promise<SavedState[]> {
-  return await client.exchange<SavedState[]>("GET", `${pathOf(sandbox)}/states`);
+export async function savedStates(
+  client: Client,
+  sandbox: SandboxReference,
+  signal?: AbortSignal,
+): Promise<SavedState[]> {
+  return await client.exchange<SavedState[]>("GET", `${pathOf(sandbox)}/states`, given({ signal }));
 }
 
 /** A link that opens a port of a sandbox in a browser. */
@@ -112,8 +147,9 @@ export async function endSandbox(
   client: Client,
   sandbox: SandboxReference,
   options: EndOptions = {},
+  wait = WAIT_SECONDS,
 ): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("DELETE", pathOf(sandbox), { query: { ...options, wait: WAIT_SECONDS } });
+  return await client.exchange<Sandbox>("DELETE", pathOf(sandbox), { query: { ...options, wait } });
 }
 
 /**

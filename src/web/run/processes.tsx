@@ -1,7 +1,8 @@
 import { useState } from "preact/hooks";
-import { type ProcessPlace, pathOfProcesses, signalProcess } from "../../client/processes.ts";
+import type { Place } from "../../client/place.ts";
+import { pathOfProcesses, signalProcess, startProcess } from "../../client/processes.ts";
 import type { Process, ProcessRequest } from "../../client/types.ts";
-import { api, request } from "../data/api.ts";
+import { api } from "../data/api.ts";
 import { problemOf } from "../data/problem.ts";
 import { useReload, useResource } from "../data/resource.ts";
 import { Button } from "../parts/button.tsx";
@@ -22,13 +23,11 @@ import { shellLine } from "./form/shell-words.ts";
 const LIMIT = 200;
 const SIGNALS = ["TERM", "INT", "HUP", "USR1", "USR2", "STOP", "CONT", "KILL"] as const;
 
-async function listOf(place: ProcessPlace, signal: AbortSignal): Promise<Process[]> {
-  const response = await request(`/v1${pathOfProcesses(place)}?limit=${LIMIT}`, { signal });
-  return (await response.json()) as Process[];
-}
+const listOf = (place: Place, signal: AbortSignal) =>
+  api.exchange<Process[]>("GET", pathOfProcesses(place), { query: { limit: LIMIT }, signal });
 
 interface ProcessPanelProps {
-  readonly place: ProcessPlace;
+  readonly place: Place;
   readonly isRunning: boolean;
   /** grows when a process begins or ends */
   readonly turns: number;
@@ -139,7 +138,7 @@ function StateOf({ state, exit_code: exitCode, signal, timed_out: isTimedOut }: 
 }
 
 interface StartQuestionProps {
-  readonly place: ProcessPlace;
+  readonly place: Place;
   readonly onClose: () => void;
   readonly onStarted: (spid: number, hasTerminal: boolean) => void;
 }
@@ -154,7 +153,11 @@ function StartQuestion({ place, onClose, onStarted }: StartQuestionProps) {
       isReady={line.trim() !== ""}
       onClose={onClose}
       onConfirm={async () => {
-        const spid = await start(place, { command: line, shell: true, ...(hasTerminal ? TERMINAL : {}) });
+        const { spid } = await startProcess(api, place, {
+          command: line,
+          shell: true,
+          ...(hasTerminal ? TERMINAL : {}),
+        });
         onStarted(spid, hasTerminal);
       }}
     >
@@ -173,15 +176,8 @@ const TERMINAL: Partial<ProcessRequest> = {
   truncate_output_at: 10_485_760,
 };
 
-/** Starts a shell with a terminal. @returns its number @throws Problem */
-export async function startShell(place: ProcessPlace): Promise<number> {
-  return await start(place, { command: "/bin/sh", ...TERMINAL });
-}
-
-/** Starts a process. @returns its number @throws Problem */
-async function start(place: ProcessPlace, body: ProcessRequest): Promise<number> {
-  const headers = { "content-type": "application/json" };
-  const path = `/v1${pathOfProcesses(place)}`;
-  const response = await request(path, { method: "POST", headers, body: JSON.stringify(body) });
-  return ((await response.json()) as { spid: number }).spid;
+/** Starts a shell with a terminal. @returns its number @throws ResponseError, UnreachableError */
+export async function startShell(place: Place): Promise<number> {
+  const { spid } = await startProcess(api, place, { command: "/bin/sh", ...TERMINAL });
+  return spid;
 }

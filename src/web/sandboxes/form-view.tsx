@@ -1,6 +1,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
+import { openSandbox } from "../../client/sandboxes.ts";
 import { isFocusFree } from "../browser/focus.ts";
 import { navigate, useRoute } from "../browser/router.ts";
+import { api } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
 import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
@@ -9,7 +11,6 @@ import { Checkbox, Field, Select } from "../parts/field.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { ImageField } from "../run/form/image-field.tsx";
 import { TIMEOUT_CHOICES } from "./actions/life-question.tsx";
-import { openSandbox } from "./calls.ts";
 import { EMPTY_FORM, type FieldProblems, FORM_FIELDS, fieldOf, requestOf, type SandboxForm } from "./model/form.ts";
 
 /** The form of a sandbox: empty, or on an image (`?image=`). */
@@ -47,7 +48,7 @@ function Form({ initial }: { readonly initial: SandboxForm }) {
     setProblems({});
     setBusy(true);
     try {
-      const { uuid } = await openSandbox(result.request);
+      const { uuid } = await openSandbox(api, result.request, 0);
       navigate(`/sandboxes/${uuid}`);
     } catch (error) {
       const failure = problemOf(error);

@@ -1,4 +1,6 @@
+import { type Sandbox, savedStates } from "../../client/sandboxes.ts";
 import { Link } from "../browser/router.ts";
+import { api } from "../data/api.ts";
 import { useReload, useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
@@ -11,10 +13,8 @@ import { Skeleton } from "../parts/skeleton.tsx";
 import { Badge } from "../parts/status-mark.tsx";
 import { shortId } from "../text/format.ts";
 import type { Asking } from "./actions/questions.tsx";
-import { readStates } from "./calls.ts";
 import { type Point, pointsOf, reasonText } from "./model/history.ts";
 import { isPossible } from "./model/states.ts";
-import type { Sandbox } from "./wire.ts";
 
 interface HistoryProps {
   readonly sandbox: Sandbox;
@@ -26,7 +26,7 @@ interface HistoryProps {
 /** The saved states of a sandbox as a line of points, newest first, each with a way back. */
 export function HistoryPanel({ sandbox, turns, asking }: HistoryProps) {
   const { uuid, head, state_changed_at: changedAt } = sandbox;
-  const { value, problem, reload } = useResource(`states ${uuid}`, (signal) => readStates(uuid, signal));
+  const { value, problem, reload } = useResource(`states ${uuid}`, (signal) => savedStates(api, uuid, signal));
   useReload(`${turns} ${head} ${changedAt}`, reload);
   if (problem !== undefined && value === undefined) {
     return <ProblemNote problem={problem} title="The saved states cannot be read" onRetry={reload} />;

@@ -1,7 +1,10 @@
+import { SANDBOX_STATES, type Sandbox, sandboxPage } from "../../client/sandboxes.ts";
+import { given } from "../../domain/given.ts";
 import { useSeconds } from "../browser/clock.ts";
 import { queryOf } from "../browser/links.ts";
 import { Link, navigate, useRoute } from "../browser/router.ts";
 import { useInterval } from "../browser/use-interval.ts";
+import { api } from "../data/api.ts";
 import { useOperationChanges } from "../data/changes.ts";
 import { useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
@@ -20,10 +23,8 @@ import { Skeleton } from "../parts/skeleton.tsx";
 import { LabelMark } from "../parts/status-mark.tsx";
 import { printable } from "../text/printable.ts";
 import { type Asking, Question, useAsking } from "./actions/questions.tsx";
-import { listSandboxes } from "./calls.ts";
 import { leftMs } from "./model/life.ts";
 import { isPassing, STATE_LABELS } from "./model/states.ts";
-import { SANDBOX_STATES, type Sandbox } from "./wire.ts";
 
 const STATES = [
   { value: "", label: "Not ended" },
@@ -42,10 +43,7 @@ export function SandboxList() {
   const state = SANDBOX_STATES.find((name) => name === parameters.get("state"));
   const cursor = parameters.get("after") ?? undefined;
   const { value, problem, reload } = useResource(`sandboxes${queryOf({ state, cursor })}`, (signal) =>
-    listSandboxes(
-      { limit: PAGE_ROWS, ...(state === undefined ? {} : { state }), ...(cursor === undefined ? {} : { cursor }) },
-      signal,
-    ),
+    sandboxPage(api, { limit: PAGE_ROWS, signal, ...given({ state, cursor }) }),
   );
   useOperationChanges(reload);
   useInterval(value?.sandboxes.some((sandbox) => isPassing(sandbox.state)) === true ? READ_SOON_MS : READ_MS, reload);

@@ -1,6 +1,8 @@
+import { readSandbox, type Sandbox } from "../../client/sandboxes.ts";
 import { useSeconds } from "../browser/clock.ts";
 import { useRoute } from "../browser/router.ts";
 import { useInterval } from "../browser/use-interval.ts";
+import { api } from "../data/api.ts";
 import { Problem } from "../data/problem.ts";
 import { useReload, useResource } from "../data/resource.ts";
 import { useSession } from "../data/session.ts";
@@ -21,7 +23,6 @@ import { countOfTypes, type EventFeed } from "../run/event-feed-reader.ts";
 import { ruleText } from "../run/form/network-rules.ts";
 import { bytesText, shortId } from "../text/format.ts";
 import { type Asking, Question, useAsking } from "./actions/questions.tsx";
-import { readSandbox } from "./calls.ts";
 import { Files } from "./files/files.tsx";
 import { HistoryPanel } from "./history.tsx";
 import { linkTo, parseLink, type SandboxLink, type SandboxViewName, VIEWS } from "./link.ts";
@@ -31,7 +32,6 @@ import { PortsPanel } from "./ports.tsx";
 import { ProcessesPanel } from "./processes.tsx";
 import { Story } from "./story.tsx";
 import { TerminalPanel } from "./terminal.tsx";
-import type { Sandbox } from "./wire.ts";
 
 /** Process number of events that belong to no process: changes of the state among them, and no output. */
 const AGENT_SPID = 0;
@@ -55,7 +55,7 @@ export function SandboxPage({ id }: { readonly id: string }) {
   // The raw query: paths are bytes, which its decoded form would lose.
   const link = parseLink(id, location.search);
   const feed = useEventFeed(`/sandboxes/${encodeURIComponent(id)}`, { spid: AGENT_SPID });
-  const { value, problem, reload } = useResource(`sandbox ${id}`, (signal) => readSandbox(id, signal));
+  const { value, problem, reload } = useResource(`sandbox ${id}`, (signal) => readSandbox(api, id, signal));
   const turns = countOfTypes(feed, TURNS);
   useReload(turns, reload);
   useInterval(value !== undefined && isPassing(value.state) ? READ_SOON_MS : READ_MS, reload);
@@ -131,10 +131,7 @@ function Sections({ sandbox, link, feed, turns, asking }: SectionsProps) {
   return (
     <>
       {error === undefined ? null : (
-        <ProblemNote
-          title="The sandbox failed"
-          problem={new Problem(error.message, { code: error.error, details: error.details ?? {} })}
-        />
+        <ProblemNote title="The sandbox failed" problem={new Problem(error.message, { code: error.error })} />
       )}
       <Figures sandbox={sandbox} asking={asking} />
       <Tabs label="Parts of the sandbox" tabs={tabs} current={link.view} />

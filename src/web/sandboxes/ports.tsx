@@ -1,4 +1,6 @@
 import { useState } from "preact/hooks";
+import { changeSandbox, linkToPort, type Sandbox } from "../../client/sandboxes.ts";
+import { api } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
 import { useSession } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
@@ -8,9 +10,7 @@ import { Checkbox, Field } from "../parts/field.tsx";
 import { Age } from "../parts/figure.tsx";
 import { GuestText } from "../parts/guest-text.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
-import { changeSandbox, linkToPort } from "./calls.ts";
 import { addressOfPort, portOf } from "./model/ports.ts";
-import type { Sandbox } from "./wire.ts";
 
 interface PortsProps {
   readonly sandbox: Sandbox;
@@ -51,7 +51,7 @@ export function PortsPanel({ sandbox, onChange }: PortsProps) {
     );
   }
   const make = async (number: number) => {
-    const { url, expires_at: expiresAt } = await linkToPort(sandbox.uuid, number);
+    const { url, expires_at: expiresAt } = await linkToPort(api, sandbox.uuid, { port: number });
     setLink({ port: number, url, expiresAt });
   };
   return (
@@ -113,7 +113,7 @@ function PublicPorts({ sandbox, port, onChange, attempt }: PublicProps) {
   const isPublic = port !== null && ports.includes(port);
   const set = (next: readonly number[]) =>
     attempt(async () => {
-      await changeSandbox(uuid, { public_ports: next });
+      await changeSandbox(api, uuid, { public_ports: next });
       onChange();
     });
   return (

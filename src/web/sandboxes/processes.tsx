@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import type { Sandbox } from "../../client/sandboxes.ts";
 import { navigate } from "../browser/router.ts";
 import { useInterval } from "../browser/use-interval.ts";
 import { useSession } from "../data/session.ts";
@@ -9,7 +10,6 @@ import { useEventFeed } from "../run/event-feed.ts";
 import { Output } from "../run/output/output.tsx";
 import { ProcessPanel } from "../run/processes.tsx";
 import { linkTo, type SandboxLink } from "./link.ts";
-import type { Sandbox } from "./wire.ts";
 
 /** Time between two readings of the processes, in `milliseconds`: the appliance reads them from the whole log. */
 const READ_MS = 15_000;

@@ -1,5 +1,7 @@
 import { useRef, useState } from "preact/hooks";
+import { resumeSandbox, type Sandbox } from "../../client/sandboxes.ts";
 import { navigate } from "../browser/router.ts";
+import { api } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
 import { useSession } from "../data/session.ts";
 import { Button } from "../parts/button.tsx";
@@ -7,10 +9,8 @@ import { Empty } from "../parts/empty.tsx";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { startShell } from "../run/processes.tsx";
 import { TerminalView } from "../run/terminal/terminal.tsx";
-import { resumeSandbox } from "./calls.ts";
 import { linkTo, type SandboxLink } from "./link.ts";
 import { STATE_LABELS } from "./model/states.ts";
-import type { Sandbox } from "./wire.ts";
 
 interface TerminalProps {
   readonly sandbox: Sandbox;
@@ -44,7 +44,7 @@ export function TerminalPanel({ sandbox, link, onChange }: TerminalProps) {
     setBusy(true);
     setProblem(undefined);
     try {
-      const ready = state === "running" ? sandbox : await resumeSandbox(uuid, WAIT_SECONDS);
+      const ready = state === "running" ? sandbox : await resumeSandbox(api, uuid, WAIT_SECONDS);
       const spid = await startShell({ instance: ready.instance ?? "", sandbox: uuid });
       started.current = spid;
       navigate(linkTo(link.id, "terminal", { process: spid }));

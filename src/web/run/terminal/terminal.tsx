@@ -2,11 +2,10 @@ import type { RefObject } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { SteadyAttachment } from "../../../client/connections/steady-attachment.ts";
 import { bytesOf } from "../../../client/operation-events.ts";
-import { type ProcessName, pathOf } from "../../../client/processes.ts";
-import type { ProcessDetails } from "../../../client/types.ts";
+import { type ProcessName, readProcess } from "../../../client/processes.ts";
 import { isFocusFree } from "../../browser/focus.ts";
 import { useColors, useTheme } from "../../browser/theme.ts";
-import { api, request } from "../../data/api.ts";
+import { api } from "../../data/api.ts";
 import { type Problem, problemOf } from "../../data/problem.ts";
 import { Button } from "../../parts/button.tsx";
 import { Confirm } from "../../parts/dialog.tsx";
@@ -261,6 +260,6 @@ class DisposableHolder {
 
 /** Bytes that a process has written to its terminal so far. */
 async function writtenBytes(process: ProcessName): Promise<number> {
-  const { stdout } = (await (await request(`/v1${pathOf(process)}`)).json()) as ProcessDetails;
+  const { stdout } = await readProcess(api, process);
   return bytesOf(stdout).byteLength;
 }

@@ -1,5 +1,5 @@
+import type { Sandbox } from "../../../client/sandboxes.ts";
 import { Confirm, type ConfirmProps } from "../../parts/dialog.tsx";
-import type { Sandbox } from "../wire.ts";
 
 export interface QuestionProps {
   readonly sandbox: Sandbox;

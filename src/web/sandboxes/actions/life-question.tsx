@@ -1,7 +1,8 @@
 import { useState } from "preact/hooks";
+import { changeSandbox } from "../../../client/sandboxes.ts";
 import { DURATION_FORM, durationText, secondsOfDuration } from "../../../domain/text/quantities.ts";
+import { api } from "../../data/api.ts";
 import { Checkbox, Field, Select } from "../../parts/field.tsx";
-import { changeSandbox } from "../calls.ts";
 import { ACTIONS } from "../model/states.ts";
 import { ConfirmChange, type QuestionProps } from "./confirm-change.tsx";
 
@@ -27,7 +28,7 @@ export function LifeQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       onClose={onClose}
       onChange={onChange}
       onConfirm={async () => {
-        await changeSandbox(sandbox.uuid, {
+        await changeSandbox(api, sandbox.uuid, {
           ...(seconds === undefined || seconds === null ? {} : { timeout: seconds }),
           idle_timeout: idleSeconds ?? null,
           on_timeout: onTimeout,

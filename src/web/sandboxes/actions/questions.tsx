@@ -1,5 +1,16 @@
 import { useState } from "preact/hooks";
+import { startCheckpoint } from "../../../client/imports.ts";
+import {
+  endSandbox,
+  forkSandbox,
+  pauseSandbox,
+  resumeSandbox,
+  rollbackSandbox,
+  type Sandbox,
+} from "../../../client/sandboxes.ts";
+import { given } from "../../../domain/given.ts";
 import { navigate } from "../../browser/router.ts";
+import { api } from "../../data/api.ts";
 import { problemOf } from "../../data/problem.ts";
 import { useSession } from "../../data/session.ts";
 import { Checkbox, Field } from "../../parts/field.tsx";
@@ -7,19 +18,19 @@ import { GuestText } from "../../parts/guest-text.tsx";
 import type { MenuItem } from "../../parts/menu.tsx";
 import { useToast } from "../../parts/toast.tsx";
 import { countOf } from "../../text/format.ts";
-import {
-  checkpointSandbox,
-  endSandbox,
-  forkSandbox,
-  type Keeping,
-  pauseSandbox,
-  resumeSandbox,
-  rollBackSandbox,
-} from "../calls.ts";
 import { ACTIONS, isPossible, type SandboxAction } from "../model/states.ts";
-import type { Sandbox } from "../wire.ts";
 import { ConfirmChange, type QuestionProps } from "./confirm-change.tsx";
 import { LifeQuestion } from "./life-question.tsx";
+
+/** A saved state that is a new image, with a tag for it; an empty tag is none. */
+interface Keeping {
+  readonly keep: boolean;
+  readonly tag: string;
+}
+
+function named(tag: string): { readonly tag?: string } {
+  return given({ tag: tag.trim() || undefined });
+}
 
 interface Subject {
   readonly sandbox: Sandbox;
@@ -49,7 +60,7 @@ export function useAsking(changed: () => void): Asking {
   const toast = useToast();
   const resume = async ({ uuid, name }: Sandbox) => {
     try {
-      await resumeSandbox(uuid);
+      await resumeSandbox(api, uuid, 0);
     } catch (error) {
       toast(`${name} was not resumed: ${problemOf(error).message}`, { isProblem: true });
     }
@@ -112,7 +123,7 @@ function PauseQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       action="Pause"
       onClose={onClose}
       onChange={onChange}
-      onConfirm={async () => void (await pauseSandbox(sandbox.uuid))}
+      onConfirm={async () => void (await pauseSandbox(api, sandbox.uuid, 0))}
     >
       <p>{ACTIONS.pause.effect} Resuming it starts with the saved files, and without processes.</p>
     </ConfirmChange>
@@ -129,7 +140,7 @@ function CheckpointQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       onClose={onClose}
       onChange={onChange}
       onConfirm={async () => {
-        await checkpointSandbox(sandbox.uuid, tag);
+        await startCheckpoint(api, { sandbox: sandbox.uuid }, named(tag));
         toast("The checkpoint is being made");
       }}
     >
@@ -172,7 +183,8 @@ function ForkQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       onClose={onClose}
       onChange={onChange}
       onConfirm={async () => {
-        const [first, ...others] = await forkSandbox(sandbox.uuid, number, name);
+        const request = { count: number, ...given({ name: name.trim() || undefined }) };
+        const [first, ...others] = await forkSandbox(api, sandbox.uuid, request, 0);
         toast(`${countOf(others.length + 1, "sandbox", "sandboxes")} opened`);
         if (first !== undefined) navigate(others.length === 0 ? `/sandboxes/${first.uuid}` : "/sandboxes");
       }}
@@ -222,7 +234,10 @@ function RollbackQuestion(props: QuestionProps & { readonly target: NonNullable<
       isDangerous={isRunning && !keeping.keep}
       onClose={onClose}
       onChange={onChange}
-      onConfirm={async () => void (await rollBackSandbox(sandbox.uuid, target.image, keeping))}
+      onConfirm={async () => {
+        const image = { image: target.image, ...(keeping.keep ? { keep: true, ...named(keeping.tag) } : {}) };
+        await rollbackSandbox(api, sandbox.uuid, image, 0);
+      }}
     >
       <p>
         {ACTIONS.rollback.effect}
@@ -246,7 +261,9 @@ function EndQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       isDangerous
       onClose={onClose}
       onChange={onChange}
-      onConfirm={() => endSandbox(sandbox.uuid, keeping)}
+      onConfirm={async () => {
+        await endSandbox(api, sandbox.uuid, keeping.keep ? { keep: true, ...named(keeping.tag) } : {}, 0);
+      }}
     >
       <p>{ACTIONS.end.effect}</p>
       {sandbox.state === "running" ? (

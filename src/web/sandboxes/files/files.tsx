@@ -1,3 +1,4 @@
+import type { Sandbox } from "../../../client/sandboxes.ts";
 import { isWriting } from "../../browser/keys.ts";
 import { navigate } from "../../browser/router.ts";
 import { useLoaded, useReload } from "../../data/resource.ts";
@@ -10,7 +11,6 @@ import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { linkTo, type SandboxLink } from "../link.ts";
 import { STATE_LABELS } from "../model/states.ts";
-import type { Sandbox } from "../wire.ts";
 import { type Listing, readEntry, readListing } from "./calls.ts";
 import { Directory } from "./directory.tsx";
 import { Editor } from "./editor.tsx";

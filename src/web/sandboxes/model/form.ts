@@ -1,6 +1,6 @@
+import type { Sandbox, SandboxRequest } from "../../../client/sandboxes.ts";
 import { bytesOfSize, DURATION_FORM, SIZE_FORM, secondsOfDuration } from "../../../domain/text/quantities.ts";
 import { rulesOf } from "../../run/form/network-rules.ts";
-import type { Sandbox, SandboxRequest } from "../wire.ts";
 
 /** The values of the form of a sandbox, as typed: they may be invalid. */
 export interface SandboxForm {

@@ -1,4 +1,4 @@
-import type { SavedState } from "../wire.ts";
+import type { SavedState } from "../../../client/sandboxes.ts";
 
 /** A point of the line of saved states. */
 export interface Point {
@@ -9,7 +9,7 @@ export interface Point {
   readonly follows: SavedState | null;
 }
 
-const REASON_TEXTS: Readonly<Record<SavedState["reason"], string>> = {
+const REASON_TEXTS: Readonly<Record<string, string>> = {
   start: "Where it began",
   pause: "Paused",
   checkpoint: "Checkpoint",
@@ -19,7 +19,7 @@ const REASON_TEXTS: Readonly<Record<SavedState["reason"], string>> = {
 
 /** The reason of a saved state, as a title. */
 export function reasonText({ reason }: Pick<SavedState, "reason">): string {
-  return REASON_TEXTS[reason] ?? reason;
+  return (Object.hasOwn(REASON_TEXTS, reason) ? REASON_TEXTS[reason] : undefined) ?? reason;
 }
 
 /** The line of the saved states. @param states newest first */

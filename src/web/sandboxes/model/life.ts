@@ -1,5 +1,5 @@
+import type { Sandbox } from "../../../client/sandboxes.ts";
 import { durationText } from "../../text/format.ts";
-import type { Sandbox } from "../wire.ts";
 
 /** Time until the deadline of a sandbox, in `milliseconds`; null: it has none. */
 export function leftMs({ ends_at: endsAt, state }: Pick<Sandbox, "ends_at" | "state">, now: number): number | null {

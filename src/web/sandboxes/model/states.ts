@@ -1,6 +1,8 @@
+import type { Sandbox } from "../../../client/sandboxes.ts";
 import type { IconName } from "../../parts/icon.tsx";
 import type { StatusLabel } from "../../parts/status-mark.tsx";
-import type { SandboxState } from "../wire.ts";
+
+export type SandboxState = Sandbox["state"];
 
 /** The label of each state, in all views. */
 export const STATE_LABELS: Readonly<Record<SandboxState, StatusLabel>> = {

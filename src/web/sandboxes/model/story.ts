@@ -1,6 +1,5 @@
 import type { OperationEvent } from "../../../client/types.ts";
-import type { SandboxState } from "../wire.ts";
-import { STATE_LABELS } from "./states.ts";
+import { type SandboxState, STATE_LABELS } from "./states.ts";
 
 /** A part of the story of a sandbox. */
 export interface Chapter {

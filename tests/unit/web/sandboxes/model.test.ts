@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { SANDBOX_STATES, type SavedState } from "../../../../src/client/sandboxes.ts";
 import type { OperationEvent } from "../../../../src/client/types.ts";
 import { linkTo, parseLink } from "../../../../src/web/sandboxes/link.ts";
 import { EMPTY_FORM, fieldOf, requestOf } from "../../../../src/web/sandboxes/model/form.ts";
@@ -8,7 +9,6 @@ import { addressOfPort, portOf } from "../../../../src/web/sandboxes/model/ports
 import { ACTIONS, isPossible, type SandboxAction } from "../../../../src/web/sandboxes/model/states.ts";
 import { storyOf } from "../../../../src/web/sandboxes/model/story.ts";
 import { bytesOfText, textFileOf } from "../../../../src/web/sandboxes/model/text-file.ts";
-import { SANDBOX_STATES, type SavedState } from "../../../../src/web/sandboxes/wire.ts";
 
 describe("the actions on a sandbox", () => {
   const names = Object.keys(ACTIONS) as SandboxAction[];
