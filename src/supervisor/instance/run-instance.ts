@@ -5,6 +5,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import { haveSameDefaults, type ImageDefaults, resultDefaults } from "../../domain/image-defaults.ts";
+import type { NetworkRequest } from "../../domain/network.ts";
 import type { StoredInstanceResult, StoredOutput } from "../../domain/operation.ts";
 import type { InstanceRequest, InstanceSubmission } from "../../domain/spawn.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
@@ -68,15 +69,18 @@ interface RunOptions {
   /** gets the layers of the image, and the new one */
   readonly stack: AsyncDisposableStack;
   readonly idle?: IdleJob;
+  /** The network, requested when changes of it begin to reach the instance. Absent: that of the submission. */
+  readonly policy?: () => NetworkRequest | null;
 }
 
 /** Runs an instance on its image. @throws as `execute` does */
 export async function runOnImage(
   context: InstanceContext,
   operation: OperationRef,
-  { submission, work: { signal, laps, events, auditNetwork }, stack, idle }: RunOptions,
+  { submission, work, stack, idle, policy = () => submission.network }: RunOptions,
 ): Promise<EndedInstance> {
   const { db, layers, networks } = context;
+  const { signal, laps, events, auditNetwork } = work;
   const image = getImage(db, operation.accountId, submission.imageId);
   if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
   const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
@@ -89,7 +93,8 @@ export async function runOnImage(
   const processEvents = idle?.processEvents ?? events;
   diskUse.add(processEvents.path);
   const bounded = AbortSignal.any([signal, diskUse.full, events.failed, processEvents.failed]);
-  await using network = networks.open(operation, submission.network, processEvents);
+  // `execute` registers the instance before it waits for anything, so no change is missed.
+  await using network = networks.open(operation, policy(), processEvents);
   const uninvited = (count: number) => networks.uninvited(operation.id, count);
   const tools = { ...context, laps, diskUse, events, network, uninvited };
   auditNetwork(() => network.audit());

@@ -70,6 +70,8 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
         submission: { ...NO_COMMAND, ...run },
         work: { ...work, signal: AbortSignal.any([work.signal, life.abort]) },
         stack,
+        // The network may have changed since the operation was submitted.
+        policy: () => findSandbox(db, sandboxId)?.network ?? null,
         idle: {
           numbers: life.numbers,
           processEvents: life.events,

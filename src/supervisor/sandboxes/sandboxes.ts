@@ -2,6 +2,7 @@ import { setTag } from "../../db/images/tags.ts";
 import { getOperation } from "../../db/operations.ts";
 import {
   countLiveSandboxes,
+  findSandbox,
   insertSandbox,
   requireFreeName,
   type SandboxRow,
@@ -12,6 +13,7 @@ import { targetOf } from "../../db/sandboxes/states.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { NetworkRequest } from "../../domain/network.ts";
 import {
   generatedName,
   type SandboxPatch,
@@ -171,12 +173,12 @@ export class Sandboxes implements SandboxesPort, Disposable {
   }
 
   async change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow> {
-    const { db, clock, instances } = this.#options;
+    const { db, clock } = this.#options;
     const { network, name } = patch;
-    const { operationId, state, name: nameBefore } = this.#require(accountId, id);
-    if (state === "ended") throw sandboxConflict(state);
-    if (name !== undefined && name !== nameBefore) requireFreeName(db, accountId, name);
-    if (network !== undefined && operationId !== null) await instances.setNetwork(operationId, network);
+    const present = this.#require(accountId, id);
+    if (present.state === "ended") throw sandboxConflict(present.state);
+    if (name !== undefined && name !== present.name) requireFreeName(db, accountId, name);
+    if (network !== undefined) await this.#setNetwork(present, network);
     const row = db.transaction(() => {
       const before = this.#require(accountId, id);
       const { timeoutSeconds, idleTimeoutSeconds: idle, ...rest } = patch;
@@ -193,6 +195,21 @@ export class Sandboxes implements SandboxesPort, Disposable {
     });
     this.#deadlines.wake();
     return row;
+  }
+
+  /** Sets the network of a sandbox and of its instance, or of neither. @throws as `RunningInstances.setNetwork` */
+  async #setNetwork({ id, operationId, network: before }: SandboxRow, network: NetworkRequest | null): Promise<void> {
+    const { db, instances } = this.#options;
+    // An instance that begins from now on reads it.
+    updateSandbox(db, id, { network });
+    if (operationId === null) return;
+    try {
+      await instances.setNetwork(operationId, network);
+    } catch (error) {
+      const now = findSandbox(db, id)?.network ?? null;
+      if (Bun.deepEquals(now, network)) updateSandbox(db, id, { network: before });
+      throw error;
+    }
   }
 
   async use(

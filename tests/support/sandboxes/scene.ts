@@ -4,6 +4,7 @@ import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import type { AccountId, ImageId, LayerId, OperationId, SandboxId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
+import type { NetworkRequest } from "../../../src/domain/network.ts";
 import type { SandboxSubmission } from "../../../src/domain/sandbox.ts";
 import { silentLog } from "../../../src/log.ts";
 import { EventLogs } from "../../../src/storage/events/event-logs.ts";
@@ -76,6 +77,8 @@ export class SandboxScene implements AsyncDisposable {
   readonly lives: Lives;
   readonly eventLogs: EventLogs;
   readonly store: OperationsStore;
+  /** sets the network of an instance, as `RunningInstances.setNetwork` does */
+  setNetwork: RunningInstances["setNetwork"] = async () => true;
   readonly #options: SceneOptions;
   readonly #layer: LayerId;
 
@@ -94,6 +97,7 @@ export class SandboxScene implements AsyncDisposable {
       find: (id: OperationId) => this.machines.get(id) ?? null,
       eventsOf: () => null,
       stats: () => null,
+      setNetwork: (id: OperationId, network: NetworkRequest | null) => this.setNetwork(id, network),
       claimCheckpoint: (id: OperationId) => {
         if (claimed.has(id)) throw new ApiError("conflict", "a checkpoint of the instance is under way");
         claimed.add(id);
@@ -136,6 +140,13 @@ export class SandboxScene implements AsyncDisposable {
       }
     }
     return all;
+  }
+
+  /** The operation of the machine of a sandbox. @throws Error when it has none */
+  operationOf(id: SandboxId): OperationId {
+    const operationId = findSandbox(this.store.db, id)?.operationId ?? null;
+    if (operationId === null) throw new Error("a sandbox without a machine");
+    return operationId;
   }
 
   /** Ends all work, and keeps the store. */
