@@ -1,4 +1,5 @@
-import { type Sandbox, savedStates } from "../../client/sandboxes.ts";
+import { savedStates } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { Link } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import { useReload, useResource } from "../data/resource.ts";

@@ -1,5 +1,7 @@
-import { SANDBOX_STATES, type Sandbox, sandboxPage } from "../../client/sandboxes.ts";
+import { sandboxPage } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
+import { SANDBOX_STATES } from "../../domain/sandbox.ts";
 import { useSeconds } from "../browser/clock.ts";
 import { queryOf } from "../browser/links.ts";
 import { Link, navigate, useRoute } from "../browser/router.ts";

@@ -1,4 +1,5 @@
-import { readSandbox, type Sandbox } from "../../client/sandboxes.ts";
+import { readSandbox } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { useSeconds } from "../browser/clock.ts";
 import { useRoute } from "../browser/router.ts";
 import { useInterval } from "../browser/use-interval.ts";

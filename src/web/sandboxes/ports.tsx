@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
-import { changeSandbox, linkToPort, type Sandbox } from "../../client/sandboxes.ts";
+import { changeSandbox, linkToPort } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { api } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";
 import { useSession } from "../data/session.ts";
@@ -111,7 +112,7 @@ function PublicPorts({ sandbox, port, onChange, attempt }: PublicProps) {
   const { may } = useSession();
   const { public_ports: ports, uuid, urls } = sandbox;
   const isPublic = port !== null && ports.includes(port);
-  const set = (next: readonly number[]) =>
+  const set = (next: number[]) =>
     attempt(async () => {
       await changeSandbox(api, uuid, { public_ports: next });
       onChange();

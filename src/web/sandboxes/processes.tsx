@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import type { Sandbox } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { navigate } from "../browser/router.ts";
 import { useInterval } from "../browser/use-interval.ts";
 import { useSession } from "../data/session.ts";

@@ -1,5 +1,6 @@
 import { useRef, useState } from "preact/hooks";
-import { resumeSandbox, type Sandbox } from "../../client/sandboxes.ts";
+import { resumeSandbox } from "../../client/sandboxes.ts";
+import type { Sandbox } from "../../client/types.ts";
 import { navigate } from "../browser/router.ts";
 import { api } from "../data/api.ts";
 import { type Problem, problemOf } from "../data/problem.ts";

@@ -1,4 +1,4 @@
-import type { Sandbox } from "../../../client/sandboxes.ts";
+import type { Sandbox } from "../../../client/types.ts";
 import { Confirm, type ConfirmProps } from "../../parts/dialog.tsx";
 
 export interface QuestionProps {

@@ -1,13 +1,7 @@
 import { useState } from "preact/hooks";
 import { startCheckpoint } from "../../../client/imports.ts";
-import {
-  endSandbox,
-  forkSandbox,
-  pauseSandbox,
-  resumeSandbox,
-  rollbackSandbox,
-  type Sandbox,
-} from "../../../client/sandboxes.ts";
+import { endSandbox, forkSandbox, pauseSandbox, resumeSandbox, rollbackSandbox } from "../../../client/sandboxes.ts";
+import type { Sandbox } from "../../../client/types.ts";
 import { given } from "../../../domain/given.ts";
 import { navigate } from "../../browser/router.ts";
 import { api } from "../../data/api.ts";

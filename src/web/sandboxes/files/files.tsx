@@ -1,4 +1,4 @@
-import type { Sandbox } from "../../../client/sandboxes.ts";
+import type { Sandbox } from "../../../client/types.ts";
 import { isWriting } from "../../browser/keys.ts";
 import { navigate } from "../../browser/router.ts";
 import { useLoaded, useReload } from "../../data/resource.ts";

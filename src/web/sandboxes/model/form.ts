@@ -1,4 +1,4 @@
-import type { Sandbox, SandboxRequest } from "../../../client/sandboxes.ts";
+import type { Sandbox, SandboxRequest } from "../../../client/types.ts";
 import { bytesOfSize, DURATION_FORM, SIZE_FORM, secondsOfDuration } from "../../../domain/text/quantities.ts";
 import { rulesOf } from "../../run/form/network-rules.ts";
 

@@ -1,4 +1,4 @@
-import type { SavedState } from "../../../client/sandboxes.ts";
+import type { SavedState } from "../../../client/types.ts";
 
 /** A point of the line of saved states. */
 export interface Point {

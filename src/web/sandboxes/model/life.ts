@@ -1,4 +1,4 @@
-import type { Sandbox } from "../../../client/sandboxes.ts";
+import type { Sandbox } from "../../../client/types.ts";
 import { durationText } from "../../text/format.ts";
 
 /** Time until the deadline of a sandbox, in `milliseconds`; null: it has none. */

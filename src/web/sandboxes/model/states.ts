@@ -1,4 +1,4 @@
-import type { Sandbox } from "../../../client/sandboxes.ts";
+import type { Sandbox } from "../../../client/types.ts";
 import type { IconName } from "../../parts/icon.tsx";
 import type { StatusLabel } from "../../parts/status-mark.tsx";
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { SANDBOX_STATES, type SavedState } from "../../../../src/client/sandboxes.ts";
-import type { OperationEvent } from "../../../../src/client/types.ts";
+import type { OperationEvent, SavedState } from "../../../../src/client/types.ts";
+import { SANDBOX_STATES } from "../../../../src/domain/sandbox.ts";
 import { linkTo, parseLink } from "../../../../src/web/sandboxes/link.ts";
 import { EMPTY_FORM, fieldOf, requestOf } from "../../../../src/web/sandboxes/model/form.ts";
 import { pointsOf } from "../../../../src/web/sandboxes/model/history.ts";
