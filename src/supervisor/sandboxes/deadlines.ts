@@ -1,5 +1,5 @@
 import type { Database } from "../../db/database.ts";
-import { type SandboxRow, sandboxesIn } from "../../db/sandboxes/rows.ts";
+import { findSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { isoTime, type SandboxId } from "../../domain/ids.ts";
 import { ENDS_SOON_MS } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
@@ -30,6 +30,7 @@ interface Usage {
 /** Pauses or ends running sandboxes at their deadlines, and pauses idle ones. */
 export class Deadlines implements Disposable {
   readonly #options: DeadlinesOptions;
+  /** of the running sandboxes */
   readonly #usages = new Map<SandboxId, Usage>();
   /** the deadlines that were announced */
   readonly #announced = new Map<SandboxId, number>();
@@ -85,11 +86,12 @@ export class Deadlines implements Disposable {
   #check(): void {
     const { db, log } = this.#options;
     let nextMs = CHECK_MS_MAX;
-    for (const row of sandboxesIn(db, ["running"])) {
+    for (const id of [...this.#usages.keys()]) {
       try {
-        nextMs = Math.min(nextMs, this.#checkOne(row));
+        const row = findSandbox(db, id);
+        if (row?.state === "running") nextMs = Math.min(nextMs, this.#checkOne(row));
       } catch (error) {
-        log.error("cannot end a sandbox at its deadline", { sandbox: row.id, error });
+        log.error("cannot end a sandbox at its deadline", { sandbox: id, error });
       }
     }
     if (this.#usages.size > 0) this.#checkIn(nextMs);

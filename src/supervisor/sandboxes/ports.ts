@@ -59,7 +59,10 @@ export interface SandboxesPort {
    * @throws ApiError `not_found` when there is no such state
    */
   rollback(accountId: AccountId, id: SandboxId, request: SandboxRollback): Promise<void>;
-  /** Queues a checkpoint of a running sandbox, which moves its head. Returns the operation. */
+  /**
+   * Queues a checkpoint of a running sandbox, which moves its head unless the sandbox has left its present instance by then.
+   * Returns the operation.
+   */
   checkpoint(accountId: AccountId, id: SandboxId, request: SandboxCheckpoint): Promise<OperationId>;
   /**
    * Makes sandboxes from the present files, all or none. It makes a checkpoint of a running sandbox first.

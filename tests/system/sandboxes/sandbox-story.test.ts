@@ -115,6 +115,17 @@ test.each(["running", "pausing", "paused", "resuming"] as const)(
   },
 );
 
+test("a stop of the daemon fails a running sandbox, and its log says so", async () => {
+  const { appliance } = busybox;
+  const sandbox = await open();
+  await appliance.down("SIGTERM");
+  await appliance.up();
+  expect((await sandbox.get()).state).toBe("failed");
+  const steps = await storyOf(sandbox);
+  expect([impossibleSteps(steps), steps.at(-1)?.to]).toEqual([[], "failed"]);
+  await sandbox.end();
+});
+
 test("an image with nothing but one static program lives as a sandbox", async () => {
   const program = (await busyboxImage()).layers.flat().find(({ path }) => path === "bin/busybox");
   const layers = [[{ path: "busybox", mode: 0o755, content: program?.content ?? "" }]];

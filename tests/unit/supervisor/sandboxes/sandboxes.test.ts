@@ -1,5 +1,6 @@
 /** Sandboxes over the real operations and database; the machines are simulated. */
 import { expect, test } from "bun:test";
+import { expiredImages } from "../../../../src/db/expiry.ts";
 import { deleteImage } from "../../../../src/db/removal.ts";
 import { findSandbox, type SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
 import { statesOf } from "../../../../src/db/sandboxes/states.ts";
@@ -150,8 +151,10 @@ test("the image of a head cannot be deleted while its sandbox lives, and variabl
   const { db } = scene.store;
   expect([deleteImage(db, ACCOUNT, headId as ImageId), deleteImage(db, ACCOUNT, BASE)]).toEqual(["in_use", "in_use"]);
   expect(rowOf(scene, id).env).toEqual({ SECRET: "canary" });
+  expect(await expiredImages(db, 1e15, 9)).toEqual([]);
   await scene.sandboxes.end(ACCOUNT, id, { keep: false });
   expect([rowOf(scene, id).env, rowOf(scene, id).envNames]).toEqual([{}, ["SECRET"]]);
+  expect((await expiredImages(db, 1e15, 9)).sort()).toEqual([BASE, headId as ImageId].sort());
   expect(deleteImage(db, ACCOUNT, headId as ImageId)).not.toBe("in_use");
   expect([rowOf(scene, id).headId, statesOf(db, id).length]).toEqual([null, 1]);
 });
