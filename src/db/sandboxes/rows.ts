@@ -1,4 +1,4 @@
-import { and, count, desc, eq, inArray, isNotNull, isNull, lt, or, sql } from "drizzle-orm";
+import { and, count, desc, eq, getTableColumns, inArray, isNotNull, isNull, lt, or, sql } from "drizzle-orm";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import {
@@ -83,8 +83,12 @@ export interface SandboxFilter {
   readonly limit: number;
 }
 
+/** A sandbox without its variables, which can be megabytes. */
+export type ListedSandbox = Omit<SandboxRow, "env">;
+const { env: _env, ...listedColumns } = getTableColumns(sandboxes);
+
 /** Newest first, then by id. */
-export function listSandboxes(db: Database, accountId: AccountId, filter: SandboxFilter): SandboxRow[] {
+export function listSandboxes(db: Database, accountId: AccountId, filter: SandboxFilter): ListedSandbox[] {
   const { states, name, metadata = {}, after, limit } = filter;
   const { createdAt, id } = sandboxes;
   const hasEntry = Object.entries(metadata).map(
@@ -96,7 +100,7 @@ export function listSandboxes(db: Database, accountId: AccountId, filter: Sandbo
       ? undefined
       : or(lt(createdAt, after.createdAt), and(eq(createdAt, after.createdAt), lt(id, after.id)));
   return db.orm
-    .select()
+    .select(listedColumns)
     .from(sandboxes)
     .where(
       and(
