@@ -192,7 +192,9 @@ export function fileRoutes<const Prefix extends string>(surface: Surface, runner
     )
     .delete(
       "",
-      async ({ request, principal, params, query }) => {
+      async ({ request, server, principal, params, query }) => {
+        // A large tree takes longer than a connection may be silent.
+        server?.timeout(request, 0);
         const { recursive = false } = query;
         await guestFiles.remove(principal, { ...requestIn(runner, { request, principal, params, query }), recursive });
         return respond(empty(204), request);
@@ -232,7 +234,9 @@ function changeRoutes<const Prefix extends string>(surface: Surface, runner: Run
     )
     .post(
       "/move",
-      async ({ request, principal, params, body }) => {
+      async ({ request, server, principal, params, body }) => {
+        // Between mounts, it copies.
+        server?.timeout(request, 0);
         const file = at({ request, principal, params }, body, pathIn(body, "from"));
         const to = pathIn(body, "to");
         const moved = await guestFiles.move(principal, { ...file, to, replace: body.replace ?? false });
@@ -252,7 +256,8 @@ function changeRoutes<const Prefix extends string>(surface: Surface, runner: Run
     )
     .post(
       "/join",
-      async ({ request, principal, params, body }) => {
+      async ({ request, server, principal, params, body }) => {
+        server?.timeout(request, 0);
         const file = at({ request, principal, params }, body, pathIn(body, "to"));
         const from = body.from.map(parseGuestPathText);
         return answer(await guestFiles.join(principal, { ...file, ...propertiesIn(body), from }), file);
