@@ -15,7 +15,7 @@ export interface EventsRequest {
   readonly spid?: number | undefined;
   /** Returns the id of the event before which the stream ends; it may change while the stream waits. Absent: no such id. */
   readonly until?: () => number;
-  /** true: with those of `spid`, the changes of a sandbox's state */
+  /** true: with those of `spid`, the changes of a sandbox's state, and the notice that its time ends */
   readonly withStates?: boolean | undefined;
   /** largest number of events, including the last one */
   readonly limit?: number | undefined;
@@ -165,8 +165,10 @@ class LoggedEvents implements EventStream {
     const last = events.at(-1);
     const end = until?.() ?? Number.POSITIVE_INFINITY;
     const early = last === undefined || last.id < end ? events : events.filter(({ id }) => id < end);
-    const isOf = (event: LogEvent) =>
-      event.spid === spid || event.type === "dropped" || (event.type === "state" && (withStates || isEnd(event)));
+    const isOf = (event: LogEvent) => {
+      if (event.type === "state") return withStates || isEnd(event);
+      return event.spid === spid || event.type === "dropped" || (withStates && event.type === "ends_soon");
+    };
     const ofProcess = spid === undefined ? early : early.filter(isOf);
     const selection = ofProcess.length <= this.#leftCount ? ofProcess : ofProcess.slice(0, this.#leftCount);
     this.#leftCount -= selection.length;

@@ -4,6 +4,7 @@ import { ApiError } from "../../domain/errors.ts";
 import { type OperationId, parseUuid, type SandboxId } from "../../domain/ids.ts";
 import { parseImageReference } from "../../domain/image.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
+import { Spid } from "../../domain/log-event.ts";
 import { forkNames, parseHeadReference, type SandboxState } from "../../domain/sandbox.ts";
 import type { RollbackTarget } from "../../supervisor/sandboxes/ports.ts";
 import { type Changed, change, unchanged } from "../change.ts";
@@ -172,10 +173,14 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
         sandboxes.end(principal.accountId, id, request),
       );
     },
-    events: (principal, id, request) => openEvents(parts, principal, logOf(principal, id), request),
-    eventArray: (principal, id, request) => openEventArray(parts, principal, () => logOf(principal, id), request),
+    events: (principal, id, request) => openEvents(parts, principal, logOf(principal, id), ofSandbox(request)),
+    eventArray: (principal, id, request) =>
+      openEventArray(parts, principal, () => logOf(principal, id), ofSandbox(request)),
   };
 }
+
+/** A request for the events of the agent gets those of the sandbox itself, too: they belong to no process. */
+const ofSandbox = (request: EventsRequest): EventsRequest => ({ ...request, withStates: request.spid === Spid.agent });
 
 const PASSING_STATES: ReadonlySet<SandboxState> = new Set(["starting", "pausing", "resuming"]);
 const isSettled = (state: SandboxState): boolean => !PASSING_STATES.has(state);

@@ -145,6 +145,8 @@ heldTest("its events are those of all its lives, and can be those of one process
   };
   expect(await events()).toEqual([...["state", "state", "spawn", "stdout", "exit", "state", "state"]]);
   expect(await events("?spid=2")).toEqual(["spawn", "stdout", "exit"]);
+  // The states belong to no process: they are with the events of the agent.
+  expect(await events("?spid=0")).toEqual(["state", "state", "state", "state"]);
   expect(await events("?limit=1")).toEqual(["state"]);
   await api.call("DELETE", `/v1/sandboxes/${id}`);
   // Its end is in every selection: a client that follows one leaves there.
