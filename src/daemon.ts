@@ -12,6 +12,7 @@ import { layerIds } from "./db/images/layers.ts";
 import { countTokens } from "./db/tokens.ts";
 import { probeDatabase } from "./db/totals.ts";
 import { Accounts } from "./domain/account/accounts.ts";
+import { openIngress } from "./ingress/open.ts";
 import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
@@ -165,14 +166,14 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const verifyToken = tokenVerifier(db, keys, clock);
   const web = webOf(config, { db, log, keys, verifyToken, clock });
   const app = createApp({ service, accounts, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
+  stack.use(openIngress(config.ingress, { ingress: service.ingress, verifyToken, log }));
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPort(listener.port);
   listening.resolve();
   stack.use(startJanitor(janitorOptions));
   // These end clients that follow events and changes, which would otherwise delay the stop.
-  stack.use(eventLogs);
-  stack.use(changes);
+  for (const followed of [eventLogs, changes]) stack.use(followed);
   orphans.begin();
   void listener.composed.then(() => settle(db));
   const owned = stack.move();
@@ -334,6 +335,7 @@ function limitsOf(config: Config): ServiceLimits {
     fileBytesMax: config.limits.fileBytesMax,
     diskReserveBytes: config.limits.diskReserveBytes,
     network: { allow: config.network.allow, record: config.network.record },
+    ingress: config.ingress,
     vcpusDefault: config.vm.vcpusDefault,
     vcpusMax: config.vm.maxima.vcpus,
     memoryBytesDefault: config.vm.memoryBytesDefault,

@@ -2,6 +2,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import type { NamedHosts, NetworkRule, ProxyAddress } from "../domain/network.ts";
 import type { LogLevel } from "../log.ts";
+import { type IngressConfig, ingressConfig, ingressProblems, isLoopback } from "./ingress.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
 import { namedHosts, namedRules, parseProxy } from "./network.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
@@ -18,6 +19,8 @@ export interface Config {
     readonly tlsKey: string | null;
     readonly insecure: boolean;
   };
+  /** the listener for HTTP from outside to ports of sandboxes; null: there is none */
+  readonly ingress: IngressConfig | null;
   /** whether there is a page for people */
   readonly web: { readonly enabled: boolean };
   readonly vm: {
@@ -287,7 +290,7 @@ function crossChecks(values: KeyValues): string[] {
   if (resolve(values["data_dir"]).includes(":")) {
     problems.push("data_dir must not contain a colon: skopeo takes what follows one for a tag");
   }
-  const loopback = /^(127\.|localhost$|::1$|\[::1\]$)/.test(values["listen.host"]);
+  const loopback = isLoopback(values["listen.host"]);
   const tls = values["listen.tls_cert"] !== null && values["listen.tls_key"] !== null;
   if ((values["listen.tls_cert"] === null) !== (values["listen.tls_key"] === null)) {
     problems.push("listen.tls_cert and listen.tls_key belong together");
@@ -297,6 +300,7 @@ function crossChecks(values: KeyValues): string[] {
       `listen.host ${values["listen.host"]} is reachable from other machines: set listen.tls_cert and listen.tls_key, or listen.insecure = true`,
     );
   }
+  problems.push(...ingressProblems(values));
   for (const name of ["vcpus", "memory_bytes", "disk_bytes"] as const) {
     if (values[`vm.${name}_default`] > values[`vm.${name}_max`]) {
       problems.push(`vm.${name}_default must not be above vm.${name}_max`);
@@ -319,6 +323,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       tlsKey: v["listen.tls_key"],
       insecure: v["listen.insecure"],
     },
+    ingress: ingressConfig(v),
     web: { enabled: v["web.enabled"] },
     vm: {
       emulation: v["vm.emulation"],

@@ -7,6 +7,7 @@ import {
   sizeText,
 } from "../domain/text/quantities.ts";
 import { LOG_LEVELS } from "../log.ts";
+import { readListen } from "./ingress.ts";
 import { readHosts, readProxy, readRules, readServers } from "./network.ts";
 
 /** A setting. */
@@ -139,6 +140,29 @@ export const KEYS = {
   "listen.tls_cert": optional(path, { default: null, or: "", doc: "PEM file of the certificate chain" }),
   "listen.tls_key": optional(path, { default: null, or: "", doc: "PEM file of the certificate's key" }),
   "listen.insecure": flag({ default: false, doc: "allow plain HTTP on addresses that other machines reach" }),
+  "ingress.listen": optional((doc) => key("an address and a port such as 127.0.0.1:8644", readListen, doc), {
+    default: null,
+    or: "",
+    doc: "address and port for HTTP from outside to ports of sandboxes; any but loopback needs TLS or `listen.insecure`; unset: none",
+  }),
+  "ingress.domain": text("a name in lower case", /^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/, {
+    default: "localhost",
+    doc: "domain of the names of ports: `PORT-UUID.DOMAIN` and `PORT-NAME.ACCOUNT.DOMAIN`; use one of which nothing else is a part",
+  }),
+  "ingress.tls_cert": optional(path, {
+    default: null,
+    or: "",
+    doc: "PEM file of the certificate chain for `*.DOMAIN`",
+  }),
+  "ingress.tls_key": optional(path, { default: null, or: "", doc: "PEM file of the certificate's key" }),
+  "ingress.behind_proxy": flag({
+    default: false,
+    doc: "a reverse proxy with TLS on port 443 is in front: links begin with https, and its `X-Forwarded-For` and `X-Forwarded-Proto` are believed",
+  }),
+  "ingress.public": choice(["never", "allow"], {
+    default: "never",
+    doc: "`allow` lets owners make ports public, so that clients need no token",
+  }),
   "web.enabled": flag({ default: true, doc: "serve the page for people at `/`" }),
   "vm.emulation": choice(["never", "allow"], {
     default: "never",

@@ -8,6 +8,7 @@ export const SCOPES = [
   "instances:spawn",
   "instances:exec",
   "instances:network",
+  "instances:ingress",
   "instances:read",
   "operations:read",
   "operations:cancel",

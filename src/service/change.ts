@@ -5,14 +5,14 @@ import type { Principal, ServiceParts } from "./parts.ts";
 /**
  * The changes of use cases, by noun. A change alters stored objects or running instances on behalf of a principal. Opening a
  * connection or an attachment is one change; the bytes that pass through it are not changes. Neither is the service's own
- * bookkeeping, such as the last use of a session or the work of an operation.
+ * bookkeeping, such as the last use of a session or the work of an operation, nor are requests from outside to ports.
  */
 export const CHANGES = {
   image: ["import", "delete", "tag", "untag"],
   file: ["upload"],
   instance: ["spawn", "checkpoint", "change", "connect"],
   guest_file: ["write", "make", "remove", "move", "join", "change"],
-  sandbox: ["open", "change", "pause", "resume", "rollback", "checkpoint", "fork", "end"],
+  sandbox: ["open", "change", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],
   token: ["create", "revoke"],

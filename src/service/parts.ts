@@ -1,6 +1,7 @@
 import type { Database } from "../db/database.ts";
 import type { Accounts } from "../domain/account/accounts.ts";
 import type { AccountId } from "../domain/ids.ts";
+import type { IngressAddress } from "../domain/ingress.ts";
 import type { NetworkRule } from "../domain/network.ts";
 import type { SpawnLimits } from "../domain/spawn.ts";
 import type { Log } from "../log.ts";
@@ -34,6 +35,13 @@ export const HOST_OPERATOR: Principal = {
   tokenId: "",
 };
 
+/** Settings of the listener for HTTP from outside. */
+export interface IngressSettings {
+  readonly address: IngressAddress;
+  /** whether owners may make ports public */
+  readonly allowsPublic: boolean;
+}
+
 /** Bounds that the operator sets. */
 export interface ServiceLimits extends SpawnLimits {
   readonly fileBytesMax: number;
@@ -42,6 +50,8 @@ export interface ServiceLimits extends SpawnLimits {
   /** free disk space below which nothing more is stored, in `bytes` */
   readonly diskReserveBytes: number;
   readonly network: NetworkLimits;
+  /** how clients reach ports of sandboxes from outside; null: there is no listener for them */
+  readonly ingress: IngressSettings | null;
   /** number of instances of the default size that the host can run at once */
   readonly instanceCountMax: number;
   /** number of imports that the host can run at once */
@@ -73,9 +83,9 @@ export interface ServiceParts {
   readonly layout: DataLayout;
   readonly layers: LayerStore;
   readonly operations: OperationsPort;
+  readonly sandboxes: SandboxesPort;
   /** the running instances */
   readonly instances: RunningInstances;
-  readonly sandboxes: SandboxesPort;
   readonly limits: ServiceLimits;
   /** registry host for references that name none; null refuses them */
   readonly defaultRegistry: string | null;

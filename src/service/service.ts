@@ -2,6 +2,7 @@ import { type BranchUseCases, branchUseCases } from "./branches/use-cases.ts";
 import { type CallerUseCases, callerUseCases } from "./callers.ts";
 import { type FileUseCases, fileUseCases } from "./files.ts";
 import { type ImageUseCases, imageUseCases } from "./images.ts";
+import { type IngressUseCases, ingressUseCases } from "./ingress.ts";
 import { type InspectUseCases, inspectUseCases } from "./inspection/inspect.ts";
 import { type InstanceUseCases, instanceUseCases } from "./instances.ts";
 import { type OperationUseCases, operationUseCases } from "./operations.ts";
@@ -26,6 +27,7 @@ export interface Service {
   readonly sandboxes: SandboxUseCases;
   readonly processes: ProcessUseCases;
   readonly guestFiles: GuestFileUseCases;
+  readonly ingress: IngressUseCases;
   readonly operations: OperationUseCases;
   readonly inspect: InspectUseCases;
   readonly status: StatusUseCases;
@@ -44,6 +46,7 @@ export function createService(parts: ServiceParts): Service {
     sandboxes: sandboxUseCases(parts),
     processes: processUseCases(parts),
     guestFiles: guestFileUseCases(parts),
+    ingress: ingressUseCases(parts),
     operations: operationUseCases(parts),
     inspect: inspectUseCases(parts),
     status: statusUseCases(parts),

@@ -14,6 +14,7 @@ import { applianceRoutes } from "./operator/appliance.ts";
 import { tokenRoutes } from "./operator/tokens.ts";
 import { runningRoutes } from "./running/routes.ts";
 import { INSTANCES, sandboxRunner } from "./running/runner.ts";
+import { linkRoutes } from "./sandboxes/links.ts";
 import { sandboxRoutes } from "./sandboxes/sandboxes.ts";
 import { sandboxStateRoutes } from "./sandboxes/states.ts";
 import type { Surface } from "./surface.ts";
@@ -33,6 +34,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(sandboxRoutes(surface))
     .use(sandboxStateRoutes(surface))
     .use(runningRoutes(surface, sandboxRunner(surface)))
+    .use(linkRoutes(surface))
     .use(eventRoutes(surface, sandboxSource(surface)))
     .use(operationRoutes(surface))
     .use(eventRoutes(surface, operationSource(surface)))

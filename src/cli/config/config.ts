@@ -111,7 +111,8 @@ export function fileProblems(config: Config, now: Date): string[] {
     ...mirrors.map((mirror) => ({ key: `registries.hosts.${JSON.stringify(host)}.mirrors`, path: mirror.caFile })),
   ]);
   return [
-    ...(tlsCert === null || tlsKey === null ? [] : tlsProblems(tlsCert, tlsKey, now)),
+    ...(tlsCert === null || tlsKey === null ? [] : tlsProblems("listen", { cert: tlsCert, key: tlsKey }, now)),
+    ...(config.ingress?.tls ? tlsProblems("ingress", config.ingress.tls, now) : []),
     ...credentialsProblems(config.network.proxyCredentialsFile),
     ...authorities.flatMap(({ key, path }) => {
       if (path === null) return [];
@@ -131,15 +132,20 @@ function credentialsProblems(path: string | null): string[] {
   }
 }
 
-function tlsProblems(certPath: string, keyPath: string, now: Date): string[] {
-  const certificate = parsed("listen.tls_cert", certPath, (pem) => new X509Certificate(pem));
-  const key = parsed("listen.tls_key", keyPath, createPrivateKey);
+function tlsProblems(
+  table: "listen" | "ingress",
+  paths: { readonly cert: string; readonly key: string },
+  now: Date,
+): string[] {
+  const [certSetting, keySetting] = [`${table}.tls_cert`, `${table}.tls_key`];
+  const certificate = parsed(certSetting, paths.cert, (pem) => new X509Certificate(pem));
+  const key = parsed(keySetting, paths.key, createPrivateKey);
   const problems = [certificate, key].filter((item) => typeof item === "string");
   if (typeof certificate === "string" || typeof key === "string") return problems;
-  if (!certificate.checkPrivateKey(key)) problems.push("listen.tls_key is not the key of listen.tls_cert");
+  if (!certificate.checkPrivateKey(key)) problems.push(`${keySetting} is not the key of ${certSetting}`);
   const end = new Date(certificate.validTo);
-  if (end <= now) problems.push(`listen.tls_cert: ${certPath} ended on ${end.toISOString()}`);
-  if (new Date(certificate.validFrom) > now) problems.push(`listen.tls_cert: ${certPath} is not valid yet`);
+  if (end <= now) problems.push(`${certSetting}: ${paths.cert} ended on ${end.toISOString()}`);
+  if (new Date(certificate.validFrom) > now) problems.push(`${certSetting}: ${paths.cert} is not valid yet`);
   return problems;
 }
 

@@ -118,6 +118,14 @@ export const ACCOUNT_LIMITS = {
   },
   /** sandboxes that have not ended */
   sandboxes: untaken("sandboxes", 256),
+  /** requests from outside to ports of sandboxes, and tunnels, in progress: each may take half a megabyte */
+  visits: {
+    unit: "requests",
+    max: 256,
+    total: 1024,
+    spare: SPARE_COUNT,
+    refusal: () => "too many requests to ports of this account are under way",
+  },
   /** running operations, and their shares of the host's budget, which the scheduler bounds */
   running: untaken("operations"),
   memory: untaken("bytes"),

@@ -85,7 +85,7 @@ function defaults(timeoutSeconds: number): SandboxSettings {
 
 /**
  * Checks the settings that a request has.
- * @throws ApiError `validation_error` for more than the operator allows; `forbidden` for a network
+ * @throws ApiError `validation_error` for more than the operator allows; `forbidden` for a network, or for public ports
  */
 export function checkSettings(
   principal: Principal,
@@ -97,6 +97,9 @@ export function checkSettings(
   if (timeoutSeconds !== undefined && timeoutSeconds > maximum) {
     const details = { field: "timeout", minimum: 1, maximum };
     throw new ApiError("validation_error", `timeout must be an integer from 1 to ${maximum}`, details);
+  }
+  if (publicPorts !== undefined && publicPorts.length > 0 && limits.ingress?.allowsPublic === false) {
+    throw new ApiError("forbidden", "the operator does not allow public ports", { field: "public_ports" });
   }
   const settings = {
     timeoutSeconds,

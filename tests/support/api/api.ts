@@ -45,6 +45,7 @@ const FILE_BYTES_MAX = 1_048_576;
 export const LIMITS: ServiceLimits = {
   instanceTimeoutSecondsMax: 3600,
   sandboxTimeoutSecondsMax: 86_400,
+  ingress: null,
   fileBytesMax: FILE_BYTES_MAX,
   diskReserveBytes: 1,
   vcpusDefault: 1,

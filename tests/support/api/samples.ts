@@ -68,6 +68,10 @@ const sandboxSamples: readonly Sample[] = [
   { method: "POST", path: "/v1/sandboxes/{uuid}/rollback", scope: "instances:spawn", json: {}, object: "sandbox" },
   { method: "POST", path: "/v1/sandboxes/{uuid}/checkpoint", scope: "instances:exec", json: {}, object: "sandbox" },
   { method: "POST", path: "/v1/sandboxes/{uuid}/fork", scope: "instances:spawn", json: {}, object: "sandbox" },
+  {
+    ...{ method: "POST", path: "/v1/sandboxes/{uuid}/links", scope: "instances:exec" },
+    ...{ json: { port: 80 }, object: "sandbox" },
+  },
   { method: "GET", path: "/v1/sandboxes/{uuid}/states", scope: "instances:read", object: "sandbox" },
   { method: "GET", path: "/v1/sandboxes/{uuid}/events", scope: "operations:read", object: "sandbox" },
   ...runningSamples("/v1/sandboxes", "sandbox"),

@@ -21,7 +21,8 @@ export class PageBrowser implements AsyncDisposable {
     this.#directory = directory;
   }
 
-  static async start(): Promise<PageBrowser> {
+  /** @param hosts a pattern of further names that it resolves */
+  static async start(hosts?: string): Promise<PageBrowser> {
     const directory = await mkdtemp(join(tmpdir(), "coppice-browser-"));
     try {
       const browser = await chromium.launch({
@@ -29,7 +30,7 @@ export class PageBrowser implements AsyncDisposable {
         args: [
           // The tests run as root, for which Chromium's own sandbox does not start.
           "--no-sandbox",
-          "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+          `--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1${hosts === undefined ? "" : `, EXCLUDE ${hosts}`}`,
           `--log-net-log=${logIn(directory)}`,
         ],
       });

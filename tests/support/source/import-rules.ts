@@ -23,6 +23,11 @@ export const FLOORS: readonly Floor[] = [
       "`web` serves the page and its sessions, `operator` health and control, `openapi` the description",
   },
   {
+    names: ["ingress"],
+    content:
+      "HTTP from outside to ports of sandboxes: a listener of its own, which passes each request to the port that its Host names",
+  },
+  {
     names: ["service"],
     content:
       "the use cases, one file per noun: functions of a principal and a request; they check ownership, and make every change by the function `change`",
@@ -105,6 +110,8 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/mcp": ["domain", "service", "network/rules.ts"],
   "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],
   "api/contree/events.ts": ["domain", "service", "system/turns.ts"],
+  // Surface and proxy at once: messages, connections of clients, credentials.
+  ingress: ["domain", "service", "config/ingress.ts", "system/turns.ts", "system/waiting.ts"],
   // The use cases are independent of requests, answers, names and schemas of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
   // The rules are pure: permissions of a request are decided where the request is.
@@ -119,7 +126,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   network: ["domain", "system", "cgroup"],
   vm: ["domain", "system", "cgroup"],
   cgroup: ["domain", "system"],
-  config: ["domain/network.ts", "domain/text/quantities.ts", "log.ts"],
+  config: ["domain/ingress.ts", "domain/network.ts", "domain/text/quantities.ts", "log.ts"],
   "config/network.ts": ["domain", "network/rules.ts"],
   system: [],
   domain: [],

@@ -86,6 +86,15 @@ const USE_CASES: {
     change: "changes",
     watch: "reads",
   },
+  ingress: {
+    settings: "data",
+    patternOf: "reads",
+    link: "changes",
+    find: "reads",
+    isPublic: "reads",
+    grantEnd: "reads",
+    connect: "reads",
+  },
   operations: {
     list: "reads",
     lines: "reads",

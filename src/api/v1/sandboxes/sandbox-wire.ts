@@ -7,8 +7,11 @@ import { commandOf, filesOf, resourcesOf } from "../command-wire.ts";
 import type { NetworkFields } from "../schema/network.ts";
 import type { Sandbox, SandboxPatch, SandboxRequest, SavedState } from "../schema/sandboxes.ts";
 
-/** The wire form of a sandbox. */
-export function sandboxOf(sandbox: StoredSandbox): Sandbox {
+/**
+ * The wire form of a sandbox.
+ * @param pattern address of its ports; null: the operator serves none
+ */
+export function sandboxOf(sandbox: StoredSandbox, pattern: string | null): Sandbox {
   const { id, imageId, headId, operationId, idleTimeoutMs, onTimeout, autoResume, envNames, resources } = sandbox;
   const { name, state, createdAt, stateAt, endedAt, endsAt, cwd, user, network, metadata, publicPorts, error } =
     sandbox;
@@ -34,6 +37,7 @@ export function sandboxOf(sandbox: StoredSandbox): Sandbox {
     metadata: { ...metadata },
     public_ports: [...publicPorts],
     ...given({ error }),
+    ...(pattern === null ? {} : { urls: { pattern } }),
   };
 }
 

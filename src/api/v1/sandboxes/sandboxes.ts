@@ -2,6 +2,7 @@ import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { LIMIT_DEFAULT } from "../../../domain/tree/listing.ts";
 import type { Principal } from "../../../service/parts.ts";
+import type { Sandbox as StoredSandbox } from "../../../service/sandboxes/sandboxes.ts";
 import { authorize } from "../../auth.ts";
 import { json, respond } from "../../reply.ts";
 import { about, checked, jsonSpec } from "../../route.ts";
@@ -74,7 +75,8 @@ const END = {
 };
 
 export function sandboxRoutes(surface: Surface) {
-  const { sandboxes } = surface.service;
+  const { sandboxes, ingress } = surface.service;
+  const answerOf = (sandbox: StoredSandbox) => sandboxOf(sandbox, ingress.patternOf(sandbox.id));
   return new Elysia({ prefix: "/sandboxes" })
     .use(surface.access)
     .post(
@@ -84,7 +86,7 @@ export function sandboxRoutes(surface: Surface) {
         if (body.start !== undefined) authorize(principal, "instances:exec");
         const { id } = await sandboxes.open(principal, sandboxInputOf(body));
         const goal = { goal: "settled", waitMs: wait * 1000, signal: request.signal } as const;
-        const opened = sandboxOf(await sandboxes.wait(principal, id, goal));
+        const opened = answerOf(await sandboxes.wait(principal, id, goal));
         return respond(json(201, opened, { location: `${surface.address}/sandboxes/${id}` }), request) as never;
       },
       { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...OPEN },
@@ -94,13 +96,13 @@ export function sandboxRoutes(surface: Surface) {
       ({ request, principal, query: { state, limit = LIMIT_DEFAULT, ...filter } }) => {
         const page = sandboxes.list(principal, { ...filter, states: state, limit });
         const headers = page.next === null ? {} : { "x-next-cursor": page.next };
-        return respond(json(200, page.sandboxes.map(sandboxOf), headers), request) as never;
+        return respond(json(200, page.sandboxes.map(answerOf), headers), request) as never;
       },
       { reads: "instances:read", ...LIST },
     )
     .get(
       "/:sandbox",
-      ({ principal, params }) => sandboxOf(sandboxes.get(principal, sandboxes.find(principal, params.sandbox))),
+      ({ principal, params }) => answerOf(sandboxes.get(principal, sandboxes.find(principal, params.sandbox))),
       { reads: "instances:read", ...GET },
     )
     .patch(
@@ -108,7 +110,7 @@ export function sandboxRoutes(surface: Surface) {
       async ({ principal, params, body }) => {
         authorizeSettings(principal, body);
         const id = sandboxes.find(principal, params.sandbox);
-        return sandboxOf(await sandboxes.change(principal, id, settingsOf(body)));
+        return answerOf(await sandboxes.change(principal, id, settingsOf(body)));
       },
       { takes: { scope: "instances:spawn" }, ...CHANGE },
     )
@@ -120,13 +122,14 @@ export function sandboxRoutes(surface: Surface) {
         await sandboxes.end(principal, id, { keep, tag });
         const goal = { goal: "ended", waitMs: wait * 1000, signal: request.signal } as const;
         const sandbox = await sandboxes.wait(principal, id, goal);
-        return respond(json(sandbox.state === "ended" ? 200 : 202, sandboxOf(sandbox)), request) as never;
+        return respond(json(sandbox.state === "ended" ? 200 : 202, answerOf(sandbox)), request) as never;
       },
       { writes: "instances:spawn", ...END },
     );
 }
 
 /** @throws ApiError `forbidden` for settings that need scopes of their own */
-function authorizeSettings(principal: Principal, { network }: SandboxPatch): void {
+function authorizeSettings(principal: Principal, { network, public_ports }: SandboxPatch): void {
   if (typeof network === "object" && network !== null) authorize(principal, "instances:network");
+  if (public_ports !== undefined && public_ports.length > 0) authorize(principal, "instances:ingress");
 }

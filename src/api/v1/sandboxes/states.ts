@@ -84,10 +84,11 @@ interface Wait {
 }
 
 export function sandboxStateRoutes(surface: Surface) {
-  const { sandboxes } = surface.service;
+  const { sandboxes, ingress } = surface.service;
   const waited = async (principal: Principal, id: SandboxId, wait: Wait): Promise<Sandbox> => {
     const { goal = "settled", seconds, signal } = wait;
-    return sandboxOf(await sandboxes.wait(principal, id, { goal, waitMs: seconds * 1000, signal }));
+    const sandbox = await sandboxes.wait(principal, id, { goal, waitMs: seconds * 1000, signal });
+    return sandboxOf(sandbox, ingress.patternOf(id));
   };
   return new Elysia({ prefix: "/sandboxes/:sandbox" })
     .use(surface.access)
