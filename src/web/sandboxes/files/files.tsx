@@ -1,3 +1,4 @@
+import { useRef } from "preact/hooks";
 import type { Sandbox } from "../../../client/types.ts";
 import { isWriting } from "../../browser/keys.ts";
 import { navigate } from "../../browser/router.ts";
@@ -10,7 +11,7 @@ import { Empty } from "../../parts/empty.tsx";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { linkTo, type SandboxLink } from "../link.ts";
-import { STATE_LABELS } from "../model/states.ts";
+import { isPassing, STATE_LABELS } from "../model/states.ts";
 import { type Listing, readEntry, readListing } from "./calls.ts";
 import { Directory } from "./directory.tsx";
 import { Editor } from "./editor.tsx";
@@ -39,15 +40,17 @@ export function Files({ sandbox, link }: FilesProps) {
 }
 
 function PlaceView({ sandbox, link }: FilesProps) {
-  const { uuid, head, state_changed_at: changedAt } = sandbox;
+  const { uuid, head, state, state_changed_at: changedAt } = sandbox;
   const { id, path } = link;
   const place = { sandbox: uuid, path };
   const { value, problem, reload } = useLoaded<Listing | "file">(`${uuid} ${path}`, async (signal) => {
     const { type } = await readEntry(place, signal);
     return type === "directory" ? await readListing(place, signal) : "file";
   });
-  // A rollback gives it other files; a checkpoint does not, but its head is another one.
-  const files = `${head} ${changedAt}`;
+  // A rollback gives it other files. They are read when its state has settled: a request could wait, or be refused.
+  const settled = useRef("");
+  if (!isPassing(state) || settled.current === "") settled.current = `${head} ${changedAt}`;
+  const files = settled.current;
   useReload(files, reload);
   const section = useFocusKept(path, value !== undefined);
   const goUp = (event: KeyboardEvent) => {
