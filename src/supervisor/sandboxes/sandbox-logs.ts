@@ -31,6 +31,14 @@ export class SandboxLogs implements AsyncDisposable {
     else write(log);
   }
 
+  /** Resolves when readers can read all events of the sandbox so far, also after a crash of the service. */
+  async written(id: SandboxId): Promise<void> {
+    const entry = this.#open.get(id);
+    await entry?.opened;
+    await entry?.log?.written();
+    await this.#closing.get(id);
+  }
+
   /** Another opening of the log, which has all earlier events of the sandbox, for the processes of an instance. */
   async instanceLog(id: SandboxId): Promise<EventLog & Disposable> {
     await this.#use(id).opened;

@@ -96,6 +96,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
         const inserted = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
         return { row: inserted, from: null, reason: "request" };
       });
+      await this.#logged(id);
       return row;
     } catch (error) {
       this.#first.forget(id);
@@ -112,11 +113,15 @@ export class Sandboxes implements SandboxesPort, Disposable {
   }
 
   async pause(accountId: AccountId, id: SandboxId): Promise<OperationId> {
-    return this.#transitions.capture(this.#require(accountId, id), "request", { reason: "pause", tag: null });
+    const row = this.#require(accountId, id);
+    const operationId = this.#transitions.capture(row, "request", { reason: "pause", tag: null });
+    await this.#logged(id);
+    return operationId;
   }
 
   async resume(accountId: AccountId, id: SandboxId): Promise<void> {
     await this.#transitions.resume(this.#require(accountId, id), "request");
+    await this.#logged(id);
   }
 
   async rollback(accountId: AccountId, id: SandboxId, { target, keep, tag }: SandboxRollback): Promise<void> {
@@ -133,6 +138,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
         await this.#transitions.resume(row, "request");
       });
     } else this.#transitions.restart(row, to);
+    await this.#logged(id);
   }
 
   async checkpoint(
@@ -170,6 +176,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       if (keep && tag !== undefined) this.#tagHead(row, tag);
       this.#transitions.end(row, "request");
     }
+    await this.#logged(id);
   }
 
   async change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow> {
@@ -249,6 +256,11 @@ export class Sandboxes implements SandboxesPort, Disposable {
 
   #require(accountId: AccountId, id: SandboxId): SandboxRow {
     return requireSandbox(this.#options.db, accountId, id);
+  }
+
+  /** Waits until the log has the changes of a request, which is answered then: a crash leaves no gap in the story. */
+  async #logged(id: SandboxId): Promise<void> {
+    await this.#options.lives.journal.logs.written(id);
   }
 
   #tagHead({ accountId, headId }: SandboxRow, name: string): void {

@@ -63,8 +63,10 @@ class Machine {
 export interface SceneOptions {
   readonly keepStates?: number;
   readonly clock?: () => number;
-  /** holds the starts of machines until it resolves */
+  /** holds the start of the first machine until it resolves */
   readonly starting?: Promise<void>;
+  /** the same for the later ones */
+  readonly resuming?: Promise<void>;
   /** holds captures until it resolves */
   readonly capturing?: Promise<void>;
 }
@@ -81,6 +83,7 @@ export class SandboxScene implements AsyncDisposable {
   setNetwork: RunningInstances["setNetwork"] = async () => true;
   readonly #options: SceneOptions;
   readonly #layer: LayerId;
+  #startsCount = 0;
 
   constructor(store: OperationsStore, options: SceneOptions = {}) {
     this.store = store;
@@ -167,7 +170,9 @@ export class SandboxScene implements AsyncDisposable {
     const { sandboxId, imageId } = request as SandboxRun;
     await using life = await this.lives.begin({ id, accountId: ACCOUNT, kind: "sandbox" }, sandboxId);
     const machine = new Machine();
-    await untilAborted(this.#options.starting ?? Promise.resolve(), context.signal);
+    const { starting, resuming } = this.#options;
+    this.#startsCount += 1;
+    await untilAborted((this.#startsCount === 1 ? starting : resuming) ?? Promise.resolve(), context.signal);
     this.machines.set(id, machine);
     using _gone = { [Symbol.dispose]: () => void this.machines.delete(id) };
     life.started();

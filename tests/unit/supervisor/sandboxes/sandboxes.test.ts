@@ -88,7 +88,11 @@ for (const [name, request] of Object.entries(REQUESTS)) {
     const to = OUTCOMES[name]?.[state as SandboxState];
     test(`${name} of a sandbox that is ${state} ${to === undefined ? "is refused" : `makes it ${to}`}`, async () => {
       const held = Promise.withResolvers<void>();
-      const hold = { starting: { starting: held.promise }, pausing: { capturing: held.promise } };
+      const hold = {
+        starting: { starting: held.promise },
+        pausing: { capturing: held.promise },
+        resuming: { resuming: held.promise },
+      };
       await using scene = await SandboxScene.open(hold[state as keyof typeof hold]);
       const { id } = await into(scene);
       expect(rowOf(scene, id).state).toBe(state as SandboxState);
@@ -253,7 +257,11 @@ test("an idle sandbox is paused, but not while it is used", async () => {
 for (const state of ["starting", "running", "pausing", "paused", "resuming", "failed", "ended"] as const) {
   test(`a daemon that is killed while a sandbox is ${state} leaves it truthful, with its head`, async () => {
     const held = Promise.withResolvers<void>();
-    const hold = { starting: { starting: held.promise }, pausing: { capturing: held.promise } };
+    const hold = {
+      starting: { starting: held.promise },
+      pausing: { capturing: held.promise },
+      resuming: { resuming: held.promise },
+    };
     const store = await operationsStore(ACCOUNT, BASE);
     const killed = new SandboxScene(store, hold[state as keyof typeof hold]);
     const { id } = await INTO[state](killed);
