@@ -1,4 +1,4 @@
-import { ApiError } from "../../domain/errors.ts";
+import { ApiError, type ErrorCode } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
 import { displayName, type GuestPath, parseGuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
@@ -229,7 +229,10 @@ async function* watched(
   }
 }
 
-/** The entry that an event is about; null when it does not exist any more. */
+/** Errors after which an event has no entry: the file is gone, or the account has too many other requests. */
+const NO_ENTRY: ReadonlySet<ErrorCode> = new Set(["not_found", "invalid_path", "forbidden", "too_many_requests"]);
+
+/** The entry that an event is about; null when there is none to describe. */
 async function presentEntry(
   parts: ServiceParts,
   principal: Principal,
@@ -239,7 +242,7 @@ async function presentEntry(
   const at = { ...request, path: pathBelow(directory, path) };
   const options = { follow: false, signal: request.signal };
   return await once(parts, principal, at, (files, file) => files.stat(file, options)).catch((error: unknown) => {
-    if (error instanceof ApiError && (error.code === "not_found" || error.code === "invalid_path")) return null;
+    if (error instanceof ApiError && NO_ENTRY.has(error.code)) return null;
     throw error;
   });
 }

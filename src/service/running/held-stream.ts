@@ -16,7 +16,8 @@ export async function begun<T>(items: AsyncGenerator<T, void, undefined>, held: 
   undo.use(held);
   const first = await items.next();
   const owned = undo.move();
-  return { items: resumed(first, items), [Symbol.dispose]: () => void items.return().then(() => owned.dispose()) };
+  const dispose = () => owned.dispose();
+  return { items: resumed(first, items), [Symbol.dispose]: () => void items.return().then(dispose, dispose) };
 }
 
 async function* resumed<T>(

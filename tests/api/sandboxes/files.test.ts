@@ -5,6 +5,7 @@ import type { SandboxId } from "../../../src/domain/ids.ts";
 import { Api, errorOf } from "../../support/api/api.ts";
 import { heldTest } from "../../support/api/program.ts";
 import { openSandbox, runSandbox } from "../../support/api/sandboxes.ts";
+import { cli } from "../../support/cli/cli.ts";
 
 // The first test may have to build the agent.
 setDefaultTimeout(150_000);
@@ -108,4 +109,19 @@ heldTest("the user of a sandbox is that of its requests, unless they name anothe
   expect((await api.call("POST", `${running.path}/files/directory`, { json: directory })).status).toBe(201);
   const { entry } = (await api.call("PUT", `${running.path}/files?path=/open/f`, { body: "x" })).json;
   expect(entry).toMatchObject({ uid: 1234, gid: 567 });
+});
+
+heldTest("the commands take the name of a sandbox before the path", async () => {
+  await paused({ name: "named" });
+  const environment = { COPPICE_URL: api.url, COPPICE_TOKEN: api.token, HOME: "/nonexistent" };
+  for (const at of ["named:/d/e/f", "name:named:d/e/f"]) {
+    const { code, stdout } = await cli(["cat", at], { environment });
+    expect([code, stdout.toString()]).toEqual([0, "deep"]);
+  }
+  const { stdout } = await cli(["ls", "named:/d"], { environment });
+  expect(stdout.toString()).toMatch(
+    /^drwxr-xr-x \d+ 0 0 \d+ \S+ e\n-rw-r----- 1 7 8 300000 2023-11-14T22:13:20Z long\n$/,
+  );
+  const missing = await cli(["cat", "missing:/d"], { environment });
+  expect([missing.code, missing.stderr]).toMatchObject([1, expect.stringContaining("no such sandbox")]);
 });
