@@ -36,11 +36,13 @@ export async function printSandbox(
   { json, ports = [] }: ShownOptions & { readonly ports?: readonly number[] },
 ): Promise<void> {
   if (json === true) return await io.stdout(`${JSON.stringify(sandbox)}\n`);
-  await io.stdout(
-    `${printable(sandbox.name)}  ${sandbox.state}\n${addressesOf(sandbox, ports)
-      .map((url) => `${url}\n`)
-      .join("")}`,
-  );
+  const lines = [`${printable(sandbox.name)}  ${sandbox.state}`, ...addressesOf(sandbox, ports)];
+  await io.stdout(lines.map((line) => `${line}\n`).join(""));
+  const [port] = ports;
+  if (port === undefined) return;
+  const [way, result] =
+    sandbox.urls === undefined ? ["forward", "reaches a port"] : ["url", "makes a link for a browser"];
+  io.stderr(`coppice up: coppice ${way} ${sandbox.name} ${port} ${result}\n`);
 }
 
 /** The addresses of these ports; the pattern of all addresses when there are none; nothing when ports are not served. */

@@ -285,6 +285,7 @@ describe("up with a devcontainer.json", () => {
     const { code, stdout, stderr } = await up(project);
     expect([code, stdout.toString()]).toEqual([0, `dev  running\nhttp://3000-${ID}.localhost:8643/\n`]);
     expect(stderr).toContain("coppice up: features are not installed");
+    expect(stderr).toEndWith("coppice up: coppice url dev 3000 makes a link for a browser\n");
     expect(stderr).toContain("coppice up: postCreateCommand\nout\nout\ncoppice up: postStartCommand\nout\n");
     expect(stderr).toContain("postAttachCommand is process 2; coppice logs -f -p 2 dev shows its output\n");
     expect(appliance.bodies("POST", "/sandboxes?wait=30")).toEqual([
