@@ -2,6 +2,7 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { given } from "../../src/domain/given.ts";
+import type { NetworkAudit } from "../../src/domain/network.ts";
 import { Guest, verdicts } from "../support/network/guest.ts";
 import { ring } from "../support/network/ring.ts";
 import { PEER_PORTS } from "../support/network/site/site-peers.ts";
@@ -90,4 +91,38 @@ test("an account changes neither the network of another one's instance, nor beyo
   expect(await guest.probe(`connect peer.test ${PEER_PORTS.echo}`)).toBe("EAI_NONAME");
   const { audit } = await guest.end();
   expect(audit.policies).toBeUndefined();
+});
+
+test("a sandbox gets a network while it runs, and keeps it over a pause", async () => {
+  const { appliance, image } = ring();
+  const send = async (method: string, path: string, body?: object): Promise<Body> => {
+    const headers = { "content-type": "application/json" };
+    const answer = await appliance.fetch(`/sandboxes${path}`, { method, headers, ...given({ body: textOf(body) }) });
+    if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${await answer.text()}`);
+    return (await answer.json()) as Body;
+  };
+  const textOf = (body: object | undefined) => (body === undefined ? undefined : JSON.stringify(body));
+  const { uuid } = await send("POST", "?wait=60", { image });
+  const exitOf = async (command: string): Promise<unknown> => {
+    const { spid } = await send("POST", `/${uuid}/processes`, { command, shell: true, user: "root" });
+    const read = () => send("GET", `/${uuid}/processes/${spid}`);
+    await until("the process has ended", async () => (await read())["state"] !== "running");
+    return (await read())["exit_code"];
+  };
+  const curl = "curl -s -m 8 -o /dev/null http://www.test/bytes/7";
+  expect(await exitOf(curl)).toBe(6);
+  const { network, instance } = await send("PATCH", `/${uuid}`, { network: { allow: [WEB] } });
+  expect(network).toEqual({ allow: [WEB], tls: "sni" });
+  expect(await exitOf(curl)).toBe(0);
+  await send("POST", `/${uuid}/pause?wait=60`);
+  const first = (await operationOf(appliance, String(instance)))["result"] as { network: NetworkAudit };
+  expect(first.network.policies?.map((each) => each.network)).toEqual([
+    ...(["none", { allow: [WEB], tls: "sni" }] as const),
+  ]);
+  expect(verdicts(first.network, "www.test")).toContain("80 allowed 1");
+  // A request resumes it.
+  expect(await exitOf(curl)).toBe(0);
+  expect((await send("PATCH", `/${uuid}`, { network: null }))["network"]).toBeNull();
+  expect(await exitOf(curl)).toBe(6);
+  await send("DELETE", `/${uuid}`);
 });
