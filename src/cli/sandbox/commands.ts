@@ -45,7 +45,7 @@ function stateCommand(to: keyof typeof CHANGES, { summary, description }: Record
       const [name = ""] = expectPositionals(positionals, "NAME");
       const client = openClient(environment, options.url);
       const sandbox = await CHANGES[to](client, sandboxNamed(name).sandbox);
-      await printStates([await untilSettled(client, io, sandbox)], io, options);
+      await printStates(await untilSettled(client, io, sandbox), io, options);
       return 0;
     },
   });
@@ -69,7 +69,7 @@ export const sandboxCommands: readonly Command[] = [
       if (tag !== undefined && keep !== true) throw new UsageError("--tag needs --keep");
       const client = openClient(environment, options.url);
       const sandbox = await endSandbox(client, sandboxNamed(name).sandbox, given({ keep, tag }));
-      await printStates([await untilSettled(client, io, sandbox)], io, options);
+      await printStates(await untilSettled(client, io, sandbox), io, options);
       return 0;
     },
   }),
@@ -101,7 +101,7 @@ export const sandboxCommands: readonly Command[] = [
       if (tag !== undefined && keep !== true) throw new UsageError("--tag needs --keep");
       const client = openClient(environment, options.url);
       const sandbox = await rollbackSandbox(client, sandboxNamed(name).sandbox, given({ image, keep, tag }));
-      await printStates([await untilSettled(client, io, sandbox)], io, options);
+      await printStates(await untilSettled(client, io, sandbox), io, options);
       return 0;
     },
   }),

@@ -23,9 +23,10 @@ export async function untilSettled(client: Client, io: Io, sandbox: Sandbox): Pr
   return now;
 }
 
-/** Prints name and state of each sandbox, or the objects as JSON. */
-export async function printStates(sandboxes: readonly Sandbox[], io: Io, { json }: ShownOptions): Promise<void> {
-  if (json === true) return await io.stdout(`${JSON.stringify(sandboxes)}\n`);
+/** Prints name and state of a sandbox, or of each of several, or what is given as JSON. */
+export async function printStates(given: Sandbox | readonly Sandbox[], io: Io, { json }: ShownOptions): Promise<void> {
+  if (json === true) return await io.stdout(`${JSON.stringify(given)}\n`);
+  const sandboxes = "uuid" in given ? [given] : given;
   await io.stdout(sandboxes.map(({ name, state }) => `${printable(name)}  ${state}\n`).join(""));
 }
 

@@ -97,6 +97,14 @@ describe("a command that changes the state", () => {
     expect([code, stdout.toString(), stderr]).toEqual([1, "", "coppice resume: dev failed: no\\033machine\n"]);
   });
 
+  test("prints the sandbox as JSON, and forks as an array", async () => {
+    states = ["paused"];
+    expect(JSON.parse((await coppice(["pause", "dev", "--json"])).stdout.toString())).toMatchObject({
+      state: "paused",
+    });
+    expect(JSON.parse((await coppice(["fork", "dev", "--json"])).stdout.toString())).toHaveLength(2);
+  });
+
   test("reports the loser of a race", async () => {
     appliance.answer = () => errorReply(409, "conflict", "the sandbox is pausing");
     expect((await coppice(["resume", "dev"])).stderr).toBe("coppice resume: the sandbox is pausing (conflict)\n");
