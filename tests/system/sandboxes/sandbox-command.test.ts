@@ -6,12 +6,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
 import { CliProcess } from "../../support/cli/cli-process.ts";
+import { freePort } from "../../support/free-port.ts";
 
 setDefaultTimeout(180_000);
 
 let box: BusyboxAppliance;
 beforeAll(async () => {
-  box = await BusyboxAppliance.start({ poolSize: 1, tag: "busybox" });
+  const tables = `[ingress]\nlisten = "127.0.0.1:${await freePort()}"`;
+  box = await BusyboxAppliance.start({ poolSize: 1, tag: "busybox", tables });
 });
 afterAll(() => box[Symbol.asyncDispose]());
 
@@ -79,6 +81,16 @@ test("a project with a devcontainer.json has its files, variables, user and comm
   using forward = new CliProcess(box.appliance, ["forward", "app", "0:8000"]);
   const [, port] = await forward.says(/127\.0\.0\.1:(\d+) -> 8000/);
   expect(await (await fetch(`http://127.0.0.1:${port}/words`)).text()).toBe("/workspaces/app\n");
+  const link = new URL(await coppice(["url", "app", "8000"]));
+  // Names below localhost are this machine for browsers.
+  const visit = async (path: string, cookie = "") => {
+    const headers = { host: link.host, cookie };
+    return await fetch(`http://127.0.0.1:${link.port}${path}`, { headers, redirect: "manual" });
+  };
+  const opened = await visit(link.pathname + link.search);
+  const [cookie = ""] = (opened.headers.get("set-cookie") ?? "").split(";");
+  expect(await (await visit("/words", cookie)).text()).toBe("/workspaces/app\n");
+  expect((await visit("/words")).ok).toBe(false);
   await coppice(["down", "app"]);
   await forward.says("sandbox app has ended");
 });
