@@ -1,6 +1,7 @@
 import { sql } from "drizzle-orm";
-import { type LayerId, type OperationId, parseUuid } from "../domain/ids.ts";
+import { type LayerId, type LogId, parseUuid, type SandboxId } from "../domain/ids.ts";
 import type { Database } from "./database.ts";
+import { sandboxes } from "./sandboxes/schema.ts";
 import { files, images, layers, operations } from "./schema.ts";
 
 /** Everything outside the database that its rows refer to. */
@@ -9,11 +10,16 @@ export interface BackupContents {
   readonly layers: readonly { readonly id: LayerId; readonly diskBytes: number }[];
   /** SHA-256 of uploaded contents */
   readonly blobs: readonly string[];
-  /** operations that have ended, whose files no longer change */
-  readonly operations: readonly OperationId[];
+  /** logs of operations that have ended, whose files no longer change, and of sandboxes */
+  readonly logs: readonly LogId[];
 }
 
 export function backupContents(db: Database): BackupContents {
+  const ended = db.orm
+    .select({ id: operations.id })
+    .from(operations)
+    .where(sql`status in ('SUCCESS', 'FAILED', 'CANCELLED')`)
+    .all();
   return {
     images: db.orm.select({ id: images.id }).from(images).all().length,
     layers: db.orm.select({ id: layers.id, diskBytes: layers.diskBytes }).from(layers).all(),
@@ -22,24 +28,26 @@ export function backupContents(db: Database): BackupContents {
       .from(files)
       .all()
       .map(({ sha256 }) => sha256),
-    operations: db.orm
-      .select({ id: operations.id })
-      .from(operations)
-      .where(sql`status in ('SUCCESS', 'FAILED', 'CANCELLED')`)
-      .all()
-      .map(({ id }) => id),
+    logs: [...ended, ...sandboxIds(db)].map(({ id }) => id),
   };
 }
 
+/** The sandboxes; none in a schema that is older than they are. */
+function sandboxIds(db: Database): { readonly id: SandboxId }[] {
+  return hasTable(db, "sandboxes") ? db.orm.select({ id: sandboxes.id }).from(sandboxes).all() : [];
+}
+
+function hasTable({ orm }: Database, name: string): boolean {
+  return orm.get<[number] | undefined>(sql`select 1 from sqlite_master where name = ${name}`) !== undefined;
+}
+
 /**
- * The first id of a layer or operation that is not a UUID; null when there is none. They name files, so an id of another form
+ * The first id of a layer, operation or sandbox that is not a UUID; null when there is none. They name files, so an id of another form
  * could be the path of any file of the host.
  */
-export function foreignId({ orm }: Database): string | null {
-  for (const table of [layers, operations]) {
-    for (const { id } of orm.select({ id: table.id }).from(table).all()) if (parseUuid(id) !== id) return id;
-  }
-  return null;
+export function foreignId(db: Database): string | null {
+  const rows = [layers, operations].flatMap((table) => db.orm.select({ id: table.id }).from(table).all());
+  return [...rows, ...sandboxIds(db)].find(({ id }) => parseUuid(id) !== id)?.id ?? null;
 }
 
 /** Writes a consistent copy of the database to a new file. Other connections can write meanwhile. */
@@ -53,8 +61,7 @@ export function snapshotDatabase(db: Database, path: string): void {
  */
 export function forgetWhatPasses(db: Database): void {
   for (const name of ["merged_layers", "web_sessions"]) {
-    const table = db.orm.get<[number] | undefined>(sql`select 1 from sqlite_master where name = ${name}`);
-    if (table !== undefined) db.orm.run(sql`delete from ${sql.identifier(name)}`);
+    if (hasTable(db, name)) db.orm.run(sql`delete from ${sql.identifier(name)}`);
   }
 }
 

@@ -10,7 +10,7 @@ import { getImage } from "../../src/db/images/images.ts";
 import { allMergedLayers, insertMergedLayer } from "../../src/db/images/merged-layers.ts";
 import { MIGRATIONS } from "../../src/db/migrations.ts";
 import { revokeToken } from "../../src/db/tokens.ts";
-import type { AccountId, ImageId, LayerId, OperationId } from "../../src/domain/ids.ts";
+import type { AccountId, ImageId, LayerId, OperationId, SandboxId } from "../../src/domain/ids.ts";
 import { silentLog } from "../../src/log.ts";
 import { sessionUseCases } from "../../src/service/sessions.ts";
 import { issueToken, tokenVerifier } from "../../src/service/tokens.ts";
@@ -79,6 +79,20 @@ describe("a backup", () => {
     // The keys are the same, so issued tokens stay valid.
     await TokenKeys.open(layout.keys);
     expect((await stat(layout.root)).mode & 0o777).toBe(0o700);
+  });
+
+  test("has the events of sandboxes, also while they are written", async () => {
+    const { uuid } = (await api.call("POST", "/v1/sandboxes", { json: { image: "tag:app" } })).json as {
+      uuid: SandboxId;
+    };
+    using log = await api.parts.eventLogs.openRing(uuid);
+    log.append(null, "ends_soon", { ends_at: "2026-11-20T10:30:00Z" });
+    await log.written();
+    await backUp(root(), at("backup.tar"));
+    await log.end();
+    await restore(at("backup.tar"), at("data"));
+    const [segment = ""] = await readdir(eventLogPath(dataLayout(at("data")), uuid));
+    expect(await readFile(join(eventLogPath(dataLayout(at("data")), uuid), segment), "latin1")).toContain("ends_at");
   });
 
   test("has the events of operations that have ended", async () => {

@@ -185,7 +185,7 @@ async function hold(layout: DataLayout, path: string, signal?: AbortSignal): Pro
     await mkdir(dirname(blobPath(staged, sha256)), { recursive: true, mode: 0o700 });
     await link(blobPath(layout, sha256), blobPath(staged, sha256));
   }
-  for (const id of contents.operations) await linkEventLog(layout, staged, id);
+  for (const id of contents.logs) await linkEventLog(layout, staged, id);
   return contents;
 }
 

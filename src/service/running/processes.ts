@@ -202,8 +202,8 @@ async function start(
   principal: Principal,
   { id, request, signal }: Start,
 ): Promise<Changed<StartedProcess>> {
-  const { imageId, defaults: own, timeoutSecondsMax, refusal } = storedTarget(parts, principal, id);
-  const checked = checkProcess(withDefaults(request, own));
+  const { imageId, defaults: own, outputBytes, timeoutSecondsMax, refusal } = storedTarget(parts, principal, id);
+  const checked = checkProcess(withDefaults(request, own), outputBytes);
   // An instance that is not running may have lost its image.
   const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db, imageId) : NO_DEFAULTS;
   const command = onImage(checked, defaults);

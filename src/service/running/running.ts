@@ -3,6 +3,7 @@ import { findSandbox, getSandbox, type SandboxRow } from "../../db/sandboxes/row
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
+import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
 import { type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
 import type { CommandInput, TerminalSize } from "../../domain/spawn.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
@@ -38,6 +39,8 @@ export interface StoredTarget {
   readonly imageId: ImageId | null;
   /** fields that a command has when its request leaves them out */
   readonly defaults: Pick<CommandInput, "env" | "cwd" | "user">;
+  /** limit of each output stream of a process whose request has none, in `bytes`; null: that of the log */
+  readonly outputBytes: number | null;
   /** largest time limit of its processes, in `seconds` */
   readonly timeoutSecondsMax: number;
   /** The error for a request that needs its machine while it has none. */
@@ -64,13 +67,15 @@ export function storedTarget(
     const defaults = { env, cwd: cwd ?? undefined, user: user ?? undefined };
     const refusal = () => sandboxConflict(state);
     const log = sandboxLog(parts, row);
-    return { log, imageId: headId, defaults, timeoutSecondsMax: sandboxTimeoutSecondsMax, refusal };
+    const timeoutSecondsMax = sandboxTimeoutSecondsMax;
+    return { log, imageId: headId, defaults, outputBytes: null, timeoutSecondsMax, refusal };
   }
   const row = requireInstance(parts, principal, target);
   const { imageId, status } = row;
   const log = operationLog(parts, principal, row);
   const refusal = () => notRunning(status);
-  return { log, imageId, defaults: {}, timeoutSecondsMax: instanceTimeoutSecondsMax, refusal };
+  const timeoutSecondsMax = instanceTimeoutSecondsMax;
+  return { log, imageId, defaults: {}, outputBytes: OUTPUT_BYTES_DEFAULT, timeoutSecondsMax, refusal };
 }
 
 /** The log of a sandbox, which it has over all its lives. No event follows the last one. */

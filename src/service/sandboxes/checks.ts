@@ -123,7 +123,7 @@ function checkNetwork(principal: Principal, network: SettingsInput["network"], l
 
 function checkStart(start: CommandInput, own: SandboxInput, limits: ServiceLimits): SandboxStart {
   const { timeoutSeconds } = start;
-  const command = checkProcess(withDefaults(start, own));
+  const command = checkProcess(withDefaults(start, own), null);
   if (timeoutSeconds === undefined) return { command, timeoutMs: null };
   return { command, timeoutMs: checkTimeout(timeoutSeconds, limits.sandboxTimeoutSecondsMax) * 1000 };
 }
