@@ -71,6 +71,7 @@ export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuA
     ...["-device", "virtserialport,bus=serial0.0,chardev=agent,name=agent"],
     ...["-device", "virtio-scsi-pci,id=scsi0,addr=3.0"],
     ...["-device", "pvpanic-pci,addr=4.0"],
+    ...["-device", "virtio-balloon-pci,free-page-reporting=on,addr=5.0"],
     ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
     ...(start.kind === "clone" ? ["-incoming", "defer"] : []),
   ];

@@ -23,6 +23,7 @@ const DEVICES = [
   ...["-device", "virtio-serial-pci,id=serial0,addr=2.0,max_ports=2"],
   ...["-device", "virtserialport,bus=serial0.0,chardev=agent,name=agent"],
   ...["-device", "virtio-scsi-pci,id=scsi0,addr=3.0", "-device", "pvpanic-pci,addr=4.0"],
+  ...["-device", "virtio-balloon-pci,free-page-reporting=on,addr=5.0"],
   ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
 ];
 const BOOT = ["-kernel", "/proc/self/fd/5", "-initrd", "/proc/self/fd/6"];
