@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { Api } from "../../support/api/api.ts";
+import { Api, LIMITS } from "../../support/api/api.ts";
 import { heldTest } from "../../support/api/program.ts";
 import { openSandbox, runSandbox } from "../../support/api/sandboxes.ts";
 import { throwing } from "../../support/failures.ts";
@@ -90,6 +90,19 @@ test("the answer for a token that lacks a scope names the scope", async () => {
     const { isError, text } = await reader.call(name, input);
     expect([name, isError, text]).toEqual([name, true, expect.stringContaining(scope)]);
   }
+});
+
+heldTest("a link to a port needs the operator's listener", async () => {
+  await openSandbox(api, { name: "served" });
+  const refused = await mcp.call("sandbox_url", { sandbox: "served", port: 8080 });
+  expect([refused.isError, refused.text]).toEqual([true, "the operator has not set ingress.listen"]);
+  const ingress = { address: { scheme: "http", domain: "localhost", port: 8643 }, allowsPublic: false } as const;
+  await using served = await Api.start({ limits: { ...LIMITS, ingress } });
+  await served.addImage([[{ path: "f", type: "f", content: "x" }]], { tag: "base" });
+  const id = await openSandbox(served);
+  await using client = await McpClient.open(served.url, served.token);
+  const { structured } = await client.call("sandbox_url", { sandbox: id, port: 8080 });
+  expect(structured.url).toStartWith(`http://8080-${id}.localhost:8643/?`);
 });
 
 heldTest("files are written, read and listed", async () => {

@@ -42,7 +42,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
       ...["checkpoint", "delete_image", "diff", "end", "follow", "image_history", "import_image", "list_files"],
       ...["list_images", "list_operations", "read_file", "read_output", "run", "sandbox_checkpoint"],
       ...["sandbox_end", "sandbox_exec", "sandbox_fork", "sandbox_list", "sandbox_open", "sandbox_read"],
-      ...["sandbox_rollback", "sandbox_write", "search", "tag_image", "upload_file"],
+      ...["sandbox_rollback", "sandbox_url", "sandbox_write", "search", "tag_image", "upload_file"],
     ]);
     for (const { inputSchema, annotations, description } of tools) {
       expect(inputSchema["additionalProperties"]).toBe(false);

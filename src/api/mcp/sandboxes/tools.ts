@@ -1,6 +1,7 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { ApiError } from "../../../domain/errors.ts";
 import { isoTime, type SandboxId } from "../../../domain/ids.ts";
+import { PORT_MAX } from "../../../domain/ingress.ts";
 import { FORK_COUNT_MAX } from "../../../domain/sandbox.ts";
 import { displayName, parseGuestPathText } from "../../../domain/tree/guest-path.ts";
 import type { ProcessName } from "../../../service/running/running.ts";
@@ -216,6 +217,17 @@ const CHANGING_TOOLS: readonly Tool[] = [
       const forks = await Promise.all(ids.map((id) => settled(call, id, "settled")));
       const sandboxes = forks.map(({ id, name, state }) => ({ uuid: id, name, state }));
       return facts(forks.map(line).join("\n"), { sandboxes });
+    },
+  }),
+  tool({
+    name: "sandbox_url",
+    description: "Make a link to a web server in a sandbox, for a person's browser.",
+    input: inputs({ sandbox: SANDBOX, port: integer(1, PORT_MAX) }),
+    annotations: ADDS,
+    scope: "instances:exec",
+    async run({ sandbox, port }, call) {
+      const { url, expiresAt } = await call.service.ingress.link(call.principal, find(call, sandbox), { port });
+      return facts(`${url} until ${isoTime(expiresAt)}`, { url, expires_at: isoTime(expiresAt) });
     },
   }),
   tool({
