@@ -1,6 +1,11 @@
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
-import { isTerminal, type StoredImportResult, type StoredInstanceResult } from "../../domain/operation.ts";
+import {
+  isTerminal,
+  type StoredImportResult,
+  type StoredInstanceResult,
+  type StoredSandboxResult,
+} from "../../domain/operation.ts";
 import type { OutputStream } from "../../domain/output.ts";
 import { allows, type Scope } from "../../domain/scope.ts";
 import type { Operation } from "../../service/operations.ts";
@@ -74,6 +79,7 @@ function endLines(operation: Operation): string[] {
     return [`operation ${id} failed (${code}): ${shownName(message)}`, failureStep(code, kind)];
   }
   if (kind === "instance") return runLines(operation);
+  if (kind === "sandbox") return [sandboxLine(operation)];
   const { image, tag, ...figures } = operation.result as StoredImportResult;
   const tagged = tag === undefined ? "" : `, tag ${tag}`;
   const digest = figures.digest === undefined ? "" : `, digest ${figures.digest}`;
@@ -100,6 +106,13 @@ function runLines({ id, imageId, result, startedAt, finishedAt }: Operation): st
       ? "its files were not kept (disposable)"
       : keptText({ image, tag, isUnchanged: image === imageId });
   return [[`exit code ${code}${time}`, ...why].join("; "), kept, `operation ${id}`];
+}
+
+/** The end of a machine of a sandbox. */
+function sandboxLine({ id, result }: Operation): string {
+  const { image } = result as StoredSandboxResult;
+  const kept = image === undefined ? "its files since the head were given up" : `image ${image} has its files`;
+  return `operation ${id}, a machine of a sandbox, has ended: ${kept}; sandbox_list shows the sandbox`;
 }
 
 interface Kept {

@@ -66,6 +66,19 @@ heldTest("commands run in it, and one that lasts is waited for again", async () 
   }
 });
 
+heldTest("a pause ends the machine, whose operation says what became of its files", async () => {
+  const id = await openSandbox(api, { name: "paused" });
+  await using running = await runSandbox(api, id);
+  const operation = (await api.call("GET", running.path)).json.instance;
+  const pausing = mcp.call("sandbox_end", { sandbox: "paused", pause: true });
+  await running.finish();
+  expect((await pausing).structured).toMatchObject({ state: "paused" });
+  const { head } = (await api.call("GET", running.path)).json;
+  const { isError, text } = await mcp.call("follow", { operation });
+  expect([isError, text]).toEqual([false, expect.stringContaining(`has ended: image ${head} has its files`)]);
+  expect((await mcp.call("list_operations", { kind: "sandbox" })).text).toContain(`${operation} sandbox SUCCESS`);
+});
+
 heldTest("a caller that leaves ends its command", async () => {
   const id = await openSandbox(api, { name: "left", env: { PATH } });
   await using running = await runSandbox(api, id);

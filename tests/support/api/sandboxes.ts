@@ -60,9 +60,10 @@ export async function runSandbox(api: Api, id: string): Promise<SandboxFixture> 
     for (const process of instance.processes) process.signal(SIGKILL_SIGNAL, { group: true });
     await instance.settled();
     if (ending === null) throw new Error("no request has ended the machine");
-    const image = ending === "discard" ? {} : await savedImage(api, sandboxId, { ...ending, operationId });
-    const result = { cpu_time_ms: 1, memory_bytes: 1, isolation: "vm" };
-    if (!publishOperation(db, { operationId, result, now: Date.now(), ...image })) throw new Error("it has ended");
+    const saved = ending === "discard" ? null : await savedImage(api, sandboxId, { ...ending, operationId });
+    const image = saved === null ? {} : { image: saved.image.id };
+    const result = { cpu_time_ms: 1, memory_bytes: 1, isolation: "vm", ...image };
+    if (!publishOperation(db, { operationId, result, now: Date.now(), ...saved })) throw new Error("it has ended");
     await owned.disposeAsync();
     operations.tell(operationId);
   };
