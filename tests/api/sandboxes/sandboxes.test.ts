@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { Api, errorOf } from "../../support/api/api.ts";
 import { heldTest } from "../../support/api/program.ts";
 import { openSandbox, runSandbox } from "../../support/api/sandboxes.ts";
+import { until } from "../../support/waiting.ts";
 
 // The first test may have to build the agent.
 setDefaultTimeout(150_000);
@@ -83,6 +84,24 @@ describe("POST /sandboxes", () => {
     for (const fields of [{ network: { allow: [{ host: "a.example.org" }] } }, { start: { command: "true" } }]) {
       errorOf(await open(fields, spawner), "forbidden");
     }
+  });
+
+  test("requests that wait for machines leave the room for other bodies", async () => {
+    const token = await api.issue("waiter", ["*"]);
+    await api.addImage([[{ path: "f", type: "f", content: "x" }]], { account: "waiter", tag: "base" });
+    const json = { image: "tag:base", ignored: "x".repeat(1_000_000) };
+    const left = new AbortController();
+    const url = `${api.url}/v1/sandboxes?wait=50`;
+    const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+    const waits = Array.from({ length: 10 }, () =>
+      fetch(url, { method: "POST", headers, body: JSON.stringify(json), signal: left.signal }),
+    );
+    const count = async () => (await api.call("GET", "/v1/sandboxes", { token })).json.length;
+    await until("all of them wait", async () => (await count()) === 10);
+    const quick = { registry: "registry.example.net/a:1", ignored: json.ignored };
+    expect((await api.call("POST", "/v1/images/import", { json: quick, token })).status).toBe(202);
+    left.abort();
+    for (const outcome of await Promise.allSettled(waits)) expect(outcome.status).toBe("rejected");
   });
 
   test("a wait ends with its time when no machine is ready", async () => {

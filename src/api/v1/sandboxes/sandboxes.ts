@@ -89,7 +89,7 @@ export function sandboxRoutes(surface: Surface) {
         const opened = answerOf(await sandboxes.wait(principal, id, goal));
         return respond(json(201, opened, { location: `${surface.address}/sandboxes/${id}` }), request) as never;
       },
-      { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX }, ...OPEN },
+      { takes: { scope: "instances:spawn", bytesMax: SPAWN_BODY_BYTES_MAX, waitsForGuest: true }, ...OPEN },
     )
     .get(
       "",
@@ -112,7 +112,7 @@ export function sandboxRoutes(surface: Surface) {
         const id = sandboxes.find(principal, params.sandbox);
         return answerOf(await sandboxes.change(principal, id, settingsOf(body)));
       },
-      { takes: { scope: "instances:spawn" }, ...CHANGE },
+      { takes: { scope: "instances:spawn", waitsForGuest: true }, ...CHANGE },
     )
     .delete(
       "/:sandbox",

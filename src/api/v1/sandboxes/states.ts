@@ -120,7 +120,7 @@ export function sandboxStateRoutes(surface: Surface) {
         const goal = isRunning ? "running" : "settled";
         return await waited(principal, id, { goal, seconds: wait, signal: request.signal });
       },
-      { takes: { scope: "instances:spawn" }, ...ROLLBACK },
+      { takes: { scope: "instances:spawn", waitsForGuest: true }, ...ROLLBACK },
     )
     .post(
       "/checkpoint",
@@ -142,7 +142,7 @@ export function sandboxStateRoutes(surface: Surface) {
           await Promise.all(ids.map((forkId) => waited(principal, forkId, { seconds: wait, signal }))),
         );
       },
-      { takes: { scope: "instances:spawn" }, ...FORK },
+      { takes: { scope: "instances:spawn", waitsForGuest: true }, ...FORK },
     )
     .get(
       "/states",
