@@ -310,13 +310,8 @@ test("ports are opened by links of the appliance, and by no other address", asyn
   await using tab = await scene.signedIn("/sandboxes");
   const { page } = tab;
   const served = { urls: { pattern: `http://{port}-${sandbox.uuid}.localhost:8080/` }, public_ports: [3000] };
-  await page.route(/\/v1\/sandboxes\/[^/]+$/, async (route) => {
-    // The page may have left the request.
-    const response = await route.fetch().catch(() => null);
-    if (response === null) return;
-    const json = { ...((await response.json()) as object), ...served };
-    await route.fulfill({ response, json }).catch(() => undefined);
-  });
+  const json = { ...(await about(sandbox)), ...served };
+  await page.route(/\/v1\/sandboxes\/[^/]+$/, (route) => route.fulfill({ json }));
   let url = "javascript:globalThis.owned=1";
   await page.route(/\/links$/, (route) =>
     route.fulfill({ status: 201, json: { url, expires_at: new Date(Date.now() + 3_600_000).toISOString() } }),
