@@ -2,10 +2,10 @@ import { given } from "../domain/given.ts";
 import { toBase64 } from "./base64.ts";
 import type { CallOptions, Client } from "./client.ts";
 import { linesOf } from "./connections/chunks.ts";
+import { encodedPath } from "./encoded-path.ts";
 import { AnswerError, UnreachableError } from "./errors.ts";
 import { readEvents } from "./events.ts";
 import { type Place, pathOfPlace } from "./place.ts";
-import { encodedPath } from "./transfers.ts";
 import type { GuestEntry, GuestFileEvent } from "./types.ts";
 
 /** A file of what runs. All functions throw ResponseError, UnreachableError, and the reason of `signal`. */

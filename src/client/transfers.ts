@@ -2,6 +2,7 @@ import { sha256 } from "@noble/hashes/sha2.js";
 import { bytesToHex } from "@noble/hashes/utils.js";
 import { given } from "../domain/given.ts";
 import { answerOf, type CallOptions, type Client } from "./client.ts";
+import { encodedPath } from "./encoded-path.ts";
 import { AnswerError, ResponseError } from "./errors.ts";
 import type { DirectoryListing, Image, UploadedFile } from "./types.ts";
 
@@ -140,10 +141,4 @@ function inspect(
     rawQuery: `path=${encodedPath(path)}`,
     deadline: false,
   });
-}
-
-/** The bytes of a path for a query, each percent-encoded. */
-export function encodedPath(path: string | Uint8Array): string {
-  const bytes = typeof path === "string" ? new TextEncoder().encode(path) : path;
-  return Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
 }
