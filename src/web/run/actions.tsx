@@ -66,7 +66,7 @@ export function RunActions({ operation, request, onChange }: ActionsProps) {
           Checkpoint
         </Button>
       ) : null}
-      {isOver || !may("operations:cancel") ? null : (
+      {isOver || kind === "sandbox" || !may("operations:cancel") ? null : (
         <Button icon="stop" onClick={() => setAsking("stop")}>
           Stop
         </Button>
