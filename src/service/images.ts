@@ -223,7 +223,8 @@ async function diff(parts: ServiceParts, principal: Principal, request: DiffRequ
   using now = parts.layers.open(image.layerId);
   const other = comparedWith(parts, principal, image, request.against);
   using before = openBefore(parts, other, now);
-  const layers = { now: now.files, before: before.files };
+  const isOneLine = other.id !== null && isOfOneLine(parts, image.id, other.id);
+  const layers = { now: now.files, before: before.files, isOneLine };
   const { after, limit } = request;
   const cancellation = readerOf(principal.accountId, request.signal);
   const page = await diffPage(layers, { after, limit, msMax: DIFF_MS_MAX, cancellation }, now.openLayers);
@@ -246,6 +247,21 @@ function comparedWith(parts: ServiceParts, principal: Principal, image: ImageRow
   }
   const { id, layerId } = requireImage(parts, principal, other);
   return { id, layerId };
+}
+
+/** Largest number of steps that are searched for the image from which another one was made. */
+const LINE_STEPS_MAX = 256;
+
+/** True when one of the images was made from the other. */
+function isOfOneLine({ db }: ServiceParts, a: ImageId, b: ImageId): boolean {
+  const isBelow = (id: ImageId, ancestor: ImageId): boolean => {
+    let parent: ImageId | null = id;
+    for (let step = 0; step < LINE_STEPS_MAX && parent !== null && parent !== ancestor; step++) {
+      parent = getHistory(db, parent)?.parentId ?? null;
+    }
+    return parent === ancestor;
+  };
+  return isBelow(a, b) || isBelow(b, a);
 }
 
 /** Opens the layers of the other image. Those of a deleted parent are the image's own without the top one. */

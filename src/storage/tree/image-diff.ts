@@ -45,16 +45,17 @@ interface Directory {
 export interface ComparedLayers {
   readonly now: readonly LayerFiles[];
   readonly before: readonly LayerFiles[];
+  /** true when one image was made from the other: if each has layers of its own, they are copies of one disk at two times */
+  readonly isOneLine?: boolean;
 }
 
 /**
  * The paths at which `now` differs from `before`, beginning after the path `after`: directories before their contents, and
  * siblings ordered by the bytes of their names. Reads only indexes, and skips what both images share.
  *
- * A file counts as changed when it was written again or when its metadata differ; in images of which neither has all layers
- * of the other, files with equal metadata count as equal: two saved states of one running sandbox both have all files that
- * it wrote. A directory counts as changed when its mode, owner or extended attributes differ;
- * its contents are reported separately.
+ * A file counts as changed when it was written again or when its metadata differ. Files with equal metadata count as equal in
+ * images without a common layer, and in two saved states of one running sandbox, both of which have all files that it wrote. A
+ * directory counts as changed when its mode, owner or extended attributes differ; its contents are reported separately.
  */
 export async function* imageDiff(
   layers: ComparedLayers,
@@ -116,15 +117,15 @@ interface ComparedPath {
 class ImageDiff {
   readonly #layers: ComparedLayers;
   readonly #tools: MergeTools;
-  /** the layers of one image lie on all those of the other, so that a file in them was written again */
+  /** the images have the same base layer, and a file in their other layers was written again */
   readonly #areRelated: boolean;
 
   constructor(layers: ComparedLayers, tools: MergeTools) {
     this.#layers = layers;
     this.#tools = tools;
-    const [lower = [], upper = []] = [layers.now, layers.before].sort((a, b) => a.length - b.length);
-    const top = lower.at(-1);
-    this.#areRelated = top !== undefined && top.index === upper[lower.length - 1]?.index;
+    const { now, before, isOneLine = false } = layers;
+    const haveSame = (at: number) => now[at] !== undefined && now[at].index === before[at]?.index;
+    this.#areRelated = haveSame(0) && (!isOneLine || haveSame(Math.min(now.length, before.length) - 1));
   }
 
   async *run(after: GuestPath | null): AsyncGenerator<ComparedPath, void, undefined> {
