@@ -198,22 +198,17 @@ export class RunningInstances {
     if (handle === undefined || instance === null) return null;
     const { events, hostname } = handle.parts;
     const { stdin, ...rest } = command;
-    let pid: number | null = null;
     const process = instance.exec((spid) => {
       handle.firstEvents[spid] = events.nextId;
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
-      const sink = endingSink(log, log.sink(spec));
-      const started = (ofGuest: number) => {
-        pid = ofGuest;
-        sink.started(ofGuest);
-      };
-      return { spec, sink: { ...sink, started } };
+      return { spec, sink: endingSink(log, log.sink(spec)) };
     }, signal);
     await process.started;
     await events.written();
-    return { spid: process.spid, pid };
+    const { pid, started } = process.logged();
+    return { spid: process.spid, pid: started === null ? null : pid };
   }
 
   /**
