@@ -175,8 +175,13 @@ const NS_PER_MS = 1_000_000n;
 
 /** Wire form of a time in ns since the epoch: ISO 8601 in UTC with nine digits of the second. */
 export function isoTimeNs(ns: bigint): string {
-  const ms = new Date(Number(ns / NS_PER_MS)).toISOString();
+  const ms = new Date(msOf(ns)).toISOString();
   return `${ms.slice(0, -1)}${String(ns % NS_PER_MS).padStart(6, "0")}Z`;
+}
+
+/** A time in ns, in whole `milliseconds`. */
+export function msOf(ns: bigint): number {
+  return Number(ns / NS_PER_MS);
 }
 
 /** ns since the epoch of a time in `milliseconds`. */

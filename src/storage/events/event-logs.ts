@@ -17,7 +17,7 @@ export const READERS_COUNT_MAX = 200;
 /** The part of a log that the work of an operation uses. */
 export type EventLog = Pick<
   EventWriter,
-  "append" | "outputs" | "cut" | "written" | "end" | "failed" | "nextId" | "path" | "isFull"
+  "append" | "outputs" | "cut" | "written" | "end" | "failed" | "nextId" | "latestNs" | "path" | "isFull"
 >;
 
 export interface ScanRequest {
@@ -59,6 +59,10 @@ class RingLog implements EventLog, Disposable {
 
   get nextId(): number {
     return this.#writer.nextId;
+  }
+
+  get latestNs(): bigint {
+    return this.#writer.latestNs;
   }
 
   get isFull(): boolean {

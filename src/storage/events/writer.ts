@@ -69,6 +69,7 @@ export class EventWriter {
   #isHurried = false;
   #endWait: () => void = () => undefined;
   #nextId = 0;
+  #latestNs = 0n;
   /** size of the log once the queue is written */
   #bytes = 0;
   #writtenBytes = 0;
@@ -102,6 +103,11 @@ export class EventWriter {
   /** Id of the next event. The last one may still grow. */
   get nextId(): number {
     return this.#nextId;
+  }
+
+  /** Time of the latest event, in ns since the epoch; 0 before the first one of this writer. */
+  get latestNs(): bigint {
+    return this.#latestNs;
   }
 
   /** Size of the readable part, in `bytes`: whole records. */
@@ -287,6 +293,7 @@ export class EventWriter {
     this.#cuts.add(position);
     this.#take(block, HEADER_BYTES);
     const timeNs = this.#options.now();
+    this.#latestNs = timeNs;
     this.#open = { head: { ...head, id: this.#nextId++, timeNs }, block, start };
     return this.#open;
   }

@@ -1,4 +1,4 @@
-import { type LogEventData, Spid } from "../../domain/log-event.ts";
+import { type LogEventData, msOf, Spid } from "../../domain/log-event.ts";
 import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
@@ -77,7 +77,8 @@ export class ProcessLog {
   #started(pid: number, start: LoggedStart): void {
     this.#pid = pid;
     const data = { pid, ...(this.#events.isFull ? shortened(start) : start) };
-    this.#start = { ms: Date.now(), event: this.#events.append(this.#process.spid, "spawn", data) };
+    const event = this.#events.append(this.#process.spid, "spawn", data);
+    this.#start = { ms: msOf(this.#events.latestNs), event };
   }
 
   #startOf(spec: Parameters<ProcessLog["sink"]>[0]): LoggedStart {
