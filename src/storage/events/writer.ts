@@ -19,10 +19,8 @@ import { type Block, RecordBlocks, splitAt } from "./record-blocks.ts";
 import { type OpenRing, SegmentCuts } from "./ring.ts";
 import { WritePace } from "./write-pace.ts";
 
-/**
- * Beyond this number of records, output is gathered by stream and written every `GATHER_MS` only, so that more of it becomes
- * one record: the headers of single bytes would make the file many times as large as the output. Each stream keeps its order.
- */
+/** Beyond this number of records, output is gathered by stream and written every `GATHER_MS` only: headers of single bytes
+ * would make the file many times as large as the output. Each stream keeps its order. */
 const GATHER_FROM_COUNT = 65_536;
 const GATHER_MS = 10;
 /** Beyond this number of records, output is written every `10 * GATHER_MS` only, and in a full log even less often. */
@@ -83,16 +81,14 @@ export class EventWriter {
     this.#options = options;
     this.path = options.path;
     const { ring } = options;
-    const limitBytes = options.limitBytes ?? EVENT_LOG_BYTES_MAX;
-    this.#room = new LogRoom(ring === undefined ? limitBytes : Number.POSITIVE_INFINITY);
+    this.#room = new LogRoom(ring === undefined ? (options.limitBytes ?? EVENT_LOG_BYTES_MAX) : Infinity);
     this.index = new PositionIndex(ring?.file.starts);
     this.#cuts = new SegmentCuts(ring);
     if (ring === undefined) return;
-    const { file, end } = ring;
-    this.#file = file;
-    this.#nextId = end.id;
-    this.#bytes = end.offset;
-    this.#writtenBytes = end.offset;
+    this.#file = ring.file;
+    this.#nextId = ring.end.id;
+    this.#bytes = ring.end.offset;
+    this.#writtenBytes = this.#bytes;
   }
 
   /** Null before the first write to a plain log. It may be disposed of after `end`. */
