@@ -23,7 +23,7 @@ export interface GuestEntry {
   /** the names of the owners in the guest's passwd and group; empty: they have none */
   readonly user: ByteString;
   readonly group: ByteString;
-  /** size in `bytes`, at most 2^53-1; null: a file that was opened has none, as in /proc */
+  /** size in `bytes`; 2^53-1 also stands for larger ones; null: a file that was opened has none, as in /proc */
   readonly size: number | null;
   /** modification time in `nanoseconds` since the epoch, possibly negative */
   readonly mtimeNs: bigint;

@@ -34,6 +34,8 @@ const TYPE_OF: ReadonlyMap<number, EntryType> = new Map([
 const TYPE_BITS = 0o170_000;
 /** The size of a file that has none. */
 const NO_SIZE = 0xffff_ffff_ffff_ffffn;
+/** Largest size of an entry. A sparse file of a guest can have a larger one. */
+const SIZE_MAX = BigInt(Number.MAX_SAFE_INTEGER);
 
 const EVENT_OF: ReadonlyMap<number, GuestFileEvent["type"]> = new Map([
   [FileEvent.create, "create"],
@@ -109,7 +111,6 @@ export function parseEntry(record: Uint8Array, form: PathForm): GuestEntry {
   const type = TYPE_OF.get(modeAndType & TYPE_BITS);
   if (type === undefined || modeAndType > 0o177_777) throw malformed(`the mode ${modeAndType.toString(8)}`);
   const size = view.getBigUint64(16, true);
-  if (size > BigInt(Number.MAX_SAFE_INTEGER) && size !== NO_SIZE) throw malformed(`a size of ${size} bytes`);
   const fields = new Fields(record, FILE_ENTRY_FIXED_BYTES);
   const path = fields.text(view.getUint16(44, true), GUEST_PATH_BYTES_MAX);
   const target = fields.text(view.getUint16(46, true), GUEST_PATH_BYTES_MAX);
@@ -126,7 +127,7 @@ export function parseEntry(record: Uint8Array, form: PathForm): GuestEntry {
     gid: view.getUint32(12, true),
     user,
     group,
-    size: size === NO_SIZE ? null : Number(size),
+    size: size === NO_SIZE ? null : Number(size < SIZE_MAX ? size : SIZE_MAX),
     mtimeNs: view.getBigInt64(24, true),
     inode: view.getBigUint64(32, true),
     nlink: view.getUint32(40, true),

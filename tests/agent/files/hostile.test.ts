@@ -194,6 +194,17 @@ describe("trees", () => {
     expect(readdirSync(at("."))).toEqual([]);
   });
 
+  test("entries with a longer path than a request can have are left out of a listing", async () => {
+    await using scene = await open();
+    const { agent, at } = scene;
+    const script = "import os,sys\nos.chdir(sys.argv[1])\nfor i in range(40):\n os.mkdir('d'*255); os.chdir('d'*255)";
+    execFileSync("python3", ["-c", script, at(".")]);
+    const list = await ask(agent, { op: FileOp.list, path: "/", depth: 64 });
+    expect(entries(list).map(({ path }) => path.length)).toEqual(
+      Array.from({ length: 17 }, (_, n) => n && n * 256 - 1),
+    );
+  });
+
   test("links that are swapped while a tree is removed or listed lead nowhere", async () => {
     await using scene = await open();
     const { agent, at } = scene;

@@ -1,5 +1,6 @@
 /** Watches of directories, in the agent's native build, whose root is the directory `r`. */
 import { describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import { chmodSync, mkdirSync, renameSync, rmdirSync, rmSync, symlinkSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
@@ -162,6 +163,16 @@ describe("a watch", () => {
     writeFileSync(watch.at("away/c/new/h"), "");
     writeFileSync(watch.at("a/last"), "");
     expect(await watch.until("create last")).toEqual(["create last"]);
+  });
+
+  test("names the end of a path that is longer than any request", async () => {
+    await using watch = await Watch.open(() => undefined, { path: "/", flags: ["recursive"] });
+    const script = "import os,sys\nos.chdir(sys.argv[1])\nfor i in range(300):\n os.mkdir('d'*255); os.chdir('d'*255)";
+    execFileSync("python3", ["-c", `${script}\nopen('last', 'w')`, watch.at(".")]);
+    for (let path = ""; !path.endsWith("last"); ) {
+      path = (await watch.record()).path;
+      expect(path.length).toBeLessThanOrEqual(4096);
+    }
   });
 
   test("ends when the directory is removed", async () => {

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -40,7 +41,7 @@ static bool full;
 
 static bool send_event(uint32_t node, const char *name, uint32_t type, uint32_t cookie)
 {
-	static char path[UINT16_MAX + 1];
+	static char path[PATH_MAX];
 	uint8_t head[FILE_WATCH_FIXED_BYTES] = {0};
 	size_t at = sizeof path;
 	/* From the end to the beginning. A path that is longer keeps its end, as no file can be reached by it anyway. */
