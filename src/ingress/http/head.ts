@@ -27,7 +27,7 @@ export const HEAD_BYTES_MAX = 32_768;
 const FIELDS_COUNT_MAX = 100;
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
-const fieldExpression = new RegExp(`^(${TOKEN}):[\\t ]*(.*?)[\\t ]*$`);
+const fieldExpression = new RegExp(`^(${TOKEN}):(.*)$`);
 /** The target has no blank, no control character, nothing beyond ASCII and no fragment. */
 const requestExpression = new RegExp(`^(${TOKEN}) ([\\x21\\x22\\x24-\\x7e]+) HTTP/(\\d)\\.(\\d)$`);
 const statusExpression = /^HTTP\/1\.([01]) ([1-5]\d\d)(?: (.*))?$/;
@@ -42,7 +42,7 @@ export function valuesOf(fields: Fields, name: string): string[] {
 export function membersOf(fields: Fields, name: string): string[] {
   return valuesOf(fields, name)
     .flatMap((value) => value.split(","))
-    .map((member) => member.trim().toLowerCase())
+    .map((member) => withoutBlanks(member).toLowerCase())
     .filter((member) => member !== "");
 }
 
@@ -89,13 +89,22 @@ export async function readFields(reader: ByteReader, bytesMax: number): Promise<
     // A line that continues the one before begins with a blank, which no name does.
     const [, name, value = ""] = fieldExpression.exec(line) ?? [];
     if (name === undefined) throw new MessageError(400, "a field is malformed");
-    fields.push([name, value]);
+    fields.push([name, withoutBlanks(value)]);
   }
 }
 
 async function readHead(reader: ByteReader): Promise<{ readonly start: string; readonly fields: Fields }> {
   const start = await reader.line(LINE_BYTES_MAX);
   return { start, fields: await readFields(reader, HEAD_BYTES_MAX - start.length) };
+}
+
+/** Without the blanks of HTTP around it, in linear time, which expressions for a text's end do not take. */
+function withoutBlanks(text: string): string {
+  const isBlank = (at: number) => text[at] === " " || text[at] === "\t";
+  let [from, to] = [0, text.length];
+  while (from < to && isBlank(from)) from++;
+  while (to > from && isBlank(to - 1)) to--;
+  return text.slice(from, to);
 }
 
 function originForm(method: string, target: string, host: string): string {

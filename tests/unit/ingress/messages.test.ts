@@ -47,6 +47,21 @@ describe("a message", () => {
     expect(await textOf(bodyOf(reader, CHUNKED))).toBe("hello, world");
   });
 
+  test("may have values of blanks, in any number: each costs time by its length alone", async () => {
+    const blanks = " \t".repeat(8000);
+    const { reader } = readerOf([
+      `${head.slice(0, -2)}X: a${blanks}b${blanks.slice(0, 99)}\r\nX:${blanks}\r\n\r\n`.repeat(500),
+    ]);
+    // With time by the square of the length, these would take minutes.
+    for (let count = 0; count < 500; count++) {
+      const { fields } = await readRequestHead(reader);
+      expect(fields.slice(-2)).toEqual([
+        ["X", `a${blanks}b`],
+        ["X", ""],
+      ]);
+    }
+  });
+
   test("that ends early is an error at every place", async () => {
     const bytes = `${head}${body}`;
     for (let at = 1; at < bytes.length; at++) {
