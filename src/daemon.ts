@@ -166,10 +166,10 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const verifyToken = tokenVerifier(db, keys, clock);
   const web = webOf(config, { db, log, keys, verifyToken, clock });
   const app = createApp({ service, accounts, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
-  stack.use(openIngress(config.ingress, { ingress: service.ingress, verifyToken, log }));
+  const ingress = stack.use(openIngress(config.ingress, { ingress: service.ingress, verifyToken, log }));
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
-  gate.protectPort(listener.port);
+  gate.protectPorts([listener, ingress].flatMap((one) => one?.port ?? []));
   listening.resolve();
   stack.use(startJanitor(janitorOptions));
   // These end clients that follow events and changes, which would otherwise delay the stop.

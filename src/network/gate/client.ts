@@ -56,7 +56,7 @@ export class GateClient implements Gate {
   #startedAt = Number.NEGATIVE_INFINITY;
   #uses = 0;
   #idle: Timer | null = null;
-  #ownPort = 0;
+  #ownPorts: readonly number[] = [];
   readonly #over = new AbortController();
 
   constructor(options: GateOptions) {
@@ -73,9 +73,9 @@ export class GateClient implements Gate {
     return this.#running?.residentBytes() ?? 0;
   }
 
-  /** Sets the port of the daemon's API, which cannot be reached through the gate. */
-  protectPort(port: number): void {
-    this.#ownPort = port;
+  /** Sets the ports of the daemon's listeners, which cannot be reached through the gate. */
+  protectPorts(ports: readonly number[]): void {
+    this.#ownPorts = ports;
   }
 
   async connect(request: GateRequest, signal: AbortSignal): Promise<GateConnection> {
@@ -91,7 +91,7 @@ export class GateClient implements Gate {
         idleMs,
         lookup: this.#lookupOf(destination.host, reach.anyAddress),
         own: this.#host.own,
-        ownPort: this.#ownPort,
+        ownPorts: this.#ownPorts,
         proxy,
       };
       const { connection } = await this.#request(message, CONNECT_MS_MAX, signal);

@@ -34,8 +34,8 @@ export interface ConnectRequest {
   readonly reach: AddressReach;
   /** addresses and CIDRs at which this host reaches itself */
   readonly own: readonly string[];
-  /** port of the daemon's API, which nothing may reach */
-  readonly ownPort: number;
+  /** ports of the daemon's listeners, which nothing may reach */
+  readonly ownPorts: readonly number[];
   readonly serverName: string | null;
   readonly idleMs: number;
   readonly proxy: ProxyRequest | null;

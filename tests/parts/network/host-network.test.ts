@@ -26,7 +26,7 @@ const reach = { forbidden: "all-not-public", except: [], anyAddress: false } as 
 
 /** Those of the addresses at which the host may be reached. */
 function reached(host: HostNetwork, addresses: readonly string[]): string[] {
-  return addresses.filter((address) => isAllowed(address, { port: 80, reach, own: host.own, ownPort: 8642 }));
+  return addresses.filter((address) => isAllowed(address, { port: 80, reach, own: host.own, ownPorts: [8642] }));
 }
 
 test("own addresses are those of all interfaces, in any state, and the ranges that routes make local", async () => {

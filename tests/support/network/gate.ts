@@ -11,7 +11,7 @@ import { nameServer } from "./site/name-server.ts";
 
 /** A user id that no virtual machine of a test has. */
 const GATE_UID = 1_900_100_000;
-const DAEMON_PORT = 8642;
+const DAEMON_PORTS = [8642, 8644];
 /** The path of a data directory may be too long for a socket. */
 const LONG_NAME = "data-directory-".repeat(10);
 
@@ -62,7 +62,7 @@ export async function testGate(
       ...more,
     }),
   );
-  gate.protectPort(DAEMON_PORT);
+  gate.protectPorts(DAEMON_PORTS);
   const owned = stack.move();
   return { gate, warnings, directory, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }

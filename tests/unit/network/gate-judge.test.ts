@@ -4,7 +4,12 @@ import type { AddressReach } from "../../../src/network/gate.ts";
 
 const GUEST: AddressReach = { forbidden: "all-not-public", except: [], anyAddress: false };
 const REGISTRY: AddressReach = { forbidden: "registry", except: [], anyAddress: false };
-const base: Judgement = { port: 443, reach: GUEST, own: ["203.0.114.9", "192.168.1.5", "2a00:1::9"], ownPort: 8642 };
+const base: Judgement = {
+  port: 443,
+  reach: GUEST,
+  own: ["203.0.114.9", "192.168.1.5", "2a00:1::9"],
+  ownPorts: [8642, 8644],
+};
 
 /** Spellings of addresses that no guest may reach, one for each way to write or to embed them. */
 const FORBIDDEN = [
@@ -55,7 +60,7 @@ describe("a guest", () => {
     for (const address of ["10.0.8.1", "127.0.0.2", "fe80::1"])
       expect(isAllowed(address, { ...base, reach })).toBeFalse();
     for (const address of ["127.0.0.1", "192.168.1.5"]) {
-      expect(isAllowed(address, { ...base, reach, port: 8642 })).toBeFalse();
+      for (const port of base.ownPorts) expect(isAllowed(address, { ...base, reach, port })).toBeFalse();
     }
     expect(isAllowed("10.0.7.9", { ...base, reach, port: 8642 })).toBeTrue();
   });

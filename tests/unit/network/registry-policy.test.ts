@@ -29,7 +29,7 @@ async function allowedAddresses(host: string, hosts: RegistryHosts, addresses: r
   const [, name = "", port = ""] = /^(.*):(\d+)$/.exec(host) ?? [];
   const bare = name.replace(/^\[|\]$/g, "");
   const reach = { forbidden: "registry", except: [], anyAddress: isListed(host, hosts) } as const;
-  const judgement = { port: Number(port), reach, own: [], ownPort: 0 };
+  const judgement = { port: Number(port), reach, own: [], ownPorts: [] };
   const resolved = isIP(bare) === 0 ? addresses : [bare];
   if (resolved.every((address) => isAllowed(address, judgement))) return resolved;
   throw new ApiError("forbidden", "denied");
