@@ -157,10 +157,13 @@ export class EventFile implements Disposable {
   async resume({ offset }: EventPosition): Promise<void> {
     const paths = this.#segments.map(({ path }) => path);
     for (const { path } of segmentsOf(this.#path)) if (!paths.includes(path)) await rm(path, { force: true });
-    const last = this.#segments.pop();
+    const last = this.#segments.at(-1);
     if (last === undefined) return;
     const { path, start, base } = last;
-    this.#append(path, start, base, await openFile(path, "r+"));
+    const fd = await openFile(path, "r+");
+    // Readers always find the segment.
+    this.#segments.pop();
+    this.#append(path, start, base, fd);
     await this.truncate(offset);
   }
 

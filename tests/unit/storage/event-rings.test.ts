@@ -5,9 +5,16 @@ import { join } from "node:path";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, LogId } from "../../../src/domain/ids.ts";
 import type { LogEvent, LogEventData } from "../../../src/domain/log-event.ts";
-import { eventLogPath, linkEventLog, removeEventLog, sweepEventLogs } from "../../../src/storage/events/event-file.ts";
+import {
+  EventFile,
+  eventLogPath,
+  linkEventLog,
+  removeEventLog,
+  sweepEventLogs,
+} from "../../../src/storage/events/event-file.ts";
 import { type EventLog, EventLogs } from "../../../src/storage/events/event-logs.ts";
 import type { LogReader } from "../../../src/storage/events/log-reader.ts";
+import { endOfRing } from "../../../src/storage/events/ring.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { openProcessOutput } from "../../../src/storage/outputs.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
@@ -224,6 +231,16 @@ test("followers wait while nothing has the ring open, and see its events in the 
   expect((await rest(early)).map(({ id }) => id)).toEqual([4]);
   logs.endReaders(ID);
   expect(early.isOver).toBe(true);
+});
+
+test("a ring that is being opened for writing has all of its events for readers", async () => {
+  await during((log) => fill(log, 10));
+  using file = EventFile.ring(directory());
+  const { sizeBytes } = file;
+  const resumed = file.resume(await endOfRing(file));
+  expect([file.sizeBytes, file.isEmpty]).toEqual([sizeBytes, false]);
+  await resumed;
+  expect(file.sizeBytes).toBe(sizeBytes);
 });
 
 test("what precedes a lost or damaged part is not read, and the rest is", async () => {
