@@ -56,7 +56,7 @@ export interface LiveTarget extends Disposable {
 
 /** The target of this name. @throws ApiError `not_found` */
 export function storedTarget(
-  parts: Pick<ServiceParts, "db" | "limits">,
+  parts: Pick<ServiceParts, "db" | "limits" | "sandboxes">,
   principal: Principal,
   target: Target,
 ): StoredTarget {
@@ -79,8 +79,11 @@ export function storedTarget(
 }
 
 /** The log of a sandbox, which it has over all its lives. No event follows the last one. */
-export function sandboxLog({ db }: Pick<ServiceParts, "db">, { id, state, operationId }: SandboxRow): LogSource {
-  const hasEnded = (now: SandboxState) => now === "ended";
+export function sandboxLog(
+  { db, sandboxes }: Pick<ServiceParts, "db" | "sandboxes">,
+  { id, state, operationId }: SandboxRow,
+): LogSource {
+  const hasEnded = (now: SandboxState) => now === "ended" && sandboxes.logged(id) === null;
   return {
     id,
     instance: operationId,

@@ -174,8 +174,10 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
       );
     },
     events: (principal, id, request) => openEvents(parts, principal, logOf(principal, id), ofSandbox(request)),
-    eventArray: (principal, id, request) =>
-      openEventArray(parts, principal, () => logOf(principal, id), ofSandbox(request)),
+    async eventArray(principal, id, request) {
+      await sandboxes.logged(id);
+      return await openEventArray(parts, principal, () => logOf(principal, id), ofSandbox(request));
+    },
   };
 }
 

@@ -1,6 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import { getOperation } from "../../db/operations.ts";
-import type { SandboxRow } from "../../db/sandboxes/rows.ts";
+import { requireFreeName, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId, SandboxId } from "../../domain/ids.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
@@ -34,6 +34,7 @@ export async function fork(
   if (state !== "running" && state !== "paused" && state !== "failed") throw sandboxConflict(state);
   requireBudget(tools, row, count);
   tools.sandboxes.requireRoom(accountId, count);
+  for (const name of names) requireFreeName(tools.db, accountId, name);
   const imageId = state === "running" ? await presentImage(tools, row, signal) : row.headId;
   if (imageId === null) throw sandboxConflict(state);
   const children: SandboxId[] = [];

@@ -38,6 +38,8 @@ export class Lives implements SandboxLives, AsyncDisposable {
   async begin({ id: operationId }: OperationRef, id: SandboxId): Promise<SandboxLife> {
     const { db, journal } = this.#options;
     journal.commit(id);
+    // An ended sandbox does not close its log again.
+    if (findSandbox(db, id)?.operationId !== operationId) throw notNeeded();
     const events = await journal.logs.instanceLog(id);
     const row = findSandbox(db, id);
     if (row?.operationId !== operationId) {

@@ -88,7 +88,12 @@ export interface SandboxesPort {
     signal: AbortSignal,
     options?: { readonly resumes?: boolean },
   ): Promise<SandboxUse>;
-  /** Resolves when `until` holds of the state, `timeoutMs` passes, or `signal` fires; never throws. */
+  /**
+   * Resolves when readers can read all changes so far in the log of the sandbox, also after a crash; null: they can. Requests
+   * are answered after that.
+   */
+  logged(id: SandboxId): Promise<void> | null;
+  /** Resolves when `until` holds of the state, and the log has it, `timeoutMs` passes, or `signal` fires; never throws. */
   settled(
     id: SandboxId,
     until: (state: SandboxState) => boolean,

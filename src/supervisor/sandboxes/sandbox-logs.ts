@@ -31,12 +31,10 @@ export class SandboxLogs implements AsyncDisposable {
     else write(log);
   }
 
-  /** Resolves when readers can read all events of the sandbox so far, also after a crash of the service. */
-  async written(id: SandboxId): Promise<void> {
+  /** Resolves when readers can read all events of the sandbox so far, also after a crash of the service; null: they can. */
+  written(id: SandboxId): Promise<void> | null {
     const entry = this.#open.get(id);
-    await entry?.opened;
-    await entry?.log?.written();
-    await this.#closing.get(id);
+    return entry === undefined ? (this.#closing.get(id) ?? null) : this.#written(entry);
   }
 
   /** Another opening of the log, which has all earlier events of the sandbox, for the processes of an instance. */
@@ -77,6 +75,11 @@ export class SandboxLogs implements AsyncDisposable {
     // Expected: a full disk. The instance reports it.
     entry.log = await this.#eventLogs.openRing(id).catch(() => null);
     for (const write of entry.waiting.splice(0)) if (entry.log !== null) write(entry.log);
+  }
+
+  async #written(entry: OpenLog): Promise<void> {
+    await entry.opened;
+    await entry.log?.written();
   }
 
   async #close(entry: OpenLog): Promise<void> {

@@ -96,7 +96,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
         const inserted = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
         return { row: inserted, from: null, reason: "request" };
       });
-      await this.#logged(id);
+      await this.logged(id);
       return row;
     } catch (error) {
       this.#first.forget(id);
@@ -115,13 +115,13 @@ export class Sandboxes implements SandboxesPort, Disposable {
   async pause(accountId: AccountId, id: SandboxId): Promise<OperationId> {
     const row = this.#require(accountId, id);
     const operationId = this.#transitions.capture(row, "request", { reason: "pause", tag: null });
-    await this.#logged(id);
+    await this.logged(id);
     return operationId;
   }
 
   async resume(accountId: AccountId, id: SandboxId): Promise<void> {
     await this.#transitions.resume(this.#require(accountId, id), "request");
-    await this.#logged(id);
+    await this.logged(id);
   }
 
   async rollback(accountId: AccountId, id: SandboxId, { target, keep, tag }: SandboxRollback): Promise<void> {
@@ -138,7 +138,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
         await this.#transitions.resume(row, "request");
       });
     } else this.#transitions.restart(row, to);
-    await this.#logged(id);
+    await this.logged(id);
   }
 
   async checkpoint(
@@ -169,6 +169,8 @@ export class Sandboxes implements SandboxesPort, Disposable {
 
   async end(accountId: AccountId, id: SandboxId, { keep, tag }: SandboxEnd): Promise<void> {
     const row = this.#require(accountId, id);
+    // Its end would give up the files that another request saves.
+    if (keep && row.state === "pausing") throw sandboxConflict(row.state);
     if (keep && row.state === "running") {
       const operationId = this.#transitions.capture(row, "request", { reason: "keep", tag: tag ?? null });
       this.#transitions.after(row, operationId, () => this.#transitions.end(row, "request"));
@@ -176,7 +178,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       if (keep && tag !== undefined) this.#tagHead(row, tag);
       this.#transitions.end(row, "request");
     }
-    await this.#logged(id);
+    await this.logged(id);
   }
 
   async change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow> {
@@ -247,6 +249,11 @@ export class Sandboxes implements SandboxesPort, Disposable {
     signal: AbortSignal,
   ): Promise<void> {
     await this.#options.lives.journal.settled(id, until, timeoutMs, signal);
+    await this.logged(id);
+  }
+
+  logged(id: SandboxId): Promise<void> | null {
+    return this.#options.lives.journal.logs.written(id);
   }
 
   /** Ends the deadlines. The ends of instances are still reported, as long as operations end. */
@@ -256,11 +263,6 @@ export class Sandboxes implements SandboxesPort, Disposable {
 
   #require(accountId: AccountId, id: SandboxId): SandboxRow {
     return requireSandbox(this.#options.db, accountId, id);
-  }
-
-  /** Waits until the log has the changes of a request, which is answered then: a crash leaves no gap in the story. */
-  async #logged(id: SandboxId): Promise<void> {
-    await this.#options.lives.journal.logs.written(id);
   }
 
   #tagHead({ accountId, headId }: SandboxRow, name: string): void {

@@ -2,11 +2,11 @@
 import { expect, test } from "bun:test";
 import { expiredImages } from "../../../../src/db/expiry.ts";
 import { deleteImage } from "../../../../src/db/removal.ts";
-import { findSandbox, type SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
+import { findSandbox, listSandboxes, type SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
 import { statesOf } from "../../../../src/db/sandboxes/states.ts";
 import { images } from "../../../../src/db/schema.ts";
 import { ApiError } from "../../../../src/domain/errors.ts";
-import type { ImageId, SandboxId } from "../../../../src/domain/ids.ts";
+import type { ImageId, OperationId, SandboxId } from "../../../../src/domain/ids.ts";
 import type { SandboxState, SandboxSubmission } from "../../../../src/domain/sandbox.ts";
 import { failureOf } from "../../../support/failures.ts";
 import { operationsStore } from "../../../support/operations.ts";
@@ -198,6 +198,45 @@ test("an account has a limit of sandboxes, and a fork is made as a whole or not 
   expect(refused.code).toBe("conflict");
   const forks = await scene.sandboxes.fork(ACCOUNT, id, { count: 2, names: ["one", "two"] }, NEVER);
   expect(forks.map((fork) => rowOf(scene, fork).name)).toEqual(["one", "two"]);
+});
+
+test("a fork whose names are taken leaves its sandbox as it was", async () => {
+  await using scene = await SandboxScene.open();
+  const { id } = await running(scene);
+  await scene.sandboxes.create(ACCOUNT, { ...SANDBOX, name: "taken" });
+  const names = ["free", "taken"];
+  const refused = (await failureOf(scene.sandboxes.fork(ACCOUNT, id, { count: 2, names }, NEVER))) as ApiError;
+  expect([refused.code, statesOf(scene.store.db, id).length]).toEqual(["conflict", 1]);
+  expect(listSandboxes(scene.store.db, ACCOUNT, { states: ["ended"], limit: 10 })).toEqual([]);
+});
+
+test("an end that saves the files does not give up a capture that is under way", async () => {
+  const held = Promise.withResolvers<void>();
+  await using scene = await SandboxScene.open({ capturing: held.promise });
+  const { id } = await running(scene);
+  await scene.sandboxes.pause(ACCOUNT, id);
+  const refused = (await failureOf(scene.sandboxes.end(ACCOUNT, id, { keep: true }))) as ApiError;
+  expect([refused.code, refused.details]).toEqual(["conflict", { state: "pausing" }]);
+  held.resolve();
+  expect((await becomes(scene, id, "paused")).headId).not.toBe(BASE);
+});
+
+test("who waits for the end of a sandbox finds it in the log", async () => {
+  await using scene = await SandboxScene.open();
+  const { id } = await running(scene);
+  await scene.sandboxes.end(ACCOUNT, id, { keep: true });
+  await becomes(scene, id, "ended");
+  expect([scene.sandboxes.logged(id), (await scene.story(id)).at(-1)?.to]).toEqual([null, "ended"]);
+});
+
+test("an instance that begins after the end of its sandbox does not open the log again", async () => {
+  await using scene = await SandboxScene.open();
+  const { id, operationId } = await running(scene);
+  await scene.sandboxes.end(ACCOUNT, id, { keep: false });
+  await scene.operations.idle();
+  const late = { id: operationId as OperationId, accountId: ACCOUNT, kind: "sandbox" as const };
+  expect(((await failureOf(scene.lives.begin(late, id))) as ApiError).code).toBe("conflict");
+  expect(scene.eventLogs.counts.feeds).toBe(0);
 });
 
 test("a use resumes a paused sandbox, and waits until it runs", async () => {
