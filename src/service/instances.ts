@@ -21,7 +21,15 @@ import { instanceKind } from "../supervisor/kinds/instance.ts";
 import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
-import { idOf, liveTarget, notRunning, requireInstance, storedTarget, type Target } from "./running/running.ts";
+import {
+  idOf,
+  liveTarget,
+  notRunning,
+  onMachine,
+  requireInstance,
+  storedTarget,
+  type Target,
+} from "./running/running.ts";
 
 const NOTHING_TO_CHANGE = "timeout or network is required";
 
@@ -189,8 +197,8 @@ async function dial(
   { target, port, signal }: Dial,
 ): Promise<HeldConnection> {
   using undo = new DisposableStack();
-  const { instance } = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
-  const connection = await instance.dial(port);
+  const live = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
+  const connection = await onMachine(parts, target, live, () => live.instance.dial(port));
   undo.defer(() => connection.reset());
   const held = undo.move();
   return { connection, [Symbol.dispose]: () => held.dispose() };

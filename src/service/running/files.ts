@@ -7,7 +7,7 @@ import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { listHead, readHead, statHead } from "./head-files.ts";
 import { begun, type HeldStream, type ReadGuestFile } from "./held-stream.ts";
-import { idOf, liveTarget, requireSandbox, storedTarget, type Target } from "./running.ts";
+import { idOf, liveTarget, onMachine, requireSandbox, storedTarget, type Target } from "./running.ts";
 
 /** A path of a target, and in whose name it is used. `signal` ends the request, and the work in the guest. */
 export interface FileRequest {
@@ -103,9 +103,9 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
       const image = pausedHead(parts, principal, request);
       if (image !== null) return await listHead(parts, principal, { image, path: request.path, signal, depth, follow });
       using undo = new DisposableStack();
-      const { files, file, held } = await open(parts, principal, request);
+      const { files, use, file, held } = await open(parts, principal, request);
       undo.use(held);
-      const { target } = await files.use((guest) => guest.stat(file, { follow: true, signal }));
+      const { target } = await use((guest) => guest.stat(file, { follow: true, signal }));
       const path = target === "" ? file.path : parseGuestPath(target);
       const entries = files.items((guest) => guest.list({ ...file, path }, { depth, follow, signal }));
       return await begun(entries, undo.move());
@@ -117,9 +117,9 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
         return await readHead(parts, principal, { image, path: request.path, signal, offset, length });
       }
       using undo = new DisposableStack();
-      const { files, file, held } = await open(parts, principal, request);
+      const { files, use, file, held } = await open(parts, principal, request);
       undo.use(held);
-      const { entry, chunks, ...opened } = await files.use((guest) => guest.read(file, { offset, length, signal }));
+      const { entry, chunks, ...opened } = await use((guest) => guest.read(file, { offset, length, signal }));
       const owned = undo.move();
       return {
         entry,
@@ -201,9 +201,11 @@ function pausedHead(parts: ServiceParts, principal: Principal, { target }: FileR
 async function open(parts: ServiceParts, principal: Principal, { target, path, user, signal }: FileRequest) {
   using undo = new DisposableStack();
   undo.use(await parts.accounts.wait(principal.accountId, "guestFiles", { signal }));
-  const { instance } = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
+  const live = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
   const { defaults } = storedTarget(parts, principal, target);
-  return { files: instance.files, file: { path, user: user ?? defaults.user ?? "" }, held: undo.move() };
+  const { files } = live.instance;
+  const use = <T>(work: (guest: GuestFiles) => Promise<T>) => onMachine(parts, target, live, () => files.use(work));
+  return { files, use, file: { path, user: user ?? defaults.user ?? "" }, held: undo.move() };
 }
 
 async function once<T>(
@@ -212,9 +214,9 @@ async function once<T>(
   request: FileRequest,
   work: (files: GuestFiles, file: GuestFile) => Promise<T>,
 ): Promise<T> {
-  const { files, file, held } = await open(parts, principal, request);
+  const { use, file, held } = await open(parts, principal, request);
   using _held = held;
-  return await files.use((guest) => work(guest, file));
+  return await use((guest) => work(guest, file));
 }
 
 /** Events about something that may exist afterwards. */

@@ -19,6 +19,7 @@ import {
   idOf,
   liveTarget,
   noSuchProcess,
+  onMachine,
   type ProcessName,
   requireProcess,
   resizeTerminal,
@@ -213,7 +214,8 @@ async function start(
   const what = { noun: "process", verb: "start", id: ({ spid }: StartedProcess) => `${idOf(id)}/${spid}` } as const;
   return await change(parts, principal, what, async () => {
     using live = await liveTarget(parts, principal, id, { signal, resumes: true });
-    const process = await parts.instances.exec(live.id, command, { timeoutMs, defaults, signal });
+    const work = () => parts.instances.exec(live.id, command, { timeoutMs, defaults, signal });
+    const process = await onMachine(parts, id, live, work);
     if (process === null) throw refusal();
     return process;
   });

@@ -127,6 +127,27 @@ export async function liveTarget(
 }
 
 /**
+ * Does `work` with the machine of a target.
+ * @throws as `work` does; ApiError `conflict` when another request for the sandbox has ended the machine meanwhile
+ */
+export async function onMachine<T>(
+  { db }: Pick<ServiceParts, "db">,
+  target: Target,
+  { id }: Pick<LiveTarget, "id">,
+  work: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    const row = typeof target === "string" ? null : findSandbox(db, target.sandbox);
+    const isOwn = row === null || row.state === "failed" || (row.state === "running" && row.operationId === id);
+    if (isOwn || !(error instanceof ApiError) || error.code !== "unavailable") throw error;
+    // It was rolled back when another machine runs already.
+    throw sandboxConflict(row.state === "running" ? "resuming" : row.state);
+  }
+}
+
+/**
  * A running process of a target. The command of a sandbox's machine is not one of its processes: it only keeps the machine.
  * @throws ApiError `not_found`, `conflict`
  */
