@@ -3,6 +3,8 @@ import { ResponseError } from "../client/errors.ts";
 import { type Place, pathOfPlace } from "../client/place.ts";
 import { COMMAND_SPID } from "../client/processes.ts";
 import { parseUuid } from "../domain/ids.ts";
+import { isSandboxName } from "../domain/sandbox.ts";
+import { UsageError } from "./command.ts";
 
 const NAME_PREFIX = "name:";
 /** Answers that say that there is no such sandbox, or that the token may not read sandboxes. */
@@ -28,10 +30,15 @@ export async function inPlace<T>(client: Client, text: string, work: (place: Pla
   return await work({ sandbox: uuid });
 }
 
-/** The sandbox that a person names, by its UUID, its name or `name:NAME`. */
+/** The sandbox that a person names, by its UUID, its name or `name:NAME`. @throws UsageError for what no sandbox is named */
 export function sandboxNamed(text: string): SandboxPlace {
   const uuid = parseUuid(text);
-  return { sandbox: uuid ?? (text.startsWith(NAME_PREFIX) ? text : NAME_PREFIX + text) };
+  if (uuid !== null) return { sandbox: uuid };
+  const name = text.startsWith(NAME_PREFIX) ? text.slice(NAME_PREFIX.length) : text;
+  if (isSandboxName(name)) return { sandbox: NAME_PREFIX + name };
+  throw new UsageError(
+    `${JSON.stringify(text)} is not the name of a sandbox: up to 40 lower-case letters, digits and hyphens`,
+  );
 }
 
 /** The text by which a person names a place. */

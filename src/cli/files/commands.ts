@@ -11,6 +11,7 @@ import {
   listDirectory,
 } from "../../client/transfers.ts";
 import type { GuestEntry } from "../../client/types.ts";
+import { parseUuid } from "../../domain/ids.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { CliError, type Command, command, expectPositionals, JSON_OPTION, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -47,7 +48,7 @@ export const fileCommands: readonly Command[] = [
       if (at !== null) return await listPlace(client, at, { ...options, io });
       const names = positionals.length > 1 ? ["IMAGE", "PATH"] : ["IMAGE"];
       const [reference = "", path = "/"] = expectPositionals(positionals, ...names);
-      const image = await imageIdOf(client, reference);
+      const image = await imageAt(client, reference, path);
       await passBody(await downloadListing(client, { image, path, isText: options.json !== true }), io);
       if (options.json === true) await io.stdout("\n");
       return 0;
@@ -72,7 +73,7 @@ export const fileCommands: readonly Command[] = [
         return 0;
       }
       const [reference = "", path = ""] = expectPositionals(positionals, "IMAGE", "PATH");
-      const image = await imageIdOf(client, reference);
+      const image = await imageAt(client, reference, path);
       await interruptible(io, async (signal) => {
         await passBody(await downloadFile(client, { image, path, signal }), io);
       });
@@ -105,7 +106,7 @@ export const fileCommands: readonly Command[] = [
       if (from != null) return await copyFromPlace(client, from, second, { ...options, io });
       if (to != null) return await copyToPlace(client, first, to, { ...options, io });
       const [reference = "", path = "", local = ""] = expectPositionals(positionals, "IMAGE", "PATH", "LOCAL");
-      const image = await imageIdOf(client, reference);
+      const image = await imageAt(client, reference, path);
       await interruptible(io, async (signal) => {
         if (local === "-") return await copyToStdout(client, { image, path, signal }, io);
         await copyLocally({ source: imageSource(client, image), path, local, signal }, io);
@@ -159,6 +160,14 @@ export const fileCommands: readonly Command[] = [
     },
   }),
 ];
+
+/** The uuid of an image. @throws UsageError for a text that names none, and may be a sandbox */
+async function imageAt(client: Client, reference: string, path: string): Promise<string> {
+  if (reference.startsWith("tag:") || parseUuid(reference) !== null) return await imageIdOf(client, reference);
+  throw new UsageError(
+    `${JSON.stringify(reference)} is no image: write tag:${reference}, or ${reference}:${path} for files of a sandbox`,
+  );
+}
 
 function someOf(positionals: readonly string[]): readonly string[] {
   if (positionals.length === 0) throw new UsageError("NAME:PATH is missing");

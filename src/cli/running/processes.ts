@@ -49,6 +49,10 @@ export const processCommands: readonly Command[] = [
       const [name, ...args] = words[0] === "--" ? words.slice(1) : words;
       if (target === undefined) throw new UsageError("ID is missing");
       if (name === undefined) throw new UsageError("the command is missing");
+      // Without this, an option in the wrong place would be a program that does not exist.
+      if (words[0]?.startsWith("-") === true && words[0] !== "--") {
+        throw new UsageError(`options come before ${target}: coppice exec ${words[0]} ... ${target} -- COMMAND`);
+      }
       const streams = streamsOf(options, io);
       const { env, ...fields } = processFields(options, environment);
       const client = openClient(environment, options.url);

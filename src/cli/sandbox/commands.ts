@@ -79,7 +79,9 @@ export const sandboxCommands: readonly Command[] = [
   }),
   stateCommand("resume", {
     summary: "start a paused or failed sandbox from its last saved state",
-    description: "Its name, addresses and variables are the same.",
+    description:
+      "Its name, addresses and variables are the same. Its processes have ended: start its servers again, which\n" +
+      "coppice up does for a project.",
   }),
   command({
     name: "rollback",
@@ -87,7 +89,8 @@ export const sandboxCommands: readonly Command[] = [
     synopsis: "NAME [HEAD~N|IMAGE] [OPTIONS]",
     description:
       "HEAD, the default, is the last saved state, and HEAD~2 the second one before it: coppice sandbox states\n" +
-      `lists them. IMAGE is a UUID or tag:NAME. A running sandbox runs again afterwards.\n${NAME_TEXT}`,
+      "lists them. IMAGE is a UUID or tag:NAME. A running sandbox runs again afterwards, in a new machine: start its\n" +
+      `servers again, which coppice up does for a project.\n${NAME_TEXT}`,
     examples: ["coppice rollback dev", "coppice rollback dev HEAD~2 --keep", "coppice rollback dev tag:release"],
     options: {
       keep: { type: "boolean", doc: "save what is given up first" },

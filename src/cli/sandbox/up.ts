@@ -1,11 +1,13 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
+import { pathOfProcesses } from "../../client/processes.ts";
 import { changeSandbox, openSandbox, readSandbox, resumeSandbox } from "../../client/sandboxes.ts";
 import { imageIdOf } from "../../client/transfers.ts";
-import type { ImportResult, Sandbox, SandboxChange, SandboxRequest } from "../../client/types.ts";
+import type { ImportResult, Process, Sandbox, SandboxChange, SandboxRequest } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
 import { parseUuid } from "../../domain/ids.ts";
 import { isTag } from "../../domain/image.ts";
+import { LIMIT_MAX } from "../../domain/tree/listing.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { command, integerOption, JSON_OPTION, type OptionValues, secondsOption, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -56,8 +58,8 @@ export const upCommand = command({
     "IMAGE is a UUID, tag:NAME, or REGISTRY/REPOSITORY:VERSION, which is imported once. Without IMAGE, the\n" +
     "coppice.toml or .devcontainer/devcontainer.json of this directory describes the sandbox: its image,\n" +
     "variables, user, ports and commands; the files of the directory are copied to it when it is made. A sandbox\n" +
-    "that exists is resumed, and gets the time, network and public ports of the options. Prints name, state and\n" +
-    "addresses.",
+    "that exists is resumed, and gets the time, network and public ports of the options; while no process runs in\n" +
+    "it, such as after a rollback, the servers of the description are started again. Prints name, state and addresses.",
   examples: ["coppice up tag:python --name dev --timeout 8h --idle 30m", "coppice up"],
   options: OPTIONS,
   async run({ options, positionals, io, environment }) {
@@ -77,8 +79,10 @@ export const upCommand = command({
     const appearance = { json: options.json, ports: project?.ports ?? [] };
     if (existing !== null) {
       requireChangeable(options, existing.name);
-      const { sandbox, isResumed } = await awake(client, io, await changed(client, existing, own));
-      if (project !== null && isResumed) await runProject({ client, io, sandbox }, project, false);
+      const sandbox = await awake(client, io, await changed(client, existing, own));
+      if (project !== null && !(await hasProcesses(client, sandbox))) {
+        await runProject({ client, io, sandbox }, project, false);
+      }
       await printSandbox(sandbox, io, appearance);
       return 0;
     }
@@ -141,18 +145,21 @@ async function changed(client: Client, sandbox: Sandbox, own: SandboxChange): Pr
   return Object.keys(change).length === 0 ? sandbox : await changeSandbox(client, sandbox.uuid, change);
 }
 
-interface Awake {
-  readonly sandbox: Sandbox;
-  /** false: another request has started it */
-  readonly isResumed: boolean;
+/** Lets an existing sandbox run. @throws CliError */
+async function awake(client: Client, io: Io, existing: Sandbox): Promise<Sandbox> {
+  const now = existing.state === "failed" ? existing : await untilSettled(client, io, existing);
+  if (now.state === "running") return now;
+  return await untilSettled(client, io, await resumeSandbox(client, now.uuid));
 }
 
-/** Lets an existing sandbox run. @throws CliError */
-async function awake(client: Client, io: Io, existing: Sandbox): Promise<Awake> {
-  const now = existing.state === "failed" ? existing : await untilSettled(client, io, existing);
-  if (now.state === "running") return { sandbox: now, isResumed: false };
-  const resumed = await resumeSandbox(client, now.uuid);
-  return { sandbox: await untilSettled(client, io, resumed), isResumed: true };
+/** Whether a process runs. None does in a new machine, which a rollback or a connection may have started, too. */
+async function hasProcesses(client: Client, { uuid }: Sandbox): Promise<boolean> {
+  const path = pathOfProcesses({ sandbox: uuid });
+  for (let offset = 0; ; offset += LIMIT_MAX) {
+    const page = await client.exchange<Process[]>("GET", path, { query: { limit: LIMIT_MAX, offset } });
+    if (page.some(({ state }) => state === "running")) return true;
+    if (page.length < LIMIT_MAX) return false;
+  }
 }
 
 /** The image that a reference names, as a request names it. One of a registry is imported, and tagged with its reference. */

@@ -23,11 +23,14 @@ let appliance: ScriptedAppliance;
 let existing: object | null;
 /** states of the sandbox at its next reads; the last one stays */
 let states: string[];
+/** processes of the sandbox */
+let processes: object[];
 
 beforeEach(() => {
   appliance = new ScriptedAppliance();
   existing = SANDBOX;
   states = ["running"];
+  processes = [];
   appliance.answer = answer;
 });
 afterEach(() => appliance[Symbol.asyncDispose]());
@@ -40,6 +43,7 @@ function answer({ method, path: whole }: SeenRequest): Response | undefined {
     return Response.json({ ...SANDBOX, state: "starting" }, { status: 201 });
   }
   if (path === `/sandboxes/${ID}/processes` && method === "POST") return Response.json({ spid: 2 }, { status: 201 });
+  if (path === `/sandboxes/${ID}/processes`) return Response.json(processes);
   if (method === "PUT" && path === `/sandboxes/${ID}/files`) return Response.json({ entry: { uid: 1000, gid: 1001 } });
   if (path.startsWith(`/sandboxes/${ID}/files`)) return Response.json({});
   if (path === "/images/import") return Response.json({ uuid: OPERATION }, { status: 202 });
@@ -344,6 +348,17 @@ describe("up with a devcontainer.json", () => {
       { command: "serve", args: [] },
     ]);
     expect(requests().filter((request) => request.startsWith("PUT"))).toEqual([]);
+  });
+
+  test("starts the servers of a sandbox whose machine is new, such as after a rollback, and no second ones", async () => {
+    exits();
+    using project = new ProjectDirectory({ [CONFIG]: TEXT });
+    processes = [{ spid: 2, state: "ended" }];
+    expect((await up(project)).code).toBe(0);
+    expect(commands()).toHaveLength(2);
+    processes.push({ spid: 3, state: "running" });
+    expect((await up(project)).code).toBe(0);
+    expect(commands()).toHaveLength(2);
   });
 
   test("takes the image of the command line first", async () => {
