@@ -261,7 +261,8 @@ test("formats sizes, durations and tables", () => {
     "1.5 MiB",
     "12 GiB",
   ]);
-  expect([12, 1234, 185_000].map(shownDuration)).toEqual(["12 ms", "1.2 s", "3 min 5 s"]);
+  const durations = [12, 1234, 185_000, 28_799_900].map(shownDuration);
+  expect(durations).toEqual(["12 ms", "1.2 s", "3 min 5 s", "7 h 59 min"]);
   expect(
     table(
       ["A", "LONG"],
