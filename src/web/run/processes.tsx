@@ -52,18 +52,36 @@ export function ProcessPanel({ place, isRunning, turns, about, onOutput, onTermi
       toast(`${signal} was not sent: ${problemOf(error).message}`, { isProblem: true });
     }
   };
-  const menuOf = ({ spid, state, pty }: Process): MenuItem[] => [
-    { label: "Output", icon: "file", onSelect: () => onOutput(spid) },
-    ...(pty === undefined ? [] : [{ label: "Terminal", icon: "terminal" as const, onSelect: () => onTerminal(spid) }]),
-    ...(state === "running" && isRunning
-      ? SIGNALS.map((signal, index) => ({
-          label: SIGNAL_LABELS[signal],
-          isApart: index === 0,
-          isDangerous: signal === "KILL",
-          onSelect: () => void send(spid, signal),
-        }))
-      : []),
-  ];
+  const startAgain = async (process: Process) => {
+    try {
+      const { spid } = await startProcess(api, place, requestOf(process));
+      toast(`Process ${spid} was started`);
+      list.reload();
+    } catch (error) {
+      toast(`The process was not started: ${problemOf(error).message}`, { isProblem: true });
+    }
+  };
+  const menuOf = (process: Process): MenuItem[] => {
+    const { spid, state, pty } = process;
+    const canStartAgain = isRunning && state !== "running" && pty === undefined && process.args_truncated !== true;
+    return [
+      { label: "Output", icon: "file", onSelect: () => onOutput(spid) },
+      ...(canStartAgain
+        ? [{ label: "Start again", icon: "run" as const, onSelect: () => void startAgain(process) }]
+        : []),
+      ...(pty === undefined
+        ? []
+        : [{ label: "Terminal", icon: "terminal" as const, onSelect: () => onTerminal(spid) }]),
+      ...(state === "running" && isRunning
+        ? SIGNALS.map((signal, index) => ({
+            label: SIGNAL_LABELS[signal],
+            isApart: index === 0,
+            isDangerous: signal === "KILL",
+            onSelect: () => void send(spid, signal),
+          }))
+        : []),
+    ];
+  };
   return (
     <section class="stack gap-3 shrink" aria-label="Processes">
       {isRunning ? (
@@ -116,6 +134,11 @@ function columnsOf(menuOf: (process: Process) => MenuItem[]): Column<Process>[] 
       cell: (process) => <Menu label={`Process ${process.spid}`} isSmall items={menuOf(process)} />,
     },
   ];
+}
+
+/** A request for the same process. Variables of its own are not part of what the appliance shows. */
+function requestOf({ command, args, cwd, user, uid, gid }: Process): ProcessRequest {
+  return { command, args, cwd, ...(user === undefined ? { uid, gid } : { user }) };
 }
 
 const SIGNAL_LABELS: Readonly<Record<(typeof SIGNALS)[number], string>> = {

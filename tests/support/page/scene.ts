@@ -22,9 +22,10 @@ export class PageScene implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  static async start(options: BusyboxApplianceOptions = {}): Promise<PageScene> {
+  /** @param hosts a pattern of names that the browser resolves, in addition to the appliance's address */
+  static async start({ hosts, ...options }: BusyboxApplianceOptions & { hosts?: string } = {}): Promise<PageScene> {
     await using stack = new AsyncDisposableStack();
-    const browser = stack.use(await PageBrowser.start());
+    const browser = stack.use(await PageBrowser.start(hosts));
     const host = stack.use(await BusyboxAppliance.start({ tag: "busybox", ...options }));
     return new PageScene(host, browser, stack.move());
   }
