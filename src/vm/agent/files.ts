@@ -295,7 +295,8 @@ async function* contentOf(
 /** Sends the content of a file until its end, or until the guest takes no more, for which it then says the reason. */
 async function send(session: FileSession, content: AsyncIterable<Uint8Array>): Promise<void> {
   const iterator = content[Symbol.asyncIterator]();
-  await using _end = { [Symbol.asyncDispose]: async () => void (await iterator.return?.()) };
+  // Not awaited: a client that sends nothing must not hold the answer back.
+  using _left = { [Symbol.dispose]: () => void iterator.return?.().catch(() => undefined) };
   for (;;) {
     const step = await untilAborted(iterator.next(), session.over).catch((error: unknown) => {
       if (session.over.aborted) return null;

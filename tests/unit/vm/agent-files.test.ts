@@ -295,9 +295,9 @@ describe("a write", () => {
     const content = {
       [Symbol.asyncIterator]: () => ({
         next: () => new Promise<never>(() => undefined),
-        return: async () => {
+        return: () => {
           isOver = true;
-          return { done: true as const, value: undefined };
+          return new Promise<never>(() => undefined);
         },
       }),
     };
