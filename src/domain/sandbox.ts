@@ -149,9 +149,7 @@ export interface SandboxStart {
 }
 
 /** A validated sandbox, with its image and files resolved, as the use cases submit it. */
-export interface SandboxSubmission extends Omit<SandboxSettings, "name"> {
-  /** null: it gets one */
-  readonly name: string | null;
+export interface SandboxSubmission extends SandboxSettings {
   readonly imageId: ImageId;
   /** variables of all its processes; deleted when it ends */
   readonly env: Readonly<Record<string, string>>;

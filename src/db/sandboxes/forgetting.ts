@@ -1,4 +1,4 @@
-import { type and, count, eq } from "drizzle-orm";
+import { and, asc, count, eq, getTableColumns } from "drizzle-orm";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { Database } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
@@ -6,7 +6,7 @@ import { deleteImageIn, REMOVED_ROWS_MAX, type RemovedImage } from "../removal.t
 import { history, images } from "../schema.ts";
 import { findSandbox, type SandboxRow } from "./rows.ts";
 import { sandboxStates } from "./schema.ts";
-import { type SandboxStateRow, statesOf } from "./states.ts";
+import type { SandboxStateRow } from "./states.ts";
 import { forgetState } from "./uses.ts";
 
 /** States that one transaction forgets: it must not block the event loop. */
@@ -25,17 +25,25 @@ export function forgetStates(
   return db.transaction((tx) => {
     const sandbox = findSandbox(db, id);
     if (sandbox === null) return { removed: [], hasMore: false };
-    const unnamed = statesOf(db, id).flatMap((state) => {
-      const image = tx.select().from(images).where(eq(images.id, state.imageId)).get();
-      return image === undefined || image.tagged ? [] : [{ state, image }];
-    });
+    const unnamed = tx
+      .select({ state: getTableColumns(sandboxStates), image: { id: images.id, parentId: images.parentId } })
+      .from(sandboxStates)
+      .innerJoin(images, eq(images.id, sandboxStates.imageId))
+      .where(and(eq(sandboxStates.sandboxId, id), eq(images.tagged, false)))
+      .orderBy(asc(sandboxStates.seq))
+      .all();
     const excess = unnamed
       .slice(0, Math.max(0, unnamed.length - keepCount))
       .filter(({ state }) => state.seq !== sandbox.headSeq);
-    const some = excess.slice(0, FORGOTTEN_COUNT_MAX);
-    const forgotten = some.map(({ state, image }) => forget(tx, sandbox, state, image));
-    const removed = forgotten.flatMap((image) => (typeof image === "object" ? [image] : []));
-    return { removed, hasMore: excess.length > some.length && forgotten.some((outcome) => outcome !== "kept") };
+    const removed: RemovedImage[] = [];
+    let forgottenCount = 0;
+    for (const { state, image } of excess) {
+      if (forgottenCount === FORGOTTEN_COUNT_MAX) return { removed, hasMore: true };
+      const outcome = forget(tx, sandbox, state, image);
+      if (outcome !== "kept") forgottenCount += 1;
+      if (typeof outcome === "object") removed.push(outcome);
+    }
+    return { removed, hasMore: false };
   });
 }
 

@@ -65,10 +65,11 @@ export function listStates(db: Database, { id, headSeq }: Pick<SandboxRow, "id" 
     )
     .orderBy(asc(tags.name))
     .all();
+  const tagsOf = Map.groupBy(names, ({ imageId }) => imageId);
   const distances = new Map(line(states, headSeq).map(({ seq }, distance) => [seq, distance]));
   return states.reverse().map((state) => ({
     ...state,
-    tags: names.filter(({ imageId }) => imageId === state.imageId).map(({ name }) => name),
+    tags: (tagsOf.get(state.imageId) ?? []).map(({ name }) => name),
     isHead: state.seq === headSeq,
     headDistance: distances.get(state.seq) ?? null,
   }));

@@ -36,6 +36,8 @@ export class Deadlines implements Disposable {
   readonly #announced = new Map<SandboxId, number>();
   readonly #listening: Disposable;
   #timer: Timer | null = null;
+  /** when the timer fires, by `performance.now()` */
+  #checkAtMs = Infinity;
   #isDisposed = false;
 
   constructor(options: DeadlinesOptions) {
@@ -78,12 +80,18 @@ export class Deadlines implements Disposable {
     this.#announced.delete(id);
   }
 
+  /** An earlier check stays: changes of many sandboxes must not put it off. */
   #checkIn(ms: number): void {
+    const delayMs = Math.max(CHECK_MS_MIN, ms);
+    const atMs = performance.now() + delayMs;
+    if (this.#isDisposed || atMs >= this.#checkAtMs) return;
     clearTimeout(this.#timer ?? undefined);
-    if (!this.#isDisposed) this.#timer = setTimeout(() => this.#check(), Math.max(CHECK_MS_MIN, ms));
+    this.#checkAtMs = atMs;
+    this.#timer = setTimeout(() => this.#check(), delayMs);
   }
 
   #check(): void {
+    this.#checkAtMs = Infinity;
     const { db, log } = this.#options;
     let nextMs = CHECK_MS_MAX;
     for (const id of [...this.#usages.keys()]) {

@@ -44,7 +44,9 @@ export async function fork(
       children.push(id);
     }
   } catch (error) {
-    for (const id of children) await tools.sandboxes.end(accountId, id, { keep: false });
+    const ends = children.map((id) => tools.sandboxes.end(accountId, id, { keep: false }));
+    // Expected: a client has ended one of them.
+    await Promise.allSettled(ends);
     throw error;
   }
   return children;

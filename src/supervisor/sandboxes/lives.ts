@@ -1,4 +1,3 @@
-import type { Database } from "../../db/database.ts";
 import { findSandbox, updateSandbox } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId, SandboxId } from "../../domain/ids.ts";
@@ -9,18 +8,17 @@ import type { SandboxEnding, SandboxLife, SandboxLives } from "../kinds/sandbox.
 import type { OperationRef } from "../operations/changes.ts";
 import { type JournalOptions, SandboxJournal } from "./journal.ts";
 
-/** Time for the agent to report that all processes have ended, in `milliseconds`. */
 const END_MS_MAX = 10_000;
 /** Numbers of processes that are reserved with one write: after a crash, the next number is behind the reserved ones. */
 const RESERVED_COUNT = 64;
 
 export interface LivesOptions extends JournalOptions {
   readonly instances: Pick<RunningInstances, "find">;
+  /** time for the agent to report that all processes have ended, in `milliseconds` */
+  readonly endMsMax?: number;
 }
 
-interface LifeOptions {
-  readonly db: Database;
-  readonly instances: Pick<RunningInstances, "find">;
+interface LifeOptions extends Required<Pick<LivesOptions, "db" | "instances" | "endMsMax">> {
   readonly journal: SandboxJournal;
 }
 
@@ -30,9 +28,9 @@ export class Lives implements SandboxLives, AsyncDisposable {
   readonly #options: LifeOptions;
   readonly #lives = new Map<OperationId, Life>();
 
-  constructor({ instances, ...options }: LivesOptions) {
+  constructor({ instances, endMsMax = END_MS_MAX, ...options }: LivesOptions) {
     this.journal = new SandboxJournal(options);
-    this.#options = { instances, db: options.db, journal: this.journal };
+    this.#options = { instances, endMsMax, db: options.db, journal: this.journal };
   }
 
   async begin({ id: operationId }: OperationRef, id: SandboxId): Promise<SandboxLife> {
@@ -108,9 +106,13 @@ class Life implements SandboxLife {
 
   end(ending: SandboxEnding): void {
     this.ending = ending;
-    this.#timer = setTimeout(() => this.#giveUp(), END_MS_MAX);
+    this.#timer = setTimeout(() => this.#giveUp(), this.#options.endMsMax);
     try {
-      this.#options.instances.find(this.#of.operationId)?.command.signal(SIGKILL_SIGNAL);
+      const command = this.#options.instances.find(this.#of.operationId)?.command;
+      command?.signal(SIGKILL_SIGNAL);
+      // The capture that follows has limits of its own.
+      const stop = () => clearTimeout(this.#timer ?? undefined);
+      command?.exit.then(stop, stop);
     } catch {
       // Expected: the guest takes no more frames.
       this.#giveUp();

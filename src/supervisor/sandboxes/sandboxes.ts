@@ -14,13 +14,7 @@ import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
-import {
-  generatedName,
-  type SandboxPatch,
-  type SandboxState,
-  type SandboxSubmission,
-  sandboxConflict,
-} from "../../domain/sandbox.ts";
+import { type SandboxPatch, type SandboxState, type SandboxSubmission, sandboxConflict } from "../../domain/sandbox.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
 import { checkpointKind } from "../kinds/checkpoint.ts";
 import type { Operations } from "../operations/operations.ts";
@@ -83,16 +77,15 @@ export class Sandboxes implements SandboxesPort, Disposable {
     const { db, clock } = this.#options;
     const { imageId, files, timeoutSeconds, idleTimeoutSeconds, start, ...settings } = submission;
     const id = Bun.randomUUIDv7() as SandboxId;
-    const name = submission.name ?? generatedName();
     if (start !== null) this.#first.add(id, start);
     const timeoutMs = timeoutSeconds * SECOND_MS;
     const idleTimeoutMs = idleTimeoutSeconds === null ? null : idleTimeoutSeconds * SECOND_MS;
-    const run = { sandboxId: id, hostname: name, imageId, files, ...pickRun(submission) };
+    const run = { sandboxId: id, hostname: submission.name, imageId, files, ...pickRun(submission) };
     try {
       const row = await this.#transitions.start({ id, accountId }, run, (operationId) => {
         this.requireRoom(accountId, 1);
         const now = clock();
-        const fields = { ...settings, id, accountId, name, imageId, operationId, timeoutMs, idleTimeoutMs };
+        const fields = { ...settings, id, accountId, imageId, operationId, timeoutMs, idleTimeoutMs };
         const inserted = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
         return { row: inserted, from: null, reason: "request" };
       });

@@ -2,10 +2,11 @@ import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
 import { history, images } from "../../../src/db/schema.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
+import { given } from "../../../src/domain/given.ts";
 import type { AccountId, ImageId, LayerId, OperationId, SandboxId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
-import type { SandboxSubmission } from "../../../src/domain/sandbox.ts";
+import { generatedName, type SandboxSubmission } from "../../../src/domain/sandbox.ts";
 import { silentLog } from "../../../src/log.ts";
 import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
@@ -27,7 +28,9 @@ export const ACCOUNT = "alice" as AccountId;
 export const BASE = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c15" as ImageId;
 
 export const SANDBOX: SandboxSubmission = {
-  name: null,
+  get name() {
+    return generatedName();
+  },
   imageId: BASE,
   timeoutSeconds: 3600,
   idleTimeoutSeconds: null,
@@ -49,7 +52,7 @@ class Machine {
   readonly #ended = Promise.withResolvers<void>();
   readonly isRunning = true;
   readonly processes = [];
-  readonly command = { signal: () => this.#ended.resolve() };
+  readonly command = { signal: () => this.#ended.resolve(), exit: this.#ended.promise };
 
   get ended(): Promise<void> {
     return this.#ended.promise;
@@ -69,6 +72,8 @@ export interface SceneOptions {
   readonly resuming?: Promise<void>;
   /** holds captures until it resolves */
   readonly capturing?: Promise<void>;
+  /** as `LivesOptions.endMsMax` */
+  readonly endMsMax?: number | undefined;
 }
 
 /** Sandboxes over the real operations and database, with machines that are only simulated. */
@@ -107,7 +112,13 @@ export class SandboxScene implements AsyncDisposable {
         return { [Symbol.dispose]: () => void claimed.delete(id) };
       },
     } as unknown as RunningInstances;
-    this.lives = new Lives({ db, instances, eventLogs: this.eventLogs, clock });
+    this.lives = new Lives({
+      db,
+      instances,
+      eventLogs: this.eventLogs,
+      clock,
+      ...given({ endMsMax: options.endMsMax }),
+    });
     const scheduler = new Scheduler({ memoryBytes: 1e15, vcpus: 1e6 }, Date.now, accounts);
     const more = { accounts, scheduler, instances, eventLogs: this.eventLogs };
     this.operations = testOperations(store, (id) => (context, request) => this.#work(id, context, request), more);
@@ -176,11 +187,12 @@ export class SandboxScene implements AsyncDisposable {
     this.machines.set(id, machine);
     using _gone = { [Symbol.dispose]: () => void this.machines.delete(id) };
     life.started();
-    await untilAborted(machine.ended, AbortSignal.any([context.signal, life.abort]));
+    const signal = AbortSignal.any([context.signal, life.abort]);
+    await untilAborted(machine.ended, signal);
     const { ending } = life as SandboxLife;
     if (ending === null) throw new ApiError("unavailable", "the machine of the sandbox ended by itself");
     if (ending === "discard") return prepared(new AsyncDisposableStack(), { result: {} }, () => undefined);
-    await untilAborted(this.#options.capturing ?? Promise.resolve(), context.signal);
+    await untilAborted(this.#options.capturing ?? Promise.resolve(), signal);
     const sandbox = { id: sandboxId, instance: id, reason: ending.reason, isPaused: true };
     const tag = ending.tag ?? undefined;
     return prepared(new AsyncDisposableStack(), { ...this.#image(imageId), tag, sandbox }, () => undefined);
