@@ -26,8 +26,8 @@ import { until } from "../../support/waiting.ts";
 const MIB = 1_048_576;
 /** Larger than all buffers between the ends. */
 const LONG_BYTES = 128 * MIB;
-/** Buffers of the guest, the daemon and the connection. */
-const BUFFERED_BYTES_MAX = 16 * MIB;
+/** Buffers of the guest, the daemon and the connection, and what `fetch` reads ahead: up to 22 MiB on a busy host. */
+const BUFFERED_BYTES_MAX = 40 * MIB;
 
 // The first test may have to build the agent.
 setDefaultTimeout(150_000);
