@@ -35,13 +35,23 @@ const STREAM_FUZZ = [
 /** Rings may run at the same time: one builds the shared parts, and the other waits. */
 const NATIVE_AGENT = ["flock", "vm-assets/agent", "make", "-s", "-C", "vm-assets/agent", "native"];
 
+/** Folders of the ring `running`. */
+const RUNNING = /^tests\/system\/(files|running|sandboxes)\//;
+
 /** By name. The longest ones are first: the others run at the same time. */
 export const RINGS: Readonly<Record<string, Ring>> = {
   system: {
     what: "real registry, tools, VMs and crashes",
     paths: ["tests/system/**/*.test.ts"],
+    except: RUNNING,
     executable: true,
-    limitMs: 60 * MINUTE_MS,
+    limitMs: 45 * MINUTE_MS,
+  },
+  running: {
+    what: "what runs in real VMs: commands, their streams and files, and sandboxes",
+    paths: ["tests/system/{files,running,sandboxes}/**/*.test.ts"],
+    executable: true,
+    limitMs: 45 * MINUTE_MS,
   },
   check: {
     what: "types, style, and the rules of the source",
