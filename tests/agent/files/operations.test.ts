@@ -115,6 +115,27 @@ describe("write and read", () => {
     expect(readdirSync(at(".")).sort()).toEqual(["dangling", "f", "link", "made", "same"]);
   });
 
+  test("an atomic write gives no right that the file before did not", async () => {
+    await using scene = await open();
+    const { agent, at } = scene;
+    mkdirSync(at("d"));
+    chmodSync(at("d"), 0o777);
+    writeFileSync(at("d/tool"), "root's");
+    chmodSync(at("d/tool"), 0o6777);
+    const tool = { op: FileOp.write, path: "/d/tool", flags: ["atomic"] } as const;
+    expect(entries(await write(agent, tool, Buffer.from("x")))[0]).toMatchObject({ uid: 0, mode: 0o106777 });
+    const others = { ...tool, uid: 1000, gid: 1000 };
+    expect(entries(await write(agent, others, Buffer.from("x")))[0]).toMatchObject({ uid: 1000, mode: 0o100777 });
+    writeFileSync(at("d/listed"), "some");
+    chmodSync(at("d/listed"), 0o600);
+    execFileSync("setfacl", ["-m", "u:77:rw", at("d/listed")]);
+    const rights = () => execFileSync("getfacl", ["-ncp", at("d/listed")], { encoding: "utf8" }).trim().split("\n");
+    const before = rights();
+    expect(before).toContain("group::---");
+    await write(agent, { ...tool, path: "/d/listed" }, Buffer.from("x"));
+    expect(rights()).toEqual(before);
+  });
+
   test("exclusive, mode, owner and attributes", async () => {
     await using scene = await open();
     const { agent, at } = scene;

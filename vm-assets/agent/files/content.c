@@ -1,12 +1,14 @@
 /* Operations on the content of files. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "../protocol.h"
@@ -18,6 +20,7 @@
 /* Smallest hole; blocks of most file systems have this size. */
 #define BLOCK_BYTES 4096
 #define TEMPORARY_PREFIX ".coppice-"
+#define ACCESS_LIST "system.posix_acl_access"
 
 /* A file that is being written. */
 struct sink {
@@ -194,15 +197,35 @@ static bool open_temporary(struct problem *problem)
 	return sink.fd >= 0 || problem_set(problem, error, "temporary file");
 }
 
+/* Gives the new file the access control list of another, without which its mode would give the group more. */
+static bool adopt_list(int old)
+{
+	static uint8_t list[XATTR_SIZE_MAX];
+	ssize_t size = getxattr(place_name(old), ACCESS_LIST, list, sizeof list);
+	if (size < 0)
+		return errno == ENODATA || errno == EOPNOTSUPP;
+	return fsetxattr(sink.fd, ACCESS_LIST, list, (size_t)size, 0) == 0;
+}
+
 /* Gives the new file the mode and owner of the request or, as far as that has none, of the file that it replaces. */
 static bool adopt(const struct request *request, const char *name, struct problem *problem)
 {
-	struct stat old;
-	bool has_old = fstatat(sink.parent, name, &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode);
-	mode_t mode = (request->flags & FILE_FLAG_MODE) != 0 ? request->mode : has_old ? old.st_mode & 07777 : 0644;
+	struct stat status;
+	int old = openat(sink.parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	bool has_old = old >= 0 && fstat(old, &status) == 0 && S_ISREG(status.st_mode);
+	mode_t mode = has_old ? status.st_mode & 07777 : 0644;
+	/* As the kernel clears the set-id bits of a file that another user than root writes to. */
+	if (geteuid() != 0)
+		mode &= ~(mode_t)(S_ISUID | S_ISGID);
+	if ((request->flags & FILE_FLAG_MODE) != 0)
+		mode = request->mode;
 	if ((request->flags & FILE_FLAG_OWNER) == 0 && has_old && geteuid() == 0 &&
-	    fchown(sink.fd, old.st_uid, old.st_gid) != 0)
+	    fchown(sink.fd, status.st_uid, status.st_gid) != 0)
 		return problem_set(problem, errno, "owner");
+	if (has_old && !adopt_list(old))
+		return problem_set(problem, errno, "access control list");
+	if (old >= 0)
+		close(old);
 	/* After the owner, because chown clears set-id bits. */
 	return place_own(request, sink.fd, problem) &&
 	       (fchmod(sink.fd, mode) == 0 || problem_set(problem, errno, "mode"));
