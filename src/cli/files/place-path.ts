@@ -2,7 +2,7 @@ import type { Client } from "../../client/client.ts";
 import { type FileAt, listFiles, readFile } from "../../client/guest-files.ts";
 import type { Place } from "../../client/place.ts";
 import type { GuestEntry } from "../../client/types.ts";
-import { UsageError } from "../command.ts";
+import { CliError, UsageError } from "../command.ts";
 import type { CopySource, SourceItem } from "./copy-out.ts";
 
 /** A path of what runs, as a person writes it: `NAME:PATH`, `ID:PATH` or `name:NAME:PATH`. */
@@ -45,6 +45,7 @@ export function placeSource(client: Client, options: PlaceSourceOptions): CopySo
       let isFirst = true;
       for await (const entry of listFiles(client, at(path, signal))) {
         if (!isFirst) items.push(itemOf(entry));
+        else if (entry.type !== "directory") throw new CliError(`${entry.path} is neither a file nor a directory`);
         isFirst = false;
       }
       return items;

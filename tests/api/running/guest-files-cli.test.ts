@@ -1,5 +1,6 @@
 /** The commands for files of what runs, against a real instance whose guest is this host. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
+import { execFileSync } from "node:child_process";
 import {
   chmodSync,
   existsSync,
@@ -53,6 +54,13 @@ const there = (path: string) => `${running.id}:${path}`;
 const inGuest = (path: string) => join(running.root, path);
 
 describe("cp of a file", () => {
+  heldTest("that is a pipe fails, and leaves nothing", async () => {
+    execFileSync("mkfifo", [inGuest("pipe")]);
+    const result = await coppice(["cp", there("/pipe"), join(directory, "pipe")]);
+    expect([result.code, result.stderr]).toEqual([1, "coppice cp: /pipe is neither a file nor a directory\n"]);
+    expect(readdirSync(directory).filter((name) => name.includes("pipe"))).toEqual([]);
+  });
+
   heldTest("writes it in place with its permissions, and reads it back", async () => {
     const local = join(directory, "script.sh");
     writeFileSync(local, "#!/bin/sh\n", { mode: 0o750 });
