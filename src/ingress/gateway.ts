@@ -1,6 +1,7 @@
+import type { AccountId, SandboxId } from "../domain/ids.ts";
 import { parsePortHost, type SandboxPort } from "../domain/ingress.ts";
 import { allows } from "../domain/scope.ts";
-import { type IngressUseCases, LINK_PARAMETER } from "../service/ingress.ts";
+import { type GrantedSandbox, type IngressUseCases, LINK_PARAMETER } from "../service/ingress.ts";
 import type { Principal } from "../service/parts.ts";
 import { answer } from "./answers.ts";
 import { type Field, type RequestHead, valuesOf } from "./http/head.ts";
@@ -24,6 +25,8 @@ export interface GatewayParts {
 }
 
 type Sandbox = NonNullable<ReturnType<IngressUseCases["find"]>>;
+/** No grant is valid for it. */
+const NO_SANDBOX = { id: "" as SandboxId, accountId: "" as AccountId } satisfies GrantedSandbox;
 
 /** Passes requests to ports of sandboxes: those whose port is public, or that have a token, a link or its cookie. */
 export class Gateway implements Upstream {
@@ -56,13 +59,14 @@ export class Gateway implements Upstream {
     const link = splitTarget(visit.head.target);
     if (link.grant === null && isPublic) return null;
     if (token !== undefined && !isPublic) return await this.#tokenRefusal(token, place, sandbox);
-    // Ids cannot be guessed, but names can: they exist for their account alone.
-    if (sandbox === null) return "id" in place.sandbox ? absent(null) : this.#private();
-    if (sandbox.state === "ended") return absent(sandbox);
-    const end = link.grant === null ? null : await ingress.grantEnd(link.grant, sandbox, place.port);
+    if (sandbox === null ? "id" in place.sandbox : sandbox.state === "ended") return absent(sandbox);
+    // Ids cannot be guessed, but names can: they exist for their account alone. Grants are checked for absent ones, too, since
+    // the time of that would tell which exist.
+    const granted = sandbox ?? NO_SANDBOX;
+    const end = link.grant === null ? null : await ingress.grantEnd(link.grant, granted, place.port);
     if (end !== null) return this.#opened(visit, link.target, end);
     if (isPublic) return null;
-    if (!(await this.#hasCookie(visit, sandbox, place.port))) return this.#private();
+    if (!(await this.#hasCookie(visit, granted, place.port))) return this.#private();
     return isOfOwnPage(visit) ? null : answer(403, "the request is of a page of another address");
   }
 
@@ -96,7 +100,7 @@ export class Gateway implements Upstream {
     return { ...answer(303, "the link is valid"), fields };
   }
 
-  async #hasCookie({ head, isSecure }: Visit, sandbox: Sandbox, port: number): Promise<boolean> {
+  async #hasCookie({ head, isSecure }: Visit, sandbox: GrantedSandbox, port: number): Promise<boolean> {
     const name = isSecure ? SECURE_COOKIE : COOKIE;
     for (const [other, value] of cookiesOf(head)) {
       if (other === name && (await this.#parts.ingress.grantEnd(value, sandbox, port)) !== null) return true;
@@ -118,10 +122,12 @@ function absent(sandbox: Sandbox | null): Answer {
  * Whether a browser sends the request for a person, or for a page of the same address. Sandboxes of one domain may be the same
  * site for a browser, which then sends their cookies with requests of each other's pages.
  */
-function isOfOwnPage({ head, host }: Visit): boolean {
+function isOfOwnPage({ head, host, isSecure }: Visit): boolean {
   const only = (name: string) => valuesOf(head.fields, name)[0]?.toLowerCase();
   const [origin, site] = [only("origin"), only("sec-fetch-site")];
-  if (origin !== undefined && origin.replace(/^https?:\/\//, "") !== host) return false;
+  // A page without TLS may be of anyone on the way to it.
+  const schemes = isSecure ? ["https"] : ["http", "https"];
+  if (origin !== undefined && !schemes.some((scheme) => origin === `${scheme}://${host}`)) return false;
   if (site === undefined || site === "same-origin" || site === "none") return true;
   // A person may come from elsewhere.
   const isNavigation = only("sec-fetch-mode") === "navigate" && only("sec-fetch-dest") === "document";

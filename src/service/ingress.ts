@@ -36,6 +36,9 @@ export interface Link {
   readonly expiresAt: number;
 }
 
+/** The part of a sandbox that decides which grants are for it. */
+export type GrantedSandbox = Pick<SandboxRow, "id" | "accountId">;
+
 /** Requests from outside to ports of sandboxes. Their callers may have no token, so most of these take no principal. */
 export interface IngressUseCases {
   /** null: there is no listener */
@@ -52,7 +55,7 @@ export interface IngressUseCases {
   /** Whether every caller may reach the port. */
   isPublic(sandbox: SandboxRow, port: number): boolean;
   /** The end of a link's grant to the port, in `milliseconds` since the epoch; null when it is not valid now. */
-  grantEnd(grant: string, sandbox: SandboxRow, port: number): Promise<number | null>;
+  grantEnd(grant: string, sandbox: GrantedSandbox, port: number): Promise<number | null>;
   /**
    * Connects to a port for a caller who may reach it. A paused sandbox with `auto_resume` is resumed first. Until disposal,
    * the sandbox is not idle.
@@ -133,7 +136,7 @@ function linkEnd(
 }
 
 /** The end of the token of a link, in `milliseconds` since the epoch; null when it was revoked, or is of another account. */
-function tokenEnd({ db }: ServiceParts, { accountId }: SandboxRow, tokenId: string): number | null {
+function tokenEnd({ db }: ServiceParts, { accountId }: GrantedSandbox, tokenId: string): number | null {
   const row = getTokenCached(db, tokenId);
   return row === null || row.revokedAt !== null || row.accountId !== accountId ? null : row.expiresAt;
 }

@@ -116,6 +116,23 @@ describe("a private port", () => {
     expect((await ask("8080-absent.alice.box.test")).status).toBe(401);
     expect((await ask("8080-absent.alice.box.test", `x-access-token: ${await gateway.token()}`)).status).toBe(404);
   });
+
+  heldTest("does as much work for grants to a name that does not exist as to one that does", async () => {
+    const { grant } = await gateway.link(gateway.add("other", bob).id, await gateway.token("bob"));
+    let reads = 0;
+    const find = gateway.keys.find.bind(gateway.keys);
+    gateway.keys.find = (id) => {
+      reads++;
+      return find(id);
+    };
+    for (const name of ["dev", "absent"]) {
+      reads = 0;
+      expect(
+        (await ask(`8080-${name}.alice.box.test`, ...Array(9).fill(`Cookie: coppice-ingress=${grant}`))).status,
+      ).toBe(401);
+      expect([name, reads]).toEqual([name, 9]);
+    }
+  });
 });
 
 describe("a sandbox", () => {
@@ -244,6 +261,9 @@ describe("a link", () => {
     // The prefix counts: another host may have set a cookie without it.
     const bare = `Cookie: ${cookieOf(text).replace("__Host-", "")}`;
     expect((await ask(url.host, bare, "X-Forwarded-Proto: https")).status).toBe(401);
+    // A page of the same host without TLS may be of anyone on the way to it.
+    expect((await ask(url.host, ...fields, `Origin: http://${url.host}`)).status).toBe(403);
+    expect((await ask(url.host, ...fields, `Origin: https://${url.host}`)).status).toBe(200);
   });
 });
 
@@ -264,6 +284,8 @@ describe("the cookie of a link", () => {
         [403, ["Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"]],
         [403, [`Origin: ${other}`]],
         [403, ["Origin: null"]],
+        [200, [`Origin: https://${url.host}`]],
+        [403, [`Origin: ftp://${url.host}`]],
         [403, [`Origin: ${other}`, "Upgrade: websocket", "Connection: Upgrade"]],
       ] as const) {
         expect([fields, (await ask(url.host, cookie, ...fields)).status]).toEqual([fields, status]);
