@@ -1,6 +1,7 @@
 import { isIP } from "node:net";
 import { ApiError } from "../domain/errors.ts";
 import type { Log } from "../log.ts";
+import { ownTurn } from "../system/turns.ts";
 import { withinTime } from "../system/waiting.ts";
 import { answer, answerBytes, answerOf } from "./answers.ts";
 import type { ClientSocket } from "./client-socket.ts";
@@ -43,6 +44,8 @@ async function hasRequest(
   reader: ByteReader,
   { idle, stopping, times }: ServeOptions,
 ): Promise<boolean> {
+  // Requests that are here already are answered without a wait: many of them would hold up everything else.
+  if (!reader.isEmpty) await ownTurn(client);
   using _idle = idle(client);
   return !stopping.aborted && (await withinTime(reader.hasMore(), times.idleMs, () => false));
 }

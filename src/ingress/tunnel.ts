@@ -17,18 +17,22 @@ export interface TunnelParts {
 
 /** Passes bytes in both directions until one side ends. Never rejects. */
 export async function tunnel({ client, reader, guest, guestReader }: TunnelParts): Promise<void> {
-  const toGuest = pass(reader, (bytes) => guest.write(bytes)).then(() => guest.end());
-  const toClient = pass(guestReader, (bytes) => client.write(bytes));
+  const toGuest = pass(reader, guest);
+  const toClient = pass(guestReader, client);
   const first = await Promise.race([toClient.then(() => "guest" as const), toGuest.then(() => "client" as const)]);
   if (first === "client") await withinTime(toClient, LINGER_MS, () => undefined);
 }
 
 /** Never rejects: a reset is an end here. */
-async function pass(reader: ByteReader, write: (bytes: Uint8Array) => Promise<boolean>): Promise<void> {
+async function pass(
+  reader: ByteReader,
+  side: Pick<GuestConnection, "write"> & Partial<GuestConnection>,
+): Promise<void> {
   try {
     for (let bytes = await reader.some(); bytes !== null; bytes = await reader.some()) {
-      if (!(await write(bytes))) return;
+      if (!(await side.write(bytes))) break;
     }
+    await side.end?.();
   } catch {
     // The connection to the guest was reset.
   }

@@ -1,7 +1,9 @@
 /** Clients and guests that are slow or many, and the end of the listener. */
 
 import { afterEach, describe, expect } from "bun:test";
+import { answer } from "../../../src/ingress/answers.ts";
 import type { Times } from "../../../src/ingress/times.ts";
+import type { Visit } from "../../../src/ingress/upstream.ts";
 import { createLog } from "../../../src/log.ts";
 import { heldTest } from "../../support/api/program.ts";
 import { get, IngressScene, ok, type Peer } from "../../support/ingress/scene.ts";
@@ -124,6 +126,28 @@ describe("many clients", () => {
   });
 });
 
+describe("a client that sends requests before it has answers", () => {
+  heldTest("leaves a turn of the event loop to others after each of them", async () => {
+    let [inTurn, mostInTurn, count] = [0, 0, 0];
+    const decide = async () => {
+      if (inTurn === 0) {
+        setImmediate(() => {
+          inTurn = 0;
+        });
+      }
+      inTurn++;
+      mostInTurn = Math.max(mostInTurn, inTurn);
+      count++;
+      return answer(404, "absent");
+    };
+    scene = new IngressScene({ upstream: { decide } });
+    const client = await scene.client();
+    client.send(get("a.test").repeat(500));
+    await until("all are answered", () => count === 500);
+    expect(mostInTurn).toBeLessThanOrEqual(2);
+  });
+});
+
 describe("a reverse proxy in front", () => {
   heldTest("names the client and its protocol; its last entry counts", async () => {
     scene = new IngressScene({ isBehindProxy: true });
@@ -153,6 +177,35 @@ describe("the end of the listener", () => {
     expect(busy.text).toContain("late");
     await stopped;
     expect(scene.listener.clientsCount).toBe(0);
+  });
+});
+
+describe("a tunnel", () => {
+  heldTest("whose machine is lost while the client leaves just ends", async () => {
+    const lines: string[] = [];
+    const log = createLog({ level: "error", format: "json", write: (line) => void lines.push(line) });
+    const decide = async (visit: Visit) => ({
+      head: visit.head,
+      cookies: new Set<string>(),
+      connect: async () => {
+        const { connection, ...held } = await scene.connect("a.test");
+        const end = async () => {
+          connection.reset();
+          throw new Error("the agent is lost");
+        };
+        return { ...held, connection: { ...connection, end } };
+      },
+    });
+    scene = new IngressScene({ upstream: { decide }, log });
+    await scene.guest("a.test", ({ socket }) => {
+      socket.write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nbye");
+    });
+    const client = await scene.client();
+    client.send(get("a.test", "Upgrade: x", "Connection: Upgrade"));
+    await client.until("bye");
+    client.socket.end();
+    await until("no connection is left", () => scene.listener.clientsCount === 0 && scene.connectionsCount === 0);
+    expect(lines).toEqual([]);
   });
 });
 
