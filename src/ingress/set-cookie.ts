@@ -6,8 +6,12 @@ const DOMAIN_ATTRIBUTE = /^\s*domain\s*(?:=|$)/i;
  */
 export function cookieForGuestHost(value: string, reserved: ReadonlySet<string>): string | null {
   const [pair = "", ...attributes] = value.split(";");
-  // A cookie without a name is sent as its value, which may look like another cookie.
-  const [name = ""] = pair.split("=");
-  if (reserved.has(name.trim())) return null;
+  // A cookie without a name, with or without the sign before its value, is sent as its value: that may look like another one.
+  const name =
+    pair
+      .split("=")
+      .map((part) => part.trim())
+      .find((part) => part !== "") ?? "";
+  if (reserved.has(name)) return null;
   return [pair, ...attributes.filter((attribute) => !DOMAIN_ATTRIBUTE.test(attribute))].join(";");
 }

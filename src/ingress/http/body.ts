@@ -1,5 +1,5 @@
 import { ownTurn } from "../../system/turns.ts";
-import { type Fields, membersOf, type RequestHead, type ResponseHead, readFields, valuesOf } from "./head.ts";
+import { type Fields, type RequestHead, type ResponseHead, readFields, valuesOf } from "./head.ts";
 import { type ByteReader, MessageError } from "./reader.ts";
 
 /** The extent of a body; `close`: up to the end of the connection. */
@@ -52,11 +52,12 @@ export function contentLength(fields: Fields): number | null {
 
 function framingOf({ version, fields }: { readonly version: 0 | 1; readonly fields: Fields }): Framing | null {
   const bytes = contentLength(fields);
-  if (valuesOf(fields, "transfer-encoding").length === 0) return bytes === null ? null : { kind: "length", bytes };
+  const codings = valuesOf(fields, "transfer-encoding");
+  if (codings.length === 0) return bytes === null ? null : { kind: "length", bytes };
   if (bytes !== null) throw new MessageError(400, "a body has either a Content-Length or a Transfer-Encoding");
   if (version === 0) throw new MessageError(400, "HTTP/1.0 has no Transfer-Encoding");
-  const codings = membersOf(fields, "transfer-encoding");
-  if (codings.length !== 1 || codings[0] !== "chunked") {
+  // Not as a list with empty members or in several fields, which a proxy in front may take for another coding.
+  if (codings.length !== 1 || codings[0]?.toLowerCase() !== "chunked") {
     throw new MessageError(501, "the only Transfer-Encoding is chunked");
   }
   return { kind: "chunked" };

@@ -118,6 +118,8 @@ describe("an answer", () => {
           "Set-Cookie: reserved=1",
           "Set_Cookie: reserved=1",
           "Set-Cookie:  reserved =1; Path=/",
+          "Set-Cookie: =reserved=1",
+          "Set-Cookie: = =reserved=1; Path=/",
           "Set-Cookie: d=;domain",
         ],
       ),
