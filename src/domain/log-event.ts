@@ -2,6 +2,7 @@ import type { ErrorBody } from "./errors.ts";
 import type { NetworkEntry, NetworkPeriod, NetworkPolicy } from "./network.ts";
 import type { EndStatus, Isolation } from "./operation.ts";
 import type { OutputStream } from "./output.ts";
+import type { SandboxState } from "./sandbox.ts";
 
 /** Types of events of a log. */
 export const LOG_EVENT_TYPES = [
@@ -137,8 +138,8 @@ export interface LogEventData {
   /** the state of a sandbox has changed */
   readonly state: {
     /** null: it was created */
-    readonly from: string | null;
-    readonly to: string;
+    readonly from: SandboxState | null;
+    readonly to: SandboxState;
     readonly reason: string;
     /** image of its files; null: there is none yet */
     readonly head: string | null;

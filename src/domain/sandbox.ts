@@ -57,6 +57,17 @@ export function sandboxStatesAllowing(transition: SandboxTransition): SandboxSta
   return SANDBOX_STATES.filter((state) => nextSandboxState(state, transition) !== null);
 }
 
+/** The states of a shortest way between two states, without the first one; empty when there is none. */
+export function sandboxWay(from: SandboxState, to: SandboxState): readonly SandboxState[] {
+  const ways = new Map<SandboxState, readonly SandboxState[]>([[from, []]]);
+  for (const [state, way] of ways) {
+    for (const next of Object.values(LIFE_CYCLE[state])) {
+      if (next !== null && !ways.has(next)) ways.set(next, [...way, next]);
+    }
+  }
+  return ways.get(to) ?? [];
+}
+
 /** The error for a request that the state of a sandbox does not allow: another request was faster. */
 export function sandboxConflict(state: SandboxState): ApiError {
   return new ApiError("conflict", `the sandbox is ${state === "ended" ? "no more" : state}`, { state });

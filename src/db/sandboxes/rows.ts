@@ -126,6 +126,12 @@ export function sandboxesIn(db: Database, states: readonly SandboxState[]): Sand
     .all();
 }
 
+/** The sandboxes whose states changed within `ms` before the latest change of all. */
+export function latestChanged(db: Database, ms: number): SandboxRow[] {
+  const latest = sql`(select max(${sandboxes.stateAt}) from ${sandboxes})`;
+  return db.orm.select().from(sandboxes).where(sql`${sandboxes.stateAt} >= ${latest} - ${ms}`).all();
+}
+
 /** Number of sandboxes of an account that have not ended. */
 export function countLiveSandboxes(db: Database, accountId: AccountId): number {
   const isLive = and(eq(sandboxes.accountId, accountId), isNull(sandboxes.endedAt));

@@ -2,9 +2,8 @@ import type { Database } from "../../db/database.ts";
 import { changeState, findSandbox, type SandboxChanges, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { SandboxState, SandboxTransition, StateReason } from "../../domain/sandbox.ts";
-import type { EventLogs } from "../../storage/events/event-logs.ts";
 import { startTimer, untilAborted } from "../../system/waiting.ts";
-import { SandboxLogs } from "./sandbox-logs.ts";
+import { type SandboxLogFiles, SandboxLogs } from "./sandbox-logs.ts";
 
 /** A change of state that was committed. */
 export interface StateChange {
@@ -16,7 +15,7 @@ export interface StateChange {
 
 export interface JournalOptions {
   readonly db: Database;
-  readonly eventLogs: Pick<EventLogs, "openRing" | "endReaders">;
+  readonly eventLogs: SandboxLogFiles;
   readonly clock: () => number;
 }
 
@@ -57,6 +56,13 @@ export class SandboxJournal implements AsyncDisposable {
     this.commit(id);
     this.#report({ from, row, reason });
     return row;
+  }
+
+  /** Adds to the log what a former process could not write. To be called before any change of the sandbox. */
+  complete(row: SandboxRow): void {
+    this.logs.complete(row);
+    if (row.operationId === null && row.state !== "resuming")
+      this.logs.close(row.id, { isOver: row.state === "ended" });
   }
 
   /** Keeps a change of a transaction that is not committed yet, until `commit`, `forget`, or the next change. */

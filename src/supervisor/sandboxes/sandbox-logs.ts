@@ -1,6 +1,11 @@
+import type { SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { DataEventType, LogEventData } from "../../domain/log-event.ts";
+import { type SandboxState, sandboxWay } from "../../domain/sandbox.ts";
 import type { EventLog, EventLogs } from "../../storage/events/event-logs.ts";
+
+/** The file operations of the logs. */
+export type SandboxLogFiles = Pick<EventLogs, "openRing" | "endReaders" | "scan">;
 
 type Write = (log: EventLog) => void;
 
@@ -15,11 +20,11 @@ interface OpenLog {
 
 /** The logs of sandboxes over all their instances. A log is open while its sandbox has an instance. */
 export class SandboxLogs implements AsyncDisposable {
-  readonly #eventLogs: Pick<EventLogs, "openRing" | "endReaders">;
+  readonly #eventLogs: SandboxLogFiles;
   readonly #open = new Map<SandboxId, OpenLog>();
   readonly #closing = new Map<SandboxId, Promise<void>>();
 
-  constructor(eventLogs: Pick<EventLogs, "openRing" | "endReaders">) {
+  constructor(eventLogs: SandboxLogFiles) {
     this.#eventLogs = eventLogs;
   }
 
@@ -29,6 +34,22 @@ export class SandboxLogs implements AsyncDisposable {
     const write: Write = (opened) => opened.append(null, type, data);
     if (log === null) waiting.push(write);
     else write(log);
+  }
+
+  /**
+   * Appends the changes that lead to the present state and are not in the log, because a former process was killed before it
+   * wrote them. To be called before any other event of the sandbox.
+   */
+  complete({ id, state, headId: head }: Pick<SandboxRow, "id" | "state" | "headId">): void {
+    this.#use(id, async (log) => {
+      const last = await this.#lastState(id);
+      // The first events of a ring are dropped.
+      if (last === null && log.nextId > 0) return;
+      const way = last === null ? (["starting", ...sandboxWay("starting", state)] as const) : sandboxWay(last, state);
+      for (const [index, to] of way.entries()) {
+        log.append(null, "state", { from: way[index - 1] ?? last, to, reason: "restart", head });
+      }
+    });
   }
 
   /** Resolves when readers can read all events of the sandbox so far, also after a crash of the service; null: they can. */
@@ -60,21 +81,36 @@ export class SandboxLogs implements AsyncDisposable {
     await Promise.all(this.#closing.values());
   }
 
-  #use(id: SandboxId): OpenLog {
+  /** @param first appends events when the log is opened */
+  #use(id: SandboxId, first?: (log: EventLog) => Promise<void>): OpenLog {
     const existing = this.#open.get(id);
     if (existing !== undefined) return existing;
     const entry: OpenLog = { log: null, waiting: [], opened: Promise.resolve() };
-    entry.opened = this.#begin(id, entry);
+    entry.opened = this.#begin(id, entry, first);
     this.#open.set(id, entry);
     return entry;
   }
 
   /** Never throws: the events of a log that cannot be opened are lost, and instances cannot start with it. */
-  async #begin(id: SandboxId, entry: OpenLog): Promise<void> {
+  async #begin(id: SandboxId, entry: OpenLog, first?: (log: EventLog) => Promise<void>): Promise<void> {
     await this.#closing.get(id);
     // Expected: a full disk. The instance reports it.
-    entry.log = await this.#eventLogs.openRing(id).catch(() => null);
+    const log = await this.#eventLogs.openRing(id).catch(() => null);
+    if (log !== null) await first?.(log).catch(() => undefined);
+    entry.log = log;
     for (const write of entry.waiting.splice(0)) if (entry.log !== null) write(entry.log);
+  }
+
+  /** The last state that the log has; null when it has none. */
+  async #lastState(id: SandboxId): Promise<SandboxState | null> {
+    let last: SandboxState | null = null;
+    const scan = this.#eventLogs.scan(id, { first: 0, hasEnded: false, onOutput: () => undefined });
+    for await (const events of scan) {
+      for (const { type, payload } of events) {
+        if (type === "state") last = (JSON.parse(Buffer.from(payload).toString("utf8")) as LogEventData["state"]).to;
+      }
+    }
+    return last;
   }
 
   async #written(entry: OpenLog): Promise<void> {

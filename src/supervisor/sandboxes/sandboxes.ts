@@ -4,6 +4,7 @@ import {
   countLiveSandboxes,
   findSandbox,
   insertSandbox,
+  latestChanged,
   requireFreeName,
   type SandboxRow,
   sandboxesIn,
@@ -36,6 +37,8 @@ const RESTARTED = new ApiError("unavailable", "the appliance was restarted while
 /** A wait without a limit of its own, in `milliseconds`. */
 const FOREVER_MS = 2_147_483_647;
 const SECOND_MS = 1000;
+/** A change is in the log after this time, in `milliseconds`, also after a power failure. */
+const LOGGED_MS_MAX = 60_000;
 
 export interface SandboxesOptions extends TransitionsOptions {
   readonly accounts: Accounts;
@@ -65,9 +68,10 @@ export class Sandboxes implements SandboxesPort, Disposable {
     journal.listen((change) => this.#first.onChange(change));
   }
 
-  /** Fails the sandboxes whose machines a former process had. To be called before operations are recovered. */
+  /** Fails the sandboxes whose machines a former process had, and completes their logs. To be called before operations are recovered. */
   recover(): void {
     const { db, lives } = this.#options;
+    for (const row of latestChanged(db, LOGGED_MS_MAX)) lives.journal.complete(row);
     for (const { id } of sandboxesIn(db, ["starting", "running", "pausing", "resuming"])) {
       lives.journal.change(id, "fail", { reason: "restart", error: RESTARTED });
     }
