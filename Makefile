@@ -109,7 +109,7 @@ dev: assets needs-run ## run the appliance from source, with data in build/dev a
 	@trap 'kill $$!' EXIT; bun src/tools/web.ts --watch & bun --watch src/main.ts serve --data-dir build/dev --vm-emulation allow
 
 .PHONY: demo
-demo: build needs-run needs-demo ## demonstrate import, run, branch and rollback on a temporary data directory
+demo: build needs-run needs-demo ## demonstrate import, run, branch, rollback and a sandbox on a temporary data directory
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/demo/demo.ts
 
 .PHONY: check

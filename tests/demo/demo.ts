@@ -1,6 +1,7 @@
 /**
  * Shows what the appliance does, on a temporary data directory, through the executable and plain HTTP requests: import
- * an image, run a command, read the result, branch, roll back. Every claim it prints is checked; a wrong one fails it.
+ * an image, run a command, read the result, branch, roll back, and the same in a sandbox. Every claim it prints is checked; a
+ * wrong one fails it.
  */
 import { existsSync } from "node:fs";
 import { resolve } from "node:path";
@@ -73,6 +74,7 @@ async function demo(signal: AbortSignal): Promise<void> {
   const app = await runAndInspect(session);
   const branches = await branch(session, app);
   await rollBack(session, app, branches.blue);
+  await live(appliance, signal);
   screen.step("Take it all down");
 }
 
@@ -127,6 +129,26 @@ async function rollBack(session: Session, app: string, blue: string): Promise<vo
   const back = await session.run("tag:app", "cat /srv/app/version", { disposable: true });
   show(back);
   prove("tag:app is the parent again", outputText(back.stdout) === "1.0\n");
+}
+
+/** Shows a sandbox by the command line. */
+async function live(appliance: Appliance, signal: AbortSignal): Promise<void> {
+  const coppice = async (...args: string[]): Promise<string> => {
+    signal.throwIfAborted();
+    screen.out(`coppice ${args.map((arg) => (arg.includes(" ") ? `'${arg}'` : arg)).join(" ")}`);
+    const { code, stdout, stderr } = await appliance.command(args);
+    if (code !== 0) throw new Error(stderr.trim());
+    if (stdout !== "") screen.quote(stdout);
+    return stdout;
+  };
+  screen.step("A sandbox stays: work in it, save it, break it, and roll back in place");
+  await coppice("up", "tag:app", "--name", "dev");
+  await coppice("exec", "--shell", "dev", "--", "echo 3.0 > /srv/app/version");
+  await coppice("checkpoint", "dev", "--tag", "good");
+  await coppice("exec", "--shell", "dev", "--", "rm -r /srv/app");
+  await coppice("rollback", "dev");
+  const version = await coppice("cat", "dev:/srv/app/version");
+  prove("the sandbox has the files of the checkpoint", version === "3.0\n");
 }
 
 const executable = process.env["COPPICE_TEST_EXECUTABLE"];

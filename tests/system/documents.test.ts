@@ -147,7 +147,7 @@ const startsAppliance = ({ command }: Step): boolean => / serve .*&$/.test(comma
 
 // spec: service.branch, service.inspect, service.spawn
 test(
-  "the README's session and its ten things work as shown",
+  "the README's session and its nine things work as shown",
   async () => {
     const steps = stepsOf(documentText("README.md"));
     expect(steps.length).toBeGreaterThan(30);
