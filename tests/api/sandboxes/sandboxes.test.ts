@@ -289,6 +289,9 @@ describe("a running sandbox", () => {
     const id = await openSandbox(api, { name: "parent", metadata: { a: "b" } });
     const path = `/v1/sandboxes/${id}`;
     errorOf(await api.call("POST", `${path}/checkpoint`, { json: {} }), "conflict");
+    const executor = await api.issue("alice", ["instances:exec"]);
+    const tagged = await api.call("POST", `${path}/checkpoint`, { json: { tag: "point" }, token: executor });
+    errorOf(tagged, "forbidden");
     await using running = await runSandbox(api, id);
     const checkpoint = await api.call("POST", `${path}/checkpoint`, { json: { tag: "point", timeout: 9 } });
     expect(checkpoint.status).toBe(202);

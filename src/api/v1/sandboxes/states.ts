@@ -125,6 +125,7 @@ export function sandboxStateRoutes(surface: Surface) {
     .post(
       "/checkpoint",
       async ({ request, principal, params, body: { tag, timeout } }) => {
+        if (tag !== undefined) authorize(principal, "images:tag");
         const id = sandboxes.find(principal, params.sandbox);
         const checkpoint = { tag, timeoutSeconds: timeout };
         return accepted(surface, request, 202, await sandboxes.checkpoint(principal, id, checkpoint));
