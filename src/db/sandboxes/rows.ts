@@ -1,4 +1,4 @@
-import { and, count, desc, eq, getTableColumns, inArray, isNotNull, isNull, lt, or, sql } from "drizzle-orm";
+import { and, count, desc, eq, getTableColumns, inArray, isNotNull, isNull, lt, sql } from "drizzle-orm";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import {
@@ -79,7 +79,7 @@ export interface SandboxFilter {
   /** only those with all of these entries */
   readonly metadata?: Readonly<Record<string, string>> | undefined;
   /** only those behind this one in the order of the listing */
-  readonly after?: Pick<SandboxRow, "createdAt" | "id"> | undefined;
+  readonly after?: SandboxPlace | undefined;
   readonly limit: number;
 }
 
@@ -87,34 +87,60 @@ export interface SandboxFilter {
 export type ListedSandbox = Omit<SandboxRow, "env">;
 const { env: _env, ...listedColumns } = getTableColumns(sandboxes);
 
+/** A place in the order of the listing. */
+export type SandboxPlace = Pick<SandboxRow, "createdAt" | "id">;
+
+/** Number of sandboxes among which one page is searched by name or metadata: ended ones can be a million. */
+export const SEARCHED_COUNT_MAX = 10_000;
+
+export interface SandboxListing {
+  readonly rows: readonly ListedSandbox[];
+  /** the last sandbox that was searched, behind which there may be more; null: all were searched, or `limit` reached */
+  readonly searchedTo: SandboxPlace | null;
+}
+
 /** Newest first, then by id. */
-export function listSandboxes(db: Database, accountId: AccountId, filter: SandboxFilter): ListedSandbox[] {
+export function listSandboxes(db: Database, accountId: AccountId, filter: SandboxFilter): SandboxListing {
   const { states, name, metadata = {}, after, limit } = filter;
   const { createdAt, id } = sandboxes;
   const hasEntry = Object.entries(metadata).map(
     ([key, value]) =>
       sql`exists (select 1 from json_each(${sandboxes.metadata}) where "key" = ${key} and "value" = ${value})`,
   );
-  const isAfter =
-    after === undefined
-      ? undefined
-      : or(lt(createdAt, after.createdAt), and(eq(createdAt, after.createdAt), lt(id, after.id)));
-  return db.orm
+  const range = and(
+    eq(sandboxes.accountId, accountId),
+    states.includes("ended") ? undefined : isNull(sandboxes.endedAt),
+    after === undefined ? undefined : sql`(${createdAt}, ${id}) < (${after.createdAt}, ${after.id})`,
+  );
+  const order = [desc(createdAt), desc(id)];
+  const isSearch = name !== undefined || hasEntry.length > 0;
+  const place = db.orm
+    .select({ createdAt, id })
+    .from(sandboxes)
+    .where(range)
+    .orderBy(...order);
+  const end = isSearch
+    ? place
+        .limit(1)
+        .offset(SEARCHED_COUNT_MAX - 1)
+        .get()
+    : undefined;
+  const rows = db.orm
     .select(listedColumns)
     .from(sandboxes)
     .where(
       and(
-        eq(sandboxes.accountId, accountId),
-        states.length === 0 ? isNull(sandboxes.endedAt) : inArray(sandboxes.state, [...states]),
-        states.includes("ended") ? undefined : isNull(sandboxes.endedAt),
+        range,
+        states.length === 0 ? undefined : inArray(sandboxes.state, [...states]),
         name === undefined ? undefined : eq(sandboxes.name, name),
-        isAfter,
+        end === undefined ? undefined : sql`(${createdAt}, ${id}) >= (${end.createdAt}, ${end.id})`,
         ...hasEntry,
       ),
     )
-    .orderBy(desc(createdAt), desc(id))
+    .orderBy(...order)
     .limit(limit)
     .all();
+  return { rows, searchedTo: rows.length < limit ? (end ?? null) : null };
 }
 
 /** All sandboxes in one of the states, of all accounts. */

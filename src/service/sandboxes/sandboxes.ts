@@ -1,4 +1,10 @@
-import { listSandboxes, type SandboxFilter, type SandboxRow, sandboxNamed } from "../../db/sandboxes/rows.ts";
+import {
+  listSandboxes,
+  type SandboxFilter,
+  type SandboxPlace,
+  type SandboxRow,
+  sandboxNamed,
+} from "../../db/sandboxes/rows.ts";
 import { type ListedState, listStates } from "../../db/sandboxes/states.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { type OperationId, parseUuid, type SandboxId } from "../../domain/ids.ts";
@@ -26,6 +32,7 @@ export interface ListSandboxes extends Pick<SandboxFilter, "name" | "metadata"> 
   readonly cursor?: string | undefined;
 }
 
+/** A page. A search by name or metadata has pages with fewer than `limit`, and even none, before the last one. */
 export interface SandboxPage {
   readonly sandboxes: readonly Sandbox[];
   /** cursor of the next page; null on the last one */
@@ -218,19 +225,19 @@ function list(
   { states = [], cursor, limit, ...filter }: ListSandboxes,
 ): SandboxPage {
   const after = cursor === undefined ? undefined : placeOf(cursor);
-  const rows = listSandboxes(db, accountId, { ...filter, states, after, limit: limit + 1 });
+  const { rows, searchedTo } = listSandboxes(db, accountId, { ...filter, states, after, limit: limit + 1 });
   const page = rows.slice(0, limit);
-  const last = rows.length > limit ? page.at(-1) : undefined;
-  return { sandboxes: page, next: last === undefined ? null : cursorOf(last) };
+  const last = rows.length > limit ? page.at(-1) : searchedTo;
+  return { sandboxes: page, next: last == null ? null : cursorOf(last) };
 }
 
 /** The place of a sandbox in the listing, as text. */
-function cursorOf({ createdAt, id }: Sandbox): string {
+function cursorOf({ createdAt, id }: SandboxPlace): string {
   return Buffer.from(`${createdAt} ${id}`, "utf8").toString("base64url");
 }
 
 /** @throws ApiError `validation_error` */
-function placeOf(cursor: string): Pick<SandboxRow, "createdAt" | "id"> {
+function placeOf(cursor: string): SandboxPlace {
   const [time = "", text = ""] = Buffer.from(cursor, "base64url").toString("utf8").split(" ");
   const id = parseUuid<SandboxId>(text);
   if (/^\d{1,15}$/.test(time) && id !== null) return { createdAt: Number(time), id };
