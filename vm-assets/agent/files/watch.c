@@ -108,8 +108,8 @@ static uint32_t add(int fd, uint32_t parent, const char *name)
 		inotify_rm_watch(notifier, watch);
 		return NONE;
 	}
-	/* What was seen can be of different times; a node must not become its own parent. */
-	if (is_below(parent, node))
+	/* What was seen can be of different times; a node must not become its own parent. Few file systems have longer names. */
+	if (is_below(parent, node) || strlen(name) > NAME_MAX)
 		return NONE;
 	watches[node] = watch;
 	nodes[node].parent = parent;
