@@ -1,5 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import { imageDefaults } from "../../db/images/images.ts";
+import { ApiError } from "../../domain/errors.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { SandboxStart } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
@@ -49,7 +50,7 @@ export class FirstProcesses {
       await instances.exec(operationId, command, { timeoutMs, defaults, signal: NEVER });
     } catch (error) {
       log.info("the first process of a sandbox cannot be started", { sandbox: id, error });
-      const message = error instanceof Error ? error.message : "";
+      const message = error instanceof ApiError ? error.message : "the process could not be started";
       instances.eventsOf(operationId)?.append(null, "progress", { step: "start", error: message });
     }
   }
