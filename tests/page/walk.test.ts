@@ -1,4 +1,4 @@
-/** What a person does first with a sandbox that serves a page: open, look, edit, break, roll back, leave and come back. */
+/** The first steps of a person with a sandbox that serves a page: open, look, edit, break, roll back, leave and come back. */
 
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { Page } from "playwright-core";
@@ -24,7 +24,7 @@ afterAll(async () => {
   await scene?.[Symbol.asyncDispose]();
 });
 
-/** What a command prints. */
+/** The output of a command. */
 async function coppice(...args: string[]): Promise<string> {
   const { code, stdout, stderr } = await scene.appliance.command(args);
   expect([args[0], code, stderr]).toEqual([args[0], 0, expect.any(String)]);

@@ -165,7 +165,7 @@ export const fileCommands: readonly Command[] = [
 async function imageAt(client: Client, reference: string, path: string): Promise<string> {
   if (reference.startsWith("tag:") || parseUuid(reference) !== null) return await imageIdOf(client, reference);
   throw new UsageError(
-    `${JSON.stringify(reference)} is no image: write tag:${reference}, or ${reference}:${path} for files of a sandbox`,
+    `${JSON.stringify(reference)} names no image: write tag:${reference}, or ${reference}:${path} for files of a sandbox`,
   );
 }
 

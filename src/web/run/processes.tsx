@@ -61,27 +61,7 @@ export function ProcessPanel({ place, isRunning, turns, about, onOutput, onTermi
       toast(`The process was not started: ${problemOf(error).message}`, { isProblem: true });
     }
   };
-  const menuOf = (process: Process): MenuItem[] => {
-    const { spid, state, pty } = process;
-    const canStartAgain = isRunning && state !== "running" && pty === undefined && process.args_truncated !== true;
-    return [
-      { label: "Output", icon: "file", onSelect: () => onOutput(spid) },
-      ...(canStartAgain
-        ? [{ label: "Start again", icon: "run" as const, onSelect: () => void startAgain(process) }]
-        : []),
-      ...(pty === undefined
-        ? []
-        : [{ label: "Terminal", icon: "terminal" as const, onSelect: () => onTerminal(spid) }]),
-      ...(state === "running" && isRunning
-        ? SIGNALS.map((signal, index) => ({
-            label: SIGNAL_LABELS[signal],
-            isApart: index === 0,
-            isDangerous: signal === "KILL",
-            onSelect: () => void send(spid, signal),
-          }))
-        : []),
-    ];
-  };
+  const menuOf = menuOfProcesses(isRunning, { onOutput, onTerminal, send, startAgain });
   return (
     <section class="stack gap-3 shrink" aria-label="Processes">
       {isRunning ? (
@@ -111,6 +91,35 @@ export function ProcessPanel({ place, isRunning, turns, about, onOutput, onTermi
       ) : null}
     </section>
   );
+}
+
+interface ProcessActions extends Pick<ProcessPanelProps, "onOutput" | "onTerminal"> {
+  readonly send: (spid: number, signal: string) => Promise<void>;
+  readonly startAgain: (process: Process) => Promise<void>;
+}
+
+function menuOfProcesses(isRunning: boolean, { onOutput, onTerminal, send, startAgain }: ProcessActions) {
+  return (process: Process): MenuItem[] => {
+    const { spid, state, pty } = process;
+    const canStartAgain = isRunning && state !== "running" && pty === undefined && process.args_truncated !== true;
+    return [
+      { label: "Output", icon: "file", onSelect: () => onOutput(spid) },
+      ...(canStartAgain
+        ? [{ label: "Start again", icon: "run" as const, onSelect: () => void startAgain(process) }]
+        : []),
+      ...(pty === undefined
+        ? []
+        : [{ label: "Terminal", icon: "terminal" as const, onSelect: () => onTerminal(spid) }]),
+      ...(state === "running" && isRunning
+        ? SIGNALS.map((signal, index) => ({
+            label: SIGNAL_LABELS[signal],
+            isApart: index === 0,
+            isDangerous: signal === "KILL",
+            onSelect: () => void send(spid, signal),
+          }))
+        : []),
+    ];
+  };
 }
 
 function columnsOf(menuOf: (process: Process) => MenuItem[]): Column<Process>[] {

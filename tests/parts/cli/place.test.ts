@@ -143,7 +143,7 @@ test("an option after the name, and a text that names no image or sandbox, are r
     "coppice exec: options come before dev: coppice exec --cwd ... dev -- COMMAND",
   );
   expect(await said("ls", "dev", "/srv")).toBe(
-    'coppice ls: "dev" is no image: write tag:dev, or dev:/srv for files of a sandbox',
+    'coppice ls: "dev" names no image: write tag:dev, or dev:/srv for files of a sandbox',
   );
   expect(await said("pause", "Dev")).toBe(
     'coppice pause: "Dev" is not the name of a sandbox: up to 40 lower-case letters, digits and hyphens',
