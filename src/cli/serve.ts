@@ -41,10 +41,11 @@ function logOf(config: Config, io: Io): Log {
 /** Logs the first steps with a new appliance for its operator. */
 function sayFirstSteps({ dataDir }: Config, log: Log, page: string): void {
   const place = dataDir === shownDefault("data_dir") ? "" : ` --data-dir ${dataDir}`;
-  log.info("this appliance is new: make a token, sign in to the page, import an image", {
+  log.info("this appliance is new: make a token, sign in to the page, import an image, open a sandbox", {
     command: `coppice token create${place} --account me --save`,
     page,
     image: "coppice image import docker.io/library/python:3.12-slim --tag python",
+    sandbox: "coppice up tag:python --name dev",
   });
 }
 
@@ -77,6 +78,11 @@ async function serve(
   });
   if (daemon === null) return EXIT_FAILED;
   log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
+  const { ingress } = config;
+  if (ingress !== null) {
+    const { host, port, address } = ingress;
+    log.info("serving ports of sandboxes", { listen: `${host}:${port}`, domain: address.domain });
+  }
   manager.ready(`listening on ${daemon.url}`, () => daemon.isAlive());
   if (daemon.isNew()) sayFirstSteps(config, log, daemon.url);
   await stopping.promise;

@@ -5,6 +5,7 @@ import { join, resolve } from "node:path";
 import { outputObject } from "../../../src/api/v1/schema/operations.ts";
 import { ScriptedAppliance } from "../../support/cli/cli.ts";
 import { Executable } from "../../support/executable.ts";
+import { freePort } from "../../support/free-port.ts";
 import { pause } from "../../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../../..");
@@ -96,9 +97,9 @@ describe("alone in a directory", () => {
 
 describe("serve", () => {
   /** Runs the appliance until it listens, and ends it. */
-  async function serveOnce(dataDir: string): Promise<{ log: string; code: number }> {
+  async function serveOnce(dataDir: string, more: readonly string[] = []): Promise<{ log: string; code: number }> {
     const flags = ["--data-dir", dataDir, "--listen-port", "0", "--vm-emulation", "allow", "--log-format", "json"];
-    const child = coppice.start(["serve", ...flags, "--pool-size", "0"]);
+    const child = coppice.start(["serve", ...flags, "--pool-size", "0", ...more]);
     let log = "";
     for await (const chunk of child.stderr) {
       const listening = log.includes('"message":"listening"');
@@ -111,7 +112,11 @@ describe("serve", () => {
   test("says what to do next until a token has been made", async () => {
     const dataDir = join(coppice.directory, "new");
     const command = `coppice token create --data-dir ${dataDir} --account me --save`;
-    expect((await serveOnce(dataDir)).log).toContain(command);
+    const ingress = ["--ingress-listen", `127.0.0.1:${await freePort()}`];
+    const { log } = await serveOnce(dataDir, ingress);
+    expect(log).toContain(command);
+    expect(log).toContain('"sandbox":"coppice up tag:python --name dev"');
+    expect(log).toContain(`"message":"serving ports of sandboxes","listen":"${ingress[1]}","domain":"localhost"`);
     const token = coppice.start(["token", "create", "--data-dir", dataDir, "--account", "me"]);
     expect(await token.exited).toBe(0);
     expect((await serveOnce(dataDir)).log).not.toContain("this appliance is new");
