@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
 import { freePort } from "../../support/free-port.ts";
 import { Peer } from "../../support/ingress/scene.ts";
+import { http, Outside } from "../../support/outside.ts";
 import { SandboxClient } from "../../support/sandboxes/client.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -22,16 +23,26 @@ const ECHO = [
 /** A program that begins an answer, and never ends it. */
 const ENDLESS = "#!/bin/sh\nprintf 'HTTP/1.1 200 OK\\r\\nContent-Length: 100\\r\\n\\r\\nbegin'\nexec sleep 1000";
 
+/** A name of the host itself. */
+const OUTSIDE = "own.site.test";
+
+let outside: Outside;
 let busybox: BusyboxAppliance;
 let port: number;
 beforeAll(async () => {
   port = await freePort();
+  outside = await Outside.start(OUTSIDE);
   busybox = await BusyboxAppliance.start({
-    flags: ["--ingress-listen", `127.0.0.1:${port}`, "--ingress-public", "allow"],
+    flags: [
+      ...["--ingress-listen", `127.0.0.1:${port}`, "--ingress-public", "allow"],
+      ...["--network-allow", `${OUTSIDE}:*`, "--network-private", "127.0.0.0/8"],
+      ...["--network-resolvers", outside.names.address],
+    ],
   });
 });
 afterAll(async () => {
   await busybox?.[Symbol.asyncDispose]();
+  await outside?.[Symbol.asyncDispose]();
 });
 
 const hostOf = (sandbox: SandboxClient, guestPort: number) => `${guestPort}-${sandbox.id}.localhost:${port}`;
@@ -93,6 +104,18 @@ test("a web server is reached by tokens and links, through pauses, to its end", 
   expect([paused.status, await paused.text()]).toEqual([503, expect.stringContaining("the sandbox is paused")]);
   await sandbox.end();
   expect((await ask(host, { cookie })).status).toBe(410);
+});
+
+test("a guest that may reach addresses of the host reaches no listener of the appliance there", async () => {
+  const { appliance, image } = busybox;
+  const other = await outside.serve(http((path) => path));
+  const sandbox = await SandboxClient.open(appliance, { image, network: { allow: [{ host: OUTSIDE, ports: "*" }] } });
+  const ports = [other.port, Number(new URL(appliance.url).port), port];
+  const { output } = await sandbox.run(
+    `for port in ${ports.join(" ")}; do printf "GET / HTTP/1.0\\r\\n\\r\\n" | timeout 9 nc ${OUTSIDE} $port | head -n 1; echo over; done`,
+  );
+  expect(output).toMatch(/^HTTP\/1\.1 200 OK\r\nover\nover\nover\n$/);
+  await sandbox.end();
 });
 
 test("a tunnel carries bytes both ways, and a program that dies cuts its answer", async () => {
