@@ -1,7 +1,7 @@
 import { ApiError, type ErrorCode } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
-import { displayName, type GuestPath, parseGuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
+import { displayName, type GuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
 import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
@@ -103,12 +103,10 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
       const image = pausedHead(parts, principal, request);
       if (image !== null) return await listHead(parts, principal, { image, path: request.path, signal, depth, follow });
       using undo = new DisposableStack();
-      const { files, use, file, held } = await open(parts, principal, request);
+      const { files, during, file, held } = await open(parts, principal, request);
       undo.use(held);
-      const { target } = await use((guest) => guest.stat(file, { follow: true, signal }));
-      const path = target === "" ? file.path : parseGuestPath(target);
-      const entries = files.items((guest) => guest.list({ ...file, path }, { depth, follow, signal }));
-      return await begun(entries, undo.move());
+      const entries = files.items((guest) => guest.list(file, { depth, follow, signal }));
+      return await during(() => begun(entries, undo.move()));
     },
     async read(principal, { offset = 0, length, ...request }) {
       const { signal } = request;
@@ -204,8 +202,9 @@ async function open(parts: ServiceParts, principal: Principal, { target, path, u
   const live = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
   const { defaults } = storedTarget(parts, principal, target);
   const { files } = live.instance;
-  const use = <T>(work: (guest: GuestFiles) => Promise<T>) => onMachine(parts, target, live, () => files.use(work));
-  return { files, use, file: { path, user: user ?? defaults.user ?? "" }, held: undo.move() };
+  const during = <T>(work: () => Promise<T>) => onMachine(parts, target, live, work);
+  const use = <T>(work: (guest: GuestFiles) => Promise<T>) => during(() => files.use(work));
+  return { files, use, during, file: { path, user: user ?? defaults.user ?? "" }, held: undo.move() };
 }
 
 async function once<T>(

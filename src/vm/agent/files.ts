@@ -64,8 +64,9 @@ export class GuestFiles {
   }
 
   /**
-   * The entries of a directory down to a depth, each before those in it, in no other order; depth 0 is the path alone. A
-   * caller that leaves early ends the request.
+   * The entries of a directory down to a depth, each before those in it, in no other order; depth 0 is the path alone. The
+   * path itself is always followed. A caller that leaves early ends the request.
+   * @param options.follow whether symlinks in the listing are followed
    */
   async *list(
     file: GuestFile,

@@ -231,10 +231,11 @@ export const FileOp = {
   /** Flags: follow. */
   stat: 1,
   /**
-   * Flags: follow. Depth: 0 to FILE_DEPTH_MAX. Entry records: first of the path itself, with an empty path; if it is a
-   * directory, then of its entries down to `depth`, each directory before its entries, in no other order. Symlinks below
-   * the path are not followed, and have their targets' status with the flag. Directories that the user may not read,
-   * and directories that vanish, seem empty; entries with paths over 4096 bytes are left out. DONE: number of records.
+   * Flags: follow. Depth: 0 to FILE_DEPTH_MAX. Entry records: first of what the path leads to, with an empty path and no
+   * link; if it is a directory, then of its entries down to `depth`, each directory before its entries, in no other order.
+   * Symlinks below the path are not followed, and have their targets' status with the flag. Directories that the user may
+   * not read, and directories that vanish, seem empty; entries with paths over 4096 bytes are left out. DONE: number of
+   * records.
    */
   list: 2,
   /**

@@ -143,6 +143,23 @@ describe("files", () => {
     await watch.next().catch(() => undefined);
   });
 
+  test("are listed where a symlink leads, in one request", async () => {
+    await run(
+      "mkdir /place; echo > /place/f; busybox ln -s f /place/link; busybox ln -s place /way; busybox ln -s no /nowhere",
+    );
+    const list = async (path: string, follow: boolean) => {
+      const lines: string[] = [];
+      for await (const { path: name, type, target: link } of files.list(at(path), { follow, depth: 1, signal })) {
+        lines.push(`${type} ${name} ${link}`);
+      }
+      return lines.sort();
+    };
+    expect(await list("/way", false)).toEqual(["d  ", "f f ", "l link f"]);
+    expect(await list("/way", true)).toEqual(["d  ", "f f ", "f link /place/f"]);
+    expect(await errno(list("/nowhere", false))).toBe(2);
+    await run("rm -r /place /way /nowhere");
+  });
+
   test("move with what an overlay does not rename, and between mounts", async () => {
     const names = async (path: string) => {
       const list: string[] = [];

@@ -80,8 +80,13 @@ static bool list(const struct request *request, uint64_t *count, struct problem 
 bool entries_list(struct request *request, uint64_t *count, struct problem *problem)
 {
 	struct place place;
-	if (!place_open(request->path, (request->flags & FILE_FLAG_FOLLOW) != 0, &place, problem) ||
-	    !place_send("", &place, false, problem))
+	if (!place_open(request->path, true, &place, problem))
+		return false;
+	if (place.broken != 0)
+		return problem_set(problem, place.broken, "%.300s", request->path);
+	/* The listing is that of the directory, wherever the path leads; the flag is about the entries. */
+	place.link[0] = '\0';
+	if (!place_send("", &place, false, problem))
 		return false;
 	*count = 1;
 	if (!S_ISDIR(place.status.st_mode) || request->depth == 0)
