@@ -4,6 +4,7 @@ import { followersPart } from "../../src/cli/bench/chatty.ts";
 import { Ledger } from "../../src/cli/bench/ledger.ts";
 import type { Finding } from "../../src/cli/bench/row.ts";
 import { checkpointPart, execPart } from "../../src/cli/bench/running.ts";
+import { boxFilesPart, createPart, statesPart } from "../../src/cli/bench/sandboxes.ts";
 import { chainPart } from "../../src/cli/bench/spawns.ts";
 import { deadline, pause } from "../support/waiting.ts";
 import { captureRows } from "./capture.ts";
@@ -12,6 +13,7 @@ import { FIGURES, machineText, readFigures, regressions, releaseOf, withRun } fr
 import { BenchHost } from "./host.ts";
 import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
+import { ingressRows } from "./ingress.ts";
 import { inspectRows } from "./inspect.ts";
 import { instructionRows } from "./instructions/rows.ts";
 import { lineRows } from "./lines.ts";
@@ -53,12 +55,16 @@ const PARTS: Readonly<Record<string, Part>> = {
   turns: { measure: turnRows, secondsMax: 240 },
   instructions: { measure: (host) => instructionRows(host, release), secondsMax: 420 },
   network: { measure: networkRows, secondsMax: 420 },
+  ingress: { measure: ingressRows, secondsMax: 420 },
   upload: { measure: uploadRows, secondsMax: 600 },
   spawn: { measure: spawnRows, secondsMax: 420 },
   rates: { measure: rateRows, secondsMax: 240 },
   lines: { measure: lineRows, secondsMax: 240 },
   exec: { measure: ({ target }) => execPart(target), secondsMax: 240 },
   checkpoint: { measure: ({ target }) => checkpointPart(target), secondsMax: 420 },
+  files: { measure: ({ target }) => boxFilesPart(target), secondsMax: 240 },
+  create: { measure: ({ target }) => createPart(target), secondsMax: 600 },
+  states: { measure: ({ target }) => statesPart(target), secondsMax: 420 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },
   import: { measure: importRows, secondsMax: 300 },

@@ -13,7 +13,7 @@ import type { Registry } from "../support/images/registry.ts";
 const POOL_SIZE = 2;
 const POOL_MS_MAX = 180_000;
 /** A busy machine is measured, too. */
-const FLAGS = ["--vm-probe-timeout", "60s"];
+export const FLAGS: readonly string[] = ["--vm-probe-timeout", "60s"];
 
 /** How the unit sets up the memory of the daemon. */
 const UNIT = join(import.meta.dir, "../../systemd/coppice.service");

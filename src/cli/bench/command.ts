@@ -18,6 +18,7 @@ import { linesPart } from "./lines.ts";
 import { looksPart, ratesPart } from "./requests.ts";
 import type { Finding } from "./row.ts";
 import { checkpointPart, execPart } from "./running.ts";
+import { boxFilesPart, createPart, statesPart } from "./sandboxes.ts";
 import { chainPart, idlePart, spawnPart } from "./spawns.ts";
 import { BenchTarget, type TargetOptions } from "./target.ts";
 import { largePart, uploadPart } from "./transfers.ts";
@@ -33,6 +34,9 @@ const PARTS: Readonly<Record<string, Part>> = {
   lines: linesPart,
   exec: execPart,
   checkpoint: checkpointPart,
+  files: boxFilesPart,
+  create: createPart,
+  states: statesPart,
   followers: (target) => followersPart(target),
   large: largePart,
   upload: uploadPart,
@@ -50,7 +54,7 @@ export const benchCommand: Command = command({
     "machine and have no bar. Run this on the appliance's machine, while other clients are idle. The\n" +
     "image needs /bin/sh, cat, dd and sleep. Images that this command makes are deleted; operations\n" +
     "stay listed, and one uploaded file of 256 MiB, always the same, stays.\n" +
-    `Parts: ${Object.keys(PARTS).join(", ")}.`,
+    `Parts:\n${Object.keys(PARTS).join(", ")}.`,
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
     image: { type: "string", value: "IMAGE", doc: "image UUID, or tag:NAME" },

@@ -1,5 +1,7 @@
 import { answerOf } from "../../client/client.ts";
-import { operationEvents } from "../../client/operation-events.ts";
+import { eventsBelow, pathOfOperation } from "../../client/operation-events.ts";
+import { type Place, pathOfPlace, placeOfInstance } from "../../client/place.ts";
+import { startProcess } from "../../client/processes.ts";
 import type { CheckpointResult } from "../../client/types.ts";
 import { figureOf, interleaved, timed } from "./measure.ts";
 import { remarkOf } from "./report.ts";
@@ -73,16 +75,17 @@ export async function* checkpointPart(target: BenchTarget): AsyncGenerator<Findi
   await target.deleteMade();
 }
 
-/** Runs an additional command in an instance, until its end. @throws Error when it fails */
-export async function exec({ client, options }: BenchTarget, id: string, command: string): Promise<void> {
+/** Runs an additional command in an instance or a sandbox, until its end. @throws Error when it fails */
+export async function exec({ client, options }: BenchTarget, place: Place | string, command: string): Promise<void> {
   const { signal } = options;
-  const request = client.v1.instances({ uuid: id }).processes.post({ command, shell: true }, { fetch: { signal } });
-  const { spid } = await answerOf(request);
-  for await (const { type, data } of operationEvents(client, id, { follow: true, spid, signal })) {
+  const { spid } = await startProcess(client, place, { command, shell: true });
+  const at = placeOfInstance(place);
+  const parent = at.sandbox === undefined ? pathOfOperation(at.instance) : pathOfPlace(at);
+  for await (const { type, data } of eventsBelow(client, parent, { follow: true, spid, signal })) {
     if (type !== "exit") continue;
     const { exit_code } = data as { readonly exit_code: number };
     if (exit_code === 0) return;
     throw new Error(`${command} ended with ${exit_code}`);
   }
-  throw new Error(`the events of instance ${id} have no end of ${command}`);
+  throw new Error(`the events of ${parent} have no end of ${command}`);
 }

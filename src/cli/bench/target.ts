@@ -1,7 +1,8 @@
 import { answerOf, type Client } from "../../client/client.ts";
 import { ResponseError } from "../../client/errors.ts";
 import { commandStart } from "../../client/operation-events.ts";
-import type { InstanceResult, Operation, SpawnRequest } from "../../client/types.ts";
+import { endSandbox, openSandbox, readSandbox, savedStates } from "../../client/sandboxes.ts";
+import type { InstanceResult, Operation, Sandbox, SandboxRequest, SpawnRequest } from "../../client/types.ts";
 import { isTerminal } from "../../domain/operation.ts";
 import { CliError } from "../command.ts";
 import { timed } from "./measure.ts";
@@ -25,11 +26,12 @@ export interface TargetOptions {
   readonly signal: AbortSignal;
 }
 
-/** The measured appliance. Disposal removes the images and instances of the benchmark. */
+/** The measured appliance. Disposal removes the images, instances and sandboxes of the benchmark. */
 export class BenchTarget implements AsyncDisposable {
   readonly options: TargetOptions;
   readonly #images: string[] = [];
   readonly #running = new Set<string>();
+  readonly #sandboxes = new Set<string>();
 
   constructor(options: TargetOptions) {
     this.options = options;
@@ -94,6 +96,29 @@ export class BenchTarget implements AsyncDisposable {
     await this.#ended(id, CANCEL_WAIT_SECONDS, AbortSignal.timeout(CANCEL_WAIT_SECONDS * 1000));
   }
 
+  /** Opens a sandbox, which the disposal ends at the latest. @param wait longest time until it runs, in `seconds` */
+  async open(request: Omit<SandboxRequest, "image"> = {}, wait = WAIT_SECONDS): Promise<Sandbox> {
+    const sandbox = await openSandbox(this.client, { image: this.image, ...request }, wait);
+    this.#sandboxes.add(sandbox.uuid);
+    return requireState(sandbox, wait === 0 ? "starting" : "running");
+  }
+
+  /** Ends a sandbox and its machine. */
+  async end(id: string): Promise<void> {
+    await endSandbox(this.client, id);
+    this.#sandboxes.delete(id);
+  }
+
+  /** Ends a sandbox; the images of its saved states are deleted by the disposal at the latest. */
+  async endWithStates(id: string): Promise<void> {
+    const images = (await savedStates(this.client, id)).map(({ image }) => image);
+    const { instance } = await readSandbox(this.client, id);
+    await this.end(id);
+    // Its machine uses the head until it has ended.
+    if (instance !== null) await this.#ended(instance, WAIT_SECONDS, this.options.signal);
+    this.#images.push(...new Set(images.reverse().filter((image) => image !== this.image)));
+  }
+
   /** Deletes images that were made here, the latest first. */
   async deleteMade(): Promise<void> {
     for (let id = this.#images.pop(); id !== undefined; id = this.#images.pop()) {
@@ -139,6 +164,7 @@ export class BenchTarget implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const id of this.#running) await this.stop(id);
+    for (const id of this.#sandboxes) await this.end(id);
     await this.deleteMade();
   }
 
@@ -161,6 +187,12 @@ export class BenchTarget implements AsyncDisposable {
       await Bun.sleep(POLL_MS);
     }
   }
+}
+
+/** Returns the sandbox. @throws CliError when it is in another state */
+export function requireState(sandbox: Sandbox, state: Sandbox["state"]): Sandbox {
+  if (sandbox.state === state) return sandbox;
+  throw new CliError(`sandbox ${sandbox.uuid} is ${sandbox.state}: ${sandbox.error?.message ?? `not ${state}`}`);
 }
 
 /** Ignores failures of work that may be done already. */

@@ -4,11 +4,13 @@
  *   traffic get HOST PORT BYTES      as the answer of a web server
  *   traffic put HOST PORT BYTES      to a peer that reports how many it received
  *   traffic opens HOST PORT COUNT    connections one after the other, with one byte there and back
+ *   traffic serve PORT               as a web server of one connection at a time: GET /bytes/BYTES
  *   traffic crowd HOST PORT COUNT    the same, all at once
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -60,6 +62,38 @@ static int get(const struct addrinfo *to, long long count)
 	return got > count ? 0 : 1;
 }
 
+static void answer(int fd)
+{
+	char head[4096];
+	size_t at = 0;
+	while (at < sizeof head - 1) {
+		ssize_t n = read(fd, head + at, sizeof head - 1 - at);
+		if (n <= 0) return;
+		at += (size_t)n;
+		head[at] = '\0';
+		if (strstr(head, "\r\n\r\n") != NULL) break;
+	}
+	long long count = 0;
+	if (sscanf(head, "GET /bytes/%lld ", &count) != 1) return;
+	dprintf(fd, "HTTP/1.1 200 OK\r\nContent-Length: %lld\r\nConnection: close\r\n\r\n", count);
+	send_bytes(fd, count);
+}
+
+static _Noreturn void serve(int port)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) != 0) fail("bind");
+	if (listen(listener, CROWD_MAX) != 0) fail("listen");
+	for (;;) {
+		int fd = accept(listener, NULL, NULL);
+		if (fd < 0) fail("accept");
+		answer(fd);
+		close(fd);
+	}
+}
+
 static int put(const struct addrinfo *to, long long count)
 {
 	int fd = connected(to);
@@ -108,6 +142,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "";
 	if (strcmp(what, "write") == 0) return send_bytes(STDOUT_FILENO, atoll(argv[2])), 0;
+	if (strcmp(what, "serve") == 0) serve(atoi(argv[2]));
 	if (argc != 5) return 2;
 	const struct addrinfo *to = lookup(argv[2], argv[3]);
 	if (strcmp(what, "get") == 0) return get(to, atoll(argv[4]));
