@@ -1,4 +1,4 @@
-import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
+import { findSandbox, type SandboxRow } from "../../../src/db/sandboxes/rows.ts";
 import { history, images } from "../../../src/db/schema.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
@@ -6,7 +6,7 @@ import { given } from "../../../src/domain/given.ts";
 import type { AccountId, ImageId, LayerId, OperationId, SandboxId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import type { NetworkRequest } from "../../../src/domain/network.ts";
-import { generatedName, type SandboxSubmission } from "../../../src/domain/sandbox.ts";
+import { generatedName, type SandboxState, type SandboxSubmission } from "../../../src/domain/sandbox.ts";
 import { silentLog } from "../../../src/log.ts";
 import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
@@ -210,4 +210,23 @@ export class SandboxScene implements AsyncDisposable {
     const image = { id, parentId, layerId: this.#layer, sizeBytes: 0, defaults: NO_DEFAULTS };
     return { result: { image: id }, image };
   }
+}
+
+export const FOREVER_MS = 60_000;
+export const NEVER = new AbortController().signal;
+
+export function rowOf({ store }: SandboxScene, id: SandboxId): SandboxRow {
+  const row = findSandbox(store.db, id);
+  if (row === null) throw new Error("no such sandbox");
+  return row;
+}
+
+export async function becomes(scene: SandboxScene, id: SandboxId, state: SandboxState): Promise<SandboxRow> {
+  await scene.sandboxes.settled(id, (now) => now === state, FOREVER_MS, NEVER);
+  return rowOf(scene, id);
+}
+
+export async function running(scene: SandboxScene, more: Partial<SandboxSubmission> = {}): Promise<SandboxRow> {
+  const { id } = await scene.sandboxes.create(ACCOUNT, { ...SANDBOX, ...more });
+  return await becomes(scene, id, "running");
 }

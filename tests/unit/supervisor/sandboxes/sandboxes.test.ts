@@ -1,39 +1,29 @@
 /** Sandboxes over the real operations and database; the machines are simulated. */
-import { expect, spyOn, test } from "bun:test";
-import { eq } from "drizzle-orm";
+import { expect, test } from "bun:test";
 import { expiredImages } from "../../../../src/db/expiry.ts";
 import { deleteImage } from "../../../../src/db/removal.ts";
-import { findSandbox, listSandboxes, type SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
+import { listSandboxes, type SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
 import { statesOf } from "../../../../src/db/sandboxes/states.ts";
-import { images, operations } from "../../../../src/db/schema.ts";
+import { images } from "../../../../src/db/schema.ts";
 import { ApiError } from "../../../../src/domain/errors.ts";
 import type { ImageId, OperationId, SandboxId } from "../../../../src/domain/ids.ts";
-import type { SandboxState, SandboxSubmission } from "../../../../src/domain/sandbox.ts";
+import type { SandboxState } from "../../../../src/domain/sandbox.ts";
 import { failureOf } from "../../../support/failures.ts";
 import { operationsStore } from "../../../support/operations.ts";
 import { seededRandom } from "../../../support/random.ts";
-import { ACCOUNT, BASE, SANDBOX, SandboxScene } from "../../../support/sandboxes/scene.ts";
+import {
+  ACCOUNT,
+  BASE,
+  becomes,
+  FOREVER_MS,
+  NEVER,
+  rowOf,
+  running,
+  SANDBOX,
+  SandboxScene,
+} from "../../../support/sandboxes/scene.ts";
 import { impossibleSteps } from "../../../support/sandboxes/story.ts";
 import { turns, until } from "../../../support/waiting.ts";
-
-const FOREVER_MS = 60_000;
-const NEVER = new AbortController().signal;
-
-function rowOf({ store }: SandboxScene, id: SandboxId): SandboxRow {
-  const row = findSandbox(store.db, id);
-  if (row === null) throw new Error("no such sandbox");
-  return row;
-}
-
-async function becomes(scene: SandboxScene, id: SandboxId, state: SandboxState): Promise<SandboxRow> {
-  await scene.sandboxes.settled(id, (now) => now === state, FOREVER_MS, NEVER);
-  return rowOf(scene, id);
-}
-
-async function running(scene: SandboxScene, more: Partial<SandboxSubmission> = {}): Promise<SandboxRow> {
-  const { id } = await scene.sandboxes.create(ACCOUNT, { ...SANDBOX, ...more });
-  return await becomes(scene, id, "running");
-}
 
 async function paused(scene: SandboxScene): Promise<SandboxRow> {
   const { id } = await running(scene);
@@ -279,55 +269,6 @@ test("a deadline follows the wall clock when that jumps, and is announced a minu
   await sandboxes.change(ACCOUNT, id, { metadata: {} });
   expect((await becomes(scene, id, "ended")).state).toBe("ended");
   expect((await scene.types(id)).filter((type) => type === "ends_soon")).toHaveLength(1);
-});
-
-test("changes of other sandboxes do not put the check of a deadline off", async () => {
-  let now = 1_000_000_000_000;
-  await using scene = await SandboxScene.open({ clock: () => now });
-  const { sandboxes } = scene;
-  const [{ id }, other] = [await running(scene, { timeoutSeconds: 60 }), await running(scene)];
-  now += 60_000;
-  // Each change asks for a check, and comes before the one that the last change asked for.
-  for (let count = 0; count < 2000 && rowOf(scene, id).state === "running"; count++) {
-    await sandboxes.change(ACCOUNT, other.id, { metadata: { count: `${count}` } });
-    await Bun.sleep(1);
-  }
-  expect(rowOf(scene, id).state).not.toBe("running");
-});
-
-test("a capture may take longer than the end of the processes", async () => {
-  const held = Promise.withResolvers<void>();
-  await using scene = await SandboxScene.open({ capturing: held.promise, endMsMax: 1 });
-  const { sandboxes } = scene;
-  const [captured, deaf] = [await running(scene), await running(scene)];
-  const machine = scene.machines.get(scene.operationOf(deaf.id));
-  if (machine === undefined) throw new Error("a sandbox without a machine");
-  using _signal = spyOn(machine.command, "signal").mockImplementation(() => undefined);
-  await sandboxes.pause(ACCOUNT, captured.id);
-  await sandboxes.pause(ACCOUNT, deaf.id);
-  // Its time began after that of the other one.
-  expect((await becomes(scene, deaf.id, "failed")).error?.message).toContain("did not end the processes");
-  expect(rowOf(scene, captured.id).state).toBe("pausing");
-  held.resolve();
-  expect((await becomes(scene, captured.id, "paused")).headId).not.toBe(BASE);
-});
-
-test("states that are in use do not keep later ones", async () => {
-  await using scene = await SandboxScene.open({ keepStates: 2 });
-  const { id } = await running(scene);
-  const { db } = scene.store;
-  for (let turn = 0; turn < 40; turn++) {
-    const operation = await scene.sandboxes.checkpoint(ACCOUNT, id, { tag: null, timeoutSeconds: 9 });
-    await scene.operations.waitForEnd(operation, FOREVER_MS, NEVER);
-    // As an instance that runs on the image.
-    if (turn < 12)
-      db.orm
-        .update(operations)
-        .set({ imageId: rowOf(scene, id).headId, status: "EXECUTING", finishedAt: null })
-        .where(eq(operations.id, operation))
-        .run();
-  }
-  expect(statesOf(db, id)).toHaveLength(12 + 2);
 });
 
 test("an idle sandbox is paused, but not while it is used", async () => {
