@@ -17,8 +17,8 @@ test("a search has pages for a bounded number of sandboxes each", async () => {
       resources, metadata, public_ports, spid_last, created_at, state_at, ended_at)
     select printf('%036d', i), ${ALICE}, 'box-' || i, 0, 'ended', 1, 'pause', 1, '{}', '[]',
       '{}', json_object('number', cast(i as text)), '[]', 1, i / 2, i, i from n`);
-  for (const wanted of [{ name: "box-3" }, { metadata: { number: "3" } }]) {
-    const filter: SandboxFilter = { states: ["ended"], limit: 10, ...wanted };
+  for (const search of [{ name: "box-3" }, { metadata: { number: "3" } }]) {
+    const filter: SandboxFilter = { states: ["ended"], limit: 10, ...search };
     const first = listSandboxes(db, ALICE, filter);
     expect([first.rows, first.searchedTo?.id]).toEqual([[], String(SEARCHED_COUNT_MAX + 6).padStart(36, "0") as never]);
     const second = listSandboxes(db, ALICE, { ...filter, after: first.searchedTo ?? undefined });
