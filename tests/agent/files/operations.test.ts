@@ -129,7 +129,10 @@ describe("write and read", () => {
     writeFileSync(at("d/listed"), "some");
     chmodSync(at("d/listed"), 0o600);
     execFileSync("setfacl", ["-m", "u:77:rw", at("d/listed")]);
-    const rights = () => execFileSync("getfacl", ["-ncp", at("d/listed")], { encoding: "utf8" }).trim().split("\n");
+    const rights = () =>
+      execFileSync("getfacl", ["-ncp", at("d/listed")], { encoding: "utf8" })
+        .trim()
+        .split("\n");
     const before = rights();
     expect(before).toContain("group::---");
     await write(agent, { ...tool, path: "/d/listed" }, Buffer.from("x"));
