@@ -99,12 +99,18 @@ export function generatedName(): string {
   return `box-${crypto.randomUUID().slice(0, 8)}`;
 }
 
-/** The names of the sandboxes of a fork: the prefix, numbered from 1; a prefix that would be too long is cut. */
-export function forkNames(prefix: string, count: number): string[] {
-  return Array.from({ length: count }, (_, index) => {
-    const suffix = `-${index + 1}`;
-    return `${prefix.slice(0, SANDBOX_NAME_LENGTH_MAX - suffix.length).replace(/-+$/, "")}${suffix}`;
-  });
+/**
+ * The names of the sandboxes of a fork: the prefix, numbered from 1, without names that are taken. A prefix that would be too
+ * long is cut.
+ */
+export function forkNames(prefix: string, count: number, isTaken: (name: string) => boolean = () => false): string[] {
+  const names: string[] = [];
+  for (let number = 1; names.length < count; number++) {
+    const suffix = `-${number}`;
+    const name = `${prefix.slice(0, SANDBOX_NAME_LENGTH_MAX - suffix.length).replace(/-+$/, "")}${suffix}`;
+    if (!isTaken(name)) names.push(name);
+  }
+  return names;
 }
 
 /** Largest number of saved states that `HEAD~n` goes back. */

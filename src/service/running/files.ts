@@ -129,8 +129,9 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
     async watch(principal, { recursive, entries, ...request }) {
       using undo = new DisposableStack();
       undo.use(parts.accounts.take(principal.accountId, "eventReaders"));
+      // It only reads, so it starts no machine.
       const { instance } = undo.use(
-        await liveTarget(parts, principal, request.target, { signal: request.signal, resumes: true }),
+        await liveTarget(parts, principal, request.target, { signal: request.signal, resumes: false }),
       );
       const { defaults } = storedTarget(parts, principal, request.target);
       const file = { path: request.path, user: request.user ?? defaults.user ?? "" };

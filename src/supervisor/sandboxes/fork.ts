@@ -1,6 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import { getOperation } from "../../db/operations.ts";
-import { requireFreeName, type SandboxRow } from "../../db/sandboxes/rows.ts";
+import { requireFreeName, type SandboxRow, sandboxNamed } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId, SandboxId } from "../../domain/ids.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
@@ -27,10 +27,12 @@ export interface ForkTools {
 export async function fork(
   tools: ForkTools,
   row: SandboxRow,
-  { count, names = forkNames(row.name, count) }: SandboxFork,
+  { count, names: requested }: SandboxFork,
   signal: AbortSignal,
 ): Promise<readonly SandboxId[]> {
   const { accountId, state } = row;
+  const isTaken = (name: string) => sandboxNamed(tools.db, accountId, name) !== null;
+  const names = requested ?? forkNames(row.name, count, isTaken);
   if (state !== "running" && state !== "paused" && state !== "failed") throw sandboxConflict(state);
   requireBudget(tools, row, count);
   tools.sandboxes.requireRoom(accountId, count);

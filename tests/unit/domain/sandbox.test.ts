@@ -76,6 +76,7 @@ describe("names of sandboxes", () => {
 
   test("of a fork are numbered, and names again", () => {
     expect(forkNames("dev", 3)).toEqual(["dev-1", "dev-2", "dev-3"]);
+    expect(forkNames("dev", 2, (name) => name === "dev-1" || name === "dev-3")).toEqual(["dev-2", "dev-4"]);
     const long = forkNames(`${"a".repeat(37)}-bc`, 10);
     expect(new Set(long).size).toBe(10);
     expect(long.every(isSandboxName)).toBe(true);

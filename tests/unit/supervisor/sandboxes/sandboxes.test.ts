@@ -189,6 +189,13 @@ test("an account has a limit of sandboxes, and a fork is made as a whole or not 
   expect(refused.code).toBe("conflict");
   const forks = await scene.sandboxes.fork(ACCOUNT, id, { count: 2, names: ["one", "two"] }, NEVER);
   expect(forks.map((fork) => rowOf(scene, fork).name)).toEqual(["one", "two"]);
+  const namesOf = async () =>
+    (await scene.sandboxes.fork(ACCOUNT, id, { count: 2 }, NEVER)).map((fork) => rowOf(scene, fork).name);
+  const { name } = rowOf(scene, id);
+  expect([await namesOf(), await namesOf()]).toEqual([
+    [`${name}-1`, `${name}-2`],
+    [`${name}-3`, `${name}-4`],
+  ]);
 });
 
 test("a fork whose names are taken leaves its sandbox as it was", async () => {
