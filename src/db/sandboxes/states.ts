@@ -102,7 +102,8 @@ export function movedHead(
     throw new ApiError("not_found", "no such image", { field: "image", uuid: imageId });
   }
   const seq = "seq" in target ? target.seq : null;
-  const isKept = seq !== null && statesOf(db, id).some((state) => state.seq === seq);
+  // Another state may have the number of one that was deleted meanwhile.
+  const isKept = seq !== null && statesOf(db, id).some((state) => state.seq === seq && state.imageId === imageId);
   if (isKept) return { headId: imageId, headSeq: seq };
   const state = { sandboxId: id, imageId, parentSeq: headSeq, reason: "rollback" as const };
   return { headId: imageId, headSeq: insertState(db, state, now) };

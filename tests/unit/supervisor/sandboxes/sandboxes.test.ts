@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { expiredImages } from "../../../../src/db/expiry.ts";
 import { deleteImage } from "../../../../src/db/removal.ts";
 import { listSandboxes, type SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
-import { statesOf } from "../../../../src/db/sandboxes/states.ts";
+import { movedHead, statesOf } from "../../../../src/db/sandboxes/states.ts";
 import { images } from "../../../../src/db/schema.ts";
 import { ApiError } from "../../../../src/domain/errors.ts";
 import type { ImageId, OperationId, SandboxId } from "../../../../src/domain/ids.ts";
@@ -138,6 +138,15 @@ test("each saved state is the child of the one before, also after a rollback", a
     [2, 1],
     [3, 1],
   ]);
+});
+
+test("a head does not move to another state that has the number of a deleted one", async () => {
+  await using scene = await SandboxScene.open();
+  const row = await paused(scene);
+  const { db } = scene.store;
+  const head = db.transaction(() => movedHead(db, row, { seq: row.headSeq, imageId: BASE }, 1));
+  expect(head).toEqual({ headId: BASE, headSeq: row.headSeq + 1 });
+  expect(statesOf(db, row.id).at(-1)).toMatchObject({ imageId: BASE, parentSeq: row.headSeq, reason: "rollback" });
 });
 
 test("the image of a head cannot be deleted while its sandbox lives, and variables are deleted at its end", async () => {
