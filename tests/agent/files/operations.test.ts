@@ -268,6 +268,19 @@ describe("directories", () => {
     expect(readFileSync(at("new/dir/g"), "utf8")).toBe("f");
   });
 
+  test("that change where their own path leads are described as they are", async () => {
+    await using scene = await open();
+    const { agent, at } = scene;
+    mkdirSync(at("d"));
+    symlinkSync("/d", at("l"));
+    const moved = await ask(agent, { op: FileOp.move, path: "/l", more: ["/l/../m"] });
+    expect(entries(moved)[0]).toMatchObject({ path: "/l/../m", link: "/d" });
+    const path = "/m/../m";
+    const written = await write(agent, { op: FileOp.write, path, flags: ["atomic"] }, Buffer.from("abc"));
+    expect(entries(written)[0]).toMatchObject({ path, size: 3n });
+    expect(readFileSync(at("m"), "utf8")).toBe("abc");
+  });
+
   test("join", async () => {
     await using scene = await open();
     const { agent, at } = scene;

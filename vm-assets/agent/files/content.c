@@ -243,8 +243,11 @@ static bool put_in_place(const struct request *request, const char *name, struct
 	return result == 0 || problem_set(problem, error, "%.300s", request->path);
 }
 
-/* Makes the file of the request with the content that `fill` gives, under a temporary name until it is complete. */
-static bool write_atomically(struct request *request, bool (*fill)(struct request *, struct problem *),
+/*
+ * Makes the file of the request with the content that `fill` gives, under a temporary name until it is complete, and sends its
+ * record.
+ */
+static bool write_atomically(struct request *request, bool (*fill)(struct request *, struct problem *), uint64_t *count,
 	struct problem *problem)
 {
 	char name[NAME_MAX + 1];
@@ -255,7 +258,8 @@ static bool write_atomically(struct request *request, bool (*fill)(struct reques
 		    adopt(request, name, problem) && put_in_place(request, name, problem);
 	remove_temporary();
 	sink.temporary[0] = '\0';
-	return done;
+	*count = sink.at;
+	return done && place_send_entry(sink.parent, name, request->path, problem);
 }
 
 static bool fill_from_input(struct request *request, struct problem *problem)
@@ -336,16 +340,15 @@ bool content_write(struct request *request, uint64_t *count, struct problem *pro
 	bool atomic = (request->flags & FILE_FLAG_ATOMIC) != 0;
 	if (atomic && (request->flags & FILE_FLAG_APPEND) != 0)
 		return problem_set(problem, EINVAL, "append that is atomic");
-	if (!(atomic ? write_atomically(request, fill_from_input, problem) : write_in_place(request, problem)))
+	if (atomic)
+		return write_atomically(request, fill_from_input, count, problem);
+	if (!write_in_place(request, problem))
 		return false;
 	*count = sink.at;
-	return place_send_path(request->path, !atomic, problem);
+	return place_send_path(request->path, true, problem);
 }
 
 bool content_join(struct request *request, uint64_t *count, struct problem *problem)
 {
-	if (!write_atomically(request, fill_from_files, problem))
-		return false;
-	*count = sink.at;
-	return place_send_path(request->path, false, problem);
+	return write_atomically(request, fill_from_files, count, problem);
 }

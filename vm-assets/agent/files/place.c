@@ -206,6 +206,14 @@ bool place_send_path(const char *path, bool follow, struct problem *problem)
 	return place_open(path, follow, &place, problem) && place_send(path, &place, true, problem);
 }
 
+bool place_send_entry(int parent, const char *name, const char *path, struct problem *problem)
+{
+	struct place place = {.fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC)};
+	if (place.fd < 0 || !read_status(&place) || (S_ISLNK(place.status.st_mode) && !read_link(&place, false)))
+		return problem_set(problem, errno, "%.300s", path);
+	return place_send(path, &place, true, problem);
+}
+
 bool place_progress(const uint64_t *number, struct problem *problem)
 {
 	static uint64_t last_ns;

@@ -43,6 +43,8 @@ bool place_set_attributes(struct request *request, int fd, struct problem *probl
 bool place_send(const char *path, const struct place *place, bool attributes, struct problem *problem);
 /* Opens the file of a path and sends its record. */
 bool place_send_path(const char *path, bool follow, struct problem *problem);
+/* Sends the record of the entry `name` of a directory, whose path may lead elsewhere by now. */
+bool place_send_entry(int parent, const char *name, const char *path, struct problem *problem);
 /* Sends what waits when a second has passed since the last time; with a number, as a record of progress after it. */
 bool place_progress(const uint64_t *number, struct problem *problem);
 

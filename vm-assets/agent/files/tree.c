@@ -288,5 +288,5 @@ bool tree_move(struct request *request, uint64_t *count, struct problem *problem
 		if (!move_across(request, from, name, to, new_name, problem))
 			return false;
 	}
-	return place_send_path(path, false, problem);
+	return place_send_entry(to, new_name, path, problem);
 }
