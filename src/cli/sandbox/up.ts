@@ -59,7 +59,8 @@ export const upCommand = command({
     "coppice.toml or .devcontainer/devcontainer.json of this directory describes the sandbox: its image,\n" +
     "variables, user, ports and commands; the files of the directory are copied to it when it is made. A sandbox\n" +
     "that exists is resumed, and gets the time, network and public ports of the options; while no process runs in\n" +
-    "it, such as after a rollback, the servers of the description are started again. Prints name, state and addresses.",
+    "it, such as after a rollback, the servers of the description are started again. Prints name, state and\n" +
+    "addresses.",
   examples: ["coppice up tag:python --name dev --timeout 8h --idle 30m", "coppice up"],
   options: OPTIONS,
   async run({ options, positionals, io, environment }) {
