@@ -91,7 +91,7 @@ describe("the package", () => {
     );
     for (const name of names.filter((file) => file.endsWith(".d.ts"))) {
       const text = await Bun.file(join(installed, name)).text();
-      for (const [, specifier = ""] of text.matchAll(/(?:from|import\()\s*"([^"]+)"/g)) {
+      for (const [, specifier = ""] of text.matchAll(/(?:\bfrom|\bimport\()\s*"([^"]+)"/g)) {
         expect([name, specifier, names.includes(specifier.replace(/^\.\/(.*)\.js$/, "$1.d.ts"))]).toEqual([
           name,
           specifier,
