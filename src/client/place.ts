@@ -1,6 +1,6 @@
 /** A running instance by its uuid, or a sandbox by its uuid or as `name:NAME`: each has processes, ports and events. */
 export type Place =
-  | { readonly instance: string; readonly sandbox?: never }
+  | { readonly instance: string; readonly sandbox?: undefined }
   /** requests by a sandbox count as its use, and resume one that is paused */
   | { readonly instance?: string | undefined; readonly sandbox: string };
 
