@@ -144,8 +144,10 @@ test("followers that never read, of a run that never stops writing, cost the dae
   const log = eventLogPath(dataLayout(appliance.dataDir), id as OperationId);
   await until("the log is almost as long as may be", () => Bun.file(log).size >= 2 * 10 * MIB, 150_000);
   // The log has more than the outputs.
-  const isWhole = (stream: "stdout" | "stderr") => outputOf(follower.events, 1, stream).byteLength === 10 * MIB;
-  await until("both outputs are as long as may be", () => isWhole("stdout") && isWhole("stderr"));
+  await until("both outputs are as long as may be", async () => {
+    const { stdout, stderr } = await (await appliance.fetch(`/instances/${id}/processes/1`)).json();
+    return stdout.content.length === 10 * MIB && stderr.content.length === 10 * MIB;
+  });
   expect((await appliance.fetch(`/instances/${id}/processes/1`, { method: "DELETE" })).status).toBe(204);
   await followed;
   const events = follower.events;
