@@ -145,7 +145,8 @@ test("followers that never read, of a run that never stops writing, cost the dae
   await until("the log is almost as long as may be", () => Bun.file(log).size >= 2 * 10 * MIB, 150_000);
   // The log has more than the outputs.
   await until("both outputs are as long as may be", async () => {
-    const { stdout, stderr } = await (await appliance.fetch(`/instances/${id}/processes/1`)).json();
+    const response = await appliance.fetch(`/instances/${id}/processes/1`);
+    const { stdout, stderr } = (await response.json()) as Record<"stdout" | "stderr", { readonly content: string }>;
     return stdout.content.length === 10 * MIB && stderr.content.length === 10 * MIB;
   });
   expect((await appliance.fetch(`/instances/${id}/processes/1`, { method: "DELETE" })).status).toBe(204);
