@@ -47,6 +47,13 @@ export function getSandbox(db: Database, accountId: AccountId, id: SandboxId): S
   return row?.accountId === accountId ? row : null;
 }
 
+/** @throws ApiError `not_found` when the account has no such sandbox */
+export function requireSandbox(db: Database, accountId: AccountId, id: SandboxId): SandboxRow {
+  const row = getSandbox(db, accountId, id);
+  if (row === null) throw new ApiError("not_found", "no such sandbox", { uuid: id });
+  return row;
+}
+
 const idByName = statement((orm) =>
   orm
     .select({ id: sandboxes.id })

@@ -1,3 +1,4 @@
+import { requireSandbox } from "../../db/sandboxes/rows.ts";
 import { ApiError, type ErrorCode } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
 import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
@@ -7,7 +8,7 @@ import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { listHead, readHead, statHead } from "./head-files.ts";
 import { begun, type HeldStream, type ReadGuestFile } from "./held-stream.ts";
-import { idOf, liveTarget, onMachine, requireSandbox, storedTarget, type Target } from "./running.ts";
+import { idOf, type LiveTarget, liveTarget, onMachine, type Target } from "./running.ts";
 
 /** A path of a target, and in whose name it is used. `signal` ends the request, and the work in the guest. */
 export interface FileRequest {
@@ -130,13 +131,10 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "
       using undo = new DisposableStack();
       undo.use(parts.accounts.take(principal.accountId, "eventReaders"));
       // It only reads, so it starts no machine.
-      const { instance } = undo.use(
-        await liveTarget(parts, principal, request.target, { signal: request.signal, resumes: false }),
-      );
-      const { defaults } = storedTarget(parts, principal, request.target);
-      const file = { path: request.path, user: request.user ?? defaults.user ?? "" };
-      const options = { recursive, signal: request.signal };
-      const events = instance.files.items((guest) => guest.watch(file, options));
+      const { target, signal } = request;
+      const live = undo.use(await liveTarget(parts, principal, target, { signal, resumes: false }));
+      const file = fileOf(live, request);
+      const events = live.instance.files.items((guest) => guest.watch(file, { recursive, signal }));
       const entryOf = entries ? (event: GuestFileEvent) => presentEntry(parts, principal, request, event) : undefined;
       return await begun(watched(events, entryOf), undo.move());
     },
@@ -192,7 +190,7 @@ function changes(parts: ServiceParts): Omit<GuestFileUseCases, keyof ReturnType<
 /** The image that has the files of a paused sandbox; null: they are those of a machine. */
 function pausedHead(parts: ServiceParts, principal: Principal, { target }: FileRequest): ImageId | null {
   if (typeof target === "string") return null;
-  const { state, headId } = requireSandbox(parts, principal, target.sandbox);
+  const { state, headId } = requireSandbox(parts.db, principal.accountId, target.sandbox);
   return state === "paused" ? headId : null;
 }
 
@@ -201,11 +199,14 @@ async function open(parts: ServiceParts, principal: Principal, { target, path, u
   using undo = new DisposableStack();
   undo.use(await parts.accounts.wait(principal.accountId, "guestFiles", { signal }));
   const live = undo.use(await liveTarget(parts, principal, target, { signal, resumes: true }));
-  const { defaults } = storedTarget(parts, principal, target);
   const { files } = live.instance;
   const during = <T>(work: () => Promise<T>) => onMachine(parts, target, live, work);
   const use = <T>(work: (guest: GuestFiles) => Promise<T>) => during(() => files.use(work));
-  return { files, use, during, file: { path, user: user ?? defaults.user ?? "" }, held: undo.move() };
+  return { files, use, during, file: fileOf(live, { path, user }), held: undo.move() };
+}
+
+function fileOf({ stored }: LiveTarget, { path, user }: Pick<FileRequest, "path" | "user">): GuestFile {
+  return { path, user: user ?? stored.defaults.user ?? "" };
 }
 
 async function once<T>(

@@ -1,5 +1,5 @@
 import { getOperation, type OperationRow } from "../../db/operations.ts";
-import { findSandbox, getSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
+import { findSandbox, requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
@@ -49,6 +49,8 @@ export interface StoredTarget {
 
 /** A target with its machine. */
 export interface LiveTarget extends Disposable {
+  /** the facts from before the wait for the machine */
+  readonly stored: StoredTarget;
   /** the operation of the machine */
   readonly id: OperationId;
   readonly instance: RunningInstance;
@@ -62,7 +64,7 @@ export function storedTarget(
 ): StoredTarget {
   const { instanceTimeoutSecondsMax, sandboxTimeoutSecondsMax } = parts.limits;
   if (typeof target !== "string") {
-    const row = requireSandbox(parts, principal, target.sandbox);
+    const row = requireSandbox(parts.db, principal.accountId, target.sandbox);
     const { env, cwd, user, headId, state } = row;
     const defaults = { env, cwd: cwd ?? undefined, user: user ?? undefined };
     const refusal = () => sandboxConflict(state);
@@ -110,11 +112,11 @@ export async function liveTarget(
   target: Target,
   { signal, resumes }: LiveOptions,
 ): Promise<LiveTarget> {
-  const { refusal } = storedTarget(parts, principal, target);
+  const stored = storedTarget(parts, principal, target);
   if (typeof target === "string") {
     const instance = parts.instances.find(target);
-    if (instance === null) throw refusal();
-    return { id: target, instance, [Symbol.dispose]: () => undefined };
+    if (instance === null) throw stored.refusal();
+    return { id: target, instance, stored, [Symbol.dispose]: () => undefined };
   }
   using undo = new DisposableStack();
   const { instance: id } = undo.use(
@@ -123,7 +125,7 @@ export async function liveTarget(
   const instance = parts.instances.find(id);
   if (instance === null) throw storedTarget(parts, principal, target).refusal();
   const held = undo.move();
-  return { id, instance, [Symbol.dispose]: () => held.dispose() };
+  return { id, instance, stored, [Symbol.dispose]: () => held.dispose() };
 }
 
 /**
@@ -181,13 +183,6 @@ export function requireInstance(
 ): OperationRow {
   const row = getOperation(db, accountId, id);
   if (row === null || row.kind !== "instance") throw new ApiError("not_found", "no such instance", { uuid: id });
-  return row;
-}
-
-/** @throws ApiError `not_found` */
-export function requireSandbox({ db }: Pick<ServiceParts, "db">, { accountId }: Principal, id: SandboxId): SandboxRow {
-  const row = getSandbox(db, accountId, id);
-  if (row === null) throw new ApiError("not_found", "no such sandbox", { uuid: id });
   return row;
 }
 

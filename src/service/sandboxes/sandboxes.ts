@@ -1,5 +1,6 @@
 import {
   listSandboxes,
+  requireSandbox,
   type SandboxFilter,
   type SandboxPlace,
   type SandboxRow,
@@ -17,7 +18,7 @@ import { type Changed, change, unchanged } from "../change.ts";
 import { type EventStream, type EventsRequest, openEventArray, openEvents } from "../events.ts";
 import { resolveFile, resolveImageId } from "../instances.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { requireSandbox, sandboxLog } from "../running/running.ts";
+import { sandboxLog } from "../running/running.ts";
 import { checkSandbox, checkSettings, type SandboxInput, type SettingsInput } from "./checks.ts";
 
 /** A sandbox. Times are `milliseconds` since the epoch. */
@@ -119,21 +120,21 @@ export interface SandboxUseCases {
 
 export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
   const { db, sandboxes, limits } = parts;
-  const logOf = (principal: Principal, id: SandboxId) => sandboxLog(parts, requireSandbox(parts, principal, id));
+  const logOf = (principal: Principal, id: SandboxId) => sandboxLog(parts, requireSandbox(db, principal.accountId, id));
   return {
     find: (principal, reference) => find(parts, principal, reference),
     open: (principal, request) => open(parts, principal, request),
     list: (principal, request) => list(parts, principal, request),
-    get: (principal, id) => requireSandbox(parts, principal, id),
+    get: (principal, id) => requireSandbox(db, principal.accountId, id),
     async wait(principal, id, { goal, waitMs, signal }) {
       const isReached = GOALS[goal];
-      const row = requireSandbox(parts, principal, id);
+      const row = requireSandbox(db, principal.accountId, id);
       if (waitMs === 0 || isReached(row.state)) return row;
       await sandboxes.settled(id, isReached, waitMs, signal);
-      return requireSandbox(parts, principal, id);
+      return requireSandbox(db, principal.accountId, id);
     },
     async change(principal, id, input) {
-      const row = requireSandbox(parts, principal, id);
+      const row = requireSandbox(db, principal.accountId, id);
       const settings = checkSettings(principal, input, limits);
       if (Object.keys(settings).length === 0) return unchanged(row);
       const details = () => ({ settings: Object.keys(settings) });
@@ -152,7 +153,7 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
       );
     },
     async rollback(principal, id, { image, keep, tag }) {
-      requireSandbox(parts, principal, id);
+      requireSandbox(db, principal.accountId, id);
       requireKeep({ keep, tag });
       const target = rollbackTarget(parts, principal, image);
       const details = () => ({ image });
@@ -172,10 +173,10 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
         sandboxes.fork(principal.accountId, id, { count, names }, signal),
       );
     },
-    states: (principal, id) => listStates(db, requireSandbox(parts, principal, id)),
+    states: (principal, id) => listStates(db, requireSandbox(db, principal.accountId, id)),
     async end(principal, id, request) {
       requireKeep(request);
-      if (hasEnded(requireSandbox(parts, principal, id).state)) return unchanged(undefined);
+      if (hasEnded(requireSandbox(db, principal.accountId, id).state)) return unchanged(undefined);
       return await change(parts, principal, { noun: "sandbox", verb: "end", id }, () =>
         sandboxes.end(principal.accountId, id, request),
       );
@@ -203,7 +204,7 @@ const GOALS: Readonly<Record<SandboxGoal, (state: SandboxState) => boolean>> = {
 
 function find({ db }: ServiceParts, principal: Principal, reference: string): SandboxId {
   const id = parseUuid<SandboxId>(reference);
-  if (id !== null) return requireSandbox({ db }, principal, id).id;
+  if (id !== null) return requireSandbox(db, principal.accountId, id).id;
   const name = reference.replace(/^name:/, "");
   const row = sandboxNamed(db, principal.accountId, name);
   if (row === null) throw new ApiError("not_found", "no such sandbox", { name });

@@ -53,9 +53,14 @@ export class SandboxJournal implements AsyncDisposable {
   ): SandboxRow {
     const { db, clock } = this.#options;
     const { from, row } = db.transaction(() => changeState(db, id, transition, { ...changes, now: clock() }));
-    this.commit(id);
-    this.#report({ from, row, reason });
+    this.report({ from, row, reason });
     return row;
+  }
+
+  /** Reports a change of the caller's transaction, which is committed. */
+  report(change: StateChange): void {
+    this.commit(change.row.id);
+    this.#report(change);
   }
 
   /** Adds to the log what a former process could not write. To be called before any change of the sandbox. */

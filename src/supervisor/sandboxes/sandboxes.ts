@@ -6,6 +6,7 @@ import {
   insertSandbox,
   latestChanged,
   requireFreeName,
+  requireSandbox,
   type SandboxRow,
   sandboxesIn,
   updateSandbox,
@@ -31,7 +32,7 @@ import type {
   SandboxRollback,
   SandboxUse,
 } from "./ports.ts";
-import { instanceOf, pickRun, requireSandbox, Transitions, type TransitionsOptions } from "./transitions.ts";
+import { instanceOf, pickRun, Transitions, type TransitionsOptions } from "./transitions.ts";
 
 const RESTARTED = new ApiError("unavailable", "the appliance was restarted while the sandbox was running").body();
 /** A wait without a limit of its own, in `milliseconds`. */
@@ -192,12 +193,9 @@ export class Sandboxes implements SandboxesPort, Disposable {
       if (name !== undefined && name !== before.name) requireFreeName(db, accountId, name);
       const timeoutMs = timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS;
       const endsAt = timeoutMs === undefined || before.endsAt === null ? undefined : clock() + timeoutMs;
-      const values = Object.entries({ ...rest, timeoutMs, endsAt }).filter(([, value]) => value !== undefined);
       const idleTimeoutMs = idle == null ? idle : idle * SECOND_MS;
-      return updateSandbox(db, id, {
-        ...Object.fromEntries(values),
-        ...(idleTimeoutMs === undefined ? {} : { idleTimeoutMs }),
-      });
+      const values = Object.entries({ ...rest, timeoutMs, endsAt, idleTimeoutMs });
+      return updateSandbox(db, id, Object.fromEntries(values.filter(([, value]) => value !== undefined)));
     });
     this.#deadlines.wake();
     return row;

@@ -1,9 +1,9 @@
 import type { Database } from "../../db/database.ts";
 import { forgetStates } from "../../db/sandboxes/forgetting.ts";
-import { changeState, findSandbox, getSandbox, type SandboxRow, updateSandbox } from "../../db/sandboxes/rows.ts";
+import { changeState, findSandbox, requireSandbox, type SandboxRow, updateSandbox } from "../../db/sandboxes/rows.ts";
 import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
-import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { OperationId, SandboxId } from "../../domain/ids.ts";
 import { nextSandboxState, type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
@@ -113,8 +113,7 @@ export class Transitions {
       const head = movedHead(db, requireSandbox(db, accountId, id), target, now);
       return { ...changeState(db, id, "rollback", { ...head, now }), reason: "request" as const };
     });
-    journal.prepare(change);
-    journal.commit(id);
+    journal.report(change);
   }
 
   /** Ends the machine of a running sandbox, and starts another one at the target. @throws ApiError `conflict`, `not_found` */
@@ -128,8 +127,7 @@ export class Transitions {
       const changed = changeState(db, id, "restart", { ...head, operationId: null, now });
       return { operationId: instanceOf(row), change: { ...changed, reason: "request" as const } };
     });
-    journal.prepare(change);
-    journal.commit(id);
+    journal.report(change);
     // The log has the end of the earlier processes before the start of the new ones.
     this.#next.set(operationId, () => void this.#startAgain(change.row));
     lives.end(operationId, "discard");
@@ -204,13 +202,6 @@ export class Transitions {
       }
     }
   }
-}
-
-/** @throws ApiError `not_found` when the account has no such sandbox */
-export function requireSandbox(db: Database, accountId: AccountId, id: SandboxId): SandboxRow {
-  const row = getSandbox(db, accountId, id);
-  if (row === null) throw new ApiError("not_found", "no such sandbox", { uuid: id });
-  return row;
 }
 
 /** The instance of a sandbox that has one and is in that state. @throws ApiError `conflict` */
