@@ -107,7 +107,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const page = new Map(forgotten.slice(offset, offset + limit).map((process) => [process.spid, process]));
       let [count, runningCount] = [forgotten.length, page.size];
       for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
-        if (isOfMachine(event) || endsProcesses(event)) {
+        if (endsProcesses(event)) {
           lose(page);
           runningCount = 0;
         }
@@ -137,7 +137,7 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       const { instance } = stored.log;
       const first = instance === null ? 0 : instances.firstEventOf(instance, spid);
       for await (const event of scanned(parts, stored, { first, onOutput, signal })) {
-        if (isOfMachine(event) || endsProcesses(event)) lose(processes);
+        if (endsProcesses(event)) lose(processes);
         if (event.spid !== spid) continue;
         if (from === undefined || event.id < from.id) from = { id: event.id, offset: event.offset };
         update(processes, event);
@@ -272,11 +272,6 @@ async function loggedOutput({ instances }: ServiceParts, { log: { instance } }: 
   const logged = instances.find(instance)?.process(spid)?.logged() ?? null;
   await instances.eventsOf(instance)?.written();
   return logged;
-}
-
-/** True for the first and the last event of a machine, at which no process of an earlier one runs any more. */
-function isOfMachine({ type }: LogEvent): boolean {
-  return type === "init" || type === "shutdown";
 }
 
 /** Marks all running processes as lost. */

@@ -164,8 +164,12 @@ export function requireProcess({ instance }: LiveTarget, { id, spid }: ProcessNa
 /** States of a sandbox in which processes that ran before do not run any more. */
 const GONE_STATES: ReadonlySet<string> = new Set<SandboxState>(["running", "paused", "failed", "ended"]);
 
-/** True for an event of a sandbox after which earlier processes do not run: their ends come before it, if they are known. */
+/**
+ * True for an event after which earlier processes do not run: the first or last one of a machine, or a state of a sandbox. Their
+ * ends come before it, if they are known.
+ */
 export function endsProcesses(event: LogEvent): boolean {
+  if (event.type === "init" || event.type === "shutdown") return true;
   return event.type === "state" && GONE_STATES.has(dataOf<"state">(event).to);
 }
 
