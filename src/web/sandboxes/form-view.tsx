@@ -1,17 +1,18 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { openSandbox } from "../../client/sandboxes.ts";
 import { isFocusFree } from "../browser/focus.ts";
 import { navigate, useRoute } from "../browser/router.ts";
 import { api } from "../data/api.ts";
-import { type Problem, problemOf } from "../data/problem.ts";
 import { useSession } from "../data/session.ts";
 import { PageHeader } from "../parts/breadcrumbs.tsx";
 import { Button } from "../parts/button.tsx";
-import { Checkbox, Field, Select } from "../parts/field.tsx";
+import { Checkbox, Select } from "../parts/field.tsx";
+import { type FormFieldsProps, ResourceFields, TextField } from "../parts/form/text-field.tsx";
+import { useForm } from "../parts/form/use-form.ts";
 import { ProblemNote } from "../parts/problem-note.tsx";
 import { ImageField } from "../run/form/image-field.tsx";
 import { TIMEOUT_CHOICES } from "./actions/life-question.tsx";
-import { EMPTY_FORM, type FieldProblems, FORM_FIELDS, fieldOf, requestOf, type SandboxForm } from "./model/form.ts";
+import { EMPTY_FORM, FORM_FIELDS, requestOf, type SandboxForm } from "./model/form.ts";
 
 /** The form of a sandbox: empty, or on an image (`?image=`). */
 export function FormView() {
@@ -29,35 +30,13 @@ export function FormView() {
 }
 
 function Form({ initial }: { readonly initial: SandboxForm }) {
-  const [form, setForm] = useState(initial);
-  const [problems, setProblems] = useState<FieldProblems>({});
-  const [problem, setProblem] = useState<Problem>();
-  const [isBusy, setBusy] = useState(false);
-  const place = useRef<HTMLFormElement>(null);
+  const { form, set, problems, problem, isBusy, place, submit } = useForm({
+    initial,
+    requestOf,
+    fields: FORM_FIELDS,
+    send: async (request) => navigate(`/sandboxes/${(await openSandbox(api, request, 0)).uuid}`),
+  });
   const { may } = useSession();
-  const set = (values: Partial<SandboxForm>) => setForm((current) => ({ ...current, ...values }));
-  const tell = (next: FieldProblems) => {
-    setProblems(next);
-    // Moves the focus to the first wrong field.
-    requestAnimationFrame(() => place.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
-  };
-  const open = async () => {
-    setProblem(undefined);
-    const result = requestOf(form);
-    if ("problems" in result) return tell(result.problems);
-    setProblems({});
-    setBusy(true);
-    try {
-      const { uuid } = await openSandbox(api, result.request, 0);
-      navigate(`/sandboxes/${uuid}`);
-    } catch (error) {
-      const failure = problemOf(error);
-      const field = fieldOf(failure.details["field"]);
-      if (FORM_FIELDS.has(field)) tell({ [field]: failure.message });
-      else setProblem(failure);
-      setBusy(false);
-    }
-  };
   useEffect(() => {
     if (isFocusFree()) place.current?.querySelectorAll("input")[initial.image === "" ? 0 : 1]?.focus();
   }, []);
@@ -68,7 +47,7 @@ function Form({ initial }: { readonly initial: SandboxForm }) {
       aria-label="Open a sandbox"
       onSubmit={(event) => {
         event.preventDefault();
-        if (!isBusy) void open();
+        void submit();
       }}
     >
       <FormFields form={form} set={set} problems={problems} />
@@ -85,49 +64,31 @@ function Form({ initial }: { readonly initial: SandboxForm }) {
   );
 }
 
-interface FieldsProps {
-  readonly form: SandboxForm;
-  readonly set: (values: Partial<SandboxForm>) => void;
-  readonly problems: FieldProblems;
-}
+type FieldsProps = FormFieldsProps<SandboxForm>;
 
-function FormFields({ form, set, problems }: FieldsProps) {
-  const { may } = useSession();
+function FormFields(props: FieldsProps) {
+  const { form, set, problems } = props;
+  const mayUseNetwork = useSession().may("instances:network");
   return (
     <>
       <ImageField value={form.image} onValue={(image) => set({ image })} problem={problems["image"]} />
-      <Field
+      <TextField
+        {...props}
+        name="name"
+        field="name"
         label="Name"
-        isMono
         placeholder="dev"
         hint="Lower-case letters, digits and hyphens. Without one, the appliance makes a name."
-        value={form.name}
-        onValue={(name) => set({ name })}
-        problem={problems["name"]}
       />
       <div class="run-form-grid gap-3">
-        <Field
-          label="Time"
-          isMono
-          placeholder="1h"
-          value={form.timeout}
-          onValue={(timeout) => set({ timeout })}
-          problem={problems["timeout"]}
-        />
+        <TextField {...props} name="timeout" field="timeout" label="Time" placeholder="1h" />
         <Select
           label="Then"
           value={form.onTimeout}
           choices={TIMEOUT_CHOICES}
           onValue={(onTimeout) => set({ onTimeout })}
         />
-        <Field
-          label="Pause when idle for"
-          isMono
-          placeholder="never"
-          value={form.idle}
-          onValue={(idle) => set({ idle })}
-          problem={problems["idle_timeout"]}
-        />
+        <TextField {...props} name="idle" field="idle_timeout" label="Pause when idle for" placeholder="never" />
       </div>
       <Checkbox
         label="Resume it for a request"
@@ -135,53 +96,23 @@ function FormFields({ form, set, problems }: FieldsProps) {
         isChecked={form.autoResume}
         onChecked={(autoResume) => set({ autoResume })}
       />
-      <Limits form={form} set={set} problems={problems} />
-      <Field
+      <div class="run-form-grid gap-3">
+        <ResourceFields {...props} />
+      </div>
+      <TextField
+        {...props}
+        name="rules"
+        field="network"
         label="Network"
-        isMono
         rows={3}
         placeholder={"*.example.org:443\n10.0.7.5:5432"}
         hint={
-          may("instances:network")
+          mayUseNetwork
             ? "Hosts that it may connect to, one per line. Empty: none."
             : "The token of this session lacks the scope instances:network."
         }
-        isDisabled={!may("instances:network")}
-        value={form.rules}
-        onValue={(rules) => set({ rules })}
-        problem={problems["network"]}
+        isDisabled={!mayUseNetwork}
       />
     </>
-  );
-}
-
-function Limits({ form, set, problems }: FieldsProps) {
-  return (
-    <div class="run-form-grid gap-3">
-      <Field
-        label="CPUs"
-        isMono
-        placeholder="1"
-        value={form.vcpus}
-        onValue={(vcpus) => set({ vcpus })}
-        problem={problems["resources.vcpus"]}
-      />
-      <Field
-        label="Memory"
-        isMono
-        placeholder="512M"
-        value={form.memory}
-        onValue={(memory) => set({ memory })}
-        problem={problems["resources.memory_bytes"]}
-      />
-      <Field
-        label="Disk"
-        isMono
-        placeholder="10G"
-        value={form.disk}
-        onValue={(disk) => set({ disk })}
-        problem={problems["resources.disk_bytes"]}
-      />
-    </div>
   );
 }

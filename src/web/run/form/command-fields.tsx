@@ -1,14 +1,11 @@
 import { Field, Select } from "../../parts/field.tsx";
+import type { FormFieldsProps } from "../../parts/form/text-field.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { ImageField } from "./image-field.tsx";
-import type { FieldProblems, RunForm } from "./run-form.ts";
+import type { RunForm } from "./run-form.ts";
 import { shellLine, shellWords } from "./shell-words.ts";
 
-export interface FieldsProps {
-  readonly form: RunForm;
-  readonly set: (values: Partial<RunForm>) => void;
-  readonly problems: FieldProblems;
-}
+export type FieldsProps = FormFieldsProps<RunForm>;
 
 /** The image and the command. */
 export function CommandFields({ form, set, problems }: FieldsProps) {

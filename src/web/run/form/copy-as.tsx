@@ -2,8 +2,9 @@ import { useState } from "preact/hooks";
 import { Button } from "../../parts/button.tsx";
 import { CopyButton } from "../../parts/copy-button.tsx";
 import { Dialog } from "../../parts/dialog.tsx";
+import type { FieldProblems } from "../../parts/form/values.ts";
 import { coppiceRun, curlRun, type LocalRequest } from "./commands.ts";
-import { type FieldProblems, type RunForm, requestOf } from "./run-form.ts";
+import { type RunForm, requestOf } from "./run-form.ts";
 
 /** The run of the form as commands for a terminal. */
 export function CopyAs({ form }: { readonly form: RunForm }) {

@@ -1,22 +1,22 @@
 import type { RefObject } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import { answerOf } from "../../../client/client.ts";
 import { isFocusFree } from "../../browser/focus.ts";
 import { navigate, useRoute } from "../../browser/router.ts";
 import { api } from "../../data/api.ts";
-import { type Problem, problemOf } from "../../data/problem.ts";
 import { useResource } from "../../data/resource.ts";
 import { useSession } from "../../data/session.ts";
 import { PageHeader } from "../../parts/breadcrumbs.tsx";
 import { Button } from "../../parts/button.tsx";
 import { Checkbox } from "../../parts/field.tsx";
+import { useForm } from "../../parts/form/use-form.ts";
 import { ProblemNote } from "../../parts/problem-note.tsx";
 import { Skeleton } from "../../parts/skeleton.tsx";
 import { CommandFields } from "./command-fields.tsx";
 import { CopyAs } from "./copy-as.tsx";
 import { FilesField } from "./files-field.tsx";
 import { MoreFields } from "./more-fields.tsx";
-import { EMPTY_FORM, type FieldProblems, fieldOf, formOf, type RunForm, requestOf } from "./run-form.ts";
+import { EMPTY_FORM, formOf, type RunForm, requestOf } from "./run-form.ts";
 
 /** The form of a run: empty, on an image (`?image=`), or with the request of another run (`?from=`). */
 export function FormView() {
@@ -58,38 +58,14 @@ export function FormView() {
 }
 
 function Form({ initial }: { readonly initial: RunForm }) {
-  const [form, setForm] = useState(initial);
-  const [problems, setProblems] = useState<FieldProblems>({});
-  const [problem, setProblem] = useState<Problem>();
-  const [isBusy, setBusy] = useState(false);
-  const place = useRef<HTMLFormElement>(null);
+  const { form, set, update, problems, problem, isBusy, place, submit } = useForm({
+    initial,
+    requestOf,
+    fields: FIELDS,
+    send: async (request) => navigate(`/runs/${(await answerOf(api.v1.instances.post(request))).uuid}`),
+  });
   const { may } = useSession();
   const isUploading = form.files.some(({ uuid }) => uuid === null);
-  const set = (values: Partial<RunForm>) => setForm((current) => ({ ...current, ...values }));
-  const tell = (next: FieldProblems) => {
-    setProblems(next);
-    // Moves the focus to the first wrong field.
-    requestAnimationFrame(() => place.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
-  };
-  const start = async () => {
-    setProblem(undefined);
-    const result = requestOf(form);
-    if ("problems" in result) return tell(result.problems);
-    setProblems({});
-    setBusy(true);
-    try {
-      const { uuid } = await answerOf(api.v1.instances.post(result.request));
-      navigate(`/runs/${uuid}`);
-    } catch (error) {
-      const failure = problemOf(error);
-      const field = fieldOf(
-        failure.details["field"] ?? (failure.details["rule"] === undefined ? undefined : "network"),
-      );
-      if (FIELDS.has(field)) tell({ [field]: failure.message });
-      else setProblem(failure);
-      setBusy(false);
-    }
-  };
   useFirstFocus(place);
   return (
     <form
@@ -98,16 +74,16 @@ function Form({ initial }: { readonly initial: RunForm }) {
       aria-label="New run"
       onSubmit={(event) => {
         event.preventDefault();
-        void start();
+        void submit();
       }}
       onKeyDown={(event) => {
-        if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !isBusy && !isUploading) void start();
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !isUploading) void submit();
       }}
     >
       <CommandFields form={form} set={set} problems={problems} />
       <FilesField
         files={form.files}
-        onFiles={(change) => setForm((current) => ({ ...current, files: change(current.files) }))}
+        onFiles={(change) => update((current) => ({ ...current, files: change(current.files) }))}
         problem={problems["files"]}
         mayUpload={may("files:write")}
       />

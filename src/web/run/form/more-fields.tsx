@@ -1,5 +1,6 @@
 import { Button, IconButton } from "../../parts/button.tsx";
 import { Checkbox, Field, Select } from "../../parts/field.tsx";
+import { ResourceFields, TextField } from "../../parts/form/text-field.tsx";
 import type { FieldsProps } from "./command-fields.tsx";
 import type { RunForm } from "./run-form.ts";
 
@@ -18,15 +19,19 @@ export function MoreFields(props: MoreFieldsProps) {
         isOpen={form.variables.length > 0 || form.cwd !== "" || isWrong("env", "cwd")}
       >
         <Variables {...props} />
-        <Text {...props} name="cwd" label="Working directory" placeholder="/root" field="cwd" />
+        <TextField {...props} name="cwd" label="Working directory" placeholder="/root" field="cwd" />
       </Group>
       <Group title="Limits" isOpen={LIMIT_NAMES.some((name) => form[name] !== "") || isWrong(...LIMIT_FIELDS)}>
         <div class="run-form-grid gap-3">
-          <Text {...props} name="vcpus" label="CPUs" placeholder="1" field="resources.vcpus" />
-          <Text {...props} name="memory" label="Memory" placeholder="512M" field="resources.memory_bytes" />
-          <Text {...props} name="disk" label="Disk" placeholder="10G" field="resources.disk_bytes" />
-          <Text {...props} name="timeout" label="Time" placeholder="5m" field="timeout" />
-          <Text {...props} name="output" label="Output of each stream" placeholder="1M" field="truncate_output_at" />
+          <ResourceFields {...props} />
+          <TextField {...props} name="timeout" label="Time" placeholder="5m" field="timeout" />
+          <TextField
+            {...props}
+            name="output"
+            label="Output of each stream"
+            placeholder="1M"
+            field="truncate_output_at"
+          />
         </div>
       </Group>
       <Group title="Network" isOpen={form.network !== "none" || isWrong("network")}>
@@ -36,7 +41,7 @@ export function MoreFields(props: MoreFieldsProps) {
         title="Input and terminal"
         isOpen={form.stdin !== "" || form.isStdinOpen || form.hasTerminal || isWrong("stdin")}
       >
-        <Text {...props} name="stdin" label="Standard input" rows={4} field="stdin" />
+        <TextField {...props} name="stdin" label="Standard input" rows={4} field="stdin" />
         <Checkbox
           label="Keep standard input open"
           hint="More can be written while it runs."
@@ -61,10 +66,10 @@ export function MoreFields(props: MoreFieldsProps) {
         }
       >
         <div class="run-form-grid gap-3">
-          <Text {...props} name="uid" label="User id" placeholder="0" field="uid" />
-          <Text {...props} name="gid" label="Group id" placeholder="0" field="gid" />
-          <Text {...props} name="hostname" label="Host name" field="hostname" />
-          <Text {...props} name="tag" label="Tag for the result" field="tag" />
+          <TextField {...props} name="uid" label="User id" placeholder="0" field="uid" />
+          <TextField {...props} name="gid" label="Group id" placeholder="0" field="gid" />
+          <TextField {...props} name="hostname" label="Host name" field="hostname" />
+          <TextField {...props} name="tag" label="Tag for the result" field="tag" />
         </div>
       </Group>
     </div>
@@ -89,33 +94,6 @@ function Group({ title, isOpen, children }: GroupProps) {
       <summary>{title}</summary>
       <div class="run-group-body stack gap-3">{children}</div>
     </details>
-  );
-}
-
-type TextName = { [Key in keyof RunForm]: RunForm[Key] extends string ? Key : never }[keyof RunForm];
-
-interface TextProps extends FieldsProps {
-  readonly name: TextName;
-  /** of the API */
-  readonly field: string;
-  readonly label: string;
-  readonly placeholder?: string;
-  readonly hint?: string;
-  readonly rows?: number;
-}
-
-function Text({ form, set, problems, name, field, label, placeholder, hint, rows }: TextProps) {
-  return (
-    <Field
-      label={label}
-      isMono
-      value={form[name] as string}
-      onValue={(value) => set({ [name]: value })}
-      problem={problems[field]}
-      {...(placeholder === undefined ? {} : { placeholder })}
-      {...(hint === undefined ? {} : { hint })}
-      {...(rows === undefined ? {} : { rows })}
-    />
   );
 }
 

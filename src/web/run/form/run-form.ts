@@ -1,13 +1,7 @@
 import { toBase64 } from "../../../client/base64.ts";
 import type { InstanceOperationRequest, SpawnRequest } from "../../../client/types.ts";
-import {
-  bytesOfSize,
-  DURATION_FORM,
-  durationText,
-  SIZE_FORM,
-  secondsOfDuration,
-  sizeText,
-} from "../../../domain/text/quantities.ts";
+import { durationText, sizeText } from "../../../domain/text/quantities.ts";
+import { defined, type FormResult, TypedValues, typedText } from "../../parts/form/values.ts";
 import { type Rule, rulesOf, ruleText } from "./network-rules.ts";
 import { shellLine, shellWords } from "./shell-words.ts";
 
@@ -88,40 +82,25 @@ export const EMPTY_FORM: RunForm = {
 /** Size of a terminal before the first attachment. */
 const TERMINAL = { rows: 24, cols: 80 } as const;
 
-/** Mistakes, by the field of the API. */
-export type FieldProblems = Readonly<Record<string, string>>;
-
 /** The request of a form, or the fields that cannot be part of a request. The appliance checks the values. */
-export function requestOf(form: RunForm): { readonly request: SpawnRequest } | { readonly problems: FieldProblems } {
-  const problems: Record<string, string> = {};
-  const text = (value: string): string | undefined => (value.trim() === "" ? undefined : value.trim());
-  const number = (field: string, value: string, read: (text: string) => number | null, form_: string) => {
-    if (value.trim() === "") return undefined;
-    const parsed = read(value);
-    if (parsed === null) problems[field] = `${field} must be ${form_}`;
-    return parsed ?? undefined;
-  };
-  const whole = (value: string) => (/^\d+$/.test(value.trim()) ? Number(value) : null);
-  const resources = {
-    vcpus: number("resources.vcpus", form.vcpus, whole, "a number"),
-    memory_bytes: number("resources.memory_bytes", form.memory, bytesOfSize, SIZE_FORM),
-    disk_bytes: number("resources.disk_bytes", form.disk, bytesOfSize, SIZE_FORM),
-  };
+export function requestOf(form: RunForm): FormResult<SpawnRequest> {
+  const typed = new TypedValues();
+  const { problems } = typed;
   const env = variablesOf(form, problems);
   const request = {
     image: form.image.trim(),
     ...commandOf(form, problems),
     ...(env === undefined ? {} : { env }),
     ...defined({
-      cwd: text(form.cwd),
-      uid: number("uid", form.uid, whole, "a number"),
-      gid: number("gid", form.gid, whole, "a number"),
-      hostname: text(form.hostname),
-      tag: text(form.tag),
-      timeout: number("timeout", form.timeout, secondsOfDuration, DURATION_FORM),
-      truncate_output_at: number("truncate_output_at", form.output, bytesOfSize, SIZE_FORM),
+      cwd: typedText(form.cwd),
+      uid: typed.whole("uid", form.uid),
+      gid: typed.whole("gid", form.gid),
+      hostname: typedText(form.hostname),
+      tag: typedText(form.tag),
+      timeout: typed.duration("timeout", form.timeout),
+      truncate_output_at: typed.size("truncate_output_at", form.output),
       stdin: form.stdin === "" ? undefined : stdinText(form.stdin),
-      resources: Object.values(resources).some((value) => value !== undefined) ? defined(resources) : undefined,
+      resources: typed.resources(form),
     }),
     ...(form.isStdinOpen ? { stdin_open: true } : {}),
     ...(form.hasTerminal ? { pty: TERMINAL } : {}),
@@ -129,11 +108,7 @@ export function requestOf(form: RunForm): { readonly request: SpawnRequest } | {
     ...networkOf(form, problems),
     ...(form.isDisposable ? { disposable: true } : {}),
   };
-  return Object.keys(problems).length === 0 ? { request: request as SpawnRequest } : { problems };
-}
-
-function defined<T extends object>(values: T): Partial<T> {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as Partial<T>;
+  return typed.result(request as SpawnRequest);
 }
 
 function commandOf({ isShell, line }: RunForm, problems: Record<string, string>): object {
@@ -222,12 +197,4 @@ export function formOf(request: InstanceOperationRequest): RunForm {
 /** The words of a command. A shell expression with arguments becomes a call of the shell, because the form has no such case. */
 function wordsFor({ command, args, shell }: InstanceOperationRequest): string[] {
   return shell === true ? ["/bin/sh", "-c", command, "/bin/sh", ...args] : [command, ...args];
-}
-
-/** The field of the form for a field of the API. */
-export function fieldOf(field: unknown): string {
-  if (typeof field !== "string") return "";
-  if (field.startsWith("resources.")) return field;
-  const [first = ""] = field.split(/[./[]/);
-  return first === "args" ? "command" : first;
 }

@@ -1,5 +1,5 @@
 import type { Sandbox, SandboxRequest } from "../../../client/types.ts";
-import { bytesOfSize, DURATION_FORM, SIZE_FORM, secondsOfDuration } from "../../../domain/text/quantities.ts";
+import { defined, type FormResult, TypedValues, typedText } from "../../parts/form/values.ts";
 import { rulesOf } from "../../run/form/network-rules.ts";
 
 /** The values of the form of a sandbox, as typed: they may be invalid. */
@@ -31,9 +31,6 @@ export const EMPTY_FORM: SandboxForm = {
   rules: "",
 };
 
-/** Mistakes, by the field of the API. */
-export type FieldProblems = Readonly<Record<string, string>>;
-
 /** Fields of the API that the form has. */
 export const FORM_FIELDS: ReadonlySet<string> = new Set([
   ...["image", "name", "timeout", "idle_timeout", "network"],
@@ -41,42 +38,21 @@ export const FORM_FIELDS: ReadonlySet<string> = new Set([
 ]);
 
 /** The request of a form, or the fields that cannot be part of one. The appliance checks the values. */
-export function requestOf(
-  form: SandboxForm,
-): { readonly request: SandboxRequest } | { readonly problems: FieldProblems } {
-  const problems: Record<string, string> = {};
-  const fields: Record<string, unknown> = {};
-  const resources: Record<string, number> = {};
-  const number = (text: string, read: (text: string) => number | null, form_: string, field: string) => {
-    if (text.trim() === "") return undefined;
-    const value = read(text);
-    if (value === null) problems[field] = `${field} must be ${form_}`;
-    return value ?? undefined;
-  };
-  const put = (into: Record<string, unknown>, name: string, value: unknown) => {
-    if (value !== undefined && value !== "") into[name] = value;
-  };
-  put(fields, "name", form.name.trim());
-  put(fields, "timeout", number(form.timeout, secondsOfDuration, DURATION_FORM, "timeout"));
-  put(fields, "idle_timeout", number(form.idle, secondsOfDuration, DURATION_FORM, "idle_timeout"));
-  put(resources, "vcpus", number(form.vcpus, wholeNumber, "a number", "resources.vcpus"));
-  put(resources, "memory_bytes", number(form.memory, bytesOfSize, SIZE_FORM, "resources.memory_bytes"));
-  put(resources, "disk_bytes", number(form.disk, bytesOfSize, SIZE_FORM, "resources.disk_bytes"));
-  if (Object.keys(resources).length > 0) fields["resources"] = resources;
+export function requestOf(form: SandboxForm): FormResult<SandboxRequest> {
+  const typed = new TypedValues();
   const parsed = rulesOf(form.rules);
-  if ("problem" in parsed) problems["network"] = parsed.problem;
-  else if (parsed.rules.length > 0) fields["network"] = { allow: parsed.rules };
-  if (Object.keys(problems).length > 0) return { problems };
-  const { onTimeout, autoResume } = form;
-  return { request: { image: form.image.trim(), on_timeout: onTimeout, auto_resume: autoResume, ...fields } };
-}
-
-function wholeNumber(text: string): number | null {
-  return /^\d{1,9}$/.test(text.trim()) ? Number(text) : null;
-}
-
-/** The field of the form for a field of the API. */
-export function fieldOf(field: unknown): string {
-  if (typeof field !== "string") return "";
-  return field.startsWith("resources.") ? field : (/^[a-z_]+/.exec(field)?.[0] ?? "");
+  const rules = "problem" in parsed ? [] : parsed.rules;
+  if ("problem" in parsed) typed.problems["network"] = parsed.problem;
+  return typed.result({
+    image: form.image.trim(),
+    on_timeout: form.onTimeout,
+    auto_resume: form.autoResume,
+    ...defined({
+      name: typedText(form.name),
+      timeout: typed.duration("timeout", form.timeout),
+      idle_timeout: typed.duration("idle_timeout", form.idle),
+      resources: typed.resources(form),
+      network: rules.length > 0 ? { allow: rules } : undefined,
+    }),
+  } as SandboxRequest);
 }

@@ -1,9 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import type { InstanceOperationRequest, SpawnRequest } from "../../../../src/client/types.ts";
 import { bytesOfSize, durationText, secondsOfDuration, sizeText } from "../../../../src/domain/text/quantities.ts";
+import { fieldOf } from "../../../../src/web/parts/form/values.ts";
 import { coppiceRun, curlRun } from "../../../../src/web/run/form/commands.ts";
 import { rulesOf, ruleText } from "../../../../src/web/run/form/network-rules.ts";
-import { EMPTY_FORM, fieldOf, formOf, type RunForm, requestOf } from "../../../../src/web/run/form/run-form.ts";
+import { EMPTY_FORM, formOf, type RunForm, requestOf } from "../../../../src/web/run/form/run-form.ts";
 import { quoted, shellLine, shellWords } from "../../../../src/web/run/form/shell-words.ts";
 
 /** Words that a shell would cut, expand or swallow. */
