@@ -6,7 +6,8 @@ import { addressOf } from "../../data/api.ts";
 import { Slicer } from "../../data/slicer.ts";
 import { ButtonLink, IconButton } from "../../parts/button.tsx";
 import { Empty } from "../../parts/empty.tsx";
-import { Field, Select, useTyped } from "../../parts/field.tsx";
+import { Select, useTyped } from "../../parts/field.tsx";
+import { NameFilter } from "../../parts/form/name-filter.tsx";
 import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { countOf, countText } from "../../text/format.ts";
 import { type ImageLink, linkTo, linkWith } from "../link.ts";
@@ -156,14 +157,7 @@ function DirectoryTools({ link, filter, onFilter, sort, isDescending }: ToolsPro
   return (
     <div class="image-tools flex wrap items-end gap-2" ref={place}>
       <div class="image-tools-wide">
-        <Field
-          label="Filter by name"
-          isLabelHidden
-          placeholder="Filter by name"
-          type="search"
-          value={filter}
-          onValue={onFilter}
-        />
+        <NameFilter value={filter} onValue={onFilter} />
       </div>
       <Select
         label="Order by"

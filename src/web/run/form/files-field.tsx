@@ -1,8 +1,9 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { isAbort, problemOf } from "../../data/problem.ts";
 import { uploadWithProgress } from "../../data/upload.ts";
-import { Button, IconButton } from "../../parts/button.tsx";
+import { IconButton } from "../../parts/button.tsx";
 import { Field } from "../../parts/field.tsx";
+import { FileChooser, useFileDrop } from "../../parts/form/file-chooser.tsx";
 import { GuestText } from "../../parts/guest-text.tsx";
 import { bytesText } from "../../text/format.ts";
 import type { PlacedFile } from "./run-form.ts";
@@ -77,22 +78,12 @@ function useUploads(onFiles: FilesFieldProps["onFiles"], mayUpload: boolean) {
 
 /** Input files. Each is uploaded as soon as it is chosen. */
 export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldProps) {
-  const [isOver, setOver] = useState(false);
-  const chooser = useRef<HTMLInputElement>(null);
   const { uploads, add, change, remove } = useUploads(onFiles, mayUpload);
+  const { isOver, target } = useFileDrop(add);
   return (
     <fieldset
       class={isOver ? "run-files stack gap-3 shrink run-files-over" : "run-files stack gap-3 shrink"}
-      onDragOver={(event) => {
-        event.preventDefault();
-        setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={(event) => {
-        event.preventDefault();
-        setOver(false);
-        add([...(event.dataTransfer?.files ?? [])]);
-      }}
+      {...target}
     >
       <legend>Files</legend>
       {files.map(({ key, name, path, mode }) => (
@@ -112,25 +103,11 @@ export function FilesField({ files, onFiles, problem, mayUpload }: FilesFieldPro
         </p>
       )}
       <p class="row wrap gap-2-3">
-        <Button icon="upload" isSmall disabled={!mayUpload} onClick={() => chooser.current?.click()}>
-          Choose files
-        </Button>
+        <FileChooser text="Choose files" label="Files" isSmall isDisabled={!mayUpload} onFiles={add} />
         <span class="muted">
           {mayUpload ? "or drop them here." : "The token of this session lacks the scope files:write."}
         </span>
       </p>
-      <input
-        ref={chooser}
-        class="visually-hidden"
-        type="file"
-        multiple
-        tabIndex={-1}
-        aria-label="Files"
-        onChange={({ currentTarget }) => {
-          add([...(currentTarget.files ?? [])]);
-          currentTarget.value = "";
-        }}
-      />
     </fieldset>
   );
 }

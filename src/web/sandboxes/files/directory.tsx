@@ -1,4 +1,4 @@
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { ListingItem } from "../../../client/types.ts";
 import { navigate } from "../../browser/router.ts";
 import { addressOf } from "../../data/api.ts";
@@ -9,7 +9,8 @@ import { useRowPixels } from "../../image/use-pixels.ts";
 import { Button, IconButton } from "../../parts/button.tsx";
 import { classes } from "../../parts/classes.ts";
 import { Empty } from "../../parts/empty.tsx";
-import { Field } from "../../parts/field.tsx";
+import { FileChooser, useFileDrop } from "../../parts/form/file-chooser.tsx";
+import { NameFilter } from "../../parts/form/name-filter.tsx";
 import { VirtualRows } from "../../parts/lists/virtual-rows.tsx";
 import { type MenuItem, MenuList } from "../../parts/menu.tsx";
 import { countOf, countText } from "../../text/format.ts";
@@ -33,7 +34,6 @@ export function Directory({ id, place, listing, onChange }: DirectoryProps) {
   const mayWrite = may("instances:exec");
   const [filter, setFilter] = useState("");
   const [asking, setAsking] = useState<EntryAsking | null>(null);
-  const [isOver, setOver] = useState(false);
   const uploads = useUploads(place, onChange);
   const send = (files: readonly File[]) => {
     const names = new Set(listing.items.map(({ name }) => name));
@@ -41,23 +41,13 @@ export function Directory({ id, place, listing, onChange }: DirectoryProps) {
     if (replaced.length === 0) uploads.add(files);
     else setAsking({ action: "replace", names: replaced.map(({ name }) => name), onConfirm: () => uploads.add(files) });
   };
+  const { isOver, target } = useFileDrop(send, mayWrite);
   return (
     <div
       class={classes("image-file stack gap-3 fill shrink", isOver && "run-files-over")}
       role="group"
       aria-label="Directory"
-      onDragOver={(event) => {
-        if (!mayWrite || event.dataTransfer?.types.includes("Files") !== true) return;
-        event.preventDefault();
-        setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={(event) => {
-        if (!mayWrite) return;
-        event.preventDefault();
-        setOver(false);
-        send([...(event.dataTransfer?.files ?? [])]);
-      }}
+      {...target}
     >
       <Tools filter={filter} onFilter={setFilter} onAsk={setAsking} onFiles={send} mayWrite={mayWrite} />
       <Uploads uploads={uploads} />
@@ -78,42 +68,25 @@ interface ToolsProps {
 }
 
 function Tools({ filter, onFilter, onAsk, onFiles, mayWrite }: ToolsProps) {
-  const chooser = useRef<HTMLInputElement>(null);
   return (
     <div class="flex wrap items-end gap-2">
       <div class="image-tools-wide">
-        <Field
-          label="Filter by name"
-          isLabelHidden
-          placeholder="Filter by name"
-          type="search"
-          value={filter}
-          onValue={onFilter}
-        />
+        <NameFilter value={filter} onValue={onFilter} />
       </div>
       {mayWrite ? (
         <>
-          <Button icon="upload" title="Files can be dropped on the list, too" onClick={() => chooser.current?.click()}>
-            Upload
-          </Button>
+          <FileChooser
+            text="Upload"
+            label="Files to upload"
+            title="Files can be dropped on the list, too"
+            onFiles={onFiles}
+          />
           <Button icon="folder" onClick={() => onAsk({ action: "directory" })}>
             New directory
           </Button>
           <Button icon="file" onClick={() => onAsk({ action: "file" })}>
             New file
           </Button>
-          <input
-            ref={chooser}
-            class="visually-hidden"
-            type="file"
-            multiple
-            tabIndex={-1}
-            aria-label="Files to upload"
-            onChange={({ currentTarget }) => {
-              onFiles([...(currentTarget.files ?? [])]);
-              currentTarget.value = "";
-            }}
-          />
         </>
       ) : null}
     </div>
