@@ -16,6 +16,28 @@ const FileBytes = Type.String({ format: "binary", description: "bytes of the fil
 /** The content of a file in the API description: the extension decides its type; generators use the first one here. */
 export const FILE_CONTENT = { [BINARY_TYPE]: FileBytes, "*/*": FileBytes };
 
+/**
+ * The responses of a route that sends a file, and the headers of all of them.
+ * @param etag what the entity tag stands for
+ */
+export function fileResponses(etag: string, more: Readonly<Record<string, string>> = {}) {
+  const headers = {
+    ETag: etag,
+    "Accept-Ranges": "bytes",
+    "Last-Modified": "modification time of the file",
+    ...more,
+  };
+  return {
+    200: { description: "the file", content: FILE_CONTENT, headers },
+    206: {
+      description: "the requested range",
+      content: FILE_CONTENT,
+      headers: { ...headers, "Content-Range": "the range within the file" },
+    },
+    304: { description: "the client has the current content", headers },
+  };
+}
+
 export interface DownloadRequest {
   /** headers of the request, for ranges and the client's cache */
   readonly asked: Headers;

@@ -4,7 +4,7 @@ import { type GuestPath, parseGuestPathText } from "../../../domain/tree/guest-p
 import type { Principal } from "../../../service/parts.ts";
 import type { FileRequest } from "../../../service/running/files.ts";
 import { bodyStream } from "../../body/body.ts";
-import { FILE_CONTENT } from "../../content/download.ts";
+import { fileResponses } from "../../content/download.ts";
 import { guestFileHead, guestFileReply, requestedPart } from "../../content/guest-file.ts";
 import { empty, json, respond } from "../../reply.ts";
 import { about, checked, jsonSpec } from "../../route.ts";
@@ -27,12 +27,9 @@ import type { Runner } from "./runner.ts";
 
 const READS = "instances:read";
 const WRITES = "instances:exec";
-const CONTENT_HEADERS = {
-  ETag: "weak entity tag, of the inode, the size and the modification time",
-  "Accept-Ranges": "bytes",
-  "Last-Modified": "modification time of the file",
+const RESPONSES = fileResponses("weak entity tag, of the inode, the size and the modification time", {
   "X-Mode": "permission bits as four octal digits",
-};
+});
 const ERRORS = ["not_found", "invalid_path", "conflict", "too_many_requests", "unavailable"] as const;
 
 const READ = ({ id, one }: Runner<string>) => ({
@@ -41,15 +38,7 @@ const READ = ({ id, one }: Runner<string>) => ({
     id: id("readGuestFile"),
     tag: "Guest files",
     summary: `Read a file of ${one}, or one range of it, as it is now`,
-    responses: {
-      200: { description: "the file", content: FILE_CONTENT, headers: CONTENT_HEADERS },
-      206: {
-        description: "the requested range",
-        content: FILE_CONTENT,
-        headers: { ...CONTENT_HEADERS, "Content-Range": "the range within the file" },
-      },
-      304: { description: "the client has the current state", headers: CONTENT_HEADERS },
-    },
+    responses: RESPONSES,
     errors: [...ERRORS, "range_not_satisfiable"],
   }),
 });
@@ -60,7 +49,7 @@ const HEAD = ({ id, one }: Runner<string>) => ({
     id: id("headGuestFile"),
     tag: "Guest files",
     summary: `Read the size and times of a file of ${one}`,
-    responses: { 200: { description: "the file exists", headers: CONTENT_HEADERS } },
+    responses: { 200: { description: "the file exists", headers: RESPONSES[200].headers } },
     errors: ERRORS,
   }),
 });
