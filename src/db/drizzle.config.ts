@@ -4,6 +4,9 @@ import { defineConfig } from "drizzle-kit";
 // biome-ignore lint/style/noDefaultExport: drizzle-kit reads the default export
 export default defineConfig({
   dialect: "sqlite",
-  schema: ["./src/db/schema.ts", "./src/db/sandboxes/schema.ts"],
+  schema: [
+    ...["./src/db/schema.ts", "./src/db/sandboxes/schema.ts"],
+    ...["./src/db/e2b/schema.ts", "./src/db/templates/schema.ts"],
+  ],
   out: "./src/db/migrations",
 });

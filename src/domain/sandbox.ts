@@ -178,4 +178,6 @@ export interface SandboxSubmission extends SandboxSettings {
   /** placed when it starts for the first time */
   readonly files: readonly SubmittedFile[];
   readonly start: SandboxStart | null;
+  /** a process that each of its machines begins with, to which the variables of the sandbox are added */
+  readonly boot: CheckedCommand | null;
 }

@@ -1,5 +1,6 @@
 import { type BranchUseCases, branchUseCases } from "./branches/use-cases.ts";
 import { type CallerUseCases, callerUseCases } from "./callers.ts";
+import { type E2bUseCases, e2bUseCases } from "./e2b/use-cases.ts";
 import { type FileUseCases, fileUseCases } from "./files.ts";
 import { type ImageUseCases, imageUseCases } from "./images.ts";
 import { type IngressUseCases, ingressUseCases } from "./ingress.ts";
@@ -13,6 +14,7 @@ import { type GuestFileUseCases, guestFileUseCases } from "./running/files.ts";
 import { type ProcessUseCases, processUseCases } from "./running/processes.ts";
 import { type SandboxUseCases, sandboxUseCases } from "./sandboxes/sandboxes.ts";
 import { type StatusUseCases, statusUseCases } from "./status.ts";
+import { type TemplateUseCases, templateUseCases } from "./templates/templates.ts";
 
 /**
  * The use cases of the appliance, one member per noun. Surfaces call only these functions, and nothing below them. Their
@@ -25,6 +27,9 @@ export interface Service {
   readonly files: FileUseCases;
   readonly instances: InstanceUseCases;
   readonly sandboxes: SandboxUseCases;
+  readonly templates: TemplateUseCases;
+  /** what clients of the E2B dialect need beyond the other nouns */
+  readonly e2b: E2bUseCases;
   readonly processes: ProcessUseCases;
   readonly guestFiles: GuestFileUseCases;
   readonly ingress: IngressUseCases;
@@ -44,6 +49,8 @@ export function createService(parts: ServiceParts): Service {
     files: fileUseCases(parts),
     instances: instanceUseCases(parts),
     sandboxes: sandboxUseCases(parts),
+    templates: templateUseCases(parts),
+    e2b: e2bUseCases(parts),
     processes: processUseCases(parts),
     guestFiles: guestFileUseCases(parts),
     ingress: ingressUseCases(parts),

@@ -1,6 +1,7 @@
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../cgroup/cgroup.ts";
+import { CREATIONS_TTL_MS, deleteCreationsBefore } from "../db/e2b/creations.ts";
 import { deleteOperationsFinishedBefore, existingOperations } from "../db/operations.ts";
 import { deleteSandboxesEndedBefore, existingSandboxes } from "../db/sandboxes/rows.ts";
 import { deleteEndedWebSessions, SESSION_UNUSED_MS_MAX } from "../db/web-sessions.ts";
@@ -110,10 +111,17 @@ async function expire(options: JanitorOptions, signal: AbortSignal): Promise<voi
     await expireOperations(options, signal);
     await expireSandboxes(options, signal);
     await expireSessions(options, signal);
+    await expireCreations(options, signal);
     if (!signal.aborted) await reclaim(options, { dryRun: false, signal });
   } catch (error) {
     options.log.error("cannot remove expired objects", { error });
   }
+}
+
+/** Requests for sandboxes can be repeated for a time only. */
+async function expireCreations({ db, clock }: JanitorOptions, signal: AbortSignal): Promise<void> {
+  const beforeMs = clock() - CREATIONS_TTL_MS;
+  while (!signal.aborted && deleteCreationsBefore(db, beforeMs, BATCH_COUNT) === BATCH_COUNT) await ownTurn();
 }
 
 async function expireSessions({ db, clock }: JanitorOptions, signal: AbortSignal): Promise<void> {

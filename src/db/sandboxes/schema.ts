@@ -4,6 +4,7 @@ import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import { SANDBOX_STATES, SAVE_REASONS, TIMEOUT_ACTIONS } from "../../domain/sandbox.ts";
+import type { CheckedCommand } from "../../domain/spawn.ts";
 import { accounts, images, operations, type RequestedResources } from "../schema.ts";
 
 /** Branches made live: each has a head, and an instance while it runs. */
@@ -45,6 +46,8 @@ export const sandboxes = sqliteTable(
     cwd: text("cwd"),
     /** user of its processes: a name, or `uid` or `uid:gid`; null: root */
     user: text("user"),
+    /** a process that each of its machines begins with, without the variables of the sandbox; null: none */
+    boot: text("boot", { mode: "json" }).$type<CheckedCommand>(),
     network: text("network", { mode: "json" }).$type<NetworkRequest>(),
     resources: text("resources", { mode: "json" }).$type<RequestedResources>().notNull(),
     metadata: text("metadata", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),

@@ -43,6 +43,8 @@ export interface SandboxInput extends SettingsInput, Pick<SpawnInput, "env" | "c
   readonly image: string;
   /** the process that it begins with */
   readonly start?: CommandInput | undefined;
+  /** a process that each of its machines begins with */
+  readonly boot?: CommandInput | undefined;
 }
 
 /** A validated request, whose image and files are not resolved yet. */
@@ -67,6 +69,7 @@ export function checkSandbox(principal: Principal, input: SandboxInput, limits: 
     resources: checkResources(input.resources ?? {}, limits),
     files: checkFiles(input.files ?? {}),
     start: input.start === undefined ? null : checkStart(input.start, input, limits),
+    boot: input.boot === undefined ? null : checkProcess(withDefaults(input.boot, { ...input, env: {} }), null),
   };
 }
 

@@ -10,8 +10,9 @@ import type { StateChange } from "./journal.ts";
 const NEVER = new AbortController().signal;
 
 /**
- * Starts the processes that new sandboxes begin with. They are held in memory only, because they may have secrets: after a
- * restart of the service, a sandbox that was starting has failed anyway.
+ * Starts the processes that machines of sandboxes begin with: `boot` in each of them, and `start` in the first one. That one
+ * is held in memory only, because it may have secrets: after a restart of the service, a sandbox that was starting has failed
+ * anyway.
  */
 export class FirstProcesses {
   readonly #options: {
@@ -33,12 +34,15 @@ export class FirstProcesses {
     this.#waiting.delete(id);
   }
 
-  /** Starts the process of a sandbox that runs now. */
+  /** Starts the processes of a sandbox that runs now. */
   onChange({ row, from }: StateChange): void {
+    if (from === null) return;
     const start = this.#waiting.get(row.id);
-    if (start === undefined || from === null) return;
     this.#waiting.delete(row.id);
-    if (row.state === "running") void this.#start(row, start);
+    if (row.state !== "running") return;
+    const { boot, env } = row;
+    if (boot !== null) void this.#start(row, { command: { ...boot, env: { ...env, ...boot.env } }, timeoutMs: null });
+    if (start !== undefined) void this.#start(row, start);
   }
 
   /** Never throws: the log of the sandbox has the error. */

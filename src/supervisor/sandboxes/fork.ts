@@ -82,9 +82,9 @@ async function presentImage(
 }
 
 function submissionOf(row: SandboxRow, imageId: ImageId, name: string): SandboxSubmission {
-  const { timeoutMs, idleTimeoutMs, onTimeout, autoResume, metadata, network, env, cwd, user, resources } = row;
+  const { timeoutMs, idleTimeoutMs, onTimeout, autoResume, metadata, network, env, cwd, user, resources, boot } = row;
   return {
-    ...{ name, imageId, onTimeout, autoResume, metadata, network, env, cwd, user, resources },
+    ...{ name, imageId, onTimeout, autoResume, metadata, network, env, cwd, user, resources, boot },
     timeoutSeconds: timeoutMs / SECOND_MS,
     idleTimeoutSeconds: idleTimeoutMs === null ? null : idleTimeoutMs / SECOND_MS,
     publicPorts: [],

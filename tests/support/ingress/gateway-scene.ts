@@ -83,6 +83,7 @@ export class GatewayScene implements AsyncDisposable {
           idleTimeoutMs: null,
           onTimeout: "pause",
           autoResume: false,
+          boot: null,
           env: {},
           cwd: null,
           user: null,

@@ -45,6 +45,7 @@ export const SANDBOX: SandboxSubmission = {
   resources: { vcpus: 1, memoryBytes: 1, diskBytes: 1 },
   files: [],
   start: null,
+  boot: null,
 };
 
 /** A machine that exists only as a promise: of its end, which a request or a test brings about. */

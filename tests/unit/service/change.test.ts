@@ -64,6 +64,8 @@ const USE_CASES: {
     events: "reads",
     eventArray: "reads",
   },
+  templates: { resolve: "reads" },
+  e2b: { record: "reads", recordOf: "reads", find: "reads", update: "changes" },
   processes: {
     start: "changes",
     list: "reads",

@@ -19,7 +19,7 @@ test("the log of a sandbox says why its first process did not start, but no fail
     eventsOf: () => ({ append: (_spid: null, _type: string, data: { error: string }) => errors.push(data.error) }),
   } as unknown as RunningInstances;
   const first = new FirstProcesses({ db, instances, log: silentLog });
-  const row = { id: "a", state: "running", operationId: "b", headId: BASE } as unknown as SandboxRow;
+  const row = { id: "a", state: "running", operationId: "b", headId: BASE, boot: null } as unknown as SandboxRow;
   for (const count of [1, 2]) {
     first.add(row.id, { command: {}, timeoutMs: null } as SandboxStart);
     first.onChange({ row, from: "starting", reason: "machine" });
