@@ -13,6 +13,7 @@ const GROUPS: Readonly<Record<string, string>> = {
   image: "import, load, save, list, tag, trace and delete images",
   sandbox:
     "list and show sandboxes and their saved states; coppice up, down, pause, resume, rollback, fork and url\nchange them",
+  e2b: "prepare the appliance for clients of E2B",
   op: "list, show, wait for, extend and cancel operations",
 };
 

@@ -3,6 +3,7 @@ import { benchCommand } from "./bench/command.ts";
 import type { Command } from "./command.ts";
 import { configCommands } from "./config/config.ts";
 import { doctorCommand } from "./doctor/command.ts";
+import { templateBaseCommand } from "./e2b/template-base.ts";
 import { fileCommands } from "./files/commands.ts";
 import { gcCommand } from "./gc/command.ts";
 import { historyCommands } from "./history.ts";
@@ -47,6 +48,7 @@ export const COMMANDS: readonly Command[] = [
   ...searchCommands,
   ...operationCommands,
   ...watchCommands,
+  templateBaseCommand,
   mcpCommand,
   benchCommand,
   versionCommand,

@@ -41,6 +41,12 @@ function treeOf(commands: readonly Command[]): Tree {
   return { firsts: [...firsts], groups };
 }
 
+/** The first two words of a command, and what may follow them: the third word, or a value of its argument. */
+function wordsOf({ name, choices }: Command): { readonly path: string; readonly next: readonly string[] } {
+  const [first = "", second, ...rest] = name.split(" ");
+  return { path: second === undefined ? first : `${first} ${second}`, next: [...rest, ...choices] };
+}
+
 const optionsOf = ({ options }: Command): [string, OptionSpec][] => Object.entries(options);
 const words = (pairs: readonly (readonly [string, string])[]): string => pairs.map(([word]) => word).join(" ");
 const takesFile = ({ value }: OptionSpec): boolean => FILE_VALUES.has(value ?? "");
@@ -64,8 +70,9 @@ function bash(commands: readonly Command[]): string {
   const groupCases = [...groups].map(([first, seconds]) => `\t${first}) words="${words(seconds)}" ;;`);
   const optionCases = commands.map((each) => {
     const flags = optionsOf(each).map(([name]) => `--${name}`);
-    const pattern = each.name.includes(" ") ? `"${each.name}"` : `"${each.name} "*`;
-    return `\t${pattern}) options="${[...each.choices, ...flags].join(" ")}" ;;`;
+    const { path, next } = wordsOf(each);
+    const pattern = path.includes(" ") ? `"${path}"` : `"${path} "*`;
+    return `\t${pattern}) options="${[...next, ...flags].join(" ")}" ;;`;
   });
   return `# bash completion for coppice
 _coppice() {
@@ -122,8 +129,9 @@ function zsh(commands: readonly Command[]): string {
       const value = spec.type === "boolean" ? "" : `:${spec.value ?? "value"}:${action}`;
       return quoted(`${spec.multiple === true ? "*" : ""}--${name}[${doc}]${value}`);
     });
-    const pattern = each.name.includes(" ") ? `"${each.name}"` : `"${each.name} "*`;
-    const argument = each.choices.length === 0 ? "_files" : `(${each.choices.join(" ")})`;
+    const { path, next } = wordsOf(each);
+    const pattern = path.includes(" ") ? `"${path}"` : `"${path} "*`;
+    const argument = next.length === 0 ? "_files" : `(${next.join(" ")})`;
     return `\t${pattern}) _arguments ${specs.join(" ")} '*:argument:${argument}' ;;`;
   });
   return `#compdef coppice
@@ -171,7 +179,8 @@ function fish(commands: readonly Command[]): string {
   const helped = "__fish_seen_subcommand_from help; and test (count (commandline -opc)) -eq 2";
   lines.push(`complete -c coppice -n ${fishQuoted(helped)} -a ${fishQuoted(words(firsts))}`);
   for (const each of commands) {
-    const seen = each.name.split(" ").map((word) => `__fish_seen_subcommand_from ${word}`);
+    const { path, next } = wordsOf(each);
+    const seen = path.split(" ").map((word) => `__fish_seen_subcommand_from ${word}`);
     for (const [name, spec] of optionsOf(each)) {
       const choices = spec.choices === undefined ? "" : ` -a ${fishQuoted(spec.choices.join(" "))}`;
       const value = spec.type === "boolean" ? "" : takesFile(spec) ? " -r -F" : ` -x${choices}`;
@@ -179,8 +188,8 @@ function fish(commands: readonly Command[]): string {
       const option = `-l ${name}${short}${value} -d ${fishQuoted(spec.doc)}`;
       lines.push(`complete -c coppice -n ${fishQuoted(seen.join("; and "))} ${option}`);
     }
-    if (each.choices.length > 0) {
-      lines.push(`complete -c coppice -n ${fishQuoted(seen.join("; and "))} -a ${fishQuoted(each.choices.join(" "))}`);
+    if (next.length > 0) {
+      lines.push(`complete -c coppice -n ${fishQuoted(seen.join("; and "))} -a ${fishQuoted(next.join(" "))}`);
     }
   }
   return `${lines.join("\n")}\n`;

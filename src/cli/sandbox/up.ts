@@ -1,20 +1,16 @@
-import { answerOf, type Client } from "../../client/client.ts";
-import { ResponseError } from "../../client/errors.ts";
+import type { Client } from "../../client/client.ts";
 import { pathOfProcesses } from "../../client/processes.ts";
 import { changeSandbox, openSandbox, readSandbox, resumeSandbox } from "../../client/sandboxes.ts";
-import { imageIdOf } from "../../client/transfers.ts";
-import type { ImportResult, Process, Sandbox, SandboxChange, SandboxRequest } from "../../client/types.ts";
+import type { Process, Sandbox, SandboxChange, SandboxRequest } from "../../client/types.ts";
 import { given } from "../../domain/given.ts";
-import { parseUuid } from "../../domain/ids.ts";
-import { isTag } from "../../domain/image.ts";
 import { LIMIT_MAX } from "../../domain/tree/listing.ts";
 import { CLIENT_OPTIONS, openClient } from "../client.ts";
 import { command, integerOption, JSON_OPTION, type OptionValues, secondsOption, UsageError } from "../command.ts";
+import { imageOf, orMissing } from "../image-reference.ts";
 import type { Io } from "../io.ts";
 import { sandboxNamed } from "../place.ts";
 import { NETWORK_OPTIONS, networkField } from "../running/network.ts";
 import { filesField, INSTANCE_OPTIONS, placementsOf, resourcesOf, variablesOf } from "../running/request.ts";
-import { successOf } from "../wait.ts";
 import { copyProject } from "./project/copy.ts";
 import { projectOf } from "./project/find-project.ts";
 import type { Project } from "./project/project.ts";
@@ -160,31 +156,5 @@ async function hasProcesses(client: Client, { uuid }: Sandbox): Promise<boolean>
     const page = await client.exchange<Process[]>("GET", path, { query: { limit: LIMIT_MAX, offset } });
     if (page.some(({ state }) => state === "running")) return true;
     if (page.length < LIMIT_MAX) return false;
-  }
-}
-
-/** The image that a reference names, as a request names it. One of a registry is imported, and tagged with its reference. */
-async function imageOf(client: Client, io: Io, reference: string): Promise<string> {
-  if (reference.startsWith("tag:") || parseUuid(reference) !== null) return reference;
-  const tag = isTag(reference) ? reference : undefined;
-  const imported = tag === undefined ? null : await taggedImage(client, tag);
-  if (imported !== null) return imported;
-  const { uuid } = await answerOf(client.v1.images.import.post({ registry: reference, ...given({ tag }) }));
-  const operation = await successOf(client, { io, id: uuid, label: `importing ${reference}` });
-  return (operation.result as ImportResult).image;
-}
-
-/** The image with a tag; null when there is none. */
-async function taggedImage(client: Client, tag: string): Promise<string | null> {
-  return await orMissing(() => imageIdOf(client, `tag:${tag}`));
-}
-
-/** The result of a request; null when what it is about does not exist. */
-async function orMissing<T>(request: () => Promise<T>): Promise<T | null> {
-  try {
-    return await request();
-  } catch (error) {
-    if (error instanceof ResponseError && error.status === 404) return null;
-    throw error;
   }
 }

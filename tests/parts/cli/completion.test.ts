@@ -39,6 +39,7 @@ describe("completion", () => {
     const ofOp = COMMANDS.flatMap(({ name }) => /^op (.*)/.exec(name)?.[1] ?? []).sort();
     expect(ofOp).toContain("cancel");
     expect(await offered("op", "")).toEqual(ofOp);
+    expect(await offered("e2b", "template", "b")).toEqual(["base"]);
     expect(await offered("help", "im")).toEqual(["image"]);
     expect(await offered("help", "op", "")).toEqual(ofOp);
     for (const { name, options } of COMMANDS) {

@@ -29,7 +29,8 @@ describe("help", () => {
   test("the overview names every command", async () => {
     const { code, stdout } = await cli(["--help"]);
     expect(code).toBe(0);
-    for (const { name, summary } of COMMANDS) expect(stdout.toString()).toContain(`${name.padEnd(15)} ${summary}`);
+    const width = Math.max(...COMMANDS.map(({ name }) => name.length));
+    for (const { name, summary } of COMMANDS) expect(stdout.toString()).toContain(`${name.padEnd(width)}  ${summary}`);
   });
 
   test("no line is wider than a terminal", () => {
