@@ -89,13 +89,12 @@ export async function attach(
   const until = () => starts.firstId;
   const request = { spid, since: from, follow: true, until, withStates: true, signal: left.signal };
   const events = stack.use(openEvents(parts, principal, stored.log, request));
-  const keptFrom = (first: number) =>
-    keptOutput(parts, principal, stored, { spid, first, starts, signal: left.signal });
+  const keptAfter = (id: number) => keptOutput(parts, principal, stored, { spid, id, starts, signal: left.signal });
   const held = stack.move();
   return {
     items: () => {
       const log = { events, since, hasBegun: isLive };
-      return lossless ? withTap({ ...log, keptFrom }, starts) : fromLog(log);
+      return lossless ? withTap({ ...log, keptAfter }, starts) : fromLog(log);
     },
     write: async (bytes, signal) => await (await starts.latest()).input.write(bytes, signal),
     closeInput: async (signal) => await (await starts.latest()).input.close(signal),
@@ -230,46 +229,50 @@ async function* fromLog(log: LogOfProcess): AsyncGenerator<Attached, void, undef
 }
 
 interface LogBeforeTap extends LogOfProcess {
-  /** Returns the sizes of the output that the log has from the event `first` to the opening of the tap. */
-  readonly keptFrom: (first: number) => Promise<StreamSizes>;
+  /** Returns the sizes of the output that the log has between the event `id` and the opening of the tap. */
+  readonly keptAfter: (id: number) => Promise<StreamSizes>;
 }
 
 type StreamSizes = Record<OutputStream, number>;
 
 interface KeptSearch {
   readonly spid: number;
-  readonly first: number;
+  readonly id: number;
   readonly starts: Starts;
   readonly signal: AbortSignal;
 }
 
-/** The sizes of the output of a process that the log has from the event `first` to the opening of the tap. */
+/**
+ * The sizes of the output of a process that the log has between the event `id` and the opening of the tap. The log may drop
+ * some of it before a reader gets there, but a reader that has read up to `id` gets no more.
+ */
 async function keptOutput(
   { accounts, eventLogs }: ServiceParts,
   { accountId }: Principal,
   { log }: StoredTarget,
-  { spid, first, starts, signal }: KeptSearch,
+  { spid, id, starts, signal }: KeptSearch,
 ): Promise<StreamSizes> {
   using _search = await accounts.wait(accountId, "logSearches", { signal });
   const kept = { stdout: 0, stderr: 0 };
-  const onOutput: OutputVisitor = (ofSpid, stream, bytes, id) => {
-    if (ofSpid === spid && id >= first && id < starts.firstId) kept[stream] += bytes;
+  const onOutput: OutputVisitor = (ofSpid, stream, bytes, ofId) => {
+    if (ofSpid === spid && ofId > id && ofId < starts.firstId) kept[stream] += bytes;
   };
-  const search = { first, hasEnded: log.hasEnded, onOutput };
+  await eventLogs.written(log.id);
+  const search = { first: id + 1, hasEnded: log.hasEnded, onOutput };
   for await (const _ of eventLogs.scan(log.id, search)) signal.throwIfAborted();
   return kept;
 }
 
 /** Delivers the events that were logged before the tap was opened, and then all output of the tap. */
 async function* withTap(log: LogBeforeTap, starts: Starts): AsyncGenerator<Attached, void, undefined> {
-  const { events, since, keptFrom } = log;
+  const { events, since } = log;
   const counted = { stdout: 0, stderr: 0 };
   for (;;) {
     // A start is announced before its first event is logged, so no event can overtake it.
     for (let piece = await events.next(); piece !== null; piece = await events.next()) {
       for (const event of piece) {
         if (event.type === "dropped") {
-          const missing = missingBytes(starts.logged, await keptFrom(event.id + 1), counted);
+          const missing = missingBytes(starts.logged, await keptWith(piece, log), counted);
           if (event.id > since) yield* missing;
           continue;
         }
@@ -279,12 +282,25 @@ async function* withTap(log: LogBeforeTap, starts: Starts): AsyncGenerator<Attac
         if (item?.kind === "end") return;
       }
     }
+    const { logged } = starts;
     const started = starts.take();
     if (started === null) break;
+    // Events that the log drops right before the tap are followed by none that is read.
+    const missing = missingBytes(logged, NOTHING, counted);
+    if (started.firstId - 1 > since) yield* missing;
     if (yield* fromTap(started)) return;
     // The machine was lost before the command began. Another machine may replace it.
   }
   yield LOST;
+}
+
+/** The sizes of the output before the tap that the reader of a piece of events still gets, unless the log drops more. */
+async function keptWith(piece: readonly LogEvent[], { keptAfter }: LogBeforeTap): Promise<StreamSizes> {
+  const kept = await keptAfter(piece.at(-1)?.id ?? -1);
+  for (const { type, payload } of piece) {
+    if (type === "stdout" || type === "stderr") kept[type] += payload.byteLength;
+  }
+  return kept;
 }
 
 /**
@@ -330,6 +346,7 @@ async function hasRun(process: InstanceProcess): Promise<boolean> {
   );
 }
 
+const NOTHING: StreamSizes = { stdout: 0, stderr: 0 };
 const NO_OUTPUT = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };
 const LOST: Attached = { kind: "end", exit: null };
 

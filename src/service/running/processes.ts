@@ -267,10 +267,10 @@ function runningBefore({ instances, eventLogs }: ServiceParts, { log: { id, inst
 }
 
 /** The sizes of the outputs of a running process, once readers of the log can read them; null when it has ended. */
-async function loggedOutput({ instances }: ServiceParts, { log: { instance } }: StoredTarget, spid: number) {
-  if (instance === null) return null;
-  const logged = instances.find(instance)?.process(spid)?.logged() ?? null;
-  await instances.eventsOf(instance)?.written();
+async function loggedOutput({ instances, eventLogs }: ServiceParts, { log }: StoredTarget, spid: number) {
+  if (log.instance === null) return null;
+  const logged = instances.find(log.instance)?.process(spid)?.logged() ?? null;
+  await eventLogs.written(log.id);
   return logged;
 }
 

@@ -208,6 +208,11 @@ export class EventLogs implements Disposable {
     yield* scanEvents(file, from, writer?.writtenBytes ?? file.sizeBytes, onOutput);
   }
 
+  /** Resolves when readers can read all events that were added to a log so far, or when writing has failed. */
+  async written(id: LogId): Promise<void> {
+    await this.#feeds.get(id)?.writer?.written();
+  }
+
   /** Id of the first event that a log with a writer still has. */
   firstId(id: LogId): number {
     return this.#feeds.get(id)?.writer?.file?.first.id ?? 0;

@@ -257,7 +257,9 @@ export class LogReader implements Disposable {
     const file = writer === null ? this.#feed.file : writer.file;
     if (file === null) return [];
     this.#position ??= (writer?.index ?? new PositionIndex(file.starts)).before(this.#since + 1);
-    const cached = this.#shared.get(this.#feed, this.#position);
+    // A piece may be cached for longer than the ring has its events, which then count as dropped.
+    const isDropped = this.#position.offset < file.first.offset;
+    const cached = isDropped ? null : this.#shared.get(this.#feed, this.#position);
     const reading = cached ?? this.#share(file, this.#position);
     if (reading instanceof Promise) return this.#later(file, reading);
     if (cached === null || !this.#hasMore(reading)) return this.#take(file, reading);

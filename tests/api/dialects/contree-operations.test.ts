@@ -181,6 +181,7 @@ heldTest("a stream that fails says so, and ends", async () => {
       throw new Error("not asked for");
     },
     firstId: () => 0,
+    written: async () => undefined,
   };
   await using held = await Api.start({ eventLogs: logs });
   failing = held;

@@ -1,6 +1,7 @@
 /** Processes whose log is a ring that no longer has its first events; they are real ones, on this host. */
 
-import { afterAll, beforeAll, describe, expect, setDefaultTimeout } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, spyOn } from "bun:test";
+import type { LogId } from "../../../src/domain/ids.ts";
 import { Api, errorOf } from "../../support/api/api.ts";
 import { AttachedClient } from "../../support/api/attached.ts";
 import { heldTest } from "../../support/api/program.ts";
@@ -25,9 +26,53 @@ describe("an attachment to a process whose first output is gone", () => {
   const SIZE = 3_000_003;
   const SCRIPT = "seq 444444; read line; echo end $line";
 
+  /** Adds so many bytes to the log, as other processes of the instance do. */
+  const fill = async (id: LogId, bytes: number): Promise<void> => {
+    using log = await api.parts.eventLogs.openRing(id);
+    for (let left = bytes; left > 0; left -= 1000) log.append(0, "progress", { fill: "x".repeat(1000) });
+    await log.end();
+  };
+  /** Sum of the sizes that the client got as those of missing output. */
+  const missingBytes = ({ statuses }: AttachedClient): number =>
+    statuses.reduce((sum, { dropped }) => sum + ((dropped as { bytes: number } | undefined)?.bytes ?? 0), 0);
+
+  // The log has 16 parts of 64 KiB: it drops what the client reads next, much of what is left, and all of it.
+  const DROPS = [1, 10, 40].flatMap((parts) => [[parts, "before"] as const, [parts, "after"] as const]);
+
+  heldTest.each(DROPS)(
+    "has its size when the log drops %i parts right %s it counts what is left",
+    async (parts, at) => {
+      await using running = await runningInstance(api, SCRIPT, OPEN);
+      await until("all is logged", () => running.log.bytes("stdout").kept === SIZE);
+      const { eventLogs } = api.parts;
+      await eventLogs.written(running.id as LogId);
+      const scan = eventLogs.scan.bind(eventLogs);
+      using counting = spyOn(eventLogs, "scan").mockImplementationOnce(async function* (id, request) {
+        if (at === "before") await fill(id, parts * 65_536);
+        yield* scan(id, request);
+        if (at === "after") await fill(id, parts * 65_536);
+      });
+      using lossless = await open(running.path, "?lossless=true");
+      lossless.type("typed\n");
+      expect(await lossless.socket.closed).toMatchObject({ code: 1000 });
+      expect(counting).toHaveBeenCalled();
+      expect(missingBytes(lossless) + lossless.of(1).byteLength).toBe(SIZE + "end typed\n".length);
+    },
+  );
+
+  heldTest("has its size when it attaches before all is stored", async () => {
+    await using running = await runningInstance(api, SCRIPT, OPEN);
+    await until("all is logged", () => running.log.bytes("stdout").kept === SIZE);
+    using lossless = await open(running.path, "?lossless=true");
+    lossless.type("typed\n");
+    expect(await lossless.socket.closed).toMatchObject({ code: 1000 });
+    expect(missingBytes(lossless) + lossless.of(1).byteLength).toBe(SIZE + "end typed\n".length);
+  });
+
   heldTest("has its size, and what follows to the end, whether it is lossless or not", async () => {
     await using running = await runningInstance(api, SCRIPT, OPEN);
     await until("all is logged", () => running.log.bytes("stdout").kept === SIZE);
+    await api.parts.eventLogs.written(running.id as LogId);
     using lossless = await open(running.path, "?lossless=true");
     await lossless.until("444444\n");
     using other = await open(running.path);

@@ -142,6 +142,22 @@ test("a process that writes much is not held back by a slow follower, which gets
   expect(read.at(-1)?.type).toBe("progress");
 });
 
+test("a reader gets nothing that the ring has dropped, though another one has read it lately", async () => {
+  await during(async (log) => {
+    fill(log, 2000);
+    await log.written();
+    using first = logs.read(ACCOUNT, ID, -1, false);
+    using second = logs.read(ACCOUNT, ID, -1, false);
+    for (const _ of [1, 2]) await first.next();
+    for (const _ of [1, 2, 3]) await second.next();
+    fill(log, 500);
+    await log.written();
+    const [next] = await first.next();
+    expect(next?.type).toBe("dropped");
+    expect(json<"dropped">(next as LogEvent).first).toBe(logs.firstId(ID));
+  });
+});
+
 test("ids and positions continue over many openings, whatever is left behind the last whole event", async () => {
   const random = seededRandom(seedOfTests());
   let count = 0;
