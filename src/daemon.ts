@@ -1,10 +1,10 @@
-import { createHash } from "node:crypto";
 import { cpus, totalmem } from "node:os";
 import { join } from "node:path";
 import { createApp } from "./api/app.ts";
+import { type E2bListenerParts, openE2b } from "./api/e2b/open.ts";
 import { listenForOperator } from "./api/operator/control.ts";
 import { listen } from "./api/server.ts";
-import { type CgroupTree, openCgroupTree } from "./cgroup/cgroup.ts";
+import type { CgroupTree } from "./cgroup/cgroup.ts";
 import type { Config } from "./config/config.ts";
 import { proxyOf } from "./config/network.ts";
 import { type Database, openDatabase } from "./db/database.ts";
@@ -33,6 +33,7 @@ import { importCost } from "./supervisor/imports/import-bounds.ts";
 import { RunningInstances } from "./supervisor/instance/running-instances.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
 import { kindsAtWork } from "./supervisor/kinds/kinds.ts";
+import { openCgroups } from "./supervisor/machines/cgroups.ts";
 import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
 import { openPlatform } from "./supervisor/machines/open-platform.ts";
 import { ReservedPlace } from "./supervisor/machines/reserved-place.ts";
@@ -52,7 +53,6 @@ import { ownTurn } from "./system/turns.ts";
 import { untilAborted } from "./system/waiting.ts";
 import { wallClock } from "./system/wall-clock.ts";
 import { REVISION, VERSION } from "./version.ts";
-import { CpuWeight } from "./vm/cpu-weight.ts";
 import { templatesMemoryBytes } from "./vm/machine-memory.ts";
 import { templateShape } from "./vm/templates.ts";
 
@@ -147,8 +147,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const sandboxes = stack.use(new Sandboxes({ ...work, ...config.sandboxes, operations, changes }));
   stack.use(openGauges(config, { ...work, operations }));
   for (const follower of [changes, operationLog]) stack.use(follower.follow(operations.changes));
-  sandboxes.recover();
-  operations.recover();
+  for (const recovered of [sandboxes, operations]) recovered.recover();
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
@@ -164,12 +163,13 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     version: VERSION,
   });
   const verifyToken = tokenVerifier(db, keys, clock);
-  const web = webOf(config, { db, log, keys, verifyToken, clock });
-  const app = createApp({ service, accounts, verifyToken, publicUrl: config.publicUrl, metrics, log, web });
-  const ingress = stack.use(openIngress(config.ingress, { ingress: service.ingress, verifyToken, log }));
+  const api = { service, accounts, verifyToken, metrics, log };
+  const web = webOf(config, { ...api, db, keys, clock });
+  const ports = await openOutside(config, { ...api, directory: layout.runtime, clock }, stack);
+  const app = createApp({ ...api, publicUrl: config.publicUrl, web });
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
-  gate.protectPorts([listener, ingress].flatMap((one) => one?.port ?? []));
+  gate.protectPorts([listener.port, ...ports]);
   listening.resolve();
   stack.use(startJanitor(janitorOptions));
   // These end clients that follow events and changes, which would otherwise delay the stop.
@@ -193,6 +193,16 @@ function openGauges({ pool, limits }: Config, parts: WorkParts & { readonly oper
   const { diskReserveBytes } = limits;
   const build = { version: VERSION, revision: REVISION };
   return registerGauges(parts.metrics, { ...parts, ...build, poolSize: pool.size, diskReserveBytes });
+}
+
+/** Opens the listeners for clients from outside that the settings have. Returns their ports. */
+async function openOutside(
+  { ingress, e2b }: Config,
+  parts: E2bListenerParts,
+  stack: AsyncDisposableStack,
+): Promise<number[]> {
+  const doors = [openIngress(ingress, { ...parts, ingress: parts.service.ingress }), await openE2b(e2b, parts)];
+  return doors.flatMap((door) => stack.use(door)?.port ?? []);
 }
 
 /** Sign-in on the page; null: there is no page. */
@@ -254,25 +264,6 @@ function answers(db: Database, log: Log): boolean {
     log.error("the database does not answer", { error });
     return false;
   }
-}
-
-/**
- * Opens the control groups, and warns when controllers are missing: cgroup v2 gives the children of a group no controllers
- * while the group itself has processes, such as the login shell that started the daemon.
- */
-async function openCgroups(dataDirectory: string, log: Log): Promise<CgroupTree> {
-  const tree = await openCgroupTree({ namespace: cgroupNamespace(dataDirectory), cpuWeight: CpuWeight.together });
-  if (tree.missing.length > 0) {
-    const text = "virtual machines run without some limits and statistics: the control group of this process lacks";
-    const advice = "start the daemon as a service, or by systemd-run --scope -p Delegate=yes";
-    log.warn(`${text} ${tree.missing.join(", ")}; ${advice}`);
-  }
-  return tree;
-}
-
-/** Name of the control groups of a data directory, so that several daemons on one host have different ones. */
-export function cgroupNamespace(dataDirectory: string): string {
-  return `coppice-${createHash("sha256").update(dataDirectory).digest("hex").slice(0, 12)}`;
 }
 
 /** @param due the search for a way to run machines begins after it */

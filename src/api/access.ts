@@ -41,12 +41,19 @@ interface RouteOptions {
  * `transform`, the first step of any other. Both throw, because Elysia would treat a returned status as the body and run
  * the handler. Then the query is read as bytes, and Elysia checks the query and the body against the route's schemas.
  *
+ * `checkParameters` normalises the parameters of a path, and throws for invalid ones.
+ *
  * No hook passes on its whole context: Elysia would then prepare every part of it for every request, including the cookies
  * and a copy of all headers.
  */
-export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
+export function accessPlugin(
+  requests: RequestTracker,
+  rooms: BodyRooms,
+  checkParameters: (params: Record<string, string>) => void = readParameters,
+) {
+  const access = { requests, checkParameters };
   const withoutBody = (scope: RouteScope) => {
-    const route = new RouteAccess(requests, { scope });
+    const route = new RouteAccess(access, { scope });
     return {
       introspect: route.declare,
       transform: (context: MacroContext) => {
@@ -61,7 +68,7 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
     return { principal };
   };
   const ofRawBody = (scope: Scope, makeRoom: BodyRooms["receive"]) => {
-    const route = new RouteAccess(requests, { scope, rawBody: true });
+    const route = new RouteAccess(access, { scope, rawBody: true });
     return {
       introspect: route.declare,
       parse: async (context: MacroContext) => {
@@ -85,7 +92,7 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
     }),
     writes: (scope: RouteScope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
     takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT, waitsForGuest = false }: JsonBodyOptions) => {
-      const route = new RouteAccess(requests, { scope, bodyBytesMax: bytesMax });
+      const route = new RouteAccess(access, { scope, bodyBytesMax: bytesMax });
       return {
         introspect: route.declare,
         parse: async (context: MacroContext) => {
@@ -108,14 +115,21 @@ export function accessPlugin(requests: RequestTracker, rooms: BodyRooms) {
   });
 }
 
+interface RouteAccessParts {
+  readonly requests: RequestTracker;
+  readonly checkParameters: (params: Record<string, string>) => void;
+}
+
 /** The part that all macros share: checks the scope of one route, and reads its path parameters and query. */
 class RouteAccess {
   readonly #requests: RequestTracker;
+  readonly #checkParameters: (params: Record<string, string>) => void;
   readonly #detail: RouteDetail & { readonly scope: RouteScope };
   #read: ((raw: string) => Record<string, unknown>) | null = null;
 
-  constructor(requests: RequestTracker, detail: RouteDetail & { readonly scope: RouteScope }) {
+  constructor({ requests, checkParameters }: RouteAccessParts, detail: RouteDetail & { readonly scope: RouteScope }) {
     this.#requests = requests;
+    this.#checkParameters = checkParameters;
     this.#detail = detail;
   }
 
@@ -133,7 +147,7 @@ class RouteAccess {
     const { scope } = this.#detail;
     if (scope === ANY_TOKEN) this.#requests.principal(request);
     else this.#requests.allowed(request, scope);
-    readParameters(params);
+    this.#checkParameters(params);
     return this.#read === null ? {} : this.#read(rawQuery(request.url));
   }
 }

@@ -1,6 +1,5 @@
 import { Elysia, ElysiaCustomStatusResponse, ParseError, ValidationError } from "elysia";
-import { type ErrorForm, errorReply } from "./errors.ts";
-import { json, respond } from "./reply.ts";
+import { json, type Reply, respond } from "./reply.ts";
 import type { RequestTracker } from "./request-tracker.ts";
 import { validationError } from "./schema.ts";
 
@@ -8,12 +7,12 @@ import { validationError } from "./schema.ts";
  * Turns the results and errors of all handlers, of every surface, into responses. A handler's result becomes JSON, unless
  * it is a Response or a stream.
  * @param unknown makes the error for a request that no route matches
- * @param errorForm the form of the errors of a path
+ * @param errorReply the answer to a failure of a request with this path
  */
 export function answersPlugin(
   requests: RequestTracker,
   unknown: (request: Request) => Error,
-  errorForm: (path: string) => ErrorForm,
+  errorReply: (cause: unknown, path: string) => Reply,
 ) {
   return new Elysia({ name: "answers" })
     .mapResponse({ as: "global" }, ({ request, responseValue, set, route }) => {
@@ -34,7 +33,7 @@ export function answersPlugin(
       const cause = code === "NOT_FOUND" ? unknown(request) : reasonOf(error);
       set.status = 200;
       // `never`, so that the typed client's types of the routes stay as they are.
-      const reply = errorReply(cause, errorForm(requests.of(request).path));
+      const reply = errorReply(cause, requests.of(request).path);
       return requests.answer(request, respond(reply, request), { route, cause }) as never;
     });
 }

@@ -7,14 +7,15 @@ import { BodyRooms } from "./body/room.ts";
 import { CONTREE_ERRORS } from "./contree/errors.ts";
 import { contreePlugin } from "./contree/plugin.ts";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute, unread } from "./elysia-gaps.ts";
-import { type ErrorForm, SPECIFIED_ERRORS } from "./errors.ts";
+import { type ErrorForm, errorReply, SPECIFIED_ERRORS } from "./errors.ts";
 import { MCP_ERRORS } from "./mcp/errors.ts";
 import { mcpPlugin } from "./mcp/plugin.ts";
 import { openApiPlugin } from "./openapi/openapi.ts";
 import { statusPlugin } from "./operator/health.ts";
 import type { ApiOptions } from "./options.ts";
+import type { Reply } from "./reply.ts";
 import { type RequestState, RequestTracker } from "./request-tracker.ts";
-import { describe, type ServedRoute } from "./route.ts";
+import { describe, type RunnableRoute } from "./route.ts";
 import { type Handshake, SOCKET_SETTINGS, type Socket, upgrade } from "./socket.ts";
 import { v1Plugin } from "./v1/plugin.ts";
 import { eventSocket, wantsEventSocket } from "./web/event-socket.ts";
@@ -44,6 +45,8 @@ export function errorFormOf(path: string): ErrorForm {
   return isBelow(CONTREE_PREFIX, path) ? CONTREE_ERRORS : SPECIFIED_ERRORS;
 }
 
+const replyTo = (cause: unknown, path: string): Reply => errorReply(cause, errorFormOf(path));
+
 /**
  * The HTTP API: one plugin per surface. Elysia routes requests and validates them against the schemas of the routes. The
  * principal is known before anything else is read, and the same two hooks make every response.
@@ -67,7 +70,7 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   let served: readonly RunnableRoute[] = [];
   let table = new RouteTable(served);
   let serverOf = (): Handshake["server"] => null;
-  const arrivals = new Arrivals();
+  const arrivals = new Arrivals(({ headers }) => headers.get("authorization") ?? headers.get("cookie"));
   /** Proves the caller of a request, and returns the path of the route that answers. */
   const proven = async (request: Request, state: RequestState, isOfPage: boolean): Promise<string> => {
     if (isOfPage && gate !== null) return await gate.admit(request, state);
@@ -100,7 +103,7 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
         return isEventSocket ? eventSocket(answer, { request, server: serverOf() }, upgraded) : answer;
       }),
     )
-    .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), errorFormOf))
+    .use(answersPlugin(requests, (request) => unknownRoute(table, pathOf(request.url)), replyTo))
     .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))
     .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
     .use(mcpPlugin(MCP_PREFIX, { service, accounts, access, requests, publicUrl, log }))
@@ -111,11 +114,6 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   table = new RouteTable(served);
   serverOf = () => app.server;
   return app;
-}
-
-/** A route of Elysia's whose compiled function runs all its hooks for an existing context. */
-interface RunnableRoute extends ServedRoute {
-  compile(): (context: unknown) => Response | Promise<Response>;
 }
 
 /** The application with the types of its routes, for the typed client. */

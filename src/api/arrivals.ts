@@ -19,10 +19,15 @@ const UNPROVEN = "";
  * hundreds, in one turn of the event loop, and buffers their bodies meanwhile.
  */
 export class Arrivals {
+  readonly #credentialOf: (request: Request) => string | null;
   readonly #turns = new YieldingTurns();
   readonly #bodies = new Shares({ total: BODIES_BYTES_MAX, spare: SPARE_BYTES });
   /** accounts by their proven credentials, the latest proof at the end; an account may have many credentials */
   readonly #proven = new Map<string, AccountId>();
+
+  constructor(credentialOf: (request: Request) => string | null) {
+    this.#credentialOf = credentialOf;
+  }
 
   /**
    * Proves the caller of a request in its turn. Credentials take turns, so that the requests of one hold up no other.
@@ -30,7 +35,7 @@ export class Arrivals {
    * @throws ApiError `too_many_requests` at once, when too many bodies wait; what `prove` throws
    */
   async admit<T>(request: Request, state: Pick<RequestState, "principal">, prove: () => Promise<T>): Promise<T> {
-    const credential = request.headers.get("authorization") ?? request.headers.get("cookie");
+    const credential = this.#credentialOf(request);
     const bytes = bufferedBytes(request);
     using _body = bytes === 0 ? null : this.#take(credential, bytes);
     const turn = this.#turns.take(credential);

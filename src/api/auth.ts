@@ -12,7 +12,7 @@ function tokenOf(request: Request): string | undefined {
 }
 
 /** The caller of a request, and whether its credential is still valid. */
-interface Caller {
+export interface Caller {
   readonly principal: Principal;
   /** never rejects: a token that cannot be checked counts as valid */
   readonly isAllowed: () => Promise<boolean>;
@@ -24,10 +24,15 @@ interface Caller {
  */
 export async function authenticate(request: Request, verifyToken: ApiOptions["verifyToken"]): Promise<Caller> {
   const token = tokenOf(request);
-  const principal = token === undefined ? null : await verifyToken(token);
-  if (token === undefined || principal === null) {
-    throw new ApiError("unauthorized", "missing or invalid bearer token");
-  }
+  const caller = token === undefined ? null : await callerOf(token, verifyToken);
+  if (caller === null) throw new ApiError("unauthorized", "missing or invalid bearer token");
+  return caller;
+}
+
+/** The caller with a token; null when it is not valid. */
+export async function callerOf(token: string, verifyToken: ApiOptions["verifyToken"]): Promise<Caller | null> {
+  const principal = await verifyToken(token);
+  if (principal === null) return null;
   const isAllowed = () =>
     verifyToken(token).then(
       (current) => current !== null,

@@ -136,6 +136,11 @@ export interface ServedRoute {
   readonly hooks: unknown;
 }
 
+/** A route of Elysia's whose compiled function runs all its hooks for an existing context. */
+export interface RunnableRoute extends ServedRoute {
+  compile(): (context: unknown) => Response | Promise<Response>;
+}
+
 /** Descriptions of the routes of an application; a route without one is left out. */
 export function describe(served: readonly ServedRoute[]): Route[] {
   return served.flatMap(({ method, path, hooks }) => {

@@ -78,11 +78,12 @@ async function serve(
   });
   if (daemon === null) return EXIT_FAILED;
   log.info("listening", { url: daemon.url, version: VERSION, dataDir: config.dataDir });
-  const { ingress } = config;
+  const { ingress, e2b } = config;
   if (ingress !== null) {
     const { host, port, address } = ingress;
     log.info("serving ports of sandboxes", { listen: `${host}:${port}`, domain: address.domain });
   }
+  if (e2b !== null) log.info("serving clients of E2B", { listen: `${e2b.host}:${e2b.port}`, domain: e2b.domain });
   manager.ready(`listening on ${daemon.url}`, () => daemon.isAlive());
   if (daemon.isNew()) sayFirstSteps(config, log, daemon.url);
   await stopping.promise;

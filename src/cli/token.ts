@@ -10,6 +10,7 @@ import { isoTime } from "../domain/ids.ts";
 import { SCOPES } from "../domain/scope.ts";
 import { DURATION_FORM, msOfDuration } from "../domain/text/quantities.ts";
 import { silentLog } from "../log.ts";
+import { keyOfToken } from "../service/e2b/keys.ts";
 import type { TokenUseCases } from "../service/operator/tokens.ts";
 import type { Principal } from "../service/parts.ts";
 import type { DataLayout } from "../storage/layout.ts";
@@ -30,6 +31,7 @@ export const tokenCommands: readonly Command[] = [
     description: `${HERE}\nThe token is printed once, alone on standard output, and stored nowhere.`,
     examples: [
       "coppice token create --account alice --save",
+      "export E2B_API_KEY=$(coppice token create --account alice --e2b)",
       "coppice token create --account me --scope '*' --scope operator --ttl 12h",
       "export COPPICE_TOKEN=$(coppice token create --account ci --scope instances:spawn --scope operations:read)",
     ],
@@ -43,17 +45,20 @@ export const tokenCommands: readonly Command[] = [
         doc: "permission; * for all except operator (default: *)",
       },
       ttl: { type: "string", value: "DURATION", doc: `validity, such as 12h or 90d (default: ${TTL_DEFAULT})` },
+      e2b: { type: "boolean", doc: "spell it as clients of E2B want their keys" },
       save: { type: "boolean", doc: "write it to ~/.config/coppice/token instead of printing it" },
       ...JSON_OPTION,
       ...DATA_OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       expectPositionals(positionals);
-      const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, json = false, ...rest } = options;
+      const { account, scope = ["*"], ttl = TTL_DEFAULT, save = false, e2b = false, json = false, ...rest } = options;
       if (account === undefined) throw new UsageError("--account is missing");
+      if (e2b && save) throw new UsageError("--save is for this program, and --e2b for others");
       const request = { account, scopes: scope, ttlMs: durationOption("ttl", ttl) };
       using store = await openStore(rest, environment, { create: true });
-      const { token, jti, expiresAt } = await usage(() => store.tokens.issue(store.operator, request));
+      const { token: issued, jti, expiresAt } = await usage(() => store.tokens.issue(store.operator, request));
+      const token = e2b ? keyOfToken(issued) : issued;
       if (save) await saveToken(environment, token);
       const facts = { id: jti, account, scopes: scope, expires_at: isoTime(expiresAt) };
       if (json) await io.stdout(`${JSON.stringify({ ...facts, ...(save ? {} : { token }) })}\n`);

@@ -2,8 +2,10 @@ import { existsSync, readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import type { NamedHosts, NetworkRule, ProxyAddress } from "../domain/network.ts";
 import type { LogLevel } from "../log.ts";
-import { type IngressConfig, ingressConfig, ingressProblems, isLoopback } from "./ingress.ts";
+import { type E2bConfig, e2bConfig, e2bProblems } from "./e2b.ts";
+import { type IngressConfig, ingressConfig, ingressProblems } from "./ingress.ts";
 import { type ConfigKey, KEYS, type KeyName, type KeyValues } from "./keys.ts";
+import { isLoopback } from "./listener.ts";
 import { namedHosts, namedRules, parseProxy } from "./network.ts";
 import { isTable, type RegistryHost, registryHosts } from "./registries.ts";
 
@@ -21,6 +23,8 @@ export interface Config {
   };
   /** the listener for HTTP from outside to ports of sandboxes; null: there is none */
   readonly ingress: IngressConfig | null;
+  /** the listener for clients of E2B; null: there is none */
+  readonly e2b: E2bConfig | null;
   /** whether there is a page for people */
   readonly web: { readonly enabled: boolean };
   readonly vm: {
@@ -300,7 +304,7 @@ function crossChecks(values: KeyValues): string[] {
       `listen.host ${values["listen.host"]} is reachable from other machines: set listen.tls_cert and listen.tls_key, or listen.insecure = true`,
     );
   }
-  problems.push(...ingressProblems(values));
+  problems.push(...ingressProblems(values), ...e2bProblems(values));
   for (const name of ["vcpus", "memory_bytes", "disk_bytes"] as const) {
     if (values[`vm.${name}_default`] > values[`vm.${name}_max`]) {
       problems.push(`vm.${name}_default must not be above vm.${name}_max`);
@@ -324,6 +328,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       insecure: v["listen.insecure"],
     },
     ingress: ingressConfig(v),
+    e2b: e2bConfig(v),
     web: { enabled: v["web.enabled"] },
     vm: {
       emulation: v["vm.emulation"],

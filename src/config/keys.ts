@@ -7,7 +7,7 @@ import {
   sizeText,
 } from "../domain/text/quantities.ts";
 import { LOG_LEVELS } from "../log.ts";
-import { readListen } from "./ingress.ts";
+import { readListen } from "./listener.ts";
 import { readHosts, readProxy, readRules, readServers } from "./network.ts";
 
 /** A setting. */
@@ -118,6 +118,15 @@ function list(
   return key(`a list of ${form}`, readAll, { default: [], doc });
 }
 
+const listenPlace = (doc: { readonly doc: string }): ConfigKey<string | null> =>
+  optional((value) => key("an address and a port such as 127.0.0.1:8644", readListen, value), {
+    default: null,
+    or: "",
+    ...doc,
+  });
+
+const DOMAIN = "[a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*";
+
 const hosts = (doc: { readonly doc: string }): ConfigKey<readonly string[]> =>
   list("names, addresses and ranges such as 10.0.0.0/8", readHosts, doc);
 
@@ -140,12 +149,10 @@ export const KEYS = {
   "listen.tls_cert": optional(path, { default: null, or: "", doc: "PEM file of the certificate chain" }),
   "listen.tls_key": optional(path, { default: null, or: "", doc: "PEM file of the certificate's key" }),
   "listen.insecure": flag({ default: false, doc: "allow plain HTTP on addresses that other machines reach" }),
-  "ingress.listen": optional((doc) => key("an address and a port such as 127.0.0.1:8644", readListen, doc), {
-    default: null,
-    or: "",
+  "ingress.listen": listenPlace({
     doc: "address and port for HTTP from outside to ports of sandboxes; any but loopback needs TLS or `listen.insecure`; unset: none",
   }),
-  "ingress.domain": text("a name in lower case", /^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/, {
+  "ingress.domain": text("a name in lower case", new RegExp(`^${DOMAIN}$`), {
     default: "localhost",
     doc: "domain of the names of ports: `PORT-UUID.DOMAIN` and `PORT-NAME.ACCOUNT.DOMAIN`; use one of which nothing else is a part",
   }),
@@ -162,6 +169,35 @@ export const KEYS = {
   "ingress.public": choice(["never", "allow"], {
     default: "never",
     doc: "`allow` lets owners make ports public, so that clients need no token",
+  }),
+  "e2b.listen": listenPlace({
+    doc: "address and port for clients of E2B; any but loopback needs TLS or `listen.insecure`; unset: none",
+  }),
+  "e2b.domain": optional(
+    (doc) => text("a name in lower case, and a port if need be", new RegExp(`^${DOMAIN}(:[1-9][0-9]{0,4})?$`), doc),
+    {
+      default: null,
+      or: "",
+      doc: "domain of the names of ports, `PORT-ID.DOMAIN`, that answers give to clients, with a port unless it is 443; unset: clients use their own setting",
+    },
+  ),
+  "e2b.tls_cert": optional(path, {
+    default: null,
+    or: "",
+    doc: "PEM file of the certificate chain for `DOMAIN` and `*.DOMAIN`",
+  }),
+  "e2b.tls_key": optional(path, { default: null, or: "", doc: "PEM file of the certificate's key" }),
+  "e2b.behind_proxy": flag({
+    default: false,
+    doc: "a reverse proxy is in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed",
+  }),
+  "e2b.default_user": text("the name of a user", /^[a-z_][a-z0-9_-]{0,31}$/, {
+    default: "user",
+    doc: "user of commands and files of E2B's clients that name none; root where a sandbox has no such user",
+  }),
+  "e2b.public_ports": flag({
+    default: true,
+    doc: "ports need no token on this listener unless their sandbox asks for one; `false`: all need it",
   }),
   "web.enabled": flag({ default: true, doc: "serve the page for people at `/`" }),
   "vm.emulation": choice(["never", "allow"], {

@@ -1,8 +1,9 @@
 import { ApiError, type ErrorCode } from "../domain/errors.ts";
 import { type Fields, headBytes, membersOf, type RequestHead } from "./http/head.ts";
-import type { Answer } from "./upstream.ts";
+import type { Answer, Upstream } from "./upstream.ts";
 
 const REASONS: Readonly<Record<number, string>> = {
+  204: "No Content",
   303: "See Other",
   400: "Bad Request",
   401: "Unauthorized",
@@ -73,21 +74,30 @@ const SAFE: Fields = [
   ["X-Content-Type-Options", "nosniff"],
 ];
 
+export interface AnswerOptions {
+  /** of the request; null: it cannot be read */
+  readonly head: RequestHead | null;
+  /** whether the connection is closed after it */
+  readonly closes: boolean;
+  readonly upstream: Pick<Upstream, "errorJson">;
+}
+
 /** The bytes of an answer: HTML when the request accepts that, otherwise JSON. */
 export function answerBytes(
   { status, body, fields = [] }: Answer,
-  { head, closes }: { readonly head: RequestHead | null; readonly closes: boolean },
+  { head, closes, upstream }: AnswerOptions,
 ): Uint8Array {
   const isHtml = head !== null && membersOf(head.fields, "accept").some((type) => /^text\/html(?:;|$)/.test(type));
   const reason = REASONS[status] ?? "";
-  const content = Buffer.from(isHtml ? page(`${status} ${reason}`, body.message) : `${JSON.stringify(body)}\n`);
   const start = `HTTP/1.1 ${status} ${reason}`;
+  const last: Fields = [...SAFE, ...fields, ...(closes ? [["Connection", "close"] as const] : [])];
+  if (body === null) return headBytes(start, last);
+  const json = () => `${JSON.stringify(upstream.errorJson?.(body, status) ?? body)}\n`;
+  const content = Buffer.from(isHtml ? page(`${status} ${reason}`, body.message) : json());
   const headOf = headBytes(start, [
     ["Content-Type", isHtml ? "text/html; charset=utf-8" : "application/json"],
     ["Content-Length", String(content.byteLength)],
-    ...SAFE,
-    ...fields,
-    ...(closes ? [["Connection", "close"] as const] : []),
+    ...last,
   ]);
   return head?.method === "HEAD" ? headOf : Buffer.concat([headOf, content]);
 }

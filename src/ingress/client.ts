@@ -60,21 +60,24 @@ async function serveRequest(client: ClientSocket, reader: ByteReader, options: S
     checkExpectation(head);
   } catch (error) {
     if (!(error instanceof MessageError)) throw error;
-    await client.write(answerBytes(answer(error.status, error.message), { head: null, closes: true }));
+    const { upstream } = options;
+    await client.write(answerBytes(answer(error.status, error.message), { head: null, closes: true, upstream }));
     return false;
   }
+  const { upstream, times } = options;
   const visit = visitOf(head, client, options);
   // A body that is not read stays in the connection, in front of the next request.
   const closes = head.version === 0 || !isEmpty(framing) || membersOf(head.fields, "connection").includes("close");
-  const reply = async (content: Answer) => (await client.write(answerBytes(content, { head, closes }))) && !closes;
+  const reply = async (content: Answer) =>
+    (await client.write(answerBytes(content, { head, closes, upstream }))) && !closes;
   const place = await destination(visit, client, options);
   if ("status" in place) return await reply(place);
   using target = place;
   const { cookies, connection: guest, head: passed } = target;
-  return await exchange({ client, reader, visit, head: passed, framing, cookies, guest, times: options.times });
+  return await exchange({ client, reader, visit, head: passed, framing, cookies, guest, upstream, times });
 }
 
-type Destination = Pick<Passage, "head" | "cookies"> & Awaited<ReturnType<Passage["connect"]>>;
+type Destination = Pick<Passage, "head" | "cookies"> & Exclude<Awaited<ReturnType<Passage["connect"]>>, Answer>;
 
 /** Connects the request to its guest, or answers in its place. */
 async function destination(
@@ -87,6 +90,7 @@ async function destination(
     if ("status" in decision) return decision;
     const { head, cookies } = decision;
     const target = await decision.connect(client.gone);
+    if ("status" in target) return target;
     return { head, cookies, connection: target.connection, [Symbol.dispose]: () => target[Symbol.dispose]() };
   } catch (error) {
     const isExpected = error instanceof ApiError || client.gone.aborted;

@@ -14,7 +14,7 @@ import { headBytes, membersOf, type RequestHead, type ResponseHead, readResponse
 import { ByteReader, MessageError } from "./http/reader.ts";
 import type { Times } from "./times.ts";
 import { tunnel } from "./tunnel.ts";
-import type { GuestConnection, Visit } from "./upstream.ts";
+import type { GuestConnection, Upstream, Visit } from "./upstream.ts";
 
 /** Largest number of a guest's answers with a status below 200 to one request. */
 const INTERIM_COUNT_MAX = 16;
@@ -32,6 +32,7 @@ export interface ExchangeParts {
   /** names of cookies that the guest must not set */
   readonly cookies: ReadonlySet<string>;
   readonly guest: GuestConnection;
+  readonly upstream: Pick<Upstream, "errorJson">;
   readonly times: Times;
 }
 
@@ -127,14 +128,14 @@ async function finalHead({ client, head, visit, framing }: ExchangeParts, reader
 }
 
 /** Answers in place of a guest that gave none. */
-async function refuse({ client, visit }: ExchangeParts, upload: Upload, error: unknown): Promise<void> {
+async function refuse({ client, visit, upstream }: ExchangeParts, upload: Upload, error: unknown): Promise<void> {
   const failure = upload.error ?? error;
   // The client is at fault only for its own message.
   const status =
     failure instanceof MessageError && (failure === upload.error || failure.status >= 502) ? failure.status : 502;
   const reason = failure instanceof MessageError ? failure.message : "the connection was closed";
   const message = upload.error === null ? `the program on this port did not answer as HTTP/1.1: ${reason}` : reason;
-  await client.write(answerBytes(answer(status, message), { head: visit.head, closes: true }));
+  await client.write(answerBytes(answer(status, message), { head: visit.head, closes: true, upstream }));
 }
 
 interface GuestAnswer {

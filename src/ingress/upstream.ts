@@ -24,10 +24,11 @@ export interface Visit {
   readonly isSecure: boolean;
 }
 
-/** An answer of the ingress itself: a short page, or the error object of the API. */
+/** An answer of the listener itself: a short page, or an object of JSON. */
 export interface Answer {
   readonly status: number;
-  readonly body: ErrorBody;
+  /** null: there is none, for a status that has no body */
+  readonly body: ErrorBody | null;
   /** further fields */
   readonly fields?: Fields;
 }
@@ -39,14 +40,16 @@ export interface Passage {
   /** names of cookies that the guest must not set */
   readonly cookies: ReadonlySet<string>;
   /**
-   * Connects to the guest; disposal gives back what the connection uses.
+   * Connects to the guest; disposal gives back what the connection uses. An answer takes the place of a guest.
    * @throws ApiError when there is none
    */
-  connect(signal: AbortSignal): Promise<Disposable & { readonly connection: GuestConnection }>;
+  connect(signal: AbortSignal): Promise<(Disposable & { readonly connection: GuestConnection }) | Answer>;
 }
 
 /** The place to which requests are passed, and the judge of which of them are. */
 export interface Upstream {
   /** Decides on one request: each has a Host and credentials of its own. */
   decide(visit: Visit): Promise<Passage | Answer>;
+  /** The JSON of an error that the listener answers with `status`; absent: that of the API. */
+  errorJson?(body: ErrorBody, status: number): unknown;
 }

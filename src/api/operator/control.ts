@@ -7,6 +7,11 @@ const SOCKET_PATH_BYTES_MAX = 107;
 /** Time limit of a command: removing the layers of a long chain takes minutes on a slow disk. */
 const CALL_MS_MAX = 3_600_000;
 
+/** Whether a path is short enough for a socket. */
+export function isSocketPath(path: string): boolean {
+  return Buffer.byteLength(path) <= SOCKET_PATH_BYTES_MAX;
+}
+
 /** Commands of the operator to a running daemon. They affect all accounts, so no token allows them. */
 export interface OperatorCommands {
   gc(dryRun: boolean): Promise<Reclaimed>;
@@ -17,7 +22,7 @@ export interface OperatorCommands {
  * disposed. When the path is too long for a socket, it logs a warning and does not listen.
  */
 export async function listenForOperator(path: string, commands: OperatorCommands, log: Log): Promise<AsyncDisposable> {
-  if (Buffer.byteLength(path) > SOCKET_PATH_BYTES_MAX) {
+  if (!isSocketPath(path)) {
     log.warn("the data directory's path is too long for a control socket: stop the appliance for `coppice gc`", {
       path,
     });

@@ -113,6 +113,7 @@ export function fileProblems(config: Config, now: Date): string[] {
   return [
     ...(tlsCert === null || tlsKey === null ? [] : tlsProblems("listen", { cert: tlsCert, key: tlsKey }, now)),
     ...(config.ingress?.tls ? tlsProblems("ingress", config.ingress.tls, now) : []),
+    ...(config.e2b?.tls ? tlsProblems("e2b", config.e2b.tls, now) : []),
     ...credentialsProblems(config.network.proxyCredentialsFile),
     ...authorities.flatMap(({ key, path }) => {
       if (path === null) return [];
@@ -133,7 +134,7 @@ function credentialsProblems(path: string | null): string[] {
 }
 
 function tlsProblems(
-  table: "listen" | "ingress",
+  table: "listen" | "ingress" | "e2b",
   paths: { readonly cert: string; readonly key: string },
   now: Date,
 ): string[] {

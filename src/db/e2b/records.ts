@@ -1,6 +1,7 @@
-import { eq } from "drizzle-orm";
+import { and, eq, isNull, ne } from "drizzle-orm";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { Database } from "../database.ts";
+import { sandboxes } from "../sandboxes/schema.ts";
 import { sandboxRecords } from "./schema.ts";
 
 export type RecordRow = typeof sandboxRecords.$inferSelect;
@@ -10,6 +11,16 @@ export function findRecord(db: Database, sandboxId: SandboxId): RecordRow | null
   return db.cached(`sandbox record ${sandboxId}`, () => {
     return db.orm.select().from(sandboxRecords).where(eq(sandboxRecords.sandboxId, sandboxId)).get() ?? null;
   });
+}
+
+/** The ids of all sandboxes that run or can be resumed, with the keys of their records; null: a sandbox without a record. */
+export function liveOwners(db: Database): readonly { readonly sandboxId: SandboxId; readonly keyId: string | null }[] {
+  return db.orm
+    .select({ sandboxId: sandboxes.id, keyId: sandboxRecords.keyId })
+    .from(sandboxes)
+    .leftJoin(sandboxRecords, eq(sandboxRecords.sandboxId, sandboxes.id))
+    .where(and(isNull(sandboxes.endedAt), ne(sandboxes.state, "failed")))
+    .all();
 }
 
 /** Changes a record; nothing when the sandbox has none. */

@@ -4,7 +4,7 @@ import { Elysia, sse } from "elysia";
 import { accessPlugin } from "../../../src/api/access.ts";
 import { answersPlugin } from "../../../src/api/answers.ts";
 import { BodyRooms } from "../../../src/api/body/room.ts";
-import { SPECIFIED_ERRORS } from "../../../src/api/errors.ts";
+import { errorReply } from "../../../src/api/errors.ts";
 import { RequestTracker } from "../../../src/api/request-tracker.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
@@ -56,7 +56,7 @@ const app = new Elysia({ strictPath: true, systemRouter: false, normalize: false
     answersPlugin(
       requests,
       () => new ApiError("not_found", "no such route"),
-      () => SPECIFIED_ERRORS,
+      (cause) => errorReply(cause),
     ),
   )
   .use(surface);

@@ -3,7 +3,7 @@ import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } fr
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import type { Operation } from "../../../src/client/types.ts";
-import { cgroupNamespace } from "../../../src/daemon.ts";
+import { cgroupNamespace } from "../../../src/supervisor/machines/cgroups.ts";
 import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
 import { PROBE_MEMO_NAME } from "../../../src/vm/probe.ts";
 import { deadline } from "../waiting.ts";

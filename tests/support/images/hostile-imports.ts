@@ -2,7 +2,7 @@ import { expect } from "bun:test";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { cgroupNamespace } from "../../../src/daemon.ts";
+import { cgroupNamespace } from "../../../src/supervisor/machines/cgroups.ts";
 import { Appliance, processesWith } from "../appliance/appliance.ts";
 import { controlGroups } from "../appliance/control-groups.ts";
 import { type Body, upload } from "../runs.ts";

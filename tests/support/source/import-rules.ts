@@ -19,7 +19,7 @@ export const FLOORS: readonly Floor[] = [
   {
     names: ["api"],
     content:
-      "HTTP: routes, schemas, scopes, errors; `v1` is the specified API, `contree` and `mcp` speak to other clients, " +
+      "HTTP: routes, schemas, scopes, errors; `v1` is the specified API, `contree`, `e2b` and `mcp` speak to other clients, " +
       "`web` serves the page and its sessions, `operator` health and control, `openapi` the description",
   },
   {
@@ -80,7 +80,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   // These work on the data directory or the host itself, where no appliance need run.
   "cli/token.ts": [
-    ...["service/operator/tokens.ts", "service/parts.ts", "db/database.ts"],
+    ...["service/e2b/keys.ts", "service/operator/tokens.ts", "service/parts.ts", "db/database.ts"],
     ...["storage/layout.ts", "storage/token-keys.ts", "domain", "config", "log.ts"],
   ],
   "cli/backup": ["db", "domain", "storage", "system", "version.ts"],
@@ -104,6 +104,8 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/body": ["domain", "system/waiting.ts"],
   "api/server.ts": ["system/turns.ts"],
   "api/socket.ts": ["domain", "system/turns.ts"],
+  // Surface and proxy at once, with a listener of its own.
+  "api/e2b": ["domain", "service", "ingress", "config/e2b.ts", "metrics.ts", "system/turns.ts", "system/waiting.ts"],
   "api/v1/running/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
   "api/v1/running/ports.ts": ["domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
-import { cgroupNamespace } from "../../../src/daemon.ts";
+import { cgroupNamespace } from "../../../src/supervisor/machines/cgroups.ts";
 import type { Appliance } from "../../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
 import { parseExposition } from "../../support/exposition.ts";

@@ -1,8 +1,8 @@
 /** The network of instances, from programs in real machines through the connecting process to servers on the loopback. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFile } from "node:fs/promises";
-import { cgroupNamespace } from "../../../src/daemon.ts";
 import type { NetworkAudit, NetworkEntry } from "../../../src/domain/network.ts";
+import { cgroupNamespace } from "../../../src/supervisor/machines/cgroups.ts";
 import { Appliance, type Finished, processesWith, text } from "../../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
 import type { Registry } from "../../support/images/registry.ts";

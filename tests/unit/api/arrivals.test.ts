@@ -8,7 +8,7 @@ const principal = { accountId: "a" } as unknown as Principal;
 
 /** Requests with bodies of a MiB; the test proves their callers. */
 function scene() {
-  const arrivals = new Arrivals();
+  const arrivals = new Arrivals(({ headers }) => headers.get("authorization") ?? headers.get("cookie"));
   const proof = Promise.withResolvers<void>();
   const send = (
     authorization: string | null,

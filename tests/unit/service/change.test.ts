@@ -65,7 +65,16 @@ const USE_CASES: {
     eventArray: "reads",
   },
   templates: { resolve: "reads" },
-  e2b: { record: "reads", recordOf: "reads", find: "reads", update: "changes" },
+  e2b: {
+    record: "reads",
+    recordOf: "reads",
+    find: "reads",
+    update: "changes",
+    credentials: "data",
+    owners: "reads",
+    // As `processes.attach`, it may resume a sandbox, which its journal has.
+    use: "reads",
+  },
   processes: {
     start: "changes",
     list: "reads",

@@ -1,0 +1,86 @@
+import { ApiError } from "../../domain/errors.ts";
+import type { SandboxId } from "../../domain/ids.ts";
+import type { Scope } from "../../domain/scope.ts";
+import type { Recorded } from "../../service/e2b/records.ts";
+import type { Principal } from "../../service/parts.ts";
+import type { Caller } from "../auth.ts";
+import { E2bError, e2bGone } from "./errors.ts";
+import { idOfWire } from "./ids.ts";
+import type { E2bParts } from "./options.ts";
+import type { SignedLinks } from "./signatures.ts";
+
+/** The sandbox of a request to its agent, which may act on its processes and files. */
+export interface Envd extends Recorded {
+  /** of the sandbox's account, with the scopes that the agent's part of the surface needs */
+  readonly principal: Principal;
+  readonly target: { readonly sandbox: SandboxId };
+}
+
+/** A request to an agent. */
+export interface EnvdRequest {
+  readonly path: string;
+  /** the sandbox that the request names, as the client spelled it; empty: none */
+  readonly sandbox: string;
+}
+
+const GRANTS: ReadonlySet<string> = new Set<Scope>(["instances:exec", "instances:read", "images:read"]);
+const UNPROVEN = "unauthorized access, please provide a valid access token or method signing if supported";
+
+const proven = new WeakMap<Request, Envd>();
+
+/** The sandbox of a request that was proven. */
+export function envdOf(request: Request): Envd {
+  const envd = proven.get(request);
+  if (envd === undefined) throw new Error("a route of the agent was reached without its sandbox");
+  return envd;
+}
+
+/** Proves requests to agents of sandboxes: by the token of the sandbox, or by a signature that was made with it. */
+export class EnvdAccess {
+  readonly #parts: Pick<E2bParts, "service" | "requests">;
+  readonly #links: SignedLinks;
+
+  constructor(parts: Pick<E2bParts, "service" | "requests">, links: SignedLinks) {
+    this.#parts = parts;
+    this.#links = links;
+  }
+
+  /**
+   * Proves a request, and waits until its sandbox runs. Null: it names no sandbox, and needs none.
+   * @throws E2bError 400, 401; 502 for a sandbox that does not run
+   */
+  async prove(request: Request, { path, sandbox }: EnvdRequest): Promise<Caller | null> {
+    const { e2b } = this.#parts.service;
+    if (sandbox === "") {
+      if (path === "/health") return null;
+      if (path !== "/files") throw new E2bError(400, "the request names no sandbox: send its id in E2b-Sandbox-Id");
+      const id = await this.#links.find(request);
+      const recorded = e2b.find(id);
+      if (recorded === null) throw e2bGone(id);
+      return await this.#admit(request, recorded);
+    }
+    const id = idOfWire<SandboxId>(sandbox);
+    const recorded = id === null ? null : e2b.find(id);
+    if (recorded === null) throw e2bGone(sandbox);
+    const token = request.headers.get("x-access-token");
+    if (token === null && path === "/files") await this.#links.check(request, recorded.record);
+    else if (path !== "/health" && !(await e2b.credentials.isToken(token ?? "", "envd", recorded.record))) {
+      throw new E2bError(401, UNPROVEN);
+    }
+    return await this.#admit(request, recorded);
+  }
+
+  async #admit(request: Request, recorded: Recorded): Promise<Caller> {
+    const { service, requests } = this.#parts;
+    const { id, accountId } = recorded.sandbox;
+    try {
+      requests.hold(request, await service.e2b.use(recorded, request.signal));
+    } catch (error) {
+      const isGone = error instanceof ApiError && (error.code === "conflict" || error.code === "not_found");
+      throw isGone ? e2bGone(id) : error;
+    }
+    const principal = { accountId, grants: GRANTS, tokenId: "" };
+    proven.set(request, { ...recorded, principal, target: { sandbox: id } });
+    return { principal, isAllowed: async () => service.e2b.find(id) !== null };
+  }
+}

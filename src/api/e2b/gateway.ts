@@ -1,0 +1,124 @@
+import { ApiError, type ErrorBody } from "../../domain/errors.ts";
+import type { SandboxId } from "../../domain/ids.ts";
+import { answerOf } from "../../ingress/answers.ts";
+import type { Field, RequestHead } from "../../ingress/http/head.ts";
+import { valuesOf } from "../../ingress/http/head.ts";
+import type { Answer, GuestConnection, Passage, Upstream, Visit } from "../../ingress/upstream.ts";
+import { CORS, SANDBOX_FIELD } from "./app.ts";
+import { E2bError, e2bGone, e2bStatusOf, portClosed } from "./errors.ts";
+import { idOfWire } from "./ids.ts";
+import { type E2bOptions, hasPublicPorts } from "./options.ts";
+import { isPort, type NamedPort, placeOf } from "./routing.ts";
+
+/** The field with the token of a sandbox's ports. It never reaches a guest. */
+const TRAFFIC_FIELD = "e2b-traffic-access-token";
+/** Largest head that the application reads, in `bytes`. */
+const APP_HEAD_BYTES_MAX = 12_288;
+const NO_COOKIES: ReadonlySet<string> = new Set();
+const PREFLIGHT: readonly Field[] = [
+  ...CORS,
+  ["Access-Control-Allow-Headers", "*"],
+  ["Access-Control-Allow-Methods", "*"],
+  ["Access-Control-Max-Age", "86400"],
+];
+
+export interface E2bGatewayParts extends Pick<E2bOptions, "service" | "settings"> {
+  /** Connects to the application. */
+  readonly connectApp: () => Promise<GuestConnection>;
+}
+
+/** Passes requests to ports of sandboxes, and all others to the application. */
+export class E2bGateway implements Upstream {
+  readonly #parts: E2bGatewayParts;
+
+  constructor(parts: E2bGatewayParts) {
+    this.#parts = parts;
+  }
+
+  async decide(visit: Visit): Promise<Passage | Answer> {
+    const place = placeOf(visit);
+    try {
+      if (place.kind === "port") return await this.#port(visit, place);
+    } catch (error) {
+      return answerTo(error);
+    }
+    const { head } = visit;
+    if (head.method === "OPTIONS") return { status: 204, body: null, fields: PREFLIGHT };
+    if (bytesOf(head) > APP_HEAD_BYTES_MAX) return answerTo(new E2bError(431, "the head of the request is too large"));
+    return {
+      head: forApp(head, place.kind === "envd" ? (place.sandbox ?? "") : null),
+      cookies: NO_COOKIES,
+      connect: async () => {
+        const connection = await this.#parts.connectApp();
+        return { connection, [Symbol.dispose]: () => connection.reset() };
+      },
+    };
+  }
+
+  /** The status is in the body, too, and so are the names of a sandbox and of a port that are in the details. */
+  errorJson({ message, details: { sandboxId, port } }: ErrorBody, status: number): unknown {
+    return { sandboxId, message, port, code: status };
+  }
+
+  /** @throws E2bError */
+  async #port({ head }: Visit, { sandbox: name, port }: NamedPort): Promise<Passage> {
+    const { service, settings } = this.#parts;
+    const { e2b } = service;
+    if (!isPort(port)) throw new E2bError(400, "the port must be from 1 to 65535");
+    const id = idOfWire<SandboxId>(name);
+    const recorded = id === null ? null : e2b.find(id);
+    if (recorded === null) throw e2bGone(name);
+    if (!hasPublicPorts(settings, recorded.record)) {
+      const [token = ""] = valuesOf(head.fields, TRAFFIC_FIELD);
+      const isRight = await e2b.credentials.isToken(token, "traffic", recorded.record);
+      if (!isRight) throw new E2bError(403, `the ports of this sandbox need its token in ${TRAFFIC_FIELD}`);
+    }
+    return {
+      head: without(head, new Set([TRAFFIC_FIELD])),
+      cookies: NO_COOKIES,
+      connect: async (signal) => {
+        try {
+          using _use = await e2b.use(recorded, signal);
+          return await service.ingress.connect(recorded.sandbox, port, signal);
+        } catch (error) {
+          return answerTo(portError(error, name, port));
+        }
+      },
+    };
+  }
+}
+
+/** A conflict is a state in which the sandbox does not run. */
+function portError(error: unknown, name: string, port: number): unknown {
+  if (!(error instanceof ApiError)) return error;
+  if (error.details["port"] !== undefined) return portClosed(name, port);
+  return error.code === "conflict" || error.code === "not_found" ? e2bGone(name) : error;
+}
+
+/** @throws `error` when it is not for callers */
+function answerTo(error: unknown): Answer {
+  if (!(error instanceof ApiError)) throw error;
+  const details = error instanceof E2bError ? error.fields : error.details;
+  const { fields = [] } = answerOf(error);
+  return {
+    status: e2bStatusOf(error).status,
+    body: { error: error.code, message: error.message, details },
+    fields: [...fields, ...CORS],
+  };
+}
+
+/** The head for the application, which gets a Host without surprises: that of the client is in X-Forwarded-Host. */
+function forApp(head: RequestHead, sandbox: string | null): RequestHead {
+  const { fields, ...rest } = without(head, new Set(["host", SANDBOX_FIELD]));
+  const named: Field[] = sandbox === null ? [] : [[SANDBOX_FIELD, sandbox]];
+  return { ...rest, fields: [["Host", "localhost"], ...fields, ...named] };
+}
+
+/** The head without some fields, also where a program takes `_` for `-`. */
+function without(head: RequestHead, names: ReadonlySet<string>): RequestHead {
+  return { ...head, fields: head.fields.filter(([name]) => !names.has(name.toLowerCase().replaceAll("_", "-"))) };
+}
+
+function bytesOf({ target, fields }: RequestHead): number {
+  return fields.reduce((sum, [name, value]) => sum + name.length + value.length + 4, target.length);
+}

@@ -1,0 +1,118 @@
+import { createHash, timingSafeEqual } from "node:crypto";
+import type { SandboxId } from "../../domain/ids.ts";
+import type { CredentialOwner } from "../../service/e2b/credentials.ts";
+import { ownTurn } from "../../system/turns.ts";
+import { rawQuery } from "../query.ts";
+import { E2bError } from "./errors.ts";
+import type { E2bParts } from "./options.ts";
+import { addressOf } from "./principal.ts";
+
+/** Signatures that match no sandbox, of one address within a window. */
+const MISSES_COUNT_MAX = 30;
+const WINDOW_MS = 60_000;
+/** Addresses whose misses are counted. */
+const ADDRESSES_COUNT_MAX = 4096;
+/** Sandboxes that are compared in one turn of the event loop. */
+const COMPARED_COUNT_MAX = 256;
+
+/** The part of a request for a file that its signature covers. */
+interface Signed {
+  readonly signature: string;
+  /** path, operation and user, as the client signed them */
+  readonly subject: string;
+  /** `seconds` since the epoch, as the client wrote them; null: it does not expire */
+  readonly expiration: string | null;
+}
+
+/** Links to files: their addresses name no sandbox, so that it is found by the signature, which needs its token. */
+export class SignedLinks {
+  readonly #parts: Pick<E2bParts, "service" | "clock">;
+  /** windows by address, the latest at the end */
+  readonly #misses = new Map<string, { count: number; readonly endsAt: number }>();
+
+  constructor(parts: Pick<E2bParts, "service" | "clock">) {
+    this.#parts = parts;
+  }
+
+  /**
+   * The sandbox that a link is for.
+   * @throws E2bError 401 when there is none; 429 after too many of those
+   */
+  async find(request: Request): Promise<SandboxId> {
+    const signed = signedPart(request);
+    const address = addressOf(request);
+    this.#requireFewMisses(address);
+    const owners = this.#parts.service.e2b.owners();
+    for (const [index, owner] of owners.entries()) {
+      if (index % COMPARED_COUNT_MAX === COMPARED_COUNT_MAX - 1) await ownTurn(this);
+      if (await this.#isOf(signed, owner)) {
+        this.#requireInTime(signed);
+        return owner.sandboxId;
+      }
+    }
+    this.#count(address);
+    throw invalid();
+  }
+
+  /** @throws E2bError 401 when the signature of the request is not that of the sandbox */
+  async check(request: Request, owner: CredentialOwner): Promise<void> {
+    const signed = signedPart(request);
+    if (!(await this.#isOf(signed, owner))) throw invalid();
+    this.#requireInTime(signed);
+  }
+
+  async #isOf({ signature, subject, expiration }: Signed, owner: CredentialOwner): Promise<boolean> {
+    const token = await this.#parts.service.e2b.credentials.token("envd", owner);
+    const text = `${subject}:${token}${expiration === null ? "" : `:${expiration}`}`;
+    const expected = Buffer.from(`v1_${createHash("sha256").update(text).digest("base64").replace(/=+$/, "")}`);
+    const given = Buffer.from(signature);
+    return given.byteLength === expected.byteLength && timingSafeEqual(given, expected);
+  }
+
+  #requireInTime({ expiration }: Signed): void {
+    const isOver = expiration !== null && !(Number(expiration) * 1000 >= this.#parts.clock());
+    if (isOver) throw new E2bError(401, "signature is already expired");
+  }
+
+  #requireFewMisses(address: string): void {
+    const window = this.#misses.get(address);
+    if (window === undefined || window.count < MISSES_COUNT_MAX) return;
+    const leftMs = window.endsAt - this.#parts.clock();
+    if (leftMs > 0) throw tooMany(Math.ceil(leftMs / 1000));
+  }
+
+  #count(address: string): void {
+    const now = this.#parts.clock();
+    const window = this.#misses.get(address);
+    if (window !== undefined && window.endsAt > now) {
+      window.count++;
+      return;
+    }
+    this.#misses.delete(address);
+    this.#misses.set(address, { count: 1, endsAt: now + WINDOW_MS });
+    const [oldest = address] = this.#misses.keys();
+    if (this.#misses.size > ADDRESSES_COUNT_MAX) this.#misses.delete(oldest);
+  }
+}
+
+/** @throws E2bError 401 for a request without a signature */
+function signedPart({ method, url }: Request): Signed {
+  const query = new URLSearchParams(rawQuery(url));
+  const signature = query.get("signature");
+  if (signature === null || signature === "") throw new E2bError(401, "missing signature query parameter");
+  const operation = method === "GET" || method === "HEAD" ? "read" : "write";
+  return {
+    // A plus sign that a client did not encode is read as a blank.
+    signature: signature.replaceAll(" ", "+"),
+    subject: `${query.get("path") ?? ""}:${operation}:${query.get("username") ?? ""}`,
+    expiration: query.get("signature_expiration"),
+  };
+}
+
+function invalid(): E2bError {
+  return new E2bError(401, "invalid signature");
+}
+
+function tooMany(seconds: number): E2bError {
+  return new E2bError(429, "too many links with invalid signatures", {}, { retry_after_seconds: seconds });
+}
