@@ -2,10 +2,12 @@ import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createApp } from "../../../src/api/app.ts";
+import { type E2bListener, openE2b } from "../../../src/api/e2b/open.ts";
 import { STATUS_OF_ERROR } from "../../../src/api/errors.ts";
 import type { ApiOptions } from "../../../src/api/options.ts";
 import { describe, type Route } from "../../../src/api/route.ts";
 import { listen } from "../../../src/api/server.ts";
+import type { E2bConfig } from "../../../src/config/e2b.ts";
 import { type Database, openDatabase } from "../../../src/db/database.ts";
 import type { ImageOrigin } from "../../../src/db/images/history.ts";
 import { getImage } from "../../../src/db/images/images.ts";
@@ -19,7 +21,7 @@ import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import { silentLog } from "../../../src/log.ts";
 import { createMetrics } from "../../../src/metrics.ts";
 import type { ServiceLimits, ServiceParts } from "../../../src/service/parts.ts";
-import { createService } from "../../../src/service/service.ts";
+import { createService, type Service } from "../../../src/service/service.ts";
 import { sessionUseCases } from "../../../src/service/sessions.ts";
 import { issueToken, tokenVerifier } from "../../../src/service/tokens.ts";
 import { EventLogs } from "../../../src/storage/events/event-logs.ts";
@@ -102,6 +104,8 @@ interface ApiParts {
   readonly url: string;
   /** of the process that serves */
   readonly pid: number;
+  readonly service: Service;
+  readonly e2b: E2bListener | null;
   readonly db: Database;
   readonly layout: DataLayout;
   readonly layers: LayerStore;
@@ -147,7 +151,10 @@ export class Api implements AsyncDisposable {
   }
 
   static async start(
-    overrides: Partial<ServiceParts & Pick<ApiOptions, "verifyToken" | "publicUrl" | "log" | "web">> = {},
+    overrides: Partial<ServiceParts & Pick<ApiOptions, "verifyToken" | "publicUrl" | "log" | "web">> & {
+      /** settings of the listener for clients of E2B; absent: there is none */
+      readonly e2b?: E2bConfig;
+    } = {},
   ): Promise<Api> {
     await using stack = new AsyncDisposableStack();
     const directory = await mkdtemp(join(tmpdir(), "coppice-api-"));
@@ -184,7 +191,13 @@ export class Api implements AsyncDisposable {
     };
     const sandboxes = stack.use(new Sandboxes({ ...work, keepStates: 20 }));
     const metrics = createMetrics();
-    const { verifyToken = tokenVerifier(db, keys, clock), publicUrl = null, log = silentLog, ...rest } = overrides;
+    const {
+      verifyToken = tokenVerifier(db, keys, clock),
+      publicUrl = null,
+      log = silentLog,
+      e2b = null,
+      ...rest
+    } = overrides;
     const sessions = sessionUseCases({ db, log, keys, verifyToken, clock });
     const { web = { sessions, isTls: false }, ...parts } = rest;
     const limits = parts.limits ?? LIMITS;
@@ -213,12 +226,16 @@ export class Api implements AsyncDisposable {
     const served = stack.use(
       isProgram ? await startProgram(directory, db, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
     );
+    const outside = { service, accounts, verifyToken, metrics, log, clock, directory };
+    const e2bListener = stack.use(await openE2b(e2b, outside));
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });
     const { token: foreignToken } = await issueToken(db, keys, { account: "bob", ...all });
     const fields = {
       url: served.url,
       pid: "pid" in served ? served.pid : process.pid,
+      service,
+      e2b: e2bListener,
       db,
       layout,
       layers,
