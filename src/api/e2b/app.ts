@@ -13,7 +13,7 @@ import { E2bError, e2bReply } from "./errors.ts";
 import { extrasPlugin } from "./extras/plugin.ts";
 import { filesPlugin } from "./files/plugin.ts";
 import type { E2bOptions, E2bParts } from "./options.ts";
-import { provenByKey } from "./principal.ts";
+import { provenByAddress, provenByKey, UPLOAD_PREFIX } from "./principal.ts";
 import { processPlugin } from "./process/plugin.ts";
 import { isEnvdPath } from "./routing.ts";
 import { SignedLinks } from "./signatures.ts";
@@ -50,6 +50,8 @@ export function createE2bApp({ metrics, ...options }: E2bOptions) {
   const proven = async (request: Request, path: string): Promise<Caller | null> => {
     const sandbox = request.headers.get(SANDBOX_FIELD);
     if (sandbox !== null && isEnvdPath(path)) return await envds.prove(request, { path, sandbox });
+    if (sandbox === null && path.startsWith(UPLOAD_PREFIX))
+      return await provenByAddress(request, path, options.service);
     // A path that another place has exists nowhere here: only a caller with a key learns that.
     const caller = await provenByKey(request, options.verifyToken);
     if (sandbox !== null || isEnvdPath(path)) throw unknown("");

@@ -1,6 +1,8 @@
 import { tokenOfKey } from "../../service/e2b/keys.ts";
+import type { Service } from "../../service/service.ts";
 import { type Caller, callerOf } from "../auth.ts";
 import type { ApiOptions } from "../options.ts";
+import { rawQuery } from "../query.ts";
 import { E2bError } from "./errors.ts";
 
 /**
@@ -12,6 +14,17 @@ export async function provenByKey(request: Request, verifyToken: ApiOptions["ver
   const caller = key === null ? null : await callerOf(tokenOfKey(key), verifyToken);
   if (caller === null) throw new E2bError(401, "missing or invalid API key: send a token in X-API-Key");
   return caller;
+}
+
+/** Prefix of the paths at which files are uploaded without a key: the last part is the hash, the parameter `secret` proves it. */
+export const UPLOAD_PREFIX = "/upload/";
+
+/** The caller who made the address of an upload. @throws E2bError 401 */
+export async function provenByAddress(request: Request, path: string, { e2b }: Service): Promise<Caller> {
+  const secret = new URLSearchParams(rawQuery(request.url)).get("secret") ?? "";
+  const principal = await e2b.uploads.caller(secret, path.slice(UPLOAD_PREFIX.length));
+  if (principal === null) throw new E2bError(401, "the address of the upload is not valid, or has expired");
+  return { principal, isAllowed: async () => true };
 }
 
 /** The base of addresses on this listener, as the client sees it: the gateway says so. Without a slash at its end. */

@@ -6,6 +6,7 @@ import type { SandboxUse } from "../../supervisor/sandboxes/ports.ts";
 import type { ServiceParts } from "../parts.ts";
 import { type CredentialOwner, type SandboxCredentials, sandboxCredentials } from "./credentials.ts";
 import type { Recorded } from "./records.ts";
+import { type UploadLinks, uploadLinks } from "./upload-links.ts";
 
 /** A sandbox that a request resumes lives at least this long, in `seconds`: the client does not know of its deadline. */
 const RESUMED_SECONDS_MIN = 300;
@@ -15,6 +16,7 @@ const FOREVER_MS = 2_147_483_647;
 /** Access to sandboxes by their own tokens, without a token of their account. */
 export interface AccessUseCases {
   readonly credentials: SandboxCredentials;
+  readonly uploads: UploadLinks;
   /** All sandboxes that run or can be resumed, of all accounts, for a search by what their tokens signed. */
   owners(): readonly CredentialOwner[];
   /**
@@ -29,6 +31,7 @@ export function accessUseCases(parts: ServiceParts): AccessUseCases {
   const { db, sandboxes, keys, limits } = parts;
   return {
     credentials: sandboxCredentials(keys),
+    uploads: uploadLinks(parts),
     owners: () => liveOwners(db),
     async use({ sandbox: { id, accountId, state: first }, record }, signal) {
       const resumes = record.autoResume && !record.pausedFilesOnly;

@@ -71,6 +71,7 @@ const USE_CASES: {
     find: "reads",
     update: "changes",
     credentials: "data",
+    uploads: "data",
     owners: "reads",
     // As `processes.attach`, it may resume a sandbox, which its journal has.
     use: "reads",
