@@ -4,6 +4,8 @@ import { answerOf } from "../../ingress/answers.ts";
 import type { Field, RequestHead } from "../../ingress/http/head.ts";
 import { valuesOf } from "../../ingress/http/head.ts";
 import type { Answer, GuestConnection, Passage, Upstream, Visit } from "../../ingress/upstream.ts";
+import { tokenOfKey } from "../../service/e2b/keys.ts";
+import type { E2bRecord } from "../../service/e2b/records.ts";
 import { CORS, SANDBOX_FIELD } from "./app.ts";
 import { E2bError, e2bGone, e2bStatusOf, portClosed } from "./errors.ts";
 import { idOfWire } from "./ids.ts";
@@ -12,8 +14,13 @@ import { isPort, type NamedPort, placeOf } from "./routing.ts";
 
 /** The field with the token of a sandbox's ports. It never reaches a guest. */
 const TRAFFIC_FIELD = "e2b-traffic-access-token";
+/** The field with the key of an account, or with one that a program in a guest expects. */
+const KEY_FIELD = "x-api-key";
+/** The part of a sandbox's Host that stands for the port. */
+const portPlaceExpression = /\$\{PORT\}/g;
 /** Largest head that the application reads, in `bytes`. */
 const APP_HEAD_BYTES_MAX = 12_288;
+const hostValueExpression = /^[A-Za-z0-9._:[\]-]{1,255}$/;
 const NO_COOKIES: ReadonlySet<string> = new Set();
 const PREFLIGHT: readonly Field[] = [
   ...CORS,
@@ -22,7 +29,7 @@ const PREFLIGHT: readonly Field[] = [
   ["Access-Control-Max-Age", "86400"],
 ];
 
-export interface E2bGatewayParts extends Pick<E2bOptions, "service" | "settings"> {
+export interface E2bGatewayParts extends Pick<E2bOptions, "service" | "settings" | "verifyToken"> {
   /** Connects to the application. */
   readonly connectApp: () => Promise<GuestConnection>;
 }
@@ -74,7 +81,7 @@ export class E2bGateway implements Upstream {
       if (!isRight) throw new E2bError(403, `the ports of this sandbox need its token in ${TRAFFIC_FIELD}`);
     }
     return {
-      head: without(head, new Set([TRAFFIC_FIELD])),
+      head: masked(await this.#withoutKey(without(head, new Set([TRAFFIC_FIELD]))), recorded.record, port),
       cookies: NO_COOKIES,
       connect: async (signal) => {
         try {
@@ -86,6 +93,20 @@ export class E2bGateway implements Upstream {
       },
     };
   }
+
+  /** A key of this appliance never reaches a guest; one of another service is for its program. */
+  async #withoutKey(head: RequestHead): Promise<RequestHead> {
+    const keys = named(head, KEY_FIELD);
+    const callers = await Promise.all(keys.map((key) => this.#parts.verifyToken(tokenOfKey(key))));
+    return callers.every((caller) => caller === null) ? head : without(head, new Set([KEY_FIELD]));
+  }
+}
+
+/** The head with the Host that the owner of the sandbox wants its programs to see. */
+function masked(head: RequestHead, { network }: E2bRecord, port: number): RequestHead {
+  const host = network?.maskRequestHost?.replaceAll(portPlaceExpression, String(port)) ?? "";
+  if (!hostValueExpression.test(host)) return head;
+  return { ...head, fields: [["Host", host], ...without(head, new Set(["host"])).fields] };
 }
 
 /** A conflict is a state in which the sandbox does not run. */
@@ -114,9 +135,17 @@ function forApp(head: RequestHead, sandbox: string | null): RequestHead {
   return { ...rest, fields: [["Host", "localhost"], ...fields, ...named] };
 }
 
-/** The head without some fields, also where a program takes `_` for `-`. */
+/** The name of a field as a program sees it that takes `_` for `-`. */
+function plain(name: string): string {
+  return name.toLowerCase().replaceAll("_", "-");
+}
+
+function named(head: RequestHead, name: string): string[] {
+  return head.fields.filter(([other]) => plain(other) === name).map(([, value]) => value);
+}
+
 function without(head: RequestHead, names: ReadonlySet<string>): RequestHead {
-  return { ...head, fields: head.fields.filter(([name]) => !names.has(name.toLowerCase().replaceAll("_", "-"))) };
+  return { ...head, fields: head.fields.filter(([name]) => !names.has(plain(name))) };
 }
 
 function bytesOf({ target, fields }: RequestHead): number {
