@@ -19,7 +19,7 @@ const KEY_FIELD = "x-api-key";
 /** The part of a sandbox's Host that stands for the port. */
 const portPlaceExpression = /\$\{PORT\}/g;
 /** Largest head that the application reads, in `bytes`. */
-const APP_HEAD_BYTES_MAX = 12_288;
+const APP_HEAD_BYTES_MAX = 15_872;
 const hostValueExpression = /^[A-Za-z0-9._:[\]-]{1,255}$/;
 const NO_COOKIES: ReadonlySet<string> = new Set();
 const PREFLIGHT: readonly Field[] = [
@@ -128,9 +128,12 @@ function answerTo(error: unknown): Answer {
   };
 }
 
-/** The head for the application, which gets a Host without surprises: that of the client is in X-Forwarded-Host. */
+/**
+ * The head for the application, which gets a Host without surprises: that of the client is in X-Forwarded-Host. It switches
+ * to no other protocol. A client that names a field in Connection would take that field away from the application.
+ */
 function forApp(head: RequestHead, sandbox: string | null): RequestHead {
-  const { fields, ...rest } = without(head, new Set(["host", SANDBOX_FIELD]));
+  const { fields, ...rest } = without(head, new Set(["host", "connection", "upgrade", SANDBOX_FIELD]));
   const named: Field[] = sandbox === null ? [] : [[SANDBOX_FIELD, sandbox]];
   return { ...rest, fields: [["Host", "localhost"], ...fields, ...named] };
 }

@@ -226,7 +226,7 @@ export class Api implements AsyncDisposable {
     const served = stack.use(
       isProgram ? await startProgram(directory, db, limits) : listen({ app, host: "127.0.0.1", port: 0 }),
     );
-    const outside = { service, accounts, verifyToken, metrics, log, clock, directory };
+    const outside = { service, accounts, verifyToken, metrics, log, clock, directory: layout.runtime };
     const e2bListener = stack.use(await openE2b(e2b, outside));
     const all = { scopes: ["*"], ttlMs: TOKEN_TTL_MS, now: Date.now() };
     const { token } = await issueToken(db, keys, { account: "alice", ...all });

@@ -1,0 +1,203 @@
+/** Access to the agents of sandboxes: by tokens and by signed links. */
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { createHash } from "node:crypto";
+import { createE2bApp } from "../../../src/api/e2b/app.ts";
+import { isEnvdPath } from "../../../src/api/e2b/routing.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
+import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
+import { until } from "../../support/waiting.ts";
+
+let scene: E2bScene;
+let sandbox: E2bSandbox;
+let other: E2bSandbox;
+beforeAll(async () => {
+  scene = await E2bScene.start();
+  sandbox = await scene.open();
+  other = await scene.open();
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+});
+
+const UNPROVEN = "unauthorized access, please provide a valid access token or method signing if supported";
+const PATHS = ["/process.Process/List", "/filesystem.Filesystem/Stat", "/envs", "/metrics", "/files/compose"];
+
+/** The query of a link, as clients make it. */
+function link(token: string, { path = "a/é", operation = "read", user = "", end }: LinkFields = {}): string {
+  const text = `${path}:${operation}:${user}:${token}${end === undefined ? "" : `:${end}`}`;
+  const signature = `v1_${createHash("sha256").update(text).digest("base64").replace(/=+$/, "")}`;
+  return new URLSearchParams({
+    path,
+    ...(user === "" ? {} : { username: user }),
+    signature,
+    ...(end === undefined ? {} : { signature_expiration: String(end) }),
+  }).toString();
+}
+interface LinkFields {
+  readonly path?: string;
+  readonly operation?: string;
+  readonly user?: string;
+  readonly end?: number;
+}
+
+describe("a request to an agent", () => {
+  test("needs the token of its sandbox on every path", async () => {
+    const traffic = await scene.api.parts.service.e2b.credentials.token("traffic", {
+      sandboxId: sandbox.uuid,
+      keyId: null,
+    });
+    for (const path of PATHS) {
+      for (const token of ["", "x", other.token, traffic, scene.key, scene.api.token, `${sandbox.token} `.repeat(2)]) {
+        const { status, json } = await sandbox.envd("POST", path, { headers: { "x-access-token": token }, json: {} });
+        expect([path, status, json]).toEqual([path, 401, { code: 401, message: UNPROVEN }]);
+      }
+    }
+  });
+
+  test("that names no sandbox is refused", async () => {
+    for (const path of PATHS) {
+      const headers = { "x-access-token": sandbox.token };
+      const { status, json } = await scene.call("POST", path, { key: null, headers, json: {} });
+      expect([path, status, json.code]).toEqual([path, 400, 400]);
+    }
+  });
+
+  test("to a sandbox that does not exist is 502, whatever the token", async () => {
+    for (const id of ["0".repeat(32), "x", "a".repeat(5000), "' or 1=1", sandbox.id.slice(1), `${sandbox.id}0`]) {
+      const { status, json } = await scene.sandbox(id, sandbox.token).envd("GET", "/health");
+      expect([status, json.code, json.message]).toEqual([502, 502, "The sandbox was not found"]);
+    }
+  });
+
+  test("finds the sandbox by both spellings of its id, and by its host", async () => {
+    for (const id of [sandbox.id, sandbox.uuid, sandbox.uuid.toUpperCase()]) {
+      expect((await scene.sandbox(id, sandbox.token).envd("GET", "/health")).status).toBe(204);
+    }
+    const headers = { host: `49983-${sandbox.id}.box.example`, "e2b-sandbox-id": other.id };
+    expect((await scene.call("POST", "/envs", { key: null, headers, json: {} })).json.message).toBe(UNPROVEN);
+  });
+
+  test("has no account's other paths", async () => {
+    const headers = { host: `49983-${sandbox.id}.box.example` };
+    for (const path of ["/sandboxes", "/init", "/freeze", "/upgrade", "/v1/sandboxes"]) {
+      expect((await scene.call("GET", path, { headers })).status).toBe(404);
+      expect((await scene.call("GET", path, { key: null, headers })).status).toBe(401);
+    }
+  });
+
+  test("is not served after the sandbox was ended", async () => {
+    const ended = await scene.open();
+    expect((await ended.envd("GET", "/health")).status).toBe(204);
+    await scene.api.call("DELETE", `/v1/sandboxes/${ended.uuid}`);
+    const { status, json } = await ended.envd("GET", "/health");
+    expect([status, json.message]).toEqual([502, "The sandbox was not found"]);
+  });
+});
+
+describe("a paused sandbox", () => {
+  /** Pauses a sandbox, and waits until it is. */
+  async function pause({ uuid }: E2bSandbox): Promise<void> {
+    const { status } = await scene.api.call("POST", `/v1/sandboxes/${uuid}/pause?wait=60`);
+    expect([200, 202]).toContain(status);
+    await until("it is paused", () => scene.stateOf(uuid) === "paused");
+  }
+
+  test("is gone for its clients", async () => {
+    const paused = await scene.open({ auto_resume: false });
+    await pause(paused);
+    const { status, json } = await paused.envd("GET", "/health");
+    expect([status, json]).toEqual([502, { sandboxId: paused.id, message: "The sandbox was not found", code: 502 }]);
+    const byHost = await scene.call("GET", "/", { key: null, headers: { host: `80-${paused.id}.a` } });
+    expect([byHost.status, byHost.json.message]).toEqual([502, "The sandbox was not found"]);
+    expect(paused.state).toBe("paused");
+  });
+
+  test("is resumed by a request when its owner wants that, for five minutes at least, and keeps its token", async () => {
+    const paused = await scene.open({ auto_resume: true, timeout: 60 });
+    await pause(paused);
+    expect((await paused.envd("POST", "/envs", { headers: { "x-access-token": "x" }, json: {} })).status).toBe(401);
+    expect(paused.state).toBe("paused");
+    const before = Date.now();
+    expect((await paused.envd("GET", "/health")).status).toBe(204);
+    expect(paused.state).toBe("running");
+    const { json } = await scene.api.call("GET", `/v1/sandboxes/${paused.uuid}`);
+    expect(Date.parse(json.ends_at) - before).toBeGreaterThanOrEqual(299_000);
+    expect((await paused.envd("POST", "/envs", { json: {} })).status).not.toBe(401);
+    expect(scene.errors).toEqual([]);
+  });
+});
+
+describe("a link to a file", () => {
+  const get = (query: string, method = "GET", headers: Record<string, string> = {}) =>
+    scene.call(method, `/files?${query}`, { key: null, headers });
+
+  test("finds its sandbox by its signature", async () => {
+    for (const fields of [{}, { user: "root" }, { path: "/a b+c%" }, { end: Math.floor(Date.now() / 1000) + 60 }]) {
+      expect((await get(link(sandbox.token, fields))).status).not.toBe(401);
+    }
+    expect((await get(link(sandbox.token, { operation: "write" }), "POST")).status).not.toBe(401);
+    // Also where a client does not encode the signature.
+    const raw = link(sandbox.token).replaceAll("%2B", "+").replaceAll("%2F", "/");
+    expect((await get(raw)).status).not.toBe(401);
+  });
+
+  test("is for one operation, path, user and sandbox", async () => {
+    const query = link(sandbox.token);
+    const wrong = [
+      [query, "POST"],
+      [link(sandbox.token, { operation: "write" }), "GET"],
+      [query.replace("path=a", "path=b"), "GET"],
+      [`${query}&username=root`, "GET"],
+      [`${query}&signature_expiration=9999999999`, "GET"],
+      [query.replace("v1_", "v2_"), "GET"],
+    ] as const;
+    for (const [text, method] of wrong) {
+      const { status, json } = await get(text, method);
+      expect([status, json]).toEqual([401, { code: 401, message: "invalid signature" }]);
+    }
+    const headers = { "e2b-sandbox-id": other.id };
+    expect((await get(query, "GET", headers)).json.message).toBe("invalid signature");
+    expect((await get(query, "GET", { "e2b-sandbox-id": sandbox.id })).status).not.toBe(401);
+  });
+
+  test("ends at its time", async () => {
+    const ended = link(sandbox.token, { end: Math.floor(Date.now() / 1000) - 10 });
+    for (const headers of [{}, { "e2b-sandbox-id": sandbox.id }]) {
+      const { status, json } = await get(ended, "GET", headers);
+      expect([status, json]).toEqual([401, { code: 401, message: "signature is already expired" }]);
+    }
+    for (const end of ["", "x", "1e99x"]) {
+      expect((await get(`${link(sandbox.token)}&signature_expiration=${end}`)).status).toBe(401);
+    }
+  });
+
+  test("is needed where there is no token", async () => {
+    for (const headers of [{}, { "e2b-sandbox-id": sandbox.id }]) {
+      const { status, json } = await get("path=a", "GET", headers);
+      expect([status, json]).toEqual([401, { code: 401, message: "missing signature query parameter" }]);
+    }
+  });
+
+  test("is guessed only so often from one address", async () => {
+    await using own = await E2bScene.start({ isBehindProxy: true });
+    const open = await own.open();
+    const from = (address: string, query: string) =>
+      own.call("GET", `/files?${query}`, { key: null, headers: { "x-forwarded-for": address } });
+    for (let n = 0; n < 30; n++) expect((await from("192.0.2.1", link("x"))).status).toBe(401);
+    const { status, headers, json } = await from("192.0.2.1", link(open.token));
+    expect([status, json.code, Number(headers.get("retry-after"))]).toEqual([429, 429, expect.any(Number)]);
+    expect((await from("192.0.2.2", link(open.token))).status).not.toBe(429);
+    own.api.parts.clock.offsetMs += 61_000;
+    expect((await from("192.0.2.1", link(open.token))).status).not.toBe(429);
+  });
+});
+
+test("every route of the API checks a scope", () => {
+  const { service } = scene.api.parts;
+  const settings = { domain: null, defaultUser: "user", hasPublicPorts: true };
+  const { routes } = createE2bApp({ service, settings, accounts: new Accounts() } as never);
+  const scopeOf = (hooks: unknown) => (hooks as { detail?: { scope?: string } }).detail?.scope;
+  const open = routes.filter(({ hooks, path }) => scopeOf(hooks) === undefined && !isEnvdPath(path));
+  expect(open.map(({ method, path }) => `${method} ${path}`)).toEqual([]);
+});
