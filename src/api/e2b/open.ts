@@ -1,8 +1,7 @@
-import { chmod, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { E2bConfig } from "../../config/e2b.ts";
 import { IngressListener, type IngressOptions } from "../../ingress/listener.ts";
-import { isSocketPath } from "../operator/control.ts";
+import { isSocketPath, serveLocally } from "../operator/local-server.ts";
 import { createE2bApp } from "./app.ts";
 import { E2bGateway } from "./gateway.ts";
 import { connectLocally } from "./local-connection.ts";
@@ -55,27 +54,12 @@ export async function openE2b(
 /** Serves the application on a socket that only this user can use. @throws Error when the path is too long for a socket */
 async function serveApp(path: string, parts: E2bOptions): Promise<AsyncDisposable> {
   if (!isSocketPath(path)) throw new Error(`the path ${path} is too long for a socket: choose a shorter data_dir`);
-  // The daemon holds the lock of the directory, so an existing socket belongs to a dead one.
-  await rm(path, { force: true });
   const app = createE2bApp(parts);
-  const server = Bun.serve({
-    unix: path,
-    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    fetch(request, self) {
-      // The listener bounds the time in which connections are idle.
-      self.timeout(request, 0);
-      return app.fetch(request);
-    },
+  return await serveLocally(path, {
+    fetch: async (request) => await app.fetch(request),
     error(error) {
       parts.log.error("a request of a client of E2B failed", { error });
       return Response.json({ code: 500, message: "internal error" }, { status: 500 });
     },
   });
-  await chmod(path, 0o600);
-  return {
-    [Symbol.asyncDispose]: async () => {
-      await server.stop(true);
-      await rm(path, { force: true });
-    },
-  };
 }

@@ -1,16 +1,9 @@
-import { rm } from "node:fs/promises";
 import type { Reclaimed } from "../../domain/reclaimed.ts";
 import type { Log } from "../../log.ts";
+import { isSocketPath, serveLocally } from "./local-server.ts";
 
-/** Longest path of a socket, in `bytes`; the kernel truncates a longer one. */
-const SOCKET_PATH_BYTES_MAX = 107;
 /** Time limit of a command: removing the layers of a long chain takes minutes on a slow disk. */
 const CALL_MS_MAX = 3_600_000;
-
-/** Whether a path is short enough for a socket. */
-export function isSocketPath(path: string): boolean {
-  return Buffer.byteLength(path) <= SOCKET_PATH_BYTES_MAX;
-}
 
 /** Commands of the operator to a running daemon. They affect all accounts, so no token allows them. */
 export interface OperatorCommands {
@@ -28,12 +21,8 @@ export async function listenForOperator(path: string, commands: OperatorCommands
     });
     return new AsyncDisposableStack();
   }
-  // This daemon holds the lock of the directory, so an existing socket belongs to a dead one.
-  await rm(path, { force: true });
-  const server = Bun.serve({
-    unix: path,
-    async fetch(request, self) {
-      self.timeout(request, 0);
+  return await serveLocally(path, {
+    async fetch(request) {
       const { pathname, searchParams } = new URL(request.url);
       if (request.method !== "POST" || pathname !== "/gc") return new Response(null, { status: 404 });
       return Response.json(await commands.gc(searchParams.get("dry_run") === "true"));
@@ -43,12 +32,6 @@ export async function listenForOperator(path: string, commands: OperatorCommands
       return Response.json({ message: error.message }, { status: 500 });
     },
   });
-  return {
-    [Symbol.asyncDispose]: async () => {
-      await server.stop(true);
-      await rm(path, { force: true });
-    },
-  };
 }
 
 /** Asks the running daemon to reclaim space; null when none listens on `path`. */

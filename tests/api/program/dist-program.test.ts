@@ -113,11 +113,14 @@ describe("serve", () => {
     const dataDir = join(coppice.directory, "new");
     const command = `coppice token create --data-dir ${dataDir} --account me --save`;
     const ingress = ["--ingress-listen", `127.0.0.1:${await freePort()}`];
-    const { log } = await serveOnce(dataDir, ingress);
+    const e2b = ["--e2b-listen", `127.0.0.1:${await freePort()}`, "--e2b-domain", "box.example"];
+    const { log } = await serveOnce(dataDir, [...ingress, ...e2b]);
     expect(log).toContain(command);
     expect(log).toContain('"sandbox":"coppice up tag:python --name dev"');
     expect(log).toContain(`"message":"serving ports of sandboxes","listen":"${ingress[1]}","domain":"localhost"`);
-    const token = coppice.start(["token", "create", "--data-dir", dataDir, "--account", "me"]);
+    expect(log).toContain(`"message":"serving clients of E2B","listen":"${e2b[1]}","domain":"box.example"`);
+    const token = coppice.start(["token", "create", "--data-dir", dataDir, "--account", "me", "--e2b"]);
+    expect(await new Response(token.stdout).text()).toMatch(/^e2b_[0-9a-f]{200,}\n$/);
     expect(await token.exited).toBe(0);
     expect((await serveOnce(dataDir)).log).not.toContain("this appliance is new");
     await rm(dataDir, { recursive: true });
