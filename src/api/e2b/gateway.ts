@@ -5,12 +5,13 @@ import type { Field, RequestHead } from "../../ingress/http/head.ts";
 import { valuesOf } from "../../ingress/http/head.ts";
 import type { Answer, GuestConnection, Passage, Upstream, Visit } from "../../ingress/upstream.ts";
 import { tokenOfKey } from "../../service/e2b/keys.ts";
-import type { E2bRecord } from "../../service/e2b/records.ts";
+import type { E2bRecord, Recorded } from "../../service/e2b/records.ts";
 import { CORS, SANDBOX_FIELD } from "./app.ts";
 import { E2bError, e2bGone, e2bStatusOf, portClosed } from "./errors.ts";
 import { idOfWire } from "./ids.ts";
 import { type E2bOptions, hasPublicPorts } from "./options.ts";
 import { isPort, type NamedPort, placeOf } from "./routing.ts";
+import { tlsConnection } from "./tls-connection.ts";
 
 /** The field with the token of a sandbox's ports. It never reaches a guest. */
 const TRAFFIC_FIELD = "e2b-traffic-access-token";
@@ -33,6 +34,15 @@ export interface E2bGatewayParts extends Pick<E2bOptions, "service" | "settings"
   /** Connects to the application. */
   readonly connectApp: () => Promise<GuestConnection>;
 }
+
+interface PortDial {
+  readonly port: number;
+  /** as the client asked for it */
+  readonly host: string;
+  readonly signal: AbortSignal;
+}
+
+type Guest = Disposable & { readonly connection: GuestConnection };
 
 /** Passes requests to ports of sandboxes, and all others to the application. */
 export class E2bGateway implements Upstream {
@@ -68,7 +78,7 @@ export class E2bGateway implements Upstream {
   }
 
   /** @throws E2bError */
-  async #port({ head }: Visit, { sandbox: name, port }: NamedPort): Promise<Passage> {
+  async #port({ head, host }: Visit, { sandbox: name, port }: NamedPort): Promise<Passage> {
     const { service, settings } = this.#parts;
     const { e2b } = service;
     if (!isPort(port)) throw new E2bError(400, "the port must be from 1 to 65535");
@@ -85,13 +95,24 @@ export class E2bGateway implements Upstream {
       cookies: NO_COOKIES,
       connect: async (signal) => {
         try {
-          using _use = await e2b.use(recorded, signal);
-          return await service.ingress.connect(recorded.sandbox, port, signal);
+          return await this.#connect(recorded, { port, host, signal });
         } catch (error) {
           return answerTo(portError(error, name, port));
         }
       },
     };
+  }
+
+  /** Connects to the program on a port. @throws ApiError when there is none */
+  async #connect(recorded: Recorded, { port, host, signal }: PortDial): Promise<Guest> {
+    const { e2b, ingress } = this.#parts.service;
+    using _use = await e2b.use(recorded, signal);
+    using undo = new DisposableStack();
+    const { connection } = undo.use(await ingress.connect(recorded.sandbox, port, signal));
+    const isTls = recorded.record.network?.httpsPorts?.includes(port) === true;
+    const own = isTls ? await tlsConnection(connection, host.replace(/:.*/, "")) : connection;
+    const held = undo.move();
+    return { connection: own, [Symbol.dispose]: () => held.dispose() };
   }
 
   /** A key of this appliance never reaches a guest; one of another service is for its program. */

@@ -1,8 +1,12 @@
 /** Ports of sandboxes on the listener for clients of E2B. */
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { Server, ServerWebSocket } from "bun";
 import { type RecordedNetwork, sandboxRecords } from "../../../src/db/e2b/schema.ts";
+import { run } from "../../../src/system/exec.ts";
 import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
 import { freePort } from "../../support/free-port.ts";
 import { Peer } from "../../support/ingress/scene.ts";
@@ -220,6 +224,33 @@ describe("the Host that a program sees", () => {
     expect((await ask(scene, hostOf(own, port))).status).toBe(200);
     expect(seen["host"]).toBe(expected(port, own.id));
     expect(seen["x-evil"]).toBeUndefined();
+  });
+});
+
+describe("a port whose program speaks TLS", () => {
+  test("is reached by plain HTTP, with bodies of any size in both directions", async () => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-e2b-tls-"));
+    const [cert, key] = [join(directory, "cert.pem"), join(directory, "key.pem")];
+    const options = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert, "-subj", "/CN=x"];
+    await run({ argv: ["openssl", "req", "-x509", ...options], timeoutMs: 30_000 });
+    const sizeBytes = 4 << 20;
+    const program = Bun.serve({
+      ...{ port: 0, hostname: "127.0.0.1", tls: { cert: Bun.file(cert), key: Bun.file(key) } },
+      fetch: async (request) => new Response(await request.bytes()),
+    });
+    const own = await scene.open();
+    const port = program.port ?? 0;
+    await record(scene, own, { httpsPorts: [port, guest.port ?? 0] });
+    const body = new Uint8Array(sizeBytes).map((_, index) => index);
+    const host = hostOf(own, port);
+    for (let n = 0; n < 2; n++) {
+      const { status, bytes } = await scene.call("POST", "/", { key: null, headers: { host }, body });
+      expect([status, Bun.hash(bytes)]).toEqual([200, Bun.hash(body)]);
+    }
+    const { status, json } = await ask(scene, hostOf(own, guest.port ?? 0));
+    expect([status, json]).toEqual([502, { code: 502, message: "the program on this port does not speak TLS" }]);
+    program.stop(true);
+    await rm(directory, { recursive: true });
   });
 });
 
