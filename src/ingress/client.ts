@@ -73,11 +73,21 @@ async function serveRequest(client: ClientSocket, reader: ByteReader, options: S
   const place = await destination(visit, client, options);
   if ("status" in place) return await reply(place);
   using target = place;
-  const { cookies, connection: guest, head: passed } = target;
-  return await exchange({ client, reader, visit, head: passed, framing, cookies, guest, upstream, times });
+  const { cookies, connection: guest, head: passed, bodyMs = times.bodyMs } = target;
+  return await exchange({
+    client,
+    reader,
+    visit,
+    head: passed,
+    framing,
+    cookies,
+    guest,
+    upstream,
+    times: { ...times, bodyMs },
+  });
 }
 
-type Destination = Pick<Passage, "head" | "cookies"> & Exclude<Awaited<ReturnType<Passage["connect"]>>, Answer>;
+type Destination = Omit<Passage, "connect"> & Exclude<Awaited<ReturnType<Passage["connect"]>>, Answer>;
 
 /** Connects the request to its guest, or answers in its place. */
 async function destination(
@@ -88,10 +98,10 @@ async function destination(
   try {
     const decision = await upstream.decide(visit);
     if ("status" in decision) return decision;
-    const { head, cookies } = decision;
-    const target = await decision.connect(client.gone);
+    const { connect, ...passage } = decision;
+    const target = await connect(client.gone);
     if ("status" in target) return target;
-    return { head, cookies, connection: target.connection, [Symbol.dispose]: () => target[Symbol.dispose]() };
+    return { ...passage, connection: target.connection, [Symbol.dispose]: () => target[Symbol.dispose]() };
   } catch (error) {
     const isExpected = error instanceof ApiError || client.gone.aborted;
     if (!isExpected) log.error("a request from outside failed", { host: visit.host, error });

@@ -39,6 +39,8 @@ export interface Passage {
   readonly head: RequestHead;
   /** names of cookies that the guest must not set */
   readonly cookies: ReadonlySet<string>;
+  /** as `Times.bodyMs`; absent: that of the listener */
+  readonly bodyMs?: number;
   /**
    * Connects to the guest; disposal gives back what the connection uses. An answer takes the place of a guest.
    * @throws ApiError when there is none

@@ -22,6 +22,11 @@ const portPlaceExpression = /\$\{PORT\}/g;
 /** Largest head that the application reads, in `bytes`. */
 const APP_HEAD_BYTES_MAX = 15_872;
 const hostValueExpression = /^[A-Za-z0-9._:[\]-]{1,255}$/;
+/**
+ * Time without a byte of a body for the application, in `milliseconds`: clients keep the input of a command open, and send
+ * nothing. Only a caller who was proven has it.
+ */
+const APP_BODY_MS = 3_600_000;
 const NO_COOKIES: ReadonlySet<string> = new Set();
 const PREFLIGHT: readonly Field[] = [
   ...CORS,
@@ -65,6 +70,7 @@ export class E2bGateway implements Upstream {
     return {
       head: forApp(head, place.kind === "envd" ? (place.sandbox ?? "") : null),
       cookies: NO_COOKIES,
+      bodyMs: APP_BODY_MS,
       connect: async () => {
         const connection = await this.#parts.connectApp();
         return { connection, [Symbol.dispose]: () => connection.reset() };

@@ -1,14 +1,12 @@
 import { join } from "node:path";
 import type { E2bConfig } from "../../config/e2b.ts";
+import { given } from "../../domain/given.ts";
 import { IngressListener, type IngressOptions } from "../../ingress/listener.ts";
 import { isSocketPath, serveLocally } from "../operator/local-server.ts";
 import { createE2bApp } from "./app.ts";
 import { E2bGateway } from "./gateway.ts";
 import { connectLocally } from "./local-connection.ts";
 import type { E2bOptions } from "./options.ts";
-
-/** Time without a byte of a request's body, in `milliseconds`: clients keep the input of a command open, and send nothing. */
-const BODY_MS = 3_600_000;
 
 export interface E2bListenerParts extends Omit<E2bOptions, "settings"> {
   /** directory of the socket between the listener and the application, which only this user can enter */
@@ -37,7 +35,7 @@ export async function openE2b(
   const upstream = new E2bGateway({ ...parts, connectApp: () => connectLocally(path) });
   const listener = stack.use(
     new IngressListener({
-      ...{ host, port, isBehindProxy, upstream, log: options.log, times: { bodyMs: BODY_MS, ...times } },
+      ...{ host, port, isBehindProxy, upstream, log: options.log, ...given({ times }) },
       ...(tls === null ? {} : { tls }),
     }),
   );

@@ -2,8 +2,11 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { statSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { revokeToken } from "../../../src/db/tokens.ts";
+import { run } from "../../../src/system/exec.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 import { Peer } from "../../support/ingress/scene.ts";
 import { until } from "../../support/waiting.ts";
@@ -191,4 +194,18 @@ describe("a connection", () => {
     expect(scene.api.parts.e2b?.clientsCount).toBeGreaterThanOrEqual(300);
     for (const { socket } of many) socket.destroy();
   });
+});
+
+test("the listener speaks TLS with the certificate of the settings", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-e2b-tls-"));
+  const [cert, key] = [join(directory, "cert.pem"), join(directory, "key.pem")];
+  const options = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert];
+  const names = ["-subj", "/CN=box.test", "-addext", "subjectAltName=DNS:box.test,DNS:*.box.test"];
+  await run({ argv: ["openssl", "req", "-x509", ...options, ...names], timeoutMs: 30_000 });
+  await using secure = await E2bScene.start({ tls: { cert, key } });
+  const tls = { ca: await Bun.file(cert).text(), serverName: "api.box.test" };
+  const headers = { host: "api.box.test", "x-api-key": secure.key };
+  const response = await fetch(`https://127.0.0.1:${secure.port}/nowhere`, { headers, tls } as never);
+  expect([response.status, ((await response.json()) as { code: number }).code]).toEqual([404, 404]);
+  await rm(directory, { recursive: true });
 });

@@ -164,6 +164,19 @@ describe("a port", () => {
     }
   });
 
+  test("whose program does not speak HTTP is 502 in the shape of the dialect", async () => {
+    const program = Bun.listen({
+      ...{ hostname: "127.0.0.1", port: 0 },
+      socket: { data: (socket) => void socket.end("SSH-2.0-x\r\n") },
+    });
+    const { status, json } = await ask(scene, hostOf(sandbox, program.port));
+    expect([status, json]).toEqual([
+      502,
+      { code: 502, message: expect.stringContaining("did not answer as HTTP/1.1") },
+    ]);
+    program.stop(true);
+  });
+
   test("says why in HTML to a browser", async () => {
     const { status, text } = await ask(scene, `80-${"0".repeat(32)}.a`, { accept: "text/html,*/*" });
     expect([status, text]).toEqual([502, expect.stringContaining("<h1>502 Bad Gateway</h1>")]);
