@@ -122,7 +122,7 @@ export class IngressListener implements AsyncDisposable {
 }
 
 /** The owner of an address: an IPv6 network of 64 bits belongs to one client. */
-function ownerOf(address: string): string {
+export function ownerOf(address: string): string {
   if (!address.includes(":")) return address;
   const plain = /^::ffff:([0-9.]+)$/i.exec(address)?.[1];
   return plain ?? `${expanded(address).slice(0, 4).join(":")}::`;

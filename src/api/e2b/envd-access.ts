@@ -64,21 +64,29 @@ export class EnvdAccess {
     if (recorded === null) throw e2bGone(sandbox);
     const token = request.headers.get("x-access-token");
     if (token === null && path === "/files") await this.#links.check(request, recorded.record);
-    else if (path !== "/health" && !(await e2b.credentials.isToken(token ?? "", "envd", recorded.record))) {
-      throw new E2bError(401, UNPROVEN);
+    else if (!(await e2b.credentials.isToken(token ?? "", "envd", recorded.record))) {
+      if (path !== "/health") throw new E2bError(401, UNPROVEN);
+      // A stranger may look, but neither resumes the sandbox nor keeps it from being idle.
+      if (recorded.sandbox.state !== "running") throw e2bGone(sandbox);
+      return this.#callerOf(request, recorded);
     }
     return await this.#admit(request, recorded);
   }
 
   async #admit(request: Request, recorded: Recorded): Promise<Caller> {
     const { service, requests } = this.#parts;
-    const { id, accountId } = recorded.sandbox;
     try {
       requests.hold(request, await service.e2b.use(recorded, request.signal));
     } catch (error) {
       const isGone = error instanceof ApiError && (error.code === "conflict" || error.code === "not_found");
-      throw isGone ? e2bGone(id) : error;
+      throw isGone ? e2bGone(recorded.sandbox.id) : error;
     }
+    return this.#callerOf(request, recorded);
+  }
+
+  #callerOf(request: Request, recorded: Recorded): Caller {
+    const { service } = this.#parts;
+    const { id, accountId } = recorded.sandbox;
     const principal = { accountId, grants: GRANTS, tokenId: "" };
     proven.set(request, { ...recorded, principal, target: { sandbox: id } });
     return { principal, isAllowed: async () => service.e2b.find(id) !== null };

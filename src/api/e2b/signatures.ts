@@ -1,5 +1,6 @@
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { SandboxId } from "../../domain/ids.ts";
+import { ownerOf } from "../../ingress/listener.ts";
 import type { CredentialOwner } from "../../service/e2b/credentials.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { rawQuery } from "../query.ts";
@@ -27,7 +28,7 @@ interface Signed {
 /** Links to files: their addresses name no sandbox, so that it is found by the signature, which needs its token. */
 export class SignedLinks {
   readonly #parts: Pick<E2bParts, "service" | "clock">;
-  /** windows by address, the latest at the end */
+  /** windows by the owner of an address, the latest use at the end */
   readonly #misses = new Map<string, { count: number; readonly endsAt: number }>();
 
   constructor(parts: Pick<E2bParts, "service" | "clock">) {
@@ -40,17 +41,17 @@ export class SignedLinks {
    */
   async find(request: Request): Promise<SandboxId> {
     const signed = signedPart(request);
-    const address = addressOf(request);
-    this.#requireFewMisses(address);
+    // It counts before the search, so that many at once are bounded, too.
+    const takeBack = this.#countMiss(ownerOf(addressOf(request)));
     const owners = this.#parts.service.e2b.owners();
     for (const [index, owner] of owners.entries()) {
       if (index % COMPARED_COUNT_MAX === COMPARED_COUNT_MAX - 1) await ownTurn(this);
       if (await this.#isOf(signed, owner)) {
+        takeBack();
         this.#requireInTime(signed);
         return owner.sandboxId;
       }
     }
-    this.#count(address);
     throw invalid();
   }
 
@@ -74,24 +75,18 @@ export class SignedLinks {
     if (isOver) throw new E2bError(401, "signature is already expired");
   }
 
-  #requireFewMisses(address: string): void {
-    const window = this.#misses.get(address);
-    if (window === undefined || window.count < MISSES_COUNT_MAX) return;
-    const leftMs = window.endsAt - this.#parts.clock();
-    if (leftMs > 0) throw tooMany(Math.ceil(leftMs / 1000));
-  }
-
-  #count(address: string): void {
+  /** Counts a miss; the result takes it back. @throws E2bError 429 after too many */
+  #countMiss(address: string): () => void {
     const now = this.#parts.clock();
-    const window = this.#misses.get(address);
-    if (window !== undefined && window.endsAt > now) {
-      window.count++;
-      return;
-    }
+    const present = this.#misses.get(address);
+    const window = present !== undefined && present.endsAt > now ? present : { count: 0, endsAt: now + WINDOW_MS };
+    if (window.count >= MISSES_COUNT_MAX) throw tooMany(Math.ceil((window.endsAt - now) / 1000));
+    window.count++;
     this.#misses.delete(address);
-    this.#misses.set(address, { count: 1, endsAt: now + WINDOW_MS });
+    this.#misses.set(address, window);
     const [oldest = address] = this.#misses.keys();
     if (this.#misses.size > ADDRESSES_COUNT_MAX) this.#misses.delete(oldest);
+    return () => void window.count--;
   }
 }
 

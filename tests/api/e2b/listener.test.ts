@@ -6,6 +6,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { revokeToken } from "../../../src/db/tokens.ts";
+import { TIMES } from "../../../src/ingress/times.ts";
 import { run } from "../../../src/system/exec.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 import { Peer } from "../../support/ingress/scene.ts";
@@ -185,6 +186,10 @@ describe("a connection", () => {
       await until("the answer arrives", () => peer.text.split("no such route").length === n + 1);
     }
     expect(peer.text).not.toMatch(/connection: close/i);
+  });
+
+  test("may be idle for longer than clients keep one", () => {
+    expect(TIMES.idleMs).toBeGreaterThan(300_000);
   });
 
   test("is one of hundreds that one client may have", async () => {
