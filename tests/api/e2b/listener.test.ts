@@ -6,6 +6,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { revokeToken } from "../../../src/db/tokens.ts";
+import type { AccountId } from "../../../src/domain/ids.ts";
 import { TIMES } from "../../../src/ingress/times.ts";
 import { run } from "../../../src/system/exec.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
@@ -126,6 +127,44 @@ describe("a key", () => {
       expect([path, headOf(peer.text).split(" ")[1]]).toEqual([path, path === "/sandboxes" ? "401" : "502"]);
       expect(headOf(peer.text)).toMatch(/\r\nconnection: close/i);
     }
+  });
+});
+
+describe("the address of an upload", () => {
+  const hash = "a".repeat(64);
+  const isRefused = async (path: string) => (await scene.call("PATCH", path, { key: null })).status === 401;
+
+  test("stands for a token, for one file and an hour", async () => {
+    const { service, clock, db } = scene.api.parts;
+    const key = await scene.api.issue("alice", ["images:import"]);
+    const { jti } = JSON.parse(Buffer.from(key.split(".")[1] ?? "", "base64url").toString());
+    const principal = { accountId: "alice" as AccountId, grants: new Set<string>(), tokenId: jti };
+    const secret = await service.e2b.uploads.secret(principal, hash);
+    const path = `/upload/${hash}?secret=${encodeURIComponent(secret)}`;
+    expect(await service.e2b.uploads.caller(secret, hash)).toMatchObject({ accountId: "alice", tokenId: jti });
+    expect(await isRefused(path)).toBe(false);
+    // It opens no other path.
+    expect((await scene.call("GET", `/sandboxes?secret=${secret}`, { key: null })).status).toBe(401);
+    const claims = secret.split(".");
+    const bob = [...claims.slice(0, 3), Buffer.from("bob").toString("base64url"), claims[4]].join(".");
+    for (const wrong of [
+      "",
+      "x",
+      `${secret}x`,
+      bob,
+      claims.slice(0, 4).join("."),
+      `${secret}.${secret}`,
+      ".".repeat(600),
+    ]) {
+      expect([wrong, await isRefused(`/upload/${hash}?secret=${encodeURIComponent(wrong)}`)]).toEqual([wrong, true]);
+    }
+    expect(await isRefused(path.replace("/upload/a", "/upload/b"))).toBe(true);
+    expect(await isRefused(path.replace(`/${hash}`, `/${hash}/../x`))).toBe(true);
+    clock.offsetMs += 3_600_001;
+    expect(await isRefused(path)).toBe(true);
+    clock.offsetMs = 0;
+    revokeToken(db, jti, Date.now());
+    expect(await isRefused(path)).toBe(true);
   });
 });
 
