@@ -1,10 +1,11 @@
 /** Access to the agents of sandboxes: by tokens and by signed links. */
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { createHash } from "node:crypto";
 import { createE2bApp } from "../../../src/api/e2b/app.ts";
 import { isEnvdPath } from "../../../src/api/e2b/routing.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -42,7 +43,7 @@ interface LinkFields {
 }
 
 describe("a request to an agent", () => {
-  test("needs the token of its sandbox on every path", async () => {
+  heldTest("needs the token of its sandbox on every path", async () => {
     const traffic = await scene.api.parts.service.e2b.credentials.token("traffic", {
       sandboxId: sandbox.uuid,
       keyId: null,
@@ -55,7 +56,7 @@ describe("a request to an agent", () => {
     }
   });
 
-  test("that names no sandbox is refused", async () => {
+  heldTest("that names no sandbox is refused", async () => {
     for (const path of PATHS) {
       const headers = { "x-access-token": sandbox.token };
       const { status, json } = await scene.call("POST", path, { key: null, headers, json: {} });
@@ -63,14 +64,14 @@ describe("a request to an agent", () => {
     }
   });
 
-  test("to a sandbox that does not exist is 502, whatever the token", async () => {
+  heldTest("to a sandbox that does not exist is 502, whatever the token", async () => {
     for (const id of ["0".repeat(32), "x", "a".repeat(5000), "' or 1=1", sandbox.id.slice(1), `${sandbox.id}0`]) {
       const { status, json } = await scene.sandbox(id, sandbox.token).envd("GET", "/health");
       expect([status, json.code, json.message]).toEqual([502, 502, "The sandbox was not found"]);
     }
   });
 
-  test("finds the sandbox by both spellings of its id, and by its host", async () => {
+  heldTest("finds the sandbox by both spellings of its id, and by its host", async () => {
     for (const id of [sandbox.id, sandbox.uuid, sandbox.uuid.toUpperCase()]) {
       expect((await scene.sandbox(id, sandbox.token).envd("GET", "/health")).status).toBe(204);
     }
@@ -78,7 +79,7 @@ describe("a request to an agent", () => {
     expect((await scene.call("POST", "/envs", { key: null, headers, json: {} })).json.message).toBe(UNPROVEN);
   });
 
-  test("has no account's other paths", async () => {
+  heldTest("has no account's other paths", async () => {
     const headers = { host: `49983-${sandbox.id}.box.example` };
     for (const path of ["/sandboxes", "/init", "/freeze", "/upgrade", "/v1/sandboxes"]) {
       expect((await scene.call("GET", path, { headers })).status).toBe(404);
@@ -86,7 +87,7 @@ describe("a request to an agent", () => {
     }
   });
 
-  test("is not served after the sandbox was ended", async () => {
+  heldTest("is not served after the sandbox was ended", async () => {
     const ended = await scene.open();
     expect((await ended.envd("GET", "/health")).status).toBe(204);
     await scene.api.call("DELETE", `/v1/sandboxes/${ended.uuid}`);
@@ -103,7 +104,7 @@ describe("a paused sandbox", () => {
     await until("it is paused", () => scene.stateOf(uuid) === "paused");
   }
 
-  test("is gone for its clients", async () => {
+  heldTest("is gone for its clients", async () => {
     const paused = await scene.open({ auto_resume: false });
     await pause(paused);
     const { status, json } = await paused.envd("GET", "/health");
@@ -113,28 +114,31 @@ describe("a paused sandbox", () => {
     expect(paused.state).toBe("paused");
   });
 
-  test("is resumed by a request when its owner wants that, for five minutes at least, and keeps its token", async () => {
-    const paused = await scene.open({ auto_resume: true, timeout: 60 });
-    await pause(paused);
-    expect((await paused.envd("POST", "/envs", { headers: { "x-access-token": "x" }, json: {} })).status).toBe(401);
-    // A stranger cannot wake it with a question after its health.
-    expect((await paused.envd("GET", "/health", { headers: { "x-access-token": "x" } })).status).toBe(502);
-    expect(paused.state).toBe("paused");
-    const before = Date.now();
-    expect((await paused.envd("GET", "/health")).status).toBe(204);
-    expect(paused.state).toBe("running");
-    const { json } = await scene.api.call("GET", `/v1/sandboxes/${paused.uuid}`);
-    expect(Date.parse(json.ends_at) - before).toBeGreaterThanOrEqual(299_000);
-    expect((await paused.envd("POST", "/envs", { json: {} })).status).not.toBe(401);
-    expect(scene.errors).toEqual([]);
-  });
+  heldTest(
+    "is resumed by a request when its owner wants that, for five minutes at least, and keeps its token",
+    async () => {
+      const paused = await scene.open({ auto_resume: true, timeout: 60 });
+      await pause(paused);
+      expect((await paused.envd("POST", "/envs", { headers: { "x-access-token": "x" }, json: {} })).status).toBe(401);
+      // A stranger cannot wake it with a question after its health.
+      expect((await paused.envd("GET", "/health", { headers: { "x-access-token": "x" } })).status).toBe(502);
+      expect(paused.state).toBe("paused");
+      const before = Date.now();
+      expect((await paused.envd("GET", "/health")).status).toBe(204);
+      expect(paused.state).toBe("running");
+      const { json } = await scene.api.call("GET", `/v1/sandboxes/${paused.uuid}`);
+      expect(Date.parse(json.ends_at) - before).toBeGreaterThanOrEqual(299_000);
+      expect((await paused.envd("POST", "/envs", { json: {} })).status).not.toBe(401);
+      expect(scene.errors).toEqual([]);
+    },
+  );
 });
 
 describe("a link to a file", () => {
   const get = (query: string, method = "GET", headers: Record<string, string> = {}) =>
     scene.call(method, `/files?${query}`, { key: null, headers });
 
-  test("finds its sandbox by its signature", async () => {
+  heldTest("finds its sandbox by its signature", async () => {
     for (const fields of [{}, { user: "root" }, { path: "/a b+c%" }, { end: Math.floor(Date.now() / 1000) + 60 }]) {
       expect((await get(link(sandbox.token, fields))).status).not.toBe(401);
     }
@@ -144,7 +148,7 @@ describe("a link to a file", () => {
     expect((await get(raw)).status).not.toBe(401);
   });
 
-  test("is for one operation, path, user and sandbox", async () => {
+  heldTest("is for one operation, path, user and sandbox", async () => {
     const query = link(sandbox.token);
     const wrong = [
       [query, "POST"],
@@ -163,7 +167,7 @@ describe("a link to a file", () => {
     expect((await get(query, "GET", { "e2b-sandbox-id": sandbox.id })).status).not.toBe(401);
   });
 
-  test("ends at its time", async () => {
+  heldTest("ends at its time", async () => {
     const ended = link(sandbox.token, { end: Math.floor(Date.now() / 1000) - 10 });
     for (const headers of [{}, { "e2b-sandbox-id": sandbox.id }]) {
       const { status, json } = await get(ended, "GET", headers);
@@ -174,14 +178,14 @@ describe("a link to a file", () => {
     }
   });
 
-  test("is needed where there is no token", async () => {
+  heldTest("is needed where there is no token", async () => {
     for (const headers of [{}, { "e2b-sandbox-id": sandbox.id }]) {
       const { status, json } = await get("path=a", "GET", headers);
       expect([status, json]).toEqual([401, { code: 401, message: "missing signature query parameter" }]);
     }
   });
 
-  test("is guessed only so often from one address", async () => {
+  heldTest("is guessed only so often from one address", async () => {
     await using own = await E2bScene.start({ isBehindProxy: true });
     const open = await own.open();
     const from = (address: string, query: string) =>
@@ -196,7 +200,7 @@ describe("a link to a file", () => {
   });
 });
 
-test("every route of the API checks a scope", () => {
+heldTest("every route of the API checks a scope", () => {
   const { service } = scene.api.parts;
   const settings = { domain: null, defaultUser: "user", hasPublicPorts: true };
   const { routes } = createE2bApp({ service, settings, accounts: new Accounts() } as never);

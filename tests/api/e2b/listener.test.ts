@@ -1,6 +1,6 @@
 /** The listener for clients of E2B: what it answers by itself, and how it carries requests to the application. */
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { statSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -9,6 +9,7 @@ import { revokeToken } from "../../../src/db/tokens.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { TIMES } from "../../../src/ingress/times.ts";
 import { run } from "../../../src/system/exec.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 import { Peer } from "../../support/ingress/scene.ts";
 import { until } from "../../support/waiting.ts";
@@ -45,14 +46,14 @@ const bodyOf = (text: string) => JSON.parse(text.split("\r\n\r\n")[1] ?? "");
 const headOf = (text: string) => text.split("\r\n\r\n", 1)[0] ?? "";
 
 describe("an answer to a load balancer", () => {
-  test("says that the listener is healthy, without a key", async () => {
+  heldTest("says that the listener is healthy, without a key", async () => {
     const { status, text } = await scene.call("GET", "/health", { key: null });
     expect([status, text]).toEqual([204, ""]);
   });
 });
 
 describe("an error has the shape of the dialect", () => {
-  test.each([
+  heldTest.each([
     ["GARBAGE\r\n\r\n", 400],
     [request("GET /"), 400],
     ["GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505],
@@ -69,7 +70,7 @@ describe("an error has the shape of the dialect", () => {
     expect(bodyOf(text)).toEqual({ code: status, message: expect.any(String) });
   });
 
-  test("names tested clients for an unknown route", async () => {
+  heldTest("names tested clients for an unknown route", async () => {
     const { status, json } = await scene.call("GET", "/nowhere");
     const message = expect.stringContaining("no such route; tested clients: e2b for Python 2.20.3");
     expect([status, json]).toEqual([404, { code: 404, message }]);
@@ -77,7 +78,7 @@ describe("an error has the shape of the dialect", () => {
 });
 
 describe("a page of any origin", () => {
-  test.each(["/sandboxes", "/process.Process/Start", "/files", "/nowhere", "*"])("may call %s", async (path) => {
+  heldTest.each(["/sandboxes", "/process.Process/Start", "/files", "/nowhere", "*"])("may call %s", async (path) => {
     const head = headOf(await ask(request(`OPTIONS ${path}`, "Host: a", "Origin: https://b", "Connection: close")));
     expect(head).toStartWith("HTTP/1.1 204 No Content\r\n");
     for (const field of ["Allow-Origin: *", "Allow-Headers: *", "Allow-Methods: *", "Expose-Headers: X-Next-Token"]) {
@@ -86,7 +87,7 @@ describe("a page of any origin", () => {
     expect(head).not.toMatch(/^content-(?:type|length):/im);
   });
 
-  test("reads answers, also those of errors", async () => {
+  heldTest("reads answers, also those of errors", async () => {
     for (const path of ["/health", "/sandboxes", "/metrics"]) {
       const { headers } = await scene.call("GET", path, { key: null });
       expect([path, headers.get("access-control-allow-origin")]).toEqual([path, "*"]);
@@ -96,12 +97,12 @@ describe("a page of any origin", () => {
 });
 
 describe("a key", () => {
-  test("is a token in either spelling", async () => {
+  heldTest("is a token in either spelling", async () => {
     for (const key of [scene.key, scene.api.token])
       expect((await scene.call("GET", "/nowhere", { key })).status).toBe(404);
   });
 
-  test("of any other form, or in another field, is refused", async () => {
+  heldTest("of any other form, or in another field, is refused", async () => {
     for (const key of ["", "e2b_", "e2b_00", `${scene.key}00`, scene.api.token.slice(1), "x"]) {
       const { status, json } = await scene.call("GET", "/nowhere", { key });
       expect([status, json.code]).toEqual([401, 401]);
@@ -110,7 +111,7 @@ describe("a key", () => {
     expect((await scene.call("GET", "/nowhere", { key: null, headers })).status).toBe(401);
   });
 
-  test("that is revoked is refused at once", async () => {
+  heldTest("that is revoked is refused at once", async () => {
     const key = await scene.api.issue("alice", ["*"]);
     expect((await scene.call("GET", "/nowhere", { key })).status).toBe(404);
     const { jti } = JSON.parse(Buffer.from(key.split(".")[1] ?? "", "base64url").toString());
@@ -118,7 +119,7 @@ describe("a key", () => {
     expect((await scene.call("GET", "/nowhere", { key })).status).toBe(401);
   });
 
-  test("is judged before a body is read, and the connection says that it closes", async () => {
+  heldTest("is judged before a body is read, and the connection says that it closes", async () => {
     for (const path of ["/sandboxes", "/process.Process/Start", "/files?path=a"]) {
       const peer = await client();
       const named = path === "/sandboxes" ? [] : ["E2b-Sandbox-Id: x"];
@@ -134,7 +135,7 @@ describe("the address of an upload", () => {
   const hash = "a".repeat(64);
   const isRefused = async (path: string) => (await scene.call("PATCH", path, { key: null })).status === 401;
 
-  test("stands for a token, for one file and an hour", async () => {
+  heldTest("stands for a token, for one file and an hour", async () => {
     const { service, clock, db } = scene.api.parts;
     const key = await scene.api.issue("alice", ["images:import"]);
     const { jti } = JSON.parse(Buffer.from(key.split(".")[1] ?? "", "base64url").toString());
@@ -169,12 +170,12 @@ describe("the address of an upload", () => {
 });
 
 describe("the application", () => {
-  test("listens on a socket of its user alone", () => {
+  heldTest("listens on a socket of its user alone", () => {
     const { mode } = statSync(join(scene.api.parts.layout.runtime, "e2b.sock"));
     expect(mode & 0o777).toBe(0o600);
   });
 
-  test("believes the gateway alone which sandbox a request is for", async () => {
+  heldTest("believes the gateway alone which sandbox a request is for", async () => {
     const sandbox = await scene.open();
     const token = { "x-access-token": sandbox.token };
     for (const name of ["x-coppice-sandbox", "X_Coppice_Sandbox"]) {
@@ -194,7 +195,7 @@ describe("the application", () => {
     expect((await scene.call("GET", "/metrics", { key: null, headers: { ...token, ...hidden } })).status).toBe(400);
   });
 
-  test("reads heads of all sizes that the listener passes", async () => {
+  heldTest("reads heads of all sizes that the listener passes", async () => {
     const fields = Array.from({ length: 95 }, (_, n) => `X-${n}: a`);
     for (const bytes of [
       request("GET /health", "Host: a", "Connection: close", ...fields),
@@ -206,7 +207,7 @@ describe("the application", () => {
     }
   });
 
-  test("takes the path as the client wrote it, whatever its Host", async () => {
+  heldTest("takes the path as the client wrote it, whatever its Host", async () => {
     for (const host of ["a", "", "a/b", "a?b", "a#b", "user@a", "[", "é"]) {
       const text = await ask(request("GET /health", `Host: ${host}`, "Connection: close"));
       expect([host, text.split(" ")[1]]).toEqual([host, "204"]);
@@ -215,7 +216,7 @@ describe("the application", () => {
 });
 
 describe("a connection", () => {
-  test("stays open after a call with a body", async () => {
+  heldTest("stays open after a call with a body", async () => {
     const peer = await client();
     for (let n = 1; n <= 3; n++) {
       const body = '{"a":1}';
@@ -227,11 +228,11 @@ describe("a connection", () => {
     expect(peer.text).not.toMatch(/connection: close/i);
   });
 
-  test("may be idle for longer than clients keep one", () => {
+  heldTest("may be idle for longer than clients keep one", () => {
     expect(TIMES.idleMs).toBeGreaterThan(300_000);
   });
 
-  test("is one of hundreds that one client may have", async () => {
+  heldTest("is one of hundreds that one client may have", async () => {
     const many = await Promise.all(Array.from({ length: 300 }, client));
     for (const peer of many) peer.send(request("GET /health", "Host: a"));
     await until("all have an answer", () => many.every(({ text }) => text.startsWith("HTTP/1.1 204 ")));
@@ -240,7 +241,7 @@ describe("a connection", () => {
   });
 });
 
-test("the listener speaks TLS with the certificate of the settings", async () => {
+heldTest("the listener speaks TLS with the certificate of the settings", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-e2b-tls-"));
   const [cert, key] = [join(directory, "cert.pem"), join(directory, "key.pem")];
   const options = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert];

@@ -1,12 +1,13 @@
 /** Requests on their way from the listener to the application, over the socket between them. */
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { connectLocally } from "../../../src/api/e2b/local-connection.ts";
 import { serveLocally } from "../../../src/api/operator/local-server.ts";
 import type { Visit } from "../../../src/ingress/upstream.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { IngressScene, Peer } from "../../support/ingress/scene.ts";
 import { pause, until } from "../../support/waiting.ts";
 
@@ -88,7 +89,7 @@ async function still(bytes: () => number): Promise<void> {
 }
 
 describe("an answer without an end", () => {
-  test("is made at the pace of its reader, and ends when the reader leaves", async () => {
+  heldTest("is made at the pace of its reader, and ends when the reader leaves", async () => {
     const peer = await Peer.connect(scene.listener.port);
     peer.socket.pause();
     peer.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -100,7 +101,7 @@ describe("an answer without an end", () => {
 });
 
 describe("a body", () => {
-  test("is held back while the application does not read it", async () => {
+  heldTest("is held back while the application does not read it", async () => {
     const peer = await Peer.connect(scene.listener.port);
     const sizeBytes = 64 * MEBIBYTE;
     peer.send(`POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ${sizeBytes}\r\n\r\n`);
@@ -120,7 +121,7 @@ describe("a body", () => {
   });
 });
 
-test("a request that carries nothing for a long time is not ended", async () => {
+heldTest("a request that carries nothing for a long time is not ended", async () => {
   release.resolve();
   const [reader, writer] = [await Peer.connect(scene.listener.port), await Peer.connect(scene.listener.port)];
   reader.send("GET /quiet HTTP/1.1\r\nHost: a\r\n\r\n");

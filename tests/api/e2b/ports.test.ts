@@ -1,12 +1,13 @@
 /** Ports of sandboxes on the listener for clients of E2B. */
 
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Server, ServerWebSocket } from "bun";
 import { type RecordedNetwork, sandboxRecords } from "../../../src/db/e2b/schema.ts";
 import { run } from "../../../src/system/exec.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
 import { freePort } from "../../support/free-port.ts";
 import { Peer } from "../../support/ingress/scene.ts";
@@ -80,7 +81,7 @@ function ask(of: E2bScene, host: string, fields: Readonly<Record<string, string>
 }
 
 describe("a port", () => {
-  test("is reached by its host, with any method", async () => {
+  heldTest("is reached by its host, with any method", async () => {
     const host = hostOf(sandbox, guest.port ?? 0);
     for (const method of ["GET", "POST", "DELETE", "OPTIONS"]) {
       const { status, text } = await ask(scene, host, {}, method);
@@ -94,14 +95,14 @@ describe("a port", () => {
     });
   });
 
-  test("is reached by the fields that name it, unless the request has a key", async () => {
+  heldTest("is reached by the fields that name it, unless the request has a key", async () => {
     const headers = { "e2b-sandbox-id": sandbox.id, "e2b-sandbox-port": String(guest.port) };
     expect((await scene.call("GET", "/files", { key: null, headers })).text).toBe("GET /files ");
     const { status, json } = await scene.call("GET", "/files", { headers });
     expect([status, json.code]).toEqual([404, 404]);
   });
 
-  test("never gets a key of the appliance, but keys of its own service", async () => {
+  heldTest("never gets a key of the appliance, but keys of its own service", async () => {
     const host = hostOf(sandbox, guest.port ?? 0);
     for (const name of ["X-API-Key", "x_api_key"]) {
       for (const key of [scene.key, scene.api.token]) {
@@ -113,7 +114,7 @@ describe("a port", () => {
     expect(seen["x-api-key"]).toBe("e2b_0123");
   });
 
-  test("does not believe what a client says of proxies", async () => {
+  heldTest("does not believe what a client says of proxies", async () => {
     await ask(scene, hostOf(sandbox, guest.port ?? 0), {
       "x-forwarded-for": "9.9.9.9",
       x_forwarded_host: "evil",
@@ -123,7 +124,7 @@ describe("a port", () => {
     expect(JSON.stringify(seen)).not.toMatch(/9\.9\.9\.9|evil/);
   });
 
-  test("carries WebSockets", async () => {
+  heldTest("carries WebSockets", async () => {
     const socket = new WebSocket(`ws://127.0.0.1:${scene.port}/ws`, {
       headers: { host: hostOf(sandbox, guest.port ?? 0) },
     } as never);
@@ -137,7 +138,7 @@ describe("a port", () => {
     socket.close();
   });
 
-  test("that is closed, or whose sandbox is gone, is 502 in words that clients know", async () => {
+  heldTest("that is closed, or whose sandbox is gone, is 502 in words that clients know", async () => {
     const closed = await freePort();
     const { status, json } = await ask(scene, hostOf(sandbox, closed));
     expect([status, json]).toEqual([
@@ -157,14 +158,14 @@ describe("a port", () => {
     }
   });
 
-  test("has a number from 1 to 65535", async () => {
+  heldTest("has a number from 1 to 65535", async () => {
     for (const port of [0, 70_000]) {
       const { status, json } = await ask(scene, hostOf(sandbox, port));
       expect([status, json]).toEqual([400, { code: 400, message: "the port must be from 1 to 65535" }]);
     }
   });
 
-  test("whose program does not speak HTTP is 502 in the shape of the dialect", async () => {
+  heldTest("whose program does not speak HTTP is 502 in the shape of the dialect", async () => {
     const program = Bun.listen({
       ...{ hostname: "127.0.0.1", port: 0 },
       socket: { data: (socket) => void socket.end("SSH-2.0-x\r\n") },
@@ -177,12 +178,12 @@ describe("a port", () => {
     program.stop(true);
   });
 
-  test("says why in HTML to a browser", async () => {
+  heldTest("says why in HTML to a browser", async () => {
     const { status, text } = await ask(scene, `80-${"0".repeat(32)}.a`, { accept: "text/html,*/*" });
     expect([status, text]).toEqual([502, expect.stringContaining("<h1>502 Bad Gateway</h1>")]);
   });
 
-  test("of a sandbox that was ended is gone", async () => {
+  heldTest("of a sandbox that was ended is gone", async () => {
     const ended = await scene.open();
     const { status } = await scene.api.call("DELETE", `/v1/sandboxes/${ended.uuid}`);
     expect(status).toBe(200);
@@ -191,7 +192,7 @@ describe("a port", () => {
 });
 
 describe("a private port", () => {
-  test("needs the token of the sandbox, which its program does not get", async () => {
+  heldTest("needs the token of the sandbox, which its program does not get", async () => {
     const own = await scene.open();
     await record(scene, own, { allowPublicTraffic: false });
     const { e2b } = scene.api.parts.service;
@@ -209,7 +210,7 @@ describe("a private port", () => {
     expect(JSON.stringify(seen)).not.toContain(token);
   });
 
-  test("is the rule where the operator wants it", async () => {
+  heldTest("is the rule where the operator wants it", async () => {
     const own = await privateScene.open();
     const host = hostOf(own, guest.port ?? 0);
     expect((await ask(privateScene, host)).status).toBe(403);
@@ -225,7 +226,7 @@ describe("a private port", () => {
 });
 
 describe("the Host that a program sees", () => {
-  test.each([
+  heldTest.each([
     [`localhost:\${PORT}`, (port: number) => `localhost:${port}`],
     ["app.example", () => "app.example"],
     // A value that cannot be a Host changes nothing.
@@ -241,7 +242,7 @@ describe("the Host that a program sees", () => {
 });
 
 describe("a port whose program speaks TLS", () => {
-  test("is reached by plain HTTP, with bodies of any size in both directions", async () => {
+  heldTest("is reached by plain HTTP, with bodies of any size in both directions", async () => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-e2b-tls-"));
     const [cert, key] = [join(directory, "cert.pem"), join(directory, "key.pem")];
     const options = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", cert, "-subj", "/CN=x"];
@@ -267,7 +268,7 @@ describe("a port whose program speaks TLS", () => {
   });
 });
 
-test("a connection serves ports, the agent and the API by turns, each request by its own Host", async () => {
+heldTest("a connection serves ports, the agent and the API by turns, each request by its own Host", async () => {
   const peer = await Peer.connect(scene.port);
   const get = (path: string, host: string, ...fields: string[]) =>
     peer.send([`GET ${path} HTTP/1.1`, `Host: ${host}`, ...fields, "", ""].join("\r\n"));
