@@ -13,6 +13,7 @@ export const CHANGES = {
   instance: ["spawn", "checkpoint", "change", "connect"],
   guest_file: ["write", "make", "remove", "move", "join", "change"],
   sandbox: ["open", "change", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
+  record: ["change"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],
   token: ["create", "revoke"],

@@ -61,7 +61,7 @@ export function recordUseCases(parts: ServiceParts): RecordUseCases {
     },
     update(principal, id, values) {
       requireSandbox(db, principal.accountId, id);
-      return change(parts, principal, { noun: "sandbox", verb: "change", id }, () => updateRecord(db, id, values));
+      return change(parts, principal, { noun: "record", verb: "change", id }, () => updateRecord(db, id, values));
     },
   };
 }
