@@ -54,6 +54,13 @@ export function e2bStatusOf(error: unknown): E2bStatus {
 
 /** The answer to a failure. */
 export function e2bReply(error: unknown): Reply {
+  // The scheme that it names is the one of the other surfaces.
+  const { headers, ...reply } = replyTo(error);
+  const { "www-authenticate": _scheme, ...others } = headers;
+  return { ...reply, headers: others };
+}
+
+function replyTo(error: unknown): Reply {
   if (!(error instanceof E2bError)) return errorReply(error, E2B_ERRORS);
   const { status, fields, code } = error;
   const statusOf = { ...E2B_ERRORS.statusOf, [code]: status };

@@ -20,8 +20,11 @@ let server: AsyncDisposable;
 let [readBytes, writtenBytes] = [0, 0];
 /** answers whose clients left */
 let leftCount = 0;
-/** lets the server read a body */
+/** requests that are under way until their clients leave */
+let waitingCount = 0;
+/** lets the server end its quiet answer */
 const spoken = Promise.withResolvers<void>();
+/** lets the server read a body */
 const release = Promise.withResolvers<void>();
 
 beforeAll(async () => {
@@ -45,6 +48,12 @@ afterAll(async () => {
 });
 
 async function serve(request: Request): Promise<Response> {
+  if (request.url.endsWith("/waiting")) {
+    waitingCount++;
+    await new Promise<void>((resolve) => request.signal.addEventListener("abort", () => resolve(), { once: true }));
+    waitingCount--;
+  }
+  if (request.method === "PUT") return new Response(`got ${await request.text()}`);
   if (request.url.endsWith("/quiet")) return new Response(quietStream());
   if (request.method === "POST") {
     await release.promise;
@@ -100,7 +109,26 @@ describe("an answer without an end", () => {
   });
 });
 
+describe("a client that leaves", () => {
+  heldTest("ends the request that it waited for", async () => {
+    const peer = await Peer.connect(scene.listener.port);
+    peer.send("GET /waiting HTTP/1.1\r\nHost: a\r\n\r\n");
+    await until("the request is under way", () => waitingCount === 1);
+    peer.socket.destroy();
+    await until("the request is aborted", () => waitingCount === 0);
+  });
+});
+
 describe("a body", () => {
+  heldTest("may wait for a 100", async () => {
+    const peer = await Peer.connect(scene.listener.port);
+    peer.send("PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+    await peer.until("HTTP/1.1 100 Continue\r\n");
+    peer.send("body");
+    await peer.until("got body");
+    peer.socket.destroy();
+  });
+
   heldTest("is held back while the application does not read it", async () => {
     const peer = await Peer.connect(scene.listener.port);
     const sizeBytes = 64 * MEBIBYTE;
