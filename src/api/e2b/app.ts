@@ -67,6 +67,7 @@ export function createE2bApp({ metrics, ...options }: E2bOptions) {
         };
         const { path } = state;
         await arrivals.admit(request, state, async () => Object.assign(state, await proven(request, path)));
+        await envds.ready(request);
         if (request.method !== "HEAD" && !table.isShadowed(request.method, path)) return undefined;
         const match = table.find(request.method, path);
         if (match === null) throw unknown(path);

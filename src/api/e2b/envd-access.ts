@@ -27,6 +27,8 @@ const GRANTS: ReadonlySet<string> = new Set<Scope>(["instances:exec", "instances
 const UNPROVEN = "unauthorized access, please provide a valid access token or method signing if supported";
 
 const proven = new WeakMap<Request, Envd>();
+/** Requests whose sandboxes must run: those that only look do not need that. */
+const acting = new WeakSet<Request>();
 
 /** The sandbox of a request that was proven. */
 export function envdOf(request: Request): Envd {
@@ -46,8 +48,8 @@ export class EnvdAccess {
   }
 
   /**
-   * Proves a request, and waits until its sandbox runs. Null: it names no sandbox, and needs none.
-   * @throws E2bError 400, 401; 502 for a sandbox that does not run
+   * Proves a request. Null: it names no sandbox, and needs none.
+   * @throws E2bError 400, 401; 502 for a sandbox that runs no more
    */
   async prove(request: Request, { path, sandbox }: EnvdRequest): Promise<Caller | null> {
     const { e2b } = this.#parts.service;
@@ -57,7 +59,7 @@ export class EnvdAccess {
       const id = await this.#links.find(request);
       const recorded = e2b.find(id);
       if (recorded === null) throw e2bGone(id);
-      return await this.#admit(request, recorded);
+      return this.#callerOf(request, recorded, { acts: true });
     }
     const id = idOfWire<SandboxId>(sandbox);
     const recorded = id === null ? null : e2b.find(id);
@@ -68,26 +70,35 @@ export class EnvdAccess {
       if (path !== "/health") throw new E2bError(401, UNPROVEN);
       // A stranger may look, but neither resumes the sandbox nor keeps it from being idle.
       if (recorded.sandbox.state !== "running") throw e2bGone(sandbox);
-      return this.#callerOf(request, recorded);
+      return this.#callerOf(request, recorded, { acts: false });
     }
-    return await this.#admit(request, recorded);
+    return this.#callerOf(request, recorded, { acts: true });
   }
 
-  async #admit(request: Request, recorded: Recorded): Promise<Caller> {
+  /**
+   * Waits until the sandbox of a proven request runs, which may take as long as a resume. It is not idle until the answer.
+   * @throws E2bError 502 when it does not run; as `AccessUseCases.use` does
+   */
+  async ready(request: Request): Promise<void> {
     const { service, requests } = this.#parts;
+    if (!acting.has(request)) return;
+    const envd = envdOf(request);
+    const { id } = envd.sandbox;
     try {
-      requests.hold(request, await service.e2b.use(recorded, request.signal));
+      requests.hold(request, await service.e2b.use(envd, request.signal));
+      // A resume has changed it.
+      proven.set(request, { ...envd, ...service.e2b.find(id) });
     } catch (error) {
       const isGone = error instanceof ApiError && (error.code === "conflict" || error.code === "not_found");
-      throw isGone ? e2bGone(recorded.sandbox.id) : error;
+      throw isGone ? e2bGone(id) : error;
     }
-    return this.#callerOf(request, recorded);
   }
 
-  #callerOf(request: Request, recorded: Recorded): Caller {
+  #callerOf(request: Request, recorded: Recorded, { acts }: { readonly acts: boolean }): Caller {
     const { service } = this.#parts;
     const { id, accountId } = recorded.sandbox;
     const principal = { accountId, grants: GRANTS, tokenId: "" };
+    if (acts) acting.add(request);
     proven.set(request, { ...recorded, principal, target: { sandbox: id } });
     return { principal, isAllowed: async () => service.e2b.find(id) !== null };
   }

@@ -23,7 +23,7 @@ export interface E2bListener extends AsyncDisposable {
 
 /** Listens for clients of E2B; null when the settings have no such listener. */
 export async function openE2b(
-  config: (Omit<E2bConfig, "port"> & { readonly port: number }) | null,
+  config: E2bConfig | null,
   { directory, times, ...options }: E2bListenerParts,
 ): Promise<E2bListener | null> {
   if (config === null) return null;
