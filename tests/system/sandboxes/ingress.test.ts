@@ -20,6 +20,12 @@ const ECHO = [
   "printf 'HTTP/1.1 101 Switching Protocols\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n\\r\\n'",
   "exec cat",
 ].join("\n");
+/** A program that answers a request. */
+const GREETING = [
+  ...["#!/bin/sh", "end=$(printf '\\r')"],
+  'while read -r line && [ "$line" != "$end" ]; do :; done',
+  "printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 14\\r\\n\\r\\nfrom the guest'",
+].join("\n");
 /** A program that begins an answer, and never ends it. */
 const ENDLESS = "#!/bin/sh\nprintf 'HTTP/1.1 200 OK\\r\\nContent-Length: 100\\r\\n\\r\\nbegin'\nexec sleep 1000";
 
@@ -29,12 +35,15 @@ const OUTSIDE = "own.site.test";
 let outside: Outside;
 let busybox: BusyboxAppliance;
 let port: number;
+/** of the listener for clients of E2B */
+let e2bPort: number;
 beforeAll(async () => {
-  port = await freePort();
+  [port, e2bPort] = [await freePort(), await freePort()];
   outside = await Outside.start(OUTSIDE);
   busybox = await BusyboxAppliance.start({
     flags: [
       ...["--ingress-listen", `127.0.0.1:${port}`, "--ingress-public", "allow"],
+      ...["--e2b-listen", `127.0.0.1:${e2bPort}`],
       ...["--network-allow", `${OUTSIDE}:*`, "--network-private", "127.0.0.0/8"],
       ...["--network-resolvers", outside.names.address],
     ],
@@ -110,12 +119,30 @@ test("a guest that may reach addresses of the host reaches no listener of the ap
   const { appliance, image } = busybox;
   const other = await outside.serve(http((path) => path));
   const sandbox = await SandboxClient.open(appliance, { image, network: { allow: [{ host: OUTSIDE, ports: "*" }] } });
-  const ports = [other.port, Number(new URL(appliance.url).port), port];
+  const ports = [other.port, Number(new URL(appliance.url).port), port, e2bPort];
   const { output } = await sandbox.run(
     `for port in ${ports.join(" ")}; do printf "GET / HTTP/1.0\\r\\n\\r\\n" | timeout 9 nc ${OUTSIDE} $port | head -n 1; echo over; done`,
   );
-  expect(output).toMatch(/^HTTP\/1\.1 200 OK\r\nover\nover\nover\n$/);
+  expect(output).toMatch(/^HTTP\/1\.1 200 OK\r\nover\nover\nover\nover\n$/);
   await sandbox.end();
+});
+
+test("clients of E2B reach ports and the agent's place of a sandbox, through a pause, to its end", async () => {
+  const { appliance, image } = busybox;
+  const sandbox = await SandboxClient.open(appliance, { image, auto_resume: true });
+  await serve(sandbox, 9000, GREETING);
+  const id = sandbox.id.replaceAll("-", "");
+  const by = (host: string, path: string) => fetch(`http://127.0.0.1:${e2bPort}${path}`, { headers: { host } });
+  await until("it listens", async () => (await by(`9000-${id}.a`, "/")).status === 200);
+  expect(await (await by(`9000-${id}.a`, "/")).text()).toBe("from the guest");
+  expect((await by(`49983-${id}.a`, "/health")).status).toBe(204);
+  await sandbox.becomes("paused", "pause?wait=60");
+  expect((await by(`49983-${id}.a`, "/health")).status).toBe(502);
+  // The request resumes it, and its programs are gone with its memory.
+  expect(await (await by(`9000-${id}.a`, "/")).json()).toMatchObject({ code: 502, port: 9000, sandboxId: id });
+  expect((await by(`49983-${id}.a`, "/health")).status).toBe(204);
+  await sandbox.end();
+  expect(await (await by(`9000-${id}.a`, "/")).json()).toMatchObject({ message: "The sandbox was not found" });
 });
 
 test("a tunnel carries bytes both ways, and a program that dies cuts its answer", async () => {
