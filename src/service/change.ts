@@ -12,7 +12,7 @@ export const CHANGES = {
   file: ["upload"],
   instance: ["spawn", "checkpoint", "change", "connect"],
   guest_file: ["write", "make", "remove", "move", "join", "change"],
-  sandbox: ["open", "change", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
+  sandbox: ["open", "change", "deadline", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
   record: ["change"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],

@@ -1,4 +1,18 @@
-import { and, count, desc, eq, getTableColumns, inArray, isNotNull, isNull, lt, sql } from "drizzle-orm";
+import {
+  and,
+  asc,
+  count,
+  desc,
+  eq,
+  getTableColumns,
+  gte,
+  inArray,
+  isNotNull,
+  isNull,
+  lt,
+  type SQL,
+  sql,
+} from "drizzle-orm";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import {
@@ -79,12 +93,19 @@ export function sandboxOfOperation(db: Database, operationId: OperationId): Sand
   return db.orm.select().from(sandboxes).where(eq(sandboxes.operationId, operationId)).get() ?? null;
 }
 
+/** By the times at which they were made, then by their ids. */
+export type ListingOrder = "oldest first" | "newest first";
+
 export interface SandboxFilter {
   /** in one of these states; empty: that have not ended */
   readonly states: readonly SandboxState[];
   readonly name?: string | undefined;
   /** only those with all of these entries */
   readonly metadata?: Readonly<Record<string, string>> | undefined;
+  /** only those that were made at this time or later, in `milliseconds` since the epoch */
+  readonly sinceMs?: number | undefined;
+  /** absent: the newest first */
+  readonly order?: ListingOrder | undefined;
   /** only those behind this one in the order of the listing */
   readonly after?: SandboxPlace | undefined;
   readonly limit: number;
@@ -106,9 +127,9 @@ export interface SandboxListing {
   readonly searchedTo: SandboxPlace | null;
 }
 
-/** Newest first, then by id. */
 export function listSandboxes(db: Database, accountId: AccountId, filter: SandboxFilter): SandboxListing {
-  const { states, name, metadata = {}, after, limit } = filter;
+  const { states, name, metadata = {}, sinceMs, order = "newest first", after, limit } = filter;
+  const isNewestFirst = order === "newest first";
   const { createdAt, id } = sandboxes;
   const hasEntry = Object.entries(metadata).map(
     ([key, value]) =>
@@ -117,17 +138,18 @@ export function listSandboxes(db: Database, accountId: AccountId, filter: Sandbo
   const range = and(
     eq(sandboxes.accountId, accountId),
     states.includes("ended") ? undefined : isNull(sandboxes.endedAt),
-    after === undefined ? undefined : sql`(${createdAt}, ${id}) < (${after.createdAt}, ${after.id})`,
+    sinceMs === undefined ? undefined : gte(createdAt, sinceMs),
+    after === undefined ? undefined : place(isNewestFirst ? "<" : ">", after),
   );
-  const order = [desc(createdAt), desc(id)];
+  const orderBy = isNewestFirst ? [desc(createdAt), desc(id)] : [asc(createdAt), asc(id)];
   const isSearch = name !== undefined || hasEntry.length > 0;
-  const place = db.orm
+  const places = db.orm
     .select({ createdAt, id })
     .from(sandboxes)
     .where(range)
-    .orderBy(...order);
+    .orderBy(...orderBy);
   const end = isSearch
-    ? place
+    ? places
         .limit(1)
         .offset(SEARCHED_COUNT_MAX - 1)
         .get()
@@ -140,14 +162,19 @@ export function listSandboxes(db: Database, accountId: AccountId, filter: Sandbo
         range,
         states.length === 0 ? undefined : inArray(sandboxes.state, [...states]),
         name === undefined ? undefined : eq(sandboxes.name, name),
-        end === undefined ? undefined : sql`(${createdAt}, ${id}) >= (${end.createdAt}, ${end.id})`,
+        end === undefined ? undefined : place(isNewestFirst ? ">=" : "<=", end),
         ...hasEntry,
       ),
     )
-    .orderBy(...order)
+    .orderBy(...orderBy)
     .limit(limit)
     .all();
   return { rows, searchedTo: rows.length < limit ? (end ?? null) : null };
+}
+
+/** Compares the place of a sandbox with another one. */
+function place(operator: "<" | ">" | "<=" | ">=", { createdAt, id }: SandboxPlace): SQL {
+  return sql`(${sandboxes.createdAt}, ${sandboxes.id}) ${sql.raw(operator)} (${createdAt}, ${id})`;
 }
 
 /** All sandboxes in one of the states, of all accounts. */

@@ -25,7 +25,7 @@ import { checkSandbox, checkSettings, type SandboxInput, type SettingsInput } fr
 export type Sandbox = Omit<SandboxRow, "env" | "accountId" | "spidLast">;
 export type SavedState = ListedState;
 
-export interface ListSandboxes extends Pick<SandboxFilter, "name" | "metadata"> {
+export interface ListSandboxes extends Pick<SandboxFilter, "name" | "metadata" | "sinceMs" | "order"> {
   readonly limit: number;
   /** in one of these states; absent: that have not ended */
   readonly states?: readonly SandboxState[] | undefined;
@@ -50,6 +50,13 @@ export interface RollbackInput {
 }
 
 export interface EndInput extends Pick<RollbackInput, "keep" | "tag"> {}
+
+export interface DeadlineInput {
+  /** from now, in `seconds`; not above 0: it has passed */
+  readonly seconds: number;
+  /** true: an earlier deadline than the present one changes nothing */
+  readonly onlyLater: boolean;
+}
 
 export interface ForkInput {
   readonly count: number;
@@ -81,7 +88,7 @@ export interface SandboxUseCases {
    *   `conflict` for a name that is in use; `too_many_requests`; as `OperationsPort.submit` does
    */
   open(principal: Principal, request: SandboxInput): Promise<Changed<Sandbox>>;
-  /** A page, the newest first. @throws ApiError `validation_error` for a cursor that no page had */
+  /** A page. @throws ApiError `validation_error` for a cursor that no page had */
   list(principal: Principal, request: ListSandboxes): SandboxPage;
   get(principal: Principal, id: SandboxId): Sandbox;
   /** The sandbox when the goal is reached, or as it is after the time. */
@@ -94,7 +101,13 @@ export interface SandboxUseCases {
   change(principal: Principal, id: SandboxId, settings: SettingsInput): Promise<Changed<Sandbox>>;
   /** Begins to save the files, and ends the machine then. */
   pause(principal: Principal, id: SandboxId): Promise<Changed<OperationId>>;
-  resume(principal: Principal, id: SandboxId): Promise<Changed<void>>;
+  /** @param timeoutSeconds its life from now; absent: as long as its last one. @throws ApiError `validation_error` */
+  resume(principal: Principal, id: SandboxId, timeoutSeconds?: number): Promise<Changed<void>>;
+  /**
+   * Moves the deadline of a sandbox that has a machine; its lives after that are as long as before.
+   * @throws ApiError `validation_error` for a deadline later than the operator allows
+   */
+  setDeadline(principal: Principal, id: SandboxId, request: DeadlineInput): Changed<Sandbox>;
   /** Moves the head, in place. @throws ApiError `not_found` for the image or the state; `validation_error` */
   rollback(principal: Principal, id: SandboxId, request: RollbackInput): Promise<Changed<void>>;
   /** Begins a checkpoint of a running sandbox, which moves its head. Returns the operation. */
@@ -147,9 +160,16 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
         sandboxes.pause(principal.accountId, id),
       );
     },
-    async resume(principal, id) {
+    async resume(principal, id, timeoutSeconds) {
+      checkSettings(principal, { timeoutSeconds }, limits);
       return await change(parts, principal, { noun: "sandbox", verb: "resume", id }, () =>
-        sandboxes.resume(principal.accountId, id),
+        sandboxes.resume(principal.accountId, id, timeoutSeconds),
+      );
+    },
+    setDeadline(principal, id, { seconds, onlyLater }) {
+      checkSettings(principal, { timeoutSeconds: seconds }, limits);
+      return change(parts, principal, { noun: "sandbox", verb: "deadline", id, details: () => ({ seconds }) }, () =>
+        sandboxes.setDeadline(principal.accountId, id, { seconds: Math.max(0, seconds), onlyLater }),
       );
     },
     async rollback(principal, id, { image, keep, tag }) {

@@ -9,6 +9,7 @@ import type { CheckedCommand } from "../../domain/spawn.ts";
 import { decodedStdin } from "../../domain/stdin.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import { untilAborted } from "../../system/waiting.ts";
+import type { AgentExit } from "../../vm/agent/process-exit.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
 import { adoptNetwork } from "./adopt-network.ts";
 import { execSpec } from "./exec-spec.ts";
@@ -207,8 +208,9 @@ export class RunningInstances {
     }, signal);
     await process.started;
     await events.written();
+    const { spid, exit } = process;
     const { pid, started } = process.logged();
-    return { spid: process.spid, pid: started === null ? null : pid };
+    return { spid, pid: started === null ? null : pid, exit };
   }
 
   /**
@@ -250,6 +252,8 @@ export interface StartedProcess {
   readonly spid: number;
   /** in the guest; null: it ended before it had one */
   readonly pid: number | null;
+  /** its end; rejects when the machine ends before it */
+  readonly exit: Promise<AgentExit>;
 }
 
 /** A sink that also logs the end of a process. Not part of `exec`: its functions would then hold the request in memory. */

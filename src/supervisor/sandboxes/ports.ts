@@ -31,6 +31,21 @@ export interface SandboxCheckpoint {
   readonly timeoutSeconds: number;
 }
 
+/** More about a new sandbox. */
+export interface SandboxCreation {
+  /** absent: one is made */
+  readonly id?: SandboxId | undefined;
+  /** called in the transaction that inserts it; what it throws undoes the creation */
+  readonly inserted?: ((row: SandboxRow) => void) | undefined;
+}
+
+export interface SandboxDeadline {
+  /** from now, at least 0 */
+  readonly seconds: number;
+  /** true: an earlier deadline than the present one changes nothing */
+  readonly onlyLater: boolean;
+}
+
 /** The use of a sandbox: until disposal, the sandbox is not idle. */
 export interface SandboxUse extends Disposable {
   /** the operation of the instance that lives now */
@@ -48,11 +63,17 @@ export interface SandboxesPort {
    * @throws ApiError `conflict` for a name that is in use; `too_many_requests` when the account has too many sandboxes; as
    *   `OperationsPort.submit` does
    */
-  create(accountId: AccountId, submission: SandboxSubmission): Promise<SandboxRow>;
+  create(accountId: AccountId, submission: SandboxSubmission, creation?: SandboxCreation): Promise<SandboxRow>;
   /** Begins to capture a running sandbox: it is `pausing` then. Returns the operation that makes the image. */
   pause(accountId: AccountId, id: SandboxId): Promise<OperationId>;
-  /** Begins to start a paused or failed sandbox at its head: it is `resuming` then. @throws as `OperationsPort.submit` does */
-  resume(accountId: AccountId, id: SandboxId): Promise<void>;
+  /**
+   * Begins to start a paused or failed sandbox at its head: it is `resuming` then.
+   * @param timeoutSeconds its life from now; absent: the one of its settings
+   * @throws as `OperationsPort.submit` does
+   */
+  resume(accountId: AccountId, id: SandboxId, timeoutSeconds?: number): Promise<void>;
+  /** Moves the deadline of a sandbox that has one. */
+  setDeadline(accountId: AccountId, id: SandboxId, deadline: SandboxDeadline): SandboxRow;
   /**
    * Moves the head. A running sandbox is `resuming` then, or `pausing` when it saves what it gives up; one without a machine
    * stays without.

@@ -26,6 +26,8 @@ import { FirstProcesses } from "./first-processes.ts";
 import { fork } from "./fork.ts";
 import type {
   SandboxCheckpoint,
+  SandboxCreation,
+  SandboxDeadline,
   SandboxEnd,
   SandboxesPort,
   SandboxFork,
@@ -78,10 +80,13 @@ export class Sandboxes implements SandboxesPort, Disposable {
     }
   }
 
-  async create(accountId: AccountId, submission: SandboxSubmission): Promise<SandboxRow> {
+  async create(
+    accountId: AccountId,
+    submission: SandboxSubmission,
+    { id = Bun.randomUUIDv7() as SandboxId, inserted }: SandboxCreation = {},
+  ): Promise<SandboxRow> {
     const { db, clock } = this.#options;
     const { imageId, files, timeoutSeconds, idleTimeoutSeconds, start, ...settings } = submission;
-    const id = Bun.randomUUIDv7() as SandboxId;
     if (start !== null) this.#first.add(id, start);
     const timeoutMs = timeoutSeconds * SECOND_MS;
     const idleTimeoutMs = idleTimeoutSeconds === null ? null : idleTimeoutSeconds * SECOND_MS;
@@ -91,8 +96,9 @@ export class Sandboxes implements SandboxesPort, Disposable {
         this.requireRoom(accountId, 1);
         const now = clock();
         const fields = { ...settings, id, accountId, imageId, operationId, timeoutMs, idleTimeoutMs };
-        const inserted = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
-        return { row: inserted, from: null, reason: "request" };
+        const row = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
+        inserted?.(row);
+        return { row, from: null, reason: "request" };
       });
       await this.logged(id);
       return row;
@@ -117,9 +123,26 @@ export class Sandboxes implements SandboxesPort, Disposable {
     return operationId;
   }
 
-  async resume(accountId: AccountId, id: SandboxId): Promise<void> {
-    await this.#transitions.resume(this.#require(accountId, id), "request");
+  async resume(accountId: AccountId, id: SandboxId, timeoutSeconds?: number): Promise<void> {
+    const row = this.#require(accountId, id);
+    await this.#transitions.resume(
+      row,
+      "request",
+      timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS,
+    );
     await this.logged(id);
+  }
+
+  setDeadline(accountId: AccountId, id: SandboxId, { seconds, onlyLater }: SandboxDeadline): SandboxRow {
+    const { db, clock } = this.#options;
+    const endsAt = clock() + seconds * SECOND_MS;
+    const row = db.transaction(() => {
+      const before = this.#require(accountId, id);
+      if (before.endsAt === null) throw sandboxConflict(before.state);
+      return onlyLater && endsAt <= before.endsAt ? before : updateSandbox(db, id, { endsAt });
+    });
+    this.#deadlines.wake();
+    return row;
   }
 
   async rollback(accountId: AccountId, id: SandboxId, { target, keep, tag }: SandboxRollback): Promise<void> {

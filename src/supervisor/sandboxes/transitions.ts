@@ -91,8 +91,12 @@ export class Transitions {
     return operationId;
   }
 
-  /** Starts an instance at the head. @throws ApiError `conflict`; as `Operations.submit` does */
-  async resume({ id, accountId }: SandboxRow, reason: StateReason): Promise<void> {
+  /**
+   * Starts an instance at the head.
+   * @param lifeMs its life from now; absent: the one of its settings
+   * @throws ApiError `conflict`; as `Operations.submit` does
+   */
+  async resume({ id, accountId }: SandboxRow, reason: StateReason, lifeMs?: number): Promise<void> {
     const { db, clock } = this.#options;
     const row = requireSandbox(db, accountId, id);
     if (nextSandboxState(row.state, "resume") === null) throw sandboxConflict(row.state);
@@ -100,7 +104,10 @@ export class Transitions {
       const now = clock();
       // A rollback may have moved the head meanwhile.
       if (findSandbox(db, id)?.headId !== row.headId) throw sandboxConflict(row.state);
-      return { ...changeState(db, id, "resume", { operationId, endsAt: now + row.timeoutMs, now }), reason };
+      return {
+        ...changeState(db, id, "resume", { operationId, endsAt: now + (lifeMs ?? row.timeoutMs), now }),
+        reason,
+      };
     });
   }
 

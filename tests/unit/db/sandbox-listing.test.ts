@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { sql } from "drizzle-orm";
 import { listSandboxes, type SandboxFilter, SEARCHED_COUNT_MAX } from "../../../src/db/sandboxes/rows.ts";
-import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
+import type { AccountId, ImageId, SandboxId } from "../../../src/domain/ids.ts";
 import { operationsStore } from "../../support/operations.ts";
 
 const ALICE = "alice" as AccountId;
@@ -27,4 +27,24 @@ test("a search has pages for a bounded number of sandboxes each", async () => {
     expect([last.rows.map(({ name }) => name), last.searchedTo]).toEqual([["box-3"], null]);
   }
   expect(listSandboxes(db, ALICE, { states: ["ended"], limit: 10 }).searchedTo).toBeNull();
+});
+
+test("a listing begins at either end, and at a time", async () => {
+  await using store = await operationsStore(ALICE, IMAGE);
+  using db = store.db;
+  db.orm.run(sql`
+    with recursive n(i) as (select 1 union all select i + 1 from n where i < 9)
+    insert into sandboxes (id, account_id, name, head_seq, state, timeout_ms, on_timeout, auto_resume, env, env_names,
+      resources, metadata, public_ports, spid_last, created_at, state_at)
+    select i, ${ALICE}, 'box-' || i, 0, 'running', 1, 'pause', 1, '{}', '[]', '{}', '{}', '[]', 1, i / 2, i from n`);
+  const listed = (filter: Partial<SandboxFilter>) =>
+    listSandboxes(db, ALICE, { states: [], limit: 3, ...filter }).rows.map(({ id }) => Number(id));
+  expect(listed({})).toEqual([9, 8, 7]);
+  expect(listed({ order: "oldest first" })).toEqual([1, 2, 3]);
+  const after = { createdAt: 1, id: "3" as SandboxId };
+  expect([listed({ after }), listed({ after, order: "oldest first" })]).toEqual([
+    [2, 1],
+    [4, 5, 6],
+  ]);
+  expect(listed({ sinceMs: 3, order: "oldest first" })).toEqual([6, 7, 8]);
 });

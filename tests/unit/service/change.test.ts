@@ -56,6 +56,7 @@ const USE_CASES: {
     change: "changes",
     pause: "changes",
     resume: "changes",
+    setDeadline: "changes",
     rollback: "changes",
     checkpoint: "changes",
     fork: "changes",
