@@ -1,5 +1,5 @@
 import { and, eq, isNull, ne } from "drizzle-orm";
-import type { SandboxId } from "../../domain/ids.ts";
+import type { AccountId, SandboxId } from "../../domain/ids.ts";
 import type { Database } from "../database.ts";
 import { sandboxes } from "../sandboxes/schema.ts";
 import { sandboxRecords } from "./schema.ts";
@@ -21,6 +21,22 @@ export function liveOwners(db: Database): readonly { readonly sandboxId: Sandbox
     .leftJoin(sandboxRecords, eq(sandboxRecords.sandboxId, sandboxes.id))
     .where(and(isNull(sandboxes.endedAt), ne(sandboxes.state, "failed")))
     .all();
+}
+
+/** Inserts the record of a new sandbox, in the transaction that inserts the sandbox. */
+export function insertRecord(db: Database, row: RecordRow): void {
+  db.orm.insert(sandboxRecords).values(row).run();
+}
+
+/** The sandboxes of an account that this dialect made, and that have failed. */
+export function failedSandboxes(db: Database, accountId: AccountId): SandboxId[] {
+  return db.orm
+    .select({ id: sandboxes.id })
+    .from(sandboxes)
+    .innerJoin(sandboxRecords, eq(sandboxRecords.sandboxId, sandboxes.id))
+    .where(and(eq(sandboxes.accountId, accountId), isNull(sandboxes.endedAt), eq(sandboxes.state, "failed")))
+    .all()
+    .map(({ id }) => id);
 }
 
 /** Changes a record; nothing when the sandbox has none. */

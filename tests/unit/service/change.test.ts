@@ -67,6 +67,9 @@ const USE_CASES: {
   },
   templates: { resolve: "reads" },
   e2b: {
+    open: "changes",
+    ready: "reads",
+    list: "reads",
     record: "reads",
     recordOf: "reads",
     find: "reads",
