@@ -46,23 +46,35 @@ export const NETWORK_TLS = ["sni", "any"] as const;
 /** `sni`: bytes sent to port 443 must be TLS for the name that was opened; `any`: all bytes are allowed. */
 export type NetworkTls = (typeof NETWORK_TLS)[number];
 
+export const NETWORK_DEFAULTS = ["deny", "allow"] as const;
+/** The treatment of destinations that neither `allow` nor `deny` names; `allow` permits those that the operator allows. */
+export type NetworkDefault = (typeof NETWORK_DEFAULTS)[number];
+
 /** The network of a request: `none`, which is the default, or rules. */
 export type NetworkInput = "none" | NetworkWish;
 
 /** Absent fields have defaults. */
 export interface NetworkWish {
+  readonly default?: NetworkDefault | undefined;
   readonly allow?: readonly { readonly host: string; readonly ports?: NetworkPorts | undefined }[] | undefined;
+  /** addresses and ranges of addresses; only with the default `allow` */
+  readonly deny?: readonly string[] | undefined;
   readonly tls?: NetworkTls | undefined;
   readonly record?: boolean | undefined;
 }
 
-/** Largest number of rules of a request, and of ports of a rule that is not for all of them. */
+/** Largest number of rules of a request and of its denied ranges, and of ports of a rule that is not for all of them. */
 export const NETWORK_RULES_COUNT_MAX = 256;
 export const NETWORK_PORTS_COUNT_MAX = 256;
 
 /** The network that an instance may use. An instance without one has null. */
 export interface NetworkRequest {
   readonly allow: readonly NetworkRule[];
+  /**
+   * Absent: only what a rule of `allow` permits is permitted. Present: all that the operator allows is, except connections to
+   * these addresses and ranges that no rule of `allow` permits.
+   */
+  readonly deny?: readonly string[];
   readonly tls: NetworkTls;
   /** true: the operator's rules apply alone, and the audit has the rules that would have been enough */
   readonly record: boolean;
@@ -71,8 +83,9 @@ export interface NetworkRequest {
 /** The wire form of a network, which as part of a request means the same one. A recorded run has no rules of its own. */
 export function networkInputOf(network: NetworkRequest | null): NetworkInput {
   if (network === null) return "none";
-  const { allow, tls, record } = network;
-  return record ? { tls, record } : { allow, tls };
+  const { allow, deny, tls, record } = network;
+  if (record) return { tls, record };
+  return deny === undefined ? { allow, tls } : { default: "allow", allow, deny, tls };
 }
 
 export const NETWORK_VERDICTS = [

@@ -44,6 +44,15 @@ export interface AddressReach {
   readonly except: readonly string[];
   /** true when the operator named the host: any address will do, and the name may be in this host's /etc/hosts */
   readonly anyAddress: boolean;
+  /** what the request itself denies, which nothing above excepts; absent: nothing */
+  readonly denied?: DeniedRanges;
+}
+
+/** Addresses and CIDRs that a request denies. An address that leads to one of them is denied, too. */
+export interface DeniedRanges {
+  readonly ranges: readonly string[];
+  /** addresses and CIDRs that its rules permit all the same */
+  readonly except: readonly string[];
 }
 
 export interface GateRequest {
@@ -58,7 +67,7 @@ export interface GateRequest {
 }
 
 /** Why there is no connection; `limited`: there are too many. */
-export type GateVerdict = Exclude<NetworkVerdict, "allowed" | "denied" | "denied_sni">;
+export type GateVerdict = Exclude<NetworkVerdict, "allowed" | "denied_sni">;
 
 /** There is no connection. The message ends a sentence "HOST cannot be reached: …", and names no secret. */
 export class GateError extends Error {
@@ -81,6 +90,8 @@ export type GateEnd = "ended" | "reset" | "denied_sni" | "idle" | "lost";
 export interface GateConnection {
   /** the address that was connected to; the proxy's when the site's proxy made the connection */
   readonly address: string;
+  /** true when the site's proxy made the connection, so that the address of the destination is not known */
+  readonly isProxied: boolean;
   /** Bytes from outside, until its end of sending or the end of the connection. To be called once. */
   chunks(): AsyncIterable<Uint8Array>;
   /** Sends bytes; resolves when more may be written. Bytes are dropped after the connection's end. */

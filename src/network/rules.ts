@@ -45,6 +45,33 @@ export function parseRule(host: string, ports: NetworkPorts | undefined, field: 
 }
 
 /**
+ * Checks an address or a range of addresses, and brings it into its canonical spelling.
+ * @param field its name in the request, for the error
+ * @throws ApiError `validation_error`
+ */
+export function parseRangeText(text: string, field: string): string {
+  const wrong = (reason: string): ApiError => new ApiError("validation_error", `${field} ${reason}`, { field });
+  try {
+    const host = hostOf(text);
+    if (!isAddressRule({ host })) throw new RuleError("host", "must be an address or a range of addresses, not a name");
+    return host;
+  } catch (error) {
+    throw error instanceof RuleError ? wrong(error.message) : error;
+  }
+}
+
+/**
+ * The ports at which the rules of the operator permit all of a host, which is spelled as in a rule; null when they permit none
+ * of its ports.
+ */
+export function portsWithin(ceiling: readonly NetworkRule[], host: string): NetworkPorts | null {
+  const wider = ceiling.filter((each) => hostCovers(comparable(each), comparable({ host, ports: "*" })));
+  if (wider.some(({ ports }) => ports === "*")) return "*";
+  const ports = [...new Set(wider.flatMap((each) => [...each.ports].map(Number)))].sort((a, b) => a - b);
+  return ports.length === 0 ? null : ports.slice(0, NETWORK_PORTS_COUNT_MAX);
+}
+
+/**
  * Reads a rule as people write it: `HOST`, `HOST:PORT`, `HOST:80,443`, `HOST:80+443` or `HOST:*`, with an IPv6 address in
  * brackets.
  * @throws ApiError `validation_error` whose message begins with the text
@@ -85,7 +112,7 @@ export function ruleText({ host, ports }: NetworkRule): string {
 }
 
 /** Whether a rule is about an address or a range of addresses, and not about names. */
-export function isAddressRule({ host }: NetworkRule): boolean {
+export function isAddressRule({ host }: Pick<NetworkRule, "host">): boolean {
   return host.includes("/") || isIP(host) !== 0;
 }
 

@@ -96,7 +96,10 @@ export class NetworkScene implements AsyncDisposable {
   }
 
   /** Opens a connection that the host accepts. */
-  async connect(host = "a.example", port = 80): Promise<{ id: number; outer: OuterConnection }> {
+  async connect(
+    host: string | readonly number[] = "a.example",
+    port = 80,
+  ): Promise<{ id: number; outer: OuterConnection }> {
     const id = this.ask(host, port);
     await turns();
     const outer = this.gate.connections.at(-1);

@@ -59,7 +59,7 @@ function ruleOf(text: string): Rules[number] {
   }
 }
 
-/** The policy of a file: an array of rules, or an object with `allow`. The appliance checks the rules. @throws CliError */
+/** The policy of a file: an array of rules, or an object with `allow` or `default`. The appliance checks the rules. @throws CliError */
 function fileOf(path: string): Network {
   let policy: unknown;
   try {
@@ -69,8 +69,8 @@ function fileOf(path: string): Network {
     throw new CliError(code === undefined ? `${path} is not JSON: ${message}` : `cannot read ${path}: ${code}`);
   }
   if (Array.isArray(policy)) return { allow: policy as Rules };
-  if (typeof policy === "object" && policy !== null && "allow" in policy && Array.isArray(policy.allow)) {
-    return policy as Network;
+  if (typeof policy === "object" && policy !== null) {
+    if ("allow" in policy ? Array.isArray(policy.allow) : "default" in policy) return policy as Network;
   }
-  throw new CliError(`${path} must have an array of rules, or an object with allow`);
+  throw new CliError(`${path} must have an array of rules, or an object with allow or default`);
 }

@@ -221,6 +221,10 @@ function stateOf(text: string | undefined): Sandbox["state"] | undefined {
   return state;
 }
 
+function networkText({ default: rest, allow, deny }: NonNullable<Sandbox["network"]>): string {
+  return JSON.stringify(rest === "allow" ? { default: rest, allow, deny } : (allow ?? "record"));
+}
+
 /** The fields of a sandbox, a line for each that says something. */
 function detailsOf(sandbox: Sandbox): string {
   const { network, error, public_ports: ports } = sandbox;
@@ -237,7 +241,7 @@ function detailsOf(sandbox: Sandbox): string {
     ["user", sandbox.user],
     ["directory", sandbox.cwd],
     ["variables", sandbox.env_names.join(" ")],
-    ["network", network === null ? null : JSON.stringify(network.allow ?? "record")],
+    ["network", network === null ? null : networkText(network)],
     ["public ports", ports.join(" ")],
     ["address", addressesOf(sandbox, [])[0]],
   ];

@@ -95,6 +95,7 @@ export class GateClient implements Gate {
         proxy,
       };
       const { connection } = await this.#request(message, CONNECT_MS_MAX, signal);
+      connection.isProxied = proxy !== null;
       void connection.ended.then(() => use[Symbol.dispose]());
       return connection;
     } catch (error) {

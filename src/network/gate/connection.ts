@@ -46,6 +46,7 @@ export class Connection implements GateConnection {
   readonly answer: Promise<readonly string[]>;
   readonly ended: Promise<GateEnd>;
   address = "";
+  isProxied = false;
   readonly #socket: GateSocket;
   readonly #answered = Promise.withResolvers<readonly string[]>();
   readonly #over = Promise.withResolvers<GateEnd>();

@@ -1,6 +1,6 @@
 import { connect, type Socket } from "node:net";
 import { GateError, type GateVerdict } from "../gate.ts";
-import { isAllowed, type Judgement } from "./judge.ts";
+import { isAllowed, isDenied, type Judgement } from "./judge.ts";
 
 /** Time limits for one address, and for all of a destination. */
 const ADDRESS_MS_MAX = 10_000;
@@ -41,11 +41,15 @@ export async function dial(
   throw failure;
 }
 
-/** @throws GateError `denied_private` for the first address that may not be reached */
+/** @throws GateError `denied_private` for the first address that may not be reached, or `denied` for one that the request denies */
 export function judge(addresses: readonly string[], judgement: Judgement): void {
   const forbidden = addresses.find((each) => !isAllowed(each, judgement));
-  if (forbidden === undefined) return;
-  throw new GateError("denied_private", `its address ${forbidden} may not be reached`, [forbidden]);
+  if (forbidden !== undefined) {
+    throw new GateError("denied_private", `its address ${forbidden} may not be reached`, [forbidden]);
+  }
+  const { denied } = judgement.reach;
+  const refused = denied === undefined ? undefined : addresses.find((each) => isDenied(each, denied));
+  if (refused !== undefined) throw new GateError("denied", `its address ${refused} is denied`, [refused]);
 }
 
 function dialAddress(host: string, port: number, limitMs: number, signal: AbortSignal): Promise<Socket> {

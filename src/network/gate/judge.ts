@@ -1,5 +1,5 @@
 import { type AddressKind, addressKind, isInRange, leadsToAny } from "../addresses.ts";
-import type { AddressReach } from "../gate.ts";
+import type { AddressReach, DeniedRanges } from "../gate.ts";
 
 /** The rules by which addresses are judged. */
 export interface Judgement {
@@ -23,4 +23,9 @@ export function isAllowed(address: string, { port, reach, own, ownPorts }: Judge
   if (reach.anyAddress || reach.except.some((range) => isInRange(address, range))) return true;
   if (reach.forbidden === "registry") return !REGISTRY_FORBIDDEN.includes(kind);
   return kind === "public" && !isOwn;
+}
+
+/** Whether a request denies connections to an address. @throws TypeError when the text is not an address */
+export function isDenied(address: string, { ranges, except }: DeniedRanges): boolean {
+  return leadsToAny(address, ranges) && !except.some((range) => isInRange(address, range));
 }

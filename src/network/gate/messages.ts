@@ -64,7 +64,7 @@ export type Answer =
     };
 
 const VERDICTS: readonly GateVerdict[] = [
-  ...(["denied_private", "no_such_name", "refused", "unreachable", "timed_out", "limited"] as const),
+  ...(["denied", "denied_private", "no_such_name", "refused", "unreachable", "timed_out", "limited"] as const),
 ];
 
 /**

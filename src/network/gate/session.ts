@@ -145,6 +145,9 @@ export class Session {
     // The proxy may read a number as an address, too.
     const literal = isIP(destination.host) === 0 ? numericAddress(destination.host) : destination.host;
     if (literal !== null) judge([literal], { ...request, port: destination.port });
+    else if (request.reach.denied !== undefined) {
+      throw new GateError("denied", "the site's proxy alone knows its addresses, and some are denied");
+    }
     const dialled = await this.#reachProxy(proxy).catch(throwAboutProxy);
     const limit = AbortSignal.timeout(PROXY_MS_MAX);
     try {

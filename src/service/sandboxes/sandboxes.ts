@@ -12,11 +12,13 @@ import { type OperationId, parseUuid, type SandboxId } from "../../domain/ids.ts
 import { parseImageReference } from "../../domain/image.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
+import type { NetworkRule } from "../../domain/network.ts";
 import { forkNames, parseHeadReference, type SandboxState } from "../../domain/sandbox.ts";
 import type { RollbackTarget } from "../../supervisor/sandboxes/ports.ts";
 import { type Changed, change, unchanged } from "../change.ts";
 import { type EventStream, type EventsRequest, openEventArray, openEvents } from "../events.ts";
 import { resolveFile, resolveImageId } from "../instances.ts";
+import { rulesFor } from "../network.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { sandboxLog } from "../running/running.ts";
 import { checkSandbox, checkSettings, type SandboxInput, type SettingsInput } from "./checks.ts";
@@ -91,6 +93,8 @@ export interface SandboxUseCases {
   /** A page. @throws ApiError `validation_error` for a cursor that no page had */
   list(principal: Principal, request: ListSandboxes): SandboxPage;
   get(principal: Principal, id: SandboxId): Sandbox;
+  /** The rules of the operator that networks of the caller's sandboxes may use; none when it may have no network. */
+  networkRules(principal: Principal): readonly NetworkRule[];
   /** The sandbox when the goal is reached, or as it is after the time. */
   wait(principal: Principal, id: SandboxId, wait: SandboxWait): Promise<Sandbox>;
   /**
@@ -139,6 +143,7 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
     open: (principal, request) => open(parts, principal, request),
     list: (principal, request) => list(parts, principal, request),
     get: (principal, id) => requireSandbox(db, principal.accountId, id),
+    networkRules: (principal) => rulesFor(principal, limits.network),
     async wait(principal, id, { goal, waitMs, signal }) {
       const isReached = GOALS[goal];
       const row = requireSandbox(db, principal.accountId, id);

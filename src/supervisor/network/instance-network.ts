@@ -6,7 +6,7 @@ import type { GuestConnection } from "../../vm/agent/connection.ts";
 import { type GuestNetwork, type GuestQuery, Rcode } from "../../vm/agent/guest-network.ts";
 import { Refusal } from "../../vm/agent/protocol.ts";
 import { type AuditKey, AuditRecorder, type Tally } from "./audit.ts";
-import { NetworkJudge, type OperatorRules } from "./judge.ts";
+import { type JudgedConnection, NetworkJudge, type OperatorRules } from "./judge.ts";
 import { type PolicyChange, PolicyHistory } from "./policies.ts";
 import { relay } from "./relay.ts";
 import { TokenBucket } from "./token-bucket.ts";
@@ -71,11 +71,7 @@ export interface InstanceNetworkOptions {
   readonly now?: () => number;
 }
 
-/** A connection that is being opened or is open. */
-interface Running {
-  readonly destination: Destination;
-  /** the name that its TLS must ask for; null: any bytes may be sent */
-  readonly serverName: string | null;
+interface Running extends JudgedConnection {
   readonly ended: Promise<void>;
 }
 
@@ -157,7 +153,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     this.#judge = judge;
     this.#wasOn ||= policy !== null;
     this.#wasRecorded ||= policy?.record === true;
-    const forbidden = [...this.#running].filter(([, connection]) => !permits(judge, connection));
+    const forbidden = [...this.#running].filter(([, connection]) => judge?.keeps(connection) !== true);
     listener.changed(this.#policies.add(policy, clock(), forbidden.length));
     for (const [connection, { destination }] of forbidden) {
       this.#count({ host: destination.host, port: destination.port, verdict: "denied" });
@@ -292,6 +288,14 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       this.#refuse(destination, connection, verdict, addresses);
       return;
     }
+    const running = this.#running.get(connection) as Running;
+    running.address = outer.isProxied ? null : outer.address;
+    if (!connection.signal.aborted && this.#judge?.keeps(running) === false) {
+      // The network has changed meanwhile.
+      outer.reset();
+      this.#refuse(destination, connection, "denied", [outer.address]);
+      return;
+    }
     listener.open(1);
     connection.accept();
     const relayed = this.#relay(destination, { guest: connection, outer }, serverName !== null);
@@ -389,10 +393,4 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     this.#options.listener.failed(error);
     return { verdict: "unreachable", addresses: [] };
   }
-}
-
-/** Whether a connection that began under an earlier policy may stay. */
-function permits(judge: NetworkJudge | null, { destination, serverName }: Running): boolean {
-  if (judge?.allows(destination) !== true) return false;
-  return serverName !== null || judge.serverName(destination) === null;
 }

@@ -1,3 +1,4 @@
+import { given } from "../../domain/given.ts";
 import { isoTime } from "../../domain/ids.ts";
 import { type NetworkPeriod, type NetworkPolicy, type NetworkRequest, networkInputOf } from "../../domain/network.ts";
 import { beginning } from "../../domain/text/beginning.ts";
@@ -6,7 +7,7 @@ import { beginning } from "../../domain/text/beginning.ts";
 export const CHANGES_COUNT_MAX = 1000;
 /** Largest number of policies that an audit has. */
 export const POLICIES_COUNT_MAX = 32;
-/** Largest size of the rules of each, as `characters` of JSON. */
+/** Largest size of the rules of each and of its denied ranges, as `characters` of JSON. */
 const RULES_CHARACTERS_MAX = 4096;
 
 /** A change of the policy of an instance. */
@@ -57,6 +58,10 @@ export class PolicyHistory {
 function policyOf(policy: NetworkRequest | null): NetworkPolicy {
   if (policy === null) return { network: "none" };
   const allow = beginning(policy.allow, RULES_CHARACTERS_MAX);
-  const isCut = allow.length < policy.allow.length;
-  return { network: networkInputOf({ ...policy, allow }), ...(isCut ? { rules_truncated: true } : {}) };
+  const deny = policy.deny && beginning(policy.deny, RULES_CHARACTERS_MAX);
+  const isCut = allow.length < policy.allow.length || (deny?.length ?? 0) < (policy.deny?.length ?? 0);
+  return {
+    network: networkInputOf({ ...policy, allow, ...given({ deny }) }),
+    ...(isCut ? { rules_truncated: true } : {}),
+  };
 }

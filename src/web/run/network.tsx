@@ -6,7 +6,7 @@ import { GuestText } from "../parts/guest-text.tsx";
 import { type Column, Table } from "../parts/lists/table.tsx";
 import { Badge } from "../parts/status-mark.tsx";
 import type { EventFeed } from "./event-feed-reader.ts";
-import { ruleText } from "./form/network-rules.ts";
+import { restText, ruleText } from "./form/network-rules.ts";
 
 interface NetworkPanelProps {
   readonly operation: Operation;
@@ -52,16 +52,27 @@ function Rules({ network }: { readonly network: Exclude<InstanceOperationRequest
   if (network.record === true) {
     return <p>It may connect to everything that the operator allows, and its connections are recorded.</p>;
   }
+  const { allow = [] } = network;
+  const rest = restText(network);
   return (
     <div>
-      <h2 class="row gap-2 text-size strong">Rules</h2>
-      <ul class="run-rules">
-        {(network.allow ?? []).map((rule) => (
-          <li key={ruleText(rule)}>
-            <GuestText text={ruleText(rule)} isMono />
-          </li>
-        ))}
-      </ul>
+      {rest === null ? null : (
+        <p>
+          <GuestText text={rest} />
+        </p>
+      )}
+      {allow.length === 0 ? null : (
+        <>
+          <h2 class="row gap-2 text-size strong">Rules</h2>
+          <ul class="run-rules">
+            {allow.map((rule) => (
+              <li key={ruleText(rule)}>
+                <GuestText text={ruleText(rule)} isMono />
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
     </div>
   );
 }

@@ -21,7 +21,7 @@ import { LabelMark } from "../parts/status-mark.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { useEventFeed } from "../run/event-feed.ts";
 import { countOfTypes, type EventFeed } from "../run/event-feed-reader.ts";
-import { ruleText } from "../run/form/network-rules.ts";
+import { restText, ruleText } from "../run/form/network-rules.ts";
 import { bytesText, shortId } from "../text/format.ts";
 import { type Asking, Question, useAsking } from "./actions/questions.tsx";
 import { Files } from "./files/files.tsx";
@@ -188,7 +188,11 @@ function Figures({ sandbox, asking }: { readonly sandbox: Sandbox; readonly aski
         value={network === null ? "None" : "By its rules"}
         note={
           network === null ? undefined : (
-            <GuestText text={(network.allow ?? []).map(ruleText).join(", ")} isMono hasTitle />
+            <GuestText
+              text={[restText(network) ?? [], ...(network.allow ?? []).map(ruleText)].flat().join(", ")}
+              isMono
+              hasTitle
+            />
           )
         }
       />

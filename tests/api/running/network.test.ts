@@ -57,6 +57,11 @@ describe("the network of a request", () => {
       record: false,
     });
     expect(await queued({ record: true })).toEqual({ allow: [], tls: "sni", record: true });
+    expect(
+      await queued({ default: "allow", deny: ["::ffff:10.0.0.0/104"], allow: [{ host: "10.0.7.9", ports: [5432] }] }),
+    ).toEqual({
+      ...{ allow: [{ host: "10.0.7.9", ports: [5432] }], deny: ["10.0.0.0/8"], tls: "sni", record: false },
+    });
   });
 
   const rule = { host: "a.example.org" };
@@ -69,6 +74,12 @@ describe("the network of a request", () => {
     [{}, "network.allow"],
     [{ allow: [] }, "network.allow"],
     [{ allow: rule }, "network.allow"],
+    [{ default: "all" }, "network.default"],
+    [{ default: "allow", record: true }, "network.default"],
+    [{ allow: [rule], deny: ["10.0.0.0/8"] }, "network.deny"],
+    [{ default: "allow", deny: "10.0.0.0/8" }, "network.deny"],
+    [{ default: "allow", deny: Array(257).fill("10.0.0.0/8") }, "network.deny"],
+    [{ default: "allow", deny: ["10.0.0.0/8", "a.example.org"] }, "network.deny.1"],
     [{ allow: null }, "network.allow"],
     [{ allow: ["a.example.org"] }, "network.allow.0"],
     [{ allow: Array.from({ length: 257 }, () => rule) }, "network.allow"],

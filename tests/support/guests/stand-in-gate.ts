@@ -11,6 +11,7 @@ import {
 export class OuterConnection implements GateConnection {
   readonly request: GateRequest;
   readonly address = "203.0.113.5";
+  readonly isProxied: boolean;
   /** bytes that the guest has sent */
   readonly written: Buffer[] = [];
   hasEnded = false;
@@ -22,8 +23,9 @@ export class OuterConnection implements GateConnection {
   #changed = Promise.withResolvers<void>();
   #isOver = false;
 
-  constructor(request: GateRequest) {
+  constructor(request: GateRequest, isProxied: boolean) {
     this.request = request;
+    this.isProxied = isProxied;
   }
 
   get ended(): Promise<GateEnd> {
@@ -84,6 +86,7 @@ export class StandInGate implements Pick<Gate, "connect" | "resolve"> {
   readonly connections: OuterConnection[] = [];
   readonly resolved: string[] = [];
   names: ReadonlySet<string> = new Set();
+  isProxied = false;
   failure: GateVerdict | Error | null = null;
   /** while it is pending, no request is answered */
   held: Promise<void> = Promise.resolve();
@@ -95,7 +98,7 @@ export class StandInGate implements Pick<Gate, "connect" | "resolve"> {
     });
     await Promise.race([this.held, aborted]);
     this.#fail();
-    const connection = new OuterConnection(request);
+    const connection = new OuterConnection(request, this.isProxied);
     this.connections.push(connection);
     return connection;
   }

@@ -109,6 +109,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "api/v1/running/attach.ts": ["domain", "service", "system/turns.ts", "system/waiting.ts"],
   "api/v1/running/ports.ts": ["domain", "service", "system/waiting.ts"],
   "api/v1/events.ts": ["domain", "service", "system/turns.ts"],
+  "api/e2b/network.ts": ["domain", "network/rules.ts"],
   "api/mcp": ["domain", "service", "network/rules.ts"],
   "api/web/sign-in.ts": ["domain", "service", "system/turns.ts"],
   "api/contree/events.ts": ["domain", "service", "system/turns.ts"],

@@ -52,6 +52,7 @@ const USE_CASES: {
     open: "changes",
     list: "reads",
     get: "reads",
+    networkRules: "reads",
     wait: "reads",
     change: "changes",
     pause: "changes",

@@ -1,5 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import {
+  NETWORK_DEFAULTS,
   NETWORK_PORTS_COUNT_MAX,
   NETWORK_RULES_COUNT_MAX,
   NETWORK_TLS,
@@ -33,12 +34,34 @@ export const NetworkRule = Type.Object({
 
 /** A network that is more than none. */
 export const NetworkRequest = Type.Object({
+  default: Type.Optional(
+    oneOf(NETWORK_DEFAULTS, {
+      default: "deny",
+      description:
+        "deny: nothing is permitted but the rules of allow; allow: all that the operator allows is permitted, except " +
+        "connections to deny",
+      error: "must be deny or allow",
+    }),
+  ),
   allow: Type.Optional(
     Type.Array(NetworkRule, {
       maxItems: NETWORK_RULES_COUNT_MAX,
       description: "rules, each of which the setting network.allow must cover; the default ports are 80 and 443",
       error: `must be an array of at most ${NETWORK_RULES_COUNT_MAX} rules`,
     }),
+  ),
+  deny: Type.Optional(
+    Type.Array(
+      Type.String({
+        description: "address or range of addresses; names that have such an address are denied, too",
+        examples: ["10.0.0.0/8"],
+      }),
+      {
+        maxItems: NETWORK_RULES_COUNT_MAX,
+        description: "only with the default allow; rules of allow make exceptions",
+        error: `must be an array of at most ${NETWORK_RULES_COUNT_MAX} ranges of addresses`,
+      },
+    ),
   ),
   tls: Type.Optional(
     oneOf(NETWORK_TLS, {
@@ -63,7 +86,7 @@ export type NetworkFields = Static<typeof NetworkRequest>;
 export const NetworkField = Type.Union([Type.Literal("none"), NetworkRequest], {
   default: "none",
   description: "what the sandbox may connect to",
-  error: 'network must be "none" or an object with allow, or with record',
+  error: 'network must be "none" or an object with allow, default or record',
 });
 
 /** The network that a running instance has from now on. */
@@ -71,7 +94,7 @@ export const NetworkChangeField = Type.Union([Type.Literal("none"), NetworkReque
   description:
     "what the sandbox may connect to from now on; open connections that it does not permit are reset. Needs the scope " +
     "instances:network",
-  error: 'network must be "none" or an object with allow, or with record',
+  error: 'network must be "none" or an object with allow, default or record',
 });
 
 export const NetworkVerdict = oneOf(NETWORK_VERDICTS, {

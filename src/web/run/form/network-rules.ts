@@ -35,15 +35,21 @@ export function rulesOf(text: string): Rules {
   return { rules };
 }
 
-/** A rule as {@link rulesOf} reads it. */
-export function ruleText({
-  host,
-  ports,
-}: {
+interface ShownRule {
   readonly host: string;
   readonly ports?: readonly number[] | "*" | undefined;
-}): string {
+}
+
+/** A rule as {@link rulesOf} reads it. */
+export function ruleText({ host, ports }: ShownRule): string {
   if (ports === undefined) return host;
   const name = host.includes(":") ? `[${host}]` : host;
   return `${name}:${ports === "*" ? ports : ports.join("+")}`;
+}
+
+/** The part of a network that its rules do not name, as a sentence; null for none. */
+export function restText(network: { readonly default?: string; readonly deny?: readonly string[] }): string | null {
+  if (network.default !== "allow") return null;
+  const { deny = [] } = network;
+  return `Everything that the operator allows${deny.length === 0 ? "" : `, except ${deny.join(", ")}`}`;
 }
