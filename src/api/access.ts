@@ -19,6 +19,8 @@ export interface JsonBodyOptions {
   readonly bytesMax?: number;
   /** true: a guest decides how long the answer takes, so the body has room of its own, apart from quick requests */
   readonly waitsForGuest?: boolean;
+  /** true: an empty body counts as an empty object */
+  readonly mayBeEmpty?: boolean;
 }
 
 /** The part of Elysia's context that a macro reads and changes. */
@@ -91,7 +93,12 @@ export function accessPlugin(
       }),
     }),
     writes: (scope: RouteScope) => ({ ...withoutBody(scope), resolve: resolveInTurn }),
-    takes: ({ scope, bytesMax = JSON_BODY_BYTES_DEFAULT, waitsForGuest = false }: JsonBodyOptions) => {
+    takes: ({
+      scope,
+      bytesMax = JSON_BODY_BYTES_DEFAULT,
+      waitsForGuest = false,
+      mayBeEmpty = false,
+    }: JsonBodyOptions) => {
       const route = new RouteAccess(access, { scope, bodyBytesMax: bytesMax });
       return {
         introspect: route.declare,
@@ -105,7 +112,7 @@ export function accessPlugin(
               : rooms.take(accountId, bytes, request.signal);
             requests.hold(request, await room);
           };
-          return await readJson(request, { limitBytes: bytesMax, makeRoom });
+          return await readJson(request, { limitBytes: bytesMax, makeRoom, mayBeEmpty });
         },
         resolve: resolveInTurn,
       };

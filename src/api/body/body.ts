@@ -25,6 +25,8 @@ export interface ReadOptions {
   readonly smallMsMax?: number;
   /** longest time in which a body of `bytes` must arrive once it has room, in `milliseconds` */
   readonly msMax?: (bytes: number) => number;
+  /** true: an empty body counts as an empty object */
+  readonly mayBeEmpty?: boolean;
 }
 
 /**
@@ -37,6 +39,7 @@ export async function readJson(request: Request, options: ReadOptions): Promise<
     throw new ApiError("validation_error", "Content-Type must be application/json", { field: "content-type" });
   }
   const text = decode(await readAll(request, options));
+  if (text === "" && options.mayBeEmpty === true) return {};
   try {
     return JSON.parse(text) as unknown;
   } catch (error) {

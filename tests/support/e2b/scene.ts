@@ -71,7 +71,7 @@ export class E2bScene implements AsyncDisposable {
 
   /** Creates a sandbox as clients do, on the template `base`. */
   async create(body: Readonly<Record<string, unknown>> = {}): Promise<E2bSandbox> {
-    const { status, json, text } = await this.call("POST", "/sandboxes", { json: { templateID: "base", ...body } });
+    const { status, json, text } = await this.call("POST", "/v2/sandboxes", { json: { templateID: "base", ...body } });
     if (status !== 201) throw new Error(`${status} ${text}`);
     return this.sandbox(json.sandboxID, json.envdAccessToken);
   }
