@@ -1,0 +1,119 @@
+/** Programs of templates that start with each machine, starts that fail, and what tokens permit. */
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { updateRecord } from "../../../src/db/e2b/records.ts";
+import { countLiveSandboxes, updateSandbox } from "../../../src/db/sandboxes/rows.ts";
+import type { AccountId } from "../../../src/domain/ids.ts";
+import { checkProcess } from "../../../src/domain/spawn.ts";
+import { keyOfToken } from "../../../src/service/e2b/keys.ts";
+import { E2bScene } from "../../support/e2b/scene.ts";
+import { until } from "../../support/waiting.ts";
+
+let scene: E2bScene;
+let directory: string;
+beforeAll(async () => {
+  scene = await E2bScene.start();
+  directory = await mkdtemp(join(tmpdir(), "coppice-ready-"));
+});
+afterAll(async () => {
+  await scene[Symbol.asyncDispose]();
+  await rm(directory, { recursive: true, force: true });
+});
+
+const post = (id: string, action: string, json: unknown = {}) =>
+  scene.call("POST", `/sandboxes/${id}/${action}`, { json });
+
+describe("a sandbox whose template has programs", () => {
+  test("is resumed when its start program is ready", async () => {
+    const { db } = scene.api.parts;
+    const { id, uuid } = await scene.create();
+    const [asked, ready] = [join(directory, "asked"), join(directory, "ready")];
+    // It is ready only after the other program was asked once.
+    const boot = `until test -e ${asked}; do sleep 0.05; done; touch ${ready}`;
+    const command = `touch ${asked}; test -e ${ready}`;
+    updateSandbox(db, uuid, { boot: checkProcess({ command: boot, shell: true, cwd: "/" }) });
+    updateRecord(db, uuid, { readiness: { command, user: null, cwd: "/" } });
+    expect((await post(id, "pause")).status).toBe(204);
+    expect(existsSync(asked)).toBe(false);
+    expect([(await post(id, "connect")).status, existsSync(ready)]).toEqual([201, true]);
+  });
+});
+
+describe("a sandbox that has failed", () => {
+  test("is gone, and the next creation gives its place back", async () => {
+    const { db, lives } = scene.api.parts;
+    const { id, uuid } = await scene.create();
+    lives.journal.change(uuid, "fail", { reason: "machine" });
+    expect((await scene.call("GET", `/sandboxes/${id}`)).status).toBe(404);
+    expect((await post(id, "connect")).status).toBe(404);
+    const before = countLiveSandboxes(db, "alice" as AccountId);
+    const next = await scene.create();
+    expect([countLiveSandboxes(db, "alice" as AccountId), next.state, scene.stateOf(uuid)]).toEqual([
+      ...[before, "running", "ended"],
+    ]);
+  });
+
+  test("can be deleted", async () => {
+    const { id, uuid } = await scene.create();
+    scene.api.parts.lives.journal.change(uuid, "fail", { reason: "machine" });
+    expect((await scene.call("DELETE", `/sandboxes/${id}`)).status).toBe(204);
+  });
+
+  test("while it was created leaves nothing, and the creation can be repeated", async () => {
+    const { db, lives } = scene.api.parts;
+    const before = countLiveSandboxes(db, "alice" as AccountId);
+    const failing = lives.journal.listen(({ row: { id, state } }) => {
+      if (state !== "starting") return;
+      const error = { error: "unavailable", message: "no machine", details: {} } as const;
+      queueMicrotask(() => lives.journal.change(id, "fail", { reason: "machine", error }));
+    });
+    const create = () =>
+      scene.call("POST", "/v2/sandboxes", { json: { templateID: "base" }, headers: { "idempotency-key": "again" } });
+    const failed = await create();
+    failing[Symbol.dispose]();
+    expect([failed.status, failed.json]).toEqual([503, { code: 503, message: "no machine" }]);
+    expect(countLiveSandboxes(db, "alice" as AccountId)).toBe(before);
+    expect((await create()).status).toBe(201);
+  });
+});
+
+describe("a token", () => {
+  const keyed = async (scopes: readonly string[]) => keyOfToken(await scene.api.issue("alice", scopes));
+
+  test("without the scope for programs gets no token of the agent", async () => {
+    const { id } = await scene.create();
+    const key = await keyed(["instances:spawn", "instances:read"]);
+    const json = { templateID: "base" };
+    for (const [path, body] of [
+      ["/v2/sandboxes", json],
+      [`/sandboxes/${id}/connect`, {}],
+      [`/sandboxes/${id}/resume`, {}],
+    ] as const) {
+      const answer = await scene.call("POST", path, { key, json: body });
+      expect([path, answer.status, answer.json.code]).toEqual([path, 403, 403]);
+    }
+    const detail = await scene.call("GET", `/sandboxes/${id}`, { key });
+    expect([detail.status, "envdAccessToken" in detail.json]).toEqual([200, false]);
+  });
+
+  test("that only reads changes nothing", async () => {
+    const { id } = await scene.create();
+    const key = await keyed(["instances:read"]);
+    for (const action of ["timeout", "refreshes", "connect", "pause", "resume"]) {
+      const { status } = await scene.call("POST", `/sandboxes/${id}/${action}`, { key, json: { timeout: 9 } });
+      expect([action, status]).toEqual([action, 403]);
+    }
+    expect((await scene.call("DELETE", `/sandboxes/${id}`, { key })).status).toBe(403);
+    expect((await scene.call("GET", "/v2/sandboxes", { key: await keyed(["files:read"]) })).status).toBe(403);
+  });
+
+  test("that may not make ports public gets a sandbox with private ones", async () => {
+    const key = await keyed(["instances:spawn", "instances:exec", "instances:read"]);
+    const { status, json } = await scene.call("POST", "/v2/sandboxes", { key, json: { templateID: "base" } });
+    expect([status, json.trafficAccessToken]).toEqual([201, expect.stringMatching(/^[a-z2-7]{52}$/)]);
+    await until("it runs", () => scene.sandbox(json.sandboxID, "").state === "running");
+  });
+});
