@@ -12,15 +12,18 @@ import { forgetState } from "./uses.ts";
 /** States that one transaction forgets: it must not block the event loop. */
 const FORGOTTEN_COUNT_MAX = 10;
 
+/** States without a tag that are kept: the newest ones, or those of a sandbox that has ended but for its pauses. */
+export type KeptStates = { readonly newestCount: number } | "all but pauses";
+
 /**
- * Forgets the oldest states without a tag, so that `keepCount` of them are left, and deletes those of their images that only
+ * Forgets states without a tag, the oldest first, so that only `kept` are left, and deletes those of their images that only
  * the sandbox used; an image from which an instance runs now stays with its state. `removeMore` must follow. Returns the
  * deleted images, and whether a further call may forget more.
  */
 export function forgetStates(
   db: Database,
   id: SandboxId,
-  keepCount: number,
+  kept: KeptStates,
 ): { readonly removed: readonly RemovedImage[]; readonly hasMore: boolean } {
   return db.transaction((tx) => {
     const sandbox = findSandbox(db, id);
@@ -32,9 +35,12 @@ export function forgetStates(
       .where(and(eq(sandboxStates.sandboxId, id), eq(images.tagged, false)))
       .orderBy(asc(sandboxStates.seq))
       .all();
-    const excess = unnamed
-      .slice(0, Math.max(0, unnamed.length - keepCount))
-      .filter(({ state }) => state.seq !== sandbox.headSeq);
+    const excess =
+      kept === "all but pauses"
+        ? unnamed.filter(({ state }) => state.reason === "pause" && sandbox.state === "ended")
+        : unnamed
+            .slice(0, Math.max(0, unnamed.length - kept.newestCount))
+            .filter(({ state }) => state.seq !== sandbox.headSeq);
     const removed: RemovedImage[] = [];
     let forgottenCount = 0;
     for (const { state, image } of excess) {

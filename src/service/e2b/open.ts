@@ -171,5 +171,5 @@ async function opened(parts: ServiceParts, principal: Principal, id: SandboxId):
 async function endQuietly({ db, sandboxes }: ServiceParts, { accountId }: Principal, id: SandboxId): Promise<void> {
   if (findSandbox(db, id)?.state === "ended") return;
   // Expected: another request ends it now.
-  await sandboxes.end(accountId, id, { keep: false }).catch(() => undefined);
+  await sandboxes.end(accountId, id, { keep: false, discardsPauses: true }).catch(() => undefined);
 }

@@ -1,5 +1,5 @@
 import type { Database } from "../../db/database.ts";
-import { forgetStates } from "../../db/sandboxes/forgetting.ts";
+import { forgetStates, type KeptStates } from "../../db/sandboxes/forgetting.ts";
 import { changeState, findSandbox, requireSandbox, type SandboxRow, updateSandbox } from "../../db/sandboxes/rows.ts";
 import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
@@ -40,6 +40,8 @@ export class Transitions {
   readonly #options: TransitionsOptions;
   /** the sandboxes of instances and checkpoints that have not ended */
   readonly #sandboxOf = new Map<OperationId, SandboxId>();
+  /** the sandboxes that ended without their pauses, while their instances end */
+  readonly #discarded = new Set<SandboxId>();
   /** continuations of requests after the ends of instances */
   readonly #next = new Map<OperationId, (hasSucceeded: boolean) => void>();
 
@@ -159,14 +161,22 @@ export class Transitions {
     }
   }
 
-  /** Ends a sandbox now. @throws ApiError `conflict` */
-  end({ id, accountId }: SandboxRow, reason: StateReason): void {
+  /**
+   * Ends a sandbox now.
+   * @param discards true: what its pauses saved is deleted
+   * @throws ApiError `conflict`
+   */
+  end({ id, accountId }: SandboxRow, reason: StateReason, discards = false): void {
     const { db, lives, operations } = this.#options;
     const { state, operationId } = requireSandbox(db, accountId, id);
     lives.journal.change(id, "end", { reason });
     // Its variables may have been secrets.
     db.eraseSoon();
-    if (operationId === null) return;
+    if (operationId === null) {
+      if (discards) this.#forgetStates(id, "all but pauses");
+      return;
+    }
+    if (discards) this.#discarded.add(id);
     if (state === "running") lives.end(operationId, "discard");
     else operations.cancel(accountId, operationId);
   }
@@ -194,14 +204,14 @@ export class Transitions {
     if (change.type === "postponed") return;
     this.#options.lives.journal.catchUp(id);
     next?.(change.status === "SUCCESS");
-    this.#forgetStates(id);
+    this.#forgetStates(id, this.#discarded.delete(id) ? "all but pauses" : { newestCount: this.#options.keepStates });
   }
 
-  /** Forgets the oldest states; their number is small, because this follows every new one. */
-  #forgetStates(id: SandboxId): void {
-    const { db, keepStates, changes } = this.#options;
+  /** Forgets states; their number is small, because this follows every new one. */
+  #forgetStates(id: SandboxId, kept: KeptStates): void {
+    const { db, changes } = this.#options;
     for (let hasMore = true; hasMore; ) {
-      const forgotten = forgetStates(db, id, keepStates);
+      const forgotten = forgetStates(db, id, kept);
       ({ hasMore } = forgotten);
       for (const image of forgotten.removed) {
         changes.report(image.accountId, { type: "deleted", id: image.id });

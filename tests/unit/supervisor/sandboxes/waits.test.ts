@@ -1,8 +1,10 @@
 /** Limits of time, and work that must not hold other work back. */
 import { expect, spyOn, test } from "bun:test";
 import { eq } from "drizzle-orm";
+import { getImage } from "../../../../src/db/images/images.ts";
 import { statesOf } from "../../../../src/db/sandboxes/states.ts";
 import { operations } from "../../../../src/db/schema.ts";
+import type { ImageId } from "../../../../src/domain/ids.ts";
 import {
   ACCOUNT,
   BASE,
@@ -13,7 +15,7 @@ import {
   running,
   SandboxScene,
 } from "../../../support/sandboxes/scene.ts";
-import { pause } from "../../../support/waiting.ts";
+import { pause, until } from "../../../support/waiting.ts";
 
 test("changes of other sandboxes do not put the check of a deadline off", async () => {
   let now = 1_000_000_000_000;
@@ -62,4 +64,40 @@ test("states that are in use do not keep later ones", async () => {
         .run();
   }
   expect(statesOf(db, id)).toHaveLength(12 + 2);
+});
+
+test("a sandbox that ends without its pauses leaves what has a name, and what others use", async () => {
+  await using scene = await SandboxScene.open();
+  const { sandboxes, operations } = scene;
+  const { db } = scene.store;
+  const hasImage = (image: ImageId | null) => image !== null && getImage(db, ACCOUNT, image) !== null;
+  const { id } = await running(scene);
+  const heads: (ImageId | null)[] = [];
+  for (const tag of [null, "kept", null]) {
+    const checkpoint = await sandboxes.checkpoint(ACCOUNT, id, { tag, timeoutSeconds: 9 });
+    await operations.waitForEnd(checkpoint, FOREVER_MS, NEVER);
+    heads.push(rowOf(scene, id).headId);
+    await sandboxes.pause(ACCOUNT, id);
+    heads.push((await becomes(scene, id, "paused")).headId);
+    if (heads.length < 6) await sandboxes.resume(ACCOUNT, id);
+    await becomes(scene, id, heads.length < 6 ? "running" : "paused");
+  }
+  // A fork of the last pause lives.
+  await sandboxes.fork(ACCOUNT, id, { count: 1 }, NEVER);
+  await sandboxes.end(ACCOUNT, id, { keep: false, discardsPauses: true });
+  expect(heads.map(hasImage)).toEqual([true, false, true, false, true, true]);
+});
+
+test("a running sandbox that ends without its pauses gives them up when its machine is gone", async () => {
+  await using scene = await SandboxScene.open();
+  const { sandboxes } = scene;
+  const { id } = await running(scene);
+  await sandboxes.pause(ACCOUNT, id);
+  const { headId } = await becomes(scene, id, "paused");
+  await sandboxes.resume(ACCOUNT, id);
+  await becomes(scene, id, "running");
+  const { db } = scene.store;
+  await sandboxes.end(ACCOUNT, id, { keep: false, discardsPauses: true });
+  await until("its pause is gone", () => headId !== null && getImage(db, ACCOUNT, headId) === null);
+  expect(getImage(db, ACCOUNT, BASE)).not.toBeNull();
 });
