@@ -1,3 +1,4 @@
+import { getOperation } from "../../db/operations.ts";
 import { requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { SandboxId } from "../../domain/ids.ts";
@@ -6,8 +7,12 @@ import type { Principal, ServiceParts } from "../parts.ts";
 import { processUseCases } from "../running/processes.ts";
 import type { E2bRecord } from "./records.ts";
 
-/** Clients give up after a minute, so they get an answer before that, in `milliseconds`. */
-const STARTING_MS_MAX = 50_000;
+/**
+ * Clients send a refused request three more times, and give up a minute after the first one, in `milliseconds`. So one for
+ * which the host has no room is refused early, and one whose machine starts is answered before the minute ends.
+ */
+const WAITING_MS_MAX = 10_000;
+const STARTING_MS_MAX = 40_000;
 /** Longest time until the template's program says that the sandbox is ready, in `milliseconds`. */
 const READY_MS_MAX = 600_000;
 const RETRY_MS_MIN = 200;
@@ -26,7 +31,11 @@ export async function runs(
   { accountId }: Principal,
   id: SandboxId,
 ): Promise<SandboxRow> {
-  await sandboxes.settled(id, (state) => !isStarting(state), STARTING_MS_MAX, NEVER);
+  const hasStarted = (state: SandboxState) => !isStarting(state);
+  await sandboxes.settled(id, hasStarted, WAITING_MS_MAX, NEVER);
+  const { operationId } = requireSandbox(db, accountId, id);
+  const hasRoom = operationId !== null && getOperation(db, accountId, operationId)?.status !== "PENDING";
+  if (hasRoom) await sandboxes.settled(id, hasStarted, STARTING_MS_MAX, NEVER);
   const row = requireSandbox(db, accountId, id);
   const { state, error } = row;
   if (state === "running") return row;

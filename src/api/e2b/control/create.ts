@@ -1,5 +1,4 @@
 import { Elysia } from "elysia";
-import { given } from "../../../domain/given.ts";
 import type { SandboxId } from "../../../domain/ids.ts";
 import { allows } from "../../../domain/scope.ts";
 import { type OpenInput, OtherRequestError } from "../../../service/e2b/open.ts";
@@ -62,7 +61,7 @@ function creationOf({ headers }: Request, body: NewSandbox): OpenInput["creation
 
 /** A checked request, without its life. @throws E2bError 400 for what is wrong or not offered */
 function openInput(
-  { service, settings }: E2bParts,
+  { service }: E2bParts,
   principal: Principal,
   body: NewSandbox,
 ): Omit<OpenInput, "timeoutSeconds" | "creation"> {
@@ -82,7 +81,6 @@ function openInput(
       E2B_SANDBOX: "true",
       E2B_SANDBOX_ID: wireId(id),
       E2B_TEMPLATE_ID: templateId,
-      ...given({ E2B_DOMAIN: settings.domain }),
       ...envVars,
     }),
   };
