@@ -12,6 +12,7 @@ import { checkSandbox, type SandboxInput } from "../sandboxes/checks.ts";
 import { type ResolvedTemplate, resolve } from "../templates/resolve.ts";
 import { becomeReady, runs } from "./readiness.ts";
 import { type Recorded, recordOf } from "./records.ts";
+import type { WaitingClients } from "./waiting-clients.ts";
 
 /** A sandbox that a request resumes lives for this long at least, in `seconds`. */
 const RESUMED_SECONDS_MIN = 300;
@@ -38,6 +39,8 @@ export interface OpenInput
   readonly recordedNetwork: RecordRow["network"];
   /** null: a repeated request makes another sandbox */
   readonly creation: Creation | null;
+  /** the client has left: unless another one waits for the sandbox, nothing is left of it */
+  readonly signal: AbortSignal;
 }
 
 /** The key of a request was used for another request. */
@@ -57,28 +60,44 @@ class RepeatedError extends Error {
   }
 }
 
+export interface OpenParts extends ServiceParts {
+  readonly clients: WaitingClients;
+}
+
 /** As `E2bUseCases.open`. */
-export async function open(parts: ServiceParts, principal: Principal, input: OpenInput): Promise<Changed<Recorded>> {
+export async function open(parts: OpenParts, principal: Principal, input: OpenInput): Promise<Changed<Recorded>> {
   const what = { noun: "record", verb: "open", id: ({ sandbox }: Recorded) => sandbox.id } as const;
   return await change(parts, principal, what, async () => {
-    const { creation, timeoutSeconds } = input;
+    const { creation, timeoutSeconds, signal } = input;
     const earlier = creation === null ? null : repeated(parts, principal, creation);
-    const begun = earlier === null ? await begin(parts, principal, input) : { id: earlier, isOwn: false };
-    const { id, isOwn } = begun;
-    if (!isOwn) return await opened(parts, principal, id);
+    const { id, isOwn } = earlier === null ? await begin(parts, principal, input) : { id: earlier, isOwn: false };
+    const isWaiting = isOwn || parts.clients.join(id);
     try {
-      await runs(parts, principal, id);
-      // A client counts from the answer. It may have left: then the sandbox lives until its deadline.
-      parts.sandboxes.setDeadline(principal.accountId, id, { seconds: timeoutSeconds, onlyLater: false });
-      return await opened(parts, principal, id);
+      if (isOwn) {
+        await runs(parts, principal, id);
+        // A client counts from the answer.
+        parts.sandboxes.setDeadline(principal.accountId, id, { seconds: timeoutSeconds, onlyLater: false });
+      }
+      const recorded = await opened(parts, principal, { id, signal });
+      signal.throwIfAborted();
+      parts.clients.leave(id, true);
+      return recorded;
     } catch (error) {
-      // Nothing is left of a sandbox that no client knows.
-      if (creation !== null)
-        deleteCreation(parts.db, { accountId: principal.accountId, key: creation.key, sandboxId: id });
-      await endQuietly(parts, principal, id);
+      if (isWaiting && parts.clients.leave(id, false)) await discard(parts, principal, { id, creation });
       throw error;
     }
   });
+}
+
+/** Ends a sandbox that no client knows. */
+async function discard(
+  parts: ServiceParts,
+  principal: Principal,
+  { id, creation }: { readonly id: SandboxId; readonly creation: Creation | null },
+): Promise<void> {
+  const { accountId } = principal;
+  if (creation !== null) deleteCreation(parts.db, { accountId, key: creation.key, sandboxId: id });
+  await endQuietly(parts, principal, id);
 }
 
 /** The sandbox that an earlier request with the key made; null when there is none. @throws OtherRequestError */
@@ -95,7 +114,7 @@ interface Begun {
   readonly isOwn: boolean;
 }
 
-async function begin(parts: ServiceParts, principal: Principal, input: OpenInput): Promise<Begun> {
+async function begin(parts: OpenParts, principal: Principal, input: OpenInput): Promise<Begun> {
   const { db, sandboxes, keys, clock, limits } = parts;
   const { accountId } = principal;
   const { autoPauseMemory, allowInternetAccess, recordedNetwork, creation, timeoutSeconds } = input;
@@ -117,10 +136,12 @@ async function begin(parts: ServiceParts, principal: Principal, input: OpenInput
       ...{ allowInternetAccess, network: recordedNetwork, readiness: readinessOf(template) },
     });
   };
+  parts.clients.begin(id);
   try {
     await sandboxes.create(accountId, { ...checked, imageId: template.imageId, files: [] }, { id, inserted });
     return { id, isOwn: true };
   } catch (error) {
+    parts.clients.leave(id, false);
     if (error instanceof RepeatedError) return { id: error.id, isOwn: false };
     throw error;
   }
@@ -158,13 +179,17 @@ function readinessOf({ config: { readyCmd, user, cwd } }: ResolvedTemplate): Rec
 }
 
 /** A sandbox once it is ready, if it runs or will. @throws ApiError as `runs` and `becomeReady` */
-async function opened(parts: ServiceParts, principal: Principal, id: SandboxId): Promise<Recorded> {
+async function opened(
+  parts: ServiceParts,
+  principal: Principal,
+  { id, signal }: { readonly id: SandboxId; readonly signal: AbortSignal },
+): Promise<Recorded> {
   const { db } = parts;
   const sandbox = requireSandbox(db, principal.accountId, id);
   const record = recordOf(db, sandbox);
   if (sandbox.state === "pausing" || sandbox.state === "paused") return { sandbox, record };
   await runs(parts, principal, id);
-  await becomeReady(parts, principal, record);
+  await becomeReady(parts, principal, record, signal);
   return { sandbox: requireSandbox(db, principal.accountId, id), record };
 }
 

@@ -21,8 +21,8 @@ const NEVER = new AbortController().signal;
 const isStarting = (state: SandboxState): boolean => state === "starting" || state === "resuming";
 
 /**
- * Waits until a sandbox that starts or resumes runs. It is not bound to a request: when the client leaves, the sandbox still
- * gets its deadline.
+ * Waits until a sandbox that starts or resumes runs. It is not bound to a request: a sandbox whose client leaves gets its
+ * deadline, or its end, when it runs.
  * @throws ApiError `too_many_requests` when the host has had no room for so long; the error of a failed start; `conflict`
  *   when another request has ended or paused it
  */
@@ -46,12 +46,13 @@ export async function runs(
 
 /**
  * Waits until the program of the template says that the sandbox is ready.
- * @throws ApiError `validation_error` when it does not in time; `conflict` when the sandbox stops running
+ * @throws ApiError `validation_error` when it does not in time; `conflict` when the sandbox stops running; the reason of `signal`
  */
 export async function becomeReady(
   parts: ServiceParts,
   principal: Principal,
   { sandboxId, readiness }: Pick<E2bRecord, "sandboxId" | "readiness">,
+  signal: AbortSignal,
 ): Promise<void> {
   if (readiness === null) return;
   const { command, user, cwd } = readiness;
@@ -60,9 +61,10 @@ export async function becomeReady(
   const request = { command, shell: true, inherit: true, user: user ?? undefined, cwd: cwd ?? undefined };
   for (let pauseMs = RETRY_MS_MIN; ; pauseMs = Math.min(RETRY_MS_MAX, 2 * pauseMs)) {
     const leftMs = Math.ceil(endMs - performance.now());
+    signal.throwIfAborted();
     if (leftMs <= 0) throw notReady(command);
     const timeoutSeconds = Math.ceil(leftMs / 1000);
-    const { exit } = await processes.start(principal, { sandbox: sandboxId }, { ...request, timeoutSeconds }, NEVER);
+    const { exit } = await processes.start(principal, { sandbox: sandboxId }, { ...request, timeoutSeconds }, signal);
     if ((await exit).exitCode === 0) return;
     await Bun.sleep(pauseMs);
   }

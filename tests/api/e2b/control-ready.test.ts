@@ -9,9 +9,12 @@ import { countLiveSandboxes, updateSandbox } from "../../../src/db/sandboxes/row
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { checkProcess } from "../../../src/domain/spawn.ts";
 import { keyOfToken } from "../../../src/service/e2b/keys.ts";
+import type { Principal } from "../../../src/service/parts.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
+import { throwing } from "../../support/failures.ts";
 import { until } from "../../support/waiting.ts";
 
+const ALICE = "alice" as AccountId;
 let scene: E2bScene;
 let directory: string;
 beforeAll(async () => {
@@ -49,11 +52,9 @@ describe("a sandbox that has failed", () => {
     lives.journal.change(uuid, "fail", { reason: "machine" });
     expect((await scene.call("GET", `/sandboxes/${id}`)).status).toBe(404);
     expect((await post(id, "connect")).status).toBe(404);
-    const before = countLiveSandboxes(db, "alice" as AccountId);
+    const before = countLiveSandboxes(db, ALICE);
     const next = await scene.create();
-    expect([countLiveSandboxes(db, "alice" as AccountId), next.state, scene.stateOf(uuid)]).toEqual([
-      ...[before, "running", "ended"],
-    ]);
+    expect([countLiveSandboxes(db, ALICE), next.state, scene.stateOf(uuid)]).toEqual([...[before, "running", "ended"]]);
   });
 
   test("can be deleted", async () => {
@@ -64,7 +65,7 @@ describe("a sandbox that has failed", () => {
 
   test("while it was created leaves nothing, and the creation can be repeated", async () => {
     const { db, lives } = scene.api.parts;
-    const before = countLiveSandboxes(db, "alice" as AccountId);
+    const before = countLiveSandboxes(db, ALICE);
     const failing = lives.journal.listen(({ row: { id, state } }) => {
       if (state !== "starting") return;
       const error = { error: "unavailable", message: "no machine", details: {} } as const;
@@ -75,8 +76,35 @@ describe("a sandbox that has failed", () => {
     const failed = await create();
     failing[Symbol.dispose]();
     expect([failed.status, failed.json]).toEqual([503, { code: 503, message: "no machine" }]);
-    expect(countLiveSandboxes(db, "alice" as AccountId)).toBe(before);
+    expect(countLiveSandboxes(db, ALICE)).toBe(before);
     expect((await create()).status).toBe(201);
+  });
+});
+
+describe("a sandbox whose client leaves before its answer", () => {
+  const PRINCIPAL: Principal = { accountId: ALICE, grants: new Set(["*"]), tokenId: "" };
+  const LEFT = AbortSignal.abort(new Error("the client has left"));
+  const HERE = new AbortController().signal;
+  const open = (signal: AbortSignal, key: string | null) =>
+    scene.api.parts.service.e2b.open(PRINCIPAL, {
+      ...{ template: "base", timeoutSeconds: 86_400, onTimeout: "end", autoResume: false, env: () => ({}) },
+      ...{ metadata: {}, network: "none", allowInternetAccess: null, autoPauseMemory: true, recordedNetwork: null },
+      ...{ creation: key === null ? null : { key, bodyHash: "" }, signal },
+    });
+  const countLive = () => countLiveSandboxes(scene.api.parts.db, ALICE);
+
+  test("is ended", async () => {
+    const before = countLive();
+    for (const key of [null, "left"]) expect(await throwing(open(LEFT, key))).toThrow("the client has left");
+    expect(countLive()).toBe(before);
+    expect((await open(HERE, "left")).sandbox.state).toBe("running");
+  });
+
+  test("lives when the client has repeated its request, and when it knows the sandbox", async () => {
+    const [left, answer] = await Promise.all([throwing(open(LEFT, "twice")), open(HERE, "twice")]);
+    expect(left).toThrow("the client has left");
+    expect(await throwing(open(LEFT, "twice"))).toThrow("the client has left");
+    expect(scene.stateOf(answer.sandbox.id)).toBe("running");
   });
 });
 

@@ -43,7 +43,7 @@ async function open(parts: E2bParts, { request, principal, body }: CreateContext
   const input = { ...openInput(parts, principal, body), timeoutSeconds };
   const creation = creationOf(request, { ...body, timeout: timeoutSeconds });
   try {
-    const opened = await service.e2b.open(principal, { ...input, creation });
+    const opened = await service.e2b.open(principal, { ...input, creation, signal: request.signal });
     return respond(json(201, await sandboxOf(parts, opened)), request) as never;
   } catch (error) {
     if (error instanceof OtherRequestError) throw new E2bError(422, error.message);
@@ -64,7 +64,7 @@ function openInput(
   { service }: E2bParts,
   principal: Principal,
   body: NewSandbox,
-): Omit<OpenInput, "timeoutSeconds" | "creation"> {
+): Omit<OpenInput, "timeoutSeconds" | "creation" | "signal"> {
   refuse(body);
   const { templateID: template, metadata, envVars, network } = body;
   const allowInternetAccess = body.allow_internet_access ?? null;

@@ -122,6 +122,7 @@ export function lifeRoutes(parts: E2bParts) {
         }
         const resumed = await resume(parts, principal, {
           id: sandbox.id,
+          signal: request.signal,
           timeoutSeconds: positive(body.timeout ?? RESUME_SECONDS),
         });
         return respond(json(201, await sandboxOf(parts, resumed)), request) as never;
@@ -156,7 +157,7 @@ async function settled(parts: E2bParts, { request, principal, params }: Context)
   if (state === "pausing") {
     const wait = { goal: "settled", waitMs: CAPTURE_MS_MAX, signal: request.signal } as const;
     await service.sandboxes.wait(principal, id, wait);
-  } else if (state !== "running" && state !== "paused") await service.e2b.ready(principal, id);
+  } else if (state !== "running" && state !== "paused") await service.e2b.ready(principal, id, request.signal);
   return liveSandbox(parts, principal, params.sandboxID);
 }
 
@@ -170,6 +171,12 @@ async function paused(parts: E2bParts, { request, principal, params }: Context, 
   return respond(reply, request) as never;
 }
 
+interface ResumeRequest {
+  readonly id: SandboxId;
+  readonly timeoutSeconds: number;
+  readonly signal: AbortSignal;
+}
+
 interface ConnectRequest {
   /** the id of the sandbox, as the client spelled it */
   readonly text: string;
@@ -178,12 +185,14 @@ interface ConnectRequest {
 
 /** A sandbox that runs, with the deadline that a client asks for, or a later one; a paused one is resumed. */
 async function connected(parts: E2bParts, context: Context, { text, timeoutSeconds }: ConnectRequest) {
-  const { principal } = context;
+  const { principal, request } = context;
+  const { signal } = request;
   for (let attempt = 1; ; attempt++) {
     const { sandbox } = await settled(parts, context);
     const { id, state } = sandbox;
     try {
-      if (state === "paused") return { ...(await resume(parts, principal, { id, timeoutSeconds })), isResumed: true };
+      if (state === "paused")
+        return { ...(await resume(parts, principal, { id, timeoutSeconds, signal })), isResumed: true };
       parts.service.sandboxes.setDeadline(principal, id, { seconds: timeoutSeconds, onlyLater: true });
       return { ...liveSandbox(parts, principal, text), isResumed: false };
     } catch (error) {
@@ -197,12 +206,12 @@ async function connected(parts: E2bParts, context: Context, { text, timeoutSecon
 async function resume(
   { service }: E2bParts,
   principal: Principal,
-  { id, timeoutSeconds }: { readonly id: SandboxId; readonly timeoutSeconds: number },
+  { id, timeoutSeconds, signal }: ResumeRequest,
 ): Promise<ListedRecorded> {
   const { sandboxes, e2b } = service;
   await sandboxes.resume(principal, id, timeoutSeconds);
   try {
-    const { record } = await e2b.ready(principal, id);
+    const { record } = await e2b.ready(principal, id, signal);
     sandboxes.setDeadline(principal, id, { seconds: timeoutSeconds, onlyLater: false });
     e2b.update(principal, id, { pausedFilesOnly: !record.autoPauseMemory });
     return { sandbox: sandboxes.get(principal, id), record };
