@@ -53,14 +53,7 @@ export class EnvdAccess {
    */
   async prove(request: Request, { path, sandbox }: EnvdRequest): Promise<Caller | null> {
     const { e2b } = this.#parts.service;
-    if (sandbox === "") {
-      if (path === "/health") return null;
-      if (path !== "/files") throw new E2bError(400, "the request names no sandbox: send its id in E2b-Sandbox-Id");
-      const id = await this.#links.find(request);
-      const recorded = e2b.find(id);
-      if (recorded === null) throw e2bGone(id);
-      return this.#callerOf(request, recorded, { acts: true });
-    }
+    if (sandbox === "") return await this.#proveUnnamed(request, path);
     const id = idOfWire<SandboxId>(sandbox);
     const recorded = id === null ? null : e2b.find(id);
     if (recorded === null) throw e2bGone(sandbox);
@@ -72,6 +65,20 @@ export class EnvdAccess {
       if (recorded.sandbox.state !== "running") throw e2bGone(sandbox);
       return this.#callerOf(request, recorded, { acts: false });
     }
+    return this.#callerOf(request, recorded, { acts: true });
+  }
+
+  /** Old clients send only the token of a sandbox to which they have connected. */
+  async #proveUnnamed(request: Request, path: string): Promise<Caller | null> {
+    const token = request.headers.get("x-access-token");
+    if (token === null && path === "/health") return null;
+    if (token === null && path !== "/files") {
+      throw new E2bError(400, "the request names no sandbox: send its id in E2b-Sandbox-Id");
+    }
+    const id = token === null ? await this.#links.find(request) : await this.#links.findByToken(request, token);
+    const recorded = id === null ? null : this.#parts.service.e2b.find(id);
+    // Clients know by this answer that a sandbox which they had is no more.
+    if (recorded === null) throw e2bGone(id ?? "");
     return this.#callerOf(request, recorded, { acts: true });
   }
 

@@ -25,7 +25,10 @@ interface Signed {
   readonly expiration: string | null;
 }
 
-/** Links to files: their addresses name no sandbox, so that it is found by the signature, which needs its token. */
+/**
+ * Requests that name no sandbox, so that it is found by what its token gave: links to files by their signature, and requests
+ * of some clients by the token itself.
+ */
 export class SignedLinks {
   readonly #parts: Pick<E2bParts, "service" | "clock">;
   /** windows by the owner of an address, the latest use at the end */
@@ -41,18 +44,29 @@ export class SignedLinks {
    */
   async find(request: Request): Promise<SandboxId> {
     const signed = signedPart(request);
+    const id = await this.#search(request, (owner) => this.#isOf(signed, owner));
+    if (id === null) throw invalid();
+    this.#requireInTime(signed);
+    return id;
+  }
+
+  /** The sandbox whose token a request has; null when there is none. @throws E2bError 429 after too many of those */
+  async findByToken(request: Request, token: string): Promise<SandboxId | null> {
+    const { credentials } = this.#parts.service.e2b;
+    return await this.#search(request, (owner) => credentials.isToken(token, "envd", owner));
+  }
+
+  async #search(request: Request, isOf: (owner: CredentialOwner) => Promise<boolean>): Promise<SandboxId | null> {
     // It counts before the search, so that many at once are bounded, too.
     const takeBack = this.#countMiss(ownerOf(addressOf(request)));
     const owners = this.#parts.service.e2b.owners();
     for (const [index, owner] of owners.entries()) {
       if (index % COMPARED_COUNT_MAX === COMPARED_COUNT_MAX - 1) await ownTurn(this);
-      if (await this.#isOf(signed, owner)) {
-        takeBack();
-        this.#requireInTime(signed);
-        return owner.sandboxId;
-      }
+      if (!(await isOf(owner))) continue;
+      takeBack();
+      return owner.sandboxId;
     }
-    throw invalid();
+    return null;
   }
 
   /** @throws E2bError 401 when the signature of the request is not that of the sandbox */
@@ -109,5 +123,5 @@ function invalid(): E2bError {
 }
 
 function tooMany(seconds: number): E2bError {
-  return new E2bError(429, "too many links with invalid signatures", {}, { retry_after_seconds: seconds });
+  return new E2bError(429, "too many invalid signatures and tokens", {}, { retry_after_seconds: seconds });
 }

@@ -56,11 +56,21 @@ describe("a request to an agent", () => {
     }
   });
 
-  heldTest("that names no sandbox is refused", async () => {
+  heldTest("that names no sandbox is refused without a token", async () => {
     for (const path of PATHS) {
-      const headers = { "x-access-token": sandbox.token };
-      const { status, json } = await scene.call("POST", path, { key: null, headers, json: {} });
+      const { status, json } = await scene.call("POST", path, { key: null, json: {} });
       expect([path, status, json.code]).toEqual([path, 400, 400]);
+    }
+  });
+
+  heldTest("that names no sandbox finds the one of its token, while that lives", async () => {
+    const health = (token: string) => scene.call("GET", "/health", { key: null, headers: { "x-access-token": token } });
+    const mine = await scene.create();
+    expect((await health(mine.token)).status).toBe(204);
+    expect((await scene.call("DELETE", `/sandboxes/${mine.id}`)).status).toBe(204);
+    for (const token of [mine.token, "x"]) {
+      const { status, json } = await health(token);
+      expect([status, json.message]).toEqual([502, "The sandbox was not found"]);
     }
   });
 

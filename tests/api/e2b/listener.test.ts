@@ -179,10 +179,7 @@ describe("the application", () => {
     const sandbox = await scene.open();
     const token = { "x-access-token": sandbox.token };
     for (const name of ["x-coppice-sandbox", "X_Coppice_Sandbox"]) {
-      const { status, json } = await scene.call("GET", "/metrics", {
-        key: null,
-        headers: { ...token, [name]: sandbox.id },
-      });
+      const { status, json } = await scene.call("GET", "/metrics", { key: null, headers: { [name]: sandbox.id } });
       expect([status, json.code]).toEqual([400, 400]);
       const other = { ...sandbox.headers(), "e2b-sandbox-id": "0".repeat(32), [name]: sandbox.id };
       expect((await scene.call("GET", "/health", { key: null, headers: other })).status).toBe(502);
@@ -192,7 +189,7 @@ describe("the application", () => {
       ).toBe(401);
     }
     const hidden = { connection: "x-coppice-sandbox", "x-coppice-sandbox": sandbox.id };
-    expect((await scene.call("GET", "/metrics", { key: null, headers: { ...token, ...hidden } })).status).toBe(400);
+    expect((await scene.call("GET", "/metrics", { key: null, headers: hidden })).status).toBe(400);
   });
 
   heldTest("reads heads of all sizes that the listener passes", async () => {
