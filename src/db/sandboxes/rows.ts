@@ -247,7 +247,7 @@ export function changeState(
     ...(isStill ? { operationId: null, endsAt: null } : {}),
     error: null,
     ...changes,
-    ...(to === "ended" ? { endedAt: now, env: {} } : {}),
+    ...(to === "ended" ? { endedAt: now, env: {}, boot: null } : {}),
     state: to,
     stateAt: now,
   };

@@ -46,7 +46,7 @@ export const sandboxes = sqliteTable(
     cwd: text("cwd"),
     /** user of its processes: a name, or `uid` or `uid:gid`; null: root */
     user: text("user"),
-    /** a process that each of its machines begins with, without the variables of the sandbox; null: none */
+    /** a process that each of its machines begins with, without the variables of the sandbox; deleted when it ends */
     boot: text("boot", { mode: "json" }).$type<CheckedCommand>(),
     network: text("network", { mode: "json" }).$type<NetworkRequest>(),
     resources: text("resources", { mode: "json" }).$type<RequestedResources>().notNull(),

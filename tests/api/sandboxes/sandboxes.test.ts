@@ -49,6 +49,7 @@ describe("POST /sandboxes", () => {
         resources: { vcpus: 2, memory_bytes: 536_870_912 },
         files: { "/etc/a": { uuid: file, mode: "0600" } },
         start: { command: "serve", args: ["80"], user: "1000:1000", timeout: 5 },
+        boot: { command: "serve", env: { BOOT: "hidden" } },
       },
     });
     expect(answer.status).toBe(201);
@@ -81,7 +82,11 @@ describe("POST /sandboxes", () => {
     errorOf(await open({ env: { "A=B": "x" } }), "validation_error");
     const spawner = await api.issue("alice", ["instances:spawn"]);
     expect((await open({ metadata: { by: "spawner" } }, spawner)).status).toBe(201);
-    for (const fields of [{ network: { allow: [{ host: "a.example.org" }] } }, { start: { command: "true" } }]) {
+    for (const fields of [
+      { network: { allow: [{ host: "a.example.org" }] } },
+      { start: { command: "true" } },
+      { boot: { command: "true" } },
+    ]) {
       errorOf(await open(fields, spawner), "forbidden");
     }
   });
@@ -138,6 +143,9 @@ describe("GET /sandboxes", () => {
     }
     expect(pages).toEqual(live);
     expect((await list("?limit=4")).next).toBeNull();
+    expect((await list("?order=asc")).ids).toEqual(live.toReversed());
+    const { json } = await api.call("GET", `/v1/sandboxes/${ids[1]}`, { token });
+    expect((await list(`?since=${json.created_at}`)).ids).toEqual(ids.slice(0, 2));
     expect((await list("?state=ended")).ids).toEqual([ended]);
     expect((await list("?state=running")).ids).toEqual([]);
     expect((await list("?state=ended&state=starting")).ids).toEqual(ids);

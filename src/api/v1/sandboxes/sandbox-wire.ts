@@ -73,7 +73,7 @@ export function settingsOf(request: SandboxPatch): SettingsInput {
 
 /** A request for a sandbox. */
 export function sandboxInputOf(request: SandboxRequest): SandboxInput {
-  const { image, env, cwd, user, resources, files, start } = request;
+  const { image, env, cwd, user, resources, files, start, boot } = request;
   return {
     ...settingsOf(request),
     image,
@@ -83,5 +83,6 @@ export function sandboxInputOf(request: SandboxRequest): SandboxInput {
     resources: resources === undefined ? undefined : resourcesOf(resources),
     files: files === undefined ? undefined : filesOf(files),
     start: start === undefined ? undefined : { ...commandOf(start), timeoutSeconds: start.timeout },
+    boot: boot === undefined ? undefined : commandOf(boot),
   };
 }

@@ -1,5 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
+import { parseTimeBound } from "../../../domain/text/time-bound.ts";
 import { LIMIT_DEFAULT } from "../../../domain/tree/listing.ts";
 import type { Principal } from "../../../service/parts.ts";
 import type { Sandbox as StoredSandbox } from "../../../service/sandboxes/sandboxes.ts";
@@ -36,7 +37,7 @@ const LIST = {
   ...about({
     id: "listSandboxes",
     tag: "Sandboxes",
-    summary: "List sandboxes, the newest first; ended ones only on request",
+    summary: "List sandboxes, the newest first unless the query says otherwise; ended ones only on request",
     responses: { 200: jsonSpec("a page of sandboxes", Type.Array(Sandbox), NEXT_CURSOR) },
   }),
 };
@@ -83,7 +84,7 @@ export function sandboxRoutes(surface: Surface) {
       "",
       async ({ request, principal, query: { wait = 0 }, body }) => {
         authorizeSettings(principal, body);
-        if (body.start !== undefined) authorize(principal, "instances:exec");
+        if (body.start !== undefined || body.boot !== undefined) authorize(principal, "instances:exec");
         const { id } = await sandboxes.open(principal, sandboxInputOf(body));
         const goal = { goal: "settled", waitMs: wait * 1000, signal: request.signal } as const;
         const opened = answerOf(await sandboxes.wait(principal, id, goal));
@@ -93,8 +94,10 @@ export function sandboxRoutes(surface: Surface) {
     )
     .get(
       "",
-      ({ request, principal, query: { state, limit = LIMIT_DEFAULT, ...filter } }) => {
-        const page = sandboxes.list(principal, { ...filter, states: state, limit });
+      ({ request, principal, query: { state, limit = LIMIT_DEFAULT, since, order, ...filter } }) => {
+        const sinceMs = since === undefined ? undefined : parseTimeBound(since, "since", Date.now());
+        const inOrder = order === "asc" ? "oldest first" : "newest first";
+        const page = sandboxes.list(principal, { ...filter, sinceMs, order: inOrder, states: state, limit });
         const headers = page.next === null ? {} : { "x-next-cursor": page.next };
         return respond(json(200, page.sandboxes.map(answerOf), headers), request) as never;
       },

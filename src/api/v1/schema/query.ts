@@ -22,7 +22,7 @@ const WAIT_SECONDS_MAX = 60;
 /** Largest `limit` of a page of events. */
 const EVENTS_LIMIT_MAX = 100_000;
 
-const Since = Type.String({
+export const Since = Type.String({
   description: `lower bound of the creation time, inclusive: ${TIME_BOUND_FORMS}`,
   examples: ["2h", "2026-11-20T10:30:00Z"],
 });

@@ -21,7 +21,7 @@ import { Tag } from "./images.ts";
 import { COMMAND_FIELDS, InstanceFile, Resources } from "./instances.ts";
 import { NetworkRequest } from "./network.ts";
 import { ProcessRequest, UserName } from "./processes.ts";
-import { flag, waitSeconds } from "./query.ts";
+import { flag, Since, waitSeconds } from "./query.ts";
 
 const PORT_MAX = 65_535;
 
@@ -136,6 +136,10 @@ export const SandboxRequest = Type.Object({
     }),
   ),
   start: Type.Optional(ProcessRequest),
+  boot: Type.Optional({
+    ...Type.Omit(ProcessRequest, ["timeout"]),
+    description: "a process that each of its machines begins with, also after a resume",
+  }),
 });
 export type SandboxRequest = Static<typeof SandboxRequest>;
 
@@ -238,6 +242,8 @@ export type ForkRequest = Static<typeof ForkRequest>;
 /** Query of a request that a machine may take a while to fulfil. */
 export const SettledQuery = Type.Object({ wait: waitSeconds("a state that does not pass by itself") });
 
+const ORDERS = ["asc", "desc"] as const;
+
 /** Query of the listing. */
 export const SandboxesQuery = Type.Object({
   state: Type.Optional(
@@ -253,6 +259,10 @@ export const SandboxesQuery = Type.Object({
       description: "metadata.KEY=VALUE: only sandboxes with this entry",
       error: METADATA_RULE,
     }),
+  ),
+  since: Type.Optional(Since),
+  order: Type.Optional(
+    oneOf(ORDERS, { default: "desc", description: "desc: the newest first", error: "order must be asc or desc" }),
   ),
   limit: Type.Optional(Limit),
   cursor: Type.Optional(

@@ -2,6 +2,7 @@ import { expect, test } from "bun:test";
 import type { SandboxRow } from "../../../../src/db/sandboxes/rows.ts";
 import { ApiError } from "../../../../src/domain/errors.ts";
 import type { SandboxStart } from "../../../../src/domain/sandbox.ts";
+import { checkProcess } from "../../../../src/domain/spawn.ts";
 import { silentLog } from "../../../../src/log.ts";
 import type { RunningInstances } from "../../../../src/supervisor/instance/running-instances.ts";
 import { FirstProcesses } from "../../../../src/supervisor/sandboxes/first-processes.ts";
@@ -26,4 +27,24 @@ test("the log of a sandbox says why its first process did not start, but no fail
     await until("the failure is logged", () => errors.length === count);
   }
   expect(errors).toEqual(["no such directory", "the process could not be started"]);
+});
+
+test("each machine of a sandbox begins with its own process, with the variables of the sandbox", async () => {
+  await using store = await operationsStore(ACCOUNT, BASE);
+  using db = store.db;
+  const started: unknown[] = [];
+  const instances = {
+    exec: async (id: string, { argv, env }: { argv: unknown; env: unknown }) => void started.push([id, argv, env]),
+  } as unknown as RunningInstances;
+  const first = new FirstProcesses({ db, instances, log: silentLog });
+  const boot = checkProcess({ command: "serve", env: { PORT: "1" } });
+  const row = { id: "a", headId: BASE, boot, env: { A: "b" } } as unknown as SandboxRow;
+  const change = (from: "starting" | "resuming" | "running", state: "running" | "pausing", operationId: string) =>
+    first.onChange({ row: { ...row, state, operationId } as SandboxRow, from, reason: "machine" });
+  change("starting", "running", "one");
+  change("running", "pausing", "one");
+  change("resuming", "running", "two");
+  const env = { A: "b", PORT: "1" };
+  await until("both have begun", () => started.length === 2);
+  expect(started).toEqual(["one", "two"].map((id) => [id, ["serve"], env]));
 });
