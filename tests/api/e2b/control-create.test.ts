@@ -1,6 +1,7 @@
 /** Creation of sandboxes by clients of E2B. */
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 
 let scene: E2bScene;
@@ -19,7 +20,7 @@ const detail = async (id: string) => (await scene.call("GET", `/sandboxes/${id}`
 const left = ({ endAt }: { endAt: string }) => (Date.parse(endAt) - Date.now()) / 1000;
 
 describe("a creation", () => {
-  test("is answered when the sandbox runs, with what clients require", async () => {
+  heldTest("is answered when the sandbox runs, with what clients require", async () => {
     const { status, json } = await create({ metadata: { a: "1" }, secure: true, mcp: null, network: null });
     expect([status, json]).toEqual([
       201,
@@ -50,20 +51,20 @@ describe("a creation", () => {
     expect(left(described)).toBeLessThanOrEqual(300);
   });
 
-  test("has the variables that scripts expect, and those of the request", async () => {
+  heldTest("has the variables that scripts expect, and those of the request", async () => {
     const { json } = await create({ envVars: { MINE: "x" } });
     const { env } = findSandbox(scene.api.parts.db, scene.sandbox(json.sandboxID, "").uuid) ?? {};
     expect(env).toEqual({ E2B_SANDBOX: "true", E2B_SANDBOX_ID: json.sandboxID, E2B_TEMPLATE_ID: "base", MINE: "x" });
   });
 
-  test("lives 15 seconds by default on the old path, and as long as it asks for", async () => {
+  heldTest("lives 15 seconds by default on the old path, and as long as it asks for", async () => {
     const old = await scene.call("POST", "/sandboxes", { json: { templateID: "base" } });
     expect(left(await detail(old.json.sandboxID))).toBeLessThanOrEqual(15);
     const long = await create({ timeout: 86_400 });
     expect(left(await detail(long.json.sandboxID))).toBeGreaterThan(86_000);
   });
 
-  test("keeps what the request says of its life", async () => {
+  heldTest("keeps what the request says of its life", async () => {
     const body = { autoPause: true, autoResume: { enabled: true }, allow_internet_access: false };
     const { json } = await create(body);
     expect(await detail(json.sandboxID)).toMatchObject({
@@ -72,7 +73,7 @@ describe("a creation", () => {
     });
   });
 
-  test("of a sandbox with private ports gives their token", async () => {
+  heldTest("of a sandbox with private ports gives their token", async () => {
     const { json } = await create({ network: { allowPublicTraffic: false, maskRequestHost: "localhost" } });
     expect(json.trafficAccessToken).toMatch(/^[a-z2-7]{52}$/);
     const { network } = await detail(json.sandboxID);
@@ -81,7 +82,7 @@ describe("a creation", () => {
     });
   });
 
-  test("takes an image by its id, with and without dashes", async () => {
+  heldTest("takes an image by its id, with and without dashes", async () => {
     const image = findSandbox(scene.api.parts.db, (await scene.create()).uuid)?.imageId ?? "";
     for (const templateID of [image, image.replaceAll("-", "")]) {
       const { status, json } = await create({ templateID });
@@ -92,7 +93,7 @@ describe("a creation", () => {
 
 describe("a creation is refused", () => {
   const many = Object.fromEntries(Array.from({ length: 65 }, (_, at) => [`k${at}`, "v"]));
-  test.each([
+  heldTest.each([
     [{ timeout: 0 }, "timeout"],
     [{ timeout: -5 }, "timeout"],
     [{ timeout: 86_401 }, "timeout"],
@@ -113,7 +114,7 @@ describe("a creation is refused", () => {
     expect([status, json]).toEqual([400, { code: 400, message: expect.stringContaining(field) }]);
   });
 
-  test("for a template that the account does not have", async () => {
+  heldTest("for a template that the account does not have", async () => {
     for (const templateID of ["nope", "nope:1", Bun.randomUUIDv7()]) {
       const { status, json } = await create({ templateID });
       expect([status, json.code]).toEqual([404, 404]);
@@ -122,7 +123,7 @@ describe("a creation is refused", () => {
     expect(foreign.status).toBe(404);
   });
 
-  test("without a key", async () => {
+  heldTest("without a key", async () => {
     const { status, json } = await scene.call("POST", "/v2/sandboxes", { key: null, json: { templateID: "base" } });
     expect([status, json.code]).toEqual([401, 401]);
   });
@@ -131,7 +132,7 @@ describe("a creation is refused", () => {
 describe("a creation with a key of its own", () => {
   const keyed = (key: string, body: Readonly<Record<string, unknown>> = {}) => create(body, { "idempotency-key": key });
 
-  test("makes one sandbox, however often it is sent", async () => {
+  heldTest("makes one sandbox, however often it is sent", async () => {
     const both = await Promise.all([keyed("one", { timeout: 60 }), keyed("one", { timeout: 60 })]);
     const third = await keyed("one", { timeout: 60 });
     expect(new Set([...both, third].map(({ json }) => json.sandboxID)).size).toBe(1);
@@ -141,7 +142,7 @@ describe("a creation with a key of its own", () => {
     expect((await keyed("two", { timeout: 60 })).json.sandboxID).not.toBe(third.json.sandboxID);
   });
 
-  test("is refused when the key is not one", async () => {
+  heldTest("is refused when the key is not one", async () => {
     for (const key of ["a b", "x".repeat(256)]) expect((await keyed(key)).status).toBe(400);
   });
 });

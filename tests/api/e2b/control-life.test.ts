@@ -1,5 +1,6 @@
 /** Deadlines, pauses, and ends of sandboxes, as clients of E2B see them. */
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
+import { heldTest } from "../../support/api/program.ts";
 import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
 import { until } from "../../support/waiting.ts";
 
@@ -23,7 +24,7 @@ const paused = async (body: Readonly<Record<string, unknown>> = {}) => {
 };
 
 describe("a deadline", () => {
-  test("moves to either side by timeout, and only to a later time by refreshes", async () => {
+  heldTest("moves to either side by timeout, and only to a later time by refreshes", async () => {
     const sandbox = await scene.create({ timeout: 600 });
     const { status, text } = await post(sandbox, "timeout", { timeout: 60 });
     expect([status, text, (await left(sandbox)) <= 60]).toEqual([204, "", true]);
@@ -34,7 +35,7 @@ describe("a deadline", () => {
     expect((await post(sandbox, "timeout", { timeout: 86_401 })).status).toBe(400);
   });
 
-  test("of now kills a sandbox", async () => {
+  heldTest("of now kills a sandbox", async () => {
     const sandbox = await scene.create();
     expect((await post(sandbox, "timeout", { timeout: 0 })).status).toBe(204);
     await until("it is killed", () => sandbox.state === "ended");
@@ -42,7 +43,7 @@ describe("a deadline", () => {
     expect(await detail(sandbox)).toEqual({ code: 404, message: `sandbox "${sandbox.id}" not found` });
   });
 
-  test("of now pauses a sandbox that asks for that", async () => {
+  heldTest("of now pauses a sandbox that asks for that", async () => {
     const sandbox = await scene.create({ autoPause: true });
     expect((await post(sandbox, "timeout", { timeout: -3 })).status).toBe(204);
     await until("it is paused", () => sandbox.state === "paused");
@@ -53,14 +54,14 @@ describe("a deadline", () => {
 });
 
 describe("a pause", () => {
-  test("is answered when the files are safe, and refused when there was one", async () => {
+  heldTest("is answered when the files are safe, and refused when there was one", async () => {
     const sandbox = await paused();
     expect(sandbox.state).toBe("paused");
     const { status, json } = await post(sandbox, "pause", {});
     expect([status, json.code]).toEqual([409, 409]);
   });
 
-  test("is followed by the same sandbox", async () => {
+  heldTest("is followed by the same sandbox", async () => {
     const sandbox = await paused({ timeout: 500, metadata: { a: "b" } });
     const before = await detail(sandbox);
     const { status, json } = await post(sandbox, "connect", { timeout: 60 });
@@ -72,7 +73,7 @@ describe("a pause", () => {
     expect((await sandbox.envd("GET", "/health")).status).toBe(204);
   });
 
-  test("of the files only is not ended by a request to the sandbox", async () => {
+  heldTest("of the files only is not ended by a request to the sandbox", async () => {
     for (const [memory, status] of [
       [false, 502],
       [true, 204],
@@ -84,7 +85,7 @@ describe("a pause", () => {
     expect((await (await paused()).envd("GET", "/health")).status).toBe(502);
   });
 
-  test("that two requests ask for is one", async () => {
+  heldTest("that two requests ask for is one", async () => {
     const sandbox = await scene.create();
     const both = await Promise.all([post(sandbox, "pause", {}), post(sandbox, "pause", {})]);
     expect(both.map(({ status }) => status).toSorted()).toEqual([204, 409]);
@@ -92,7 +93,7 @@ describe("a pause", () => {
 });
 
 describe("a connection", () => {
-  test("to a running sandbox never makes its life shorter", async () => {
+  heldTest("to a running sandbox never makes its life shorter", async () => {
     const sandbox = await scene.create({ timeout: 600 });
     const short = await post(sandbox, "connect", { timeout: 10 });
     expect([short.status, short.json.envdAccessToken, (await left(sandbox)) > 500]).toEqual([200, sandbox.token, true]);
@@ -101,7 +102,7 @@ describe("a connection", () => {
     expect((await post(sandbox, "connect", { timeout: 0 })).status).toBe(400);
   });
 
-  test("waits for a pause that is under way", async () => {
+  heldTest("waits for a pause that is under way", async () => {
     const sandbox = await scene.create();
     const pausing = post(sandbox, "pause", {});
     await until("it pauses", () => sandbox.state !== "running");
@@ -109,7 +110,7 @@ describe("a connection", () => {
     expect([(await pausing).status, status, sandbox.state]).toEqual([204, 201, "running"]);
   });
 
-  test("of several clients at once starts one machine", async () => {
+  heldTest("of several clients at once starts one machine", async () => {
     const sandbox = await paused();
     const all = await Promise.all([1, 2, 3].map(() => post(sandbox, "connect", {})));
     expect(all.map(({ status }) => status).toSorted()).toEqual([200, 200, 201]);
@@ -117,7 +118,7 @@ describe("a connection", () => {
 });
 
 describe("a resume", () => {
-  test("starts a paused sandbox, and is refused for a running one", async () => {
+  heldTest("starts a paused sandbox, and is refused for a running one", async () => {
     const sandbox = await paused();
     const { status, json } = await post(sandbox, "resume", { timeout: 60, autoPause: true });
     expect([status, json.sandboxID]).toEqual([201, sandbox.id]);
@@ -127,7 +128,7 @@ describe("a resume", () => {
 });
 
 describe("a kill", () => {
-  test("ends a running sandbox and a paused one, once", async () => {
+  heldTest("ends a running sandbox and a paused one, once", async () => {
     for (const sandbox of [await scene.create(), await paused()]) {
       const kill = () => scene.call("DELETE", `/sandboxes/${sandbox.id}`);
       const { status, text } = await kill();
@@ -138,7 +139,7 @@ describe("a kill", () => {
 });
 
 describe("a sandbox of another account", () => {
-  test("does not exist, as one with an id that is none", async () => {
+  heldTest("does not exist, as one with an id that is none", async () => {
     const { id } = await scene.create();
     const unknown = [id, Bun.randomUUIDv7(), "nope", "a%2Fb"];
     const calls = unknown.flatMap((text) => [

@@ -1,5 +1,6 @@
 /** Listings of sandboxes for clients of E2B. */
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect } from "bun:test";
+import { heldTest } from "../../support/api/program.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 
 let scene: E2bScene;
@@ -32,12 +33,12 @@ function encoded(metadata: Readonly<Record<string, string>>): string {
   return new URLSearchParams(pairs).toString();
 }
 
-test("the newest is first, unless another order is asked for", async () => {
+heldTest("the newest is first, unless another order is asked for", async () => {
   expect(await list()).toEqual({ ids: ids.toReversed(), next: null });
   expect((await list({ order: "asc" })).ids).toEqual(ids);
 });
 
-test("pages have a token, but the last one", async () => {
+heldTest("pages have a token, but the last one", async () => {
   const pages: Page[] = [];
   for (let token: string | null = ""; token !== null; token = pages.at(-1)?.next ?? null) {
     pages.push(await list({ limit: "2", nextToken: token, order: "asc" }));
@@ -45,7 +46,7 @@ test("pages have a token, but the last one", async () => {
   expect(pages.map((page) => page.ids)).toEqual([ids.slice(0, 2), ids.slice(2, 4), ids.slice(4)]);
 });
 
-test("an entry has what clients require", async () => {
+heldTest("an entry has what clients require", async () => {
   const { json } = await scene.call("GET", "/v2/sandboxes?limit=1");
   expect(json[0]).toEqual({
     ...{ sandboxID: ids[4], templateID: expect.any(String), clientID: "coppice", envdVersion: "0.6.4" },
@@ -54,7 +55,7 @@ test("an entry has what clients require", async () => {
   });
 });
 
-test("filters apply together", async () => {
+heldTest("filters apply together", async () => {
   expect((await list({ state: "paused" })).ids).toEqual([ids[3] as string]);
   expect((await list({ state: "running,paused" })).ids).toHaveLength(5);
   expect((await list({ metadata: encoded({ at: "2", "k &=%": "ü +/&=%" }) })).ids).toEqual([ids[2] as string]);
@@ -68,13 +69,13 @@ test("filters apply together", async () => {
   expect((await list({ template })).ids).toEqual([ids[4] as string]);
 });
 
-test("a page of a template has as many sandboxes as one of all", async () => {
+heldTest("a page of a template has as many sandboxes as one of all", async () => {
   const first = await list({ template: "base", limit: "3" });
   expect(first.ids).toEqual(ids.slice(1, 4).toReversed());
   expect((await list({ template: "base", limit: "3", nextToken: first.next ?? "" })).ids).toEqual([ids[0] as string]);
 });
 
-test("the old listing has those that run", async () => {
+heldTest("the old listing has those that run", async () => {
   const old = async (query: string) => (await scene.call("GET", `/sandboxes${query}`)).json;
   expect((await old("")).map(({ sandboxID }: { sandboxID: string }) => sandboxID)).toEqual(
     ids.toReversed().filter((id) => id !== ids[3]),
@@ -82,12 +83,12 @@ test("the old listing has those that run", async () => {
   expect(await old(`?${new URLSearchParams({ metadata: encoded({ at: "1" }) })}`)).toHaveLength(1);
 });
 
-test("another account has none", async () => {
+heldTest("another account has none", async () => {
   const { status, json } = await scene.call("GET", "/v2/sandboxes", { key: scene.foreignKey });
   expect([status, json]).toEqual([200, []]);
 });
 
-test.each(["state=dead", "order=up", "nextToken=x", "startedAfter=x", "limit=0", "metadata=a%3D%2525zz"])(
+heldTest.each(["state=dead", "order=up", "nextToken=x", "startedAfter=x", "limit=0", "metadata=a%3D%2525zz"])(
   "%s is refused",
   async (query) => {
     const { status, json } = await scene.call("GET", `/v2/sandboxes?${query}`);

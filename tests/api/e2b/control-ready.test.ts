@@ -1,5 +1,5 @@
 /** Programs of templates that start with each machine, starts that fail, and what tokens permit. */
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -10,6 +10,7 @@ import type { AccountId } from "../../../src/domain/ids.ts";
 import { checkProcess } from "../../../src/domain/spawn.ts";
 import { keyOfToken } from "../../../src/service/e2b/keys.ts";
 import type { Principal } from "../../../src/service/parts.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 import { throwing } from "../../support/failures.ts";
 import { until } from "../../support/waiting.ts";
@@ -30,7 +31,7 @@ const post = (id: string, action: string, json: unknown = {}) =>
   scene.call("POST", `/sandboxes/${id}/${action}`, { json });
 
 describe("a sandbox whose template has programs", () => {
-  test("is resumed when its start program is ready", async () => {
+  heldTest("is resumed when its start program is ready", async () => {
     const { db } = scene.api.parts;
     const { id, uuid } = await scene.create();
     const [asked, ready] = [join(directory, "asked"), join(directory, "ready")];
@@ -46,7 +47,7 @@ describe("a sandbox whose template has programs", () => {
 });
 
 describe("a sandbox that has failed", () => {
-  test("is gone, and the next creation gives its place back", async () => {
+  heldTest("is gone, and the next creation gives its place back", async () => {
     const { db, lives } = scene.api.parts;
     const { id, uuid } = await scene.create();
     lives.journal.change(uuid, "fail", { reason: "machine" });
@@ -57,13 +58,13 @@ describe("a sandbox that has failed", () => {
     expect([countLiveSandboxes(db, ALICE), next.state, scene.stateOf(uuid)]).toEqual([...[before, "running", "ended"]]);
   });
 
-  test("can be deleted", async () => {
+  heldTest("can be deleted", async () => {
     const { id, uuid } = await scene.create();
     scene.api.parts.lives.journal.change(uuid, "fail", { reason: "machine" });
     expect((await scene.call("DELETE", `/sandboxes/${id}`)).status).toBe(204);
   });
 
-  test("while it was created leaves nothing, and the creation can be repeated", async () => {
+  heldTest("while it was created leaves nothing, and the creation can be repeated", async () => {
     const { db, lives } = scene.api.parts;
     const before = countLiveSandboxes(db, ALICE);
     const failing = lives.journal.listen(({ row: { id, state } }) => {
@@ -93,14 +94,14 @@ describe("a sandbox whose client leaves before its answer", () => {
     });
   const countLive = () => countLiveSandboxes(scene.api.parts.db, ALICE);
 
-  test("is ended", async () => {
+  heldTest("is ended", async () => {
     const before = countLive();
     for (const key of [null, "left"]) expect(await throwing(open(LEFT, key))).toThrow("the client has left");
     expect(countLive()).toBe(before);
     expect((await open(HERE, "left")).sandbox.state).toBe("running");
   });
 
-  test("lives when the client has repeated its request, and when it knows the sandbox", async () => {
+  heldTest("lives when the client has repeated its request, and when it knows the sandbox", async () => {
     const [left, answer] = await Promise.all([throwing(open(LEFT, "twice")), open(HERE, "twice")]);
     expect(left).toThrow("the client has left");
     expect(await throwing(open(LEFT, "twice"))).toThrow("the client has left");
@@ -111,7 +112,7 @@ describe("a sandbox whose client leaves before its answer", () => {
 describe("a token", () => {
   const keyed = async (scopes: readonly string[]) => keyOfToken(await scene.api.issue("alice", scopes));
 
-  test("without the scope for programs gets no token of the agent", async () => {
+  heldTest("without the scope for programs gets no token of the agent", async () => {
     const { id } = await scene.create();
     const key = await keyed(["instances:spawn", "instances:read"]);
     const json = { templateID: "base" };
@@ -127,7 +128,7 @@ describe("a token", () => {
     expect([detail.status, "envdAccessToken" in detail.json]).toEqual([200, false]);
   });
 
-  test("that only reads changes nothing", async () => {
+  heldTest("that only reads changes nothing", async () => {
     const { id } = await scene.create();
     const key = await keyed(["instances:read"]);
     for (const action of ["timeout", "refreshes", "connect", "pause", "resume"]) {
@@ -138,7 +139,7 @@ describe("a token", () => {
     expect((await scene.call("GET", "/v2/sandboxes", { key: await keyed(["files:read"]) })).status).toBe(403);
   });
 
-  test("that may not make ports public gets a sandbox with private ones", async () => {
+  heldTest("that may not make ports public gets a sandbox with private ones", async () => {
     const key = await keyed(["instances:spawn", "instances:exec", "instances:read"]);
     const { status, json } = await scene.call("POST", "/v2/sandboxes", { key, json: { templateID: "base" } });
     expect([status, json.trafficAccessToken]).toEqual([201, expect.stringMatching(/^[a-z2-7]{52}$/)]);
