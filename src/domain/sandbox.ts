@@ -180,4 +180,6 @@ export interface SandboxSubmission extends SandboxSettings {
   readonly start: SandboxStart | null;
   /** a process that each of its machines begins with, to which the variables of the sandbox are added */
   readonly boot: CheckedCommand | null;
+  /** whether its end deletes the files that its pauses saved, unless they have a tag */
+  readonly discardsPauses: boolean;
 }

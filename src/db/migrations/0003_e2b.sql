@@ -85,4 +85,5 @@ CREATE TABLE `templates` (
 );
 --> statement-breakpoint
 CREATE UNIQUE INDEX `templates_name` ON `templates` (`account_id`,`name`);--> statement-breakpoint
-ALTER TABLE `sandboxes` ADD `boot` text;
+ALTER TABLE `sandboxes` ADD `boot` text;--> statement-breakpoint
+ALTER TABLE `sandboxes` ADD `discards_pauses` integer DEFAULT false NOT NULL;

@@ -48,6 +48,8 @@ export const sandboxes = sqliteTable(
     user: text("user"),
     /** a process that each of its machines begins with, without the variables of the sandbox; deleted when it ends */
     boot: text("boot", { mode: "json" }).$type<CheckedCommand>(),
+    /** whether its end deletes the files that its pauses saved */
+    discardsPauses: integer("discards_pauses", { mode: "boolean" }).notNull().default(false),
     network: text("network", { mode: "json" }).$type<NetworkRequest>(),
     resources: text("resources", { mode: "json" }).$type<RequestedResources>().notNull(),
     metadata: text("metadata", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),

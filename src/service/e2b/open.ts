@@ -161,6 +161,8 @@ function sandboxInput(
     timeoutSeconds: Math.max(Math.min(RESUMED_SECONDS_MIN, limits.sandboxTimeoutSecondsMax), timeoutSeconds),
     env: { ...config.env, ...input.env(id, template) },
     resources: { vcpus, memoryBytes },
+    // Clients of this dialect see no states: those of a sandbox that is no more would stay for ever.
+    discardsPauses: true,
     boot: startCmd === null ? undefined : { ...shellCommand(startCmd), truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT },
   };
 }
@@ -196,5 +198,5 @@ async function opened(
 async function endQuietly({ db, sandboxes }: ServiceParts, { accountId }: Principal, id: SandboxId): Promise<void> {
   if (findSandbox(db, id)?.state === "ended") return;
   // Expected: another request ends it now.
-  await sandboxes.end(accountId, id, { keep: false, discardsPauses: true }).catch(() => undefined);
+  await sandboxes.end(accountId, id, { keep: false }).catch(() => undefined);
 }

@@ -45,6 +45,8 @@ export interface SandboxInput extends SettingsInput, Pick<SpawnInput, "env" | "c
   readonly start?: CommandInput | undefined;
   /** a process that each of its machines begins with */
   readonly boot?: CommandInput | undefined;
+  /** true: its end deletes the files that its pauses saved, unless they have a tag */
+  readonly discardsPauses?: boolean | undefined;
 }
 
 /** A validated request, whose image and files are not resolved yet. */
@@ -70,6 +72,7 @@ export function checkSandbox(principal: Principal, input: SandboxInput, limits: 
     files: checkFiles(input.files ?? {}),
     start: input.start === undefined ? null : checkStart(input.start, input, limits),
     boot: input.boot === undefined ? null : checkProcess(withDefaults(input.boot, { ...input, env: {} }), null),
+    discardsPauses: input.discardsPauses ?? false,
   };
 }
 

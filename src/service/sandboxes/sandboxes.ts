@@ -51,10 +51,7 @@ export interface RollbackInput {
   readonly tag?: string | undefined;
 }
 
-export interface EndInput extends Pick<RollbackInput, "keep" | "tag"> {
-  /** true: the files that its pauses saved are deleted, unless they have a tag */
-  readonly discardsPauses?: boolean | undefined;
-}
+export interface EndInput extends Pick<RollbackInput, "keep" | "tag"> {}
 
 export interface DeadlineInput {
   /** from now, in `seconds`; not above 0: it has passed */

@@ -82,9 +82,22 @@ async function presentImage(
 }
 
 function submissionOf(row: SandboxRow, imageId: ImageId, name: string): SandboxSubmission {
-  const { timeoutMs, idleTimeoutMs, onTimeout, autoResume, metadata, network, env, cwd, user, resources, boot } = row;
+  const {
+    timeoutMs,
+    idleTimeoutMs,
+    onTimeout,
+    autoResume,
+    metadata,
+    network,
+    env,
+    cwd,
+    user,
+    resources,
+    boot,
+    discardsPauses,
+  } = row;
   return {
-    ...{ name, imageId, onTimeout, autoResume, metadata, network, env, cwd, user, resources, boot },
+    ...{ name, imageId, onTimeout, autoResume, metadata, network, env, cwd, user, resources, boot, discardsPauses },
     timeoutSeconds: timeoutMs / SECOND_MS,
     idleTimeoutSeconds: idleTimeoutMs === null ? null : idleTimeoutMs / SECOND_MS,
     publicPorts: [],

@@ -18,8 +18,6 @@ export interface SandboxEnd {
   readonly keep: boolean;
   /** the tag to move to that image */
   readonly tag?: string | undefined;
-  /** true: the files that its pauses saved are deleted, unless they have a tag */
-  readonly discardsPauses?: boolean | undefined;
 }
 
 export interface SandboxFork {

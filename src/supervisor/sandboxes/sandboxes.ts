@@ -188,7 +188,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
     return await fork({ ...this.#options, sandboxes: this }, this.#require(accountId, id), request, signal);
   }
 
-  async end(accountId: AccountId, id: SandboxId, { keep, tag, discardsPauses }: SandboxEnd): Promise<void> {
+  async end(accountId: AccountId, id: SandboxId, { keep, tag }: SandboxEnd): Promise<void> {
     const row = this.#require(accountId, id);
     // Its end would give up the files that another request saves.
     if (keep && row.state === "pausing") throw sandboxConflict(row.state);
@@ -197,7 +197,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       this.#transitions.after(row, operationId, () => this.#transitions.end(row, "request"));
     } else {
       if (keep && tag !== undefined) this.#tagHead(row, tag);
-      this.#transitions.end(row, "request", discardsPauses);
+      this.#transitions.end(row, "request");
     }
     await this.logged(id);
   }

@@ -40,8 +40,6 @@ export class Transitions {
   readonly #options: TransitionsOptions;
   /** the sandboxes of instances and checkpoints that have not ended */
   readonly #sandboxOf = new Map<OperationId, SandboxId>();
-  /** the sandboxes that ended without their pauses, while their instances end */
-  readonly #discarded = new Set<SandboxId>();
   /** continuations of requests after the ends of instances */
   readonly #next = new Map<OperationId, (hasSucceeded: boolean) => void>();
 
@@ -161,23 +159,15 @@ export class Transitions {
     }
   }
 
-  /**
-   * Ends a sandbox now.
-   * @param discards true: what its pauses saved is deleted
-   * @throws ApiError `conflict`
-   */
-  end({ id, accountId }: SandboxRow, reason: StateReason, discards = false): void {
+  /** Ends a sandbox now. @throws ApiError `conflict` */
+  end({ id, accountId }: SandboxRow, reason: StateReason): void {
     const { db, lives, operations } = this.#options;
     const { state, operationId } = requireSandbox(db, accountId, id);
     lives.journal.change(id, "end", { reason });
     // Its variables may have been secrets.
     db.eraseSoon();
-    if (operationId === null) {
-      if (discards) this.#forgetStates(id, "all but pauses");
-      return;
-    }
-    if (discards) this.#discarded.add(id);
-    if (state === "running") lives.end(operationId, "discard");
+    if (operationId === null) this.#forgetStates(id);
+    else if (state === "running") lives.end(operationId, "discard");
     else operations.cancel(accountId, operationId);
   }
 
@@ -204,12 +194,15 @@ export class Transitions {
     if (change.type === "postponed") return;
     this.#options.lives.journal.catchUp(id);
     next?.(change.status === "SUCCESS");
-    this.#forgetStates(id, this.#discarded.delete(id) ? "all but pauses" : { newestCount: this.#options.keepStates });
+    this.#forgetStates(id);
   }
 
   /** Forgets states; their number is small, because this follows every new one. */
-  #forgetStates(id: SandboxId, kept: KeptStates): void {
-    const { db, changes } = this.#options;
+  #forgetStates(id: SandboxId): void {
+    const { db, keepStates, changes } = this.#options;
+    const row = findSandbox(db, id);
+    const discardsPauses = row?.state === "ended" && row.discardsPauses;
+    const kept: KeptStates = discardsPauses ? "all but pauses" : { newestCount: keepStates };
     for (let hasMore = true; hasMore; ) {
       const forgotten = forgetStates(db, id, kept);
       ({ hasMore } = forgotten);

@@ -84,6 +84,7 @@ export class GatewayScene implements AsyncDisposable {
           onTimeout: "pause",
           autoResume: false,
           boot: null,
+          discardsPauses: false,
           env: {},
           cwd: null,
           user: null,

@@ -46,6 +46,7 @@ export const SANDBOX: SandboxSubmission = {
   files: [],
   start: null,
   boot: null,
+  discardsPauses: false,
 };
 
 /** A machine that exists only as a promise: of its end, which a request or a test brings about. */

@@ -81,7 +81,7 @@ export function lifeRoutes(parts: E2bParts) {
         const id = idOfWire<SandboxId>(params.sandboxID);
         const state = id === null ? "ended" : stateOf(parts, principal, id);
         if (id === null || state === "ended") throw noSandbox(params.sandboxID);
-        await sandboxes.end(principal, id, { keep: false, discardsPauses: true });
+        await sandboxes.end(principal, id, { keep: false });
         return none(context);
       },
       { writes: "instances:spawn" },

@@ -71,7 +71,7 @@ test("a sandbox that ends without its pauses leaves what has a name, and what ot
   const { sandboxes, operations } = scene;
   const { db } = scene.store;
   const hasImage = (image: ImageId | null) => image !== null && getImage(db, ACCOUNT, image) !== null;
-  const { id } = await running(scene);
+  const { id } = await running(scene, { discardsPauses: true });
   const heads: (ImageId | null)[] = [];
   for (const tag of [null, "kept", null]) {
     const checkpoint = await sandboxes.checkpoint(ACCOUNT, id, { tag, timeoutSeconds: 9 });
@@ -84,20 +84,32 @@ test("a sandbox that ends without its pauses leaves what has a name, and what ot
   }
   // A fork of the last pause lives.
   await sandboxes.fork(ACCOUNT, id, { count: 1 }, NEVER);
-  await sandboxes.end(ACCOUNT, id, { keep: false, discardsPauses: true });
+  await sandboxes.end(ACCOUNT, id, { keep: false });
   expect(heads.map(hasImage)).toEqual([true, false, true, false, true, true]);
 });
 
 test("a running sandbox that ends without its pauses gives them up when its machine is gone", async () => {
   await using scene = await SandboxScene.open();
   const { sandboxes } = scene;
-  const { id } = await running(scene);
+  const { id } = await running(scene, { discardsPauses: true });
   await sandboxes.pause(ACCOUNT, id);
   const { headId } = await becomes(scene, id, "paused");
   await sandboxes.resume(ACCOUNT, id);
   await becomes(scene, id, "running");
   const { db } = scene.store;
-  await sandboxes.end(ACCOUNT, id, { keep: false, discardsPauses: true });
+  await sandboxes.end(ACCOUNT, id, { keep: false });
   await until("its pause is gone", () => headId !== null && getImage(db, ACCOUNT, headId) === null);
   expect(getImage(db, ACCOUNT, BASE)).not.toBeNull();
+});
+
+test("a sandbox that ends at its deadline gives its pauses up, too", async () => {
+  await using scene = await SandboxScene.open();
+  const { sandboxes } = scene;
+  const { id } = await running(scene, { discardsPauses: true, onTimeout: "end" });
+  await sandboxes.pause(ACCOUNT, id);
+  const { headId } = await becomes(scene, id, "paused");
+  await sandboxes.resume(ACCOUNT, id);
+  await becomes(scene, id, "running");
+  sandboxes.setDeadline(ACCOUNT, id, { seconds: 0, onlyLater: false });
+  await until("its pause is gone", () => headId !== null && getImage(scene.store.db, ACCOUNT, headId) === null);
 });
