@@ -48,6 +48,7 @@ import { readinessOf } from "./supervisor/readiness.ts";
 import { reclaim } from "./supervisor/reclaim.ts";
 import { Lives } from "./supervisor/sandboxes/lives.ts";
 import { Sandboxes } from "./supervisor/sandboxes/sandboxes.ts";
+import { Builds } from "./supervisor/templates/builds.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
 import { ownTurn } from "./system/turns.ts";
 import { untilAborted } from "./system/waiting.ts";
@@ -145,17 +146,17 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const work = { ...shared, compactor, network, gate, requests, instances, eventLogs, lives };
   const operations = stack.use(openOperations(config, work));
   const sandboxes = stack.use(new Sandboxes({ ...work, ...config.sandboxes, operations, changes }));
+  const builds = stack.use(new Builds({ ...work, operations, changes }));
   stack.use(openGauges(config, { ...work, operations }));
   for (const follower of [changes, operationLog]) stack.use(follower.follow(operations.changes));
-  for (const recovered of [sandboxes, operations]) recovered.recover();
+  for (const recovered of [sandboxes, operations, builds]) recovered.recover();
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
     ...work,
     keys,
     appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }),
-    operations,
-    sandboxes,
+    ...{ operations, sandboxes, builds },
     changes,
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,

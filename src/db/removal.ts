@@ -8,6 +8,7 @@ import { imagesBeingRemoved, REMOVED } from "./images/images.ts";
 import { deleteMergedLayersOf } from "./images/merged-layers.ts";
 import { forgetInSandboxes, hasSandbox, isOfSandbox } from "./sandboxes/uses.ts";
 import { accounts, images, layers, operations, tags } from "./schema.ts";
+import { isKeptSince } from "./templates/cache.ts";
 
 /**
  * Rows that the removal of images changes or deletes in one transaction, which must not block the event loop; the tags of an
@@ -132,7 +133,7 @@ export function isExpired(orm: Orm, beforeMs: number) {
   return and(isOld, isUnused(orm, beforeMs));
 }
 
-/** No live operation or sandbox uses the image, and no operation was created with it since `beforeMs`. */
+/** No live operation or sandbox uses the image, and no operation or build was begun with it since `beforeMs`. */
 function isUnused(orm: Orm, beforeMs: number) {
   const use = (isUse: SQL | undefined) =>
     orm
@@ -141,7 +142,8 @@ function isUnused(orm: Orm, beforeMs: number) {
       .where(and(eq(operations.imageId, images.id), isUse));
   // An operation ends after its creation. Both conditions are ranges of an index: an image may have many old operations.
   const isRecent = and(gte(operations.finishedAt, beforeMs), gte(operations.createdAt, beforeMs));
-  return and(notExists(use(isNull(operations.finishedAt))), notExists(use(isRecent)), not(isOfSandbox()));
+  const isFree = and(notExists(use(isNull(operations.finishedAt))), notExists(use(isRecent)), not(isOfSandbox()));
+  return and(isFree, not(isKeptSince(orm, beforeMs)));
 }
 
 const child = alias(layers, "child");

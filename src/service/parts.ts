@@ -19,6 +19,7 @@ import type { OperationsPort } from "../supervisor/operations/ports.ts";
 import type { Scheduler } from "../supervisor/operations/scheduler.ts";
 import type { ReclaimOptions } from "../supervisor/reclaim.ts";
 import type { SandboxesPort } from "../supervisor/sandboxes/ports.ts";
+import type { BuildsPort } from "../supervisor/templates/builds.ts";
 
 /** The caller of a use case. A surface checks its scopes; a use case checks ownership. */
 export interface Principal {
@@ -84,6 +85,8 @@ export interface ServiceParts {
   readonly layers: LayerStore;
   readonly operations: OperationsPort;
   readonly sandboxes: SandboxesPort;
+  /** builds of templates */
+  readonly builds: BuildsPort;
   /** the running instances */
   readonly instances: RunningInstances;
   readonly limits: ServiceLimits;

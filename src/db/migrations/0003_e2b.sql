@@ -44,7 +44,8 @@ CREATE TABLE `build_steps` (
 	FOREIGN KEY (`account_id`) REFERENCES `accounts`(`id`) ON UPDATE no action ON DELETE no action
 );
 --> statement-breakpoint
-CREATE INDEX `build_steps_by_use` ON `build_steps` (`account_id`,`used_at`);--> statement-breakpoint
+CREATE INDEX `build_steps_by_use` ON `build_steps` (`used_at`);--> statement-breakpoint
+CREATE INDEX `build_steps_image` ON `build_steps` (`image_id`);--> statement-breakpoint
 CREATE TABLE `template_builds` (
 	`id` text PRIMARY KEY NOT NULL,
 	`template_id` text NOT NULL,
@@ -60,6 +61,7 @@ CREATE TABLE `template_builds` (
 );
 --> statement-breakpoint
 CREATE INDEX `template_builds_by_template` ON `template_builds` (`template_id`,`created_at`);--> statement-breakpoint
+CREATE INDEX `template_builds_image` ON `template_builds` (`image_id`);--> statement-breakpoint
 CREATE INDEX `template_builds_live` ON `template_builds` (`status`,`created_at`);--> statement-breakpoint
 CREATE TABLE `template_tags` (
 	`template_id` text NOT NULL,

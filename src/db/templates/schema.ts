@@ -68,6 +68,7 @@ export const templateBuilds = sqliteTable(
   },
   (table) => [
     index("template_builds_by_template").on(table.templateId, table.createdAt),
+    index("template_builds_image").on(table.imageId),
     index("template_builds_live").on(table.status, table.createdAt),
   ],
 );
@@ -103,7 +104,8 @@ const buildSteps = sqliteTable(
   },
   (table) => [
     primaryKey({ columns: [table.accountId, table.key] }),
-    index("build_steps_by_use").on(table.accountId, table.usedAt),
+    index("build_steps_by_use").on(table.usedAt),
+    index("build_steps_image").on(table.imageId),
   ],
 );
 

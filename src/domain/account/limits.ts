@@ -116,6 +116,12 @@ export const ACCOUNT_LIMITS = {
     reserved: 64,
     refusal: () => "there are too many connections",
   },
+  /** builds of templates that have not ended: the log of one takes a few megabytes */
+  builds: { unit: "builds", max: 20, refusal: ({ max }) => `${max} builds of this account are under way already` },
+  /** builds that wait for their steps */
+  waitingBuilds: untaken("waiting builds", 1000),
+  /** templates */
+  templates: untaken("templates", 1000),
   /** sandboxes that have not ended */
   sandboxes: untaken("sandboxes", 256),
   /** requests from outside to ports of sandboxes, and tunnels, in progress: each may take half a megabyte */

@@ -34,6 +34,7 @@ import { RunningInstances } from "../../../src/supervisor/instance/running-insta
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { Lives } from "../../../src/supervisor/sandboxes/lives.ts";
 import { Sandboxes } from "../../../src/supervisor/sandboxes/sandboxes.ts";
+import { Builds } from "../../../src/supervisor/templates/builds.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { emptyApplianceParts } from "./appliance-parts.ts";
 import { assertConforms, errorBodyOf } from "./conformance.ts";
@@ -190,6 +191,7 @@ export class Api implements AsyncDisposable {
       changes,
     };
     const sandboxes = stack.use(new Sandboxes({ ...work, keepStates: 20 }));
+    const builds = stack.use(new Builds({ ...work, layout, eventLogs }));
     const metrics = createMetrics();
     const {
       verifyToken = tokenVerifier(db, keys, clock),
@@ -210,6 +212,7 @@ export class Api implements AsyncDisposable {
       operations,
       instances,
       sandboxes,
+      builds,
       limits,
       defaultRegistry: null,
       clock,

@@ -147,6 +147,7 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     "readiness.ts": ["machines"],
     health: ["machines"],
     sandboxes: ["account-changes.ts", "instance", "kinds", "operations", "reclaim.ts"],
+    templates: ["account-changes.ts", "imports", "kinds", "operations", "reclaim.ts"],
     // The worker of each kind of operation is in one of these.
     kinds: ["imports", "instance", "operations"],
     imports: ["disk-guard.ts", "instance", "machines", "operations"],
