@@ -2,6 +2,7 @@ import { and, asc, count, desc, eq, getTableColumns, inArray, lt, notExists } fr
 import type { AccountId, ImageId } from "../../domain/ids.ts";
 import { imageTag } from "../../domain/templates/names.ts";
 import type { Database } from "../database.ts";
+import type { Orm } from "../drizzle-client.ts";
 import { moveTag } from "../images/tags.ts";
 import { type BuildReason, type TemplateConfig, templateBuilds, templates, templateTags } from "./schema.ts";
 import { moveTemplateTags } from "./templates.ts";
@@ -105,13 +106,30 @@ export function endBuild(
     if (row === undefined) return false;
     const template = tx.select().from(templates).where(eq(templates.id, row.templateId)).get();
     if (template === undefined || !("imageId" in end)) return true;
-    moveTemplateTags(db, { templateId: template.id, buildId: id, tags: row.tags, now });
-    for (const tag of row.tags) {
-      moveTag(tx, template.accountId, end.imageId, { name: imageTag(template.name, tag), change: "added", now });
-    }
+    moveTags(db, tx, { template, buildId: id, imageId: end.imageId, tags: row.tags, now });
     tx.update(templates).set({ updatedAt: now }).where(eq(templates.id, template.id)).run();
     return true;
   });
+}
+
+interface TagsToMove {
+  readonly template: Pick<typeof templates.$inferSelect, "id" | "accountId" | "name">;
+  readonly buildId: string;
+  readonly imageId: ImageId;
+  readonly tags: readonly string[];
+  readonly now: number;
+}
+
+/** Moves tags of a template to a build, and those of images to its image. */
+function moveTags(db: Database, tx: Orm, { template, buildId, imageId, tags, now }: TagsToMove): void {
+  const { id: templateId, accountId, name } = template;
+  moveTemplateTags(db, { templateId, buildId, tags, now });
+  for (const tag of tags) moveTag(tx, accountId, imageId, { name: imageTag(name, tag), change: "added", now });
+}
+
+/** Moves tags of a template to a build that is ready. @throws ApiError as `endBuild` does */
+export function tagBuild(db: Database, tags: TagsToMove): void {
+  db.transaction((tx) => moveTags(db, tx, tags));
 }
 
 /** Fails all builds that a former process left. Returns their ids. */

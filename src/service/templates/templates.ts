@@ -1,5 +1,5 @@
 import { resolveImage } from "../../db/images/images.ts";
-import { removeTags, setTag } from "../../db/images/tags.ts";
+import { removeTags } from "../../db/images/tags.ts";
 import {
   buildLogOf,
   buildsOf,
@@ -8,6 +8,7 @@ import {
   findBuild,
   insertBuild,
   type ListedBuild,
+  tagBuild,
 } from "../../db/templates/builds.ts";
 import { buildFile, setBuildFile } from "../../db/templates/cache.ts";
 import {
@@ -17,7 +18,6 @@ import {
   ensureTemplate,
   findTemplate,
   listTemplates,
-  moveTemplateTags,
   removeTemplateTag,
   setTemplatePublic,
   type TemplateRow,
@@ -233,20 +233,16 @@ function checkedTags(name: string, tags: readonly string[]): string[] {
 function tag(
   parts: ServiceParts,
   principal: Principal,
-  { id: templateId, name }: TemplateRow,
+  template: TemplateRow,
   { target, tags: names }: { readonly target: string; readonly tags: readonly string[] },
 ) {
   const { db, clock, changes } = parts;
   const { accountId } = principal;
   const { buildId, imageId } = resolve(parts, principal, target);
   if (buildId === null) throw new ApiError("conflict", "the tag names no build", { target });
-  const tags = checkedTags(name, names);
-  return change(parts, principal, { noun: "template", verb: "tag", id: templateId }, () => {
-    const now = clock();
-    db.transaction(() => {
-      moveTemplateTags(db, { templateId, buildId, tags, now });
-      for (const each of tags) setTag(db, accountId, imageId, { name: imageTag(name, each), change: "added", now });
-    });
+  const tags = checkedTags(template.name, names);
+  return change(parts, principal, { noun: "template", verb: "tag", id: template.id }, () => {
+    tagBuild(db, { template, buildId, imageId, tags, now: clock() });
     changes.report(accountId, { type: "image", id: imageId });
     return { buildId, tags };
   });
@@ -256,11 +252,11 @@ function tag(
 function untag(parts: ServiceParts, { accountId }: Principal, { id, name }: TemplateRow, each: string): void {
   const { db, changes } = parts;
   const image = resolveImage(db, accountId, { tag: imageTag(name, each) });
-  db.transaction(() => {
-    removeTemplateTag(db, id, each);
-    if (image !== null) removeTags(db, accountId, image.id, imageTag(name, each));
-  });
-  if (image !== null) changes.report(accountId, { type: "image", id: image.id });
+  if (image !== null) {
+    removeTags(db, accountId, image.id, imageTag(name, each));
+    changes.report(accountId, { type: "image", id: image.id });
+  }
+  removeTemplateTag(db, id, each);
 }
 
 /** Deletes the tag that a reference means, or all of them for the id of an image, and the image when it has no tag then. */

@@ -1,0 +1,259 @@
+/** Templates over HTTP. The image of the scene has no shell, so that builds which only set variables need no machine. */
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { getImage } from "../../../src/db/images/images.ts";
+import { setTag } from "../../../src/db/images/tags.ts";
+import { Accounts } from "../../../src/domain/account/accounts.ts";
+import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
+import { E2bScene } from "../../support/e2b/scene.ts";
+import { TemplateClient } from "../../support/e2b/template-client.ts";
+
+const HASH = "a".repeat(64);
+const ENV = (value: string) => ({ type: "ENV", args: ["A", value] });
+
+const accounts = new Accounts();
+let scene: E2bScene;
+let client: TemplateClient;
+beforeAll(async () => {
+  scene = await E2bScene.start({}, { accounts });
+  client = new TemplateClient(scene.url, scene.key);
+});
+afterAll(() => scene[Symbol.asyncDispose]());
+
+/** Builds a template with a variable. Returns its ids. */
+async function built(name: string, value: string, from = "base") {
+  const requested = await client.request(name);
+  await client.start(requested, { fromTemplate: from, steps: [ENV(value)] });
+  expect(await client.ended(requested)).toMatchObject({ status: "ready" });
+  return requested;
+}
+const resolved = (reference: string) => {
+  const principal = { accountId: "alice" as AccountId, grants: new Set(["*"]), tokenId: "" };
+  return scene.api.parts.service.templates.resolve(principal, reference);
+};
+
+describe("a template", () => {
+  test("is requested, built, listed, found by its names and deleted", async () => {
+    const asked = await client.call("POST", "/v3/templates", {
+      name: "Web",
+      tags: ["v1"],
+      cpuCount: 99,
+      memoryMB: 512,
+    });
+    const { templateID, buildID } = asked.json;
+    expect(asked).toEqual({
+      status: 202,
+      json: {
+        ...{ templateID: expect.stringMatching(/^[a-z0-9]{20}$/), buildID: expect.any(String), public: false },
+        ...{ names: ["web"], aliases: ["web"], tags: ["v1"] },
+      },
+    });
+    expect((await client.call("GET", `/templates/web/builds/${buildID}/status`)).json).toEqual({
+      ...{ templateID, buildID, status: "waiting", logs: [], logEntries: [] },
+    });
+    await client.start(
+      { templateID, buildID },
+      { fromTemplate: "base", steps: [ENV("x")], startCmd: "", readyCmd: null },
+    );
+    const ended = await client.ended({ templateID, buildID });
+    expect([ended.status, ended.reason]).toEqual(["ready", undefined]);
+    expect(ended.entries.map(({ message }) => message)).toEqual([
+      "[base] FROM base",
+      "the image has no /bin/sh: steps run as root, and can only set variables",
+      "[builder 1/1] ENV A",
+      "Build finished",
+    ]);
+    const { json: detail } = await client.call("GET", "/templates/web");
+    expect(detail).toMatchObject({ templateID, names: ["web"], aliases: ["web"], spawnCount: 0, lastSpawnedAt: null });
+    expect(detail.builds).toMatchObject([{ buildID, status: "ready", memoryMB: 512 }]);
+    for (const path of ["/templates", "/v2/templates"]) {
+      const { json } = await client.call("GET", path);
+      expect(json).toContainEqual(
+        expect.objectContaining({ templateID, buildID, buildStatus: "ready", buildCount: 1, createdBy: null }),
+      );
+      expect(json[0].cpuCount).toBeLessThan(99);
+    }
+    expect((await client.call("GET", "/templates/web/tags")).json).toEqual([
+      { tag: "v1", buildID, createdAt: expect.any(String) },
+    ]);
+    for (const name of ["web:v1", "alice%2Fweb%3Av1", "base", "e2bdev%2Fbase%3Alatest"]) {
+      expect([name, (await client.call("GET", `/templates/aliases/${name}`)).status]).toEqual([name, 200]);
+    }
+    for (const name of ["web", "web:v2", "bob%2Fweb", "nowhere"]) {
+      expect([name, (await client.call("GET", `/templates/aliases/${name}`)).status]).toEqual([name, 404]);
+    }
+    expect(resolved("web:v1").config).toMatchObject({
+      user: "root",
+      cwd: "/",
+      env: { A: "x" },
+      memoryBytes: 536_870_912,
+    });
+    expect((await client.call("DELETE", `/templates/${templateID}`)).status).toBe(204);
+    expect((await client.call("DELETE", `/templates/${templateID}`)).status).toBe(404);
+    expect((await client.call("GET", "/templates")).json).not.toContainEqual(expect.objectContaining({ templateID }));
+  });
+
+  test("has tags that are moved and removed, here and by its images", async () => {
+    const first = await built("tagged", "1");
+    const second = await built("tagged:next", "2");
+    const assigned = await client.call("POST", "/templates/tags", {
+      target: "tagged:next",
+      tags: ["tagged:stable", "default"],
+    });
+    expect(assigned).toEqual({ status: 201, json: { buildID: second.buildID, tags: ["stable", "default"] } });
+    expect(resolved("tagged").buildId).toBe(second.buildID);
+    const [one, two] = [resolved("tagged:next").imageId, resolved("base").imageId];
+    // A person moves the tag of the image, and back.
+    const move = (id: ImageId) =>
+      setTag(scene.api.parts.db, "alice" as AccountId, id, {
+        name: "tagged:default",
+        change: "added",
+        now: Date.now(),
+      });
+    move(two);
+    expect(resolved("tagged")).toMatchObject({ templateId: first.templateID, buildId: null, imageId: two });
+    move(one);
+    expect(resolved("tagged").buildId).toBe(second.buildID);
+    expect((await client.call("DELETE", "/templates/tags", { name: "tagged", tags: ["default", "none"] })).status).toBe(
+      204,
+    );
+    expect((await client.call("GET", "/templates/aliases/tagged")).status).toBe(404);
+    expect((await client.call("GET", "/templates/aliases/tagged:stable")).status).toBe(200);
+    for (const tag of [":x", "tagged:", "a b"]) {
+      expect((await client.call("POST", "/templates/tags", { target: "tagged:next", tags: [tag] })).status).toBe(400);
+    }
+    expect((await client.call("DELETE", "/templates/tagged")).status).toBe(204);
+    expect(resolved("base").imageId).toBe(two);
+  });
+
+  test("passes its settings on to one that is built from it", async () => {
+    await built("parent", "1");
+    await client.start(await client.request("child"), { fromTemplate: "parent", steps: [] });
+    const child = await built("child:v2", "2", "parent");
+    expect(resolved(`${child.templateID}:v2`).config.env).toEqual({ A: "2" });
+  });
+
+  test("that is an image is deleted with its tag", async () => {
+    const { db } = scene.api.parts;
+    const image = (await scene.api.addImage([[{ path: "x", type: "f" }]], { tag: "snap:default" })) as ImageId;
+    expect((await client.call("DELETE", "/templates/alice%2Fsnap%3Adefault")).status).toBe(204);
+    expect((await client.call("GET", "/templates/aliases/snap")).status).toBe(404);
+    expect(getImage(db, "alice" as AccountId, image)).toBeNull();
+    expect((await client.call("DELETE", "/templates/snap")).status).toBe(404);
+  });
+});
+
+describe("files of a build", () => {
+  test("are uploaded once, at an address that needs no key", async () => {
+    const { templateID } = await client.request("files");
+    expect(await client.upload(templateID, HASH, Buffer.from("tar"))).toBe(false);
+    expect(await client.upload(templateID, HASH, Buffer.from("tar"))).toBe(true);
+    const { url } = (await client.call("GET", `/templates/${templateID}/files/${"b".repeat(64)}`)).json;
+    const put = async (address: string, body: string) => (await fetch(address, { method: "PUT", body })).status;
+    expect(await put(url.replace(/b{64}/, HASH), "x")).toBe(401);
+    expect(await put(url.replace(/secret=.*/, "secret=x"), "x")).toBe(401);
+    expect(await put(url.replace(/\?.*/, ""), "x")).toBe(401);
+    expect((await client.call("GET", `/templates/${templateID}/files/../x`)).status).toBe(404);
+    expect((await client.call("GET", `/templates/${templateID}/files/xyz`)).status).toBe(400);
+    const other = new TemplateClient(scene.url, scene.foreignKey);
+    const own = await other.request("files");
+    expect(await other.upload(own.templateID, HASH, Buffer.from("other"))).toBe(false);
+  });
+});
+
+describe("what is refused", () => {
+  test("steps that are wrong, too many, or not offered", async () => {
+    const requested = await client.request("wrong");
+    const from = { fromTemplate: "base" };
+    const copy = (...args: string[]) => ({ ...from, steps: [{ type: "COPY", args, filesHash: HASH }] });
+    const bodies = [
+      {},
+      { fromImage: "a", fromTemplate: "b" },
+      { fromImage: "a", fromImageRegistry: { type: "aws" } },
+      { fromImage: "a", fromImageRegistry: { type: "registry", username: "x" } },
+      { ...from, steps: Array(10_000).fill(ENV("x")) },
+      { ...from, steps: [{ type: "ADD", args: ["x"] }] },
+      { ...from, steps: [{ type: "RUN" }] },
+      { ...from, steps: [{ type: "RUN", args: ["a\0b"] }] },
+      { ...from, steps: [{ type: "ENV", args: ["A"] }] },
+      { ...from, steps: [{ type: "ENV", args: ["A=B", "c"] }] },
+      { ...from, steps: [{ type: "COPY", args: ["a", "b"] }] },
+      { ...from, steps: [{ type: "COPY", args: ["a", "b"], filesHash: "../../etc" }] },
+      ...[copy("../a", "b"), copy("/a", "b"), copy("a", "b", "x;y"), copy("a", "b", "", "rwx"), copy("a")],
+      { ...from, startCmd: "x".repeat(70_000) },
+    ];
+    for (const body of bodies) {
+      const { status, json } = await client.call("POST", `/v2/templates/wrong/builds/${requested.buildID}`, body);
+      expect([JSON.stringify(body).slice(0, 80), status, json.code, typeof json.message]).toEqual([
+        ...[JSON.stringify(body).slice(0, 80), 400, 400, "string"],
+      ]);
+    }
+    await client.start(requested, from);
+    await client.ended(requested);
+    const { status } = await client.call("POST", `/v2/templates/wrong/builds/${requested.buildID}`, from);
+    expect(status).toBe(400);
+  });
+
+  test("names and sizes that are wrong", async () => {
+    for (const body of [
+      {},
+      { name: "" },
+      { name: "a/b" },
+      { name: "a:b:c" },
+      { name: "x".repeat(200) },
+      { name: "a", memoryMB: 1 },
+    ]) {
+      expect([body, (await client.call("POST", "/v3/templates", body)).status]).toEqual([body, 400]);
+    }
+  });
+
+  test("everything of another account", async () => {
+    const { templateID, buildID } = await built("mine", "1");
+    const other = new TemplateClient(scene.url, scene.foreignKey);
+    const own = await other.request("theirs");
+    for (const template of [templateID, "mine", "alice%2Fmine"]) {
+      const requests = [
+        ["GET", `/templates/${template}`],
+        ["DELETE", `/templates/${template}`],
+        ["PATCH", `/v2/templates/${template}`, { public: false }],
+        ["GET", `/templates/${template}/tags`],
+        ["GET", `/templates/${template}/files/${HASH}`],
+        ["GET", `/templates/${template}/builds/${buildID}/status`],
+        ["GET", `/templates/${template}/builds/${buildID}/logs`],
+        ["POST", `/v2/templates/${template}/builds/${buildID}`, { fromTemplate: "base" }],
+        ["GET", `/templates/aliases/${template}`],
+        ["POST", "/templates/tags", { target: decodeURIComponent(template), tags: ["x"] }],
+        ["DELETE", "/templates/tags", { name: decodeURIComponent(template), tags: ["default"] }],
+        ["GET", `/templates/${own.templateID}/builds/${buildID}/status`],
+      ] as const;
+      for (const [method, path, body] of requests) {
+        expect([method, path, (await other.call(method, path, body)).status]).toEqual([method, path, 404]);
+      }
+    }
+    const from = { fromTemplate: templateID, steps: [] };
+    await other.start(own, from);
+    expect(await other.ended(own)).toMatchObject({ status: "error", reason: { step: "base" } });
+    expect(resolved("mine").buildId).toBe(buildID);
+  });
+
+  test("builds as older clients begin them", async () => {
+    for (const path of ["/templates", "/v2/templates", "/templates/x", `/templates/x/builds/${crypto.randomUUID()}`]) {
+      expect([path, (await client.call("POST", path, {})).json.message]).toEqual([
+        path,
+        expect.stringContaining("newer client"),
+      ]);
+    }
+    expect((await client.call("PATCH", "/v2/templates/base", { public: true })).status).toBe(400);
+  });
+
+  test("more builds at a time than an account may have", async () => {
+    const { max } = accounts.limits.builds;
+    using _used = accounts.add("alice", { builds: max });
+    const requested = await client.request("busy");
+    const path = `/v2/templates/busy/builds/${requested.buildID}`;
+    expect((await client.call("POST", path, { fromTemplate: "base" })).status).toBe(429);
+    expect((await client.call("GET", `/templates/busy/builds/${requested.buildID}/status`)).json.status).toBe(
+      "waiting",
+    );
+  });
+});
