@@ -18,10 +18,20 @@ const COMMAND_CHARACTERS_MAX = 65_536;
 /** References of images that mean a template. */
 const VENDOR_IMAGE = /^e2bdev\//;
 
+/** The beginning of a build: a template; or a tag of the account, or else an image of a registry. */
+export type BuildFrom =
+  | { readonly kind: "template"; readonly reference: string }
+  | {
+      readonly kind: "image";
+      readonly reference: string;
+      readonly credentials?: Credentials | undefined;
+      /** why the service cannot fetch it: the build fails at its base, where its author sees the reason */
+      readonly refusal?: string | undefined;
+    };
+
 /** The steps of a build. */
 export interface BuildInput {
-  readonly from: /** a tag of the account, or else an image of a registry */
-  { readonly image: string; readonly credentials?: Credentials | undefined } | { readonly template: string };
+  readonly from: BuildFrom;
   readonly steps: readonly BuildStep[];
   readonly force?: boolean | undefined;
   readonly startCmd?: string | undefined;
@@ -50,7 +60,7 @@ export function startBuild(
   const submission = {
     id: build.id,
     accountId: principal.accountId,
-    originName: "image" in from ? from.image : from.template,
+    originName: from.reference,
     origin: () => originOf(parts, principal, from),
     ...{ steps, force, defaultUser },
     startCmd: startCmd === "" ? null : startCmd,
@@ -67,17 +77,19 @@ export function startBuild(
 }
 
 /** @throws ApiError `not_found`, `validation_error` */
-function originOf(parts: ServiceParts, principal: Principal, from: BuildInput["from"]): BuildOrigin {
-  const template = "template" in from ? from.template : VENDOR_IMAGE.test(from.image) ? from.image : null;
-  if (template !== null) {
-    const { imageId, buildId, config } = resolve(parts, principal, template);
+function originOf(parts: ServiceParts, principal: Principal, from: BuildFrom): BuildOrigin {
+  const { reference } = from;
+  if (from.kind === "template" || VENDOR_IMAGE.test(reference)) {
+    const { imageId, buildId, config } = resolve(parts, principal, reference);
     return { imageId, config: buildId === null ? null : config };
   }
-  const { image, credentials = null } = from as Extract<BuildInput["from"], { readonly image: string }>;
-  const tagged = isTag(image) ? resolveImage(parts.db, principal.accountId, { tag: image }) : null;
+  const { credentials = null, refusal } = from;
+  if (refusal !== undefined) throw new ApiError("validation_error", refusal);
+  const tagged = isTag(reference) ? resolveImage(parts.db, principal.accountId, { tag: reference }) : null;
   if (tagged !== null) return { imageId: tagged.id, config: null };
-  const { canonical: reference } = parseRegistryReference(image, { defaultRegistry: parts.defaultRegistry });
-  return { source: { kind: "registry", reference }, credentials, timeoutSeconds: IMPORT_TIMEOUT_SECONDS_DEFAULT };
+  const { canonical } = parseRegistryReference(reference, { defaultRegistry: parts.defaultRegistry });
+  const source = { kind: "registry" as const, reference: canonical };
+  return { source, credentials, timeoutSeconds: IMPORT_TIMEOUT_SECONDS_DEFAULT };
 }
 
 function notWaiting({ status }: ListedBuild): ApiError {

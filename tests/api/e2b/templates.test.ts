@@ -169,7 +169,6 @@ describe("what is refused", () => {
     const bodies = [
       {},
       { fromImage: "a", fromTemplate: "b" },
-      { fromImage: "a", fromImageRegistry: { type: "aws" } },
       { fromImage: "a", fromImageRegistry: { type: "registry", username: "x" } },
       { ...from, steps: Array(10_000).fill(ENV("x")) },
       { ...from, steps: [{ type: "ADD", args: ["x"] }] },
@@ -192,6 +191,15 @@ describe("what is refused", () => {
     await client.ended(requested);
     const { status } = await client.call("POST", `/v2/templates/wrong/builds/${requested.buildID}`, from);
     expect(status).toBe(400);
+  });
+
+  test("an image of a registry that needs another kind of access, at the base of the build", async () => {
+    for (const type of ["aws", "gcp"]) {
+      const { status, reason } = await client.build(`at-${type}`, { fromImage: "x/y:1", fromImageRegistry: { type } });
+      expect([status, reason?.step, reason?.message]).toEqual([
+        ...["error", "base", `registries of type ${type} are not offered by this server: use a user and a password`],
+      ]);
+    }
   });
 
   test("names and sizes that are wrong", async () => {

@@ -1,7 +1,7 @@
 import { SHA256_PATTERN } from "../../../domain/file.ts";
 import { given } from "../../../domain/given.ts";
 import type { BuildStep } from "../../../domain/templates/steps.ts";
-import type { BuildInput } from "../../../service/templates/start.ts";
+import type { BuildFrom, BuildInput } from "../../../service/templates/start.ts";
 import { E2bError } from "../errors.ts";
 import type { BuildStart, Step } from "./schema.ts";
 
@@ -22,18 +22,18 @@ export function buildInput(body: BuildStart, defaultUser: string): BuildInput {
   };
 }
 
-function originOf({ fromImage, fromTemplate, fromImageRegistry: registry }: BuildStart): BuildInput["from"] {
-  const image = fromImage === "" ? null : (fromImage ?? null);
-  const template = fromTemplate === "" ? null : (fromTemplate ?? null);
-  if ((image === null) === (template === null)) throw wrong("fromImage or fromTemplate is required, and not both");
-  if (template !== null) return { template };
-  if (registry == null) return { image: image ?? "" };
-  if (registry.type !== "registry") {
-    throw wrong(`fromImageRegistry of type ${registry.type} is not offered by this server: use a user and a password`);
+function originOf({ fromImage, fromTemplate, fromImageRegistry: registry }: BuildStart): BuildFrom {
+  const [image, template] = [fromImage || null, fromTemplate || null];
+  if (image === null && template !== null) return { kind: "template", reference: template };
+  if (image === null || template !== null) throw wrong("fromImage or fromTemplate is required, and not both");
+  const from = { kind: "image", reference: image } as const;
+  if (registry == null) return from;
+  const { type, username, password } = registry;
+  if (type !== "registry") {
+    return { ...from, refusal: `registries of type ${type} are not offered by this server: use a user and a password` };
   }
-  const { username, password } = registry;
   if (!username || !password) throw wrong("fromImageRegistry needs username and password");
-  return { image: image ?? "", credentials: { username, password } };
+  return { ...from, credentials: { username, password } };
 }
 
 /** @throws E2bError 400 that names the step */
