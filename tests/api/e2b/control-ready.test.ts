@@ -5,7 +5,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { updateRecord } from "../../../src/db/e2b/records.ts";
-import { countLiveSandboxes, updateSandbox } from "../../../src/db/sandboxes/rows.ts";
+import { countLiveSandboxes, findSandbox, updateSandbox } from "../../../src/db/sandboxes/rows.ts";
+import { beginBuild, endBuild } from "../../../src/db/templates/builds.ts";
 import type { AccountId } from "../../../src/domain/ids.ts";
 import { checkProcess } from "../../../src/domain/spawn.ts";
 import { keyOfToken } from "../../../src/service/e2b/keys.ts";
@@ -31,6 +32,29 @@ const post = (id: string, action: string, json: unknown = {}) =>
   scene.call("POST", `/sandboxes/${id}/${action}`, { json });
 
 describe("a sandbox whose template has programs", () => {
+  heldTest("is created when its start program is ready, and counts for the template", async () => {
+    const { db } = scene.api.parts;
+    const { templateID, buildID } = (await scene.call("POST", "/v3/templates", { json: { name: "web" } })).json;
+    const [asked, ready] = [join(directory, "web-asked"), join(directory, "web-ready")];
+    const config = {
+      ...{ user: null, cwd: "/", env: { ASKED: asked }, vcpus: 1, memoryBytes: 268_435_456 },
+      startCmd: `until test -e $ASKED; do sleep 0.05; done; touch ${ready}`,
+      readyCmd: `touch $ASKED; test -e ${ready}`,
+    };
+    const imageId = findSandbox(db, (await scene.create()).uuid)?.imageId;
+    if (imageId == null || !beginBuild(db, buildID)) throw new Error("there is no build");
+    endBuild(db, buildID, { imageId, config }, { log: [], now: Date.now() });
+    const { status, json } = await scene.call("POST", "/v2/sandboxes", { json: { templateID: "web" } });
+    expect([status, json.templateID, json.alias, existsSync(ready)]).toEqual([201, templateID, "web", true]);
+    expect((await scene.call("GET", `/sandboxes/${json.sandboxID}`)).json.memoryMB).toBe(256);
+    const { json: template } = await scene.call("GET", "/templates/web");
+    expect(template).toMatchObject({ spawnCount: 1, lastSpawnedAt: expect.any(String) });
+    for (const named of [templateID, "web"]) {
+      const listed = (await scene.call("GET", `/v2/sandboxes?template=${named}`)).json;
+      expect(listed.map(({ sandboxID }: { sandboxID: string }) => sandboxID)).toEqual([json.sandboxID]);
+    }
+  });
+
   heldTest("is resumed when its start program is ready", async () => {
     const { db } = scene.api.parts;
     const { id, uuid } = await scene.create();
