@@ -1,5 +1,5 @@
 import { and, asc, count, eq, getTableColumns } from "drizzle-orm";
-import type { SandboxId } from "../../domain/ids.ts";
+import type { ImageId, SandboxId } from "../../domain/ids.ts";
 import type { Database } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { deleteImageIn, REMOVED_ROWS_MAX, type RemovedImage } from "../removal.ts";
@@ -29,7 +29,7 @@ export function forgetStates(
     const sandbox = findSandbox(db, id);
     if (sandbox === null) return { removed: [], hasMore: false };
     const unnamed = tx
-      .select({ state: getTableColumns(sandboxStates), image: { id: images.id, parentId: images.parentId } })
+      .select({ state: getTableColumns(sandboxStates) })
       .from(sandboxStates)
       .innerJoin(images, eq(images.id, sandboxStates.imageId))
       .where(and(eq(sandboxStates.sandboxId, id), eq(images.tagged, false)))
@@ -43,9 +43,9 @@ export function forgetStates(
             .filter(({ state }) => state.seq !== sandbox.headSeq);
     const removed: RemovedImage[] = [];
     let forgottenCount = 0;
-    for (const { state, image } of excess) {
+    for (const { state } of excess) {
       if (forgottenCount === FORGOTTEN_COUNT_MAX) return { removed, hasMore: true };
-      const outcome = forget(tx, sandbox, state, image);
+      const outcome = forget(tx, sandbox, state);
       if (outcome !== "kept") forgottenCount += 1;
       if (typeof outcome === "object") removed.push(outcome);
     }
@@ -55,12 +55,7 @@ export function forgetStates(
 
 type Outcome = RemovedImage | "forgotten" | "kept";
 
-function forget(
-  tx: Orm,
-  { accountId }: SandboxRow,
-  state: SandboxStateRow,
-  image: Pick<typeof images.$inferSelect, "id" | "parentId">,
-): Outcome {
+function forget(tx: Orm, { accountId }: SandboxRow, state: SandboxStateRow): Outcome {
   const { reason, imageId } = state;
   // The sandbox did not make these.
   const isOwn = reason !== "start" && reason !== "rollback";
@@ -70,7 +65,7 @@ function forget(
     forgetState(tx, state);
     return "forgotten";
   }
-  const outcome = deleteImageIn(tx, accountId, imageId, () => adopt(tx, image));
+  const outcome = deleteImageIn(tx, accountId, imageId, () => adopt(tx, imageId));
   if (typeof outcome === "object") {
     forgetState(tx, state);
     return { id: imageId, accountId, layerId: outcome.deleted };
@@ -78,9 +73,10 @@ function forget(
   return "kept";
 }
 
-/** Makes the images and steps that were made from the image those of its parent. */
-function adopt(tx: Orm, { id, parentId }: Pick<typeof images.$inferSelect, "id" | "parentId">): void {
-  tx.update(images).set({ parentId }).where(eq(images.parentId, id)).run();
+/** Makes the images and steps that were made from the image those of its parent, which may have changed in the transaction. */
+function adopt(tx: Orm, id: ImageId): void {
+  const image = tx.select({ parentId: images.parentId }).from(images).where(eq(images.id, id)).get();
+  if (image !== undefined) tx.update(images).set(image).where(eq(images.parentId, id)).run();
   const step = tx.select({ parentId: history.parentId }).from(history).where(eq(history.imageId, id)).get();
   if (step !== undefined) tx.update(history).set(step).where(eq(history.parentId, id)).run();
 }

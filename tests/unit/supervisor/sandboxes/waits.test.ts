@@ -113,3 +113,24 @@ test("a sandbox that ends at its deadline gives its pauses up, too", async () =>
   sandboxes.setDeadline(ACCOUNT, id, { seconds: 0, onlyLater: false });
   await until("its pause is gone", () => headId !== null && getImage(scene.store.db, ACCOUNT, headId) === null);
 });
+
+test("pauses that follow each other are given up together", async () => {
+  await using scene = await SandboxScene.open();
+  const { sandboxes, operations } = scene;
+  const { id } = await running(scene, { discardsPauses: true });
+  const { db } = scene.store;
+  const pauses: (ImageId | null)[] = [];
+  for (let count = 0; count < 3; count++) {
+    await sandboxes.pause(ACCOUNT, id);
+    pauses.push((await becomes(scene, id, "paused")).headId);
+    await sandboxes.resume(ACCOUNT, id);
+    await becomes(scene, id, "running");
+  }
+  const checkpoint = await sandboxes.checkpoint(ACCOUNT, id, { tag: "kept", timeoutSeconds: 9 });
+  await operations.waitForEnd(checkpoint, FOREVER_MS, NEVER);
+  const { headId } = rowOf(scene, id);
+  await sandboxes.end(ACCOUNT, id, { keep: false });
+  await operations.idle();
+  expect(pauses.map((image) => image !== null && getImage(db, ACCOUNT, image) !== null)).toEqual([false, false, false]);
+  expect(headId === null ? null : getImage(db, ACCOUNT, headId)?.parentId).toBe(BASE);
+});
