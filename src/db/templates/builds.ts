@@ -1,4 +1,4 @@
-import { and, asc, count, desc, eq, getTableColumns, inArray, lt, notExists } from "drizzle-orm";
+import { and, asc, count, desc, eq, getTableColumns, inArray, lt, ne, notExists } from "drizzle-orm";
 import type { AccountId, ImageId } from "../../domain/ids.ts";
 import { imageTag } from "../../domain/templates/names.ts";
 import type { Database } from "../database.ts";
@@ -63,13 +63,13 @@ export function countBuilds(db: Database, templateId: string): number {
   );
 }
 
-/** Number of builds of an account that wait for their steps. */
-export function countWaitingBuilds(db: Database, accountId: AccountId): number {
+/** Number of builds of all templates of an account. */
+export function countAccountBuilds(db: Database, accountId: AccountId): number {
   const row = db.orm
     .select({ count: count() })
     .from(templateBuilds)
     .innerJoin(templates, eq(templates.id, templateBuilds.templateId))
-    .where(and(eq(templates.accountId, accountId), eq(templateBuilds.status, "waiting")))
+    .where(eq(templates.accountId, accountId))
     .get();
   return row?.count ?? 0;
 }
@@ -141,6 +141,14 @@ export function failInterruptedBuilds(db: Database, reason: BuildReason, now: nu
     .returning({ id: templateBuilds.id })
     .all()
     .map(({ id }) => id);
+}
+
+/** Empties at most `limit` logs of builds that ended before `beforeMs`. Returns their number. */
+export function forgetLogsBefore(db: Database, beforeMs: number, limit: number): number {
+  const hasLog = and(lt(templateBuilds.finishedAt, beforeMs), ne(templateBuilds.log, []));
+  const rows = db.orm.select({ id: templateBuilds.id }).from(templateBuilds).where(hasLog).limit(limit).all();
+  for (const { id } of rows) db.orm.update(templateBuilds).set({ log: [] }).where(eq(templateBuilds.id, id)).run();
+  return rows.length;
 }
 
 /** A build that was deleted, with its image if it had one. */

@@ -19,16 +19,26 @@ export function keptStep(db: Database, accountId: AccountId, key: string, now: n
   return image;
 }
 
-/** Keeps the image after a step for later builds. */
+/**
+ * Keeps the image after a step for later builds. The image that it replaces is kept as long as others, because a build may work
+ * on it.
+ */
 export function keepStep(
   db: Database,
   { accountId, key, imageId, now }: { accountId: AccountId; key: string; imageId: ImageId; now: number },
 ): void {
-  db.orm
-    .insert(buildSteps)
-    .values({ accountId, key, imageId, usedAt: now })
-    .onConflictDoUpdate({ target: [buildSteps.accountId, buildSteps.key], set: { imageId, usedAt: now } })
-    .run();
+  const isIt = and(eq(buildSteps.accountId, accountId), eq(buildSteps.key, key));
+  db.transaction((tx) => {
+    const former = tx.select().from(buildSteps).where(isIt).get();
+    if (former !== undefined) {
+      const replaced = `${key}-${former.imageId}`;
+      tx.delete(buildSteps)
+        .where(and(eq(buildSteps.accountId, accountId), eq(buildSteps.key, replaced)))
+        .run();
+      tx.update(buildSteps).set({ key: replaced, usedAt: now }).where(isIt).run();
+    }
+    tx.insert(buildSteps).values({ accountId, key, imageId, usedAt: now }).run();
+  });
 }
 
 /** A step was used since `beforeMs` for which the image `images` is kept. */
@@ -105,6 +115,19 @@ export function setBuildFile(
       .onConflictDoUpdate({ target: [buildFiles.accountId, buildFiles.hash], set: { fileId, createdAt: now } })
       .run();
   });
+}
+
+/** Forgets at most `limit` archives that were uploaded before `beforeMs`; clients upload them again. Returns their number. */
+export function forgetBuildFilesBefore(db: Database, beforeMs: number, limit: number): number {
+  const { accountId, hash, createdAt } = buildFiles;
+  const old = db.orm.select({ accountId, hash }).from(buildFiles).where(lt(createdAt, beforeMs)).limit(limit).all();
+  for (const row of old) {
+    db.orm
+      .delete(buildFiles)
+      .where(and(eq(accountId, row.accountId), eq(hash, row.hash)))
+      .run();
+  }
+  return old.length;
 }
 
 /** Makes an image with the files of another one, and defaults of its own. */

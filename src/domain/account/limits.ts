@@ -118,8 +118,8 @@ export const ACCOUNT_LIMITS = {
   },
   /** builds of templates that have not ended: the log of one takes a few megabytes */
   builds: { unit: "builds", max: 20, refusal: ({ max }) => `${max} builds of this account are under way already` },
-  /** builds that wait for their steps */
-  waitingBuilds: untaken("waiting builds", 1000),
+  /** builds that are stored: each has a log */
+  storedBuilds: untaken("stored builds", 2000),
   /** templates */
   templates: untaken("templates", 1000),
   /** sandboxes that have not ended */

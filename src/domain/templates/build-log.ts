@@ -15,8 +15,9 @@ export interface BuildLogEntry {
 export const LOG_ENTRIES_COUNT_MAX = 10_000;
 export const LOG_CHARACTERS_MAX = 1_048_576;
 const MESSAGE_CHARACTERS_MAX = 4096;
-/** Entries that follow a full log: the beginnings of steps, and what failed. */
+/** Bounds of the lines of the build itself, which a full log takes, too: the beginnings of steps, and what failed. */
 const RESERVED_COUNT = 2100;
+const LINE_CHARACTERS_MAX = 1024;
 
 const FULL = "the log is full: further output is not kept";
 
@@ -38,7 +39,8 @@ export class BuildLog {
 
   /** Adds a line of the build itself. */
   say(step: string | null, message: string, level: BuildLogLevel = "info"): void {
-    if (this.#entries.length < LOG_ENTRIES_COUNT_MAX + RESERVED_COUNT) this.#add(step, message, level);
+    if (this.#entries.length < LOG_ENTRIES_COUNT_MAX + RESERVED_COUNT)
+      this.#add(step, message.slice(0, LINE_CHARACTERS_MAX), level);
   }
 
   /** Adds a line of a program's output. */

@@ -3,8 +3,8 @@ import { removeTags } from "../../db/images/tags.ts";
 import {
   buildLogOf,
   buildsOf,
+  countAccountBuilds,
   countBuilds,
-  countWaitingBuilds,
   findBuild,
   insertBuild,
   type ListedBuild,
@@ -201,7 +201,7 @@ function requestBuild(parts: ServiceParts, principal: Principal, request: BuildR
   const isNew = findTemplate(db, accountId, { name }) === null;
   const counted = [
     ["templates", isNew ? countTemplates(db, accountId) : -1],
-    ["waitingBuilds", countWaitingBuilds(db, accountId)],
+    ["storedBuilds", countAccountBuilds(db, accountId)],
   ] as const;
   for (const [limit, used] of counted) {
     const { max, refusal } = accounts.limits[limit];

@@ -6,7 +6,7 @@ import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import { Spid } from "../../domain/log-event.ts";
 import { isTerminal, type StoredInstanceResult } from "../../domain/operation.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
-import type { InstanceSubmission, SubmittedFile } from "../../domain/spawn.ts";
+import { checkArguments, checkPath, type InstanceSubmission, type SubmittedFile } from "../../domain/spawn.ts";
 import { type BuildLog, OutputLines } from "../../domain/templates/build-log.ts";
 import type { BuildState } from "../../domain/templates/steps.ts";
 import type { EventLogs } from "../../storage/events/event-logs.ts";
@@ -98,10 +98,14 @@ export class BuildRuns {
     const { script, args, state, asRoot, isTrial = false, image, files = [], timeoutSeconds } = run;
     const { network, resources } = this.#setting;
     const { user, cwd, env } = state;
+    const argv = ["/bin/sh", "-c", script, "/bin/sh", ...args];
+    checkArguments(argv, env, true);
     return {
-      ...(asRoot ? { cwd: "/", isCwdGiven: true } : { cwd: cwd ?? "/", isCwdGiven: cwd !== null, user }),
+      ...(asRoot
+        ? { cwd: "/", isCwdGiven: true }
+        : { cwd: checkPath(cwd ?? "/", "WORKDIR"), isCwdGiven: cwd !== null, user }),
       ...{ uid: 0, gid: 0, shell: true, env, unset: [], inherit: false, hostname: null, tag: null },
-      argv: ["/bin/sh", "-c", script, "/bin/sh", ...args],
+      argv,
       ...{ truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT, stdin: null, stdinOpen: false, terminal: null },
       ...{ preserveEnv: true, preserveCwd: false, disposable: isTrial, requestedAt: null },
       ...{ imageId: image.id, files, network, resources, timeoutSeconds },

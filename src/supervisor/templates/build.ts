@@ -4,7 +4,7 @@ import { buildFile, deriveImage, keepStep, keptStep } from "../../db/templates/c
 import type { TemplateConfig } from "../../db/templates/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId } from "../../domain/ids.ts";
-import { checkVariables, haveSameDefaults, type Variables } from "../../domain/image-defaults.ts";
+import { checkVariables, type Variables } from "../../domain/image-defaults.ts";
 import type { InstanceSubmission, SubmittedFile } from "../../domain/spawn.ts";
 import type { BuildLog } from "../../domain/templates/build-log.ts";
 import {
@@ -168,16 +168,22 @@ export class Build {
   }
 
   async #originImage(origin: BuildOrigin): Promise<ImageRow> {
-    const { db, operations } = this.#tools;
+    const { db, operations, clock } = this.#tools;
     const { accountId } = this.#submission;
-    let imageId: ImageId;
-    if ("imageId" in origin) ({ imageId } = origin);
-    else {
-      const submission = { ...origin, tag: null, reuse: true, keepTags: true };
-      const { id } = await operations.submit(accountId, importKind, submission);
-      imageId = (await this.#runs.ended(id, null))["image"] as ImageId;
+    if ("imageId" in origin) return this.#image(origin.imageId);
+    const submission = { ...origin, tag: null, reuse: true, keepTags: true };
+    const { id } = await operations.submit(accountId, importKind, submission);
+    const image = this.#image((await this.#runs.ended(id, null))["image"] as ImageId);
+    const key = `import-${image.id}`;
+    // It is kept as long as the images of steps, unless an import of the account itself has made it.
+    if (keptStep(db, accountId, key, clock()) === null && image.operationId === id) {
+      keepStep(db, { accountId, key, imageId: image.id, now: clock() });
     }
-    const image = getImage(db, accountId, imageId);
+    return image;
+  }
+
+  #image(id: ImageId): ImageRow {
+    const image = getImage(this.#tools.db, this.#submission.accountId, id);
     if (image === null) throw new ApiError("not_found", "the image was deleted");
     return image;
   }
@@ -225,8 +231,10 @@ export class Build {
       return kept;
     }
     const result = await make();
-    keepStep(db, { accountId, key, imageId: result.id, now: clock() });
-    return result;
+    // Kept images are deleted one day. A step that changes nothing has the image before it, which may be a user's.
+    const own = result.id === image.id ? deriveImage(db, image, imageDefaults(db, image.id), clock()) : result;
+    keepStep(db, { accountId, key, imageId: own.id, now: clock() });
+    return own;
   }
 
   async #run(name: string, { image, state }: Stage, command: string): Promise<ImageRow> {
@@ -328,12 +336,11 @@ export class Build {
     return Object.fromEntries(Object.entries(env).filter(([name, value]) => name in inherited || base[name] !== value));
   }
 
-  /** The image with the variables and the directory of its state as defaults. */
+  /** An image of the build's own, with the variables and the directory of its state as defaults. */
   #finalImage({ image, state }: Stage): ImageRow {
     const { db, clock } = this.#tools;
-    const before = imageDefaults(db, image.id);
-    const defaults = { variables: state.env, cwd: state.cwd ?? before.cwd };
-    return haveSameDefaults(before, defaults) ? image : deriveImage(db, image, defaults, clock());
+    const cwd = state.cwd ?? imageDefaults(db, image.id).cwd;
+    return deriveImage(db, image, { variables: state.env, cwd }, clock());
   }
 }
 

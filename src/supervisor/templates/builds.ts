@@ -1,6 +1,6 @@
 import { deleteImage } from "../../db/removal.ts";
-import { deleteBuildsBefore, endBuild, failInterruptedBuilds } from "../../db/templates/builds.ts";
-import { forgetStepsUnusedSince, isLeftOver } from "../../db/templates/cache.ts";
+import { deleteBuildsBefore, endBuild, failInterruptedBuilds, forgetLogsBefore } from "../../db/templates/builds.ts";
+import { forgetBuildFilesBefore, forgetStepsUnusedSince, isLeftOver } from "../../db/templates/cache.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId } from "../../domain/ids.ts";
@@ -12,9 +12,9 @@ import type { AccountChanges } from "../account-changes.ts";
 import { releaseImage } from "../reclaim.ts";
 import { Build, BuildError, type BuildSubmission, type BuildTools } from "./build.ts";
 
-/** How long the image after a step is kept after its last use, in `milliseconds`. */
+/** How long the image after a step is kept after its last use, and an uploaded archive after its upload, in `milliseconds`. */
 const STEP_TTL_MS = 7 * 86_400_000;
-/** How long a build that no tag names is kept, in `milliseconds`. */
+/** How long a build that no tag names is kept, and the log of any, in `milliseconds`. */
 const BUILD_TTL_MS = 7 * 86_400_000;
 /** Time between two passes that remove both, in `milliseconds`. */
 const PASS_INTERVAL_MS = 3_600_000;
@@ -155,18 +155,20 @@ export class Builds implements BuildsPort, AsyncDisposable {
   async expire(): Promise<void> {
     const { db, clock, log } = this.#options;
     const { signal } = this.#stopped;
+    const [buildsBefore, stepsBefore] = [clock() - BUILD_TTL_MS, clock() - STEP_TTL_MS];
+    const removed = async (rows: readonly { readonly accountId: AccountId; readonly imageId: ImageId | null }[]) => {
+      for (const { accountId, imageId } of rows) if (imageId !== null) await this.drop(accountId, imageId);
+      return rows.length;
+    };
     const forget = [
-      (limit: number) => deleteBuildsBefore(db, clock() - BUILD_TTL_MS, limit),
-      (limit: number) => forgetStepsUnusedSince(db, clock() - STEP_TTL_MS, limit),
+      () => removed(deleteBuildsBefore(db, buildsBefore, BATCH_COUNT)),
+      () => removed(forgetStepsUnusedSince(db, stepsBefore, BATCH_COUNT)),
+      () => forgetLogsBefore(db, buildsBefore, BATCH_COUNT),
+      () => forgetBuildFilesBefore(db, stepsBefore, BATCH_COUNT),
     ];
     try {
       for (const each of forget) {
-        for (let isFull = true; isFull && !signal.aborted; ) {
-          const rows = each(BATCH_COUNT);
-          for (const { accountId, imageId } of rows) if (imageId !== null) await this.drop(accountId, imageId);
-          isFull = rows.length === BATCH_COUNT;
-          await ownTurn();
-        }
+        while (!signal.aborted && (await each()) === BATCH_COUNT) await ownTurn();
       }
     } catch (error) {
       log.error("cannot remove what builds have left", { error });

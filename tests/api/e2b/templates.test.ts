@@ -128,6 +128,8 @@ describe("a template", () => {
 
   test("passes its settings on to one that is built from it", async () => {
     await built("parent", "1");
+    // Deleting a template must not delete the image of another one.
+    expect(resolved("parent").imageId).not.toBe(resolved("base").imageId);
     await client.start(await client.request("child"), { fromTemplate: "parent", steps: [] });
     const child = await built("child:v2", "2", "parent");
     expect(resolved(`${child.templateID}:v2`).config.env).toEqual({ A: "2" });

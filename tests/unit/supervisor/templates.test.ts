@@ -1,11 +1,14 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { eq } from "drizzle-orm";
 import type { Database } from "../../../src/db/database.ts";
 import { previewExpiry } from "../../../src/db/expiry.ts";
+import { upsertFile } from "../../../src/db/files.ts";
 import { getImage, imageDefaults } from "../../../src/db/images/images.ts";
 import { layerIds } from "../../../src/db/images/layers.ts";
 import { setTag } from "../../../src/db/images/tags.ts";
-import { beginBuild, endBuild, findBuild, insertBuild } from "../../../src/db/templates/builds.ts";
-import { deriveImage, keepStep, keptStep } from "../../../src/db/templates/cache.ts";
+import { beginBuild, buildLogOf, endBuild, findBuild, insertBuild } from "../../../src/db/templates/builds.ts";
+import { buildFile, deriveImage, keepStep, keptStep, setBuildFile } from "../../../src/db/templates/cache.ts";
+import { templateBuilds } from "../../../src/db/templates/schema.ts";
 import { deleteTemplate, ensureTemplate, templateTagsOf } from "../../../src/db/templates/templates.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";
@@ -80,6 +83,20 @@ describe("the image after a step", () => {
     expect([0, 1, 2].map((at) => keptStep(db, alice, `key${at}`, now)?.id)).toEqual([used, undefined, undefined]);
   });
 
+  test("is replaced by that of a forced step, and kept for builds that work on it", async () => {
+    const [first, second] = [importImage(db), importImage(db)];
+    keep("key", first);
+    now += 6 * DAY_MS;
+    for (const image of [second, first, second]) keep("key", image);
+    expect(keptStep(db, alice, "key", now)?.id).toBe(second);
+    now += 6 * DAY_MS;
+    await builds.expire();
+    expect([first, second].map(exists)).toEqual([true, true]);
+    now += 2 * DAY_MS;
+    await builds.expire();
+    expect([first, second].map(exists)).toEqual([false, false]);
+  });
+
   test("does not expire as other images without a tag do", async () => {
     const [kept, other] = [importImage(db), importImage(db)];
     keep("key", kept);
@@ -102,6 +119,21 @@ describe("a build", () => {
     await builds.expire();
     expect([old, latest].map((id) => findBuild(db, templateId, id) !== null)).toEqual([false, true]);
     expect([first, second].map(exists)).toEqual([false, true]);
+  });
+
+  test("keeps its log, and uploads their names, for a week", async () => {
+    const id = ready("web", "default", importImage(db));
+    const lines = [{ at: 1, level: "info", message: "x", step: null }];
+    db.orm.update(templateBuilds).set({ log: lines }).where(eq(templateBuilds.id, id)).run();
+    const file = upsertFile(db, { accountId: alice, sha256: "1".repeat(64), sizeBytes: 1, now });
+    setBuildFile(db, { accountId: alice, hash: "2".repeat(64), fileId: file.id, now });
+    const state = () => [buildLogOf(db, id).length, buildFile(db, alice, "2".repeat(64))?.id];
+    now += 6 * DAY_MS;
+    await builds.expire();
+    expect(state()).toEqual([1, file.id]);
+    now += 2 * DAY_MS;
+    await builds.expire();
+    expect(state()).toEqual([0, undefined]);
   });
 
   test("that a former process left fails, and one that waits still waits", () => {
