@@ -56,7 +56,7 @@ export function setTemplatePublic(db: Database, id: string, isPublic: boolean, n
   db.orm.update(templates).set({ public: isPublic, updatedAt: now }).where(eq(templates.id, id)).run();
 }
 
-/** Counts a sandbox that began with the template. */
+/** Counts a sandbox that began with the template, if it exists. */
 export function countSpawn(db: Database, id: string, now: number): void {
   const spawnCount = sql`${templates.spawnCount} + 1`;
   db.orm.update(templates).set({ spawnCount, lastSpawnedAt: now }).where(eq(templates.id, id)).run();

@@ -1,6 +1,6 @@
 import { deleteImage } from "../../db/removal.ts";
 import { deleteBuildsBefore, endBuild, failInterruptedBuilds, forgetLogsBefore } from "../../db/templates/builds.ts";
-import { forgetBuildFilesBefore, forgetStepsUnusedSince, isLeftOver } from "../../db/templates/cache.ts";
+import { forgetBuildFilesBefore, forgetStepsUnusedSince, isLeftOver, keepStep } from "../../db/templates/cache.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId } from "../../domain/ids.ts";
@@ -53,7 +53,7 @@ export interface BuildsPort {
   log(id: string): readonly BuildLogEntry[] | null;
   /** Ends a build, if it runs. Its row may be gone. */
   cancel(id: string): void;
-  /** Deletes the image if neither a tag, a build nor a kept step names it, and nothing uses it. */
+  /** Deletes the image if neither a tag, a build nor a kept step names it: now, or later if something uses it. */
   drop(accountId: AccountId, id: ImageId): Promise<void>;
 }
 
@@ -105,9 +105,11 @@ export class Builds implements BuildsPort, AsyncDisposable {
   }
 
   async drop(accountId: AccountId, id: ImageId): Promise<void> {
-    const { db, changes } = this.#options;
+    const { db, changes, clock } = this.#options;
     if (!isLeftOver(db, accountId, id)) return;
     const outcome = deleteImage(db, accountId, id);
+    // It is tried again when images of steps that were last used now are deleted.
+    if (outcome === "in_use") keepStep(db, { accountId, key: `left-${id}`, imageId: id, now: clock() });
     if (typeof outcome === "string") return;
     changes.report(accountId, { type: "deleted", id });
     await releaseImage(this.#options, { id, layerId: outcome.deleted }, accountId);

@@ -135,6 +135,22 @@ describe("a template", () => {
     expect(resolved(`${child.templateID}:v2`).config.env).toEqual({ A: "2" });
   });
 
+  test("is what sandboxes begin with, under any of its names", async () => {
+    const { templateID, buildID } = await built("live", "x");
+    for (const name of ["live", "live:default", templateID]) {
+      const { uuid } = await scene.create({ templateID: name });
+      const { sandbox, record } = scene.api.parts.service.e2b.find(uuid) ?? {};
+      expect(record).toMatchObject({ templateId: templateID, alias: "live", buildId: buildID });
+      expect([sandbox?.imageId, sandbox?.envNames.includes("A")]).toEqual([resolved("live").imageId, true]);
+    }
+    const { spawnCount, lastSpawnedAt } = (await client.call("GET", "/templates/live")).json;
+    expect([spawnCount, typeof lastSpawnedAt]).toEqual([3, "string"]);
+    // A template in use is deleted, and its image stays as long as a sandbox needs it.
+    const { imageId } = resolved("live");
+    expect((await client.call("DELETE", "/templates/live")).status).toBe(204);
+    expect(getImage(scene.api.parts.db, "alice" as AccountId, imageId)).not.toBeNull();
+  });
+
   test("that is an image is deleted with its tag", async () => {
     const { db } = scene.api.parts;
     const image = (await scene.api.addImage([[{ path: "x", type: "f" }]], { tag: "snap:default" })) as ImageId;

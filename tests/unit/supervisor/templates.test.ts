@@ -6,6 +6,7 @@ import { upsertFile } from "../../../src/db/files.ts";
 import { getImage, imageDefaults } from "../../../src/db/images/images.ts";
 import { layerIds } from "../../../src/db/images/layers.ts";
 import { setTag } from "../../../src/db/images/tags.ts";
+import { failOperation } from "../../../src/db/operations.ts";
 import { beginBuild, buildLogOf, endBuild, findBuild, insertBuild } from "../../../src/db/templates/builds.ts";
 import { buildFile, deriveImage, keepStep, keptStep, setBuildFile } from "../../../src/db/templates/cache.ts";
 import { templateBuilds } from "../../../src/db/templates/schema.ts";
@@ -18,7 +19,7 @@ import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import { Builds } from "../../../src/supervisor/templates/builds.ts";
-import { alice, bob, databasePerTest, importImage } from "../../support/database.ts";
+import { addExecuting, alice, bob, databasePerTest, importImage } from "../../support/database.ts";
 
 const DAY_MS = 86_400_000;
 const CONFIG = { user: null, cwd: null, env: {}, startCmd: null, readyCmd: null };
@@ -95,6 +96,21 @@ describe("the image after a step", () => {
     now += 2 * DAY_MS;
     await builds.expire();
     expect([first, second].map(exists)).toEqual([false, false]);
+  });
+
+  test("is deleted later when something uses it", async () => {
+    const image = importImage(db);
+    keep("key", image);
+    const operation = addExecuting(db, { imageId: image });
+    now += 8 * DAY_MS;
+    await builds.expire();
+    expect(exists(image)).toBe(true);
+    failOperation(db, operation, { error: "conflict", message: "", details: {} }, now, null);
+    await builds.expire();
+    expect(exists(image)).toBe(true);
+    now += 8 * DAY_MS;
+    await builds.expire();
+    expect(exists(image)).toBe(false);
   });
 
   test("does not expire as other images without a tag do", async () => {

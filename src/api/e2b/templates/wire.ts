@@ -2,11 +2,10 @@ import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
 import { type BuildLogEntry, type BuildLogLevel, LOG_LEVELS } from "../../../domain/templates/build-log.ts";
 import type { TemplateBuild, TemplateSummary } from "../../../service/templates/templates.ts";
+import { ENVD_VERSION } from "../control/wire.ts";
 import { E2bError } from "../errors.ts";
 
 const MIB_BYTES = 1_048_576;
-/** Version of the agent's protocol that sandboxes speak. */
-const ENVD_VERSION = "0.6.4";
 /** Largest number of log entries in an answer. */
 export const ENTRIES_COUNT_MAX = 100;
 /** Log entries of an ended build that clients have not read delay the news of its end for this long, in `milliseconds`. */
