@@ -3,6 +3,8 @@ export interface CgroupStats {
   readonly cpuTimeMs: number;
   readonly memoryBytes: number;
   readonly memoryPeakBytes: number;
+  /** the part of the memory that caches files of the host, which it gives back when memory is short */
+  readonly cacheBytes: number;
   readonly pids: number;
 }
 
@@ -37,11 +39,15 @@ export function readStats(read: (file: string) => string | null): CgroupStats {
   const cpuUs = cpuacctNs === null ? parseKeyed(read("cpu.stat"), "usage_usec") : cpuacctNs / 1000;
   const memoryBytes = parseNumber(read("memory.usage_in_bytes")) ?? parseNumber(read("memory.current")) ?? 0;
   const peakBytes = parseNumber(read("memory.max_usage_in_bytes")) ?? parseNumber(read("memory.peak"));
+  const memory = read("memory.stat");
+  // Both versions count shared memory, such as that of a guest, as cache of files.
+  const fileBytes = parseKeyed(memory, "file") ?? parseKeyed(memory, "cache") ?? 0;
   return {
     cpuTimeMs: Math.round((cpuUs ?? 0) / 1000),
     memoryBytes,
     // Older kernels with cgroup v2 have no memory.peak.
     memoryPeakBytes: peakBytes ?? memoryBytes,
+    cacheBytes: Math.max(0, fileBytes - (parseKeyed(memory, "shmem") ?? 0)),
     pids: parseNumber(read("pids.current")) ?? 0,
   };
 }

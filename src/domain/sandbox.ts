@@ -183,3 +183,21 @@ export interface SandboxSubmission extends SandboxSettings {
   /** whether its end deletes the files that its pauses saved, unless they have a tag */
   readonly discardsPauses: boolean;
 }
+
+/** How often the usage of a running sandbox is sampled, in `milliseconds`, and the largest number of samples that are kept: an hour. */
+export const SANDBOX_SAMPLE_MS = 5000;
+export const SANDBOX_SAMPLES_COUNT_MAX = 720;
+
+/** The usage of a sandbox at one moment, as the host sees it. */
+export interface SandboxSample {
+  /** `milliseconds` since the epoch */
+  readonly at: number;
+  /** share of one CPU since the previous sample, in `percent` (200 is two CPUs); 0 in the first sample of a life */
+  readonly cpuPercent: number;
+  /** memory of the virtual machine, caches of the host included */
+  readonly memoryBytes: number;
+  /** the part of it that the host would give back when memory is short */
+  readonly cacheBytes: number;
+  /** space on the host of the files that were changed since the life began */
+  readonly diskBytes: number;
+}

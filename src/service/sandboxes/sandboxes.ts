@@ -13,7 +13,8 @@ import { parseImageReference } from "../../domain/image.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { NetworkRule } from "../../domain/network.ts";
-import { forkNames, parseHeadReference, type SandboxState } from "../../domain/sandbox.ts";
+import { forkNames, parseHeadReference, type SandboxSample, type SandboxState } from "../../domain/sandbox.ts";
+import { type TimeBoundField, timeBounds } from "../../domain/text/time-bound.ts";
 import type { RollbackTarget } from "../../supervisor/sandboxes/ports.ts";
 import { type Changed, change, unchanged } from "../change.ts";
 import { type EventStream, type EventsRequest, openEventArray, openEvents } from "../events.ts";
@@ -124,6 +125,15 @@ export interface SandboxUseCases {
   fork(principal: Principal, id: SandboxId, request: ForkInput): Promise<Changed<readonly SandboxId[]>>;
   /** The saved states that are kept, newest first. */
   states(principal: Principal, id: SandboxId): readonly SavedState[];
+  /**
+   * Samples of the usage in the present life that lie in a span of time, in the order of time; none when it does not run.
+   * @throws ApiError `validation_error` for a bound
+   */
+  samples(
+    principal: Principal,
+    id: SandboxId,
+    span?: Partial<Record<TimeBoundField, string>>,
+  ): readonly SandboxSample[];
   /** Ends a sandbox; one that saves its files first is `pausing` until then. An ended one stays as it is. */
   end(principal: Principal, id: SandboxId, request: EndInput): Promise<Changed<void>>;
   /**
@@ -136,7 +146,7 @@ export interface SandboxUseCases {
 }
 
 export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
-  const { db, sandboxes, limits } = parts;
+  const { db, sandboxes, limits, clock } = parts;
   const logOf = (principal: Principal, id: SandboxId) => sandboxLog(parts, requireSandbox(db, principal.accountId, id));
   return {
     find: (principal, reference) => find(parts, principal, reference),
@@ -197,6 +207,11 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
       return await change(parts, principal, { noun: "sandbox", verb: "fork", id, details }, () =>
         sandboxes.fork(principal.accountId, id, { count, names }, signal),
       );
+    },
+    samples(principal, id, span = {}) {
+      requireSandbox(db, principal.accountId, id);
+      const { sinceMs = Number.NEGATIVE_INFINITY, untilMs = Number.POSITIVE_INFINITY } = timeBounds(span, clock());
+      return sandboxes.samples(id).filter(({ at }) => at >= sinceMs && at <= untilMs);
     },
     states: (principal, id) => listStates(db, requireSandbox(db, principal.accountId, id)),
     async end(principal, id, request) {

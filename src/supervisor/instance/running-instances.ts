@@ -1,4 +1,4 @@
-import { samples } from "../../cgroup/stats.ts";
+import { CgroupGoneError, type CgroupStats, samples } from "../../cgroup/stats.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
@@ -8,6 +8,7 @@ import type { NetworkRequest } from "../../domain/network.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
 import { decodedStdin } from "../../domain/stdin.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
+import { allocatedBytes } from "../../system/sparse.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { AgentExit } from "../../vm/agent/process-exit.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
@@ -234,6 +235,21 @@ export class RunningInstances {
 
   #announce(id: OperationId, process: InstanceProcess): void {
     for (const { spid, listener } of this.#followers.get(id) ?? []) if (spid === process.spid) listener(process);
+  }
+
+  /** The usage of an instance until now, with the space that its scratch takes on the host; null when it has no machine. */
+  async usage(id: OperationId): Promise<(CgroupStats & { readonly diskBytes: number }) | null> {
+    const instance = this.find(id);
+    if (instance === null) return null;
+    const scratch = instance.disks?.scratch?.path;
+    try {
+      const stats = await instance.stats();
+      return { ...stats, diskBytes: scratch === undefined ? 0 : await allocatedBytes(scratch) };
+    } catch (error) {
+      // The machine ended meanwhile.
+      if (this.find(id) !== instance || error instanceof CgroupGoneError) return null;
+      throw error;
+    }
   }
 
   /**

@@ -1,6 +1,6 @@
 import type { SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
-import type { SandboxPatch, SandboxState, SandboxSubmission } from "../../domain/sandbox.ts";
+import type { SandboxPatch, SandboxSample, SandboxState, SandboxSubmission } from "../../domain/sandbox.ts";
 
 /** Where a rollback goes: an image of the account, or `HEAD~head`. */
 export type RollbackTarget = { readonly image: ImageId } | { readonly head: number };
@@ -98,6 +98,8 @@ export interface SandboxesPort {
    * @throws ApiError `conflict` for a name that is in use; as `RunningInstances.setNetwork` does, and then nothing has changed
    */
   change(accountId: AccountId, id: SandboxId, patch: SandboxPatch): Promise<SandboxRow>;
+  /** Samples of the usage in the present life, in the order of time; none when the sandbox does not run. */
+  samples(id: SandboxId): readonly SandboxSample[];
   /**
    * The instance that lives now. One that starts or resumes is awaited; a paused one with `autoResume` is resumed first.
    * @param options `resumes` false: a paused one is refused

@@ -16,7 +16,13 @@ import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
-import { type SandboxPatch, type SandboxState, type SandboxSubmission, sandboxConflict } from "../../domain/sandbox.ts";
+import {
+  type SandboxPatch,
+  type SandboxSample,
+  type SandboxState,
+  type SandboxSubmission,
+  sandboxConflict,
+} from "../../domain/sandbox.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
 import { checkpointKind } from "../kinds/checkpoint.ts";
 import type { Operations } from "../operations/operations.ts";
@@ -34,6 +40,7 @@ import type {
   SandboxRollback,
   SandboxUse,
 } from "./ports.ts";
+import { Samples } from "./samples.ts";
 import { instanceOf, pickRun, Transitions, type TransitionsOptions } from "./transitions.ts";
 
 const RESTARTED = new ApiError("unavailable", "the appliance was restarted while the sandbox was running").body();
@@ -56,6 +63,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
   readonly #deadlines: Deadlines;
   readonly #transitions: Transitions;
   readonly #first: FirstProcesses;
+  readonly #samples: Samples;
 
   constructor(options: SandboxesOptions) {
     this.#options = options;
@@ -68,6 +76,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       pause: (row, reason) => this.#transitions.capture(row, reason, { reason: "pause", tag: null }),
       end: (row) => this.#transitions.end(row, "deadline"),
     });
+    this.#samples = new Samples({ ...options, journal });
     journal.listen((change) => this.#first.onChange(change));
   }
 
@@ -270,13 +279,18 @@ export class Sandboxes implements SandboxesPort, Disposable {
     await this.logged(id);
   }
 
+  samples(id: SandboxId): readonly SandboxSample[] {
+    return this.#samples.of(id);
+  }
+
   logged(id: SandboxId): Promise<void> | null {
     return this.#options.lives.journal.logs.written(id);
   }
 
-  /** Ends the deadlines. The ends of instances are still reported, as long as operations end. */
+  /** Ends the deadlines and the samples. The ends of instances are still reported, as long as operations end. */
   [Symbol.dispose](): void {
     this.#deadlines[Symbol.dispose]();
+    this.#samples[Symbol.dispose]();
   }
 
   #require(accountId: AccountId, id: SandboxId): SandboxRow {

@@ -278,6 +278,24 @@ describe("a running sandbox", () => {
     ]);
   });
 
+  heldTest("has samples of what it uses while it runs, for its account alone", async () => {
+    const id = await openSandbox(api);
+    const path = `/v1/sandboxes/${id}/metrics`;
+    expect((await api.call("GET", path)).json).toEqual([]);
+    await using running = await runSandbox(api, id);
+    await until("the first sample", async () => (await api.call("GET", path)).json.length > 0);
+    const [sample] = (await api.call("GET", path)).json;
+    expect(Object.keys(sample)).toEqual(["at", "cpu_percent", "memory_bytes", "cache_bytes", "disk_bytes"]);
+    expect((await api.call("GET", `${path}?since=${sample.at}&until=${sample.at}`)).json).toEqual([sample]);
+    expect((await api.call("GET", `${path}?until=1h`)).json).toEqual([]);
+    errorOf(await api.call("GET", `${path}?since=soon`), "validation_error");
+    errorOf(await api.call("GET", path, { token: api.foreignToken }), "not_found");
+    const pausing = api.call("POST", `${running.path}/pause?wait=30`);
+    await running.finish();
+    expect((await pausing).json.state).toBe("paused");
+    expect((await api.call("GET", path)).json).toEqual([]);
+  });
+
   heldTest("of two requests that contend, one wins, and the other has the state", async () => {
     const id = await openSandbox(api);
     await using running = await runSandbox(api, id);

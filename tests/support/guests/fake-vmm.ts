@@ -142,7 +142,7 @@ export class FakeVmm implements Vmm {
         setCpuWeight: (weight: number) => void weights.push(weight),
         stats: async () => {
           if (!this.live.has(machine)) throw new CgroupGoneError("the machine has ended");
-          return { cpuTimeMs: 1, memoryBytes: this.calls.length, memoryPeakBytes: 1, pids: 1 };
+          return { cpuTimeMs: 1, memoryBytes: this.calls.length, memoryPeakBytes: 1, cacheBytes: 0, pids: 1 };
         },
       } as unknown as Machine["cgroup"],
       channel: guest.channel,

@@ -38,7 +38,8 @@ export async function nativeInstance(numbers?: NumbersOptions): Promise<NativeIn
   };
   stack.defer(kill);
   const exited = child.exited.then((): MachineExit => ({ reason: "killed", detail: "" }) as MachineExit);
-  const machine = { exited, kill, cgroup: { stats: async () => ({ cpuTimeMs: 0 }) } };
+  const usage = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, cacheBytes: 0, pids: 1 };
+  const machine = { exited, kill, cgroup: { stats: async () => usage } };
   const ready = { machine, agent, isolation: "vm", [Symbol.asyncDispose]: kill } as unknown as ReadyMachine;
   const take = async () => ready;
   const machines = { take, takeUnpooled: take, launcher: async () => "/launch" };

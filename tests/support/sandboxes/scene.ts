@@ -88,6 +88,8 @@ export class SandboxScene implements AsyncDisposable {
   readonly store: OperationsStore;
   /** sets the network of an instance, as `RunningInstances.setNetwork` does */
   setNetwork: RunningInstances["setNetwork"] = async () => true;
+  /** the usage of an instance, as `RunningInstances.usage` reads it */
+  usage: RunningInstances["usage"] = async () => null;
   readonly #options: SceneOptions;
   readonly #layer: LayerId;
   #startsCount = 0;
@@ -107,6 +109,7 @@ export class SandboxScene implements AsyncDisposable {
       find: (id: OperationId) => this.machines.get(id) ?? null,
       eventsOf: () => null,
       stats: () => null,
+      usage: async (id: OperationId) => await this.usage(id),
       setNetwork: (id: OperationId, network: NetworkRequest | null) => this.setNetwork(id, network),
       claimCheckpoint: (id: OperationId) => {
         if (claimed.has(id)) throw new ApiError("conflict", "a checkpoint of the instance is under way");

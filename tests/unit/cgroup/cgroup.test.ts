@@ -82,7 +82,13 @@ function v1Files(group: string): Record<string, string> {
   const common = { "cgroup.procs": "" };
   if (group.startsWith("/cg/memory")) {
     const limits = { "memory.limit_in_bytes": "max", "memory.memsw.limit_in_bytes": "max" };
-    return { ...common, ...limits, "memory.usage_in_bytes": "4096\n", "memory.max_usage_in_bytes": "8192\n" };
+    return {
+      ...common,
+      ...limits,
+      "memory.usage_in_bytes": "4096\n",
+      "memory.stat": "cache 3000\nshmem 1000\n",
+      "memory.max_usage_in_bytes": "8192\n",
+    };
   }
   if (group.startsWith("/cg/cpuacct")) return { ...common, "cpuacct.usage": "2500000000\n" };
   if (group.startsWith("/cg/cpu")) return { ...common, "cpu.shares": "1024", "cpu.stat": "nr_periods 0\n" };
@@ -102,6 +108,7 @@ function v2Files(): Record<string, string> {
     "memory.swap.max": "max",
     "memory.current": "100\n",
     "memory.peak": "200\n",
+    "memory.stat": "anon 70\nfile 50\nshmem 20\n",
     "pids.max": "max",
     "pids.current": "2\n",
   };
@@ -180,7 +187,13 @@ describe("groups on v1", () => {
     group.setCpuWeight(5);
     expect(kernel.read("/cg/cpu/ns/vm1/cpu.shares")).toBe("51");
     expect(kernel.read("/cg/pids/ns/vm1/pids.max")).toBe("7");
-    expect(await group.stats()).toEqual({ cpuTimeMs: 2500, memoryBytes: 4096, memoryPeakBytes: 8192, pids: 3 });
+    expect(await group.stats()).toEqual({
+      cpuTimeMs: 2500,
+      memoryBytes: 4096,
+      memoryPeakBytes: 8192,
+      cacheBytes: 2000,
+      pids: 3,
+    });
   });
 
   test("are killed process by process in every tree, except the caller itself", async () => {
@@ -266,7 +279,13 @@ describe("groups on v2", () => {
     group.setCpuWeight(5);
     expect(kernel.read(`${service}/ns/vm1/cpu.weight`)).toBe("5");
     expect(kernel.read(`${service}/ns/vm1/pids.max`)).toBe("7");
-    expect(await group.stats()).toEqual({ cpuTimeMs: 1235, memoryBytes: 100, memoryPeakBytes: 200, pids: 2 });
+    expect(await group.stats()).toEqual({
+      cpuTimeMs: 1235,
+      memoryBytes: 100,
+      memoryPeakBytes: 200,
+      cacheBytes: 30,
+      pids: 2,
+    });
   });
 
   test("are reused when the same process opens them twice", async () => {
@@ -305,6 +324,7 @@ describe("figures", () => {
       cpuTimeMs: 2,
       memoryBytes: 5,
       memoryPeakBytes: 5,
+      cacheBytes: 0,
       pids: 0,
     });
   });
@@ -315,7 +335,7 @@ describe("figures", () => {
       async stats() {
         reading += 1;
         if (reading === 4) throw new CgroupGoneError("gone");
-        return { cpuTimeMs: reading * 10, memoryBytes: 1, memoryPeakBytes: 2, pids: 1 };
+        return { cpuTimeMs: reading * 10, memoryBytes: 1, memoryPeakBytes: 2, cacheBytes: 0, pids: 1 };
       },
     };
     const seen = await Array.fromAsync(samples(source, 20, new AbortController().signal));
@@ -327,7 +347,9 @@ describe("figures", () => {
 
   test("are no longer sampled after the reader has left", async () => {
     const controller = new AbortController();
-    const source = { stats: async () => ({ cpuTimeMs: 1, memoryBytes: 1, memoryPeakBytes: 1, pids: 1 }) };
+    const source = {
+      stats: async () => ({ cpuTimeMs: 1, memoryBytes: 1, memoryPeakBytes: 1, cacheBytes: 0, pids: 1 }),
+    };
     let count = 0;
     for await (const _ of samples(source, 60_000, controller.signal)) {
       count += 1;

@@ -53,6 +53,7 @@ const USE_CASES: {
     list: "reads",
     get: "reads",
     networkRules: "reads",
+    samples: "reads",
     wait: "reads",
     change: "changes",
     pause: "changes",

@@ -1,11 +1,12 @@
 import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
 import { networkInputOf } from "../../../domain/network.ts";
+import type { SandboxSample as StoredSample } from "../../../domain/sandbox.ts";
 import type { SandboxInput, SettingsInput } from "../../../service/sandboxes/checks.ts";
 import type { Sandbox as StoredSandbox, SavedState as StoredState } from "../../../service/sandboxes/sandboxes.ts";
 import { commandOf, filesOf, resourcesOf } from "../command-wire.ts";
 import type { NetworkFields } from "../schema/network.ts";
-import type { Sandbox, SandboxPatch, SandboxRequest, SavedState } from "../schema/sandboxes.ts";
+import type { Sandbox, SandboxPatch, SandboxRequest, SandboxSample, SavedState } from "../schema/sandboxes.ts";
 
 /**
  * The wire form of a sandbox.
@@ -53,6 +54,17 @@ export function savedStateOf(state: StoredState): SavedState {
     created_at: isoTime(createdAt),
     is_head: isHead,
     ref: headDistance === null ? null : headDistance === 0 ? "HEAD" : `HEAD~${headDistance}`,
+  };
+}
+
+/** The wire form of a sample. */
+export function sampleOf({ at, cpuPercent, memoryBytes, cacheBytes, diskBytes }: StoredSample): SandboxSample {
+  return {
+    at: isoTime(at),
+    cpu_percent: cpuPercent,
+    memory_bytes: memoryBytes,
+    cache_bytes: cacheBytes,
+    disk_bytes: diskBytes,
   };
 }
 

@@ -8,9 +8,10 @@ import { authorize } from "../../auth.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../../route.ts";
 import { CheckpointRequest } from "../schema/instances.ts";
 import { AcceptedOperation } from "../schema/operations.ts";
-import { ForkRequest, RollbackRequest, Sandbox, SavedState, SettledQuery } from "../schema/sandboxes.ts";
+import { SamplesQuery } from "../schema/query.ts";
+import { ForkRequest, RollbackRequest, Sandbox, SandboxSample, SavedState, SettledQuery } from "../schema/sandboxes.ts";
 import { accepted, type Surface } from "../surface.ts";
-import { sandboxOf, savedStateOf } from "./sandbox-wire.ts";
+import { sampleOf, sandboxOf, savedStateOf } from "./sandbox-wire.ts";
 
 const PAUSE = {
   query: checked(SettledQuery),
@@ -76,6 +77,20 @@ const STATES = about({
   responses: { 200: jsonSpec("the states that are kept", Type.Array(SavedState)) },
   errors: ["not_found"],
 });
+
+const METRICS = {
+  query: checked(SamplesQuery),
+  ...about({
+    id: "listSandboxSamples",
+    tag: "Sandboxes",
+    summary:
+      "List the samples of what a running sandbox uses: one every five seconds, of its present life, for up to an hour",
+    responses: {
+      200: jsonSpec("the samples in the order of time; none when it does not run", Type.Array(SandboxSample)),
+    },
+    errors: ["not_found"],
+  }),
+};
 
 interface Wait {
   readonly goal?: SandboxGoal;
@@ -150,5 +165,11 @@ export function sandboxStateRoutes(surface: Surface) {
       ({ principal, params }) =>
         sandboxes.states(principal, sandboxes.find(principal, params.sandbox)).map(savedStateOf),
       { reads: "instances:read", ...STATES },
+    )
+    .get(
+      "/metrics",
+      ({ principal, params, query }) =>
+        sandboxes.samples(principal, sandboxes.find(principal, params.sandbox), query).map(sampleOf),
+      { reads: "instances:read", ...METRICS },
     );
 }

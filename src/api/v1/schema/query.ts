@@ -22,15 +22,18 @@ const WAIT_SECONDS_MAX = 60;
 /** Largest `limit` of a page of events. */
 const EVENTS_LIMIT_MAX = 100_000;
 
-export const Since = Type.String({
-  description: `lower bound of the creation time, inclusive: ${TIME_BOUND_FORMS}`,
-  examples: ["2h", "2026-11-20T10:30:00Z"],
-});
-
-const Until = Type.String({
-  description: `upper bound of the creation time, inclusive: ${TIME_BOUND_FORMS}`,
-  examples: ["15m", "2026-11-20T10:30:00+02:00"],
-});
+const since = (ofWhat: string) =>
+  Type.String({
+    description: `lower bound of the ${ofWhat}, inclusive: ${TIME_BOUND_FORMS}`,
+    examples: ["2h", "2026-11-20T10:30:00Z"],
+  });
+const until = (ofWhat: string) =>
+  Type.String({
+    description: `upper bound of the ${ofWhat}, inclusive: ${TIME_BOUND_FORMS}`,
+    examples: ["15m", "2026-11-20T10:30:00+02:00"],
+  });
+export const Since = since("creation time");
+const Until = until("creation time");
 
 export const flag = (name: string, description: string) =>
   Type.Boolean({ description, error: `${name} must be true or false` });
@@ -110,6 +113,12 @@ export const FilesQuery = Type.Object({
 /** Query of the live statistics. */
 export const StatsQuery = Type.Object({
   once: Type.Optional(flag("once", "true: one JSON object instead of a stream of events")),
+});
+
+/** Query of the samples of a sandbox. */
+export const SamplesQuery = Type.Object({
+  since: Type.Optional(since("time of the samples")),
+  until: Type.Optional(until("time of the samples")),
 });
 
 /** Query of the event log. */

@@ -199,6 +199,18 @@ export const SavedState = Type.Object({
 });
 export type SavedState = Static<typeof SavedState>;
 
+/** The usage of a running sandbox at one moment. */
+export const SandboxSample = Type.Object({
+  at: Timestamp,
+  cpu_percent: Type.Number({ description: "share of one CPU since the sample before; 200 is two CPUs" }),
+  memory_bytes: Type.Integer({ description: "memory of the virtual machine, with what caches files of the host" }),
+  cache_bytes: Type.Integer({ description: "the part of the memory that caches files of the host" }),
+  disk_bytes: Type.Integer({
+    description: "space on the host of the changes since the sandbox was started or resumed",
+  }),
+});
+export type SandboxSample = Static<typeof SandboxSample>;
+
 export const RollbackRequest = Type.Object({
   image: Type.Optional(
     Type.String({

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { mkdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { CgroupGoneError } from "../../../../src/cgroup/stats.ts";
 import { Accounts } from "../../../../src/domain/account/accounts.ts";
 import type { LayerId, OperationId } from "../../../../src/domain/ids.ts";
@@ -37,7 +38,7 @@ function fake(memoryBytes: number, hasBegun = false) {
   let isLost = false;
   const stats = async () => {
     if (isLost) throw new CgroupGoneError("gone");
-    return { cpuTimeMs: 5, memoryBytes, memoryPeakBytes: memoryBytes, pids: 1 };
+    return { cpuTimeMs: 5, memoryBytes, memoryPeakBytes: memoryBytes, cacheBytes: 0, pids: 1 };
   };
   const lose = () => {
     isLost = true;
@@ -149,4 +150,21 @@ test("an instance registers its machine, and the replacement of a lost one", asy
     [0, "shutdown"],
   ]);
   expect([instances.find(ID), instances.stats(ID, never), vmm.live.size]).toEqual([null, null, 0]);
+});
+
+test("the usage of an instance has the space of its scratch, and is none once its machine is gone", async () => {
+  const directory = testDirectory("usage");
+  using _directory = { [Symbol.dispose]: () => rmSync(directory, { recursive: true }) };
+  const path = join(directory, "scratch");
+  await Bun.write(path, Buffer.alloc(10_000, 1));
+  const instances = new RunningInstances();
+  expect(await instances.usage(ID)).toBeNull();
+  using run = instances.open(ID, parts);
+  const { instance, lose } = fake(7);
+  using _entered = run.enter(instance);
+  expect(await instances.usage(ID)).toMatchObject({ cpuTimeMs: 5, memoryBytes: 7, diskBytes: 0 });
+  Object.assign(instance, { disks: { scratch: { path } } });
+  expect((await instances.usage(ID))?.diskBytes).toBeGreaterThanOrEqual(10_000);
+  lose();
+  expect(await instances.usage(ID)).toBeNull();
 });

@@ -7,6 +7,7 @@ const used = (cpuTimeMs: number, memoryBytes: number): CgroupStats => ({
   cpuTimeMs,
   memoryBytes,
   memoryPeakBytes: memoryBytes,
+  cacheBytes: 0,
   pids: 1,
 });
 

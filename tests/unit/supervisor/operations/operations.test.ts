@@ -313,7 +313,7 @@ describe("a failure around an operation", () => {
   });
 
   test("does not occur when callers arrive and leave: they leave no listener behind", async () => {
-    const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, pids: 0 };
+    const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, cacheBytes: 0, pids: 0 };
     const source = { stats: async () => stats };
     const claimCheckpoint = () => ({ [Symbol.dispose]: () => undefined });
     const instances = {
