@@ -11,6 +11,7 @@ import { controlPlugin } from "./control/plugin.ts";
 import { EnvdAccess } from "./envd-access.ts";
 import { E2bError, e2bReply } from "./errors.ts";
 import { extrasPlugin } from "./extras/plugin.ts";
+import { refusalOf } from "./extras/refusals.ts";
 import { filesPlugin } from "./files/plugin.ts";
 import type { E2bOptions, E2bParts } from "./options.ts";
 import { provenByAddress, provenByKey, UPLOAD_PREFIX } from "./principal.ts";
@@ -45,7 +46,7 @@ export function createE2bApp({ metrics, ...options }: E2bOptions) {
   let table = new RouteTable<RunnableRoute>([]);
   const unknown = (path: string): Error => {
     if (table.allowed(path).length > 0) return unknownRoute(table, path);
-    return new E2bError(404, `no such route; tested clients: ${TESTED}`);
+    return new E2bError(404, refusalOf(path) ?? `no such route; tested clients: ${TESTED}`);
   };
   const proven = async (request: Request, path: string): Promise<Caller | null> => {
     const sandbox = request.headers.get(SANDBOX_FIELD);

@@ -73,12 +73,8 @@ export async function open(parts: OpenParts, principal: Principal, input: OpenIn
     const { id, isOwn } = earlier === null ? await begin(parts, principal, input) : { id: earlier, isOwn: false };
     const isWaiting = isOwn || parts.clients.join(id);
     try {
-      if (isOwn) {
-        await runs(parts, principal, id);
-        // A client counts from the answer.
-        parts.sandboxes.setDeadline(principal.accountId, id, { seconds: timeoutSeconds, onlyLater: false });
-      }
-      const recorded = await opened(parts, principal, { id, signal });
+      const begun = { id, signal, timeoutSeconds };
+      const recorded = isOwn ? await firstLife(parts, principal, begun) : await opened(parts, principal, begun);
       signal.throwIfAborted();
       parts.clients.leave(id, true);
       return recorded;
@@ -89,7 +85,7 @@ export async function open(parts: OpenParts, principal: Principal, input: OpenIn
   });
 }
 
-/** Ends a sandbox that no client knows. */
+/** Ends a sandbox that no client knows, and forgets its request. */
 async function discard(
   parts: ServiceParts,
   principal: Principal,
@@ -98,6 +94,27 @@ async function discard(
   const { accountId } = principal;
   if (creation !== null) deleteCreation(parts.db, { accountId, key: creation.key, sandboxId: id });
   await endQuietly(parts, principal, id);
+}
+
+/**
+ * Waits until a sandbox that was made is ready, and gives it its deadline.
+ * @throws ApiError as `runs` and `becomeReady`
+ */
+export async function firstLife(
+  parts: ServiceParts,
+  principal: Principal,
+  begun: { readonly id: SandboxId; readonly timeoutSeconds: number; readonly signal: AbortSignal },
+): Promise<Recorded> {
+  const { id, timeoutSeconds: seconds } = begun;
+  await runs(parts, principal, id);
+  // A client counts from the answer.
+  parts.sandboxes.setDeadline(principal.accountId, id, { seconds, onlyLater: false });
+  return await opened(parts, principal, begun);
+}
+
+/** The life of a sandbox until it runs and gets the deadline of its request, in `seconds`. */
+export function startingSeconds(timeoutSeconds: number, { sandboxTimeoutSecondsMax }: ServiceLimits): number {
+  return Math.max(Math.min(RESUMED_SECONDS_MIN, sandboxTimeoutSecondsMax), timeoutSeconds);
 }
 
 /** The sandbox that an earlier request with the key made; null when there is none. @throws OtherRequestError */
@@ -157,8 +174,7 @@ function sandboxInput(
   return {
     ...{ metadata, network, onTimeout, autoResume, name: generatedName(), image: imageId },
     ...userOf(template),
-    // The deadline of its first life is set when it runs.
-    timeoutSeconds: Math.max(Math.min(RESUMED_SECONDS_MIN, limits.sandboxTimeoutSecondsMax), timeoutSeconds),
+    timeoutSeconds: startingSeconds(timeoutSeconds, limits),
     env: { ...config.env, ...input.env(id, template) },
     resources: { vcpus, memoryBytes },
     // Clients of this dialect see no states: those of a sandbox that is no more would stay for ever.
@@ -195,7 +211,12 @@ async function opened(
   return { sandbox: requireSandbox(db, principal.accountId, id), record };
 }
 
-async function endQuietly({ db, sandboxes }: ServiceParts, { accountId }: Principal, id: SandboxId): Promise<void> {
+/** Ends a sandbox that no client knows. */
+export async function endQuietly(
+  { db, sandboxes }: ServiceParts,
+  { accountId }: Principal,
+  id: SandboxId,
+): Promise<void> {
   if (findSandbox(db, id)?.state === "ended") return;
   // Expected: another request ends it now.
   await sandboxes.end(accountId, id, { keep: false }).catch(() => undefined);

@@ -2,6 +2,7 @@ import type { SandboxId } from "../../domain/ids.ts";
 import type { Changed } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type AccessUseCases, accessUseCases } from "./access.ts";
+import { type Forked, type ForkRequest, fork } from "./fork.ts";
 import { type ListRecorded, list, type RecordedPage } from "./listing.ts";
 import { type OpenInput, open } from "./open.ts";
 import { becomeReady, runs } from "./readiness.ts";
@@ -23,6 +24,11 @@ export interface E2bUseCases extends RecordUseCases, AccessUseCases {
    *   the reason of `signal`
    */
   ready(principal: Principal, id: SandboxId, signal: AbortSignal): Promise<Recorded>;
+  /**
+   * Makes sandboxes from the present files of a sandbox, which keeps running, and waits until each runs and is ready.
+   * @throws ApiError `validation_error` for the time; as `SandboxesPort.presentImage`. The rest is in the result
+   */
+  fork(principal: Principal, id: SandboxId, request: ForkRequest): Promise<Changed<readonly Forked[]>>;
   /** A page of the sandboxes that are not gone. @throws ApiError `validation_error` for a cursor that no page had */
   list(principal: Principal, request: ListRecorded): RecordedPage;
 }
@@ -38,6 +44,7 @@ export function e2bUseCases(parts: ServiceParts): E2bUseCases {
       await becomeReady(parts, principal, record, signal);
       return { sandbox: await runs(parts, principal, id), record };
     },
+    fork: (principal, id, request) => fork(parts, principal, id, request),
     list: (principal, request) => list(parts, principal, request),
   };
 }

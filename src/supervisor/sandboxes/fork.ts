@@ -30,19 +30,18 @@ export async function fork(
   { count, names: requested }: SandboxFork,
   signal: AbortSignal,
 ): Promise<readonly SandboxId[]> {
-  const { accountId, state } = row;
+  const { accountId } = row;
   const isTaken = (name: string) => sandboxNamed(tools.db, accountId, name) !== null;
   const names = requested ?? forkNames(row.name, count, isTaken);
-  if (state !== "running" && state !== "paused" && state !== "failed") throw sandboxConflict(state);
+  requireStill(row);
   requireBudget(tools, row, count);
   tools.sandboxes.requireRoom(accountId, count);
   for (const name of names) requireFreeName(tools.db, accountId, name);
-  const imageId = state === "running" ? await presentImage(tools, row, signal) : row.headId;
-  if (imageId === null) throw sandboxConflict(state);
+  const imageId = await presentImage(tools, row, signal);
   const children: SandboxId[] = [];
   try {
     for (const name of names) {
-      const { id } = await tools.sandboxes.create(accountId, submissionOf(row, imageId, name));
+      const { id } = await tools.sandboxes.create(accountId, copyOf(row, imageId, name));
       children.push(id);
     }
   } catch (error) {
@@ -61,12 +60,23 @@ function requireBudget({ scheduler }: ForkTools, { resources }: SandboxRow, coun
   throw new ApiError("unavailable", `the budget of this host has no room for ${count} such sandboxes`, { count });
 }
 
-/** An image of the present files of a running sandbox. @throws ApiError as the checkpoint fails; the reason of `signal` */
-async function presentImage(
-  { db, operations, sandboxes }: ForkTools,
-  { id, accountId }: SandboxRow,
+/** @throws ApiError `conflict` when a sandbox has no files of its own yet, or they are being saved, or it has ended */
+function requireStill({ state }: SandboxRow): void {
+  if (state !== "running" && state !== "paused" && state !== "failed") throw sandboxConflict(state);
+}
+
+/** As `SandboxesPort.presentImage`. */
+export async function presentImage(
+  { db, operations, sandboxes }: Pick<ForkTools, "db" | "operations" | "sandboxes">,
+  row: SandboxRow,
   signal: AbortSignal,
 ): Promise<ImageId> {
+  const { id, accountId, state, headId } = row;
+  requireStill(row);
+  if (state !== "running") {
+    if (headId === null) throw sandboxConflict(state);
+    return headId;
+  }
   const request = { tag: null, timeoutSeconds: CHECKPOINT_TIMEOUT_SECONDS_DEFAULT };
   const operationId = await sandboxes.checkpoint(accountId, id, request);
   for (;;) {
@@ -81,7 +91,8 @@ async function presentImage(
   }
 }
 
-function submissionOf(row: SandboxRow, imageId: ImageId, name: string): SandboxSubmission {
+/** A request for a sandbox that begins with an image, and otherwise is as another one, without its first process and its ports. */
+export function copyOf(row: SandboxRow, imageId: ImageId, name: string): SandboxSubmission {
   const {
     timeoutMs,
     idleTimeoutMs,

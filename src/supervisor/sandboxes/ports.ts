@@ -91,6 +91,12 @@ export interface SandboxesPort {
    * @throws as `create` and `checkpoint` do
    */
   fork(accountId: AccountId, id: SandboxId, request: SandboxFork, signal: AbortSignal): Promise<readonly SandboxId[]>;
+  /**
+   * An image of the present files: a checkpoint of a running sandbox, which moves its head, and otherwise its head.
+   * @param signal abandons the wait for the checkpoint
+   * @throws as `checkpoint` does, and as it fails; the reason of `signal`
+   */
+  presentImage(accountId: AccountId, id: SandboxId, signal: AbortSignal): Promise<ImageId>;
   /** Ends a sandbox: it is `ended` then, or `pausing` when a running one saves its files first. */
   end(accountId: AccountId, id: SandboxId, request: SandboxEnd): Promise<void>;
   /**

@@ -14,7 +14,7 @@ import {
 import { targetOf } from "../../db/sandboxes/states.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import {
   type SandboxPatch,
@@ -29,7 +29,7 @@ import type { Operations } from "../operations/operations.ts";
 import type { Scheduler } from "../operations/scheduler.ts";
 import { Deadlines } from "./deadlines.ts";
 import { FirstProcesses } from "./first-processes.ts";
-import { fork } from "./fork.ts";
+import { fork, presentImage } from "./fork.ts";
 import type {
   SandboxCheckpoint,
   SandboxCreation,
@@ -195,6 +195,10 @@ export class Sandboxes implements SandboxesPort, Disposable {
     signal: AbortSignal,
   ): Promise<readonly SandboxId[]> {
     return await fork({ ...this.#options, sandboxes: this }, this.#require(accountId, id), request, signal);
+  }
+
+  async presentImage(accountId: AccountId, id: SandboxId, signal: AbortSignal): Promise<ImageId> {
+    return await presentImage({ ...this.#options, sandboxes: this }, this.#require(accountId, id), signal);
   }
 
   async end(accountId: AccountId, id: SandboxId, { keep, tag }: SandboxEnd): Promise<void> {

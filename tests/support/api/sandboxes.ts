@@ -1,7 +1,7 @@
 import { getImage } from "../../../src/db/images/images.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
-import type { AccountId, ImageId, SandboxId } from "../../../src/domain/ids.ts";
+import type { AccountId, ImageId, OperationId, SandboxId } from "../../../src/domain/ids.ts";
 import { NO_DEFAULTS } from "../../../src/domain/image-defaults.ts";
 import { SIGKILL_SIGNAL } from "../../../src/domain/signals.ts";
 import type { RunningInstance } from "../../../src/supervisor/instance/running-instance.ts";
@@ -69,6 +69,27 @@ export async function runSandbox(api: Api, id: string): Promise<SandboxFixture> 
   };
   const owned = stack.move();
   return { id, path: `/v1/sandboxes/${id}`, instance, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+/** Makes the image of a checkpoint of a sandbox that is queued, or will be, as the supervisor does. */
+export async function finishCheckpoint(api: Api, id: string): Promise<ImageId> {
+  const { db, operations } = api.parts;
+  let operationId = "" as OperationId;
+  await until("the checkpoint is queued", async () => {
+    const { json } = await api.call("GET", "/v1/operations?kind=checkpoint&status=PENDING");
+    operationId = json[0]?.id;
+    return operationId !== undefined;
+  });
+  operations.start(operationId);
+  const sandboxId = id as SandboxId;
+  const instance = findSandbox(db, sandboxId)?.operationId;
+  const saved = await savedImage(api, sandboxId, { reason: "checkpoint", tag: null, operationId });
+  const sandbox = { ...saved.sandbox, instance, isPaused: false } as typeof saved.sandbox;
+  const result = { image: saved.image.id };
+  if (!publishOperation(db, { operationId, result, now: Date.now(), ...saved, sandbox }))
+    throw new Error("it has ended");
+  operations.tell(operationId);
+  return saved.image.id;
 }
 
 type Saving = { readonly reason: "pause" } & Record<string, unknown>;

@@ -88,6 +88,7 @@ const USE_CASES: {
   },
   e2b: {
     open: "changes",
+    fork: "changes",
     ready: "reads",
     list: "reads",
     record: "reads",

@@ -3,16 +3,16 @@ import { METADATA_COUNT_MAX } from "../../../domain/sandbox.ts";
 import { ANY_KEY } from "../../wire-fields.ts";
 
 /** A field that may be absent or null, which means the same. */
-const optional = <Schema extends TSchema>(schema: Schema) => {
+export const optional = <Schema extends TSchema>(schema: Schema) => {
   const error = schema["error"] as string | undefined;
   return Type.Optional(Type.Union([schema, Type.Null()], error === undefined ? {} : { error }));
 };
 
 /** Any sum of them that a client sends is compared with the limits of the operator. */
 const SECONDS_MAX = 1_000_000_000;
-const seconds = (name: string) =>
+export const seconds = (name: string) =>
   Type.Integer({ minimum: -SECONDS_MAX, maximum: SECONDS_MAX, error: `${name} must be an integer` });
-const flag = (name: string) => Type.Boolean({ error: `${name} must be true or false` });
+export const flag = (name: string) => Type.Boolean({ error: `${name} must be true or false` });
 const texts = (name: string) =>
   Type.Record(ANY_KEY, Type.String({ error: `${name} must have texts as values` }), {
     error: `${name} must be an object of texts`,

@@ -1,7 +1,15 @@
 import { Elysia } from "elysia";
 import type { E2bParts } from "../options.ts";
+import { forkRoutes } from "./fork.ts";
+import { logRoutes } from "./logs.ts";
+import { metricRoutes } from "./metrics.ts";
+import { networkRoutes } from "./network.ts";
 
-/** Forks, snapshots, networks, figures, logs, and what is refused by name. */
-export function extrasPlugin(_parts: E2bParts): Elysia {
-  return new Elysia();
+/** Further requests for sandboxes: forks, changes of their networks, figures and logs. */
+export function extrasPlugin(parts: E2bParts): Elysia {
+  return new Elysia()
+    .use(forkRoutes(parts))
+    .use(networkRoutes(parts))
+    .use(metricRoutes(parts))
+    .use(logRoutes(parts)) as unknown as Elysia;
 }
