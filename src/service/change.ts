@@ -14,7 +14,7 @@ export const CHANGES = {
   guest_file: ["write", "make", "remove", "move", "join", "change"],
   sandbox: ["open", "change", "deadline", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
   record: ["change", "fork", "open"],
-  template: ["request", "build", "upload", "tag", "untag", "change", "delete"],
+  template: ["request", "build", "upload", "tag", "untag", "change", "snapshot", "delete"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],
   token: ["create", "revoke"],

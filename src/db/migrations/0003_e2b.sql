@@ -83,6 +83,7 @@ CREATE TABLE `templates` (
 	`updated_at` integer NOT NULL,
 	`spawn_count` integer DEFAULT 0 NOT NULL,
 	`last_spawned_at` integer,
+	`sandbox_id` text,
 	FOREIGN KEY (`account_id`) REFERENCES `accounts`(`id`) ON UPDATE no action ON DELETE no action
 );
 --> statement-breakpoint

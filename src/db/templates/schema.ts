@@ -1,5 +1,5 @@
 import { index, integer, primaryKey, sqliteTable, text, uniqueIndex } from "drizzle-orm/sqlite-core";
-import type { AccountId, FileId, ImageId } from "../../domain/ids.ts";
+import type { AccountId, FileId, ImageId, SandboxId } from "../../domain/ids.ts";
 import { accounts, files } from "../schema.ts";
 
 export const BUILD_STATUSES = ["waiting", "building", "ready", "error"] as const;
@@ -42,6 +42,8 @@ export const templates = sqliteTable(
     updatedAt: integer("updated_at").notNull(),
     spawnCount: integer("spawn_count").notNull().default(0),
     lastSpawnedAt: integer("last_spawned_at"),
+    /** the sandbox whose files it has, which may be gone; null: it is built by steps */
+    sandboxId: text("sandbox_id").$type<SandboxId>(),
   },
   (table) => [uniqueIndex("templates_name").on(table.accountId, table.name)],
 );

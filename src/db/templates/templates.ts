@@ -1,4 +1,4 @@
-import { and, asc, count, desc, eq, sql } from "drizzle-orm";
+import { and, asc, count, desc, eq, isNull, sql } from "drizzle-orm";
 import type { AccountId } from "../../domain/ids.ts";
 import { newTemplateId } from "../../domain/templates/names.ts";
 import { ensureAccount } from "../accounts.ts";
@@ -27,27 +27,31 @@ export function findTemplate(
 
 /** The template of that name, which is made when there is none. */
 export function ensureTemplate(db: Database, accountId: AccountId, name: string, now: number): TemplateRow {
-  return db.transaction((tx) => {
-    ensureAccount(db, accountId, now);
-    const row = { id: newTemplateId(), accountId, name, public: false, createdAt: now, updatedAt: now };
-    tx.insert(templates).values(row).onConflictDoNothing().run();
-    const template = findTemplate(db, accountId, { name });
-    if (template === null) throw new Error("a template without a row");
-    return template;
-  });
+  return db.transaction(() => ensureTemplateIn(db, accountId, name, now));
 }
 
-/** By their names. */
+/** `ensureTemplate` inside a transaction. */
+export function ensureTemplateIn(db: Database, accountId: AccountId, name: string, now: number): TemplateRow {
+  ensureAccount(db, accountId, now);
+  const row = { id: newTemplateId(), accountId, name, public: false, createdAt: now, updatedAt: now };
+  db.orm.insert(templates).values(row).onConflictDoNothing().run();
+  const template = findTemplate(db, accountId, { name });
+  if (template === null) throw new Error("a template without a row");
+  return template;
+}
+
+/** Those that are built by steps, by their names. */
 export function listTemplates(db: Database, accountId: AccountId, limit: number): TemplateRow[] {
   return db.orm
     .select()
     .from(templates)
-    .where(eq(templates.accountId, accountId))
+    .where(and(eq(templates.accountId, accountId), isNull(templates.sandboxId)))
     .orderBy(asc(templates.name))
     .limit(limit)
     .all();
 }
 
+/** Number of all templates of an account, also of those that are snapshots of sandboxes. */
 export function countTemplates(db: Database, accountId: AccountId): number {
   return db.orm.select({ count: count() }).from(templates).where(eq(templates.accountId, accountId)).get()?.count ?? 0;
 }

@@ -23,7 +23,7 @@ export interface ResolvedTemplate {
 }
 
 /** A template that is a plain image has no settings. */
-const NO_CONFIG: TemplateConfig = { user: null, cwd: null, env: {}, startCmd: null, readyCmd: null };
+export const NO_CONFIG: TemplateConfig = { user: null, cwd: null, env: {}, startCmd: null, readyCmd: null };
 /** The tags that a name without one means, the first that there is. */
 const DEFAULT_TAGS = [TAG_DEFAULT, "latest"] as const;
 const UUID_DIGITS = /^([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/i;

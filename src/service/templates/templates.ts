@@ -37,6 +37,15 @@ import {
 import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { namesOf, noSuchTemplate, type ResolvedTemplate, resolve, templateOf } from "./resolve.ts";
+import {
+  type ListSnapshots,
+  type Snapshot,
+  type SnapshotInput,
+  type SnapshotPage,
+  snapshot,
+  snapshots,
+  tagOfSeveral,
+} from "./snapshots.ts";
 import { type BuildInput, startBuild } from "./start.ts";
 
 /** A template. Times are `milliseconds` since the epoch. */
@@ -116,8 +125,17 @@ export interface TemplateUseCases {
   untag(principal: Principal, template: string, tags: readonly string[]): Changed<void>;
   setPublic(principal: Principal, template: string, isPublic: boolean): Changed<Template>;
   /**
+   * Makes a template of the present files of a sandbox, which keeps running. It has the settings of the template of the sandbox.
+   * @throws ApiError `validation_error`; `conflict` for the name of a template that is built by steps; `too_many_requests`; as
+   *   `SandboxesPort.presentImage`
+   */
+  snapshot(principal: Principal, input: SnapshotInput): Promise<Changed<Snapshot>>;
+  /** A page of the templates that `snapshot` made, the newest first. @throws ApiError `validation_error` for a cursor */
+  snapshots(principal: Principal, request: ListSnapshots): SnapshotPage;
+  /**
    * Deletes a template with its builds, which end, its tags, and the images that nothing else names. A reference that is a
-   * tag of an image, or its id, deletes the tag, and the image if it has no other and nothing uses it.
+   * tag of an image, or its id, deletes the tag, and the image if it has no other and nothing uses it. Of a snapshot that has
+   * several tags, only the one in the reference is deleted.
    */
   delete(principal: Principal, template: string): Promise<Changed<void>>;
 }
@@ -177,12 +195,17 @@ export function templateUseCases(parts: ServiceParts): TemplateUseCases {
         return requireTemplate(principal, id);
       });
     },
+    snapshot: (principal, input) => snapshot(parts, principal, input),
+    snapshots: (principal, request) => snapshots(parts, principal, request),
     async delete(principal, reference) {
       const template = templateOf(parts, principal, reference);
+      const tag = template === null ? null : tagOfSeveral(parts, principal, template, reference);
       const id = template?.id ?? resolve(parts, principal, reference).imageId;
-      return await change(parts, principal, { noun: "template", verb: "delete", id }, () =>
-        template === null ? removeImage(parts, principal, reference) : removeTemplate(parts, principal, template),
-      );
+      return await change(parts, principal, { noun: "template", verb: "delete", id }, async () => {
+        if (template === null) await removeImage(parts, principal, reference);
+        else if (tag === null) await removeTemplate(parts, principal, template);
+        else untag(parts, principal, template, tag);
+      });
     },
   };
 }

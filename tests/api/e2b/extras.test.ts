@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { finishCheckpoint } from "../../support/api/sandboxes.ts";
-import { E2bScene } from "../../support/e2b/scene.ts";
+import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
 import { until } from "../../support/waiting.ts";
 
 let scene: E2bScene;
@@ -77,6 +77,79 @@ describe("a fork", () => {
     const { json } = await scene.call("POST", `/sandboxes/${sandbox.id}/fork`, { json: { count: 3 } });
     operations.refusal = null;
     expect(json).toEqual(Array(3).fill({ error: { code: 429, message: "the host is full" } }));
+  });
+});
+
+describe("a snapshot", () => {
+  const snapshot = async (sandbox: E2bSandbox, json: object = {}) => {
+    const [image, answer] = await Promise.all([
+      finishCheckpoint(scene.api, sandbox.uuid),
+      scene.call("POST", `/sandboxes/${sandbox.id}/snapshots`, { json }),
+    ]);
+    return { image, ...answer };
+  };
+  const list = (query = "", key = scene.key) => scene.call("GET", `/snapshots${query}`, { key });
+  const remove = async (id: string, key = scene.key) =>
+    (await scene.call("DELETE", `/templates/${encodeURIComponent(id)}`, { key })).status;
+  const ids = ({ json }: { json: { snapshotID: string }[] }) => json.map(({ snapshotID }) => snapshotID);
+
+  test("has the present files, begins sandboxes, and can be deleted while its sandbox runs", async () => {
+    const sandbox = await scene.create({ envVars: { SECRET: "x" } });
+    const { status, json, image } = await snapshot(sandbox);
+    expect(status).toBe(201);
+    expect(json).toEqual({ snapshotID: expect.any(String), names: [`alice/${json.snapshotID}:default`] });
+    const other = await scene.create({ templateID: json.snapshotID });
+    expect(rowOf(other.id)?.imageId).toBe(image);
+    expect(rowOf(other.id)?.env).not.toHaveProperty("SECRET");
+    expect([await remove(json.snapshotID), await remove(json.snapshotID)]).toEqual([204, 404]);
+    expect((await scene.call("POST", "/sandboxes", { json: { templateID: json.snapshotID } })).status).toBe(404);
+    expect([sandbox.state, other.state]).toEqual(["running", "running"]);
+  });
+
+  test("has the name and the tag that are asked for, and is found by them", async () => {
+    const sandbox = await scene.create({});
+    const named = await snapshot(sandbox, { name: "Point" });
+    expect(named.json).toEqual({ snapshotID: "point", names: ["alice/point:default"] });
+    const tagged = await snapshot(sandbox, { name: "alice/point:v2" });
+    expect(tagged.json).toEqual({ snapshotID: "point:v2", names: ["alice/point:v2"] });
+    for (const template of ["point", "alice/point:default"]) {
+      expect(rowOf((await scene.create({ templateID: template })).id)?.imageId).toBe(named.image);
+    }
+    expect(rowOf((await scene.create({ templateID: "alice/point:v2" })).id)?.imageId).toBe(tagged.image);
+    expect(ids(await list("?name=point"))).toEqual(["point:v2", "point"]);
+    expect(ids(await list(`?sandboxID=${sandbox.id}`))).toEqual(["point:v2", "point"]);
+    for (const query of ["?name=poin", `?sandboxID=${MISSING}`, "?sandboxID=nonsense"]) {
+      expect(ids(await list(query))).toEqual([]);
+    }
+    const first = await list("?name=point&limit=1");
+    const token = first.headers.get("x-next-token") ?? "";
+    const second = await list(`?name=point&limit=1&nextToken=${token}`);
+    expect([ids(first), ids(second)]).toEqual([["point:v2"], ["point"]]);
+    expect(second.headers.get("x-next-token")).toBeNull();
+    expect((await list("?nextToken=x")).status).toBe(400);
+    expect((await scene.call("GET", "/templates")).json).toEqual([]);
+    expect(await remove("alice/point:v3")).toBe(404);
+    expect(await remove("alice/point:v2")).toBe(204);
+    expect(ids(await list("?name=point"))).toEqual(["point"]);
+    expect([await remove("point"), ids(await list("?name=point"))]).toEqual([204, []]);
+  });
+
+  test("is its account's, and is refused for a wrong name, a template's name, and a sandbox that is gone", async () => {
+    const sandbox = await scene.create({});
+    const path = `/sandboxes/${sandbox.id}/snapshots`;
+    for (const name of ["a b", "a:b:c", "bob/x", ""]) {
+      expect((await scene.call("POST", path, { json: { name } })).status).toBe(400);
+    }
+    expect((await scene.call("POST", path, { key: scene.foreignKey })).status).toBe(404);
+    expect((await scene.call("POST", "/v3/templates", { json: { name: "built" } })).status).toBe(202);
+    expect((await snapshot(sandbox, { name: "built" })).status).toBe(409);
+    const { json } = await snapshot(sandbox);
+    expect(ids(await list("", scene.foreignKey))).toEqual([]);
+    expect(await remove(json.snapshotID, scene.foreignKey)).toBe(404);
+    await scene.call("DELETE", `/sandboxes/${sandbox.id}`);
+    expect((await scene.call("POST", path)).status).toBe(404);
+    expect(ids(await list(`?sandboxID=${sandbox.id}`))).toEqual([json.snapshotID]);
+    expect(await remove(json.snapshotID)).toBe(204);
   });
 });
 

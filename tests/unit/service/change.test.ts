@@ -84,6 +84,8 @@ const USE_CASES: {
     tag: "changes",
     untag: "changes",
     setPublic: "changes",
+    snapshot: "changes",
+    snapshots: "reads",
     delete: "changes",
   },
   e2b: {
