@@ -66,6 +66,19 @@ describe.each([
     expect(names.asked).toHaveLength(before);
   });
 
+  test("a request that denies addresses reaches no name, because the proxy alone knows its addresses", async () => {
+    await using proxy = await open();
+    await using outside = await behind({ kind, port: proxy.port });
+    const { reach, ...request } = guestRequest({ kind: "name", host: "server.example", port: server.port });
+    const denied = { ranges: ["10.0.0.0/8"], except: [] };
+    const attempt = outside.gate.connect({ ...request, reach: { ...reach, denied } }, never);
+    expect((await failure(attempt))[0]).toBe("denied");
+    expect(proxy.asked).toEqual([]);
+    const allowed = await outside.gate.connect({ ...request, reach }, never);
+    expect(allowed.isProxied).toBeTrue();
+    allowed.reset();
+  });
+
   test("addresses that no guest may reach are refused before the proxy is asked", async () => {
     await using proxy = await open();
     await using outside = await behind({ kind, port: proxy.port });
