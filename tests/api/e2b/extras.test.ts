@@ -259,7 +259,9 @@ describe("logs", () => {
     expect(await get("?cursor=0&limit=5000")).toEqual(all);
     const old = (await scene.call("GET", `/sandboxes/${sandbox.id}/logs?start=0`)).json;
     expect(old.logEntries).toEqual(all);
-    expect(old.logs[0]).toEqual({ timestamp: all[0].timestamp, line: all[0].message });
+    expect(old.logs[0].timestamp).toBe(all[0].timestamp);
+    const { message, level, fields } = all[0];
+    expect(JSON.parse(old.logs[0].line)).toEqual({ message, level, logger: "coppice", ...fields });
     for (const query of ["?level=loud", "?direction=up", "?cursor=-1", `?search=${"x".repeat(257)}`]) {
       const { status } = await scene.call("GET", `/v2/sandboxes/${sandbox.id}/logs${query}`);
       expect(status).toBe(400);

@@ -10,6 +10,7 @@ import type { E2bParts } from "../options.ts";
 
 const ENTRIES_COUNT_MAX = 1000;
 const SEARCH_LENGTH_MAX = 256;
+const LOGGER = "coppice";
 const LEVELS = ["debug", "info", "warn", "error"] as const;
 type Level = (typeof LEVELS)[number];
 
@@ -57,7 +58,7 @@ export function logRoutes(parts: E2bParts) {
         const { start, limit } = context.query;
         using events = await open(context);
         const logEntries = await entriesOf(events, { ...given({ cursor: start, limit }), direction: "forward" });
-        const logs = logEntries.map(({ timestamp, message: line }) => ({ timestamp, line }));
+        const logs = logEntries.map((entry) => ({ timestamp: entry.timestamp, line: lineOf(entry) }));
         return respond(json(200, { logs, logEntries }), context.request) as never;
       },
       { reads: "instances:read", query: checked(OldQuery) },
@@ -109,6 +110,11 @@ async function entriesOf(
     if (!isForward) entries.splice(0, entries.length - countMax);
   }
   return isForward ? entries.slice(0, countMax) : entries.reverse();
+}
+
+/** Clients read a line as JSON with these keys. */
+function lineOf({ message, level, fields }: Entry): string {
+  return JSON.stringify({ level, logger: LOGGER, message, ...fields });
 }
 
 function entryOf({ type, spid, timeNs, payload }: LogEvent): Entry {

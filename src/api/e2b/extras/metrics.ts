@@ -80,7 +80,8 @@ function metricOf({ resources }: Pick<Sandbox, "resources">, sample: SandboxSamp
     timestamp: isoTime(at),
     timestampUnix: Math.floor(at / 1000),
     cpuCount: resources.vcpus,
-    cpuUsedPct: cpuPercent,
+    // Clients print all digits.
+    cpuUsedPct: Math.round(100 * cpuPercent) / 100,
     memUsed: Math.min(memTotal, memoryBytes - cacheBytes),
     memTotal,
     memCache: Math.min(memTotal, cacheBytes),
