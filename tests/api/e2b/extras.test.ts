@@ -1,7 +1,8 @@
 /** Forks, networks, figures and logs of sandboxes, for clients of E2B. */
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
 import { ApiError } from "../../../src/domain/errors.ts";
+import { heldTest } from "../../support/api/program.ts";
 import { finishCheckpoint } from "../../support/api/sandboxes.ts";
 import { type E2bSandbox, E2bScene } from "../../support/e2b/scene.ts";
 import { until } from "../../support/waiting.ts";
@@ -20,7 +21,7 @@ const detail = async (id: string) => (await scene.call("GET", `/sandboxes/${id}`
 const MISSING = "00000000000040008000000000000000";
 
 describe("a fork", () => {
-  test("begins with the present files, and is a sandbox like the first", async () => {
+  heldTest("begins with the present files, and is a sandbox like the first", async () => {
     const sandbox = await scene.create({
       metadata: { a: "b" },
       envVars: { MINE: "x" },
@@ -45,7 +46,7 @@ describe("a fork", () => {
     expect(sandbox.state).toBe("running");
   });
 
-  test("of a paused sandbox begins with its head, and one without a body is one for 15 seconds", async () => {
+  heldTest("of a paused sandbox begins with its head, and one without a body is one for 15 seconds", async () => {
     const sandbox = await scene.create({});
     expect((await scene.call("POST", `/sandboxes/${sandbox.id}/pause`)).status).toBe(204);
     const { json } = await scene.call("POST", `/sandboxes/${sandbox.id}/fork`);
@@ -55,7 +56,7 @@ describe("a fork", () => {
     expect(Date.parse((await detail(fork)).endAt) - Date.now()).toBeLessThanOrEqual(15_000);
   });
 
-  test("is refused for a wrong count, for one that is gone, and for another account", async () => {
+  heldTest("is refused for a wrong count, for one that is gone, and for another account", async () => {
     const sandbox = await scene.create({});
     const path = `/sandboxes/${sandbox.id}/fork`;
     for (const body of [{ count: 0 }, { count: 101 }, { count: "2" }, { timeout: 0 }]) {
@@ -69,7 +70,7 @@ describe("a fork", () => {
     });
   });
 
-  test("that finds no room is an error in its place", async () => {
+  heldTest("that finds no room is an error in its place", async () => {
     const sandbox = await scene.create({});
     await scene.call("POST", `/sandboxes/${sandbox.id}/pause`);
     const { operations } = scene.api;
@@ -93,7 +94,7 @@ describe("a snapshot", () => {
     (await scene.call("DELETE", `/templates/${encodeURIComponent(id)}`, { key })).status;
   const ids = ({ json }: { json: { snapshotID: string }[] }) => json.map(({ snapshotID }) => snapshotID);
 
-  test("has the present files, begins sandboxes, and can be deleted while its sandbox runs", async () => {
+  heldTest("has the present files, begins sandboxes, and can be deleted while its sandbox runs", async () => {
     const sandbox = await scene.create({ envVars: { SECRET: "x" } });
     const { status, json, image } = await snapshot(sandbox);
     expect(status).toBe(201);
@@ -106,7 +107,7 @@ describe("a snapshot", () => {
     expect([sandbox.state, other.state]).toEqual(["running", "running"]);
   });
 
-  test("has the name and the tag that are asked for, and is found by them", async () => {
+  heldTest("has the name and the tag that are asked for, and is found by them", async () => {
     const sandbox = await scene.create({});
     const named = await snapshot(sandbox, { name: "Point" });
     expect(named.json).toEqual({ snapshotID: "point", names: ["alice/point:default"] });
@@ -134,30 +135,33 @@ describe("a snapshot", () => {
     expect([await remove("point"), ids(await list("?name=point"))]).toEqual([204, []]);
   });
 
-  test("is its account's, and is refused for a wrong name, a template's name, and a sandbox that is gone", async () => {
-    const sandbox = await scene.create({});
-    const path = `/sandboxes/${sandbox.id}/snapshots`;
-    for (const name of ["a b", "a:b:c", "bob/x", ""]) {
-      expect((await scene.call("POST", path, { json: { name } })).status).toBe(400);
-    }
-    expect((await scene.call("POST", path, { key: scene.foreignKey })).status).toBe(404);
-    expect((await scene.call("POST", "/v3/templates", { json: { name: "built" } })).status).toBe(202);
-    expect((await snapshot(sandbox, { name: "built" })).status).toBe(409);
-    const { json } = await snapshot(sandbox);
-    expect(ids(await list("", scene.foreignKey))).toEqual([]);
-    expect(await remove(json.snapshotID, scene.foreignKey)).toBe(404);
-    await scene.call("DELETE", `/sandboxes/${sandbox.id}`);
-    expect((await scene.call("POST", path)).status).toBe(404);
-    expect(ids(await list(`?sandboxID=${sandbox.id}`))).toEqual([json.snapshotID]);
-    expect(await remove(json.snapshotID)).toBe(204);
-  });
+  heldTest(
+    "is its account's, and is refused for a wrong name, a template's name, and a sandbox that is gone",
+    async () => {
+      const sandbox = await scene.create({});
+      const path = `/sandboxes/${sandbox.id}/snapshots`;
+      for (const name of ["a b", "a:b:c", "bob/x", ""]) {
+        expect((await scene.call("POST", path, { json: { name } })).status).toBe(400);
+      }
+      expect((await scene.call("POST", path, { key: scene.foreignKey })).status).toBe(404);
+      expect((await scene.call("POST", "/v3/templates", { json: { name: "built" } })).status).toBe(202);
+      expect((await snapshot(sandbox, { name: "built" })).status).toBe(409);
+      const { json } = await snapshot(sandbox);
+      expect(ids(await list("", scene.foreignKey))).toEqual([]);
+      expect(await remove(json.snapshotID, scene.foreignKey)).toBe(404);
+      await scene.call("DELETE", `/sandboxes/${sandbox.id}`);
+      expect((await scene.call("POST", path)).status).toBe(404);
+      expect(ids(await list(`?sandboxID=${sandbox.id}`))).toEqual([json.snapshotID]);
+      expect(await remove(json.snapshotID)).toBe(204);
+    },
+  );
 });
 
 describe("a network", () => {
   const put = (id: string, json: unknown, key = scene.key) =>
     scene.call("PUT", `/sandboxes/${id}/network`, { json, key });
 
-  test("is replaced as a whole, while the sandbox runs and while it is paused", async () => {
+  heldTest("is replaced as a whole, while the sandbox runs and while it is paused", async () => {
     const sandbox = await scene.create({ network: { denyOut: ["0.0.0.0/0"], allowPublicTraffic: false } });
     const network = () => rowOf(sandbox.id)?.network ?? null;
     expect(network()).toBeNull();
@@ -176,7 +180,7 @@ describe("a network", () => {
     expect("allowInternetAccess" in (await detail(sandbox.id))).toBeFalse();
   });
 
-  test("that is wrong or beyond the operator's is refused, and the one before stays", async () => {
+  heldTest("that is wrong or beyond the operator's is refused, and the one before stays", async () => {
     const sandbox = await scene.create({});
     const before = rowOf(sandbox.id)?.network;
     const wrong: [object, RegExp][] = [
@@ -210,7 +214,7 @@ describe("figures", () => {
     diskTotal: expect.any(Number),
   };
 
-  test("are there as soon as a sandbox runs, and in the span that is asked for", async () => {
+  heldTest("are there as soon as a sandbox runs, and in the span that is asked for", async () => {
     const sandbox = await scene.create({});
     const get = async (query = "") => (await scene.call("GET", `/sandboxes/${sandbox.id}/metrics${query}`)).json;
     await until("the first sample", async () => (await get()).length > 0);
@@ -223,7 +227,7 @@ describe("figures", () => {
     }
   });
 
-  test("of many sandboxes are the latest of those that are the account's", async () => {
+  heldTest("of many sandboxes are the latest of those that are the account's", async () => {
     const sandbox = await scene.create({});
     const get = (ids: string, key = scene.key) => scene.call("GET", `/sandboxes/metrics?sandbox_ids=${ids}`, { key });
     await until("the first sample", async () => Object.keys((await get(sandbox.id)).json.sandboxes).length > 0);
@@ -239,7 +243,7 @@ describe("figures", () => {
 });
 
 describe("logs", () => {
-  test("are the events of the sandbox, from either end and within limits", async () => {
+  heldTest("are the events of the sandbox, from either end and within limits", async () => {
     const sandbox = await scene.create({});
     const get = async (query = "") => (await scene.call("GET", `/v2/sandboxes/${sandbox.id}/logs${query}`)).json.logs;
     const all = await get();
@@ -270,7 +274,7 @@ describe("logs", () => {
   });
 });
 
-test("what is not offered is refused by name, and only to those with a key", async () => {
+heldTest("what is not offered is refused by name, and only to those with a key", async () => {
   const paths = [
     "/volumes",
     "/volumes/x",
