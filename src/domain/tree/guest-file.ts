@@ -42,6 +42,17 @@ export interface GuestFile {
   readonly user: string;
 }
 
+/** A user of a guest, as its passwd has them. Every field comes from the guest. */
+export interface GuestUser {
+  /** empty: the guest has no name for the number */
+  readonly name: ByteString;
+  readonly uid: number;
+  readonly gid: number;
+  /** absolute */
+  readonly home: ByteString;
+  readonly shell: ByteString;
+}
+
 /** Properties of a file to be set; absent ones stay. */
 export interface GuestFileProperties {
   /** permission bits, 0 to 0o7777 */

@@ -1,7 +1,13 @@
 import { requireSandbox } from "../../db/sandboxes/rows.ts";
 import { ApiError, type ErrorCode } from "../../domain/errors.ts";
 import type { ImageId } from "../../domain/ids.ts";
-import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
+import type {
+  GuestEntry,
+  GuestFile,
+  GuestFileEvent,
+  GuestFileProperties,
+  GuestUser,
+} from "../../domain/tree/guest-file.ts";
 import { displayName, type GuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
 import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
@@ -17,6 +23,11 @@ export interface FileRequest {
   /** absent: root */
   readonly user?: string | undefined;
   readonly signal: AbortSignal;
+}
+
+/** A user of a target, by name or number, optionally with `:` and a group. */
+export interface UserRequest extends Pick<FileRequest, "target" | "signal"> {
+  readonly user: string;
 }
 
 export interface ListRequest extends FileRequest {
@@ -55,6 +66,8 @@ export interface WatchedEvent extends GuestFileEvent {
  */
 export interface GuestFileUseCases {
   stat(principal: Principal, request: FileRequest & { readonly follow: boolean }): Promise<GuestEntry>;
+  /** The user of a text, as in `GuestFile`. @throws ApiError `not_found` when the guest has no such user or group */
+  user(principal: Principal, request: UserRequest): Promise<GuestUser>;
   /** The entries, from that of the path itself; its errors are thrown before. */
   list(principal: Principal, request: ListRequest): Promise<HeldStream<GuestEntry>>;
   /** Opens a regular file. */
@@ -91,13 +104,17 @@ export function guestFileUseCases(parts: ServiceParts): GuestFileUseCases {
   return { ...reads(parts), ...changes(parts) };
 }
 
-function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "list" | "read" | "watch"> {
+function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "user" | "list" | "read" | "watch"> {
   return {
     async stat(principal, { follow, ...request }) {
       const { path, signal } = request;
       const image = pausedHead(parts, principal, request);
       if (image !== null) return await statHead(parts, principal, { image, path, signal, follow });
       return await once(parts, principal, request, (files, file) => files.stat(file, { follow, signal }));
+    },
+    async user(principal, request) {
+      const at = { ...request, path: "/" as GuestPath };
+      return await once(parts, principal, at, (files, { user }) => files.user(user, { signal: request.signal }));
     },
     async list(principal, { depth, follow, ...request }) {
       const { signal } = request;

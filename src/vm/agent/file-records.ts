@@ -1,4 +1,9 @@
-import { type GuestEntry, type GuestFileEvent, USER_NAME_BYTES_MAX } from "../../domain/tree/guest-file.ts";
+import {
+  type GuestEntry,
+  type GuestFileEvent,
+  type GuestUser,
+  USER_NAME_BYTES_MAX,
+} from "../../domain/tree/guest-file.ts";
 import {
   type ByteString,
   bytesToByteString,
@@ -12,6 +17,7 @@ import {
   FILE_ATTRIBUTES_BYTES_MAX,
   FILE_ENTRY_FIXED_BYTES,
   FILE_PROGRESS_BYTES,
+  FILE_USER_FIXED_BYTES,
   FILE_WATCH_FIXED_BYTES,
   FileEvent,
 } from "./protocol.ts";
@@ -20,6 +26,10 @@ import {
 
 const ENTRY_BYTES_MAX =
   FILE_ENTRY_FIXED_BYTES + 2 * GUEST_PATH_BYTES_MAX + 2 * USER_NAME_BYTES_MAX + FILE_ATTRIBUTES_BYTES_MAX;
+/** Longest field of a user: that of a line in the guest's passwd. */
+const USER_FIELD_BYTES_MAX = 4096;
+const USER_GROUPS_COUNT_MAX = 1024;
+const USER_BYTES_MAX = FILE_USER_FIXED_BYTES + 4 * USER_GROUPS_COUNT_MAX + 3 * USER_FIELD_BYTES_MAX;
 const WATCH_BYTES_MAX = FILE_WATCH_FIXED_BYTES + GUEST_PATH_BYTES_MAX;
 
 const TYPE_OF: ReadonlyMap<number, EntryType> = new Map([
@@ -57,6 +67,14 @@ function isWatchLength(length: number): boolean {
   return length >= FILE_WATCH_FIXED_BYTES && length <= WATCH_BYTES_MAX;
 }
 
+function isUserLength(length: number): boolean {
+  return length >= FILE_USER_FIXED_BYTES && length <= USER_BYTES_MAX;
+}
+
+const LENGTHS = { entry: isEntryLength, watch: isWatchLength, user: isUserLength };
+/** The kind of record that a stream consists of. */
+export type RecordKind = keyof typeof LENGTHS;
+
 /** True for a record which says only that the guest works. */
 export function isProgress(record: Uint8Array): boolean {
   return record.byteLength === FILE_PROGRESS_BYTES;
@@ -70,8 +88,8 @@ export class RecordReader {
   readonly #isLength: (length: number) => boolean;
   #bytes: Uint8Array = new Uint8Array();
 
-  constructor(kind: "entry" | "watch") {
-    this.#isLength = kind === "entry" ? isEntryLength : isWatchLength;
+  constructor(kind: RecordKind) {
+    this.#isLength = LENGTHS[kind];
   }
 
   /** False while a part of a record is kept. */
@@ -146,6 +164,21 @@ export function parseFileEvent(record: Uint8Array): GuestFileEvent {
   fields.end();
   checkPath(path, "relative");
   return { type, cookie: view.getUint32(8, true), path };
+}
+
+/** @throws AgentProtocolError for a record that an honest agent never sends */
+export function parseUser(record: Uint8Array): GuestUser {
+  const view = viewOf(record);
+  const fields = new Fields(record, FILE_USER_FIXED_BYTES);
+  fields.bytes(4 * view.getUint16(18, true));
+  const [name, home, shell] = [12, 14, 16].map((at) => fields.text(view.getUint16(at, true), USER_FIELD_BYTES_MAX)) as [
+    ByteString,
+    ByteString,
+    ByteString,
+  ];
+  fields.end();
+  if (!home.startsWith("/")) throw malformed("a home that is not absolute");
+  return { name, uid: view.getUint32(4, true), gid: view.getUint32(8, true), home, shell };
 }
 
 function parseAttributes(bytes: Uint8Array): Map<ByteString, Uint8Array> {

@@ -1,9 +1,15 @@
 import { constants } from "node:os";
-import type { GuestEntry, GuestFile, GuestFileEvent, GuestFileProperties } from "../../domain/tree/guest-file.ts";
+import type {
+  GuestEntry,
+  GuestFile,
+  GuestFileEvent,
+  GuestFileProperties,
+  GuestUser,
+} from "../../domain/tree/guest-file.ts";
 import { type ByteString, byteStringToBytes, type GuestPath, textToByteString } from "../../domain/tree/guest-path.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import { AgentError, AgentProtocolError } from "./errors.ts";
-import { isProgress, parseEntry, parseFileEvent, RecordReader } from "./file-records.ts";
+import { isProgress, parseEntry, parseFileEvent, parseUser, type RecordKind, RecordReader } from "./file-records.ts";
 import { type FileLink, FileSession } from "./file-session.ts";
 import { packIntegers } from "./frames.ts";
 import type { ExecHandle } from "./process.ts";
@@ -155,6 +161,18 @@ export class GuestFiles {
     return (await this.#entry(request)).entry;
   }
 
+  /** The user of a text, as in `GuestFile`; ENOENT when the guest has no such user or group. */
+  async user(user: string, { signal }: FileOptions): Promise<GuestUser> {
+    const path = "/" as GuestPath;
+    await using session = await this.#open({ path, user, op: FileOp.user, flags: 0, signal });
+    const answer: GuestUser[] = [];
+    for await (const record of records(session, "user", parseUser)) {
+      if (answer.push(record) > 1) session.decode(unexpectedBytes);
+    }
+    await session.done();
+    return answer[0] ?? session.decode(unexpectedBytes);
+  }
+
   /**
    * The changes in a directory; with `recursive`, also below. The first event is `ready`. A caller that leaves
    * ends the watch.
@@ -262,7 +280,7 @@ async function firstEntry(
 /** The records of a stream. */
 async function* records<T>(
   session: FileSession,
-  kind: "entry" | "watch",
+  kind: RecordKind,
   parse: (record: Uint8Array) => T,
   stillMs?: number,
 ): AsyncGenerator<T, void, undefined> {

@@ -1,6 +1,7 @@
 /** Parts of conversations between the host's client and a scripted agent. */
 import { Agent } from "../../../src/vm/agent/agent.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
+import { AgentFrame, HostFrame, Stream } from "../../../src/vm/agent/protocol.ts";
 import { failureOf } from "../failures.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
 
@@ -27,6 +28,20 @@ export function openAgent() {
   const guest = new ScriptedAgent();
   const lines: string[] = [];
   return { guest, lines, agent: Agent.open(guest.channel, { log: (line) => lines.push(line) }) };
+}
+
+/** A scripted guest with a running command, and the files before it. */
+export async function openAgentFiles() {
+  const { guest, agent } = openAgent();
+  const command = agent.exec(SPEC, () => undefined);
+  const { session } = await guest.frame(HostFrame.execOpen);
+  guest.send(AgentFrame.started, session, packIntegers([32, 2]));
+  await command.started;
+  const files = agent.files(command);
+  /** Sends bytes of the stream of a request. */
+  const output = (to: number, bytes: Uint8Array) =>
+    guest.send(AgentFrame.output, to, packIntegers([32, Stream.stdout]), bytes);
+  return { guest, agent, command: session, files, output };
 }
 
 export const failure = async (promise: Promise<unknown>) => (await failureOf(promise)) as Error;

@@ -115,6 +115,7 @@ const USE_CASES: {
   },
   guestFiles: {
     stat: "reads",
+    user: "reads",
     list: "reads",
     read: "reads",
     write: "changes",

@@ -16,7 +16,7 @@ import {
   Stream,
   WINDOW_BYTES_INITIAL,
 } from "../../../src/vm/agent/protocol.ts";
-import { done, failure, openAgent, problem, SPEC, text } from "../../support/guests/agent-script.ts";
+import { done, failure, openAgent, openAgentFiles, problem, text } from "../../support/guests/agent-script.ts";
 import { seededRandom, seedOfTests } from "../../support/random.ts";
 import { turns, until } from "../../support/waiting.ts";
 
@@ -24,20 +24,6 @@ const { errno } = constants;
 const NEVER = new AbortController().signal;
 const at = (path: string) => ({ path: parseGuestPathText(path), user: "" });
 const STAT = { follow: true, signal: NEVER };
-
-/** A scripted guest with a running command, and the files before it. */
-async function opened() {
-  const { guest, agent } = openAgent();
-  const command = agent.exec(SPEC, () => undefined);
-  const { session } = await guest.frame(HostFrame.execOpen);
-  guest.send(AgentFrame.started, session, packIntegers([32, 2]));
-  await command.started;
-  const files = agent.files(command);
-  /** Sends bytes of the stream of a request. */
-  const output = (to: number, bytes: Uint8Array) =>
-    guest.send(AgentFrame.output, to, packIntegers([32, Stream.stdout]), bytes);
-  return { guest, agent, command: session, files, output };
-}
 
 interface RecordFields {
   readonly mode?: number;
@@ -78,7 +64,7 @@ const progress = packIntegers([32, 12], [64, 1]);
 
 describe("a request", () => {
   test("names the command, the user, the paths and the properties", async () => {
-    const { guest, command, files, output } = await opened();
+    const { guest, command, files, output } = await openAgentFiles();
     const owner = { uid: 7, gid: 8 };
     const attributes = new Map([
       ["user.a" as ByteString, text("b")],
@@ -106,7 +92,7 @@ describe("a request", () => {
 
   test("describes a file that is larger than a number can say", async () => {
     for (const size of [2n ** 53n - 1n, 2n ** 53n, 2n ** 63n - 1n]) {
-      const { guest, agent, files, output } = await opened();
+      const { guest, agent, files, output } = await openAgentFiles();
       const stat = files.stat(at("/f"), STAT);
       const { session } = await guest.frame(HostFrame.fileOpen);
       output(session, entryRecord({ size }));
@@ -119,7 +105,7 @@ describe("a request", () => {
   });
 
   test("ignores records that say only that the guest works", async () => {
-    const { guest, files, output } = await opened();
+    const { guest, files, output } = await openAgentFiles();
     const moved = files.move(at("/a"), { to: "/b" as GuestPath, replace: false, signal: NEVER });
     const { session } = await guest.frame(HostFrame.fileOpen);
     output(session, Buffer.concat([progress, progress.subarray(0, 5)]));
@@ -129,7 +115,7 @@ describe("a request", () => {
   });
 
   test("reports the guest's error", async () => {
-    const { guest, files } = await opened();
+    const { guest, files } = await openAgentFiles();
     const stat = failure(files.stat(at("/none"), STAT));
     const { session } = await guest.frame(HostFrame.fileOpen);
     guest.send(AgentFrame.error, session, problem(errno.ENOENT, "file /none"));
@@ -137,7 +123,7 @@ describe("a request", () => {
   });
 
   test("whose strings do not fit a frame is refused", async () => {
-    const { files } = await opened();
+    const { files } = await openAgentFiles();
     const from = Array.from({ length: 20 }, () => `/${"x/".repeat(2000)}` as GuestPath);
     const joined = (await failure(files.join(at("/to"), { from, signal: NEVER }))) as AgentError;
     expect(joined.errno).toBe(errno.E2BIG);
@@ -160,7 +146,7 @@ describe("a hostile record", () => {
     ["has half an attribute", entryRecord({ attributes: Buffer.alloc(3) })],
   ];
   test.each(cases)("that %s closes the stream", async (_name, record) => {
-    const { guest, agent, files, output } = await opened();
+    const { guest, agent, files, output } = await openAgentFiles();
     const stat = failure(files.stat(at("/f"), STAT));
     const { session } = await guest.frame(HostFrame.fileOpen);
     output(session, record);
@@ -170,7 +156,7 @@ describe("a hostile record", () => {
   });
 
   test.each(["/etc/passwd", "..", "a/../b", "a//b", "./a"])("of a listing cannot lead out by %p", async (path) => {
-    const { guest, files, output } = await opened();
+    const { guest, files, output } = await openAgentFiles();
     const entries = files.list(at("/d"), { depth: 1, ...STAT });
     const listed = failure(entries.next());
     const { session } = await guest.frame(HostFrame.fileOpen);
@@ -185,7 +171,7 @@ describe("a hostile record", () => {
         text(path),
       ]);
     for (const record of [watchRecord(10, "a"), watchRecord(FileEvent.create, "../a")]) {
-      const { guest, files, output } = await opened();
+      const { guest, files, output } = await openAgentFiles();
       const events = files.watch(at("/d"), { recursive: true, signal: NEVER });
       const first = events.next();
       const { session } = await guest.frame(HostFrame.fileOpen);
@@ -199,7 +185,7 @@ describe("a hostile record", () => {
 
   test("or a second one after a result closes the stream", async () => {
     for (const extra of [entryRecord(), text("x")]) {
-      const { guest, files, output } = await opened();
+      const { guest, files, output } = await openAgentFiles();
       const stat = failure(files.stat(at("/f"), STAT));
       const { session } = await guest.frame(HostFrame.fileOpen);
       output(session, Buffer.concat([entryRecord(), extra]));
@@ -214,7 +200,7 @@ describe("a stream of the guest", () => {
     const random = seededRandom(seedOfTests());
     const paths = ["", ...Array.from({ length: 200 }, (_, n) => `d/${"n".repeat(n + 1)}`)];
     const stream = Buffer.concat(paths.map((path) => entryRecord({ path })));
-    const { guest, files, output } = await opened();
+    const { guest, files, output } = await openAgentFiles();
     const listed: string[] = [];
     const reading = (async () => {
       for await (const { path } of files.list(at("/d"), { depth: 2, ...STAT })) listed.push(path);
@@ -231,7 +217,7 @@ describe("a stream of the guest", () => {
   });
 
   test("is bounded by the reader's pace", async () => {
-    const { guest, files, output } = await opened();
+    const { guest, files, output } = await openAgentFiles();
     const reading = files.read(at("/f"), { signal: NEVER });
     const { session } = await guest.frame(HostFrame.fileOpen);
     const record = entryRecord({ size: 10n ** 9n });
@@ -268,7 +254,7 @@ describe("a stream of the guest", () => {
 
 describe("a write", () => {
   test("waits for credit, and ends with the content", async () => {
-    const { guest, files, output } = await opened();
+    const { guest, files, output } = await openAgentFiles();
     const content = async function* () {
       for (let n = 0; n < 4; n++) yield new Uint8Array(INPUT_WINDOW_BYTES_INITIAL).fill(n);
     };
@@ -290,7 +276,7 @@ describe("a write", () => {
   });
 
   test("that the guest refuses does not wait for the rest of the content", async () => {
-    const { guest, files } = await opened();
+    const { guest, files } = await openAgentFiles();
     let isOver = false;
     const content = {
       [Symbol.asyncIterator]: () => ({
@@ -309,7 +295,7 @@ describe("a write", () => {
   });
 
   test("whose content fails ends the work in the guest", async () => {
-    const { guest, files } = await opened();
+    const { guest, files } = await openAgentFiles();
     const left = new Error("the client left");
     const content = async function* () {
       yield text("half");
@@ -324,7 +310,7 @@ describe("a write", () => {
 
 describe("a caller that leaves", () => {
   test("ends the work, and the guest's place is free when the guest has confirmed it", async () => {
-    const { guest, files, output } = await opened();
+    const { guest, files, output } = await openAgentFiles();
     const left = new AbortController();
     const requests = Array.from({ length: FILE_REQUESTS_COUNT_MAX }, () =>
       failure(files.stat(at("/f"), { follow: true, signal: left.signal })),
@@ -351,7 +337,7 @@ describe("a caller that leaves", () => {
   });
 
   test("ends the stream of a guest that sends beyond its credit", async () => {
-    const { guest, agent, files, output } = await opened();
+    const { guest, agent, files, output } = await openAgentFiles();
     const left = new AbortController();
     const reading = failure(files.read(at("/f"), { signal: left.signal }));
     const { session } = await guest.frame(HostFrame.fileOpen);
@@ -363,7 +349,7 @@ describe("a caller that leaves", () => {
   });
 
   test("may be a hold, which ends all requests and waits for their ends", async () => {
-    const { guest, agent, files } = await opened();
+    const { guest, agent, files } = await openAgentFiles();
     const stat = failure(files.stat(at("/f"), STAT));
     const { session } = await guest.frame(HostFrame.fileOpen);
     const held = agent.hold();
