@@ -59,12 +59,12 @@
 _Static_assert(BUDGET_BYTES <= RESERVE_BYTES - KERNEL_BYTES, "all rings, windows and grants fit the reserve");
 
 /*
- * Descriptors: four for each process, two for each task and connection, three for each request for files, one for each client
- * with questions, and some of the agent's own, with those that it holds while a process starts.
+ * Descriptors: four for each process, two for each task, connection and watch, three for each request for files, one for each
+ * client with questions, and some of the agent's own, with those that it holds while a process starts.
  */
 #define DESCRIPTORS_COUNT_MAX \
 	(PROCESSES_COUNT_MAX * 4 + TASKS_COUNT_MAX * 2 + CONNECTIONS_COUNT_MAX * 2 + FILES_COUNT_MAX * 3 + \
-		QUESTION_CLIENTS_COUNT_MAX + 64)
+		WATCHES_COUNT_MAX * 2 + QUESTION_CLIENTS_COUNT_MAX + 64)
 _Static_assert(DESCRIPTORS_COUNT_MAX <= 1024, "the kernel gives its first process 1024 descriptors");
 
 #endif

@@ -62,6 +62,7 @@ static const struct {
 	[HOST_LIMIT] = {HANDLER_SESSION, 8, 8, NULL},
 	[HOST_FILE_OPEN] = {HANDLER_OPENER, FILE_OPEN_FIXED_BYTES, FRAME_PAYLOAD_BYTES_MAX, file_open},
 	[HOST_FILE_END] = {HANDLER_SESSION, 0, 0, NULL},
+	[HOST_FILE_SYNC] = {HANDLER_SESSION, 0, 0, NULL},
 };
 
 bool dispatch(const struct frame *frame)

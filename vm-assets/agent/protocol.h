@@ -11,7 +11,8 @@
 #define PROCESSES_COUNT_MAX 64
 #define TASKS_COUNT_MAX 16
 #define CONNECTIONS_COUNT_MAX 256
-#define FILES_COUNT_MAX 32
+#define FILES_COUNT_MAX 24
+#define WATCHES_COUNT_MAX 32
 #define SESSION_GUEST_BIT 0x80000000
 #define EXEC_SPEC_BYTES_MAX 4194304
 #define EXIT_BYTES 112
@@ -67,6 +68,7 @@ enum host_frame {
 	HOST_LIMIT = 27,
 	HOST_FILE_OPEN = 28,
 	HOST_FILE_END = 29,
+	HOST_FILE_SYNC = 30,
 };
 
 enum agent_frame {
@@ -115,6 +117,7 @@ enum file_flag {
 	FILE_FLAG_EXCLUSIVE = 64,
 	FILE_FLAG_MODE = 128,
 	FILE_FLAG_OWNER = 256,
+	FILE_FLAG_ATTRIBUTES = 512,
 };
 enum file_event {
 	FILE_EVENT_CREATE = 1,
@@ -126,6 +129,7 @@ enum file_event {
 	FILE_EVENT_OVERFLOW = 7,
 	FILE_EVENT_READY = 8,
 	FILE_EVENT_GONE = 9,
+	FILE_EVENT_SYNCED = 10,
 };
 enum signal_flag { SIGNAL_FLAG_GROUP = 1 };
 enum index_flag { INDEX_FLAG_OPAQUE = 1 };

@@ -6,7 +6,8 @@
 #include "poller.h"
 #include "protocol.h"
 
-#define SESSIONS_COUNT (PROCESSES_COUNT_MAX + TASKS_COUNT_MAX + CONNECTIONS_COUNT_MAX + FILES_COUNT_MAX)
+#define SESSIONS_COUNT \
+	(PROCESSES_COUNT_MAX + TASKS_COUNT_MAX + CONNECTIONS_COUNT_MAX + FILES_COUNT_MAX + WATCHES_COUNT_MAX)
 #define HASH_COUNT 512
 /* Poller key of a session: this bit, its index in the table from bit 8, its watch from bit 24. */
 #define KEY_SESSION 0x80U
@@ -24,7 +25,8 @@ static const struct {
 	[SESSION_PROCESS] = {0, PROCESSES_COUNT_MAX, "processes"},
 	[SESSION_TASK] = {PROCESSES_COUNT_MAX, TASKS_COUNT_MAX, "requests"},
 	[SESSION_CONNECTION] = {PROCESSES_COUNT_MAX + TASKS_COUNT_MAX, CONNECTIONS_COUNT_MAX, "connections"},
-	[SESSION_FILE] = {SESSIONS_COUNT - FILES_COUNT_MAX, FILES_COUNT_MAX, "requests for files"},
+	[SESSION_FILE] = {SESSIONS_COUNT - WATCHES_COUNT_MAX - FILES_COUNT_MAX, FILES_COUNT_MAX, "requests for files"},
+	[SESSION_WATCH] = {SESSIONS_COUNT - WATCHES_COUNT_MAX, WATCHES_COUNT_MAX, "watches"},
 };
 #define CLASSES_COUNT (sizeof classes / sizeof classes[0])
 
@@ -34,7 +36,7 @@ static struct {
 	unsigned count;
 	unsigned turn;
 } alive[CLASSES_COUNT];
-_Static_assert(CONNECTIONS_COUNT_MAX >= PROCESSES_COUNT_MAX + TASKS_COUNT_MAX + FILES_COUNT_MAX, "room for each");
+_Static_assert(CONNECTIONS_COUNT_MAX >= SESSIONS_COUNT - CONNECTIONS_COUNT_MAX, "room for each");
 
 static struct session **bucket(uint32_t id)
 {

@@ -13,7 +13,7 @@
 #include "frame.h"
 
 /* Each class has slots from 0. Earlier classes are served first. */
-enum session_class { SESSION_PROCESS, SESSION_TASK, SESSION_CONNECTION, SESSION_FILE };
+enum session_class { SESSION_PROCESS, SESSION_TASK, SESSION_CONNECTION, SESSION_FILE, SESSION_WATCH };
 
 /* The descriptors of a session that the loop watches. */
 enum watch { WATCH_CONTROL, WATCH_INPUT, WATCH_OUTPUT, WATCH_ERRORS };

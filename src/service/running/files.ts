@@ -9,7 +9,8 @@ import type {
   GuestUser,
 } from "../../domain/tree/guest-file.ts";
 import { displayName, type GuestPath, pathBelow } from "../../domain/tree/guest-path.ts";
-import type { GuestFiles } from "../../supervisor/instance/instance-files.ts";
+import type { GuestFiles, MoveOptions } from "../../supervisor/instance/instance-files.ts";
+import { WatchSyncs } from "../../supervisor/instance/instance-files.ts";
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { listHead, readHead, statHead } from "./head-files.ts";
@@ -35,6 +36,8 @@ export interface ListRequest extends FileRequest {
   readonly depth: number;
   /** whether symlinks in the listing are described by what they lead to; the path itself is always followed */
   readonly follow: boolean;
+  /** whether the entries have their attributes; those of a paused sandbox have none */
+  readonly attributes?: boolean;
 }
 
 export interface ReadRequest extends FileRequest {
@@ -60,6 +63,12 @@ export interface WatchedEvent extends GuestFileEvent {
   readonly entry: GuestEntry | null;
 }
 
+/** A watch, whose events one reader takes. */
+export interface Watching extends HeldStream<WatchedEvent> {
+  /** Resolves when the reader has taken every event before this call. @throws ApiError `unavailable` when the watch ends */
+  sync(): Promise<void>;
+}
+
 /**
  * The files of what runs. All functions throw ApiError `not_found` for the target or the path, `conflict` when the target is
  * not running, `invalid_path`, `forbidden` for what the user may not do, as `Accounts.wait` does, and `unavailable`.
@@ -80,10 +89,7 @@ export interface GuestFileUseCases {
   ): Promise<Changed<{ readonly entry: GuestEntry; readonly created: boolean }>>;
   remove(principal: Principal, request: FileRequest & { readonly recursive: boolean }): Promise<Changed<void>>;
   /** @throws ApiError `conflict` when `to` exists, unless `replace` is true */
-  move(
-    principal: Principal,
-    request: FileRequest & { readonly to: GuestPath; readonly replace: boolean },
-  ): Promise<Changed<GuestEntry>>;
+  move(principal: Principal, request: FileRequest & MoveOptions): Promise<Changed<GuestEntry>>;
   /** Makes a file of the contents of others, which stay. */
   join(
     principal: Principal,
@@ -97,7 +103,7 @@ export interface GuestFileUseCases {
   watch(
     principal: Principal,
     request: FileRequest & { readonly recursive: boolean; readonly entries: boolean },
-  ): Promise<HeldStream<WatchedEvent>>;
+  ): Promise<Watching>;
 }
 
 export function guestFileUseCases(parts: ServiceParts): GuestFileUseCases {
@@ -116,14 +122,14 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "user" | "
       const at = { ...request, path: "/" as GuestPath };
       return await once(parts, principal, at, (files, { user }) => files.user(user, { signal: request.signal }));
     },
-    async list(principal, { depth, follow, ...request }) {
+    async list(principal, { depth, follow, attributes = false, ...request }) {
       const { signal } = request;
       const image = pausedHead(parts, principal, request);
       if (image !== null) return await listHead(parts, principal, { image, path: request.path, signal, depth, follow });
       using undo = new DisposableStack();
       const { files, during, file, held } = await open(parts, principal, request);
       undo.use(held);
-      const entries = files.items((guest) => guest.list(file, { depth, follow, signal }));
+      const entries = files.items((guest) => guest.list(file, { depth, follow, attributes, signal }));
       return await during(() => begun(entries, undo.move()));
     },
     async read(principal, { offset = 0, length, ...request }) {
@@ -151,9 +157,12 @@ function reads(parts: ServiceParts): Pick<GuestFileUseCases, "stat" | "user" | "
       const { target, signal } = request;
       const live = undo.use(await liveTarget(parts, principal, target, { signal, resumes: false }));
       const file = fileOf(live, request);
-      const events = live.instance.files.items((guest) => guest.watch(file, { recursive, signal }));
+      const syncs = new WatchSyncs();
+      const { files } = live.instance;
+      const events = files.items((guest) => guest.watch(file, { recursive, syncs, signal }));
       const entryOf = entries ? (event: GuestFileEvent) => presentEntry(parts, principal, request, event) : undefined;
-      return await begun(watched(events, entryOf), undo.move());
+      const stream = await begun(watched(events, entryOf), undo.move());
+      return { ...stream, sync: () => files.use(() => syncs.request()) };
     },
   };
 }
@@ -186,8 +195,8 @@ function changes(parts: ServiceParts): Omit<GuestFileUseCases, keyof ReturnType<
       const what = { noun: "guest_file", verb: "remove" } as const;
       return changed(principal, what, request, (files, file) => files.remove(file, options));
     },
-    move(principal, { to, replace, ...request }) {
-      const options = { to, replace, signal: request.signal };
+    move(principal, { to, replace, parents, owner, ...request }) {
+      const options = { to, replace, parents, owner, signal: request.signal };
       const what = { noun: "guest_file", verb: "move" } as const;
       return changed(principal, what, request, (files, file) => files.move(file, options));
     },

@@ -1,11 +1,12 @@
 import { type Agent, AgentError, type ExecHandle } from "../../vm/agent/agent.ts";
-import type { GuestFiles } from "../../vm/agent/files.ts";
+import { WatchSyncs } from "../../vm/agent/file-session.ts";
+import type { GuestFiles, MoveOptions } from "../../vm/agent/files.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import { fileFailure } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
 import { isEnding, notRunning } from "./refusals.ts";
 
-export type { GuestFiles };
+export { type GuestFiles, type MoveOptions, WatchSyncs };
 
 /** The files of a running instance, whose failures are explained for callers. */
 export class InstanceFiles {

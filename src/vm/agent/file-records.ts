@@ -154,10 +154,15 @@ export function parseEntry(record: Uint8Array, form: PathForm): GuestEntry {
   };
 }
 
-/** @throws AgentProtocolError for a record that an honest agent never sends */
-export function parseFileEvent(record: Uint8Array): GuestFileEvent {
+/**
+ * An event of a watch; null: all that happened before a sync is reported.
+ * @throws AgentProtocolError for a record that an honest agent never sends
+ */
+export function parseFileEvent(record: Uint8Array): GuestFileEvent | null {
   const view = viewOf(record);
-  const type = EVENT_OF.get(view.getUint32(4, true));
+  const number = view.getUint32(4, true);
+  if (number === FileEvent.synced) return null;
+  const type = EVENT_OF.get(number);
   if (type === undefined || view.getUint16(14, true) !== 0) throw malformed("an unknown type of event");
   const fields = new Fields(record, FILE_WATCH_FIXED_BYTES);
   const path = fields.text(view.getUint16(12, true), GUEST_PATH_BYTES_MAX);

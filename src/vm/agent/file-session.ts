@@ -4,21 +4,10 @@ import { AgentError, AgentProtocolError } from "./errors.ts";
 import { type Frame, packIntegers, viewOf } from "./frames.ts";
 import { checkLength, parseError, unexpected } from "./payload.ts";
 import type { ProcessLink } from "./process.ts";
-import {
-  AgentFrame,
-  FILES_COUNT_MAX,
-  FRAME_PAYLOAD_BYTES_MAX,
-  HostFrame,
-  Stream,
-  WINDOW_BYTES_INITIAL,
-} from "./protocol.ts";
+import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame, Stream, WINDOW_BYTES_INITIAL } from "./protocol.ts";
 import type { Session } from "./sessions.ts";
 import { InboundStream, OutboundStream, ReceiveWindow } from "./streams.ts";
 
-/** Watches of one guest. They may last for any time, so they have sessions of their own. */
-export const WATCHES_COUNT_MAX = 8;
-/** Other requests for files that one guest can have under way. */
-export const FILE_REQUESTS_COUNT_MAX = FILES_COUNT_MAX - WATCHES_COUNT_MAX;
 /** Longest time without progress of a guest that the host waits for, in `milliseconds`. A slow client does not count. */
 const STILL_MS_MAX = 30_000;
 
@@ -166,6 +155,11 @@ export class FileSession implements Session, AsyncDisposable {
     return true;
   }
 
+  /** Requests a record of what happened before, from a watch. */
+  sync(): void {
+    if (!this.over.aborted) this.#link.post(HostFrame.fileSync, this.#id);
+  }
+
   /** Ends the bytes. */
   async end(): Promise<void> {
     await this.#outbound.close(() =>
@@ -213,4 +207,57 @@ export class FileSession implements Session, AsyncDisposable {
 
 function stalled(): AgentError {
   return new AgentError(constants.errno.ETIMEDOUT, "the guest made no progress");
+}
+
+/**
+ * Requests for all events of one watch up to now. A request that comes while another one is under way waits for the next
+ * answer, which is for all that came meanwhile: events before it may be behind the present answer.
+ */
+export class WatchSyncs implements Disposable {
+  #post: (() => void) | null = null;
+  #under: PromiseWithResolvers<void> | null = null;
+  #next: PromiseWithResolvers<void> | null = null;
+  #isOver = false;
+
+  /** Resolves when the reader of the watch has taken every event before this call. @throws AgentError when the watch ends */
+  async request(): Promise<void> {
+    if (this.#isOver) throw ended();
+    if (this.#next === null) {
+      this.#next = Promise.withResolvers();
+      // The watch may end before anybody waits.
+      this.#next.promise.catch(() => undefined);
+    }
+    const { promise } = this.#next;
+    this.#send();
+    return await promise;
+  }
+
+  /** Begins with the requests: the watch is ready. @param post sends a request */
+  open(post: () => void): void {
+    this.#post = post;
+    this.#send();
+  }
+
+  /** Ends the request under way. Does nothing without one: a guest may send answers unasked. */
+  answer(): void {
+    this.#under?.resolve();
+    this.#under = null;
+    this.#send();
+  }
+
+  [Symbol.dispose](): void {
+    this.#isOver = true;
+    for (const waiting of [this.#under, this.#next]) waiting?.reject(ended());
+  }
+
+  #send(): void {
+    if (this.#post === null || this.#under !== null || this.#next === null) return;
+    this.#under = this.#next;
+    this.#next = null;
+    this.#post();
+  }
+}
+
+function ended(): AgentError {
+  return new AgentError(constants.errno.ECANCELED, "the watch has ended");
 }

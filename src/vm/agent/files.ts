@@ -1,4 +1,5 @@
 import { constants } from "node:os";
+import { given } from "../../domain/given.ts";
 import type {
   GuestEntry,
   GuestFile,
@@ -10,7 +11,7 @@ import { type ByteString, byteStringToBytes, type GuestPath, textToByteString } 
 import { untilAborted } from "../../system/waiting.ts";
 import { AgentError, AgentProtocolError } from "./errors.ts";
 import { isProgress, parseEntry, parseFileEvent, parseUser, type RecordKind, RecordReader } from "./file-records.ts";
-import { type FileLink, FileSession } from "./file-session.ts";
+import { type FileLink, FileSession, WatchSyncs } from "./file-session.ts";
 import { packIntegers } from "./frames.ts";
 import type { ExecHandle } from "./process.ts";
 import { FILE_STRING_NONE, FileFlag, FileOp, FRAME_PAYLOAD_BYTES_MAX } from "./protocol.ts";
@@ -40,6 +41,25 @@ export interface WriteOptions extends FileOptions, GuestFileProperties {
   readonly append?: boolean;
   /** true: the file must not exist */
   readonly exclusive?: boolean;
+}
+
+export interface ListOptions {
+  readonly follow: boolean;
+  readonly depth: number;
+  readonly attributes?: boolean;
+}
+
+export interface MoveOptions extends Pick<GuestFileProperties, "owner"> {
+  readonly to: GuestPath;
+  /** true: an existing file is replaced */
+  readonly replace: boolean;
+  /** true: missing directories are made, and get the owner */
+  readonly parents?: boolean | undefined;
+}
+
+export interface WatchOptions {
+  readonly recursive: boolean;
+  readonly syncs?: WatchSyncs;
 }
 
 /** A file that is being read. Disposal ends the request; it resolves when the guest has confirmed that. */
@@ -73,12 +93,14 @@ export class GuestFiles {
    * The entries of a directory down to a depth, each before those in it, in no other order; depth 0 is the path alone. The
    * path itself is always followed. A caller that leaves early ends the request.
    * @param options.follow whether symlinks in the listing are followed
+   * @param options.attributes whether the entries have their attributes
    */
   async *list(
     file: GuestFile,
-    { follow, depth, signal }: FileOptions & { readonly follow: boolean; readonly depth: number },
+    { follow, depth, attributes = false, signal }: FileOptions & ListOptions,
   ): AsyncGenerator<GuestEntry, void, undefined> {
-    const request = { ...file, op: FileOp.list, flags: follow ? FileFlag.follow : 0, depth, signal };
+    const flags = (follow ? FileFlag.follow : 0) | (attributes ? FileFlag.attributes : 0);
+    const request = { ...file, op: FileOp.list, flags, depth, signal };
     await using session = await this.#open(request);
     yield* records(session, "entry", (record) => parseEntry(record, "relative"));
     await session.done();
@@ -137,13 +159,11 @@ export class GuestFiles {
     await session.done();
   }
 
-  /** Renames a file or a directory. @param options.replace true: an existing file is replaced */
-  async move(
-    from: GuestFile,
-    { to, replace, signal }: FileOptions & { readonly to: GuestPath; readonly replace: boolean },
-  ): Promise<GuestEntry> {
-    const flags = replace ? FileFlag.replace : 0;
-    return (await this.#entry({ ...from, op: FileOp.move, flags, more: [to], signal })).entry;
+  /** Renames a file or a directory. */
+  async move(from: GuestFile, { to, replace, parents, owner, signal }: FileOptions & MoveOptions): Promise<GuestEntry> {
+    const flags = (replace ? FileFlag.replace : 0) | (parents === true ? FileFlag.parents : 0);
+    const properties = given({ owner: owner ?? null });
+    return (await this.#entry({ ...from, op: FileOp.move, flags, properties, more: [to], signal })).entry;
   }
 
   /** Makes a file of the contents of others, one after the other, which stay. It appears when it is complete. */
@@ -176,14 +196,22 @@ export class GuestFiles {
   /**
    * The changes in a directory; with `recursive`, also below. The first event is `ready`. A caller that leaves
    * ends the watch.
+   * @param options.syncs requests for all events up to now
    */
   async *watch(
     file: GuestFile,
-    { recursive, signal }: FileOptions & { readonly recursive: boolean },
+    { recursive, syncs = new WatchSyncs(), signal }: FileOptions & WatchOptions,
   ): AsyncGenerator<GuestFileEvent, void, undefined> {
     const flags = FileFlag.follow | (recursive ? FileFlag.recursive : 0);
     await using session = await this.#open({ ...file, op: FileOp.watch, flags, signal });
-    yield* records(session, "watch", parseFileEvent, Number.POSITIVE_INFINITY);
+    using _syncs = syncs;
+    for await (const event of records(session, "watch", parseFileEvent, Number.POSITIVE_INFINITY)) {
+      if (event === null) syncs.answer();
+      else {
+        if (event.type === "ready") syncs.open(() => session.sync());
+        yield event;
+      }
+    }
     await session.done();
   }
 

@@ -1,7 +1,6 @@
 import type { ByteChannel } from "../vmm.ts";
 import { WindowGrowth } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "./errors.ts";
-import { FILE_REQUESTS_COUNT_MAX, WATCHES_COUNT_MAX } from "./file-session.ts";
 import { encodeFrame, type Frame, FrameDecoder, viewOf } from "./frames.ts";
 import { GuestRequests } from "./guest-network.ts";
 import { guestText } from "./payload.ts";
@@ -35,8 +34,8 @@ const CLASSES: Readonly<Record<SessionClass, { readonly countMax: number; readon
   process: { countMax: protocol.PROCESSES_COUNT_MAX, waits: false },
   task: { countMax: protocol.TASKS_COUNT_MAX, waits: true },
   connection: { countMax: protocol.CONNECTIONS_COUNT_MAX, waits: false },
-  file: { countMax: FILE_REQUESTS_COUNT_MAX, waits: false },
-  watch: { countMax: WATCHES_COUNT_MAX, waits: false },
+  file: { countMax: protocol.FILES_COUNT_MAX, waits: false },
+  watch: { countMax: protocol.WATCHES_COUNT_MAX, waits: false },
 };
 
 /** A HOLD that the host sent and has not ended with a SYNC. */

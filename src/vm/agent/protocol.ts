@@ -22,8 +22,10 @@ export const PROCESSES_COUNT_MAX = 64;
 export const TASKS_COUNT_MAX = 16;
 /** Limit of connections, whichever side opened them. */
 export const CONNECTIONS_COUNT_MAX = 256;
-/** Limit of FILE_OPEN sessions. */
-export const FILES_COUNT_MAX = 32;
+/** Limit of FILE_OPEN sessions, without watches. */
+export const FILES_COUNT_MAX = 24;
+/** Limit of watches. They may last for any time, so they have sessions of their own. */
+export const WATCHES_COUNT_MAX = 32;
 /** Set in the ids of sessions that the guest opens. */
 export const SESSION_GUEST_BIT = 0x8000_0000;
 /** Longest EXEC specification in `bytes`: ARG_MAX of the guest, and room for the lengths. */
@@ -167,6 +169,11 @@ export const HostFrame = {
   fileOpen: 28,
   /** no payload: ends the session's process -> ERROR ECANCELED, when it is dead. */
   fileEnd: 29,
+  /**
+   * no payload, for a watch that is ready: sends the records of all that happened before, and then one of `synced`. A second
+   * one before that record may have none of its own.
+   */
+  fileSync: 30,
 } as const;
 
 /** Frame types, agent to host. */
@@ -231,7 +238,7 @@ export const FileOp = {
   /** Flags: follow. */
   stat: 1,
   /**
-   * Flags: follow. Depth: 0 to FILE_DEPTH_MAX. Entry records: first of what the path leads to, with an empty path and no
+   * Flags: follow, attributes. Depth: 0 to FILE_DEPTH_MAX. Entry records: first of what the path leads to, with an empty path and no
    * link; if it is a directory, then of its entries down to `depth`, each directory before its entries, in no other order.
    * Symlinks below the path are not followed, and have their targets' status with the flag. Directories that the user may
    * not read, and directories that vanish, seem empty; entries with paths over 4096 bytes are left out. DONE: number of
@@ -278,7 +285,8 @@ export const FileOp = {
 } as const;
 /**
  * follow: the last component of the path may be a symlink that is followed. parents: missing directories above the path are
- * made with mode 0755. mode, owner: the frame has them; the owner is that of everything that is made.
+ * made with mode 0755. mode, owner: the frame has them; the owner is that of everything that is made. attributes: the records
+ * of a list have those of the files.
  */
 export const FileFlag = {
   follow: 1,
@@ -290,6 +298,7 @@ export const FileFlag = {
   exclusive: 64,
   mode: 128,
   owner: 256,
+  attributes: 512,
 } as const;
 /*
  * Records of a FILE_OPEN session. All begin with u32 length, this field included. A record is not longer than 0x40000 bytes.
@@ -298,7 +307,8 @@ export const FileFlag = {
  * name and group name, u32 length of the attributes; then these. Path: as requested; in a list relative to the listed path.
  * Link: the text of a symlink; with `follow`, of a symlink that does not dangle, the absolute path of its target, without
  * symlinks, and all other fields are the target's. Names are empty when the guest has none. Attributes: u16 length of a name,
- * u16 length of a value, name, value, and so on; only those of the `user.` namespace, as many as fit, and none in a list.
+ * u16 length of a value, name, value, and so on; only those of the `user.` namespace, as many as fit; in a list on
+ * request.
  *
  * Progress: u64 number.
  *
@@ -308,7 +318,7 @@ export const FileFlag = {
  * User: u32 uid, u32 gid, u16 each the lengths of name, home and shell, u16 number of supplementary groups; then the groups, u32
  * each, and name, home and shell.
  */
-/** overflow: events were lost. ready: the watch is complete. gone: the watched directory was removed. */
+/** overflow: events were lost. ready: the watch is complete. gone: the watched directory was removed. synced: see FILE_SYNC. */
 export const FileEvent = {
   create: 1,
   write: 2,
@@ -319,6 +329,7 @@ export const FileEvent = {
   overflow: 7,
   ready: 8,
   gone: 9,
+  synced: 10,
 } as const;
 export const SignalFlag = { group: 1 } as const;
 export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;

@@ -17,11 +17,11 @@ import {
 import { join } from "node:path";
 import {
   AgentFrame,
-  FILES_COUNT_MAX,
   FileOp,
   FRAME_HEADER_BYTES,
   HostFrame,
   Stream,
+  WATCHES_COUNT_MAX,
 } from "../../../src/vm/agent/protocol.ts";
 import {
   ask,
@@ -317,23 +317,28 @@ describe("the end of a request", () => {
     expect((await agent.next()).type).toBe(AgentFrame.done);
   });
 
-  test("there is room for a number of requests, none of which stops a quiesce; a hold waits for them", async () => {
+  test("there is room for a number of watches, none of which stops a quiesce; a hold waits for them", async () => {
     await using scene = await open();
     const { agent } = scene;
-    for (let index = 0; index <= FILES_COUNT_MAX; index++)
+    for (let index = 0; index <= WATCHES_COUNT_MAX; index++)
       agent.send(fileOpen(100 + index, { op: FileOp.watch, path: "/" }));
     const frames: Frame[] = [];
-    while (frames.length <= FILES_COUNT_MAX) frames.push(await agent.next());
+    while (frames.length <= WATCHES_COUNT_MAX) frames.push(await agent.next());
     const refused = frames.filter(({ type }) => type === AgentFrame.error);
-    expect(refused.map((error) => [error.session, parseError(error).errno])).toEqual([[100 + FILES_COUNT_MAX, EAGAIN]]);
+    expect(refused.map((error) => [error.session, parseError(error).errno])).toEqual([
+      [100 + WATCHES_COUNT_MAX, EAGAIN],
+    ]);
+    // Other requests have room of their own.
+    expect((await ask(agent, { op: FileOp.stat, path: "/" })).done).toBe(1n);
     agent.send(frame(HostFrame.quiesce, 200, u32(1000)));
     expect((await agent.next()).type).toBe(AgentFrame.quiesced);
     agent.send(frame(HostFrame.thaw, 200));
     expect((await agent.next()).type).toBe(AgentFrame.done);
     agent.send(frame(HostFrame.hold, 201));
     expect(parseError(await agent.next()).text).toBe("requests are under way");
-    for (let index = 0; index < FILES_COUNT_MAX; index++) agent.send(frame(HostFrame.fileEnd, 100 + index));
-    for (let index = 0; index < FILES_COUNT_MAX; index++) expect(parseError(await agent.next()).errno).toBe(ECANCELED);
+    for (let index = 0; index < WATCHES_COUNT_MAX; index++) agent.send(frame(HostFrame.fileEnd, 100 + index));
+    for (let index = 0; index < WATCHES_COUNT_MAX; index++)
+      expect(parseError(await agent.next()).errno).toBe(ECANCELED);
     agent.send(frame(HostFrame.hold, 202));
     expect((await agent.next()).type).toBe(AgentFrame.done);
   });

@@ -212,7 +212,36 @@ describe("directories", () => {
     expect((await paths(64, ["follow"])).sort()).toEqual([...first, "e/f", "e/f/deep"].sort());
     const list = entries(await ask(agent, { op: FileOp.list, path: "/d", depth: 1, flags: ["follow"] }));
     expect(list.find(({ path }) => path === "link")).toMatchObject({ link: "/d/e", mode: 0o040755 });
+    expect(list.every(({ attributes }) => Object.keys(attributes).length === 0)).toBeTrue();
     expect((await ask(agent, { op: FileOp.list, path: "/d", depth: 65 })).error?.errno).toBe(EINVAL);
+  });
+
+  test("a list has attributes on request, and those of a symlink's target when it is followed", async () => {
+    await using scene = await open();
+    const { agent, at } = scene;
+    mkdirSync(at("d/e"), { recursive: true });
+    writeFileSync(at("d/e/f"), "");
+    symlinkSync("e/f", at("d/link"));
+    symlinkSync("none", at("d/broken"));
+    execFileSync("mkfifo", [at("d/fifo")]);
+    for (const path of ["/d", "/d/e", "/d/e/f"])
+      await ask(agent, { op: FileOp.attributes, path, more: ["user.at", path] });
+    const list = async (flags: readonly ("follow" | "attributes")[]) => {
+      const answer = entries(await ask(agent, { op: FileOp.list, path: "/d", depth: 2, flags }));
+      return Object.fromEntries(answer.map(({ path, link, attributes }) => [path, [link, attributes["user.at"]]]));
+    };
+    expect(await list(["attributes"])).toEqual({
+      "": ["", "/d"],
+      e: ["", "/d/e"],
+      "e/f": ["", "/d/e/f"],
+      link: ["e/f", undefined],
+      broken: ["none", undefined],
+      fifo: ["", undefined],
+    });
+    expect(await list(["attributes", "follow"])).toMatchObject({
+      link: ["/d/e/f", "/d/e/f"],
+      broken: ["none", undefined],
+    });
   });
 
   test("make, also what is missing above", async () => {

@@ -1,6 +1,6 @@
 /** Watches of directories, in the agent's native build, whose root is the directory `r`. */
 import { describe, expect, test } from "bun:test";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { chmodSync, mkdirSync, renameSync, rmdirSync, rmSync, symlinkSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
@@ -139,6 +139,25 @@ describe("a watch", () => {
     while (events.length < 3) events.push(await watch.next());
     expect(events).toEqual(["create f", "chmod f", "write f"]);
     expect(await watch.agent.quiet(50)).toBeTrue();
+  });
+
+  test("reports on request what happened before, in a storm as well", async () => {
+    await using watch = await Watch.open((at) => mkdirSync(at("d")), { flags: ["recursive"] });
+    const sync = () => watch.agent.send(frame(HostFrame.fileSync, SESSION));
+    sync();
+    expect(await watch.next()).toBe("synced");
+    for (let turn = 0; turn < 40; turn++) {
+      writeFileSync(watch.at(`d/${turn}`), "");
+      sync();
+      expect(await watch.until("synced")).toContain(`create d/${turn}`);
+    }
+    const storm = spawn("sh", ["-c", "while :; do : > x; : > y; done"], { cwd: watch.at("."), stdio: "ignore" });
+    using _storm = { [Symbol.dispose]: () => void storm.kill("SIGKILL") };
+    await watch.until("create y");
+    for (let turn = 0; turn < 20; turn++) {
+      sync();
+      while ((await watch.record()).type !== FileEvent.synced);
+    }
   });
 
   test("covers new and moved directories on demand, but nothing that a symlink names", async () => {

@@ -17,7 +17,7 @@ import { readFile, watchFiles, writeFile } from "../../../src/client/guest-files
 import type { GuestFileEvent } from "../../../src/client/types.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import { ACCOUNT_LIMITS } from "../../../src/domain/account/limits.ts";
-import { FILE_REQUESTS_COUNT_MAX, WATCHES_COUNT_MAX } from "../../../src/vm/agent/file-session.ts";
+import { FILES_COUNT_MAX, WATCHES_COUNT_MAX } from "../../../src/vm/agent/protocol.ts";
 import { Api, errorOf } from "../../support/api/api.ts";
 import { heldTest } from "../../support/api/program.ts";
 import { type RunningFixture, runningInstance } from "../../support/api/running.ts";
@@ -221,17 +221,17 @@ describe("a watch", () => {
 
 describe("accounts", () => {
   heldTest("have no files of others, and wait only for themselves", async () => {
-    expect(ACCOUNT_LIMITS.guestFiles.max).toBe(FILE_REQUESTS_COUNT_MAX);
+    expect(ACCOUNT_LIMITS.guestFiles.max).toBe(FILES_COUNT_MAX);
     const foreign = { token: api.foreignToken };
     errorOf(await api.call("GET", `${running.path}/files?path=/`, foreign), "not_found");
     errorOf(await api.call("PUT", `${running.path}/files?path=/foreign`, { ...foreign, body: "x" }), "not_found");
     expect(existsSync(join(running.root, "foreign"))).toBe(false);
     const left = new AbortController();
-    const bodies = Array.from({ length: FILE_REQUESTS_COUNT_MAX }, () => countedBody(2 * MIB, MIB));
+    const bodies = Array.from({ length: FILES_COUNT_MAX }, () => countedBody(2 * MIB, MIB));
     const writes = bodies.map(({ body }, n) =>
       writeFile(client, { ...at(`/many/${n}`), signal: left.signal }, body).catch((error: Error) => error),
     );
-    await until("all are under way", () => inUse() === FILE_REQUESTS_COUNT_MAX);
+    await until("all are under way", () => inUse() === FILES_COUNT_MAX);
     errorOf(await api.call("GET", `${running.path}/files/stat?path=/`), "too_many_requests");
     for (const { end } of bodies) end();
     expect((await Promise.all(writes)).map((entry) => (entry as { size: number }).size)).toEqual(

@@ -4,16 +4,18 @@ import { constants } from "node:os";
 import type { GuestEntry } from "../../../src/domain/tree/guest-file.ts";
 import { type ByteString, type GuestPath, parseGuestPathText } from "../../../src/domain/tree/guest-path.ts";
 import { type AgentError, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
-import { FILE_REQUESTS_COUNT_MAX, FileSession, WATCHES_COUNT_MAX } from "../../../src/vm/agent/file-session.ts";
+import { FileSession } from "../../../src/vm/agent/file-session.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import {
   AgentFrame,
+  FILES_COUNT_MAX,
   FileEvent,
   FileFlag,
   FileOp,
   HostFrame,
   INPUT_WINDOW_BYTES_INITIAL,
   Stream,
+  WATCHES_COUNT_MAX,
   WINDOW_BYTES_INITIAL,
 } from "../../../src/vm/agent/protocol.ts";
 import { done, failure, openAgent, openAgentFiles, problem, text } from "../../support/guests/agent-script.ts";
@@ -170,7 +172,7 @@ describe("a hostile record", () => {
         packIntegers([32, 16 + path.length], [32, type], [32, 3], [16, path.length], [16, 0]),
         text(path),
       ]);
-    for (const record of [watchRecord(10, "a"), watchRecord(FileEvent.create, "../a")]) {
+    for (const record of [watchRecord(11, "a"), watchRecord(FileEvent.create, "../a")]) {
       const { guest, files, output } = await openAgentFiles();
       const events = files.watch(at("/d"), { recursive: true, signal: NEVER });
       const first = events.next();
@@ -312,12 +314,12 @@ describe("a caller that leaves", () => {
   test("ends the work, and the guest's place is free when the guest has confirmed it", async () => {
     const { guest, files, output } = await openAgentFiles();
     const left = new AbortController();
-    const requests = Array.from({ length: FILE_REQUESTS_COUNT_MAX }, () =>
+    const requests = Array.from({ length: FILES_COUNT_MAX }, () =>
       failure(files.stat(at("/f"), { follow: true, signal: left.signal })),
     );
-    const last = await guest.frame(HostFrame.fileOpen, FILE_REQUESTS_COUNT_MAX - 1);
+    const last = await guest.frame(HostFrame.fileOpen, FILES_COUNT_MAX - 1);
     left.abort(new Error("left"));
-    await guest.frame(HostFrame.fileEnd, FILE_REQUESTS_COUNT_MAX - 1);
+    await guest.frame(HostFrame.fileEnd, FILES_COUNT_MAX - 1);
     const refused = (await failure(files.stat(at("/f"), STAT))) as AgentError;
     expect(refused.errno).toBe(errno.EAGAIN);
     // Watches have sessions of their own.

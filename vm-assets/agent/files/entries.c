@@ -19,32 +19,44 @@ bool entries_stat(struct request *request, uint64_t *count, struct problem *prob
 	return place_send_path(request->path, (request->flags & FILE_FLAG_FOLLOW) != 0, problem);
 }
 
-/* Opens the entry `name` of a directory, and its target if it is a symlink that is followed and does not dangle. */
-static bool open_entry(int directory, const char *name, bool follow, struct place *place)
+/*
+ * Describes the entry `name` of a directory, or its target if it is a symlink that is followed and does not dangle. The place has
+ * a descriptor only when its attributes are requested, or of such a target; the caller closes it.
+ */
+static bool open_entry(int directory, const char *name, const struct request *request, struct place *place)
 {
+	bool follow = (request->flags & FILE_FLAG_FOLLOW) != 0;
 	place->broken = 0;
 	place->link[0] = '\0';
 	place->fd = -1;
 	if (fstatat(directory, name, &place->status, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) != 0)
 		return false;
-	if (!S_ISLNK(place->status.st_mode))
-		return true;
+	bool is_link = S_ISLNK(place->status.st_mode);
+	if (is_link && follow)
+		place->fd = openat(directory, name, O_PATH | O_CLOEXEC);
+	else if (!is_link && (request->flags & FILE_FLAG_ATTRIBUTES) != 0)
+		place->fd = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (is_link) {
+		ssize_t size = place->fd >= 0 ? readlink(place_name(place->fd), place->link, sizeof place->link - 1)
+					      : readlinkat(directory, name, place->link, sizeof place->link - 1);
+		place->link[size > 0 ? size : 0] = '\0';
+	}
 	struct stat status;
-	int target = follow ? openat(directory, name, O_PATH | O_CLOEXEC) : -1;
-	ssize_t size = target >= 0 ? readlink(place_name(target), place->link, sizeof place->link - 1)
-				   : readlinkat(directory, name, place->link, sizeof place->link - 1);
-	place->link[size > 0 ? size : 0] = '\0';
-	if (target >= 0 && fstatat(target, "", &status, AT_EMPTY_PATH) == 0)
+	if (place->fd >= 0 && fstatat(place->fd, "", &status, AT_EMPTY_PATH | AT_NO_AUTOMOUNT) == 0)
 		place->status = status;
-	if (target >= 0)
-		close(target);
 	return true;
+}
+
+/* Sends the record of the entry at the present path. */
+static bool send_entry(const struct request *request, const struct place *place, struct problem *problem)
+{
+	bool has_attributes = (request->flags & FILE_FLAG_ATTRIBUTES) != 0 && place->fd >= 0;
+	return place_send(levels_path, place, has_attributes, problem) && place_progress(NULL, problem);
 }
 
 /* Lists the directory at level 0. Ends at the first failure to read that directory; deeper ones seem empty. */
 static bool list(const struct request *request, uint64_t *count, struct problem *problem)
 {
-	bool follow = (request->flags & FILE_FLAG_FOLLOW) != 0;
 	struct place place;
 	unsigned depth = 0;
 	listing_begin(&listings[0]);
@@ -58,13 +70,16 @@ static bool list(const struct request *request, uint64_t *count, struct problem 
 				return true;
 			continue;
 		}
-		/* An entry may have vanished; of a directory that cannot be searched only the names can be read. */
-		if (!open_entry(levels[depth].fd, name, follow, &place))
-			continue;
 		/* No request can name what has a longer path, so it is left out. */
 		if (!levels_set_path(&levels[depth], name) || strlen(levels_path) > PATH_MAX)
 			continue;
-		if (!place_send(levels_path, &place, false, problem) || !place_progress(NULL, problem))
+		/* An entry may have vanished; of a directory that cannot be searched only the names can be read. */
+		if (!open_entry(levels[depth].fd, name, request, &place))
+			continue;
+		bool sent = send_entry(request, &place, problem);
+		if (place.fd >= 0)
+			close(place.fd);
+		if (!sent)
 			return false;
 		(*count)++;
 		if (!S_ISDIR(place.status.st_mode) || place.link[0] != '\0' || depth + 1 >= request->depth)
@@ -86,7 +101,8 @@ bool entries_list(struct request *request, uint64_t *count, struct problem *prob
 		return problem_set(problem, place.broken, "%.300s", request->path);
 	/* The listing is that of the directory, wherever the path leads; the flag is about the entries. */
 	place.link[0] = '\0';
-	if (!place_send("", &place, false, problem))
+	levels_path[0] = '\0';
+	if (!send_entry(request, &place, problem))
 		return false;
 	*count = 1;
 	if (!S_ISDIR(place.status.st_mode) || request->depth == 0)

@@ -32,12 +32,14 @@ struct file {
 	uint64_t kill_ns; /* time of the second, harder attempt to end it; UINT64_MAX: never */
 };
 
-static struct file files[FILES_COUNT_MAX];
+/* Those of watches are behind the others: they have no input, and so no ring. */
+static struct file files[FILES_COUNT_MAX + WATCHES_COUNT_MAX];
 static const struct session_kind file_kind;
+static const struct session_kind watch_kind;
 
 static struct file *file_of(const struct session *session)
 {
-	return &files[session->slot];
+	return &files[session->slot + (session->kind->class == SESSION_WATCH ? FILES_COUNT_MAX : 0)];
 }
 
 static bool open_pipe(int ends[2], int ours)
@@ -75,7 +77,7 @@ static bool start(const struct session *session, const struct frame *frame, stru
 		if (theirs[i] >= 0)
 			close(theirs[i]);
 	outflow_open(&file->out, out[0], STREAM_STDOUT, WINDOW_BYTES_INITIAL);
-	inflow_open(&file->in, in[1], STREAM_STDIN, rings_of_file(session->slot));
+	inflow_open(&file->in, in[1], STREAM_STDIN, file->writes ? rings_of_file(session->slot) : NULL);
 	if (!started) {
 		file->host = NULL;
 		return false;
@@ -91,7 +93,8 @@ bool file_open(const struct frame *frame)
 {
 	if (!request_is_whole(frame))
 		return false;
-	struct session *session = session_open(frame->session, &file_kind);
+	struct session *session =
+		session_open(frame->session, request_op(frame) == FILE_OP_WATCH ? &watch_kind : &file_kind);
 	if (session == NULL)
 		return true;
 	struct file *file = file_of(session);
@@ -123,6 +126,11 @@ static bool file_take(struct session *session, const struct frame *frame)
 	struct file *file = file_of(session);
 	if (frame->type == HOST_FILE_END) {
 		end(file, ECANCELED, clock_now());
+		return true;
+	}
+	if (frame->type == HOST_FILE_SYNC && session->kind == &watch_kind) {
+		if (file->child.pid != 0 && file->ended == 0)
+			kill(file->child.pid, WATCH_SYNC_SIGNAL);
 		return true;
 	}
 	if (frame->type != HOST_STDIN || !file->writes)
@@ -206,13 +214,9 @@ static void file_close(struct session *session)
 	child_close(&file->child);
 }
 
-static const struct session_kind file_kind = {
-	.class = SESSION_FILE,
-	.take = file_take,
-	.grant = file_grant,
-	.ready = file_ready,
-	.pump = file_pump,
-	.deadline = file_deadline,
-	.reaped = file_reaped,
-	.close = file_close,
-};
+#define OPERATIONS \
+	.take = file_take, .grant = file_grant, .ready = file_ready, .pump = file_pump, .deadline = file_deadline, \
+	.reaped = file_reaped, .close = file_close
+
+static const struct session_kind file_kind = {.class = SESSION_FILE, OPERATIONS};
+static const struct session_kind watch_kind = {.class = SESSION_WATCH, OPERATIONS};

@@ -19,7 +19,7 @@ static const struct {
 	bool pairs;
 } rules[] = {
 	[FILE_OP_STAT] = {.flags = FILE_FLAG_FOLLOW},
-	[FILE_OP_LIST] = {.flags = FILE_FLAG_FOLLOW},
+	[FILE_OP_LIST] = {.flags = FILE_FLAG_FOLLOW | FILE_FLAG_ATTRIBUTES},
 	[FILE_OP_READ] = {.flags = FILE_FLAG_FOLLOW},
 	[FILE_OP_WRITE] = {.flags = MAKES | FILE_FLAG_ATOMIC | FILE_FLAG_APPEND, .strings_max = UNLIMITED, .pairs = true},
 	[FILE_OP_DIRECTORY] = {.flags = MAKES},

@@ -5,7 +5,12 @@
 #ifndef COPPICE_VISIT_H
 #define COPPICE_VISIT_H
 
+#include <signal.h>
+
 #include "../child.h"
+
+/* Makes a watch that is ready send what happened so far, and then a record that says so. */
+#define WATCH_SYNC_SIGNAL SIGUSR1
 
 /* For `struct work`: `argument` is the payload of the frame, `number` its length, `directory` a pidfd of the target's reaper. */
 bool visit(const struct work *work, int out, uint64_t *count, struct problem *problem);

@@ -7,8 +7,11 @@
 #include <fcntl.h>
 #include <linux/limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +21,7 @@
 #include "../record.h"
 #include "operations.h"
 #include "place.h"
+#include "visit.h"
 
 #define MASK (IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB | IN_ONLYDIR)
 #define ROOT 0U
@@ -219,25 +223,53 @@ static bool take(const struct inotify_event *event)
 	return done;
 }
 
-/* Sends events until the directory is gone or the host reads no more. */
-static bool follow(void)
+/* A descriptor that is readable when the host asked for a record after all that happened so far; -1 on failure. */
+static int open_asked(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, WATCH_SYNC_SIGNAL);
+	return sigprocmask(SIG_BLOCK, &set, NULL) == 0 ? signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
+}
+
+/* Sends the events that the kernel has queued, and no later ones: a storm must not hold the record of a sync back. */
+static bool take_queued(void)
 {
 	static uint8_t events[65536] __attribute__((aligned(__alignof__(struct inotify_event))));
-	struct pollfd ready = {.fd = notifier, .events = POLLIN};
-	struct stat status;
-	for (;;) {
-		if (!record_stream_flush())
-			return false;
-		ssize_t size = poll(&ready, 1, GONE_MS) > 0 ? read(notifier, events, sizeof events) : 0;
+	int queued = 0;
+	if (ioctl(notifier, FIONREAD, &queued) != 0)
+		return true;
+	while (queued > 0) {
+		ssize_t size = read(notifier, events, sizeof events);
+		if (size <= 0)
+			break;
+		queued -= (int)size;
 		for (ssize_t at = 0; at < size;) {
 			const struct inotify_event *event = (const void *)(events + at);
 			if (!take(event))
 				return false;
 			at += (ssize_t)(sizeof *event + event->len);
 		}
-		if (full && !send_event(ROOT, "", FILE_EVENT_OVERFLOW, 0))
+	}
+	if (full && !send_event(ROOT, "", FILE_EVENT_OVERFLOW, 0))
+		return false;
+	full = false;
+	return true;
+}
+
+/* Sends events until the directory is gone or the host reads no more. */
+static bool follow(int asked)
+{
+	struct pollfd ready[] = {{.fd = notifier, .events = POLLIN}, {.fd = asked, .events = POLLIN}};
+	struct signalfd_siginfo signal;
+	struct stat status;
+	for (;;) {
+		if (!record_stream_flush())
 			return false;
-		full = false;
+		poll(ready, 2, GONE_MS);
+		bool synced = read(asked, &signal, sizeof signal) == (ssize_t)sizeof signal;
+		if (!take_queued() || (synced && !send_event(ROOT, "", FILE_EVENT_SYNCED, 0)))
+			return false;
 		if (fstatat(root, "", &status, AT_EMPTY_PATH) != 0 || status.st_nlink == 0)
 			return send_event(ROOT, "", FILE_EVENT_GONE, 0);
 	}
@@ -253,8 +285,9 @@ bool watch_run(struct request *request, uint64_t *count, struct problem *problem
 	if (!S_ISDIR(place.status.st_mode))
 		return problem_set(problem, ENOTDIR, "%.300s", request->path);
 	root = place.fd;
-	notifier = inotify_init1(IN_CLOEXEC);
-	int watch = notifier < 0 ? -1 : inotify_add_watch(notifier, place_name(root), MASK);
+	notifier = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	int asked = notifier < 0 ? -1 : open_asked();
+	int watch = asked < 0 ? -1 : inotify_add_watch(notifier, place_name(root), MASK);
 	if (watch < 0)
 		return problem_set(problem, errno, "watch of %.300s", request->path);
 	nodes[ROOT].parent = NONE;
@@ -262,6 +295,6 @@ bool watch_run(struct request *request, uint64_t *count, struct problem *problem
 	nodes_end = 1;
 	if (recursive && grow(ROOT, false) && full)
 		return problem_set(problem, ENOSPC, "more than %d directories", FILE_WATCHES_COUNT_MAX);
-	return (send_event(ROOT, "", FILE_EVENT_READY, 0) && follow()) ||
+	return (send_event(ROOT, "", FILE_EVENT_READY, 0) && follow(asked)) ||
 	       problem_set(problem, errno, "stream of the visitor");
 }
