@@ -5,6 +5,7 @@ import type { ReadGuestFile } from "../../service/running/held-stream.ts";
 import { matchesAny, parseRange } from "../range.ts";
 import { empty, type Reply } from "../reply.ts";
 import { directStream, type Endable } from "../stream/direct.ts";
+import { gzipChunks } from "../stream/gzip.ts";
 import { fileHeaders, typeOf } from "./download.ts";
 
 /** Contents of at most this size are read into memory before they are sent, so that the response has a length. */
@@ -36,14 +37,21 @@ export function guestFileHead(entry: GuestEntry, path: GuestPath, asked: Headers
   return { status: 200, headers, body: new ReadableStream(), ...(entry.size ? { bodyBytes: entry.size } : {}) };
 }
 
+export interface FileReplyOptions {
+  readonly asked: Headers;
+  readonly part: RequestedPart | null;
+  readonly gzips?: boolean;
+}
+
 /**
  * The reply with a running instance's file. Takes over `file`, whose signal must fire when the client leaves.
  * @param part the part that was opened; null: all
+ * @param gzips whether the bytes are compressed, if all are sent
  */
 export async function guestFileReply(
   file: ReadGuestFile,
   path: GuestPath,
-  { asked, part }: { readonly asked: Headers; readonly part: RequestedPart | null },
+  { asked, part, gzips = false }: FileReplyOptions,
 ): Promise<Reply> {
   using undo = new DisposableStack();
   undo.use(file);
@@ -52,7 +60,8 @@ export async function guestFileReply(
   if (part === null && isCurrent(entry, asked)) return empty(304, headers);
   if (part !== null) headers["content-range"] = rangeOf(part, entry);
   const status = part === null ? 200 : 206;
-  const chunks = part === null ? file.items : whole(file.items, part.length);
+  const chunks = part === null ? encoded(file.items, gzips) : whole(file.items, part.length);
+  if (part === null && gzips) headers["content-encoding"] = "gzip";
   const first: Uint8Array[] = [];
   let bytes = 0;
   while (bytes <= BUFFERED_BYTES_MAX) {
@@ -88,6 +97,11 @@ function isCurrent(entry: GuestEntry, asked: Headers): boolean {
 function rangeOf({ offset, length }: RequestedPart, { size }: GuestEntry): string {
   if (size !== null && offset + length <= size) return `bytes ${offset}-${offset + length - 1}/${size}`;
   throw new ApiError("range_not_satisfiable", `the file has ${size} bytes`, { size_bytes: size ?? 0 });
+}
+
+/** The chunks, compressed if need be. */
+function encoded(chunks: AsyncGenerator<Uint8Array, void, undefined>, gzips: boolean) {
+  return gzips ? (gzipChunks(chunks) as AsyncGenerator<Uint8Array, void, undefined>) : chunks;
 }
 
 /** The chunks. @throws ApiError when they do not have the number of `bytes` that the header announced */

@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import { getImage } from "../../../src/db/images/images.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
 import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
@@ -20,6 +21,8 @@ export interface SandboxFixture extends AsyncDisposable {
   readonly id: string;
   readonly path: string;
   readonly instance: RunningInstance;
+  /** the root of its files, on this host */
+  readonly root: string;
   /** Waits until a request has ended the machine, and saves or gives up its files as the supervisor does. */
   finish(): Promise<void>;
 }
@@ -40,7 +43,8 @@ export async function runSandbox(api: Api, id: string): Promise<SandboxFixture> 
   operations.start(operationId);
   await using stack = new AsyncDisposableStack();
   const life = stack.use(await lives.begin({ id: operationId, accountId: ALICE, kind: "sandbox" }, sandboxId));
-  const { instance } = stack.use(await nativeInstance(life.numbers));
+  const { instance, directory } = stack.use(await nativeInstance(life.numbers));
+  const root = join(directory, "r");
   const network = stack.use(quietNetwork(null));
   const parts = { limit: new TimeLimit(FOREVER_MS), hostname: "box", events: life.events, network };
   const run = stack.use(instances.open(operationId, parts));
@@ -68,7 +72,7 @@ export async function runSandbox(api: Api, id: string): Promise<SandboxFixture> 
     operations.tell(operationId);
   };
   const owned = stack.move();
-  return { id, path: `/v1/sandboxes/${id}`, instance, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return { id, path: `/v1/sandboxes/${id}`, instance, root, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
 
 /** Makes the image of a checkpoint of a sandbox that is queued, or will be, as the supervisor does. */
