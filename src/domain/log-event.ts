@@ -174,10 +174,11 @@ export interface LogEvent {
 
 const NS_PER_MS = 1_000_000n;
 
-/** Wire form of a time in ns since the epoch: ISO 8601 in UTC with nine digits of the second. */
+/** Wire form of a time in ns since the epoch, possibly negative: ISO 8601 in UTC with nine digits of the second. */
 export function isoTimeNs(ns: bigint): string {
-  const ms = new Date(msOf(ns)).toISOString();
-  return `${ms.slice(0, -1)}${String(ns % NS_PER_MS).padStart(6, "0")}Z`;
+  const rest = ((ns % NS_PER_MS) + NS_PER_MS) % NS_PER_MS;
+  const ms = new Date(msOf(ns - rest)).toISOString();
+  return `${ms.slice(0, -1)}${String(rest).padStart(6, "0")}Z`;
 }
 
 /** A time in ns, in whole `milliseconds`. */

@@ -95,6 +95,14 @@ export const ACCOUNT_LIMITS = {
   changeStreams: { unit: "streams", max: 16, refusal: () => "too many clients follow changes already" },
   /** clients that read event logs */
   eventReaders: { unit: "streams", max: 1000, refusal: () => "too many clients follow events already" },
+  /** events of files that wait until a client requests them */
+  waitingEvents: {
+    unit: "bytes",
+    max: 32 * MIB,
+    total: 128 * MIB,
+    spare: SPARE_COUNT * MIB,
+    refusal: () => "too many events wait for their requests",
+  },
   /** operations that have not started */
   waitingOperations: {
     unit: "operations",

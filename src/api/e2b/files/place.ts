@@ -43,6 +43,11 @@ export function errnoOf(error: unknown): number | undefined {
   return typeof errno === "number" ? errno : undefined;
 }
 
+/** Ignores that a file is missing, which is to be removed. @throws `error`, unless it says that */
+export function unlessMissing(error: unknown): void {
+  if (errnoOf(error) !== ENOENT) throw error;
+}
+
 /** Does work on the file of a path. @throws E2bError in the words of this dialect; as `work` does */
 export async function atPath<T>(path: GuestPath, work: () => Promise<T>): Promise<T> {
   try {

@@ -5,10 +5,13 @@ import { empty, json, respond } from "../../reply.ts";
 import { checked } from "../../route.ts";
 import { envdOf } from "../envd-access.ts";
 import type { E2bParts } from "../options.ts";
+import { serverStream, unary } from "../rpc/connect.ts";
 import { downloadFile } from "./download.ts";
+import { filesystemMethods } from "./filesystem.ts";
 import { placeOf, queryOf } from "./place.ts";
 import { composeFile, uploadFiles } from "./upload.ts";
 
+const FILESYSTEM = "/filesystem.Filesystem";
 const READS = "instances:read";
 const WRITES = "instances:exec";
 
@@ -52,5 +55,10 @@ export function filesPlugin(parts: E2bParts): Elysia {
       { takes: { scope: WRITES, waitsForGuest: true }, body: checked(ComposeBody) },
     )
     .get("/envs", ({ request }) => respond(json(200, envdOf(request).sandbox.env), request), { reads: READS });
+  const { unary: methods, watchDir } = filesystemMethods(parts);
+  for (const [name, method] of Object.entries(methods)) {
+    app.post(`${FILESYSTEM}/${name}`, unary(method), { takes: { scope: WRITES, waitsForGuest: true } });
+  }
+  app.post(`${FILESYSTEM}/WatchDir`, serverStream(watchDir, { keepalive: { keepalive: {} } }), { reads: READS });
   return app as unknown as Elysia;
 }

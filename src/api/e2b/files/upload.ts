@@ -1,4 +1,3 @@
-import { ApiError } from "../../../domain/errors.ts";
 import { given } from "../../../domain/given.ts";
 import { type ByteString, displayName, type GuestPath } from "../../../domain/tree/guest-path.ts";
 import { bodyStream } from "../../body/body.ts";
@@ -7,7 +6,7 @@ import { E2bError } from "../errors.ts";
 import type { E2bParts } from "../options.ts";
 import { attributesIn, metadataOf, staleOf } from "./metadata.ts";
 import { boundaryOf, partsOf } from "./multipart.ts";
-import { atPath, type FilesPlace, fileAt, queryOf } from "./place.ts";
+import { atPath, type FilesPlace, fileAt, queryOf, unlessMissing } from "./place.ts";
 
 const RAW_TYPE = /^application\/octet-stream\s*(?:;|$)/i;
 /** The field whose parts are files. */
@@ -117,13 +116,8 @@ export async function composeFile(
   return await atPath(file.path, async () => {
     await guestFiles.join(envd.principal, { ...file, owner, from: from.map(({ path }) => path) });
     for (const source of new Map(from.map((each) => [each.path, each])).values()) {
-      await guestFiles.remove(envd.principal, { ...source, recursive: false }).catch(unlessGone);
+      await guestFiles.remove(envd.principal, { ...source, recursive: false }).catch(unlessMissing);
     }
     return { ...namesOf(file.path), type: "file" };
   });
-}
-
-/** The file is complete, and a source may have been removed by another request. */
-function unlessGone(error: unknown): void {
-  if (!(error instanceof ApiError) || error.code !== "not_found") throw error;
 }

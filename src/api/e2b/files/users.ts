@@ -77,3 +77,9 @@ export function resolvePath({ home }: Pick<GuestUser, "home">, path: string): Gu
   // A component `..` of a request is that of its text: what a symlink in front of it leads to does not count.
   return parseGuestPath(posix.normalize(isAbsolute ? bytes : `${home}/${below}`) as ByteString);
 }
+
+/** The user that a call names in its field Authorization; null: none, which is the default user. */
+export function userNameIn(headers: Headers): string | null {
+  const [, encoded] = /^Basic +([A-Za-z0-9+/_-]*={0,2}) *$/i.exec(headers.get("authorization") ?? "") ?? [];
+  return encoded === undefined ? null : (Buffer.from(encoded, "base64").toString("utf8").split(":", 1)[0] ?? "");
+}

@@ -1,6 +1,7 @@
 import { isUtf8 } from "node:buffer";
 import { ApiError } from "../../../domain/errors.ts";
 import { given } from "../../../domain/given.ts";
+import { isoTimeNs } from "../../../domain/log-event.ts";
 import {
   ATTRIBUTE_PREFIX,
   checkGuestUser,
@@ -26,8 +27,6 @@ import { TYPE_NAMES } from "../inspection/listing-format.ts";
 import type { GuestEntry, GuestFileEvent } from "../schema/guest-files.ts";
 import type { Runner } from "./runner.ts";
 
-const NS_PER_MS = 1_000_000n;
-
 /** The wire form of an entry. @param path its absolute path */
 export function entryOf(entry: StoredEntry, path: GuestPath): GuestEntry {
   const name = path.slice(path.lastIndexOf("/") + 1) as ByteString;
@@ -45,7 +44,7 @@ export function entryOf(entry: StoredEntry, path: GuestPath): GuestEntry {
     ...(entry.user === "" ? {} : { user: displayName(entry.user) }),
     ...(entry.group === "" ? {} : { group: displayName(entry.group) }),
     links: entry.nlink,
-    mtime: timeOf(entry.mtimeNs),
+    mtime: isoTimeNs(entry.mtimeNs),
     ...(target === null ? {} : { symlink_to: displayName(target), ...given({ symlink_to_base64: bytesOf(target) }) }),
     ...(attributes.length === 0 ? {} : { attributes: Object.fromEntries(attributes.map(attributeOf)) }),
   };
@@ -68,13 +67,6 @@ function attributeOf([name, value]: [ByteString, Uint8Array]): [string, string] 
 
 function bytesOf(name: ByteString): string | null {
   return isText(name) ? null : byteStringToBytes(name).toString("base64");
-}
-
-/** ISO 8601 in UTC with nanoseconds, of a time that may lie before the epoch. */
-function timeOf(ns: bigint): string {
-  const rest = ((ns % NS_PER_MS) + NS_PER_MS) % NS_PER_MS;
-  const ms = new Date(Number((ns - rest) / NS_PER_MS)).toISOString();
-  return `${ms.slice(0, -1)}${String(rest).padStart(6, "0")}Z`;
 }
 
 /**
