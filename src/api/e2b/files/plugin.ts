@@ -7,6 +7,7 @@ import { envdOf } from "../envd-access.ts";
 import type { E2bParts } from "../options.ts";
 import { serverStream, unary } from "../rpc/connect.ts";
 import { downloadFile } from "./download.ts";
+import { latestFigures } from "./figures.ts";
 import { filesystemMethods } from "./filesystem.ts";
 import { placeOf, queryOf } from "./place.ts";
 import { composeFile, uploadFiles } from "./upload.ts";
@@ -54,6 +55,9 @@ export function filesPlugin(parts: E2bParts): Elysia {
       },
       { takes: { scope: WRITES, waitsForGuest: true }, body: checked(ComposeBody) },
     )
+    .get("/metrics", ({ request }) => respond(json(200, latestFigures(parts, envdOf(request))), request), {
+      reads: READS,
+    })
     .get("/envs", ({ request }) => respond(json(200, envdOf(request).sandbox.env), request), { reads: READS });
   const { unary: methods, watchDir } = filesystemMethods(parts);
   for (const [name, method] of Object.entries(methods)) {

@@ -324,6 +324,24 @@ test("the environment of the sandbox", async () => {
   expect((await other.envd("GET", "/envs")).json).toMatchObject({ A: "b" });
 });
 
+test("the latest figures of the sandbox", async () => {
+  const { status, json } = await sandbox.envd("GET", "/metrics");
+  expect([status, Object.keys(json).sort()]).toEqual([
+    200,
+    [
+      "cpu_count",
+      "cpu_used_pct",
+      "disk_total",
+      "disk_used",
+      "mem_cache",
+      "mem_total",
+      "mem_total_mib",
+      "mem_used",
+    ].concat(["mem_used_mib", "ts"]),
+  ]);
+  expect(Object.values(json).every((value) => typeof value === "number" && value >= 0)).toBeTrue();
+});
+
 test.each(["/init", "/freeze", "/unfreeze", "/fsfreeze", "/fsthaw", "/collapse", "/upgrade"])(
   "%s is not there",
   async (path) => {
