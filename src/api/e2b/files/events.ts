@@ -1,10 +1,11 @@
+import { ApiError } from "../../../domain/errors.ts";
 import type { GuestEntry } from "../../../domain/tree/guest-file.ts";
 import { displayName, type GuestPath, pathBelow } from "../../../domain/tree/guest-path.ts";
 import type { FileRequest, WatchedEvent, Watching } from "../../../service/running/files.ts";
 import type { E2bParts } from "../options.ts";
 import { RpcError } from "../rpc/errors.ts";
 import { type EntryInfo, entryInfo } from "./entry.ts";
-import { errnoOf, type FilesPlace, fileAt } from "./place.ts";
+import { type FilesPlace, fileAt } from "./place.ts";
 
 /** The wire form of a message FilesystemEvent. */
 export interface FilesystemEvent {
@@ -78,7 +79,7 @@ async function* eventsOf(
   }
 }
 
-/** The entry to which a symlink leads; the symlink itself when it is gone meanwhile. */
+/** The entry to which a symlink leads; the symlink itself when it is gone meanwhile, or the account has no room to look. */
 async function targetOf(
   guestFiles: E2bParts["service"]["guestFiles"],
   principal: FilesPlace["envd"]["principal"],
@@ -86,7 +87,7 @@ async function targetOf(
   link: GuestEntry,
 ): Promise<GuestEntry> {
   return await guestFiles.stat(principal, { ...request, follow: true }).catch((error: unknown) => {
-    if (errnoOf(error) !== undefined) return link;
+    if (error instanceof ApiError) return link;
     throw error;
   });
 }

@@ -30,7 +30,7 @@ export async function uploadFiles(parts: E2bParts, request: Request, place: File
     writeFile(parts, place, { path, content, attributes, written });
   const contentType = request.headers.get("content-type") ?? "";
   const path = queryOf(request).get("path");
-  const body = decoded(request);
+  const body = decoded(request, place.envd.sandbox.resources.diskBytes);
   if (RAW_TYPE.test(contentType)) {
     if (path === null) throw new E2bError(400, "path is required for a body of raw bytes");
     return [await write(path, body, [])];
@@ -48,13 +48,29 @@ export async function uploadFiles(parts: E2bParts, request: Request, place: File
   return written;
 }
 
-/** The bytes of a body. @throws E2bError 400 for an unknown encoding */
-function decoded(request: Request): AsyncIterable<Uint8Array> {
+/**
+ * The bytes of a body. Compressed ones may expand to `expandedBytesMax`.
+ * @throws E2bError 400 for an unknown encoding
+ */
+function decoded(request: Request, expandedBytesMax: number): AsyncIterable<Uint8Array> {
   const encoding = request.headers.get("content-encoding")?.trim().toLowerCase() ?? "identity";
   const body = bodyStream(request);
   if (encoding === "identity" || encoding === "") return body;
-  if (encoding === "gzip" || encoding === "x-gzip") return gunzipChunks(body);
+  if (encoding === "gzip" || encoding === "x-gzip") return bounded(gunzipChunks(body), expandedBytesMax);
   throw new E2bError(400, "unsupported Content-Encoding, expected gzip or identity");
+}
+
+/**
+ * Chunks up to a number of `bytes`: zeros expand a thousandfold, and take no space in a guest.
+ * @throws E2bError 507 beyond them
+ */
+async function* bounded(chunks: AsyncIterable<Uint8Array>, bytesMax: number): AsyncGenerator<Uint8Array> {
+  let bytes = 0;
+  for await (const chunk of chunks) {
+    bytes += chunk.byteLength;
+    if (bytes > bytesMax) throw new E2bError(507, "not enough disk space available");
+    yield chunk;
+  }
 }
 
 interface FileToWrite {

@@ -186,6 +186,17 @@ describe("an upload of raw bytes", () => {
     expect((await sandbox.envd("POST", query(at("wrong")), { body: "x", headers: other })).status).toBe(400);
   });
 
+  test("that expands beyond the disk of the sandbox ends there", async () => {
+    const { resources } = scene.api.parts.service.e2b.find(sandbox.uuid)?.sandbox ?? {};
+    const zeros = gzipSync(Buffer.alloc(64 << 20));
+    const count = Math.ceil((resources?.diskBytes ?? 0) / (64 << 20)) + 1;
+    // Members of gzip may follow each other.
+    const body = Buffer.concat(Array.from({ length: count }, () => zeros));
+    const headers = { ...raw, "content-encoding": "gzip" };
+    const answer = await sandbox.envd("POST", query(at("bomb")), { body, headers });
+    expect([answer.status, answer.json.message]).toEqual([507, "not enough disk space available"]);
+  });
+
   test("needs a path that can be a file", async () => {
     mkdirSync(here("taken"));
     writeFileSync(here("flat"), "");
