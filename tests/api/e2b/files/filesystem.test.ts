@@ -15,9 +15,12 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
+import { Accounts } from "../../../../src/domain/account/accounts.ts";
 import { WATCHES_COUNT_MAX } from "../../../../src/vm/agent/protocol.ts";
 import { type E2bSandbox, E2bScene } from "../../../support/e2b/scene.ts";
+import { until } from "../../../support/waiting.ts";
 
+const accounts = new Accounts();
 let scene: E2bScene;
 let sandbox: E2bSandbox;
 let root: string;
@@ -32,7 +35,7 @@ const events = async (watcherId: string) =>
   );
 
 beforeAll(async () => {
-  scene = await E2bScene.start();
+  scene = await E2bScene.start({}, { accounts });
   sandbox = await scene.open();
   root = sandbox.machine.root;
   mkdirSync(here("etc"));
@@ -217,6 +220,14 @@ describe("a watcher", () => {
       json: { code: "internal" },
     });
     await rpc("RemoveWatcher", { watcherId: watcher });
+  });
+
+  test("ends with its sandbox", async () => {
+    const other = await scene.open();
+    expect((await other.rpc("filesystem.Filesystem/CreateWatcher", { path: "/" })).status).toBe(200);
+    expect(accounts.used("alice", "eventReaders")).toBe(1);
+    expect((await scene.api.call("DELETE", `/v1/sandboxes/${other.uuid}`)).status).toBeLessThan(300);
+    await until("its watch is given back", () => accounts.used("alice", "eventReaders") === 0);
   });
 
   test("is one of a number", async () => {
