@@ -13,11 +13,14 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { gunzipSync, gzipSync } from "node:zlib";
+import { Accounts } from "../../../../src/domain/account/accounts.ts";
 import { type E2bSandbox, E2bScene } from "../../../support/e2b/scene.ts";
+import { until } from "../../../support/waiting.ts";
 
 /** A user of the guest, who is not the default one. */
 const ANN = { name: "ann", uid: 1234, gid: 567 };
 
+const accounts = new Accounts();
 let scene: E2bScene;
 let sandbox: E2bSandbox;
 let root: string;
@@ -29,7 +32,7 @@ const query = (path: string, more: Readonly<Record<string, string>> = {}) =>
 const raw = { "content-type": "application/octet-stream" };
 
 beforeAll(async () => {
-  scene = await E2bScene.start();
+  scene = await E2bScene.start({}, { accounts });
   sandbox = await scene.open();
   root = sandbox.machine.root;
   mkdirSync(here("etc"));
@@ -302,6 +305,37 @@ describe("an upload of a form", () => {
     const parts = Array.from({ length: 4097 }, () => ['name="x"', ""] as const);
     const { status, json } = await form("/files", parts);
     expect([status, json.message]).toEqual([400, expect.stringContaining("more than 4096 parts")]);
+  });
+});
+
+describe("a client that stalls", () => {
+  const inUse = () => accounts.used("alice", "guestFiles") + accounts.used("alice", "inputs");
+
+  test("holds its own upload only, until it leaves", async () => {
+    const left = new AbortController();
+    const body = new ReadableStream({ start: (controller) => controller.enqueue(Buffer.from("half")) });
+    const upload = fetch(`${scene.url}${query(at("stalled"))}`, {
+      ...{ method: "POST", body, signal: left.signal },
+      headers: { ...sandbox.headers(), ...raw },
+    }).catch((error: Error) => error.name);
+    await until("the upload is under way", () => existsSync(here("stalled")) && inUse() > 0);
+    expect((await sandbox.envd("GET", query("/etc/passwd"))).status).toBe(200);
+    left.abort();
+    expect(await upload).toBe("AbortError");
+    await until("its places are free", () => inUse() === 0);
+  });
+
+  test("holds its own download only, in bounded memory, until it leaves", async () => {
+    writeFileSync(here("endless"), Buffer.alloc(64 << 20, "x"));
+    const response = await fetch(`${scene.url}${query(at("endless"))}`, {
+      headers: { ...sandbox.headers(), "accept-encoding": "identity" },
+    });
+    const reader = response.body?.getReader();
+    expect((await reader?.read())?.done).toBeFalse();
+    expect(inUse()).toBeGreaterThan(0);
+    expect((await sandbox.envd("GET", query("/etc/passwd"))).status).toBe(200);
+    await reader?.cancel();
+    await until("its places are free", () => inUse() === 0);
   });
 });
 
