@@ -33,18 +33,19 @@ export function haveSameDefaults(one: ImageDefaults, other: ImageDefaults): bool
   return names.every((name) => Object.hasOwn(other.variables, name) && one.variables[name] === other.variables[name]);
 }
 
-/** The variables of an image that a command gets: all with a shell, and only PATH without one. Those of its request replace them. */
+/** The variables of an image that a command gets: all with a shell, and only PATH without one, unless it requests all. Those of its request replace them. */
 export function inheritedVariables(
   { inherit, shell, unset }: Pick<CheckedCommand, "inherit" | "shell" | "unset">,
   { variables }: ImageDefaults,
 ): Variables {
-  if (!inherit) return {};
+  if (inherit === false) return {};
+  const hasAll = shell || inherit === "variables";
   const gone = new Set(unset);
   return Object.fromEntries(
     Object.entries(variables).filter(([name, value]) => {
       // Programs are found through PATH: an empty one would hide them all.
       if (name === "PATH" && value === "") return false;
-      return !gone.has(name) && (shell || name === "PATH");
+      return !gone.has(name) && (hasAll || name === "PATH");
     }),
   );
 }

@@ -38,9 +38,10 @@ export interface CommandInput {
   readonly cwd?: string | undefined;
   /**
    * true: the variables and the working directory of the image apply. With a shell, `env` overrides the variables, and the
-   * shell is the one that SHELL names; without one, only PATH comes from the image.
+   * shell is the one that SHELL names; without one, only PATH comes from the image. "variables": without a shell, too, all of
+   * the image's variables apply.
    */
-  readonly inherit?: boolean | undefined;
+  readonly inherit?: boolean | "variables" | undefined;
   readonly uid?: number | undefined;
   readonly gid?: number | undefined;
   /** in place of `uid` and `gid`: a name of the guest's passwd, or a number, optionally with `:` and a group */
@@ -104,7 +105,7 @@ export interface CheckedCommand {
   /** the variables of the request only; the run adds PATH, HOME and HOSTNAME when they are missing */
   readonly env: Readonly<Record<string, string>>;
   readonly unset: readonly string[];
-  readonly inherit: boolean;
+  readonly inherit: boolean | "variables";
   /** absolute, normalised path, as text */
   readonly cwd: string;
   /** false: `cwd` is a default */

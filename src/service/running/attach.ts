@@ -104,11 +104,14 @@ export async function attach(
 }
 
 /** A process and the tap of one client. */
-interface Tapped {
-  readonly process: InstanceProcess;
-  readonly tap: Tap;
+interface Tapped extends TappedProcess {
   /** id of the first event after the tap was opened */
   readonly firstId: number;
+}
+
+export interface TappedProcess {
+  readonly process: InstanceProcess;
+  readonly tap: Tap;
 }
 
 /** The starts of one process, which is started again when its machine is replaced. */
@@ -317,7 +320,7 @@ function missingBytes(logged: StreamSizes, kept: StreamSizes, counted: StreamSiz
 }
 
 /** Delivers the output of a tap and the end of its process. Returns false when the process never ran. */
-async function* fromTap({ process: tapped, tap }: Tapped): AsyncGenerator<Attached, boolean, undefined> {
+export async function* fromTap({ process: tapped, tap }: TappedProcess): AsyncGenerator<Attached, boolean, undefined> {
   for (const stream of OUTPUT_STREAMS) {
     const { dropped } = tap.before[stream];
     if (dropped > 0) yield { kind: "dropped", stream, bytes: dropped };
@@ -348,7 +351,7 @@ async function hasRun(process: InstanceProcess): Promise<boolean> {
 
 const NOTHING: StreamSizes = { stdout: 0, stderr: 0 };
 const NO_OUTPUT = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };
-const LOST: Attached = { kind: "end", exit: null };
+export const LOST: Attached = { kind: "end", exit: null };
 
 /** The item for an event; null for output that the client has seen, and for events of other types. */
 function itemOf(event: LogEvent, log: LogOfProcess): Attached | null {

@@ -12,6 +12,7 @@ import type { StartedProcess } from "../../supervisor/instance/running-instances
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
+import { type FollowedProcess, follow, type RunningProcess, runFollowed, runningProcesses } from "./followed.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import {
   dataOf,
@@ -92,6 +93,21 @@ export interface ProcessUseCases {
   signal(principal: Principal, name: ProcessName, signal: number): Promise<Changed<void>>;
   /** Attaches a client to a process, as `attach` does. */
   attach(principal: Principal, request: AttachRequest): Promise<Changed<Attachment>>;
+  /**
+   * Starts a process as `start` does, and follows its output from the first byte, without the log. The process waits for the
+   * reader; disposal lets it continue, and its output is only logged then.
+   * @param timeoutMs time limit in `milliseconds`, in place of that of the request; null: none
+   */
+  run(
+    principal: Principal,
+    id: Target,
+    request: Omit<CommandInput, "timeoutSeconds"> & { readonly timeoutMs: number | null },
+    signal: AbortSignal,
+  ): Promise<Changed<FollowedProcess>>;
+  /** Follows the output of a running process from now on, without the log, as `run` does. */
+  follow(principal: Principal, name: ProcessName): Promise<Changed<FollowedProcess>>;
+  /** The processes that run now, in the order of their starts; none when the target has no machine. */
+  running(principal: Principal, id: Target): readonly RunningProcess[];
   /** Sets the size of the terminal of a process. @throws ApiError `conflict` when it has none */
   resize(principal: Principal, name: ProcessName, size: TerminalSize): Promise<Changed<void>>;
 }
@@ -173,10 +189,22 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
       ),
     attach: (principal, request) =>
       change(parts, principal, processChange("attach", request), () => attach(parts, principal, request)),
+    ...followedUseCases(parts),
     resize: (principal, name, size) =>
       change(parts, principal, processChange("resize", name), () =>
         withProcess(parts, principal, name, (process) => resizeTerminal(process, size)),
       ),
+  };
+}
+
+/** The use cases of clients that follow processes without the log. */
+function followedUseCases(parts: ServiceParts): Pick<ProcessUseCases, "run" | "follow" | "running"> {
+  return {
+    run: (principal, id, { timeoutMs, ...request }, signal) =>
+      runFollowed((onProcess) => start(parts, principal, { id, request, signal, timeoutMs, onProcess })),
+    follow: (principal, name) =>
+      change(parts, principal, processChange("attach", name), () => follow(parts, principal, name)),
+    running: (principal, id) => runningProcesses(parts, storedTarget(parts, principal, id), id),
   };
 }
 
@@ -195,13 +223,16 @@ interface Start {
   readonly id: Target;
   readonly request: CommandInput;
   readonly signal: AbortSignal;
+  /** in place of the time limit of the request, in `milliseconds`; null: none */
+  readonly timeoutMs?: number | null;
+  readonly onProcess?: (process: InstanceProcess) => void;
 }
 
 /** The use case `start`. */
 async function start(
   parts: ServiceParts,
   principal: Principal,
-  { id, request, signal }: Start,
+  { id, request, signal, onProcess, ...limit }: Start,
 ): Promise<Changed<StartedProcess>> {
   const { imageId, defaults: own, outputBytes, timeoutSecondsMax, refusal } = storedTarget(parts, principal, id);
   const checked = checkProcess(withDefaults(request, own), outputBytes);
@@ -209,12 +240,13 @@ async function start(
   const defaults = checked.inherit && imageId !== null ? imageDefaults(parts.db, imageId) : NO_DEFAULTS;
   const command = onImage(checked, defaults);
   const { timeoutSeconds } = request;
-  const timeoutMs = timeoutSeconds === undefined ? null : checkTimeout(timeoutSeconds, timeoutSecondsMax) * 1000;
+  const requestedMs = timeoutSeconds === undefined ? null : checkTimeout(timeoutSeconds, timeoutSecondsMax) * 1000;
+  const timeoutMs = limit.timeoutMs === undefined ? requestedMs : limit.timeoutMs;
   using _start = parts.accounts.take(principal.accountId, "processStarts");
   const what = { noun: "process", verb: "start", id: ({ spid }: StartedProcess) => `${idOf(id)}/${spid}` } as const;
   return await change(parts, principal, what, async () => {
     using live = await liveTarget(parts, principal, id, { signal, resumes: true });
-    const work = () => parts.instances.exec(live.id, command, { timeoutMs, defaults, signal });
+    const work = () => parts.instances.exec(live.id, command, { timeoutMs, defaults, signal, onProcess });
     const process = await onMachine(parts, id, live, work);
     if (process === null) throw refusal();
     return process;

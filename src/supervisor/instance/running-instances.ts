@@ -63,6 +63,8 @@ interface ExecOptions {
   readonly defaults: ImageDefaults;
   /** abandons the start while it waits for the guest to accept it */
   readonly signal: AbortSignal;
+  /** called with the process before its first event */
+  readonly onProcess?: ((process: InstanceProcess) => void) | undefined;
 }
 
 /** A listener for the starts of one process. */
@@ -193,7 +195,7 @@ export class RunningInstances {
   async exec(
     id: OperationId,
     command: CheckedCommand,
-    { timeoutMs, defaults, signal }: ExecOptions,
+    { timeoutMs, defaults, signal, onProcess }: ExecOptions,
   ): Promise<StartedProcess | null> {
     const handle = this.#handles.get(id);
     const instance = handle?.current ?? null;
@@ -207,6 +209,7 @@ export class RunningInstances {
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
       return { spec, sink: endingSink(log, log.sink(spec)) };
     }, signal);
+    onProcess?.(process);
     await process.started;
     await events.written();
     const { spid, exit } = process;
