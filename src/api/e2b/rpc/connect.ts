@@ -23,6 +23,12 @@ export interface RpcCall {
   readonly signal: AbortSignal;
 }
 
+/** The time that a client gives a call, in `milliseconds`; null: no limit. */
+export function timeoutMsOf({ headers }: Request): number | null {
+  const text = headers.get("connect-timeout-ms") ?? "";
+  return /^\d{1,10}$/.test(text) && Number(text) > 0 ? Number(text) : null;
+}
+
 export type UnaryMethod = (call: RpcCall) => Promise<object>;
 /** `send` resolves when the client has room for the next message. */
 export type StreamMethod = (call: RpcCall, send: (message: object) => Promise<void>) => Promise<void>;
@@ -58,6 +64,24 @@ export function serverStream(
       await frames.return();
     };
     const body = directStream({ [Symbol.asyncIterator]: () => frames, return: end });
+    return respond({ status: 200, headers: { "content-type": STREAM_TYPE }, body }, request);
+  };
+}
+
+/** A handler of calls with a stream of messages and one answer. */
+export function clientStream(
+  method: (call: Omit<RpcCall, "message">, next: () => Promise<RpcMessage | null>) => Promise<object>,
+): (context: Pick<Context, "request">) => Promise<Response> {
+  return async ({ request }) => {
+    using deadline = deadlineOf(request);
+    const { signal } = deadline;
+    const answer = async () => {
+      const makeRoom = () => Promise.resolve();
+      await using reader = new FrameReader(request, { bytesMax: REQUEST_BYTES_MAX, makeRoom, signal });
+      const message = await method({ envd: envdOf(request), request, signal }, () => reader.next());
+      return Buffer.concat([messageFrame(message), endFrame()]);
+    };
+    const body = await answer().catch((error: unknown) => endFrame(errorBody(rpcErrorOf(deadline.reasonOf(error)))));
     return respond({ status: 200, headers: { "content-type": STREAM_TYPE }, body }, request);
   };
 }
@@ -141,8 +165,7 @@ interface Deadline extends Disposable {
 /** The deadline that the client of a call announces, and its leaving. */
 function deadlineOf(request: Request, ...signals: readonly AbortSignal[]): Deadline {
   const late = new AbortController();
-  const text = request.headers.get("connect-timeout-ms") ?? "";
-  const ms = /^\d{1,10}$/.test(text) ? Number(text) : Number.POSITIVE_INFINITY;
+  const ms = timeoutMsOf(request) ?? Number.POSITIVE_INFINITY;
   const fire = () => late.abort(new RpcError("deadline_exceeded", "the deadline of the call has passed"));
   const timer = ms <= DEADLINE_MS_MAX ? setTimeout(fire, ms) : undefined;
   return {

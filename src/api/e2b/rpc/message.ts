@@ -9,6 +9,8 @@ export type RpcMessage = Readonly<Record<string, unknown>>;
 
 const DECIMAL = /^-?\d{1,20}$/;
 const UINT32_MAX = 2 ** 32 - 1;
+/** Either alphabet of base64, with or without padding. */
+const BASE64 = /^[\w+/-]*={0,2}$/;
 
 /** Parses the bytes of a message. @throws RpcError `invalid_argument` unless they are an object of JSON */
 export function parseMessage(bytes: Uint8Array): RpcMessage {
@@ -51,6 +53,45 @@ export function flag(message: RpcMessage, name: string, fallback = false): boole
 /** A field of type `uint32`, as a number or its decimal text; 0 by default. */
 export function uint32(message: RpcMessage, name: string): number {
   return integer(message, name, 0, UINT32_MAX);
+}
+
+/** A field of type `bytes`; null when it is absent. */
+export function optionalBytes(message: RpcMessage, name: string): Uint8Array | null {
+  const value = field(message, name);
+  if (value === null) return null;
+  if (typeof value !== "string" || !BASE64.test(value)) throw wrong(name, "base64");
+  return Buffer.from(value, "base64");
+}
+
+/** A field of an enumeration, by a name of `values` or by its number; 0 by default. */
+export function enumeration(message: RpcMessage, name: string, values: Readonly<Record<string, number>>): number {
+  const value = field(message, name) ?? 0;
+  if (typeof value === "number" && Number.isInteger(value)) return value;
+  if (typeof value === "string" && Object.hasOwn(values, value)) return values[value] ?? 0;
+  throw wrong(name, `one of ${Object.keys(values).join(", ")}`);
+}
+
+/** A field with a message; null when it is absent. */
+export function optionalMessage(message: RpcMessage, name: string): RpcMessage | null {
+  const value = field(message, name);
+  if (value === null || isObject(value)) return value;
+  throw wrong(name, "an object");
+}
+
+/** A field with a list of texts; empty by default. */
+export function textList(message: RpcMessage, name: string): readonly string[] {
+  const value = field(message, name) ?? [];
+  if (Array.isArray(value) && value.every((item) => typeof item === "string")) return value;
+  throw wrong(name, "a list of texts");
+}
+
+/** A field with a map of texts; empty by default. */
+export function textMap(message: RpcMessage, name: string): Readonly<Record<string, string>> {
+  const value = field(message, name) ?? {};
+  if (isObject(value) && Object.values(value).every((item) => typeof item === "string")) {
+    return value as Record<string, string>;
+  }
+  throw wrong(name, "a map of texts");
 }
 
 function integer(message: RpcMessage, name: string, minimum: number, maximum: number): number {
