@@ -1,7 +1,9 @@
+import { SIGKILL_SIGNAL } from "../../../domain/signals.ts";
 import type { ProcessEnd } from "../../../service/running/attach.ts";
 import type { FollowedProcess } from "../../../service/running/followed.ts";
 import { ownTurn } from "../../../system/turns.ts";
 import { untilAborted } from "../../../system/waiting.ts";
+import type { E2bParts } from "../options.ts";
 import type { RpcCall } from "../rpc/connect.ts";
 import { RpcError } from "../rpc/errors.ts";
 
@@ -35,6 +37,7 @@ export const KEEPALIVE = { event: { keepalive: {} } };
  * @throws RpcError `deadline_exceeded` when its time limit has ended it; `unavailable` when it was lost with its machine
  */
 export async function sendEvents(
+  { service }: Pick<E2bParts, "service">,
   { envd, signal }: RpcCall,
   process: FollowedProcess,
   send: (message: object) => Promise<void>,
@@ -53,7 +56,10 @@ export async function sendEvents(
       await untilAborted(send({ event: { data: { [hasTerminal ? "pty" : item.stream]: output } } }), signal);
     }
     if (item.kind !== "end") continue;
-    if (item.exit === null) throw lost();
+    // The end of its machine kills a process before it is lost.
+    const isKilled =
+      item.exit?.signal === SIGKILL_SIGNAL && service.e2b.find(envd.sandbox.id)?.sandbox.state !== "running";
+    if (item.exit === null || isKilled) throw lost();
     await untilAborted(send({ event: { end: endOf(item.exit) } }), signal);
     return;
   }

@@ -76,13 +76,13 @@ class Methods {
     const process = await this.#processes.run(envd.principal, envd.target, limited, signal);
     const isKept = JSON.stringify(config).length <= CONFIG_CHARACTERS_MAX;
     this.#facts.set(process.identity, { tag: optionalText(message, "tag"), config: isKept ? config : null });
-    await sendEvents(call, process, send);
+    await sendEvents(this.#parts, call, process, send);
   }
 
   async connect(call: RpcCall, send: (message: object) => Promise<void>): Promise<void> {
     const { envd, message } = call;
     const process = await this.#processes.follow(envd.principal, this.#name(envd, this.#find(envd, message)));
-    await sendEvents(call, process, send);
+    await sendEvents(this.#parts, call, process, send);
   }
 
   async streamInput(call: Omit<RpcCall, "message">, next: () => Promise<RpcMessage | null>): Promise<object> {

@@ -212,6 +212,17 @@ describe("a running process", () => {
   });
 });
 
+test("a stream ends with unavailable when its sandbox is killed", async () => {
+  const other = await scene.open();
+  const headers = { ...other.headers(), "content-type": "application/connect+json" };
+  const body = new Uint8Array(frameOf(shell("sleep 1000")));
+  const frames = framesOf(fetch(`${scene.url}/process.Process/Start`, { method: "POST", headers, body }));
+  await frames.next();
+  expect((await scene.call("DELETE", `/sandboxes/${other.id}`)).status).toBe(204);
+  expect((await frames.next()).value?.json.error.code).toBe("unavailable");
+  await frames.return(undefined);
+});
+
 describe("hostile frames", () => {
   const refusalOf = async (body: Buffer) => {
     await using stream = new Stream("Start", new Uint8Array(body));
