@@ -29,7 +29,7 @@ MODULES := node_modules/.coppice
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: deps
 deps: needs-build $(MODULES) ## install what building needs: Debian packages, bun, modules
@@ -160,6 +160,10 @@ test-running: build test-deps ## test what runs in real VMs: commands, files and
 .PHONY: test-contree
 test-contree: build test-deps ## test the interface for the public ConTree clients, row by row, with real images
 	@bun tests/support/rings/run-rings.ts contree
+
+.PHONY: test-e2b
+test-e2b: build test-deps ## test the interface for the published clients of E2B with the clients themselves, on real machines
+	@bun tests/support/rings/run-rings.ts e2b
 
 .PHONY: test-network
 test-network: build test-deps ## test the network of guests with real programs in a Debian guest, and attacks on its rules

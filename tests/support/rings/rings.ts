@@ -101,6 +101,13 @@ export const RINGS: Readonly<Record<string, Ring>> = {
     executable: true,
     limitMs: 20 * MINUTE_MS,
   },
+  e2b: {
+    what: "the published clients of E2B, from their registries, on real machines",
+    commands: [[process.execPath, "tests/support/e2b/install.ts"]],
+    paths: ["tests/e2b/**/*.test.ts"],
+    executable: true,
+    limitMs: 60 * MINUTE_MS,
+  },
   network: {
     what: "the network of guests: real programs in a real Debian, and attacks on the rules",
     commands: [[process.execPath, "tests/support/network/build-guest.ts"]],
