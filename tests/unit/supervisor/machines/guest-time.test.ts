@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, spyOn, test } from "bun:test";
 import { captureMs, listBaseMs, mergeMs, prepareMs } from "../../../../src/supervisor/machines/guest-budgets.ts";
 import { GuestTime } from "../../../../src/supervisor/machines/guest-time.ts";
 import { Agent } from "../../../../src/vm/agent/agent.ts";
@@ -6,7 +6,7 @@ import { packIntegers } from "../../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame, Stream } from "../../../../src/vm/agent/protocol.ts";
 import { failureOf, throwing } from "../../../support/failures.ts";
 import { ScriptedAgent } from "../../../support/guests/scripted-peer.ts";
-import { pause } from "../../../support/waiting.ts";
+import { pause, turns } from "../../../support/waiting.ts";
 
 const MIB = 1_048_576;
 const NEVER = new Promise<never>(() => undefined);
@@ -35,16 +35,21 @@ describe("the time budget of a guest", () => {
   });
 
   test("is shared by all steps: many short ones use it up", async () => {
+    let [nowMs, steps] = [0, 0];
+    using _clock = spyOn(performance, "now").mockImplementation(() => nowMs);
     const time = new GuestTime({ allowedMs: () => 200 });
-    let steps = 0;
+    const step = async () => {
+      await turns(1);
+      nowMs += 60;
+    };
     const all = async () => {
       for (;;) {
-        await time.wait("a step", soon(0));
+        await time.wait("a step", step());
         steps += 1;
       }
     };
     expect(await throwing(all())).toThrow("a step");
-    expect(steps).toBeGreaterThan(1);
+    expect(steps).toBe(4);
   });
 
   test("does not run while the host processes data", async () => {
