@@ -121,9 +121,9 @@ test.each(["outputs", "events", "download"] as const)(
 
 test("clients that leave at once free their places", async () => {
   for (const target of [...Object.values(path), ...Object.values(long)]) {
-    for (let delayMs = 0; delayMs < 2 * ACCOUNT_LIMITS.walks.max; delayMs++) {
+    for (let count = 0; count < ACCOUNT_LIMITS.walks.max + MORE_COUNT; count++) {
       const socket = ask(target);
-      await pause("each leaves a little later", delayMs / 8);
+      await pause("each leaves a little later", count / 5);
       socket.destroy();
     }
     expect((await api.call("GET", path.diff)).status).toBe(200);
