@@ -173,7 +173,7 @@ test("a connection that stays lost ends after a minute, with the command to retu
   expect([code, stderr]).toEqual([125, `${LOST}${end}`]);
   // After a failed handshake, a request gets the reason.
   expect(queries().length).toBeLessThan(12);
-}, 30_000);
+});
 
 test("a terminal gets no queries in repeated output, and its size on every connection", async () => {
   const query = "\x1b[6n";

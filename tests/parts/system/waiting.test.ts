@@ -12,4 +12,4 @@ test("no timer is left that keeps the process alive", async () => {
   `;
   const program = Bun.spawn([process.execPath, "-e", script], { stdout: "ignore", timeout: 20_000 });
   expect([await program.exited, program.signalCode]).toEqual([0, null]);
-}, 30_000);
+});

@@ -91,7 +91,7 @@ describe("a chain of 1000 runs", () => {
       left = part.left;
     }
     expect(removed).toEqual(chain.map(({ layerId }) => layerId).toReversed());
-  }, 30_000);
+  });
 });
 
 test("a held layer keeps the layers below it", async () => {

@@ -244,7 +244,7 @@ describe("any stack of layers", () => {
       }),
       { numRuns: 80, seed: 20_261_120 },
     );
-  }, 30_000);
+  });
 
   async function expectMerged(image: ImageTree, expected: ReadonlyMap<string, string>): Promise<void> {
     for (const at of PATHS) {

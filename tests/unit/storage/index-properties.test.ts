@@ -122,7 +122,7 @@ test("any tree is read back, path by path, listing by listing and extent by exte
     }),
     { numRuns: 60, seed: 20_261_120 },
   );
-}, 30_000);
+});
 
 function expectTree(index: LayerIndex, root: ReadonlyMap<string, Tree>, records: readonly TestRecord[]): void {
   for (const record of records) {
