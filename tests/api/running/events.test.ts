@@ -337,8 +337,11 @@ test("100,000 events are read in pieces, from any of them", async () => {
   Bun.gc(true);
   const before = residentMib(api.parts.pid);
   for (let reads = 0; reads < 5; reads++) expect(await streamedBytes(id)).toBeGreaterThan(10_000_000);
-  Bun.gc(true);
-  expect(residentMib(api.parts.pid) - before).toBeLessThan(60);
+  // The allocator returns what is free in its own time.
+  await until("the memory is returned", () => {
+    Bun.gc(true);
+    return residentMib(api.parts.pid) - before < 60;
+  });
   const all = await get(id);
   const counts = Array.from(all.text.matchAll(/"data":{"count":(\d+),/g), ([, count]) => Number(count));
   expect(counts).toEqual(Array.from({ length: 100_000 }, (_, count) => count));
