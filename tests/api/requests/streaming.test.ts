@@ -14,7 +14,7 @@ const MIB = 1_048_576;
 /** Bars of the interface, in MiB. */
 const RSS_MIB_MAX = 120;
 const RSS_CHUNKED_MIB_MAX = 180;
-const TRANSFER_MS_MAX = 120_000;
+const TRANSFER_MS_MAX = 300_000;
 const STALLED_CLIENTS_COUNT = 20;
 
 let api: Api;
