@@ -65,14 +65,12 @@ function addChain() {
 }
 
 describe("a chain of 1000 runs", () => {
-  test("is read in one step, and is deleted with its last image", async () => {
+  test("is read at once, and is deleted with its last image", async () => {
     const chain = addChain();
     const ids = chain.map(({ id }) => id);
     const [base, top] = [ids[0] as ImageId, ids.at(-1) as ImageId];
-    const started = performance.now();
     expect((await lineage(db, top, ALL, BY)).map((row) => row.imageId)).toEqual(ids.toReversed());
     expect(await descendants(db, base, { ...ALL, recursive: true }, BY)).toHaveLength(DEPTH_COUNT);
-    expect(performance.now() - started).toBeLessThan(2000);
     // Each deletion is synced to the disk, so this tries only some of them.
     const gone = ids.filter((_, index) => index % 50 === 0 && index < DEPTH_COUNT);
     for (const id of gone) deleteImage(db, alice, id);
