@@ -149,8 +149,16 @@ describe("a link to a file", () => {
     scene.call(method, `/files?${query}`, { key: null, headers });
 
   heldTest("finds its sandbox by its signature", async () => {
-    for (const fields of [{}, { user: "root" }, { path: "/a b+c%" }, { end: Math.floor(Date.now() / 1000) + 60 }]) {
-      expect((await get(link(sandbox.token, fields))).status).not.toBe(401);
+    // The guest has neither files nor users. A link that is not valid has another answer.
+    const absent = "path '/a/é' does not exist";
+    const answers: [LinkFields, string][] = [
+      [{}, absent],
+      [{ user: "root" }, "invalid username: 'root'"],
+      [{ path: "/a b+c%" }, "path '/a b+c%' does not exist"],
+      [{ end: Math.floor(Date.now() / 1000) + 60 }, absent],
+    ];
+    for (const [fields, message] of answers) {
+      expect((await get(link(sandbox.token, fields))).json.message).toBe(message);
     }
     expect((await get(link(sandbox.token, { operation: "write" }), "POST")).status).not.toBe(401);
     // Also where a client does not encode the signature.

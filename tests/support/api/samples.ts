@@ -73,6 +73,7 @@ const sandboxSamples: readonly Sample[] = [
     ...{ json: { port: 80 }, object: "sandbox" },
   },
   { method: "GET", path: "/v1/sandboxes/{uuid}/states", scope: "instances:read", object: "sandbox" },
+  { method: "GET", path: "/v1/sandboxes/{uuid}/metrics", scope: "instances:read", object: "sandbox" },
   { method: "GET", path: "/v1/sandboxes/{uuid}/events", scope: "operations:read", object: "sandbox" },
   ...runningSamples("/v1/sandboxes", "sandbox"),
 ];

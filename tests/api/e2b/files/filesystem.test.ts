@@ -223,6 +223,7 @@ describe("a watcher", () => {
   });
 
   test("ends with its sandbox", async () => {
+    await until("the watches of other tests are given back", () => accounts.used("alice", "eventReaders") === 0);
     const other = await scene.open();
     expect((await other.rpc("filesystem.Filesystem/CreateWatcher", { path: "/" })).status).toBe(200);
     expect(accounts.used("alice", "eventReaders")).toBe(1);
