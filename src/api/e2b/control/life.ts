@@ -5,7 +5,7 @@ import type { ListedRecorded } from "../../../service/e2b/listing.ts";
 import type { Principal } from "../../../service/parts.ts";
 import type { Sandbox } from "../../../service/sandboxes/sandboxes.ts";
 import { authorize } from "../../auth.ts";
-import { empty, json, type Reply, respond } from "../../reply.ts";
+import { empty, json, respond } from "../../reply.ts";
 import { checked } from "../../route.ts";
 import { E2bError } from "../errors.ts";
 import { idOfWire } from "../ids.ts";
@@ -155,20 +155,22 @@ async function settled(parts: E2bParts, { request, principal, params }: Context)
   const { sandbox } = liveSandbox(parts, principal, params.sandboxID);
   const { id, state } = sandbox;
   if (state === "pausing") {
-    const wait = { goal: "settled", waitMs: CAPTURE_MS_MAX, signal: request.signal } as const;
-    await service.sandboxes.wait(principal, id, wait);
+    await captured(parts, principal, id, request.signal);
   } else if (state !== "running" && state !== "paused") await service.e2b.ready(principal, id, request.signal);
   return liveSandbox(parts, principal, params.sandboxID);
 }
 
 /** The answer when the files of a sandbox are safe. */
 async function paused(parts: E2bParts, { request, principal, params }: Context, id: SandboxId): Promise<never> {
-  const wait = { goal: "settled", waitMs: CAPTURE_MS_MAX, signal: request.signal } as const;
-  const { state, error } = await parts.service.sandboxes.wait(principal, id, wait);
+  const { state, error } = await captured(parts, principal, id, request.signal);
   if (state === "ended") throw noSandbox(params.sandboxID);
   if (error !== null) throw new ApiError(error.error, error.message, error.details);
-  const reply: Reply = empty(204);
-  return respond(reply, request) as never;
+  return respond(empty(204), request) as never;
+}
+
+/** A sandbox whose capture is over. */
+async function captured({ service }: E2bParts, principal: Principal, id: SandboxId, signal: AbortSignal) {
+  return await service.sandboxes.wait(principal, id, { goal: "settled", waitMs: CAPTURE_MS_MAX, signal });
 }
 
 interface ResumeRequest {

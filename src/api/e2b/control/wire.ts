@@ -2,10 +2,9 @@ import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
 import { allows } from "../../../domain/scope.ts";
 import type { ListedRecorded } from "../../../service/e2b/listing.ts";
-import type { E2bRecord } from "../../../service/e2b/records.ts";
 import type { Principal } from "../../../service/parts.ts";
 import { wireId } from "../ids.ts";
-import type { E2bParts } from "../options.ts";
+import { type E2bParts, hasPublicPorts } from "../options.ts";
 
 /** Release of the vendor's agent whose features this server has: clients decide by it what they use. */
 export const ENVD_VERSION = "0.6.4";
@@ -34,14 +33,9 @@ export async function sandboxOf({ service, settings }: WireParts, recorded: List
   return {
     ...common(recorded),
     envdAccessToken: await credentials.token("envd", record),
-    trafficAccessToken: isPublic(settings, record) ? null : await credentials.token("traffic", record),
+    trafficAccessToken: hasPublicPorts(settings, record) ? null : await credentials.token("traffic", record),
     domain: settings.domain,
   };
-}
-
-/** Whether ports of a sandbox need no token. */
-function isPublic({ hasPublicPorts }: E2bParts["settings"], { network }: E2bRecord): boolean {
-  return hasPublicPorts && network?.allowPublicTraffic !== false;
 }
 
 /** A sandbox of a listing. */
