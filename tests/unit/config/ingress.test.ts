@@ -1,62 +1,48 @@
 import { describe, expect, test } from "bun:test";
-import { ConfigError, loadConfig } from "../../../src/config/config.ts";
 import { parsePortHost, portUrl } from "../../../src/domain/ingress.ts";
+import { configOf, configProblems } from "../../support/config.ts";
 import { newId } from "../../support/database.ts";
-
-const EMPTY = "/dev/null";
-
-function load(flags: Readonly<Record<string, string>>) {
-  return loadConfig({ environment: {}, file: EMPTY, flags });
-}
-
-function problemsOf(flags: Readonly<Record<string, string>>): readonly string[] {
-  try {
-    load(flags);
-    return [];
-  } catch (error) {
-    if (error instanceof ConfigError) return error.problems;
-    throw error;
-  }
-}
 
 const TLS = { "ingress-tls-cert": "/c", "ingress-tls-key": "/k" };
 
 describe("the settings of the ingress", () => {
   test("are absent by default", () => {
-    expect(load({}).ingress).toBeNull();
-    expect(load({ "ingress-listen": "" }).ingress).toBeNull();
+    expect(configOf({}).ingress).toBeNull();
+    expect(configOf({ "ingress-listen": "" }).ingress).toBeNull();
   });
 
   test("are an address, a domain, and what it allows", () => {
-    expect(load({ "ingress-listen": "127.0.0.1:8644" }).ingress).toEqual({
+    expect(configOf({ "ingress-listen": "127.0.0.1:8644" }).ingress).toEqual({
       ...{ host: "127.0.0.1", port: 8644, tls: null, isBehindProxy: false, allowsPublic: false },
       address: { scheme: "http", domain: "localhost", port: 8644 },
     });
     const flags = { "ingress-domain": "a.example", "ingress-public": "allow", "ingress-behind-proxy": "true", ...TLS };
-    expect(load({ "ingress-listen": "[::]:443", ...flags }).ingress).toEqual({
+    expect(configOf({ "ingress-listen": "[::]:443", ...flags }).ingress).toEqual({
       ...{ host: "::", port: 443, tls: { cert: "/c", key: "/k" }, isBehindProxy: true, allowsPublic: true },
       address: { scheme: "https", domain: "a.example", port: null },
     });
     const urls = { "ingress-listen": "[::1]:8443", ...TLS };
-    expect(load(urls).ingress?.address).toEqual({ scheme: "https", domain: "localhost", port: 8443 });
+    expect(configOf(urls).ingress?.address).toEqual({ scheme: "https", domain: "localhost", port: 8443 });
   });
 
   test.each(["8644", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", ":80", "a b:80", "http://a:80"])(
     "refuse %s",
     (text) => {
-      expect(problemsOf({ "ingress-listen": text })[0]).toContain("must be an address and a port");
+      expect(configProblems({ "ingress-listen": text })[0]).toContain("must be an address and a port");
     },
   );
 
   test.each(["A.example", ".example", "a..b", "a.example.", "-a", "a:80"])("refuse the domain %s", (text) => {
-    expect(problemsOf({ "ingress-domain": text })[0]).toContain("must be a name in lower case");
+    expect(configProblems({ "ingress-domain": text })[0]).toContain("must be a name in lower case");
   });
 
   test("need TLS or consent for other machines, both files of TLS, and a domain without the host of the API", () => {
-    expect(problemsOf({ "ingress-listen": "0.0.0.0:80" })[0]).toContain("listen.insecure");
-    expect(problemsOf({ "ingress-listen": "0.0.0.0:80", ...TLS })).toEqual([]);
-    expect(problemsOf({ "ingress-listen": "0.0.0.0:80", "listen-insecure": "true" })).toEqual([]);
-    expect(problemsOf({ "ingress-tls-cert": "/c" })).toEqual(["ingress.tls_cert and ingress.tls_key belong together"]);
+    expect(configProblems({ "ingress-listen": "0.0.0.0:80" })[0]).toContain("listen.insecure");
+    expect(configProblems({ "ingress-listen": "0.0.0.0:80", ...TLS })).toEqual([]);
+    expect(configProblems({ "ingress-listen": "0.0.0.0:80", "listen-insecure": "true" })).toEqual([]);
+    expect(configProblems({ "ingress-tls-cert": "/c" })).toEqual([
+      "ingress.tls_cert and ingress.tls_key belong together",
+    ]);
     const listen = { "ingress-listen": "127.0.0.1:80", "ingress-domain": "box.example" };
     for (const [host, count] of [
       ["box.example", 1],
@@ -64,7 +50,7 @@ describe("the settings of the ingress", () => {
       ["example", 0],
       ["mybox.example", 0],
     ] as const) {
-      expect(problemsOf({ ...listen, "public-url": `https://${host}` })).toHaveLength(count);
+      expect(configProblems({ ...listen, "public-url": `https://${host}` })).toHaveLength(count);
     }
   });
 });
