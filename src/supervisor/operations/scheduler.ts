@@ -6,6 +6,7 @@ import type { MachineShape } from "../../vm/vmm.ts";
 /** The share of the host's budget that a piece of work holds while it runs. */
 export interface Cost {
   readonly memoryBytes: number;
+  /** the machine of a sandbox holds a fraction of its own */
   readonly vcpus: number;
 }
 
@@ -13,6 +14,18 @@ export interface Cost {
 export function costOf(shape: MachineShape): Cost {
   const rounded = templateShape(shape);
   return { vcpus: rounded.vcpus, memoryBytes: machineMemoryBytes(rounded) };
+}
+
+/**
+ * The part of its vCPUs that the machine of a sandbox counts with: it waits for commands most of the time, and the control
+ * groups divide the processors fairly when many work at once. Sums of multiples of a negative power of two are exact.
+ */
+const SANDBOX_VCPUS_PART = 1 / 8;
+
+/** The cost of a sandbox's machine of this shape. */
+export function sandboxCostOf(shape: MachineShape): Cost {
+  const { vcpus, memoryBytes } = costOf(shape);
+  return { vcpus: vcpus * SANDBOX_VCPUS_PART, memoryBytes };
 }
 
 /** Holds a share of the budget until it is disposed. */

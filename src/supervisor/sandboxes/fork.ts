@@ -7,7 +7,7 @@ import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
 import { isTerminal } from "../../domain/operation.ts";
 import { forkNames, type SandboxSubmission, sandboxConflict } from "../../domain/sandbox.ts";
 import type { Operations } from "../operations/operations.ts";
-import { costOf, type Scheduler } from "../operations/scheduler.ts";
+import { type Scheduler, sandboxCostOf } from "../operations/scheduler.ts";
 import type { SandboxesPort, SandboxFork } from "./ports.ts";
 
 const SECOND_MS = 1000;
@@ -55,7 +55,7 @@ export async function fork(
 
 /** @throws ApiError `unavailable` when the host could never run that many at once */
 function requireBudget({ scheduler }: ForkTools, { resources }: SandboxRow, count: number): void {
-  const { memoryBytes, vcpus } = costOf(resources);
+  const { memoryBytes, vcpus } = sandboxCostOf(resources);
   if (scheduler.fitsEver({ memoryBytes: count * memoryBytes, vcpus: count * vcpus })) return;
   throw new ApiError("unavailable", `the budget of this host has no room for ${count} such sandboxes`, { count });
 }

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { Scheduler, type Ticket } from "../../../../src/supervisor/operations/scheduler.ts";
+import { sandboxKind } from "../../../../src/supervisor/kinds/sandbox.ts";
+import { costOf, Scheduler, type Ticket } from "../../../../src/supervisor/operations/scheduler.ts";
 import { throwing } from "../../../support/failures.ts";
 
 const GIB = 1 << 30;
@@ -49,6 +50,22 @@ describe("scheduler", () => {
     expect(scheduler.heldBy("one")).toEqual({ memoryBytes: 0, vcpus: 0 });
     expect(scheduler.heldBy("two")).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
     expect(scheduler.used).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
+  });
+
+  test("counts an eighth of the vCPUs of a sandbox, and all of its memory, without an error of rounding", async () => {
+    const shape = { vcpus: 1, memoryBytes: GIB };
+    const sandbox = sandboxKind.worker({} as never).cost({ ...shape, diskBytes: 1 });
+    expect(sandbox).toEqual({ ...costOf(shape), vcpus: 0.125 });
+    const scheduler = new Scheduler({ memoryBytes: Infinity, vcpus: 4 }, () => 0);
+    const { tickets, admit } = recorder(scheduler);
+    for (let index = 0; index < 33; index++) void admit(`box-${index}`, "one", sandbox ?? small);
+    await settle();
+    expect([tickets.size, scheduler.used.vcpus, scheduler.heldBy("one").vcpus]).toEqual([32, 4, 4]);
+    for (let index = 0; index < 33; index++) {
+      tickets.get(`box-${index}`)?.[Symbol.dispose]();
+      await settle();
+    }
+    expect([scheduler.used.vcpus, scheduler.heldBy("one").vcpus]).toEqual([0, 0]);
   });
 
   test("another account's single run waits for at most one completion", async () => {
