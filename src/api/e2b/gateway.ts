@@ -9,7 +9,7 @@ import type { E2bRecord, Recorded } from "../../service/e2b/records.ts";
 import { CORS, SANDBOX_FIELD } from "./app.ts";
 import { E2bError, e2bGone, e2bStatusOf, portClosed } from "./errors.ts";
 import { idOfWire } from "./ids.ts";
-import { type E2bOptions, hasPublicPorts } from "./options.ts";
+import { type E2bOptions, isPublicPort } from "./options.ts";
 import { isPort, type NamedPort, placeOf } from "./routing.ts";
 import { tlsConnection } from "./tls-connection.ts";
 
@@ -91,7 +91,7 @@ export class E2bGateway implements Upstream {
     const id = idOfWire<SandboxId>(name);
     const recorded = id === null ? null : e2b.find(id);
     if (recorded === null) throw e2bGone(name);
-    if (!hasPublicPorts(settings, recorded.record)) {
+    if (!isPublicPort(settings, recorded, port)) {
       const [token = ""] = valuesOf(head.fields, TRAFFIC_FIELD);
       const isRight = await e2b.credentials.isToken(token, "traffic", recorded.record);
       if (!isRight) throw new E2bError(403, `the ports of this sandbox need its token in ${TRAFFIC_FIELD}`);

@@ -2,7 +2,7 @@ import type { E2bConfig } from "../../config/e2b.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import type { Log } from "../../log.ts";
 import type { Metrics } from "../../metrics.ts";
-import type { E2bRecord } from "../../service/e2b/records.ts";
+import type { E2bRecord, Recorded } from "../../service/e2b/records.ts";
 import type { Service } from "../../service/service.ts";
 import type { accessPlugin } from "../access.ts";
 import type { ApiOptions } from "../options.ts";
@@ -14,6 +14,11 @@ export type E2bSettings = Pick<E2bConfig, "domain" | "defaultUser" | "hasPublicP
 /** Whether the ports of a sandbox need no token. */
 export function hasPublicPorts({ hasPublicPorts }: E2bSettings, { network }: Pick<E2bRecord, "network">): boolean {
   return hasPublicPorts && network?.allowPublicTraffic !== false;
+}
+
+/** Whether one port of a sandbox needs no token: another surface names each of its public ports. */
+export function isPublicPort(settings: E2bSettings, { sandbox, record }: Recorded, port: number): boolean {
+  return hasPublicPorts(settings, record) || (settings.hasPublicPorts && sandbox.publicPorts.includes(port));
 }
 
 /** Dependencies of the application behind the listener. */

@@ -7,7 +7,7 @@ import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { checkSettings } from "../sandboxes/checks.ts";
 import { endQuietly, firstLife, startingSeconds } from "./open.ts";
-import { type Recorded, recordOf } from "./records.ts";
+import { permittedNetwork, type Recorded, recordOf } from "./records.ts";
 
 export interface ForkRequest {
   readonly count: number;
@@ -37,6 +37,7 @@ export async function fork(
     const source = requireSandbox(db, accountId, id);
     const { id: keyId } = await keys.signing();
     const { autoPause: _pause, autoResume: _resume, startedAt: _start, ...record } = recordOf(db, source);
+    const network = permittedNetwork(principal, record.network);
     const begin = async (): Promise<SandboxId> => {
       const forkId = Bun.randomUUIDv7() as SandboxId;
       const submission = {
@@ -44,7 +45,7 @@ export async function fork(
         env: { ...source.env, ...env(forkId) },
         timeoutSeconds: startingSeconds(timeoutSeconds, limits),
       };
-      const values = { ...record, sandboxId: forkId, keyId, timeoutSeconds, pausedFilesOnly: false };
+      const values = { ...record, network, sandboxId: forkId, keyId, timeoutSeconds, pausedFilesOnly: false };
       await sandboxes.create(accountId, submission, { id: forkId, inserted: () => insertRecord(db, values) });
       return forkId;
     };

@@ -11,7 +11,7 @@ import type { Principal, ServiceLimits, ServiceParts } from "../parts.ts";
 import { checkSandbox, type SandboxInput } from "../sandboxes/checks.ts";
 import { type ResolvedTemplate, resolve } from "../templates/resolve.ts";
 import { becomeReady, runs } from "./readiness.ts";
-import { type Recorded, recordOf } from "./records.ts";
+import { permittedNetwork, type Recorded, recordOf } from "./records.ts";
 import type { WaitingClients } from "./waiting-clients.ts";
 
 /** A sandbox that a request resumes lives for this long at least, in `seconds`. */
@@ -150,7 +150,11 @@ async function begin(parts: OpenParts, principal: Principal, input: OpenInput): 
     insertRecord(db, {
       ...{ sandboxId: row.id, templateId: template.templateId, alias: template.alias, buildId: template.buildId },
       ...{ keyId, timeoutSeconds, autoPauseMemory, pausedFilesOnly: false },
-      ...{ allowInternetAccess, network: recordedNetwork, readiness: readinessOf(template) },
+      ...{
+        allowInternetAccess,
+        network: permittedNetwork(principal, recordedNetwork),
+        readiness: readinessOf(template),
+      },
     });
   };
   parts.clients.begin(id);

@@ -1,10 +1,12 @@
 import { findRecord, type RecordRow, updateRecord } from "../../db/e2b/records.ts";
+import type { RecordedNetwork, RecordedReadiness } from "../../db/e2b/schema.ts";
 import { findSandbox, requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { SandboxId } from "../../domain/ids.ts";
+import { allows } from "../../domain/scope.ts";
 import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 
-export type { RecordedNetwork, RecordedReadiness } from "../../db/e2b/schema.ts";
+export type { RecordedNetwork, RecordedReadiness };
 
 /**
  * Facts about a sandbox that clients of this dialect gave or read, and that the sandbox itself does not have in this form. A
@@ -66,6 +68,15 @@ export function recordUseCases(parts: ServiceParts): RecordUseCases {
   };
 }
 
+/** The network of a record whose request names none. Ports are public only where their owner said so. */
+const NO_NETWORK: RecordedNetwork = { allowOut: [], denyOut: [], allowPublicTraffic: false, maskRequestHost: null };
+
+/** The network for the record of a new sandbox: a caller who may not make ports public gets private ones. */
+export function permittedNetwork({ grants }: Principal, network: RecordedNetwork | null): RecordedNetwork | null {
+  if (allows(grants, "instances:ingress")) return network;
+  return { ...(network ?? NO_NETWORK), allowPublicTraffic: false };
+}
+
 /** The record of a sandbox. */
 export function recordOf(db: ServiceParts["db"], sandbox: RecordedSandbox): E2bRecord {
   const { id, imageId, timeoutMs, onTimeout, autoResume, createdAt } = sandbox;
@@ -75,5 +86,5 @@ export function recordOf(db: ServiceParts["db"], sandbox: RecordedSandbox): E2bR
 
 const DEFAULTS = {
   ...{ alias: null, buildId: null, keyId: null, autoPauseMemory: true, pausedFilesOnly: false },
-  ...{ allowInternetAccess: null, network: null, readiness: null },
+  ...{ allowInternetAccess: null, network: NO_NETWORK, readiness: null },
 } as const;

@@ -24,7 +24,7 @@ let seen: Record<string, string> = {};
 beforeAll(async () => {
   scene = await E2bScene.start();
   privateScene = await E2bScene.start({ hasPublicPorts: false });
-  sandbox = await scene.open();
+  sandbox = await scene.create();
   guest = Bun.serve({
     port: 0,
     hostname: "127.0.0.1",
@@ -208,6 +208,29 @@ describe("a private port", () => {
     const { status } = await ask(scene, host, { "E2B-Traffic-Access-Token": token, e2b_traffic_access_token: token });
     expect(status).toBe(200);
     expect(JSON.stringify(seen)).not.toContain(token);
+  });
+
+  heldTest("is each one of a sandbox of another surface that its owner does not name", async () => {
+    const own = await scene.open({ public_ports: [guest.port] });
+    expect((await ask(scene, hostOf(own, guest.port ?? 0))).status).toBe(200);
+    const closed = hostOf(own, await freePort());
+    expect((await ask(scene, closed)).status).toBe(403);
+    const { json } = await scene.call("POST", `/sandboxes/${own.id}/connect`);
+    expect((await ask(scene, closed, { "e2b-traffic-access-token": json.trafficAccessToken })).status).toBe(502);
+  });
+
+  heldTest("is each one of a sandbox whose maker may not publish ports", async () => {
+    const key = await scene.api.issue("alice", ["instances:spawn", "instances:exec"]);
+    const json = { templateID: "base", timeout: 60 };
+    const made = (await scene.call("POST", "/sandboxes", { key, json })).json;
+    const paused = await scene.create();
+    expect((await scene.call("POST", `/sandboxes/${paused.id}/pause`)).status).toBe(204);
+    const [{ sandbox: forked }] = (await scene.call("POST", `/sandboxes/${paused.id}/fork`, { key })).json;
+    for (const { sandboxID, trafficAccessToken } of [made, forked]) {
+      const host = `${guest.port}-${sandboxID}.box.example`;
+      expect((await ask(scene, host)).status).toBe(403);
+      expect((await ask(scene, host, { "e2b-traffic-access-token": trafficAccessToken })).status).toBe(200);
+    }
   });
 
   heldTest("is the rule where the operator wants it", async () => {

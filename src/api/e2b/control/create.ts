@@ -1,7 +1,7 @@
 import { Elysia } from "elysia";
 import type { SandboxId } from "../../../domain/ids.ts";
-import { allows } from "../../../domain/scope.ts";
 import { type OpenInput, OtherRequestError } from "../../../service/e2b/open.ts";
+import type { RecordedNetwork } from "../../../service/e2b/records.ts";
 import type { Principal } from "../../../service/parts.ts";
 import { authorize } from "../../auth.ts";
 import { json, respond } from "../../reply.ts";
@@ -10,7 +10,7 @@ import { E2bError } from "../errors.ts";
 import { wireId } from "../ids.ts";
 import { networkOf } from "../network.ts";
 import type { E2bParts } from "../options.ts";
-import { NewSandbox } from "./schema.ts";
+import { type Network, NewSandbox } from "./schema.ts";
 import { sandboxOf } from "./wire.ts";
 
 /** Lives of sandboxes whose requests name none, in `seconds`, by the age of the route. */
@@ -77,7 +77,7 @@ function openInput(
     onTimeout: autoPause ? "pause" : "end",
     autoResume: body.autoResume?.enabled ?? false,
     network: networkOf(wire, service.sandboxes.networkRules(principal)),
-    recordedNetwork: recordedNetwork(network ?? null, allows(principal.grants, "instances:ingress")),
+    recordedNetwork: network == null ? null : recordedNetwork(network),
     env: (id: SandboxId, { templateId }) => ({
       E2B_SANDBOX: "true",
       E2B_SANDBOX_ID: wireId(id),
@@ -87,14 +87,12 @@ function openInput(
   };
 }
 
-/** A caller who may not make ports public gets a sandbox whose ports need its token. */
-function recordedNetwork(network: NonNullable<NewSandbox["network"]> | null, mayPublish: boolean) {
-  if (network === null && mayPublish) return null;
+function recordedNetwork({ allowOut, denyOut, allowPublicTraffic, maskRequestHost }: Network): RecordedNetwork {
   return {
-    allowOut: network?.allowOut ?? [],
-    denyOut: network?.denyOut ?? [],
-    allowPublicTraffic: mayPublish && (network?.allowPublicTraffic ?? true),
-    maskRequestHost: network?.maskRequestHost ?? null,
+    allowOut: allowOut ?? [],
+    denyOut: denyOut ?? [],
+    allowPublicTraffic: allowPublicTraffic ?? true,
+    maskRequestHost: maskRequestHost ?? null,
   };
 }
 

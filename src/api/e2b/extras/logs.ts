@@ -61,7 +61,7 @@ export function logRoutes(parts: E2bParts) {
         const logs = logEntries.map((entry) => ({ timestamp: entry.timestamp, line: lineOf(entry) }));
         return respond(json(200, { logs, logEntries }), context.request) as never;
       },
-      { reads: "instances:read", query: checked(OldQuery) },
+      { reads: "operations:read", query: checked(OldQuery) },
     )
     .get(
       "/v2/sandboxes/:sandboxID/logs",
@@ -69,7 +69,7 @@ export function logRoutes(parts: E2bParts) {
         using events = await open(context);
         return respond(json(200, { logs: await entriesOf(events, context.query) }), context.request) as never;
       },
-      { reads: "instances:read", query: checked(Query) },
+      { reads: "operations:read", query: checked(Query) },
     );
 }
 
