@@ -1,4 +1,4 @@
-/** Who may do what on the listener for clients of E2B: every route, with keys, scopes and objects that are not the caller's. */
+/** Permissions on the listener for clients of E2B: every route, with keys, scopes and objects that are not the caller's. */
 
 import { afterAll, beforeAll, describe, expect } from "bun:test";
 import { sql } from "drizzle-orm";

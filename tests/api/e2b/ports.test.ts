@@ -222,11 +222,11 @@ describe("a private port", () => {
   heldTest("is each one of a sandbox whose maker may not publish ports", async () => {
     const key = await scene.api.issue("alice", ["instances:spawn", "instances:exec"]);
     const json = { templateID: "base", timeout: 60 };
-    const made = (await scene.call("POST", "/sandboxes", { key, json })).json;
+    const own = (await scene.call("POST", "/sandboxes", { key, json })).json;
     const paused = await scene.create();
     expect((await scene.call("POST", `/sandboxes/${paused.id}/pause`)).status).toBe(204);
     const [{ sandbox: forked }] = (await scene.call("POST", `/sandboxes/${paused.id}/fork`, { key })).json;
-    for (const { sandboxID, trafficAccessToken } of [made, forked]) {
+    for (const { sandboxID, trafficAccessToken } of [own, forked]) {
       const host = `${guest.port}-${sandboxID}.box.example`;
       expect((await ask(scene, host)).status).toBe(403);
       expect((await ask(scene, host, { "e2b-traffic-access-token": trafficAccessToken })).status).toBe(200);
