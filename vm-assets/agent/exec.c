@@ -55,7 +55,9 @@ bool exec_open(const struct frame *frame)
 	uint64_t timeout_ms = get_u64(payload + 8);
 	bool terminal = (flags & EXEC_FLAG_TERMINAL) != 0;
 	bool idle = flags == EXEC_FLAG_IDLE;
-	if ((!idle && (flags & ~(uint32_t)(EXEC_FLAG_STDIN | EXEC_FLAG_TERMINAL)) != 0) ||
+	if ((!idle && (flags & ~(uint32_t)(EXEC_FLAG_STDIN | EXEC_FLAG_TERMINAL | EXEC_FLAG_LINGER)) != 0) ||
+	    /* What a command leaves behind needs the namespaces of another one. */
+	    ((flags & EXEC_FLAG_LINGER) != 0 && get_u32(payload + 16) == 0) ||
 	    (!terminal && get_u32(payload + 28) != 0) || (idle && get_u32(payload + 16) != 0))
 		return false;
 	if (!steps_check(frame->session, true))
@@ -70,7 +72,8 @@ bool exec_open(const struct frame *frame)
 	exec->launch = (struct launch){
 		.spec = &exec->spec,
 		.identity = {.uid = get_u32(payload + 20), .gid = get_u32(payload + 24), .terminal = terminal, .idle = idle},
-		.has_input = flags != 0 && !idle,
+		.has_input = (flags & (EXEC_FLAG_STDIN | EXEC_FLAG_TERMINAL)) != 0,
+		.lingers = (flags & EXEC_FLAG_LINGER) != 0,
 		.rows = get_u16(payload + 28),
 		.columns = get_u16(payload + 30),
 		.timeout_ns = timeout_ms * 1000000,
@@ -127,7 +130,7 @@ static bool take_spec(struct session *session, const struct frame *frame)
 	return true;
 }
 
-static bool take_signal(const struct session *session, const struct frame *frame)
+static bool take_signal(struct session *session, const struct frame *frame)
 {
 	uint32_t number = get_u32(frame->payload);
 	uint32_t flags = get_u32(frame->payload + 4);

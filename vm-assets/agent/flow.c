@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@
 
 void outflow_open(struct outflow *flow, int fd, uint32_t stream, uint32_t credit)
 {
-	*flow = (struct outflow){.fd = fd, .stream = stream, .credit = credit, .readable = true};
+	*flow = (struct outflow){.fd = fd, .stream = stream, .credit = credit, .rest = SIZE_MAX, .readable = true};
 }
 
 void outflow_close(struct outflow *flow)
@@ -31,6 +32,16 @@ void outflow_close(struct outflow *flow)
 	if (flow->fd >= 0)
 		close(flow->fd);
 	flow->fd = -1;
+}
+
+void outflow_cut(struct outflow *flow)
+{
+	int count = 0;
+	if (flow->fd < 0 || flow->rest != SIZE_MAX)
+		return;
+	flow->rest = ioctl(flow->fd, FIONREAD, &count) == 0 ? (size_t)count : 0;
+	flow->readable = true;
+	flow->hold_ns = 0;
 }
 
 void outflow_grant(struct outflow *flow, uint32_t bytes)
@@ -59,10 +70,16 @@ bool outflow_pump(struct outflow *flow, const struct session *session, enum watc
 	size_t head = flow->stream == STREAM_DATA ? 0 : sizeof flow->stream;
 	if (flow->fd < 0 || !flow->readable || now_ns < flow->hold_ns)
 		return false;
+	if (flow->rest == 0) {
+		outflow_close(flow);
+		return true;
+	}
 	size_t room = frame_room();
 	if (room <= head)
 		return false;
 	size_t size = room - head;
+	if (size > flow->rest)
+		size = flow->rest;
 	if (size > flow->credit)
 		size = flow->credit;
 	if (size == 0)
@@ -71,7 +88,7 @@ bool outflow_pump(struct outflow *flow, const struct session *session, enum watc
 	ssize_t count = read(flow->fd, payload + head, size);
 	if (count < 0 && errno == EINTR)
 		return true;
-	if (count < 0 && errno == EAGAIN) {
+	if (count < 0 && errno == EAGAIN && flow->rest == SIZE_MAX) {
 		flow->readable = false;
 		session_watch_again(session, flow->fd, watch);
 		return false;
@@ -86,7 +103,9 @@ bool outflow_pump(struct outflow *flow, const struct session *session, enum watc
 		put_u32(payload, flow->stream);
 	frame_commit(head > 0 ? AGENT_OUTPUT : AGENT_NET_DATA, session->id, head + (size_t)count);
 	flow->credit -= (uint32_t)count;
-	if (count < HOLD_BYTES_MAX)
+	if (flow->rest != SIZE_MAX)
+		flow->rest -= (size_t)count;
+	else if (count < HOLD_BYTES_MAX)
 		flow->hold_ns = now_ns + HOLD_NS;
 	return true;
 }

@@ -16,6 +16,7 @@ struct outflow {
 	int fd; /* read end, non-blocking; -1 after the end */
 	uint32_t stream; /* STREAM_DATA for a socket, otherwise the stream of OUTPUT */
 	uint32_t credit; /* bytes that the host still accepts */
+	size_t rest; /* bytes until the end that outflow_cut set; SIZE_MAX: there is none */
 	uint64_t hold_ns; /* not read before this time, so that small writes are combined */
 	bool readable;
 	bool failed; /* ended by an error: the socket was reset */
@@ -23,6 +24,8 @@ struct outflow {
 
 void outflow_open(struct outflow *flow, int fd, uint32_t stream, uint32_t credit);
 void outflow_close(struct outflow *flow);
+/* Ends the stream after the bytes that it has now, although there may be writers. */
+void outflow_cut(struct outflow *flow);
 void outflow_grant(struct outflow *flow, uint32_t bytes);
 /* Sends at most one frame. Returns true when something moved or the stream ended. `watch`: the watch of its descriptor. */
 bool outflow_pump(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns);

@@ -70,6 +70,11 @@ int platform_open_terminal(struct problem *problem);
 void platform_become_ordinary(void);
 /* Sends SIGKILL to all processes of a session, including the reaper. */
 void platform_kill(unsigned slot, pid_t reaper, pid_t command);
+/*
+ * Kills the reaper of a session that is not isolated, and nothing else: what its command left behind stays in the namespaces
+ * that it joined, and moves to a cgroup that all such processes share.
+ */
+void platform_leave(unsigned slot, pid_t reaper);
 /* True when no process of a session is left. Only sessions that are not isolated can outlive their reaper. */
 bool platform_is_empty(unsigned slot);
 /* Reads the usage of a session whose processes are dead, and removes its cgroup. */

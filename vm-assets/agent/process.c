@@ -19,6 +19,8 @@
 
 /* How long output is accepted from processes that outlive the command. */
 #define DRAIN_NS 200000000ULL
+/* How long the kill of a lingering command's process group may take, before all of its processes are killed. */
+#define KILL_NS 2000000000ULL
 /* Interval of checks whether all processes of a killed command are gone. */
 #define SETTLE_NS 2000000ULL
 #define EXIT_CODE_KILLED (128 + SIGKILL)
@@ -70,6 +72,7 @@ bool process_start(struct process *process, const struct session *session, const
 	int join = -1;
 	process->isolated = launch->host == NULL;
 	process->terminal = launch->identity.terminal;
+	process->lingers = launch->lingers;
 	/* The pid is valid, because the agent has not reaped that reaper yet. */
 	if (!process->isolated && (join = (int)syscall(SYS_pidfd_open, launch->host->reaper, 0)) < 0)
 		return problem_set(problem, errno, "target process");
@@ -101,9 +104,19 @@ bool process_start(struct process *process, const struct session *session, const
 	return true;
 }
 
-bool process_signal(const struct process *process, uint32_t number, uint32_t flags)
+/* From now on the process ends soon after its command, whatever holds the outputs. */
+static void cut(struct process *process, uint64_t now_ns)
+{
+	process->cut = true;
+	if (process->exited && !process->killed && process->deadline_ns > now_ns + DRAIN_NS)
+		process->deadline_ns = now_ns + DRAIN_NS;
+}
+
+bool process_signal(struct process *process, uint32_t number, uint32_t flags)
 {
 	struct reaper_signal order = {.number = number, .flags = flags};
+	if (number == SIGTERM || number == SIGKILL)
+		cut(process, clock_now());
 	/* The reaper sends it, because only the reaper knows whether the pid still belongs to the command. */
 	return process->control < 0 || send(process->control, &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
@@ -111,7 +124,7 @@ bool process_signal(const struct process *process, uint32_t number, uint32_t fla
 void process_limit(struct process *process, uint64_t timeout_ns)
 {
 	/* Afterwards, deadline_ns is no longer the time limit. */
-	if (!process->exited && !process->killed && process->reaper != 0)
+	if (!process->exited && !process->killed && !process->timed_out && process->reaper != 0)
 		process->deadline_ns = process->start_ns + timeout_ns;
 }
 
@@ -172,8 +185,11 @@ static bool take_reports(struct process *process, const struct session *session,
 			process->status = report.value;
 			process->rusage = report.usage;
 			process->end_ns = now_ns;
-			/* A reaped reaper has left nothing that could be killed. */
-			process->deadline_ns = process->reaper == 0 ? UINT64_MAX : now_ns + DRAIN_NS;
+			/* A reaped reaper has left nothing that could be killed. The time limit remains for a lingering command. */
+			if (process->reaper == 0)
+				process->deadline_ns = UINT64_MAX;
+			else if (!process->lingers || process->cut)
+				process->deadline_ns = now_ns + DRAIN_NS;
 			process->out[0].hold_ns = 0;
 			process->out[1].hold_ns = 0;
 		}
@@ -186,24 +202,46 @@ static bool outputs_ended(const struct process *process)
 	return process->out[0].fd < 0 && process->out[1].fd < 0;
 }
 
-/* Kills the process at its time limit, or the rest of it when its output was drained. */
-static void enforce(struct process *process, unsigned slot, uint64_t now_ns)
+/* Kills the process group of a lingering command at its time limit. Its other processes stay. */
+static void kill_group(struct process *process, uint64_t now_ns)
+{
+	process_signal(process, SIGKILL, SIGNAL_FLAG_GROUP);
+	process->deadline_ns = now_ns + KILL_NS;
+}
+
+/*
+ * Kills the process at its time limit, or the rest of it when its output was drained. The rest of a lingering command stays.
+ * Returns true when something moved.
+ */
+static bool enforce(struct process *process, unsigned slot, uint64_t now_ns)
 {
 	if (process->killed || process->reaper == 0)
-		return;
+		return false;
 	bool late = now_ns >= process->deadline_ns;
 	if (process->exited ? !late && !outputs_ended(process) : !late)
-		return;
-	if (!process->exited) {
+		return false;
+	bool in_time = process->exited && (!late || !process->lingers || process->cut);
+	bool first = !in_time && !process->timed_out;
+	if (first) {
 		process->timed_out = true;
 		process->end_ns = now_ns;
 	}
-	process->killed = true;
-	process->deadline_ns = UINT64_MAX;
-	/* Kill before the thaw: an interrupted writer must not write anything more. */
-	platform_kill(slot, process->reaper, process->command);
-	if (process->timed_out)
+	if (first && process->lingers && !process->exited) {
+		kill_group(process, now_ns);
+	} else {
+		process->killed = true;
+		process->deadline_ns = UINT64_MAX;
+		/* Kill before the thaw: an interrupted writer must not write anything more. */
+		if (process->lingers && process->exited)
+			platform_leave(slot, process->reaper);
+		else
+			platform_kill(slot, process->reaper, process->command);
+		for (int i = 0; i < 2 && process->lingers; i++)
+			outflow_cut(&process->out[i]);
+	}
+	if (first)
 		quiesce_cancel();
+	return true;
 }
 
 /* Sends a terminal's end-of-file byte, because a terminal has no end of input. Returns false when it is not writable. */
@@ -235,7 +273,7 @@ bool process_pump(struct process *process, const struct session *session, uint64
 		moved |= outflow_pump(&process->out[1], session, WATCH_ERRORS, now_ns);
 	}
 	moved |= pump_input(process, session);
-	enforce(process, session->slot, now_ns);
+	moved |= enforce(process, session->slot, now_ns);
 	if (process->reaper != 0 || process->visitor_count > 0 || !frame_can_answer())
 		return moved;
 	if (process->started && !outputs_ended(process))

@@ -17,6 +17,7 @@
 struct process {
 	bool isolated; /* in namespaces of its own */
 	bool terminal;
+	bool lingers; /* what the command leaves behind stays */
 	unsigned visitor_count; /* sessions that work on its files; it is over only after them */
 	pid_t reaper; /* 0: not forked yet, or reaped */
 	pid_t command; /* pid in the command's own pid namespace */
@@ -30,19 +31,21 @@ struct process {
 	bool exited; /* the command has exited and `status` is valid */
 	int status;
 	struct rusage rusage; /* usage of the command; of its reaper if that died without a report */
-	bool killed;
+	bool cut; /* the end does not wait for the outputs of what a lingering command leaves behind */
+	bool killed; /* with all of its processes, or only its reaper */
 	bool timed_out;
 	bool failed; /* failed before the command started */
 	struct problem problem;
 	uint64_t start_ns; /* 0: not forked yet */
 	uint64_t end_ns;
-	uint64_t deadline_ns; /* the next deadline: time limit, end of draining, or check for remaining processes; UINT64_MAX: none */
+	uint64_t deadline_ns; /* time limit, end of killing or draining, or check for remaining processes; UINT64_MAX: none */
 };
 
 struct launch {
 	struct spec *spec;
 	struct identity identity;
 	bool has_input;
+	bool lingers;
 	unsigned rows; /* size of the terminal, if there is one */
 	unsigned columns;
 	uint64_t timeout_ns; /* 0: none */
@@ -56,7 +59,7 @@ bool process_start(struct process *process, const struct session *session, const
 	struct problem *problem);
 /* True when others can join its namespaces now. */
 bool process_can_host(const struct process *process);
-bool process_signal(const struct process *process, uint32_t number, uint32_t flags);
+bool process_signal(struct process *process, uint32_t number, uint32_t flags);
 /* Changes the time limit, counted from the start. Does nothing after the command ended. */
 void process_limit(struct process *process, uint64_t timeout_ns);
 void process_resize(const struct process *process, unsigned rows, unsigned columns);

@@ -93,7 +93,7 @@ enum agent_frame {
 
 enum stream { STREAM_STDIN = 0, STREAM_STDOUT = 1, STREAM_STDERR = 2, STREAM_DATA = 3 };
 enum mount_flag { MOUNT_FLAG_SCRATCH = 1, MOUNT_FLAG_BARE = 2 };
-enum exec_flag { EXEC_FLAG_STDIN = 1, EXEC_FLAG_TERMINAL = 2, EXEC_FLAG_IDLE = 4 };
+enum exec_flag { EXEC_FLAG_STDIN = 1, EXEC_FLAG_TERMINAL = 2, EXEC_FLAG_IDLE = 4, EXEC_FLAG_LINGER = 8 };
 enum file_op {
 	FILE_OP_STAT = 1,
 	FILE_OP_LIST = 2,

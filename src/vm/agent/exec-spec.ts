@@ -18,6 +18,8 @@ export interface AgentExecSpec {
   readonly hostname: string;
   /** true: nothing is executed; the namespaces of the command last until the host sends it a signal */
   readonly isIdle?: boolean;
+  /** true: what the command leaves behind stays, until the target ends; ignored for a command without a target */
+  readonly lingers?: boolean;
   /** time limit in `milliseconds`; 0 (none) is allowed for a command with a target, and an idle one */
   readonly timeoutMs: number;
   /**
@@ -42,7 +44,8 @@ export interface AgentExecSpec {
 export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: number): Uint8Array {
   const streams =
     (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
-  const flags = spec.isIdle === true ? ExecFlag.idle : streams;
+  const linger = spec.lingers === true && target !== 0 ? ExecFlag.linger : 0;
+  const flags = spec.isIdle === true ? ExecFlag.idle : streams | linger;
   const user = spec.userName === undefined ? spec.user : undefined;
   return packIntegers(
     [32, specBytes],

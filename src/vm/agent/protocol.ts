@@ -226,9 +226,11 @@ export const MountFlag = { scratch: 1, bare: 2 } as const;
 /**
  * stdin: bytes for standard input follow. terminal: the three streams are a terminal, and standard input follows. idle: no
  * program is executed, and the first process of the namespaces waits for any signal of the host, which ends it; allowed
- * without a target and alone.
+ * without a target and alone. linger: what the command leaves behind stays until the target ends, and keeps the outputs open;
+ * only with a target. EXIT waits for the ends of the outputs, until the host sends SIGTERM or SIGKILL or the time limit ends.
+ * The time limit ends the process group alone.
  */
-export const ExecFlag = { stdin: 1, terminal: 2, idle: 4 } as const;
+export const ExecFlag = { stdin: 1, terminal: 2, idle: 4, linger: 8 } as const;
 /**
  * Operations of FILE_OPEN. What they send is, unless said otherwise, one entry record: of the file that they made, changed
  * or moved. Operations that take long send a progress record each second before it. Fields and flags that an operation does

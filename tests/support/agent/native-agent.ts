@@ -108,6 +108,7 @@ export interface ExecRequest extends Omit<ExecHead, "flags" | "timeoutMs"> {
   readonly terminal?: boolean;
   /** no program: the agent only waits for a signal */
   readonly idle?: boolean;
+  readonly linger?: boolean;
 }
 
 export function execSpec(request: ExecRequest): Buffer {
@@ -125,7 +126,7 @@ export function execSpec(request: ExecRequest): Buffer {
 export function execFrames(session: number, request: ExecRequest, pieceBytes = 65_536): Buffer {
   const spec = execSpec(request);
   const streams = (request.stdin === true ? 1 : 0) | (request.terminal === true ? 2 : 0);
-  const flags = streams | (request.idle === true ? 4 : 0);
+  const flags = streams | (request.idle === true ? 4 : 0) | (request.linger === true ? 8 : 0);
   const frames = [execOpen(session, spec.length, { ...request, flags })];
   for (let at = 0; at < spec.length; at += pieceBytes) {
     frames.push(frame(HostFrame.execSpec, session, spec.subarray(at, at + pieceBytes)));

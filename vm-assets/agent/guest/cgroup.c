@@ -1,4 +1,7 @@
-/* The guest's cgroups: cmd has the limits of all commands, cmd/N contains one command with all processes it forks. */
+/*
+ * The guest's cgroups: cmd has the limits of all commands, cmd/N contains one command with all processes it forks, cmd/left
+ * what lingering commands left behind.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +24,7 @@
 #define COMMANDS CGROUP_ROOT "/cmd"
 /* Visitors: what they use is limited with the commands. */
 #define VISITORS COMMANDS "/files"
+#define LEFT COMMANDS "/left"
 /*
  * Generous memory cost of a process beyond what its cgroup is charged for. The upper limit of processes is what an
  * emulated machine can kill within the seconds that the host allows after a time limit.
@@ -30,6 +34,10 @@
 #define GUEST_PROCESSES_COUNT_MAX 4096ULL
 /* Depth to which nested cgroups of a command are removed. */
 #define NESTING_MAX 16
+/* The pids of all processes that commands can have. */
+#define LIST_BYTES (8 * GUEST_PROCESSES_COUNT_MAX + 1)
+/* Lists that the moves out of a cgroup read. */
+#define LISTS_MAX 4
 
 static char memory_max[24];
 
@@ -60,8 +68,9 @@ void cgroup_open(void)
 	set(COMMANDS "/memory.max", memory_max);
 	set(COMMANDS "/pids.max", count);
 	set(COMMANDS "/cgroup.subtree_control", "+cpu +memory +pids");
-	if (mkdir(VISITORS, 0755) != 0)
-		log_fatal("%s: %s", VISITORS, strerror(errno));
+	if (mkdir(VISITORS, 0755) != 0 || mkdir(LEFT, 0755) != 0)
+		log_fatal("%s: %s", COMMANDS, strerror(errno));
+	set(LEFT "/memory.max", memory_max);
 	/* A kernel without swap does not have this file. */
 	write_file(COMMANDS "/memory.swap.max", "0");
 }
@@ -155,6 +164,81 @@ static void read_usage(unsigned slot, struct usage *usage)
 	path_of(slot, "memory.events", path);
 	if (read_file(path, text, sizeof text) > 0)
 		usage->oom_killed = field(text, "oom_kill") > 0;
+}
+
+/*
+ * Moves the processes of one cgroup, except one, to the cgroup of `to`. Returns true when it moved any. `stuck`: set to true
+ * when one cannot be moved.
+ */
+static bool move_listed(int cgroup, pid_t except, int to, bool *stuck)
+{
+	static char text[LIST_BYTES];
+	size_t size = 0;
+	ssize_t count = -1;
+	int from = openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+	while (from >= 0 && (count = read(from, text + size, sizeof text - 1 - size)) > 0)
+		size += (size_t)count;
+	if (from >= 0)
+		close(from);
+	*stuck |= count < 0;
+	text[size] = '\0';
+	bool moved = false;
+	for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+		if (strtol(line, NULL, 10) == except)
+			continue;
+		bool done = write(to, line, (size_t)(end - line)) > 0;
+		moved |= done;
+		*stuck |= !done && errno != ESRCH;
+	}
+	return moved;
+}
+
+/* Moves the processes of a cgroup as move_listed does, and those of the cgroups that the command made in it. */
+static void move_tree(int parent, const char *name, pid_t except, int to, unsigned depth, bool *stuck)
+{
+	int fd = depth == 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+	*stuck |= entries == NULL;
+	if (entries == NULL && fd >= 0)
+		close(fd);
+	/* A fork that was under way at the freeze ends before the first move. So the second list has its process. */
+	for (int lists = 0; entries != NULL && lists < LISTS_MAX && move_listed(fd, except, to, stuck); lists++)
+		;
+	for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;)
+		if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+			move_tree(fd, entry->d_name, except, to, depth - 1, stuck);
+	if (entries != NULL)
+		closedir(entries);
+}
+
+/* Moves what is in the cgroup of a session, except the reaper, to the cgroup of what was left. Returns true when it moved all. */
+static bool move_rest(unsigned slot, pid_t reaper)
+{
+	char path[64];
+	char text[24];
+	bool stuck = false;
+	path_of(slot, "pids.current", path);
+	/* Mostly, nothing but the reaper is there. */
+	if (read_file(path, text, sizeof text) > 0 && strtoull(text, NULL, 10) <= 1)
+		return true;
+	path_of(slot, "cgroup.freeze", path);
+	int left = open(LEFT "/cgroup.procs", O_WRONLY | O_CLOEXEC);
+	/* Frozen processes cannot fork. Each continues when it is moved. */
+	if (left < 0 || !write_file(path, "1"))
+		stuck = true;
+	path_of(slot, "", path);
+	move_tree(AT_FDCWD, path, reaper, left, NESTING_MAX, &stuck);
+	close(left);
+	return !stuck;
+}
+
+void platform_leave(unsigned slot, pid_t reaper)
+{
+	/* A process whose first thread has ended is also in the cgroup that it left, and a kill of that would end it. */
+	if (move_rest(slot, reaper))
+		kill(reaper, SIGKILL);
+	else
+		platform_kill(slot, reaper, 0);
 }
 
 /* Removes a cgroup and the cgroups that the command made in it. */

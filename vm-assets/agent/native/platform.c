@@ -213,6 +213,12 @@ void platform_kill(unsigned slot, pid_t reaper, pid_t command)
 	kill(reaper, SIGKILL);
 }
 
+void platform_leave(unsigned slot, pid_t reaper)
+{
+	(void)slot;
+	kill(reaper, SIGKILL);
+}
+
 void platform_release(unsigned slot, struct usage *usage)
 {
 	(void)slot;
