@@ -1,4 +1,5 @@
 import { ApiError } from "./errors.ts";
+import { given } from "./given.ts";
 import type { FileId, ImageId } from "./ids.ts";
 import { type ImageReference, parseImageReference } from "./image.ts";
 import {
@@ -54,6 +55,8 @@ export interface CommandInput {
   readonly stdinOpen?: boolean | undefined;
   /** size of a terminal for all three streams */
   readonly terminal?: TerminalSize | undefined;
+  /** true: what a process leaves behind stays until its machine ends. The command of an instance ends with all that it started. */
+  readonly lingers?: boolean | undefined;
 }
 
 /** A request for an instance. Absent fields have defaults. */
@@ -122,6 +125,8 @@ export interface CheckedCommand {
   readonly stdinOpen: boolean;
   /** null: the streams are pipes */
   readonly terminal: TerminalSize | null;
+  /** true: what the process leaves behind stays */
+  readonly lingers?: boolean;
 }
 
 /** One input file of an instance. */
@@ -265,6 +270,7 @@ function checkCommand(
     stdin: request.stdin ?? null,
     stdinOpen: request.stdinOpen ?? false,
     terminal: request.terminal ?? null,
+    ...given({ lingers: request.lingers }),
   };
 }
 

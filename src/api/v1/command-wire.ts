@@ -2,8 +2,11 @@ import type { CommandInput, SpawnInput, TerminalSize } from "../../domain/spawn.
 import type { CommandFields, InstanceFile, Resources } from "./schema/instances.ts";
 
 /** Converts the wire fields of a command, and ignores other fields of the body. */
-export function commandOf(request: CommandFields & { readonly user?: string }): CommandInput {
-  const { command, args, shell, env, cwd, uid, gid, user, truncate_output_at, stdin, stdin_open, pty } = request;
+export function commandOf(
+  request: CommandFields & { readonly user?: string; readonly linger?: boolean },
+): CommandInput {
+  const { command, args, shell, env, cwd, uid, gid, user, truncate_output_at, stdin, stdin_open, pty, linger } =
+    request;
   return {
     command,
     args,
@@ -17,6 +20,7 @@ export function commandOf(request: CommandFields & { readonly user?: string }): 
     truncateOutputAtBytes: truncate_output_at,
     stdinOpen: stdin_open,
     terminal: pty === undefined ? undefined : terminalOf(pty),
+    lingers: linger,
   };
 }
 

@@ -193,7 +193,7 @@ function userOf({ config: { user, cwd } }: ResolvedTemplate): Pick<SandboxInput,
 
 /** A command of a template. */
 function shellCommand(text: string): CommandInput {
-  return { command: text, shell: true, inherit: true };
+  return { command: text, shell: true, inherit: true, lingers: true };
 }
 
 function readinessOf({ config: { readyCmd, user, cwd } }: ResolvedTemplate): RecordRow["readiness"] {

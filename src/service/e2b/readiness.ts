@@ -58,7 +58,14 @@ export async function becomeReady(
   const { command, user, cwd } = readiness;
   const processes = processUseCases(parts);
   const endMs = performance.now() + READY_MS_MAX;
-  const request = { command, shell: true, inherit: true, user: user ?? undefined, cwd: cwd ?? undefined };
+  const request = {
+    command,
+    shell: true,
+    inherit: true,
+    lingers: true,
+    user: user ?? undefined,
+    cwd: cwd ?? undefined,
+  };
   for (let pauseMs = RETRY_MS_MIN; ; pauseMs = Math.min(RETRY_MS_MAX, 2 * pauseMs)) {
     const leftMs = Math.ceil(endMs - performance.now());
     signal.throwIfAborted();

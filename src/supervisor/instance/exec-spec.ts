@@ -22,7 +22,7 @@ export function execSpec(
   command: Omit<CheckedCommand, "stdin">,
   { hostname, timeoutMs, defaults, stdin }: ExecContext,
 ): AgentExecSpec {
-  const { argv, cwd, isCwdGiven, uid, gid, user, stdinOpen, terminal } = command;
+  const { argv, cwd, isCwdGiven, uid, gid, user, stdinOpen, terminal, lingers } = command;
   // The guest gives a user that it resolves a home, which is also the directory.
   const home = user === undefined ? { HOME: HOME_DEFAULT } : {};
   const own = { PATH: PATH_DEFAULT, ...home, HOSTNAME: hostname };
@@ -33,7 +33,7 @@ export function execSpec(
     hostname,
     timeoutMs,
     ...(user === undefined ? { user: { uid, gid } } : { userName: user }),
-    ...given({ terminal }),
+    ...given({ terminal, lingers }),
     ...(stdin !== null ? { stdin: stdinOpen ? { first: stdin } : stdin } : stdinOpen ? { stdin: "open" } : {}),
   };
 }

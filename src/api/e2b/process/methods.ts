@@ -72,7 +72,7 @@ class Methods {
     const command = await commandOf(this.#parts, place, config);
     const pty = optionalMessage(message, "pty");
     const streams = { stdinOpen: pty !== null || flag(message, "stdin", true), terminal: sizeIn(pty) };
-    const limited = { ...command, ...streams, timeoutMs: timeoutMsOf(request) };
+    const limited = { ...command, ...streams, timeoutMs: timeoutMsOf(request), lingers: true };
     const process = await this.#processes.run(envd.principal, envd.target, limited, signal);
     const isKept = JSON.stringify(config).length <= CONFIG_CHARACTERS_MAX;
     this.#facts.set(process.identity, { tag: optionalText(message, "tag"), config: isKept ? config : null });

@@ -23,6 +23,13 @@ export const ProcessRequest = Type.Object({
       error: "timeout must be a positive integer",
     }),
   ),
+  linger: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "what the process leaves behind stays until the instance ends, and keeps the outputs open",
+      error: "linger must be a boolean",
+    }),
+  ),
 });
 export type ProcessRequest = Static<typeof ProcessRequest>;
 

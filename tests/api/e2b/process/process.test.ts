@@ -159,6 +159,22 @@ describe("Start", () => {
     await call("SendSignal", { process: { pid }, signal: 9 });
   });
 
+  test("leaves processes in the background running, and waits only for those that hold the output", async () => {
+    // Its processes have no namespaces of their own: they are processes of this host.
+    const quiet = await run(shell("nohup sleep 1000 >/dev/null 2>&1 & echo $!"));
+    expect(endOf(quiet)).toMatchObject({ exitCode: 0 });
+    await using stream = start(shell("sleep 1000 & echo $!; exit 3"));
+    const { pid } = (await stream.next()).json.event.start;
+    const { data } = (await stream.next()).json.event;
+    const loud = Buffer.from(data.stdout, "base64").toString();
+    expect(endOf(await run(shell(`kill -0 ${quiet.stdout}`)))).toMatchObject({ exitCode: 0 });
+    expect((await call("List", {})).json.processes).toMatchObject([{ pid }]);
+    await call("SendSignal", { process: { pid }, signal: "SIGNAL_SIGKILL" });
+    expect((await stream.next()).json.event.end).toMatchObject({ exitCode: 3, exited: true });
+    const both = `${quiet.stdout.trim()} ${loud}`;
+    expect(endOf(await run(shell(`kill ${both}`)))).toMatchObject({ exitCode: 0 });
+  });
+
   test("has a terminal whose output is one stream", async () => {
     const message = { ...shell("stty size; tty"), pty: { size: { cols: 91, rows: 17 } } };
     const { pty, stdout } = await run(message);
