@@ -139,6 +139,8 @@ describe("what stands on them", () => {
       expect(await json(`sandbox info ${id}`)).toMatchObject({ sandboxId: id, state: "running" });
       await linesOf(e2b(`sandbox kill ${id}`));
       expect(await listed("running")).not.toContain(id);
+      const templates = await json("template list");
+      expect(templates).toContainEqual(expect.objectContaining({ templateID: "base", aliases: ["base"] }));
     },
     PROGRAM_MS,
   );

@@ -7,6 +7,17 @@ import type { Orm } from "../drizzle-client.ts";
 import { images, tags } from "../schema.ts";
 import { findImage, type ImageRow, isShown } from "./images.ts";
 
+/** A tag, its image, and when the image got it. */
+export type TagRow = Pick<typeof tags.$inferSelect, "name" | "imageId" | "setAt">;
+/** The columns of a TagRow. */
+export const tagColumns = { name: tags.name, imageId: tags.imageId, setAt: tags.setAt };
+
+/** A tag of the account; null when it has none of that name. */
+export function findTag(db: Database, accountId: AccountId, name: string): TagRow | null {
+  const isIt = and(eq(tags.accountId, accountId), eq(tags.name, name));
+  return db.orm.select(tagColumns).from(tags).where(isIt).get() ?? null;
+}
+
 /** How an image gets a tag: `added` to its others, or as a replacement of the one that it shows. */
 export type TagChange = "added" | "replaced";
 

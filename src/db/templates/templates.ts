@@ -1,4 +1,4 @@
-import { and, asc, count, desc, eq, isNull, sql } from "drizzle-orm";
+import { and, asc, count, desc, eq, sql } from "drizzle-orm";
 import type { AccountId } from "../../domain/ids.ts";
 import { newTemplateId } from "../../domain/templates/names.ts";
 import { ensureAccount } from "../accounts.ts";
@@ -38,17 +38,6 @@ export function ensureTemplateIn(db: Database, accountId: AccountId, name: strin
   const template = findTemplate(db, accountId, { name });
   if (template === null) throw new Error("a template without a row");
   return template;
-}
-
-/** Those that are built by steps, by their names. */
-export function listTemplates(db: Database, accountId: AccountId, limit: number): TemplateRow[] {
-  return db.orm
-    .select()
-    .from(templates)
-    .where(and(eq(templates.accountId, accountId), isNull(templates.sandboxId)))
-    .orderBy(asc(templates.name))
-    .limit(limit)
-    .all();
 }
 
 /** Number of all templates of an account, also of those that are snapshots of sandboxes. */

@@ -3,6 +3,8 @@ import { isTag } from "../image.ts";
 
 /** The tag of a template that a name without one means. */
 export const TAG_DEFAULT = "default";
+/** The tags that a name without one means, the first that there is. */
+export const DEFAULT_TAGS = [TAG_DEFAULT, "latest"] as const;
 /** Largest number of tags that one request names. */
 export const TEMPLATE_TAGS_COUNT_MAX = 64;
 
@@ -47,6 +49,12 @@ export function requireTemplateTag(text: string, name: string): string {
 /** The tag of the image that a tag of a template names. */
 export function imageTag(name: string, tag: string): string {
   return `${name}:${tag}`;
+}
+
+/** The name of the template that a tag of an image stands for: the tag, without the part that a name alone means. */
+export function nameOfImageTag(tag: string): string {
+  const end = DEFAULT_TAGS.map((each) => `:${each}`).find((each) => tag.endsWith(each)) ?? "";
+  return tag.slice(0, tag.length - end.length);
 }
 
 export function isTemplateId(text: string): boolean {

@@ -1,11 +1,18 @@
 import { resolveImage } from "../../db/images/images.ts";
+import { findTag, type TagRow } from "../../db/images/tags.ts";
 import type { ListedBuild } from "../../db/templates/builds.ts";
 import type { TemplateConfig } from "../../db/templates/schema.ts";
 import { findTemplate, type TemplateRow, taggedBuild } from "../../db/templates/templates.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { type ImageId, parseUuid } from "../../domain/ids.ts";
 import { isStoredTag } from "../../domain/image.ts";
-import { imageTag, isTemplateId, parseTemplateName, TAG_DEFAULT } from "../../domain/templates/names.ts";
+import {
+  DEFAULT_TAGS,
+  imageTag,
+  isTemplateId,
+  nameOfImageTag,
+  parseTemplateName,
+} from "../../domain/templates/names.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 
 export type { TemplateConfig } from "../../db/templates/schema.ts";
@@ -24,8 +31,6 @@ export interface ResolvedTemplate {
 
 /** A template that is a plain image has no settings. */
 export const NO_CONFIG: TemplateConfig = { user: null, cwd: null, env: {}, startCmd: null, readyCmd: null };
-/** The tags that a name without one means, the first that there is. */
-const DEFAULT_TAGS = [TAG_DEFAULT, "latest"] as const;
 const UUID_DIGITS = /^([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/i;
 /** The account whose templates clients name as theirs: ours have the same names. */
 const VENDOR = "e2bdev";
@@ -42,17 +47,23 @@ export function resolve(parts: ServiceParts, principal: Principal, text: string)
   }
   const built = resolveBuilt(parts, principal, reference);
   if (built !== null) return built;
-  for (const tag of namesOf(reference)) {
-    const tagged = isStoredTag(tag) ? resolveImage(db, accountId, { tag }) : null;
-    if (tagged !== null) {
-      return { templateId: reference, alias: reference, buildId: null, imageId: tagged.id, config: NO_CONFIG };
-    }
+  const tagged = taggedImage(parts, principal, text);
+  if (tagged === null) throw noSuchTemplate(text);
+  const name = nameOfImageTag(tagged.name);
+  return { templateId: name, alias: name, buildId: null, imageId: tagged.imageId, config: NO_CONFIG };
+}
+
+/** The tag of an image that a reference means; null when there is none. */
+export function taggedImage({ db }: ServiceParts, { accountId }: Principal, text: string): TagRow | null {
+  for (const name of namesOf(plainName(text, accountId))) {
+    const tag = isStoredTag(name) ? findTag(db, accountId, name) : null;
+    if (tag !== null) return tag;
   }
-  throw noSuchTemplate(text);
+  return null;
 }
 
 /** The tags of images that a reference can mean, the first that there is. */
-export function namesOf(reference: string): readonly string[] {
+function namesOf(reference: string): readonly string[] {
   const names = reference.includes(":") ? [] : DEFAULT_TAGS.map((tag) => `${reference}:${tag}`);
   const latest = reference.endsWith(":latest") ? [reference.slice(0, -":latest".length)] : [];
   return [reference, ...names, ...latest];

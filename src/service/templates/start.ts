@@ -21,13 +21,7 @@ const VENDOR_IMAGE = /^e2bdev\//;
 /** The beginning of a build: a template; or a tag of the account, or else an image of a registry. */
 export type BuildFrom =
   | { readonly kind: "template"; readonly reference: string }
-  | {
-      readonly kind: "image";
-      readonly reference: string;
-      readonly credentials?: Credentials | undefined;
-      /** why the service cannot fetch it: the build fails at its base, where its author sees the reason */
-      readonly refusal?: string | undefined;
-    };
+  | { readonly kind: "image"; readonly reference: string; readonly credentials?: Credentials | undefined };
 
 /** The steps of a build. */
 export interface BuildInput {
@@ -83,8 +77,7 @@ function originOf(parts: ServiceParts, principal: Principal, from: BuildFrom): B
     const { imageId, buildId, config } = resolve(parts, principal, reference);
     return { imageId, config: buildId === null ? null : config };
   }
-  const { credentials = null, refusal } = from;
-  if (refusal !== undefined) throw new ApiError("validation_error", refusal);
+  const { credentials = null } = from;
   const tagged = isTag(reference) ? resolveImage(parts.db, principal.accountId, { tag: reference }) : null;
   if (tagged !== null) return { imageId: tagged.id, config: null };
   const { canonical } = parseRegistryReference(reference, { defaultRegistry: parts.defaultRegistry });

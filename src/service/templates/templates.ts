@@ -4,10 +4,8 @@ import {
   buildLogOf,
   buildsOf,
   countAccountBuilds,
-  countBuilds,
   findBuild,
   insertBuild,
-  type ListedBuild,
   tagBuild,
 } from "../../db/templates/builds.ts";
 import { buildFile, setBuildFile } from "../../db/templates/cache.ts";
@@ -17,11 +15,9 @@ import {
   deleteTemplate,
   ensureTemplate,
   findTemplate,
-  listTemplates,
   removeTemplateTag,
   setTemplatePublic,
   type TemplateRow,
-  type TemplateTagRow,
   templateTagsOf,
 } from "../../db/templates/templates.ts";
 import { ApiError } from "../../domain/errors.ts";
@@ -36,7 +32,15 @@ import {
 } from "../../domain/templates/names.ts";
 import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
-import { namesOf, noSuchTemplate, type ResolvedTemplate, resolve, templateOf } from "./resolve.ts";
+import {
+  details,
+  list,
+  type Template,
+  type TemplateBuild,
+  type TemplateDetails,
+  type TemplateSummary,
+} from "./listing.ts";
+import { noSuchTemplate, type ResolvedTemplate, resolve, taggedImage, templateOf } from "./resolve.ts";
 import {
   type ListSnapshots,
   type Snapshot,
@@ -48,14 +52,6 @@ import {
 } from "./snapshots.ts";
 import { type BuildInput, startBuild } from "./start.ts";
 
-/** A template. Times are `milliseconds` since the epoch. */
-export type Template = Omit<TemplateRow, "accountId">;
-/** A build without its log; `imageId` is null until it is ready, and the image may have been deleted since. */
-export type TemplateBuild = ListedBuild;
-export type TemplateTag = TemplateTagRow;
-
-/** Builds of a template that are listed. */
-const LISTED_BUILDS_COUNT_MAX = 100;
 const MEMORY_BYTES_MIN = 134_217_728;
 
 export interface BuildRequest {
@@ -66,13 +62,6 @@ export interface BuildRequest {
   /** more than the operator allows is lowered to that */
   readonly vcpus?: number | undefined;
   readonly memoryBytes?: number | undefined;
-}
-
-/** A template with its latest build, if it has any, and their number. */
-export interface TemplateSummary {
-  readonly template: Template;
-  readonly latest: TemplateBuild | null;
-  readonly buildsCount: number;
 }
 
 /**
@@ -90,11 +79,10 @@ export interface TemplateUseCases {
   resolve(principal: Principal, reference: string): ResolvedTemplate;
   /** Counts a sandbox that began with a template; any other id changes nothing. */
   spawned(principal: Principal, templateId: string): void;
-  /** At most the number that an account can have, by their names. */
+  /** At most the number that an account can have, by their names. Tags of images without a slash are among them. */
   list(principal: Principal): readonly TemplateSummary[];
-  get(principal: Principal, template: string): TemplateSummary;
-  /** The latest builds, the newest first. */
-  builds(principal: Principal, template: string): readonly TemplateBuild[];
+  /** A template that is built by steps, a snapshot, or a tag of an image. */
+  get(principal: Principal, template: string): TemplateDetails;
   /** @throws ApiError `not_found` also for a build of another template */
   build(principal: Principal, template: string, buildId: string): TemplateBuild;
   /** The log of a build, the oldest line first. The array may grow. */
@@ -113,8 +101,6 @@ export interface TemplateUseCases {
   hasFiles(principal: Principal, hash: string): boolean;
   /** Names an uploaded file by the hash of its client. */
   setFiles(principal: Principal, hash: string, fileId: FileId): Changed<void>;
-  /** The newest first. */
-  tags(principal: Principal, template: string): readonly TemplateTag[];
   /** Moves tags to the build that `target` names, and returns its id. @throws ApiError `validation_error`; `conflict` without a build */
   tag(
     principal: Principal,
@@ -152,19 +138,14 @@ export function templateUseCases(parts: ServiceParts): TemplateUseCases {
     if (build === null) throw new ApiError("not_found", "no such build", { build: id });
     return build;
   };
-  const summaryOf = (template: TemplateRow): TemplateSummary => {
-    const [latest = null] = buildsOf(db, template.id, 1);
-    return { template, latest, buildsCount: countBuilds(db, template.id) };
-  };
   return {
     diskBytes: parts.limits.diskBytesDefault,
     resolve: (principal, reference) => resolve(parts, principal, reference),
     spawned({ accountId }, id) {
       if (findTemplate(db, accountId, { id }) !== null) countSpawn(db, id, clock());
     },
-    list: ({ accountId }) => listTemplates(db, accountId, parts.accounts.limits.templates.max).map(summaryOf),
-    get: (principal, reference) => summaryOf(requireTemplate(principal, reference)),
-    builds: (principal, reference) => buildsOf(db, requireTemplate(principal, reference).id, LISTED_BUILDS_COUNT_MAX),
+    list: (principal) => list(parts, principal),
+    get: (principal, reference) => details(parts, principal, reference),
     build: requireBuild,
     log(principal, reference, id) {
       const build = requireBuild(principal, reference, id);
@@ -179,7 +160,6 @@ export function templateUseCases(parts: ServiceParts): TemplateUseCases {
         setBuildFile(db, { accountId: principal.accountId, hash, fileId, now: clock() }),
       );
     },
-    tags: (principal, reference) => templateTagsOf(db, requireTemplate(principal, reference).id),
     tag: (principal, target, tags) => tag(parts, principal, requireTemplate(principal, target), { target, tags }),
     untag(principal, reference, names) {
       const template = requireTemplate(principal, reference);
@@ -287,8 +267,7 @@ async function removeImage(parts: ServiceParts, principal: Principal, reference:
   const { db, builds, changes } = parts;
   const { accountId } = principal;
   const { imageId, alias } = resolve(parts, principal, reference);
-  const isIt = (tag: string) => resolveImage(db, accountId, { tag })?.id === imageId;
-  removeTags(db, accountId, imageId, alias === null ? undefined : namesOf(alias).find(isIt));
+  removeTags(db, accountId, imageId, alias === null ? undefined : taggedImage(parts, principal, reference)?.name);
   changes.report(accountId, { type: "image", id: imageId });
   await builds.drop(accountId, imageId);
 }

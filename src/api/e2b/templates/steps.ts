@@ -30,7 +30,7 @@ function originOf({ fromImage, fromTemplate, fromImageRegistry: registry }: Buil
   if (registry == null) return from;
   const { type, username, password } = registry;
   if (type !== "registry") {
-    return { ...from, refusal: `registries of type ${type} are not offered by this server: use a user and a password` };
+    throw wrong(`registries of type ${type} are not offered by this server: use a user and a password`);
   }
   if (!username || !password) throw wrong("fromImageRegistry needs username and password");
   return { ...from, credentials: { username, password } };

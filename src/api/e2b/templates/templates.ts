@@ -39,9 +39,7 @@ export function templateRoutes({ access, service }: E2bParts) {
     .get(
       "/templates/:templateID",
       ({ request, principal, params: { templateID } }) => {
-        const summary = templates.get(principal, templateID);
-        const builds = templates.builds(principal, templateID);
-        return respond(json(200, detailOf(summary, builds, disk)), request) as never;
+        return respond(json(200, detailOf(templates.get(principal, templateID), disk)), request) as never;
       },
       { reads: "images:read" },
     )
@@ -66,10 +64,13 @@ export function templateRoutes({ access, service }: E2bParts) {
     .get(
       "/templates/:templateID/tags",
       ({ request, principal, params: { templateID } }) => {
-        const tags = templates
-          .tags(principal, templateID)
-          .map(({ tag, buildId, createdAt }) => ({ tag, buildID: buildId, createdAt: isoTime(createdAt) }));
-        return respond(json(200, tags), request) as never;
+        const { tags } = templates.get(principal, templateID);
+        const listed = tags.map(({ tag, buildId, createdAt }) => ({
+          tag,
+          buildID: buildId,
+          createdAt: isoTime(createdAt),
+        }));
+        return respond(json(200, listed), request) as never;
       },
       { reads: "images:read" },
     )

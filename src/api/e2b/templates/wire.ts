@@ -1,7 +1,7 @@
 import { given } from "../../../domain/given.ts";
 import { isoTime } from "../../../domain/ids.ts";
 import { type BuildLogEntry, type BuildLogLevel, LOG_LEVELS } from "../../../domain/templates/build-log.ts";
-import type { TemplateBuild, TemplateSummary } from "../../../service/templates/templates.ts";
+import type { Template, TemplateBuild, TemplateDetails, TemplateSummary } from "../../../service/templates/listing.ts";
 import { ENVD_VERSION } from "../control/wire.ts";
 import { E2bError } from "../errors.ts";
 
@@ -12,8 +12,7 @@ export const ENTRIES_COUNT_MAX = 100;
 const DRAIN_MS = 30_000;
 
 /** Fields of a template that listings and a single one share. */
-function commonOf({ template }: TemplateSummary) {
-  const { id, name, public: isPublic, createdAt, updatedAt, lastSpawnedAt, spawnCount } = template;
+function commonOf({ id, name, public: isPublic, createdAt, updatedAt, lastSpawnedAt, spawnCount }: Template) {
   return {
     templateID: id,
     public: isPublic,
@@ -45,9 +44,9 @@ const NO_BUILD = { config: { user: null, cwd: null, env: {}, startCmd: null, rea
 
 /** A template of a listing. */
 export function listedOf(summary: TemplateSummary, disk: DiskSize) {
-  const { latest, buildsCount } = summary;
+  const { template, latest, buildsCount } = summary;
   return {
-    ...commonOf(summary),
+    ...commonOf(template),
     ...shapeOf(latest ?? NO_BUILD, disk),
     buildID: latest?.id ?? "",
     buildStatus: latest?.status ?? "waiting",
@@ -57,8 +56,8 @@ export function listedOf(summary: TemplateSummary, disk: DiskSize) {
 }
 
 /** A template with its builds. */
-export function detailOf(summary: TemplateSummary, builds: readonly TemplateBuild[], disk: DiskSize) {
-  return { ...commonOf(summary), builds: builds.map((build) => buildOf(build, disk)) };
+export function detailOf({ template, builds }: TemplateDetails, disk: DiskSize) {
+  return { ...commonOf(template), builds: builds.map((build) => buildOf(build, disk)) };
 }
 
 function buildOf(build: TemplateBuild, disk: DiskSize) {
