@@ -97,7 +97,7 @@ export interface ServiceParts {
   readonly log: Log;
   readonly metrics: Metrics;
   readonly operationLog: Pick<OperationLog, "lines">;
-  readonly eventLogs: Pick<EventLogs, "read" | "scan" | "firstId" | "written">;
+  readonly eventLogs: Pick<EventLogs, "read" | "scan" | "written">;
   /** the keys that sign tokens */
   readonly keys: TokenKeys;
   readonly appliance: ApplianceParts;

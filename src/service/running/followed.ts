@@ -48,16 +48,36 @@ export async function follow(parts: ServiceParts, principal: Principal, name: Pr
   return followed(tapped, stack.move());
 }
 
-/** The use case `running`. */
-export function runningProcesses(
+/** A process that runs now, and its start in the log. */
+export interface StartedNow {
+  readonly process: InstanceProcess;
+  readonly started: NonNullable<ReturnType<InstanceProcess["logged"]>["started"]>;
+}
+
+/** The processes of a target that run now, in the order of their starts. */
+export function startedProcesses(
   { instances }: Pick<ServiceParts, "instances">,
   { log: { instance } }: StoredTarget,
   id: Target,
-): readonly RunningProcess[] {
+): StartedNow[] {
   const processes = instance === null ? [] : (instances.find(instance)?.processes ?? []);
   // The command of a sandbox's machine is not one of its processes: it only keeps the machine.
   const first = typeof id === "string" ? Spid.command : Spid.command + 1;
-  return processes.filter(({ spid, logged }) => spid >= first && logged().started !== null).map(described);
+  return processes
+    .flatMap((process) => {
+      const { started } = process.logged();
+      return process.spid < first || started === null ? [] : [{ process, started }];
+    })
+    .sort((one, other) => one.started.event - other.started.event);
+}
+
+/** The use case `running`. */
+export function runningProcesses(
+  parts: Pick<ServiceParts, "instances">,
+  stored: StoredTarget,
+  id: Target,
+): readonly RunningProcess[] {
+  return startedProcesses(parts, stored, id).map(({ process }) => described(process));
 }
 
 function described(process: InstanceProcess): RunningProcess {

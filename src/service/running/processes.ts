@@ -12,7 +12,15 @@ import type { StartedProcess } from "../../supervisor/instance/running-instances
 import { type CHANGES, type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type Attachment, type AttachRequest, attach } from "./attach.ts";
-import { type FollowedProcess, follow, type RunningProcess, runFollowed, runningProcesses } from "./followed.ts";
+import {
+  type FollowedProcess,
+  follow,
+  type RunningProcess,
+  runFollowed,
+  runningProcesses,
+  type StartedNow,
+  startedProcesses,
+} from "./followed.ts";
 import { type OutputSource, type Outputs, openOutputs } from "./outputs.ts";
 import {
   dataOf,
@@ -116,33 +124,13 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
   const { instances, layout, accounts } = parts;
   return {
     start: (principal, id, request, signal) => start(parts, principal, { id, request, signal }),
-    async list(principal, { id, limit, offset, signal }) {
-      const stored = storedTarget(parts, principal, id);
-      using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const forgotten = runningBefore(parts, stored);
-      const page = new Map(forgotten.slice(offset, offset + limit).map((process) => [process.spid, process]));
-      let [count, runningCount] = [forgotten.length, page.size];
-      for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
-        if (endsProcesses(event)) {
-          lose(page);
-          runningCount = 0;
-        }
-        if (event.type === "spawn") count += 1;
-        const isOnPage = event.type === "spawn" ? count > offset && count <= offset + limit : page.has(event.spid ?? 0);
-        if (!isOnPage) continue;
-        update(page, event);
-        if (event.type === "spawn") runningCount += 1;
-        if (event.type === "exit") runningCount -= 1;
-        if (page.size === limit && runningCount === 0) break;
-      }
-      return [...page.values()].map((process) => settled(process, stored));
-    },
+    list: (principal, page) => list(parts, principal, page),
     async get(principal, { id, spid }, signal) {
       const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const forgotten = runningBefore(parts, stored).filter((process) => process.spid === spid);
-      const processes = new Map(forgotten.map((process) => [process.spid, process]));
-      const logged = forgotten.length > 0 ? await loggedOutput(parts, stored, spid) : null;
+      const running = startedProcesses(parts, stored, id).filter(({ process }) => process.spid === spid);
+      const processes = new Map(running.map((started) => [spid, withoutLog(started)]));
+      const logged = await loggedOutput(parts, stored, spid);
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
       const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
@@ -206,6 +194,47 @@ function followedUseCases(parts: ServiceParts): Pick<ProcessUseCases, "run" | "f
       change(parts, principal, processChange("attach", name), () => follow(parts, principal, name)),
     running: (principal, id) => runningProcesses(parts, storedTarget(parts, principal, id), id),
   };
+}
+
+/** The use case `list`. */
+async function list(
+  parts: ServiceParts,
+  principal: Principal,
+  { id, limit, offset, signal }: ProcessPage,
+): Promise<readonly Process[]> {
+  const stored = storedTarget(parts, principal, id);
+  using _search = await parts.accounts.wait(principal.accountId, "logSearches", { signal });
+  const page = new Map<number, Process>();
+  let [count, runningCount] = [0, 0];
+  const add = (process: Process): void => {
+    count += 1;
+    if (count <= offset || count > offset + limit) return;
+    page.set(process.spid, process);
+    runningCount += 1;
+  };
+  // Those whose starts the search has not come to.
+  const unseen = startedProcesses(parts, stored, id);
+  for await (const event of scanned(parts, stored, { first: 0, onOutput: () => undefined, signal })) {
+    for (let [next] = unseen; next !== undefined && next.started.event < event.id; [next] = unseen) {
+      add(withoutLog(next));
+      unseen.shift();
+    }
+    if (endsProcesses(event)) {
+      lose(page);
+      runningCount = 0;
+    }
+    const { type, spid } = event;
+    if (type === "spawn" && spid !== null) {
+      if (unseen[0]?.started.event === event.id) unseen.shift();
+      add(spawned(spid, event));
+    } else if (type === "exit" && page.has(spid ?? 0)) {
+      update(page, event);
+      runningCount -= 1;
+    }
+    if (page.size === limit && runningCount === 0) break;
+  }
+  for (const started of unseen) add(withoutLog(started));
+  return [...page.values()].map((process) => settled(process, stored));
 }
 
 /** A request with fields of its target where it has none of its own. */
@@ -286,16 +315,10 @@ async function* scanned(
   }
 }
 
-/** The running processes whose starts the log no longer has, in the order of their starts. */
-function runningBefore({ instances, eventLogs }: ServiceParts, { log: { id, instance } }: StoredTarget): Process[] {
-  const first = eventLogs.firstId(id);
-  const running = instance === null || first === 0 ? [] : (instances.find(instance)?.processes ?? []);
-  return running.flatMap((process) => {
-    const { spid, pid, start, started } = process.logged();
-    if (started === null || started.event >= first) return [];
-    const startedNs = nsOf(started.ms);
-    return [{ spid, state: "running", startedNs, endedNs: null, spawn: { pid, ...start }, exit: null }];
-  });
+/** A process that runs now, without the log: that, a ring, may have dropped its start, or drop it during a search. */
+function withoutLog({ process, started }: StartedNow): Process {
+  const { spid, pid, start } = process.logged();
+  return { spid, state: "running", startedNs: nsOf(started.ms), endedNs: null, spawn: { pid, ...start }, exit: null };
 }
 
 /** The sizes of the outputs of a running process, once readers of the log can read them; null when it has ended. */
@@ -313,14 +336,17 @@ function lose(processes: Map<number, Process>): void {
   }
 }
 
+/** The process of an event about a start. */
+function spawned(spid: number, event: LogEvent): Process {
+  const { timeNs } = event;
+  return { spid, state: "running", startedNs: timeNs, endedNs: null, spawn: dataOf<"spawn">(event), exit: null };
+}
+
 /** Updates `processes` by an event about a start or an end. */
 function update(processes: Map<number, Process>, event: LogEvent): void {
   const { spid, type, timeNs } = event;
   if (spid === null) return;
-  if (type === "spawn") {
-    const spawn = dataOf<"spawn">(event);
-    processes.set(spid, { spid, state: "running", startedNs: timeNs, endedNs: null, spawn, exit: null });
-  }
+  if (type === "spawn") processes.set(spid, spawned(spid, event));
   const process = processes.get(spid);
   if (type !== "exit" || process === undefined) return;
   processes.set(spid, { ...process, state: "ended", endedNs: timeNs, exit: dataOf<"exit">(event) });

@@ -213,11 +213,6 @@ export class EventLogs implements Disposable {
     await this.#feeds.get(id)?.writer?.written();
   }
 
-  /** Id of the first event that a log with a writer still has. */
-  firstId(id: LogId): number {
-    return this.#feeds.get(id)?.writer?.file?.first.id ?? 0;
-  }
-
   /** Ends all readers, present and future, at their positions. Their clients can continue from there after a restart. */
   [Symbol.dispose](): void {
     this.#isStopped = true;

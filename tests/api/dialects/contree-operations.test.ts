@@ -180,7 +180,6 @@ heldTest("a stream that fails says so, and ends", async () => {
     scan: () => {
       throw new Error("not asked for");
     },
-    firstId: () => 0,
     written: async () => undefined,
   };
   await using held = await Api.start({ eventLogs: logs });

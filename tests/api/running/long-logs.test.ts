@@ -22,16 +22,28 @@ type Json = Record<string, unknown>;
 const open = (path: string, query = "") => AttachedClient.open(api, path, { query });
 const OPEN = { spec: { stdin: "open" }, logsToRing: true } as const;
 
+/** Adds so many bytes to the log, as other processes of the instance do. */
+async function fill(id: LogId, bytes: number): Promise<void> {
+  using log = await api.parts.eventLogs.openRing(id);
+  for (let left = bytes; left > 0; left -= 1000) log.append(0, "progress", { fill: "x".repeat(1000) });
+  await log.end();
+}
+
+/** Adds so many bytes right before or right after the next search of a log. */
+function fillAtScan(at: string, bytes: number) {
+  const { eventLogs } = api.parts;
+  const scan = eventLogs.scan.bind(eventLogs);
+  return spyOn(eventLogs, "scan").mockImplementationOnce(async function* (id, request) {
+    if (at === "before") await fill(id, bytes);
+    yield* scan(id, request);
+    if (at === "after") await fill(id, bytes);
+  });
+}
+
 describe("an attachment to a process whose first output is gone", () => {
   const SIZE = 3_000_003;
   const SCRIPT = "seq 444444; read line; echo end $line";
 
-  /** Adds so many bytes to the log, as other processes of the instance do. */
-  const fill = async (id: LogId, bytes: number): Promise<void> => {
-    using log = await api.parts.eventLogs.openRing(id);
-    for (let left = bytes; left > 0; left -= 1000) log.append(0, "progress", { fill: "x".repeat(1000) });
-    await log.end();
-  };
   /** Sum of the sizes that the client got as those of missing output. */
   const missingBytes = ({ statuses }: AttachedClient): number =>
     statuses.reduce((sum, { dropped }) => sum + ((dropped as { bytes: number } | undefined)?.bytes ?? 0), 0);
@@ -44,14 +56,8 @@ describe("an attachment to a process whose first output is gone", () => {
     async (parts, at) => {
       await using running = await runningInstance(api, SCRIPT, OPEN);
       await until("all is logged", () => running.log.bytes("stdout").kept === SIZE);
-      const { eventLogs } = api.parts;
-      await eventLogs.written(running.id as LogId);
-      const scan = eventLogs.scan.bind(eventLogs);
-      using counting = spyOn(eventLogs, "scan").mockImplementationOnce(async function* (id, request) {
-        if (at === "before") await fill(id, parts * 65_536);
-        yield* scan(id, request);
-        if (at === "after") await fill(id, parts * 65_536);
-      });
+      await api.parts.eventLogs.written(running.id as LogId);
+      using counting = fillAtScan(at, parts * 65_536);
       using lossless = await open(running.path, "?lossless=true");
       lossless.type("typed\n");
       expect(await lossless.socket.closed).toMatchObject({ code: 1000 });
@@ -135,5 +141,29 @@ describe("processes whose first events are gone", () => {
     async function left(spid: number): Promise<string> {
       return ((await read(spid))["stdout"] as { content: string }).content;
     }
+  });
+
+  heldTest("are listed and read when the log drops their starts right before the search", async () => {
+    await using running = await runningInstance(api, "cat", OPEN);
+    const at = `${running.path}/processes`;
+    const json = { command: "sleep", args: ["1000"], env: { PATH: "/usr/bin:/bin" } };
+    const { spid } = (await api.call("POST", at, { json })).json;
+    const before = (await api.call("GET", at)).json as Json[];
+    expect(before.map(({ state }) => state)).toEqual(["running", "running"]);
+    /** Drops all events between the request and the search of its answer. */
+    const read = async (path: string): Promise<Json & Json[]> => {
+      using searching = fillAtScan("before", 40 * 65_536);
+      const { json: answer } = await api.call("GET", path);
+      expect(searching).toHaveBeenCalled();
+      return answer;
+    };
+    expect(await read(`${at}/${spid}`)).toMatchObject({ spid, state: "running" });
+    const { spid: other } = (await api.call("POST", at, { json })).json;
+    const listed = await read(at);
+    expect(listed.map((process) => process["spid"])).toEqual([1, spid, other]);
+    expect(listed.slice(0, 2)).toEqual(before);
+    const { spid: third } = (await api.call("POST", at, { json })).json;
+    expect((await read(`${at}?offset=2&limit=1`)).map((process) => process["spid"])).toEqual([other]);
+    expect((await read(`${at}?offset=3`)).map((process) => process["spid"])).toEqual([third]);
   });
 });
