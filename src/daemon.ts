@@ -17,6 +17,7 @@ import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
 import type { ApplianceParts, ServiceLimits } from "./service/parts.ts";
+import { ROOM_MS_MAX } from "./service/e2b/readiness.ts";
 import { createService } from "./service/service.ts";
 import { sessionUseCases } from "./service/sessions.ts";
 import { tokenVerifier } from "./service/tokens.ts";
@@ -334,6 +335,7 @@ function limitsOf(config: Config): ServiceLimits {
     memoryBytesMax: config.vm.maxima.memoryBytes,
     diskBytesDefault: config.vm.diskBytesDefault,
     diskBytesMax: config.vm.maxima.diskBytes,
+    roomMsMax: ROOM_MS_MAX,
     instanceCountMax: timesWithin(total, costOf(shape)),
     importCountMax: timesWithin(total, importCost(shape, total.memoryBytes)),
   };

@@ -26,6 +26,8 @@ export const SANDBOX_TRANSITIONS = [
   "rollback",
   /** its machine could not start, died, or could not be captured */
   "fail",
+  /** its machine could not start, and its pause lasts */
+  "stay",
   "end",
 ] as const;
 export type SandboxTransition = (typeof SANDBOX_TRANSITIONS)[number];
@@ -33,7 +35,7 @@ export type SandboxTransition = (typeof SANDBOX_TRANSITIONS)[number];
 /** A row of the life cycle in which no transition is allowed. */
 const NONE = {
   ...{ start: null, pause: null, paused: null, resume: null },
-  ...{ restart: null, rollback: null, fail: null, end: null },
+  ...{ restart: null, rollback: null, fail: null, stay: null, end: null },
 } as const;
 
 /** The complete life cycle, which begins with `starting`: the compiler requires every state and transition. */
@@ -42,7 +44,7 @@ const LIFE_CYCLE = {
   running: { ...NONE, pause: "pausing", restart: "resuming", fail: "failed", end: "ended" },
   pausing: { ...NONE, paused: "paused", fail: "failed", end: "ended" },
   paused: { ...NONE, resume: "resuming", rollback: "paused", end: "ended" },
-  resuming: { ...NONE, start: "running", fail: "failed", end: "ended" },
+  resuming: { ...NONE, start: "running", fail: "failed", stay: "paused", end: "ended" },
   failed: { ...NONE, resume: "resuming", rollback: "paused", end: "ended" },
   ended: NONE,
 } as const satisfies Record<SandboxState, Record<SandboxTransition, SandboxState | null>>;
@@ -50,6 +52,17 @@ const LIFE_CYCLE = {
 /** The state after `transition`; null when it is not allowed. */
 export function nextSandboxState(state: SandboxState, transition: SandboxTransition): SandboxState | null {
   return LIFE_CYCLE[state][transition];
+}
+
+/**
+ * The transition of a sandbox whose machine could not start, died, or could not be captured. Clients of one that discards its
+ * pauses know no `failed`: they lose it when it runs no more, but not when it cannot resume.
+ */
+export function failureTransition({
+  state,
+  discardsPauses,
+}: Pick<SandboxSubmission, "discardsPauses"> & { readonly state: SandboxState }): "fail" | "stay" {
+  return discardsPauses && state === "resuming" ? "stay" : "fail";
 }
 
 /** States that allow `transition`, for the condition of a compare-and-set. */
@@ -180,7 +193,10 @@ export interface SandboxSubmission extends SandboxSettings {
   readonly start: SandboxStart | null;
   /** a process that each of its machines begins with, to which the variables of the sandbox are added */
   readonly boot: CheckedCommand | null;
-  /** whether its end deletes the files that its pauses saved, unless they have a tag */
+  /**
+   * whether its end deletes the files that its pauses saved, unless they have a tag; it stays paused when its machine cannot
+   * start again
+   */
   readonly discardsPauses: boolean;
 }
 

@@ -13,7 +13,7 @@ export const CHANGES = {
   instance: ["spawn", "checkpoint", "change", "connect"],
   guest_file: ["write", "make", "remove", "move", "join", "change"],
   sandbox: ["open", "change", "deadline", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
-  record: ["change", "fork", "open"],
+  record: ["change", "connect", "fork", "open"],
   template: ["request", "build", "upload", "tag", "untag", "change", "snapshot", "delete"],
   process: ["start", "write", "signal", "attach", "resize"],
   operation: ["cancel"],

@@ -55,6 +55,8 @@ export interface ServiceLimits extends SpawnLimits {
   readonly ingress: IngressSettings | null;
   /** number of instances of the default size that the host can run at once */
   readonly instanceCountMax: number;
+  /** how long a request of a client that gives up by itself waits until the host has room, in `milliseconds` */
+  readonly roomMsMax: number;
   /** number of imports that the host can run at once */
   readonly importCountMax: number;
 }

@@ -16,6 +16,7 @@ import {
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import {
+  failureTransition,
   nextSandboxState,
   type SandboxState,
   type SandboxTransition,
@@ -269,13 +270,13 @@ export function updateSandbox(
 }
 
 /**
- * Makes the sandbox of an operation that did not succeed `failed`, in the caller's transaction: nothing when the operation
- * is not the present instance of a sandbox.
+ * Makes the sandbox of an operation that did not succeed `failed`, or `paused` as it was, in the caller's transaction:
+ * nothing when the operation is not the present instance of a sandbox.
  */
 export function failSandboxOf(db: Database, operationId: OperationId, error: ErrorBody, now: number): void {
   const row = sandboxOfOperation(db, operationId);
   if (row !== null && sandboxStatesAllowing("fail").includes(row.state))
-    changeState(db, row.id, "fail", { error, now });
+    changeState(db, row.id, failureTransition(row), { error, now });
 }
 
 /** The subset of `ids` that have a row. */

@@ -60,7 +60,7 @@ export const sandboxes = sqliteTable(
     /** when its state changed */
     stateAt: integer("state_at").notNull(),
     endedAt: integer("ended_at"),
-    /** why it failed; null in other states */
+    /** why it failed, or could not resume; null in other states */
     error: text("error", { mode: "json" }).$type<ErrorBody>(),
   },
   (table) => [

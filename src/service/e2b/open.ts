@@ -10,9 +10,9 @@ import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceLimits, ServiceParts } from "../parts.ts";
 import { checkSandbox, type SandboxInput } from "../sandboxes/checks.ts";
 import { type ResolvedTemplate, resolve } from "../templates/resolve.ts";
+import type { AwakeParts } from "./awake.ts";
 import { becomeReady, runs } from "./readiness.ts";
 import { permittedNetwork, type Recorded, recordOf } from "./records.ts";
-import type { WaitingClients } from "./waiting-clients.ts";
 
 /** A sandbox that a request resumes lives for this long at least, in `seconds`. */
 const RESUMED_SECONDS_MIN = 300;
@@ -60,26 +60,26 @@ class RepeatedError extends Error {
   }
 }
 
-export interface OpenParts extends ServiceParts {
-  readonly clients: WaitingClients;
+export interface Opened extends Recorded {
+  /** false: another answer has had this sandbox */
+  readonly isNew: boolean;
 }
 
 /** As `E2bUseCases.open`. */
-export async function open(parts: OpenParts, principal: Principal, input: OpenInput): Promise<Changed<Recorded>> {
+export async function open(parts: AwakeParts, principal: Principal, input: OpenInput): Promise<Changed<Opened>> {
   const what = { noun: "record", verb: "open", id: ({ sandbox }: Recorded) => sandbox.id } as const;
   return await change(parts, principal, what, async () => {
     const { creation, timeoutSeconds, signal } = input;
     const earlier = creation === null ? null : repeated(parts, principal, creation);
     const { id, isOwn } = earlier === null ? await begin(parts, principal, input) : { id: earlier, isOwn: false };
     const isWaiting = isOwn || parts.clients.join(id);
+    const begun = { id, signal, timeoutSeconds };
     try {
-      const begun = { id, signal, timeoutSeconds };
-      const recorded = isOwn ? await firstLife(parts, principal, begun) : await opened(parts, principal, begun);
+      const recorded = await (isWaiting ? firstLife(parts, principal, begun) : opened(parts, principal, begun));
       signal.throwIfAborted();
-      parts.clients.leave(id, true);
-      return recorded;
+      return { ...recorded, isNew: isWaiting && parts.clients.answer(id) };
     } catch (error) {
-      if (isWaiting && parts.clients.leave(id, false)) await discard(parts, principal, { id, creation });
+      if (isWaiting && parts.clients.leave(id)) await discard(parts, principal, { id, creation });
       throw error;
     }
   });
@@ -105,8 +105,8 @@ export async function firstLife(
   principal: Principal,
   begun: { readonly id: SandboxId; readonly timeoutSeconds: number; readonly signal: AbortSignal },
 ): Promise<Recorded> {
-  const { id, timeoutSeconds: seconds } = begun;
-  await runs(parts, principal, id);
+  const { id, timeoutSeconds: seconds, signal } = begun;
+  await runs(parts, principal, id, signal);
   // A client counts from the answer.
   parts.sandboxes.setDeadline(principal.accountId, id, { seconds, onlyLater: false });
   return await opened(parts, principal, begun);
@@ -131,7 +131,7 @@ interface Begun {
   readonly isOwn: boolean;
 }
 
-async function begin(parts: OpenParts, principal: Principal, input: OpenInput): Promise<Begun> {
+async function begin(parts: AwakeParts, principal: Principal, input: OpenInput): Promise<Begun> {
   const { db, sandboxes, keys, clock, limits } = parts;
   const { accountId } = principal;
   const { autoPauseMemory, allowInternetAccess, recordedNetwork, creation, timeoutSeconds } = input;
@@ -162,7 +162,7 @@ async function begin(parts: OpenParts, principal: Principal, input: OpenInput): 
     await sandboxes.create(accountId, { ...checked, imageId: template.imageId, files: [] }, { id, inserted });
     return { id, isOwn: true };
   } catch (error) {
-    parts.clients.leave(id, false);
+    parts.clients.leave(id);
     if (error instanceof RepeatedError) return { id: error.id, isOwn: false };
     throw error;
   }
@@ -210,7 +210,7 @@ async function opened(
   const sandbox = requireSandbox(db, principal.accountId, id);
   const record = recordOf(db, sandbox);
   if (sandbox.state === "pausing" || sandbox.state === "paused") return { sandbox, record };
-  await runs(parts, principal, id);
+  await runs(parts, principal, id, signal);
   await becomeReady(parts, principal, record, signal);
   return { sandbox: requireSandbox(db, principal.accountId, id), record };
 }

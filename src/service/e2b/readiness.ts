@@ -8,39 +8,44 @@ import { processUseCases } from "../running/processes.ts";
 import type { E2bRecord } from "./records.ts";
 
 /**
- * Clients send a refused request three more times, and give up a minute after the first one, in `milliseconds`. So one for
- * which the host has no room is refused early, and one whose machine starts is answered before the minute ends.
+ * Clients give up a minute after a request, and some do not repeat one that was refused. So one for which the host has no room
+ * waits its turn for a part of that minute, and one whose machine starts late is answered before it ends, in `milliseconds`.
  */
-const WAITING_MS_MAX = 10_000;
-const STARTING_MS_MAX = 40_000;
+export const ROOM_MS_MAX = 45_000;
+const START_MS_MAX = 10_000;
+/** The rest of that minute, in `seconds`: a client that repeats refused requests does not begin a wait that it gives up. */
+const RETRY_SECONDS = 15;
 /** Longest time until the template's program says that the sandbox is ready, in `milliseconds`. */
 const READY_MS_MAX = 600_000;
 const RETRY_MS_MIN = 200;
 const RETRY_MS_MAX = 2000;
-const NEVER = new AbortController().signal;
 const isStarting = (state: SandboxState): boolean => state === "starting" || state === "resuming";
 
 /**
- * Waits until a sandbox that starts or resumes runs. It is not bound to a request: a sandbox whose client leaves gets its
- * deadline, or its end, when it runs.
- * @throws ApiError `too_many_requests` when the host has had no room for so long; the error of a failed start; `conflict`
- *   when another request has ended or paused it
+ * Waits until a sandbox that starts or resumes runs.
+ * @throws ApiError `too_many_requests` when the host has no room in time; the error of a failed start; `conflict` when another
+ *   request has ended, paused or cancelled it; the reason of `signal`
  */
 export async function runs(
-  { db, sandboxes }: Pick<ServiceParts, "db" | "sandboxes">,
-  { accountId }: Principal,
+  { db, sandboxes, limits }: Pick<ServiceParts, "db" | "sandboxes" | "limits">,
+  { accountId }: Pick<Principal, "accountId">,
   id: SandboxId,
+  signal: AbortSignal,
 ): Promise<SandboxRow> {
   const hasStarted = (state: SandboxState) => !isStarting(state);
-  await sandboxes.settled(id, hasStarted, WAITING_MS_MAX, NEVER);
+  await sandboxes.settled(id, hasStarted, limits.roomMsMax, signal);
   const { operationId } = requireSandbox(db, accountId, id);
   const hasRoom = operationId !== null && getOperation(db, accountId, operationId)?.status !== "PENDING";
-  if (hasRoom) await sandboxes.settled(id, hasStarted, STARTING_MS_MAX, NEVER);
+  if (hasRoom) await sandboxes.settled(id, hasStarted, START_MS_MAX, signal);
   const row = requireSandbox(db, accountId, id);
   const { state, error } = row;
   if (state === "running") return row;
-  if (isStarting(state)) throw new ApiError("too_many_requests", "the host has no room for the sandbox now");
-  if (state === "failed" && error !== null) throw new ApiError(error.error, error.message, error.details);
+  signal.throwIfAborted();
+  if (isStarting(state)) {
+    const details = { retry_after_seconds: RETRY_SECONDS };
+    throw new ApiError("too_many_requests", "the host has no room for the sandbox now", details);
+  }
+  if (error !== null) throw new ApiError(error.error, error.message, error.details);
   throw sandboxConflict(state);
 }
 

@@ -2,11 +2,12 @@ import type { SandboxId } from "../../domain/ids.ts";
 import type { Changed } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type AccessUseCases, accessUseCases } from "./access.ts";
+import { awake } from "./awake.ts";
+import { type Connected, type ConnectRequest, connect } from "./connect.ts";
 import { type Forked, type ForkRequest, fork } from "./fork.ts";
 import { type ListRecorded, list, type RecordedPage } from "./listing.ts";
-import { type OpenInput, open } from "./open.ts";
-import { becomeReady, runs } from "./readiness.ts";
-import { type Recorded, type RecordUseCases, recordOf, recordUseCases } from "./records.ts";
+import { type Opened, type OpenInput, open } from "./open.ts";
+import { type RecordUseCases, recordUseCases } from "./records.ts";
 import { WaitingClients } from "./waiting-clients.ts";
 
 /** Use cases for clients of the E2B dialect, beyond those of sandboxes. */
@@ -17,13 +18,16 @@ export interface E2bUseCases extends RecordUseCases, AccessUseCases {
    * @throws OtherRequestError for a key that was used for another request; ApiError as `SandboxUseCases.open`; `not_found`
    *   for the template; `too_many_requests` when the host has no room in time
    */
-  open(principal: Principal, request: OpenInput): Promise<Changed<Recorded>>;
+  open(principal: Principal, request: OpenInput): Promise<Changed<Opened>>;
   /**
-   * Waits until a sandbox that starts or resumes runs, and its template says that it is ready.
-   * @throws ApiError `too_many_requests` when the host has no room in time; `conflict`; the error of a failed start;
-   *   the reason of `signal`
+   * A sandbox once it runs, and its template says that it is ready: one that starts is awaited. A paused one is resumed, and
+   * lives as long as the request says; one that runs lives at least as long. One that cannot resume stays paused.
+   * @throws ApiError `validation_error` for the time; `too_many_requests` when the host has no room in time; `conflict` when
+   *   another request ends it; the error of a failed start; the reason of `signal`
    */
-  ready(principal: Principal, id: SandboxId, signal: AbortSignal): Promise<Recorded>;
+  connect(principal: Principal, id: SandboxId, request: ConnectRequest): Promise<Changed<Connected>>;
+  /** Waits until a sandbox that starts or resumes runs. @throws ApiError as `connect`; `conflict` when it is paused */
+  settled(principal: Principal, id: SandboxId, signal: AbortSignal): Promise<void>;
   /**
    * Makes sandboxes from the present files of a sandbox, which keeps running, and waits until each runs and is ready.
    * @throws ApiError `validation_error` for the time; as `SandboxesPort.presentImage`. The rest is in the result
@@ -34,15 +38,14 @@ export interface E2bUseCases extends RecordUseCases, AccessUseCases {
 }
 
 export function e2bUseCases(parts: ServiceParts): E2bUseCases {
-  const openParts = { ...parts, clients: new WaitingClients() };
+  const awakeParts = { ...parts, clients: new WaitingClients() };
   return {
     ...recordUseCases(parts),
-    ...accessUseCases(parts),
-    open: (principal, request) => open(openParts, principal, request),
-    async ready(principal, id, signal) {
-      const record = recordOf(parts.db, await runs(parts, principal, id));
-      await becomeReady(parts, principal, record, signal);
-      return { sandbox: await runs(parts, principal, id), record };
+    ...accessUseCases(awakeParts),
+    open: (principal, request) => open(awakeParts, principal, request),
+    connect: (principal, id, request) => connect(awakeParts, principal, id, request),
+    async settled(principal, id, signal) {
+      await awake(awakeParts, principal, id, { resumeSeconds: null, reason: "request", signal });
     },
     fork: (principal, id, request) => fork(parts, principal, id, request),
     list: (principal, request) => list(parts, principal, request),

@@ -106,8 +106,7 @@ export interface SandboxUseCases {
   change(principal: Principal, id: SandboxId, settings: SettingsInput): Promise<Changed<Sandbox>>;
   /** Begins to save the files, and ends the machine then. */
   pause(principal: Principal, id: SandboxId): Promise<Changed<OperationId>>;
-  /** @param timeoutSeconds its life from now; absent: as long as its last one. @throws ApiError `validation_error` */
-  resume(principal: Principal, id: SandboxId, timeoutSeconds?: number): Promise<Changed<void>>;
+  resume(principal: Principal, id: SandboxId): Promise<Changed<void>>;
   /**
    * Moves the deadline of a sandbox that has a machine; its lives after that are as long as before.
    * @throws ApiError `validation_error` for a deadline later than the operator allows
@@ -175,10 +174,9 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
         sandboxes.pause(principal.accountId, id),
       );
     },
-    async resume(principal, id, timeoutSeconds) {
-      checkSettings(principal, { timeoutSeconds }, limits);
+    async resume(principal, id) {
       return await change(parts, principal, { noun: "sandbox", verb: "resume", id }, () =>
-        sandboxes.resume(principal.accountId, id, timeoutSeconds),
+        sandboxes.resume(principal.accountId, id),
       );
     },
     setDeadline(principal, id, { seconds, onlyLater }) {

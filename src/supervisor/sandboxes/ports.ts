@@ -1,6 +1,12 @@
 import type { SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
-import type { SandboxPatch, SandboxSample, SandboxState, SandboxSubmission } from "../../domain/sandbox.ts";
+import type {
+  SandboxPatch,
+  SandboxSample,
+  SandboxState,
+  SandboxSubmission,
+  StateReason,
+} from "../../domain/sandbox.ts";
 
 /** Where a rollback goes: an image of the account, or `HEAD~head`. */
 export type RollbackTarget = { readonly image: ImageId } | { readonly head: number };
@@ -71,7 +77,12 @@ export interface SandboxesPort {
    * @param timeoutSeconds its life from now; absent: the one of its settings
    * @throws as `OperationsPort.submit` does
    */
-  resume(accountId: AccountId, id: SandboxId, timeoutSeconds?: number): Promise<void>;
+  resume(
+    accountId: AccountId,
+    id: SandboxId,
+    timeoutSeconds?: number,
+    reason?: Extract<StateReason, "request" | "auto_resume">,
+  ): Promise<void>;
   /** Moves the deadline of a sandbox that has one. */
   setDeadline(accountId: AccountId, id: SandboxId, deadline: SandboxDeadline): SandboxRow;
   /**

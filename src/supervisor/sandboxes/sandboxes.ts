@@ -17,10 +17,12 @@ import { ApiError } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import {
+  failureTransition,
   type SandboxPatch,
   type SandboxSample,
   type SandboxState,
   type SandboxSubmission,
+  type StateReason,
   sandboxConflict,
 } from "../../domain/sandbox.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
@@ -84,8 +86,8 @@ export class Sandboxes implements SandboxesPort, Disposable {
   recover(): void {
     const { db, lives } = this.#options;
     for (const row of latestChanged(db, LOGGED_MS_MAX)) lives.journal.complete(row);
-    for (const { id } of sandboxesIn(db, ["starting", "running", "pausing", "resuming"])) {
-      lives.journal.change(id, "fail", { reason: "restart", error: RESTARTED });
+    for (const row of sandboxesIn(db, ["starting", "running", "pausing", "resuming"])) {
+      lives.journal.change(row.id, failureTransition(row), { reason: "restart", error: RESTARTED });
     }
   }
 
@@ -132,13 +134,15 @@ export class Sandboxes implements SandboxesPort, Disposable {
     return operationId;
   }
 
-  async resume(accountId: AccountId, id: SandboxId, timeoutSeconds?: number): Promise<void> {
+  async resume(
+    accountId: AccountId,
+    id: SandboxId,
+    timeoutSeconds?: number,
+    reason: StateReason = "request",
+  ): Promise<void> {
     const row = this.#require(accountId, id);
-    await this.#transitions.resume(
-      row,
-      "request",
-      timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS,
-    );
+    const lifeMs = timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS;
+    await this.#transitions.resume(row, reason, lifeMs);
     await this.logged(id);
   }
 
@@ -258,16 +262,18 @@ export class Sandboxes implements SandboxesPort, Disposable {
     signal: AbortSignal,
     { resumes = true }: { readonly resumes?: boolean } = {},
   ): Promise<SandboxUse> {
-    for (;;) {
+    for (let hasWaited = false; ; hasWaited = true) {
       signal.throwIfAborted();
       const row = this.#require(accountId, id);
-      const { state, autoResume, operationId: instance } = row;
+      const { state, autoResume, operationId: instance, error } = row;
       if (state === "running" && instance !== null) {
         const use = this.#deadlines.use(id);
         return { instance, [Symbol.dispose]: () => use[Symbol.dispose]() };
       }
       const isBeginning = state === "starting" || state === "resuming";
       if (!autoResume || !(isBeginning || (state === "paused" && resumes))) throw sandboxConflict(state);
+      // The next request tries again.
+      if (hasWaited && error !== null) throw new ApiError(error.error, error.message, error.details);
       if (state === "paused") await unlessConflict(this.#transitions.resume(row, "auto_resume"));
       await this.settled(id, (now) => now !== "starting" && now !== "resuming", FOREVER_MS, signal);
     }

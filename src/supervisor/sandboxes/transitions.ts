@@ -4,7 +4,13 @@ import { changeState, findSandbox, requireSandbox, type SandboxRow, updateSandbo
 import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { OperationId, SandboxId } from "../../domain/ids.ts";
-import { nextSandboxState, type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
+import {
+  failureTransition,
+  nextSandboxState,
+  type SandboxState,
+  type StateReason,
+  sandboxConflict,
+} from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
 import type { AccountChanges } from "../account-changes.ts";
@@ -155,7 +161,7 @@ export class Transitions {
     } catch (error) {
       if (findSandbox(db, id)?.state !== "resuming") return;
       log.warn("the machine of a sandbox cannot be started again", { sandbox: id, error });
-      lives.journal.change(id, "fail", { reason: "machine", error: bodyOf(error) });
+      lives.journal.change(id, failureTransition(row), { reason: "machine", error: bodyOf(error) });
     }
   }
 

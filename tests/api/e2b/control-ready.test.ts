@@ -44,7 +44,9 @@ describe("a sandbox whose template has programs", () => {
     const imageId = findSandbox(db, (await scene.create()).uuid)?.imageId;
     if (imageId == null || !beginBuild(db, buildID)) throw new Error("there is no build");
     endBuild(db, buildID, { imageId, config }, { log: [], now: Date.now() });
-    const { status, json } = await scene.call("POST", "/v2/sandboxes", { json: { templateID: "web" } });
+    const request = { json: { templateID: "web" }, headers: { "idempotency-key": "web" } };
+    const { status, json } = await scene.call("POST", "/v2/sandboxes", request);
+    expect((await scene.call("POST", "/v2/sandboxes", request)).json).toEqual(json);
     expect([status, json.templateID, json.alias, existsSync(ready)]).toEqual([201, templateID, "web", true]);
     expect((await scene.call("GET", `/sandboxes/${json.sandboxID}`)).json.memoryMB).toBe(256);
     const { json: template } = await scene.call("GET", "/templates/web");

@@ -66,6 +66,7 @@ export const LIMITS: ServiceLimits = {
   },
   instanceCountMax: 10,
   importCountMax: 5,
+  roomMsMax: 45_000,
 };
 
 /** A complete answer. */

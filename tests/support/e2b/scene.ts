@@ -31,6 +31,8 @@ export class E2bScene implements AsyncDisposable {
   readonly machines = new Map<SandboxId, SandboxFixture>();
   /** the latest errors of machines, of which there should be none */
   readonly errors: unknown[] = [];
+  /** true: the host has no room for further machines */
+  isFull = false;
   readonly #working = new Set<Promise<void>>();
   readonly #stack: AsyncDisposableStack;
 
@@ -91,6 +93,11 @@ export class E2bScene implements AsyncDisposable {
     return new E2bSandbox(this, id, token);
   }
 
+  /** Gives a machine to a sandbox for which there was no room. */
+  room(id: SandboxId): void {
+    this.#onState(id, this.stateOf(id) ?? "");
+  }
+
   stateOf(id: SandboxId): string | undefined {
     return findSandbox(this.api.parts.db, id)?.state;
   }
@@ -101,7 +108,7 @@ export class E2bScene implements AsyncDisposable {
   }
 
   #onState(id: SandboxId, state: string): void {
-    if (state !== "starting" && state !== "resuming") return;
+    if (this.isFull || (state !== "starting" && state !== "resuming")) return;
     const work = this.#live(id).catch((error: unknown) => void this.errors.push(error));
     this.#working.add(work);
     void work.then(() => this.#working.delete(work));

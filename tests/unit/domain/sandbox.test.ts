@@ -30,6 +30,7 @@ const ARROWS: readonly (readonly [SandboxTransition, SandboxState, SandboxState]
   ["fail", "running", "failed"],
   ["fail", "pausing", "failed"],
   ["fail", "resuming", "failed"],
+  ["stay", "resuming", "paused"],
   ["end", "starting", "ended"],
   ["end", "running", "ended"],
   ["end", "pausing", "ended"],

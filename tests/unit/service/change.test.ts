@@ -89,7 +89,8 @@ const USE_CASES: {
   e2b: {
     open: "changes",
     fork: "changes",
-    ready: "reads",
+    connect: "changes",
+    settled: "reads",
     list: "reads",
     record: "reads",
     recordOf: "reads",

@@ -44,7 +44,7 @@ async function open(parts: E2bParts, { request, principal, body }: CreateContext
   const creation = creationOf(request, { ...body, timeout: timeoutSeconds });
   try {
     const opened = await service.e2b.open(principal, { ...input, creation, signal: request.signal });
-    service.templates.spawned(principal, opened.record.templateId);
+    if (opened.isNew) service.templates.spawned(principal, opened.record.templateId);
     return respond(json(201, await sandboxOf(parts, opened)), request) as never;
   } catch (error) {
     if (error instanceof OtherRequestError) throw new E2bError(422, error.message);

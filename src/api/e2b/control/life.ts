@@ -19,8 +19,6 @@ const RESUME_SECONDS = 15;
 const REFRESH_SECONDS = 15;
 /** Longest wait for a capture, in `milliseconds`: it is done then, or it has failed. */
 const CAPTURE_MS_MAX = 600_000;
-/** Other requests for the sandbox that one request may meet. */
-const ATTEMPTS_MAX = 10;
 
 interface Context {
   readonly request: Request;
@@ -61,8 +59,9 @@ export function lifeRoutes(parts: E2bParts) {
     const { request, principal, params, body } = context;
     authorize(principal, "instances:exec");
     const timeoutSeconds = positive(body.timeout ?? CONNECT_SECONDS);
-    const { isResumed, ...recorded } = await connected(parts, context, { text: params.sandboxID, timeoutSeconds });
-    return respond(json(isResumed ? 201 : 200, await sandboxOf(parts, recorded)), request) as never;
+    const { id } = liveSandbox(parts, principal, params.sandboxID).sandbox;
+    const connected = await e2b.connect(principal, id, { timeoutSeconds, signal: request.signal });
+    return respond(json(connected.isResumed ? 201 : 200, await sandboxOf(parts, connected)), request) as never;
   };
   return new Elysia()
     .use(access)
@@ -101,10 +100,9 @@ export function lifeRoutes(parts: E2bParts) {
       "/sandboxes/:sandboxID/pause",
       async (context) => {
         const { principal, params, body } = context;
-        const { id } = (await settled(parts, context)).sandbox;
-        // Its state says that it is paused already, if it is.
-        const { state } = liveSandbox(parts, principal, params.sandboxID).sandbox;
-        if (state !== "paused") e2b.update(principal, id, { pausedFilesOnly: body.memory === false });
+        const { id } = liveSandbox(parts, principal, params.sandboxID).sandbox;
+        await e2b.settled(principal, id, context.request.signal);
+        e2b.update(principal, id, { pausedFilesOnly: body.memory === false });
         await sandboxes.pause(principal, id);
         return await paused(parts, context, id);
       },
@@ -115,16 +113,14 @@ export function lifeRoutes(parts: E2bParts) {
       async (context) => {
         const { request, principal, params, body } = context;
         authorize(principal, "instances:exec");
-        const { sandbox } = await settled(parts, context);
-        if (sandbox.state !== "paused") throw new E2bError(409, `sandbox "${params.sandboxID}" is running already`);
+        const timeoutSeconds = positive(body.timeout ?? RESUME_SECONDS);
+        const { sandbox } = liveSandbox(parts, principal, params.sandboxID);
+        const { id } = sandbox;
+        if (!isPaused(sandbox)) throw new E2bError(409, `sandbox "${params.sandboxID}" is running already`);
+        const resumed = await e2b.connect(principal, id, { timeoutSeconds, signal: request.signal });
         if (body.autoPause != null) {
-          await sandboxes.change(principal, sandbox.id, { onTimeout: body.autoPause ? "pause" : "end" });
+          await sandboxes.change(principal, id, { onTimeout: body.autoPause ? "pause" : "end" });
         }
-        const resumed = await resume(parts, principal, {
-          id: sandbox.id,
-          signal: request.signal,
-          timeoutSeconds: positive(body.timeout ?? RESUME_SECONDS),
-        });
         return respond(json(201, await sandboxOf(parts, resumed)), request) as never;
       },
       { takes, body: checked(Resume) },
@@ -149,78 +145,11 @@ function stateOf({ service }: E2bParts, principal: Principal, id: SandboxId): Sa
   }
 }
 
-/** The sandbox of a request, once no capture and no start is under way. @throws E2bError 404; as `e2b.ready` */
-async function settled(parts: E2bParts, { request, principal, params }: Context): Promise<ListedRecorded> {
-  const { service } = parts;
-  const { sandbox } = liveSandbox(parts, principal, params.sandboxID);
-  const { id, state } = sandbox;
-  if (state === "pausing") {
-    await captured(parts, principal, id, request.signal);
-  } else if (state !== "running" && state !== "paused") await service.e2b.ready(principal, id, request.signal);
-  return liveSandbox(parts, principal, params.sandboxID);
-}
-
 /** The answer when the files of a sandbox are safe. */
 async function paused(parts: E2bParts, { request, principal, params }: Context, id: SandboxId): Promise<never> {
-  const { state, error } = await captured(parts, principal, id, request.signal);
+  const wait = { goal: "settled", waitMs: CAPTURE_MS_MAX, signal: request.signal } as const;
+  const { state, error } = await parts.service.sandboxes.wait(principal, id, wait);
   if (state === "ended") throw noSandbox(params.sandboxID);
   if (error !== null) throw new ApiError(error.error, error.message, error.details);
   return respond(empty(204), request) as never;
-}
-
-/** A sandbox whose capture is over. */
-async function captured({ service }: E2bParts, principal: Principal, id: SandboxId, signal: AbortSignal) {
-  return await service.sandboxes.wait(principal, id, { goal: "settled", waitMs: CAPTURE_MS_MAX, signal });
-}
-
-interface ResumeRequest {
-  readonly id: SandboxId;
-  readonly timeoutSeconds: number;
-  readonly signal: AbortSignal;
-}
-
-interface ConnectRequest {
-  /** the id of the sandbox, as the client spelled it */
-  readonly text: string;
-  readonly timeoutSeconds: number;
-}
-
-/** A sandbox that runs, with the deadline that a client asks for, or a later one; a paused one is resumed. */
-async function connected(parts: E2bParts, context: Context, { text, timeoutSeconds }: ConnectRequest) {
-  const { principal, request } = context;
-  const { signal } = request;
-  for (let attempt = 1; ; attempt++) {
-    const { sandbox } = await settled(parts, context);
-    const { id, state } = sandbox;
-    try {
-      if (state === "paused")
-        return { ...(await resume(parts, principal, { id, timeoutSeconds, signal })), isResumed: true };
-      parts.service.sandboxes.setDeadline(principal, id, { seconds: timeoutSeconds, onlyLater: true });
-      return { ...liveSandbox(parts, principal, text), isResumed: false };
-    } catch (error) {
-      // Another request was faster; the state says what it did.
-      if (!(error instanceof ApiError) || error.code !== "conflict" || attempt === ATTEMPTS_MAX) throw error;
-    }
-  }
-}
-
-/** Resumes a paused sandbox. One that cannot start stays paused: nothing of it is lost. */
-async function resume(
-  { service }: E2bParts,
-  principal: Principal,
-  { id, timeoutSeconds, signal }: ResumeRequest,
-): Promise<ListedRecorded> {
-  const { sandboxes, e2b } = service;
-  await sandboxes.resume(principal, id, timeoutSeconds);
-  try {
-    const { record } = await e2b.ready(principal, id, signal);
-    sandboxes.setDeadline(principal, id, { seconds: timeoutSeconds, onlyLater: false });
-    e2b.update(principal, id, { pausedFilesOnly: !record.autoPauseMemory });
-    return { sandbox: sandboxes.get(principal, id), record };
-  } catch (error) {
-    if (sandboxes.get(principal, id).state === "failed") {
-      await sandboxes.rollback(principal, id, { image: "HEAD", keep: false });
-    }
-    throw error;
-  }
 }
