@@ -3,6 +3,11 @@ export const SHELL_SCRIPT = `if [ -x /bin/bash ]; then exec /bin/bash -l -c "$1"
 exec /bin/sh -l -c "$1"
 `;
 
+/** The command of a template in a sandbox: shell text, run as the steps of builds are. */
+export function loginCommand(text: string) {
+  return { command: SHELL_SCRIPT, args: [text], shell: true, inherit: true, lingers: true } as const;
+}
+
 /** Makes the directory $1 and those above it, which belong to $2 then. */
 export const DIRECTORY_SCRIPT = `set -eu
 [ ! -d "$1" ] || exit 0

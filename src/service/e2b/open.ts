@@ -5,7 +5,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
 import { generatedName } from "../../domain/sandbox.ts";
-import type { CommandInput } from "../../domain/spawn.ts";
+import { loginCommand } from "../../domain/templates/scripts.ts";
 import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceLimits, ServiceParts } from "../parts.ts";
 import { checkSandbox, type SandboxInput } from "../sandboxes/checks.ts";
@@ -183,17 +183,12 @@ function sandboxInput(
     resources: { vcpus, memoryBytes },
     // Clients of this dialect see no states: those of a sandbox that is no more would stay for ever.
     discardsPauses: true,
-    boot: startCmd === null ? undefined : { ...shellCommand(startCmd), truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT },
+    boot: startCmd === null ? undefined : { ...loginCommand(startCmd), truncateOutputAtBytes: OUTPUT_BYTES_DEFAULT },
   };
 }
 
 function userOf({ config: { user, cwd } }: ResolvedTemplate): Pick<SandboxInput, "user" | "cwd"> {
   return { user: user ?? undefined, cwd: cwd ?? undefined };
-}
-
-/** A command of a template. */
-function shellCommand(text: string): CommandInput {
-  return { command: text, shell: true, inherit: true, lingers: true };
 }
 
 function readinessOf({ config: { readyCmd, user, cwd } }: ResolvedTemplate): RecordRow["readiness"] {

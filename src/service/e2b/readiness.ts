@@ -3,6 +3,7 @@ import { requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import { type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
+import { loginCommand } from "../../domain/templates/scripts.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { processUseCases } from "../running/processes.ts";
 import type { E2bRecord } from "./records.ts";
@@ -63,14 +64,7 @@ export async function becomeReady(
   const { command, user, cwd } = readiness;
   const processes = processUseCases(parts);
   const endMs = performance.now() + READY_MS_MAX;
-  const request = {
-    command,
-    shell: true,
-    inherit: true,
-    lingers: true,
-    user: user ?? undefined,
-    cwd: cwd ?? undefined,
-  };
+  const request = { ...loginCommand(command), user: user ?? undefined, cwd: cwd ?? undefined };
   for (let pauseMs = RETRY_MS_MIN; ; pauseMs = Math.min(RETRY_MS_MAX, 2 * pauseMs)) {
     const leftMs = Math.ceil(endMs - performance.now());
     signal.throwIfAborted();

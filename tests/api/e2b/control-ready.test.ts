@@ -38,8 +38,8 @@ describe("a sandbox whose template has programs", () => {
     const [asked, ready] = [join(directory, "web-asked"), join(directory, "web-ready")];
     const config = {
       ...{ user: null, cwd: "/", env: { ASKED: asked }, vcpus: 1, memoryBytes: 268_435_456 },
-      startCmd: `until test -e $ASKED; do sleep 0.05; done; touch ${ready}`,
-      readyCmd: `touch $ASKED; test -e ${ready}`,
+      startCmd: `until test -e $ASKED; do sleep 0.05; done; shopt -q login_shell && touch ${ready}`,
+      readyCmd: `shopt -q login_shell && touch $ASKED; [[ -e ${ready} ]]`,
     };
     const imageId = findSandbox(db, (await scene.create()).uuid)?.imageId;
     if (imageId == null || !beginBuild(db, buildID)) throw new Error("there is no build");
