@@ -3,6 +3,7 @@ import type { ProcessEnd } from "../../../service/running/attach.ts";
 import type { FollowedProcess } from "../../../service/running/followed.ts";
 import { ownTurn } from "../../../system/turns.ts";
 import { untilAborted } from "../../../system/waiting.ts";
+import type { Envd } from "../envd-access.ts";
 import type { E2bParts } from "../options.ts";
 import type { RpcCall } from "../rpc/connect.ts";
 import { RpcError } from "../rpc/errors.ts";
@@ -49,7 +50,7 @@ export async function sendEvents(
   for (let count = 1; ; count++) {
     if (count % TURN_ITEMS_COUNT === 0) await ownTurn(envd.principal.accountId);
     const { done, value: item } = await untilAborted(items.next(), signal);
-    if (done === true) throw lost();
+    if (done === true) throw lostIn(service, envd);
     if (item.kind === "output") {
       const { buffer, byteOffset, byteLength } = item.bytes;
       const output = Buffer.from(buffer, byteOffset, byteLength).toString("base64");
@@ -59,7 +60,7 @@ export async function sendEvents(
     // The end of its machine kills a process before it is lost.
     const isKilled =
       item.exit?.signal === SIGKILL_SIGNAL && service.e2b.find(envd.sandbox.id)?.sandbox.state !== "running";
-    if (item.exit === null || isKilled) throw lost();
+    if (item.exit === null || isKilled) throw lostIn(service, envd);
     await untilAborted(send({ event: { end: endOf(item.exit) } }), signal);
     return;
   }
@@ -76,6 +77,9 @@ function endOf({ exit_code, signal, timed_out }: ProcessEnd): object {
   return { exitCode: exit_code, exited: true, status, ...(exit_code === 0 ? {} : { error: status }) };
 }
 
-function lost(): RpcError {
-  return new RpcError("unavailable", "the sandbox ended before its process");
+/** The end of a process with its machine. Releases that do not ask then whether the sandbox runs pass the text on. */
+function lostIn({ e2b }: E2bParts["service"], { sandbox }: Envd): RpcError {
+  const isGone = e2b.find(sandbox.id) === null;
+  const text = isGone ? "sandbox was killed or reached its end of life" : "machine of the sandbox ended";
+  return new RpcError("unavailable", `the ${text} while the command was running`);
 }

@@ -228,14 +228,17 @@ describe("a running process", () => {
   });
 });
 
-test("a stream ends with unavailable when its sandbox is killed", async () => {
+test("a stream ends with unavailable and the reason when its sandbox is killed", async () => {
   const other = await scene.open();
   const headers = { ...other.headers(), "content-type": "application/connect+json" };
   const body = new Uint8Array(frameOf(shell("sleep 1000")));
   const frames = framesOf(fetch(`${scene.url}/process.Process/Start`, { method: "POST", headers, body }));
   await frames.next();
   expect((await scene.call("DELETE", `/sandboxes/${other.id}`)).status).toBe(204);
-  expect((await frames.next()).value?.json.error.code).toBe("unavailable");
+  expect((await frames.next()).value?.json.error).toEqual({
+    code: "unavailable",
+    message: expect.stringContaining("sandbox was killed or reached its end of life"),
+  });
   await frames.return(undefined);
 });
 
