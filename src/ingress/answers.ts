@@ -74,12 +74,15 @@ const SAFE: Fields = [
   ["X-Content-Type-Options", "nosniff"],
 ];
 
+/** The part of an upstream that shapes the answers of the listener itself. */
+export type AnswerStyle = Pick<Upstream, "errorJson" | "fields">;
+
 export interface AnswerOptions {
   /** of the request; null: it cannot be read */
   readonly head: RequestHead | null;
   /** whether the connection is closed after it */
   readonly closes: boolean;
-  readonly upstream: Pick<Upstream, "errorJson">;
+  readonly upstream: AnswerStyle;
 }
 
 /** The bytes of an answer: HTML when the request accepts that, otherwise JSON. */
@@ -90,7 +93,12 @@ export function answerBytes(
   const isHtml = head !== null && membersOf(head.fields, "accept").some((type) => /^text\/html(?:;|$)/.test(type));
   const reason = REASONS[status] ?? "";
   const start = `HTTP/1.1 ${status} ${reason}`;
-  const last: Fields = [...SAFE, ...fields, ...(closes ? [["Connection", "close"] as const] : [])];
+  const last: Fields = [
+    ...SAFE,
+    ...(upstream.fields ?? []),
+    ...fields,
+    ...(closes ? [["Connection", "close"] as const] : []),
+  ];
   if (body === null) return headBytes(start, last);
   const json = () => `${JSON.stringify(upstream.errorJson?.(body, status) ?? body)}\n`;
   const content = Buffer.from(isHtml ? page(`${status} ${reason}`, body.message) : json());

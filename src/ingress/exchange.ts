@@ -1,5 +1,5 @@
 import { withinTime } from "../system/waiting.ts";
-import { answer, answerBytes } from "./answers.ts";
+import { type AnswerStyle, answer, answerBytes } from "./answers.ts";
 import type { ClientSocket } from "./client-socket.ts";
 import {
   answerFields,
@@ -14,7 +14,7 @@ import { headBytes, membersOf, type RequestHead, type ResponseHead, readResponse
 import { ByteReader, MessageError } from "./http/reader.ts";
 import type { Times } from "./times.ts";
 import { tunnel } from "./tunnel.ts";
-import type { GuestConnection, Upstream, Visit } from "./upstream.ts";
+import type { GuestConnection, Visit } from "./upstream.ts";
 
 /** Largest number of a guest's answers with a status below 200 to one request. */
 const INTERIM_COUNT_MAX = 16;
@@ -32,7 +32,7 @@ export interface ExchangeParts {
   /** names of cookies that the guest must not set */
   readonly cookies: ReadonlySet<string>;
   readonly guest: GuestConnection;
-  readonly upstream: Pick<Upstream, "errorJson">;
+  readonly upstream: AnswerStyle;
   readonly times: Times;
 }
 

@@ -54,4 +54,6 @@ export interface Upstream {
   decide(visit: Visit): Promise<Passage | Answer>;
   /** The JSON of an error that the listener answers with `status`; absent: that of the API. */
   errorJson?(body: ErrorBody, status: number): unknown;
+  /** Further fields of each answer that the listener makes itself; absent: none. */
+  readonly fields?: Fields;
 }

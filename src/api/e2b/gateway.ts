@@ -2,7 +2,7 @@ import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import { answerOf } from "../../ingress/answers.ts";
 import type { Field, RequestHead } from "../../ingress/http/head.ts";
-import { valuesOf } from "../../ingress/http/head.ts";
+import { membersOf, valuesOf } from "../../ingress/http/head.ts";
 import type { Answer, GuestConnection, Passage, Upstream, Visit } from "../../ingress/upstream.ts";
 import { tokenOfKey } from "../../service/e2b/keys.ts";
 import type { E2bRecord, Recorded } from "../../service/e2b/records.ts";
@@ -29,7 +29,6 @@ const hostValueExpression = /^[A-Za-z0-9._:[\]-]{1,255}$/;
 const APP_BODY_MS = 3_600_000;
 const NO_COOKIES: ReadonlySet<string> = new Set();
 const PREFLIGHT: readonly Field[] = [
-  ...CORS,
   ["Access-Control-Allow-Headers", "*"],
   ["Access-Control-Allow-Methods", "*"],
   ["Access-Control-Max-Age", "86400"],
@@ -51,6 +50,7 @@ type Guest = Disposable & { readonly connection: GuestConnection };
 
 /** Passes requests to ports of sandboxes, and all others to the application. */
 export class E2bGateway implements Upstream {
+  readonly fields = CORS;
   readonly #parts: E2bGatewayParts;
 
   constructor(parts: E2bGatewayParts) {
@@ -65,7 +65,7 @@ export class E2bGateway implements Upstream {
       return answerTo(error);
     }
     const { head } = visit;
-    if (head.method === "OPTIONS") return { status: 204, body: null, fields: PREFLIGHT };
+    if (head.method === "OPTIONS") return { status: 204, body: null, fields: preflight(head) };
     if (bytesOf(head) > APP_HEAD_BYTES_MAX) return answerTo(new E2bError(431, "the head of the request is too large"));
     return {
       head: forApp(head, place.kind === "envd" ? (place.sandbox ?? "") : null),
@@ -136,6 +136,12 @@ function masked(head: RequestHead, { network }: E2bRecord, port: number): Reques
   return { ...head, fields: [["Host", host], ...without(head, new Set(["host"])).fields] };
 }
 
+/** The `*` of a preflight's answer is all fields but one, which names the user of a call. */
+function preflight({ fields }: RequestHead): readonly Field[] {
+  const isAsked = membersOf(fields, "access-control-request-headers").includes("authorization");
+  return isAsked ? [...PREFLIGHT, ["Access-Control-Allow-Headers", "Authorization"]] : PREFLIGHT;
+}
+
 /** A conflict is a state in which the sandbox does not run. */
 function portError(error: unknown, name: string, port: number): unknown {
   if (!(error instanceof ApiError)) return error;
@@ -148,11 +154,7 @@ function answerTo(error: unknown): Answer {
   if (!(error instanceof ApiError)) throw error;
   const details = error instanceof E2bError ? error.fields : error.details;
   const { fields = [] } = answerOf(error);
-  return {
-    status: e2bStatusOf(error).status,
-    body: { error: error.code, message: error.message, details },
-    fields: [...fields, ...CORS],
-  };
+  return { status: e2bStatusOf(error).status, body: { error: error.code, message: error.message, details }, fields };
 }
 
 /**

@@ -67,6 +67,7 @@ describe("an error has the shape of the dialect", () => {
     const text = await ask(bytes);
     expect(text).toStartWith(`HTTP/1.1 ${status} `);
     expect(headOf(text)).toMatch(/^content-type: application\/json/im);
+    expect(headOf(text).match(/^access-control-allow-origin: \*/gim)).toHaveLength(1);
     expect(bodyOf(text)).toEqual({ code: status, message: expect.any(String) });
   });
 
@@ -85,6 +86,12 @@ describe("a page of any origin", () => {
       expect(head).toContain(`\r\nAccess-Control-${field}`);
     }
     expect(head).not.toMatch(/^content-(?:type|length):/im);
+  });
+
+  heldTest("may name the user of a call, which no wildcard permits", async () => {
+    const asked = "Access-Control-Request-Headers: authorization,e2b-sandbox-id";
+    const bytes = request("OPTIONS /process.Process/Start", "Host: a", "Origin: https://b", asked, "Connection: close");
+    expect(headOf(await ask(bytes))).toContain("\r\nAccess-Control-Allow-Headers: Authorization\r\n");
   });
 
   heldTest("reads answers, also those of errors", async () => {
