@@ -115,7 +115,7 @@ export interface ComposeBody {
 
 /**
  * Makes a file of others, which are removed when it is complete.
- * @throws E2bError 400, 404, 507; as `GuestFileUseCases.join` does
+ * @throws E2bError 400; as `GuestFileUseCases.join` does
  */
 export async function composeFile(
   { service: { guestFiles } }: E2bParts,
@@ -129,11 +129,16 @@ export async function composeFile(
   const from = sources.map((source) => fileAt(place, source));
   const same = from.find(({ path }) => path === file.path);
   if (same !== undefined) throw new E2bError(400, "a source path cannot be the same as the destination");
-  return await atPath(file.path, async () => {
-    await guestFiles.join(envd.principal, { ...file, owner, from: from.map(({ path }) => path) });
-    for (const source of new Map(from.map((each) => [each.path, each])).values()) {
-      await guestFiles.remove(envd.principal, { ...source, recursive: false }).catch(unlessMissing);
-    }
-    return { ...namesOf(file.path), type: "file" };
+  const { inode, mtimeNs } = await guestFiles.join(envd.principal, {
+    ...file,
+    owner,
+    from: from.map(({ path }) => path),
   });
+  for (const source of new Map(from.map((each) => [each.path, each])).values()) {
+    const entry = await guestFiles.stat(envd.principal, { ...source, follow: false }).catch(unlessMissing);
+    // A symlink in the path of a source may lead to the new file.
+    if (entry === undefined || (entry.inode === inode && entry.mtimeNs === mtimeNs)) continue;
+    await guestFiles.remove(envd.principal, { ...source, recursive: false }).catch(unlessMissing);
+  }
+  return { ...namesOf(file.path), type: "file" };
 }
