@@ -3,6 +3,8 @@ import { ApiError, type ErrorCode, type ErrorDetails, storageFull } from "../../
 import { type ErrorForm, errorReply, STATUS_OF_ERROR } from "../errors.ts";
 import type { Reply } from "../reply.ts";
 import { wireId } from "./ids.ts";
+import { isRpcPath } from "./routing.ts";
+import { errorBody, rpcErrorOf } from "./rpc/errors.ts";
 
 export const E2bErrorObject = Type.Object({
   code: Type.Integer({ description: "status of the response" }),
@@ -52,16 +54,19 @@ export function e2bStatusOf(error: unknown): E2bStatus {
   return { status, message: apiError.message };
 }
 
-/** The answer to a failure. */
-export function e2bReply(error: unknown): Reply {
+/** The answer to a failure of a request with this path. */
+export function e2bReply(error: unknown, path: string): Reply {
   // The scheme that it names is the one of the other surfaces.
-  const { headers, ...reply } = replyTo(error);
+  const { headers, ...reply } = replyTo(error, isRpcPath(path));
   const { "www-authenticate": _scheme, ...others } = headers;
   return { ...reply, headers: others };
 }
 
-function replyTo(error: unknown): Reply {
-  if (!(error instanceof E2bError)) return errorReply(error, E2B_ERRORS);
+/** @param isRpc whether clients expect the code of a call; an error with a status of its own is an answer in its place */
+function replyTo(error: unknown, isRpc: boolean): Reply {
+  if (!(error instanceof E2bError)) {
+    return errorReply(error, isRpc ? { ...E2B_ERRORS, body: () => errorBody(rpcErrorOf(error)) } : E2B_ERRORS);
+  }
   const { status, fields, code } = error;
   const statusOf = { ...E2B_ERRORS.statusOf, [code]: status };
   return errorReply(error, { ...E2B_ERRORS, statusOf, body: ({ message }) => ({ code: status, message, ...fields }) });

@@ -19,12 +19,17 @@ const ENVD_PORT = 49_983;
 const PORT_MAX = 65_535;
 /** Clients split the name of a host at its first dot, and that at its first dash. */
 const hostExpression = /^(\d{1,5})-([a-z0-9]{16,32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$/;
-const envdExpression =
-  /^(?:\/(?:process\.Process|filesystem\.Filesystem)\/.*|\/files(?:\/compose)?|\/health|\/envs|\/metrics)$/;
+const rpcExpression = /^\/(?:process\.Process|filesystem\.Filesystem)\//;
+const envdExpression = /^\/(?:files(?:\/compose)?|health|envs|metrics)$/;
+
+/** Whether a path, without its query, belongs to the services that are called by Connect. */
+export function isRpcPath(path: string): boolean {
+  return rpcExpression.test(path);
+}
 
 /** Whether a path, without its query, belongs to the agent's part of the surface. */
 export function isEnvdPath(path: string): boolean {
-  return envdExpression.test(path);
+  return isRpcPath(path) || envdExpression.test(path);
 }
 
 /** Decides by Host, then by path, then by the fields that name a sandbox, which clients send with calls of the API, too. */

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { E2bError, e2bGone, e2bReply, e2bStatusOf, portClosed } from "../../../src/api/e2b/errors.ts";
+import { E2bError, e2bGone, e2bStatusOf, portClosed, e2bReply as replyAt } from "../../../src/api/e2b/errors.ts";
 import { ApiError, ERROR_CODES } from "../../../src/domain/errors.ts";
 
 const STATUSES: Readonly<Record<string, number>> = {
@@ -17,6 +17,8 @@ const STATUSES: Readonly<Record<string, number>> = {
   unavailable: 503,
   insufficient_storage: 507,
 };
+
+const e2bReply = (error: unknown) => replyAt(error, "/sandboxes");
 
 test.each([...ERROR_CODES])("%s has its status in the body, too", (code) => {
   const error = new ApiError(code, "why", { uuid: "not for clients" });

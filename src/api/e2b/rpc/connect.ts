@@ -1,11 +1,14 @@
+import { ApiError } from "../../../domain/errors.ts";
 import { respond } from "../../reply.ts";
 import { directStream } from "../../stream/direct.ts";
 import { type Envd, envdOf } from "../envd-access.ts";
+import { E2bError } from "../errors.ts";
 import { errorBody, errorResponse, RpcError, rpcErrorOf } from "./errors.ts";
 import { endFrame, FrameReader, messageFrame } from "./frames.ts";
 import { objectOf, type RpcMessage } from "./message.ts";
 
 const STREAM_TYPE = "application/connect+json";
+const streamExpression = /^application\/connect\+json\s*(?:;|$)/i;
 /** Longest message of a request for a stream, in `bytes`: it has paths, arguments and variables. */
 const REQUEST_BYTES_MAX = 4_194_304;
 /** Keepalives without the field of a client, in `seconds`. */
@@ -23,10 +26,18 @@ export interface RpcCall {
   readonly signal: AbortSignal;
 }
 
-/** The time that a client gives a call, in `milliseconds`; null: no limit. */
+/**
+ * The time that a client gives a call, in `milliseconds`; null: no limit.
+ * @throws ApiError `validation_error`: a call that should end would have no limit
+ */
 export function timeoutMsOf({ headers }: Request): number | null {
-  const text = headers.get("connect-timeout-ms") ?? "";
-  return /^\d{1,10}$/.test(text) && Number(text) > 0 ? Number(text) : null;
+  const text = headers.get("connect-timeout-ms") ?? "0";
+  if (!/^\d{1,10}$/.test(text)) {
+    throw new ApiError("validation_error", "Connect-Timeout-Ms must be at most 10 digits", {
+      field: "connect-timeout-ms",
+    });
+  }
+  return Number(text) > 0 ? Number(text) : null;
 }
 
 export type UnaryMethod = (call: RpcCall) => Promise<object>;
@@ -57,6 +68,7 @@ export function serverStream(
   { keepalive }: { readonly keepalive: object },
 ): (context: Pick<Context, "request">) => Response {
   return ({ request }) => {
+    requireStream(request);
     const left = new AbortController();
     const frames = framesOf(request, { method, keepalive, left });
     const end = async () => {
@@ -73,6 +85,7 @@ export function clientStream(
   method: (call: Omit<RpcCall, "message">, next: () => Promise<RpcMessage | null>) => Promise<object>,
 ): (context: Pick<Context, "request">) => Promise<Response> {
   return async ({ request }) => {
+    requireStream(request);
     using deadline = deadlineOf(request);
     const { signal } = deadline;
     const answer = async () => {
@@ -84,6 +97,13 @@ export function clientStream(
     const body = await answer().catch((error: unknown) => endFrame(errorBody(rpcErrorOf(deadline.reasonOf(error)))));
     return respond({ status: 200, headers: { "content-type": STREAM_TYPE }, body }, request);
   };
+}
+
+/** Checks the fields of a stream. @throws E2bError 415 for another codec: its client could not read the answer; ApiError */
+function requireStream(request: Request): void {
+  timeoutMsOf(request);
+  if (streamExpression.test(request.headers.get("content-type") ?? "")) return;
+  throw new E2bError(415, `Content-Type must be ${STREAM_TYPE}`);
 }
 
 interface StreamParts {
