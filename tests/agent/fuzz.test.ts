@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { createServer, type Server } from "node:net";
 import {
   AgentFrame,
+  ExecFlag,
   FILE_OPEN_FIXED_BYTES,
   FileFlag,
   FileOp,
@@ -211,13 +212,15 @@ function request(random: Random): Buffer[] {
       const bytes = spec(random);
       const size = random.chance(97) ? bytes.length : random.pick(INTERESTING);
       const hasStdin = random.below(2);
+      const main = random.chance(30) ? random.below(200) : 0;
+      const flags = hasStdin | (main === 0 ? 0 : ExecFlag.linger * random.below(2));
       const terminal = random.chance(30)
-        ? { flags: 2 | hasStdin, rows: random.below(100), columns: random.below(300) }
+        ? { flags: 2 | flags, rows: random.below(100), columns: random.below(300) }
         : {};
       const open = execOpen(id, size, {
-        flags: hasStdin,
+        flags,
         timeoutMs: 1 + random.below(300),
-        main: random.chance(30) ? random.below(200) : 0,
+        main,
         uid: random.chance(20) ? random.pick(INTERESTING) : 0,
         gid: random.chance(20) ? random.pick(INTERESTING) : 0,
         ...terminal,

@@ -112,6 +112,53 @@ describe("an additional process", () => {
   });
 });
 
+describe("what a lingering process leaves behind", () => {
+  /** An idle command, which reaps what is left. */
+  const idle = async (): Promise<Watched> => {
+    const main = watch({ ...script("idle"), isIdle: true, timeoutMs: 0 });
+    await main.run.started;
+    return main;
+  };
+  const lingering = (text: string, more: object = {}) => ({ ...script(text), lingers: true, ...more });
+  const output = async (text: string, main: Watched): Promise<string> => {
+    const extra = watch(script(text), main.run);
+    expect((await extra.run.exit).exitCode).toBe(0);
+    return extra.output();
+  };
+  const CGROUPS = "mkdir /cgroups$$; mount -t cgroup2 none /cgroups$$; cd /cgroups$$";
+
+  test("stays in a cgroup of its own, also when it was frozen, and is reaped", async () => {
+    const main = await idle();
+    const plain = watch(lingering("sleep 77 >/dev/null 2>&1 & echo $!"), main.run);
+    expect(await plain.run.exit).toMatchObject({ exitCode: 0, timedOut: false });
+    const freeze = "mkdir own; echo $! > own/cgroup.procs; echo 1 > own/cgroup.freeze";
+    const frozen = watch(lingering(`${CGROUPS}; sleep 78 >/dev/null 2>&1 & echo $!; ${freeze}`), main.run);
+    expect((await frozen.run.exit).exitCode).toBe(0);
+    // The agent bounds the depth, so that it finds the deepest one.
+    const nest = "while mkdir d; do cd d; done; echo $! > cgroup.procs";
+    const deep = watch(lingering(`${CGROUPS}; sleep 78 >/dev/null 2>&1 & echo $!; { ${nest}; } 2>/dev/null`), main.run);
+    expect((await deep.run.exit).exitCode).toBe(0);
+    for (const { output: pid } of [plain, frozen, deep]) {
+      const read = `cd /proc/${pid().trim()}; cat cgroup; busybox grep -e State -e PPid status`;
+      expect(await output(read, main)).toMatch(/^0::\/\.\.\/left\nState:\tS .*\nPPid:\t1\n$/);
+      await output(`kill ${pid().trim()}; while [ -e /proc/${pid().trim()} ]; do :; done`, main);
+    }
+    const last = watch(lingering("sleep 79 >/dev/null 2>&1 &"), main.run);
+    expect((await last.run.exit).exitCode).toBe(0);
+    expect(await end(main)).toBe(137);
+    expect((await shell(vm.agent, "busybox ps -o args")).stdout).not.toContain("sleep");
+  });
+
+  test("is killed with the command that has frozen its own cgroup, at the time limit", async () => {
+    const main = await idle();
+    const freeze = `${CGROUPS}; sleep 78 & echo 1 > cgroup.freeze; sleep 79`;
+    const frozen = watch(lingering(freeze, { timeoutMs: 3000 }), main.run);
+    expect(await frozen.run.exit).toMatchObject({ exitCode: 137, timedOut: true });
+    expect(await output("busybox ps -o args", main)).not.toContain("sleep");
+    await end(main);
+  });
+});
+
 describe("a command", () => {
   test("has the kernel's figures of its own processes", async () => {
     const busy = await shell(

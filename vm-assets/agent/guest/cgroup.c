@@ -32,8 +32,8 @@
 #define PROCESS_BYTES (256ULL << 10)
 #define GUEST_PROCESSES_COUNT_MIN 1024ULL
 #define GUEST_PROCESSES_COUNT_MAX 4096ULL
-/* Depth to which nested cgroups of a command are removed. */
-#define NESTING_MAX 16
+/* Depth of the cgroup of a command and those that it makes in it, so that all can be removed. */
+#define NESTING_MAX 16U
 /* The pids of all processes that commands can have. */
 #define LIST_BYTES (8 * GUEST_PROCESSES_COUNT_MAX + 1)
 /* Lists that the moves out of a cgroup read. */
@@ -67,6 +67,8 @@ void cgroup_open(void)
 		log_fatal("%s: %s", COMMANDS, strerror(errno));
 	set(COMMANDS "/memory.max", memory_max);
 	set(COMMANDS "/pids.max", count);
+	snprintf(count, sizeof count, "%u", NESTING_MAX);
+	set(COMMANDS "/cgroup.max.depth", count);
 	set(COMMANDS "/cgroup.subtree_control", "+cpu +memory +pids");
 	if (mkdir(VISITORS, 0755) != 0 || mkdir(LEFT, 0755) != 0)
 		log_fatal("%s: %s", COMMANDS, strerror(errno));
