@@ -65,8 +65,8 @@ export function startedProcesses(
   const first = typeof id === "string" ? Spid.command : Spid.command + 1;
   return processes
     .flatMap((process) => {
-      const { started } = process.logged();
-      return process.spid < first || started === null ? [] : [{ process, started }];
+      const started = process.spid < first ? null : process.logged().started;
+      return started === null ? [] : [{ process, started }];
     })
     .sort((one, other) => one.started.event - other.started.event);
 }

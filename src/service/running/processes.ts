@@ -121,16 +121,18 @@ export interface ProcessUseCases {
 }
 
 export function processUseCases(parts: ServiceParts): ProcessUseCases {
-  const { instances, layout, accounts } = parts;
+  const { instances, layout, accounts, eventLogs } = parts;
   return {
     start: (principal, id, request, signal) => start(parts, principal, { id, request, signal }),
     list: (principal, page) => list(parts, principal, page),
     async get(principal, { id, spid }, signal) {
       const stored = storedTarget(parts, principal, id);
       using _search = await accounts.wait(principal.accountId, "logSearches", { signal });
-      const running = startedProcesses(parts, stored, id).filter(({ process }) => process.spid === spid);
-      const processes = new Map(running.map((started) => [spid, withoutLog(started)]));
-      const logged = await loggedOutput(parts, stored, spid);
+      const running = startedProcesses(parts, stored, id).find(({ process }) => process.spid === spid);
+      const processes = new Map(running === undefined ? [] : [[spid, withoutLog(running)]]);
+      const logged = running?.process.logged();
+      // Readers of the log can read so much then.
+      await eventLogs.written(stored.log.id);
       const outputs = { stdout: { bytes: 0, truncated: false }, stderr: { bytes: 0, truncated: false } };
       let from: EventPosition | undefined;
       const onOutput: OutputVisitor = (ofSpid, stream, bytes, eventId, offset) => {
@@ -319,14 +321,6 @@ async function* scanned(
 function withoutLog({ process, started }: StartedNow): Process {
   const { spid, pid, start } = process.logged();
   return { spid, state: "running", startedNs: nsOf(started.ms), endedNs: null, spawn: { pid, ...start }, exit: null };
-}
-
-/** The sizes of the outputs of a running process, once readers of the log can read them; null when it has ended. */
-async function loggedOutput({ instances, eventLogs }: ServiceParts, { log }: StoredTarget, spid: number) {
-  if (log.instance === null) return null;
-  const logged = instances.find(log.instance)?.process(spid)?.logged() ?? null;
-  await eventLogs.written(log.id);
-  return logged;
 }
 
 /** Marks all running processes as lost. */
