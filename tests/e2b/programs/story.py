@@ -142,7 +142,7 @@ def ports(sandbox):
         return (response.status, response.read())
 
     until("the server in the sandbox", lambda: answer() == (200, b"served"))
-    sandbox.commands.run("cd site && nohup python3 -m http.server 8001 >/dev/null 2>&1 &")
+    sandbox.commands.run("nohup python3 -m http.server 8001 --directory site >/dev/null 2>&1 &")
     read = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8001').read().decode())"
     ask = f'i=0; until python3 -c "{read}" 2>/dev/null; do i=$((i+1)); [ $i -lt 60 ] || exit 1; sleep 0.5; done'
     assert sandbox.commands.run(ask, timeout=120).stdout == "served\n"
