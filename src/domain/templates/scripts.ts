@@ -1,3 +1,6 @@
+/** Exit code of a script of the root that has written the reason in its last line. */
+export const EXPLAINED = 101;
+
 /** Runs `$1` in a login shell: the best that the image has. */
 export const SHELL_SCRIPT = `if [ -x /bin/bash ]; then exec /bin/bash -l -c "$1"; fi
 exec /bin/sh -l -c "$1"
@@ -33,7 +36,8 @@ export const COPY_ARCHIVE = `${COPY_DIRECTORY}/archive`;
  */
 export const COPY_SCRIPT = `set -eu
 option=$1 source=$2 target=$3 owner=$4 mode=$5 directory=$6 user=$7 pattern=$8
-command -v tar >/dev/null 2>&1 || { echo "the image has no tar, which COPY needs" >&2; exit 127; }
+refuse() { echo "$1" >&2; exit ${EXPLAINED}; }
+command -v tar >/dev/null 2>&1 || refuse "the image has no tar, which COPY needs"
 unpacked=${COPY_DIRECTORY}/files
 mkdir -p "$unpacked"
 tar -x$option -f ${COPY_ARCHIVE} -C "$unpacked"
@@ -43,14 +47,16 @@ if [ -z "$directory" ]; then
 fi
 case $target in /*) ;; *) target=\${directory%/}/$target ;; esac
 entry=$unpacked\${source:+/$source}
-if [ ! -e "$entry" ] && [ ! -L "$entry" ]; then echo "the archive has no $source" >&2; exit 1; fi
+if [ ! -e "$entry" ] && [ ! -L "$entry" ]; then refuse "the archive has no $source"; fi
 chown -hR "$owner" "$entry"
 if [ -d "$entry" ] && [ ! -L "$entry" ]; then
   [ -z "$mode" ] || chmod -R "$mode" "$entry"
   [ -d "$target" ] || { mkdir -p "$target"; chown "$owner" "$target"; }
-  merge=
-  case $(tar --help 2>&1) in *keep-directory-symlink*) merge="--keep-directory-symlink --no-overwrite-dir" ;; esac
-  (cd "$entry" && tar -cf - .) | tar -xf - -C "$target" $merge
+  sparse= merge=
+  case $(tar --help 2>&1) in
+    *keep-directory-symlink*) sparse=--sparse merge="--keep-directory-symlink --no-overwrite-dir" ;;
+  esac
+  (cd "$entry" && tar -cf - $sparse .) | tar -xf - -C "$target" $merge
 else
   [ -z "$mode" ] || [ -L "$entry" ] || chmod "$mode" "$entry"
   case $target in */ | */. | */..) mkdir -p "$target" ;; *) [ -n "$pattern" ] || mkdir -p "\${target%/*}/" ;; esac
@@ -60,15 +66,14 @@ rm -rf ${COPY_DIRECTORY}
 `;
 
 /**
- * Runs the command $1, and then $2 again and again until it succeeds. Ends with START_FAILED as soon as $1 has failed.
+ * Runs the command $1, and then $2 again and again until it succeeds. Ends with EXPLAINED as soon as $1 has failed.
  * Processes of $1 end with the machine.
  */
 export const READY_SCRIPT = `shell() { if [ -x /bin/bash ]; then /bin/bash -l -c "$1"; else /bin/sh -l -c "$1"; fi; }
 main=$$
-trap 'exit 101' USR1
+trap 'exit ${EXPLAINED}' USR1
 if [ -n "$1" ]; then
   (shell "$1" || { echo "start command failed: exit status $?" >&2; kill -s USR1 "$main"; }) &
 fi
 until shell "$2"; do sleep 1; done
 `;
-export const START_FAILED = 101;

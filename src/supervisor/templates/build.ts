@@ -11,9 +11,9 @@ import {
   COPY_ARCHIVE,
   COPY_SCRIPT,
   DIRECTORY_SCRIPT,
+  EXPLAINED,
   READY_SCRIPT,
   SHELL_SCRIPT,
-  START_FAILED,
 } from "../../domain/templates/scripts.ts";
 import {
   absolutePath,
@@ -32,7 +32,7 @@ import type { LayerStore } from "../../storage/layers/layer-store.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import type { ImportSubmission } from "../imports/import-image.ts";
 import { importKind } from "../kinds/image-import.ts";
-import { BuildRuns, type BuildRunsOptions, type EndedRun } from "./build-runs.ts";
+import { type BuildRun, BuildRuns, type BuildRunsOptions, type EndedRun } from "./build-runs.ts";
 import { ImageFacts } from "./image-facts.ts";
 
 /** Time limit of the wait for a start command, in `seconds`. */
@@ -241,7 +241,7 @@ export class Build {
     const what = `failed to run command '${command}'`;
     const { stepSeconds: timeoutSeconds } = this.#submission;
     const run = { step: name, image, state, script: SHELL_SCRIPT, args: [command], asRoot: false, timeoutSeconds };
-    return await this.#succeeded(name, what, state.user, () => this.#runs.run(run), image);
+    return await this.#succeeded(what, run);
   }
 
   async #copy(name: string, step: CopyStep, { image, state }: Stage): Promise<ImageRow> {
@@ -285,31 +285,32 @@ export class Build {
   ): Promise<ImageRow> {
     const { stepSeconds: timeoutSeconds } = this.#submission;
     const run = { step: name, image, state, script, args, files, asRoot: true, timeoutSeconds };
-    return await this.#succeeded(name, what, state.user, () => this.#runs.run(run), image);
+    return await this.#succeeded(what, run);
   }
 
   /** The image of a run that succeeded. @throws BuildError for one that did not, whose image is deleted */
-  async #succeeded(
-    name: string,
-    what: string,
-    user: string,
-    run: () => Promise<EndedRun>,
-    parent: ImageRow,
-  ): Promise<ImageRow> {
+  async #succeeded(what: string, run: BuildRun): Promise<ImageRow> {
+    const { step, image, state, asRoot } = run;
     let ended: EndedRun;
     try {
-      ended = await run();
+      ended = await this.#runs.run(run);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       const isUser = error.code === "not_found" && error.details["field"] === "user";
-      throw new BuildError(name, `${what}: command failed: ${(isUser ? invalidUser(user) : error).message}`, {
+      throw new BuildError(step, `${what}: command failed: ${(isUser ? invalidUser(state.user) : error).message}`, {
         cause: error,
       });
     }
     if (ended.exitCode === 0) return ended.image;
-    if (ended.image.id !== parent.id) await this.#tools.drop(this.#submission.accountId, ended.image.id);
-    const why = ended.timedOut ? "the time limit was hit" : `exit status ${ended.exitCode}`;
-    throw new BuildError(name, `${what}: command failed: ${why}`);
+    if (ended.image.id !== image.id) await this.#tools.drop(this.#submission.accountId, ended.image.id);
+    const why = ended.timedOut ? "the time limit was hit" : this.#failure(step, ended, asRoot);
+    throw new BuildError(step, `${what}: command failed: ${why}`);
+  }
+
+  /** Why a run failed. @param isOwn the script is the build's own, which may explain it */
+  #failure(step: string, { exitCode }: EndedRun, isOwn: boolean): string {
+    const [last] = this.#log.tail(step, 1);
+    return isOwn && exitCode === EXPLAINED && last !== undefined ? last.message : `exit status ${exitCode}`;
   }
 
   /** Starts the command once, and waits until it is ready. @throws BuildError */
@@ -318,16 +319,15 @@ export class Build {
     this.#log.say(FINALIZE_STEP, `[finalize] Starting: ${startCmd ?? ""}; ready: ${readyCmd ?? READY_DEFAULT}`);
     const args = [startCmd ?? "", readyCmd ?? READY_DEFAULT];
     const setting = { image, state, asRoot: false, isTrial: true, timeoutSeconds: READY_SECONDS_MAX };
-    const { exitCode, timedOut } = await this.#runs.run({
+    const ended = await this.#runs.run({
       step: FINALIZE_STEP,
       script: READY_SCRIPT,
       args,
       ...setting,
     });
-    if (timedOut) throw new BuildError(FINALIZE_STEP, `the template is not ready after ${READY_SECONDS_MAX} s`);
-    if (exitCode === 0) return;
-    const [last] = this.#log.tail(FINALIZE_STEP, 1);
-    const why = exitCode === START_FAILED && last !== undefined ? last.message : `exit status ${exitCode}`;
+    if (ended.timedOut) throw new BuildError(FINALIZE_STEP, `the template is not ready after ${READY_SECONDS_MAX} s`);
+    if (ended.exitCode === 0) return;
+    const why = this.#failure(FINALIZE_STEP, ended, true);
     throw new BuildError(FINALIZE_STEP, `failed to run start command '${startCmd}': ${why}`);
   }
 

@@ -26,6 +26,9 @@ const RUN = (command: string, user?: string) => ({
 const lines = ({ entries }: EndedBuild, step: string) =>
   entries.filter((entry) => entry.step === step).map(({ message }) => message);
 
+/** Number of the archives that were uploaded for tests with archives of their own. */
+let copies = 10;
+
 /** The output of a command in an image, as root. */
 async function output(image: string, command: string): Promise<string> {
   const { code, stdout, stderr } = await box.appliance.command(["run", "--image", image, "--shell", "--", command]);
@@ -115,6 +118,77 @@ describe("a build", () => {
       ...["/srv/deep/all/folder/link", "/srv/deep/all/folder/sub", "/srv/deep/all/folder/sub/b.txt"],
       "ls: /.template-build: No such file or directory",
     ]);
+  });
+
+  test.each([
+    ["names above it", [{ path: "../../etc/passwd", content: "x" }]],
+    [
+      "a link out of it",
+      [
+        { path: "out", type: "symlink", target: "/etc" },
+        { path: "out/passwd", content: "x" },
+      ],
+    ],
+    [
+      "a link above it",
+      [
+        { path: "out", type: "symlink", target: "../.." },
+        { path: "out/etc/passwd", content: "x" },
+      ],
+    ],
+    [
+      "a hard link out of it",
+      [
+        { path: "h", type: "hardlink", target: "/etc/passwd" },
+        { path: "h", content: "x" },
+      ],
+    ],
+    ["absolute names", [{ path: "/etc/passwd", content: "x" }]],
+    ["links and a mode", [{ path: "h", type: "symlink", target: "/etc/passwd" }], "root", "0666"],
+  ] as [string, TarEntry[], ...string[]][])(
+    "writes nothing outside of the target of a copy: %s",
+    async (_, entries, ...more) => {
+      const name = `hostile-${++copies}`;
+      const { templateID, buildID } = await client.request(name);
+      const hash = String(copies).repeat(64).slice(0, 64);
+      await client.upload(templateID, hash, tar(entries));
+      const steps = [{ type: "COPY", args: [".", "/srv/copied", ...more], filesHash: hash }];
+      await client.start({ templateID, buildID }, { fromTemplate: "base", steps });
+      const { status, reason } = await client.ended({ templateID, buildID });
+      if (status === "error") return expect(reason).toMatchObject({ step: "1" });
+      expect(await output(`tag:${name}:default`, "stat -c '%a %U' /etc/passwd; grep -c root /etc/passwd")).toBe(
+        "644 root\n1",
+      );
+    },
+  );
+
+  test.each([
+    ["is cut", tar([{ path: "a", content: "x".repeat(100_000) }]).subarray(0, 50_000)],
+    ["is not one", Buffer.from("text".repeat(500))],
+    [
+      "is cut in its compressed form",
+      Bun.gzipSync(new Uint8Array(tar([{ path: "a", content: "xyz" }]))).subarray(0, 40),
+    ],
+  ])("fails at a copy with an archive that %s", async (_, archive) => {
+    const { templateID, buildID } = await client.request("broken");
+    const hash = String(++copies).repeat(64).slice(0, 64);
+    await client.upload(templateID, hash, archive);
+    await client.start(
+      { templateID, buildID },
+      { fromTemplate: "base", steps: [{ type: "COPY", args: [".", "/x"], filesHash: hash }] },
+    );
+    expect(await client.ended({ templateID, buildID })).toMatchObject({ status: "error", reason: { step: "1" } });
+  });
+
+  test("says why nothing can be copied", async () => {
+    const { templateID, buildID } = await client.request("uncopied");
+    const hash = String(++copies).repeat(64).slice(0, 64);
+    await client.upload(templateID, hash, tar([{ path: "a", content: "x" }]));
+    const steps = [{ type: "COPY", args: ["b", "/x"], filesHash: hash }];
+    await client.start({ templateID, buildID }, { fromTemplate: "base", steps });
+    expect((await client.ended({ templateID, buildID })).reason).toMatchObject({
+      ...{ step: "1", message: "failed to copy 'b': command failed: the archive has no b" },
+    });
   });
 
   test.each([
