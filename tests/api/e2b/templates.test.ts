@@ -1,8 +1,11 @@
 /** Templates over HTTP. The image of the scene has no shell, so that builds which only set variables need no machine. */
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { connect } from "node:net";
+import { Readable } from "node:stream";
 import { getImage } from "../../../src/db/images/images.ts";
 import { setTag } from "../../../src/db/images/tags.ts";
+import { buildFile } from "../../../src/db/templates/cache.ts";
 import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
@@ -218,6 +221,51 @@ describe("files of a build", () => {
     expect(await other.upload(own.templateID, HASH, Buffer.from("other"))).toBe(false);
   });
 });
+
+describe("an upload", () => {
+  const hash = "c".repeat(64);
+  const addressOf = async (path: string) => (await client.call("GET", path)).json as { present: boolean; url: string };
+  const put = async (url: string, body: Uint8Array<ArrayBuffer>) => (await fetch(url, { method: "PUT", body })).status;
+
+  test("that is cut leaves no file, and the last whole one counts, however many come at a time", async () => {
+    const { templateID } = await client.request("uploads");
+    const path = `/templates/${templateID}/files/${hash}`;
+    const { url } = await addressOf(path);
+    const cut = await sendCut(url, 1000);
+    expect([cut, (await addressOf(path)).present]).toEqual(["", false]);
+    const bodies = Array.from({ length: 8 }, (_, at) => new Uint8Array(100_000).fill(at));
+    expect(await Promise.all(bodies.map((body) => put(url, body)))).toEqual(bodies.map(() => 200));
+    const stored = () => buildFile(scene.api.parts.db, "alice" as AccountId, hash)?.sha256;
+    expect(bodies.map(sha256)).toContain(stored() ?? "");
+    const last = new Uint8Array([1, 2, 3]);
+    expect([await put(url, last), stored()]).toEqual([200, sha256(last)]);
+    await sendCut(url, 1000);
+    expect(stored()).toBe(sha256(last));
+  });
+
+  test("is that of the account which asked for the address", async () => {
+    const other = new TemplateClient(scene.url, scene.foreignKey);
+    const { templateID } = await other.request("uploads");
+    const own = "d".repeat(64);
+    const { url } = (await other.call("GET", `/templates/${templateID}/files/${own}`)).json;
+    expect(await put(url, new Uint8Array(1))).toBe(200);
+    const owners = ["alice", "bob"].filter(
+      (account) => buildFile(scene.api.parts.db, account as AccountId, own) !== null,
+    );
+    expect(owners).toEqual(["bob"]);
+  });
+});
+
+/** Sends a part of an upload, and ends the connection. Returns the answer. */
+async function sendCut(url: string, announcedBytes: number): Promise<string> {
+  const { port, pathname, search } = new URL(url);
+  const socket = connect(Number(port), "127.0.0.1");
+  socket.write(`PUT ${pathname}${search} HTTP/1.1\r\nHost: x\r\nContent-Length: ${announcedBytes}\r\n\r\npart`);
+  socket.end();
+  return await new Response(Readable.toWeb(socket) as unknown as ReadableStream).text();
+}
+
+const sha256 = (bytes: Uint8Array): string => new Bun.CryptoHasher("sha256").update(bytes).digest("hex");
 
 describe("what is refused", () => {
   test("steps that are wrong, too many, or not offered", async () => {
