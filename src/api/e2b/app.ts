@@ -32,14 +32,21 @@ export const CORS: readonly (readonly [name: string, value: string])[] = [
   ["Access-Control-Expose-Headers", "X-Next-Token"],
 ];
 
+/** Paths have ids in other spellings than UUIDs, and names: their routes check them. @throws E2bError 400 */
+function requireDecoded(params: Readonly<Record<string, string | null>>): void {
+  for (const name in params) {
+    // Elysia's value for one that cannot be decoded.
+    if (params[name] === null) throw new E2bError(400, `${name} must be percent-encoded`);
+  }
+}
+
 /**
  * The application behind the gateway, which alone can reach it. The caller is known before anything else of a request is
  * read, and the same two hooks make every response.
  */
 export function createE2bApp({ metrics, ...options }: E2bOptions) {
   const requests = new RequestTracker({ metrics, log: options.log });
-  // Paths have ids in other spellings than UUIDs, and names: their routes check them.
-  const access = accessPlugin(requests, new BodyRooms(options.accounts, () => Bun.gc(true)), () => undefined);
+  const access = accessPlugin(requests, new BodyRooms(options.accounts, () => Bun.gc(true)), requireDecoded);
   const parts: E2bParts = { ...options, requests, access };
   const envds = new EnvdAccess(parts, new SignedLinks(parts));
   const arrivals = new Arrivals(({ headers }) => headers.get("x-api-key") ?? headers.get("x-access-token"));

@@ -28,6 +28,8 @@ const hostValueExpression = /^[A-Za-z0-9._:[\]-]{1,255}$/;
  */
 const APP_BODY_MS = 3_600_000;
 const NO_COOKIES: ReadonlySet<string> = new Set();
+/** Methods of the application's routes. Its server ends the connection without an answer for a method that it does not know. */
+const METHODS: ReadonlySet<string> = new Set(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]);
 const PREFLIGHT: readonly Field[] = [
   ["Access-Control-Allow-Headers", "*"],
   ["Access-Control-Allow-Methods", "*"],
@@ -66,6 +68,7 @@ export class E2bGateway implements Upstream {
     }
     const { head } = visit;
     if (head.method === "OPTIONS") return { status: 204, body: null, fields: preflight(head) };
+    if (!METHODS.has(head.method)) return answerTo(new E2bError(405, "this method is not supported"));
     if (bytesOf(head) > APP_HEAD_BYTES_MAX) return answerTo(new E2bError(431, "the head of the request is too large"));
     return {
       head: forApp(head, place.kind === "envd" ? (place.sandbox ?? "") : null),

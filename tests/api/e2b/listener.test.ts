@@ -62,6 +62,8 @@ describe("an error has the shape of the dialect", () => {
     [request("GET /health", "Host: a", "Connection: close", ...Array(9).fill(`X-A: ${"a".repeat(2000)}`)), 431],
     [request("POST /", "Host: a", "Transfer-Encoding: gzip"), 501],
     [request("GET /", "Host: a", "Connection: close"), 401],
+    [request("FOO /sandboxes", "Host: a", "Connection: close"), 405],
+    [request("get /sandboxes", "Host: a", "Connection: close"), 405],
     [request("GET /metrics", "Host: a", "Connection: close"), 400],
   ])("%j", async (bytes, status) => {
     const text = await ask(bytes);

@@ -162,6 +162,14 @@ describe("every route refuses", () => {
   });
 });
 
+heldTest("a path that cannot be decoded names no object of any kind", async () => {
+  for (const sample of E2B_SAMPLES.filter(({ names }) => names !== undefined)) {
+    const path = pathOf(sample, { ...UNKNOWN, sandbox: "%zz", template: "%zz", snapshot: "%", image: "%a" });
+    const { status } = await rawAnswer(scene.url, sample.method, path, { "X-API-Key": scene.key });
+    expect([sample, status]).toEqual([sample, 400]);
+  }
+});
+
 heldTest("the scopes of a route are enough", async () => {
   for (const sample of E2B_SAMPLES) {
     const { status } = await call(sample, UNKNOWN, await keyWith(sample.scopes));

@@ -12,7 +12,8 @@ import { idOfWire, wireId } from "../ids.ts";
 import type { E2bParts } from "../options.ts";
 
 const IDS_COUNT_MAX = 100;
-const SECONDS_MAX = 8_640_000_000_000;
+/** The end of the year 9999, after which times have no text. */
+const SECONDS_MAX = 253_402_300_799;
 const seconds = (name: string) =>
   Type.Optional(
     Type.Integer({ minimum: 0, maximum: SECONDS_MAX, error: `${name} must be a time in seconds since the epoch` }),
