@@ -67,9 +67,11 @@ export async function runSandbox(api: Api, id: string): Promise<SandboxFixture> 
     const saved = ending === "discard" ? null : await savedImage(api, sandboxId, { ...ending, operationId });
     const image = saved === null ? {} : { image: saved.image.id };
     const result = { cpu_time_ms: 1, memory_bytes: 1, isolation: "vm", ...image };
-    if (!publishOperation(db, { operationId, result, now: Date.now(), ...saved })) throw new Error("it has ended");
+    // A request may have ended the sandbox while its machine started.
+    const isPublished = publishOperation(db, { operationId, result, now: Date.now(), ...saved });
+    if (!isPublished && findSandbox(db, sandboxId)?.state !== "ended") throw new Error("it has ended");
     await owned.disposeAsync();
-    operations.tell(operationId);
+    if (isPublished) operations.tell(operationId);
   };
   const owned = stack.move();
   return { id, path: `/v1/sandboxes/${id}`, instance, root, finish, [Symbol.asyncDispose]: () => owned.disposeAsync() };

@@ -117,7 +117,12 @@ export class E2bScene implements AsyncDisposable {
   /** One life of a sandbox, with a machine of its own. */
   async #live(id: SandboxId): Promise<void> {
     await until("it has an operation", () => findSandbox(this.api.parts.db, id)?.operationId !== null);
-    const machine = await runSandbox(this.api, id);
+    const machine = await runSandbox(this.api, id).catch((error: unknown) => {
+      // A request has ended the sandbox meanwhile.
+      if (this.stateOf(id) === "ended") return null;
+      throw error;
+    });
+    if (machine === null) return;
     this.machines.set(id, machine);
     void machine.finish().then(
       () => this.machines.delete(id),
