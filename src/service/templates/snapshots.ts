@@ -79,17 +79,17 @@ export function snapshots({ db }: ServiceParts, { accountId }: Principal, reques
 }
 
 /**
- * The tag in a reference to a snapshot that has others, too; null when the whole template is meant.
- * @throws ApiError `not_found` for a tag that the snapshot does not have
+ * The tag in a reference to a template that has others, too; null when the whole template is meant.
+ * @throws ApiError `not_found` for a tag that the template does not have
  */
 export function tagOfSeveral(
   { db }: ServiceParts,
   { accountId }: Principal,
-  { id, sandboxId }: Pick<TemplateRow, "id" | "sandboxId">,
+  { id }: Pick<TemplateRow, "id">,
   reference: string,
 ): string | null {
   const { tag = null } = parseTemplateName(reference, accountId) ?? {};
-  if (sandboxId === null || tag === null) return null;
+  if (tag === null) return null;
   const tags = templateTagsOf(db, id).map((each) => each.tag);
   if (!tags.includes(tag)) throw noSuchTemplate(reference);
   return tags.length > 1 ? tag : null;

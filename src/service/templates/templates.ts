@@ -120,7 +120,7 @@ export interface TemplateUseCases {
   snapshots(principal: Principal, request: ListSnapshots): SnapshotPage;
   /**
    * Deletes a template with its builds, which end, its tags, and the images that nothing else names. A reference that is a
-   * tag of an image, or its id, deletes the tag, and the image if it has no other and nothing uses it. Of a snapshot that has
+   * tag of an image, or its id, deletes the tag, and the image if it has no other and nothing uses it. Of a template that has
    * several tags, only the one in the reference is deleted.
    */
   delete(principal: Principal, template: string): Promise<Changed<void>>;

@@ -125,6 +125,10 @@ describe("a template", () => {
     for (const tag of [":x", "tagged:", "a b"]) {
       expect((await client.call("POST", "/templates/tags", { target: "tagged:next", tags: [tag] })).status).toBe(400);
     }
+    // A reference with a tag is not one to the others.
+    expect((await client.call("DELETE", "/templates/tagged:none")).status).toBe(404);
+    expect((await client.call("DELETE", "/templates/tagged:stable")).status).toBe(204);
+    expect((await client.call("GET", "/templates/aliases/tagged:next")).status).toBe(200);
     expect((await client.call("DELETE", "/templates/tagged")).status).toBe(204);
     expect(resolved("base").imageId).toBe(two);
   });
