@@ -149,6 +149,21 @@ describe("what a lingering process leaves behind", () => {
     expect((await shell(vm.agent, "busybox ps -o args")).stdout).not.toContain("sleep");
   });
 
+  test("does not take the processes that commands need", async () => {
+    const main = await idle();
+    const count = "ls -d /proc/[0-9]* | wc -l";
+    const many = "i=0; while [ $i -lt 900 ]; do i=$((i+1)); sleep 77 & done >/dev/null 2>&1";
+    expect((await watch(lingering(many), main.run).run.exit).exitCode).toBe(0);
+    const left = Number(await output(count, main));
+    expect(left).toBeGreaterThan(700);
+    expect(left).toBeLessThan(780);
+    // It forks until it cannot.
+    const bomb = "(while sleep 78 & do :; done) >/dev/null 2>&1 &";
+    expect((await watch(lingering(bomb), main.run).run.exit).exitCode).toBe(0);
+    expect(Number(await output(count, main))).toBeLessThan(780);
+    await end(main);
+  });
+
   test("is killed with the command that has frozen its own cgroup, at the time limit", async () => {
     const main = await idle();
     const freeze = `${CGROUPS}; sleep 78 & echo 1 > cgroup.freeze; sleep 79`;

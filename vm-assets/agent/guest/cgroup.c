@@ -32,6 +32,8 @@
 #define PROCESS_BYTES (256ULL << 10)
 #define GUEST_PROCESSES_COUNT_MIN 1024ULL
 #define GUEST_PROCESSES_COUNT_MAX 4096ULL
+/* Processes and threads that are kept for commands, whatever was left behind. */
+#define KEPT_PROCESSES_COUNT 256ULL
 /* Depth of the cgroup of a command and those that it makes in it, so that all can be removed. */
 #define NESTING_MAX 16U
 /* The pids of all processes that commands can have. */
@@ -40,6 +42,7 @@
 #define LISTS_MAX 4
 
 static char memory_max[24];
+static uint64_t left_count_max;
 
 static void set(const char *path, const char *value)
 {
@@ -72,7 +75,10 @@ void cgroup_open(void)
 	set(COMMANDS "/cgroup.subtree_control", "+cpu +memory +pids");
 	if (mkdir(VISITORS, 0755) != 0 || mkdir(LEFT, 0755) != 0)
 		log_fatal("%s: %s", COMMANDS, strerror(errno));
+	left_count_max = processes - KEPT_PROCESSES_COUNT;
+	snprintf(count, sizeof count, "%llu", (unsigned long long)left_count_max);
 	set(LEFT "/memory.max", memory_max);
+	set(LEFT "/pids.max", count);
 	/* A kernel without swap does not have this file. */
 	write_file(COMMANDS "/memory.swap.max", "0");
 }
@@ -168,11 +174,15 @@ static void read_usage(unsigned slot, struct usage *usage)
 		usage->oom_killed = field(text, "oom_kill") > 0;
 }
 
-/*
- * Moves the processes of one cgroup, except one, to the cgroup of `to`. Returns true when it moved any. `stuck`: set to true
- * when one cannot be moved.
- */
-static bool move_listed(int cgroup, pid_t except, int to, bool *stuck)
+struct moves {
+	int to; /* cgroup.procs of the cgroup for what is left */
+	pid_t except;
+	uint64_t room; /* number of further processes that may be left */
+	bool stuck; /* one was not moved */
+};
+
+/* Moves the processes of one cgroup. Returns true when it moved any. */
+static bool move_listed(int cgroup, struct moves *moves)
 {
 	static char text[LIST_BYTES];
 	size_t size = 0;
@@ -182,56 +192,66 @@ static bool move_listed(int cgroup, pid_t except, int to, bool *stuck)
 		size += (size_t)count;
 	if (from >= 0)
 		close(from);
-	*stuck |= count < 0;
+	moves->stuck |= count < 0;
 	text[size] = '\0';
 	bool moved = false;
 	for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-		if (strtol(line, NULL, 10) == except)
+		if (strtol(line, NULL, 10) == moves->except)
 			continue;
-		bool done = write(to, line, (size_t)(end - line)) > 0;
+		bool done = moves->room > 0 && write(moves->to, line, (size_t)(end - line)) > 0;
 		moved |= done;
-		*stuck |= !done && errno != ESRCH;
+		moves->stuck |= !done && (moves->room == 0 || errno != ESRCH);
+		moves->room -= done;
 	}
 	return moved;
 }
 
 /* Moves the processes of a cgroup as move_listed does, and those of the cgroups that the command made in it. */
-static void move_tree(int parent, const char *name, pid_t except, int to, unsigned depth, bool *stuck)
+static void move_tree(int parent, const char *name, unsigned depth, struct moves *moves)
 {
 	int fd = depth == 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *entries = fd < 0 ? NULL : fdopendir(fd);
-	*stuck |= entries == NULL;
+	moves->stuck |= entries == NULL;
 	if (entries == NULL && fd >= 0)
 		close(fd);
 	/* A fork that was under way at the freeze ends before the first move. So the second list has its process. */
-	for (int lists = 0; entries != NULL && lists < LISTS_MAX && move_listed(fd, except, to, stuck); lists++)
+	for (int lists = 0; entries != NULL && lists < LISTS_MAX && move_listed(fd, moves); lists++)
 		;
 	for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;)
 		if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
-			move_tree(fd, entry->d_name, except, to, depth - 1, stuck);
+			move_tree(fd, entry->d_name, depth - 1, moves);
 	if (entries != NULL)
 		closedir(entries);
+}
+
+/* The number in a file; the largest one when it cannot be read. */
+static uint64_t count_of(const char *path)
+{
+	char text[24];
+	return read_file(path, text, sizeof text) > 0 ? strtoull(text, NULL, 10) : UINT64_MAX;
 }
 
 /* Moves what is in the cgroup of a session, except the reaper, to the cgroup of what was left. Returns true when it moved all. */
 static bool move_rest(unsigned slot, pid_t reaper)
 {
 	char path[64];
-	char text[24];
-	bool stuck = false;
 	path_of(slot, "pids.current", path);
 	/* Mostly, nothing but the reaper is there. */
-	if (read_file(path, text, sizeof text) > 0 && strtoull(text, NULL, 10) <= 1)
+	if (count_of(path) <= 1)
 		return true;
+	uint64_t left_count = count_of(LEFT "/pids.current");
+	struct moves moves = {
+		.to = open(LEFT "/cgroup.procs", O_WRONLY | O_CLOEXEC),
+		.except = reaper,
+		.room = left_count < left_count_max ? left_count_max - left_count : 0,
+	};
 	path_of(slot, "cgroup.freeze", path);
-	int left = open(LEFT "/cgroup.procs", O_WRONLY | O_CLOEXEC);
 	/* Frozen processes cannot fork. Each continues when it is moved. */
-	if (left < 0 || !write_file(path, "1"))
-		stuck = true;
+	moves.stuck = moves.to < 0 || !write_file(path, "1");
 	path_of(slot, "", path);
-	move_tree(AT_FDCWD, path, reaper, left, NESTING_MAX, &stuck);
-	close(left);
-	return !stuck;
+	move_tree(AT_FDCWD, path, NESTING_MAX, &moves);
+	close(moves.to);
+	return !moves.stuck;
 }
 
 void platform_leave(unsigned slot, pid_t reaper)
