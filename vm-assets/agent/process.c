@@ -218,15 +218,16 @@ static bool enforce(struct process *process, unsigned slot, uint64_t now_ns)
 	if (process->killed || process->reaper == 0)
 		return false;
 	bool late = now_ns >= process->deadline_ns;
-	if (process->exited ? !late && !outputs_ended(process) : !late)
+	bool ended = process->exited && outputs_ended(process);
+	if (!late && !ended)
 		return false;
-	bool in_time = process->exited && (!late || !process->lingers || process->cut);
-	bool first = !in_time && !process->timed_out;
-	if (first) {
+	/* The deadline is still the time limit. */
+	bool limited = !ended && !process->timed_out && (!process->exited || (process->lingers && !process->cut));
+	if (limited) {
 		process->timed_out = true;
 		process->end_ns = now_ns;
 	}
-	if (first && process->lingers && !process->exited) {
+	if (limited && process->lingers && !process->exited) {
 		kill_group(process, now_ns);
 	} else {
 		process->killed = true;
@@ -239,7 +240,7 @@ static bool enforce(struct process *process, unsigned slot, uint64_t now_ns)
 		for (int i = 0; i < 2 && process->lingers; i++)
 			outflow_cut(&process->out[i]);
 	}
-	if (first)
+	if (limited && !process->exited)
 		quiesce_cancel();
 	return true;
 }

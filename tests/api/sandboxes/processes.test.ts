@@ -53,6 +53,14 @@ describe("processes of a sandbox", () => {
     errorOf(await start("true", { user: "unknown-user" }), "not_found");
   });
 
+  heldTest("leave what they started running if they linger", async () => {
+    await using running = await runSandbox(api, await openSandbox(api, { env: { PATH } }));
+    const { start, ended } = processes(running.path);
+    await start("sleep 100 >/dev/null 2>&1 & echo $!", { linger: true });
+    await start(`kill ${(await ended(2)).stdout.content}`);
+    expect((await ended(3)).exit_code).toBe(0);
+  });
+
   heldTest("keep their numbers and their ends over pauses", async () => {
     const id = await openSandbox(api, { env: { PATH } });
     await using first = await runSandbox(api, id);
