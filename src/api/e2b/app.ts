@@ -17,6 +17,7 @@ import type { E2bOptions, E2bParts } from "./options.ts";
 import { provenByAddress, provenByKey, UPLOAD_PREFIX } from "./principal.ts";
 import { processPlugin } from "./process/plugin.ts";
 import { isEnvdPath } from "./routing.ts";
+import { Calls } from "./rpc/calls.ts";
 import { SignedLinks } from "./signatures.ts";
 import { templatesPlugin } from "./templates/plugin.ts";
 
@@ -46,8 +47,9 @@ function requireDecoded(params: Readonly<Record<string, string | null>>): void {
  */
 export function createE2bApp({ metrics, ...options }: E2bOptions) {
   const requests = new RequestTracker({ metrics, log: options.log });
-  const access = accessPlugin(requests, new BodyRooms(options.accounts, () => Bun.gc(true)), requireDecoded);
-  const parts: E2bParts = { ...options, requests, access };
+  const rooms = new BodyRooms(options.accounts, () => Bun.gc(true));
+  const access = accessPlugin(requests, rooms, requireDecoded);
+  const parts: E2bParts = { ...options, requests, access, calls: new Calls(options.accounts, rooms) };
   const envds = new EnvdAccess(parts, new SignedLinks(parts));
   const arrivals = new Arrivals(({ headers }) => headers.get("x-api-key") ?? headers.get("x-access-token"));
   let table = new RouteTable<RunnableRoute>([]);

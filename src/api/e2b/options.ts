@@ -7,6 +7,7 @@ import type { Service } from "../../service/service.ts";
 import type { accessPlugin } from "../access.ts";
 import type { ApiOptions } from "../options.ts";
 import type { RequestTracker } from "../request-tracker.ts";
+import type { Calls } from "./rpc/calls.ts";
 
 /** Settings of the surface. */
 export type E2bSettings = Pick<E2bConfig, "domain" | "defaultUser" | "hasPublicPorts">;
@@ -36,6 +37,8 @@ export interface E2bOptions {
 /** Dependencies of the routes. */
 export interface E2bParts extends Omit<E2bOptions, "metrics"> {
   readonly requests: RequestTracker;
+  /** what calls to agents hold */
+  readonly calls: Calls;
   /** macros for the scopes of routes */
   readonly access: ReturnType<typeof accessPlugin>;
 }

@@ -95,6 +95,22 @@ export const ACCOUNT_LIMITS = {
   changeStreams: { unit: "streams", max: 16, refusal: () => "too many clients follow changes already" },
   /** clients that read event logs */
   eventReaders: { unit: "streams", max: 1000, refusal: () => "too many clients follow events already" },
+  /** streams of calls to agents of sandboxes: one that waits for its first message, or for its client, costs little */
+  callStreams: {
+    unit: "streams",
+    max: 1024,
+    total: 4096,
+    spare: SPARE_COUNT,
+    refusal: ({ max }) => `${max} streams of this account are open already`,
+  },
+  /** long listings of files that are sent as one message each: at most 16 MiB */
+  listings: {
+    unit: "bytes",
+    max: 64 * MIB,
+    total: 256 * MIB,
+    spare: SPARE_COUNT * MIB,
+    refusal: () => "too many listings are being sent",
+  },
   /** events of files that wait until a client requests them */
   waitingEvents: {
     unit: "bytes",

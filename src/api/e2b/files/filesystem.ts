@@ -15,6 +15,8 @@ import { Watchers } from "./watchers.ts";
 /** Limits of one listing, whose answer is one message. */
 const ENTRIES_COUNT_MAX = 50_000;
 const ENTRIES_BYTES_MAX = 16_777_216;
+/** Its bytes are counted in such steps. */
+const ROOM_STEP_BYTES = 65_536;
 
 /** The methods of the service filesystem.Filesystem, by their names. */
 export interface FilesystemMethods {
@@ -79,7 +81,8 @@ function entryMethods(parts: E2bParts): Record<string, UnaryMethod> {
     async ListDir(call) {
       const place = await placeIn(parts, call);
       const depth = Math.min(uint32(call.message, "depth") || 1, LIST_DEPTH_MAX);
-      return { entries: await listDirectory(parts, place, fileAt(place, text(call.message, "path")), depth) };
+      const file = fileAt(place, text(call.message, "path"));
+      return { entries: await listDirectory(parts, place, { file, depth, held: call.held }) };
     },
   };
 }
@@ -93,8 +96,10 @@ function watcherMethods(parts: E2bParts): Record<string, UnaryMethod> {
       const open = (signal: AbortSignal) => watchDirectory(parts, { ...place, signal }, fields);
       return { watcherId: await watchers.create(call.envd.sandbox, open, call.signal) };
     },
-    async GetWatcherEvents({ envd, message, signal }) {
-      return { events: await watchers.events(envd.sandbox.id, text(message, "watcherId"), signal) };
+    async GetWatcherEvents({ envd, message, signal, held }) {
+      const { events, room } = await watchers.events(envd.sandbox.id, text(message, "watcherId"), signal);
+      held.use(room);
+      return { events };
     },
     async RemoveWatcher({ envd, message }) {
       watchers.remove(envd.sandbox.id, text(message, "watcherId"));
@@ -103,17 +108,25 @@ function watcherMethods(parts: E2bParts): Record<string, UnaryMethod> {
   };
 }
 
+interface Listing {
+  readonly file: FileRequest;
+  readonly depth: number;
+  /** takes the room of the entries */
+  readonly held: DisposableStack;
+}
+
 /** The entries below a directory: each directory before its entries, which are in the order of their names. */
 async function listDirectory(
-  { service: { guestFiles } }: E2bParts,
+  { accounts, service: { guestFiles } }: E2bParts,
   { envd: { principal } }: FilesPlace,
-  file: FileRequest,
-  depth: number,
+  { file, depth, held }: Listing,
 ): Promise<EntryInfo[]> {
   const list = await guestFiles.list(principal, { ...file, depth, follow: true, attributes: true });
   using _list = list;
   const entries: { readonly key: string; readonly info: EntryInfo }[] = [];
   let bytes = 0;
+  // A short listing needs none.
+  let roomBytes = ROOM_STEP_BYTES;
   for await (const entry of list.items) {
     if (entry.path === "") {
       if (entry.type === "d") continue;
@@ -121,6 +134,9 @@ async function listDirectory(
     }
     const info = entryInfo(entry, pathBelow(file.path, entry.path));
     bytes += JSON.stringify(info).length;
+    for (; roomBytes < bytes; roomBytes += ROOM_STEP_BYTES) {
+      held.use(accounts.take(principal.accountId, { listings: ROOM_STEP_BYTES }));
+    }
     if (entries.length === ENTRIES_COUNT_MAX || bytes > ENTRIES_BYTES_MAX) {
       throw new RpcError("resource_exhausted", `the directory has too many entries: ${displayName(file.path)}`);
     }

@@ -26,7 +26,7 @@ const ComposeBody = Type.Object({
 
 /** The agent's service filesystem.Filesystem, and its files by HTTP. */
 export function filesPlugin(parts: E2bParts): Elysia {
-  const { requests, access } = parts;
+  const { requests, access, calls } = parts;
   const placeIn = (request: Request) => placeOf(parts, request, queryOf(request).get("username"));
   const app = new Elysia()
     .use(access)
@@ -63,6 +63,6 @@ export function filesPlugin(parts: E2bParts): Elysia {
   for (const [name, method] of Object.entries(methods)) {
     app.post(`${FILESYSTEM}/${name}`, unary(method), { takes: { scope: WRITES, waitsForGuest: true } });
   }
-  app.post(`${FILESYSTEM}/WatchDir`, serverStream(watchDir, { keepalive: { keepalive: {} } }), { reads: READS });
+  app.post(`${FILESYSTEM}/WatchDir`, serverStream(watchDir, { calls, keepalive: { keepalive: {} } }), { reads: READS });
   return app as unknown as Elysia;
 }

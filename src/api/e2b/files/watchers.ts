@@ -62,7 +62,7 @@ export class Watchers {
   }
 
   /** The events since the last request, up to now. @throws RpcError `not_found`; `internal` when events were lost */
-  async events(sandbox: SandboxId, id: string, signal: AbortSignal): Promise<readonly FilesystemEvent[]> {
+  async events(sandbox: SandboxId, id: string, signal: AbortSignal): Promise<WaitedEvents> {
     return await this.#require(sandbox, id).take(signal);
   }
 
@@ -91,6 +91,12 @@ export class Watchers {
       },
     };
   }
+}
+
+/** Events that waited for a request, and their room, which its answer takes over. */
+export interface WaitedEvents {
+  readonly events: readonly FilesystemEvent[];
+  readonly room: Disposable;
 }
 
 interface WatcherOptions {
@@ -123,7 +129,7 @@ class Watcher implements Disposable {
     this.#collected = this.#collect();
   }
 
-  async take(signal: AbortSignal): Promise<readonly FilesystemEvent[]> {
+  async take(signal: AbortSignal): Promise<WaitedEvents> {
     this.#idle.refresh();
     if (this.#over === undefined) {
       // It fails only when the watch ends, whose reason follows.
@@ -136,7 +142,7 @@ class Watcher implements Disposable {
 
   [Symbol.dispose](): void {
     clearTimeout(this.#idle);
-    this.#empty();
+    this.#empty().room[Symbol.dispose]();
     this.#options.place[Symbol.dispose]();
     this.#options.end.abort(new RpcError("canceled", "the watcher was removed"));
     this.#watch[Symbol.dispose]();
@@ -148,7 +154,7 @@ class Watcher implements Disposable {
       for await (const event of watch.events) this.#push(event);
       this.#over = { error: null };
     } catch (error) {
-      this.#empty();
+      this.#empty().room[Symbol.dispose]();
       const failure = rpcErrorOf(error);
       this.#over = { error: failure };
       // Any other failure means that the machine is gone, and its watchers with it.
@@ -169,13 +175,12 @@ class Watcher implements Disposable {
     this.#events.push(event);
   }
 
-  #empty(): readonly FilesystemEvent[] {
-    const events = this.#events;
+  #empty(): WaitedEvents {
+    const waited = { events: this.#events, room: this.#held.move() };
     this.#events = [];
     this.#roomBytes = 0;
-    this.#held.dispose();
     this.#held = new DisposableStack();
-    return events;
+    return waited;
   }
 }
 

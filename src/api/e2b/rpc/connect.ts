@@ -3,6 +3,7 @@ import { respond } from "../../reply.ts";
 import { directStream } from "../../stream/direct.ts";
 import { type Envd, envdOf } from "../envd-access.ts";
 import { E2bError } from "../errors.ts";
+import type { Calls } from "./calls.ts";
 import { errorBody, errorResponse, RpcError, rpcErrorOf } from "./errors.ts";
 import { endFrame, FrameReader, messageFrame } from "./frames.ts";
 import { objectOf, type RpcMessage } from "./message.ts";
@@ -11,6 +12,8 @@ const STREAM_TYPE = "application/connect+json";
 const streamExpression = /^application\/connect\+json\s*(?:;|$)/i;
 /** Longest message of a request for a stream, in `bytes`: it has paths, arguments and variables. */
 const REQUEST_BYTES_MAX = 4_194_304;
+/** A longer answer is sent in chunks of so many `bytes`, as its client reads. */
+const CHUNK_BYTES = 65_536;
 /** Keepalives without the field of a client, in `seconds`. */
 const KEEPALIVE_SECONDS = 90;
 const KEEPALIVE_SECONDS_MAX = 86_400;
@@ -24,6 +27,12 @@ export interface RpcCall {
   readonly request: Request;
   /** fires at the deadline of the call, and when its client has left */
   readonly signal: AbortSignal;
+}
+
+/** A call whose answer is one message. */
+export interface UnaryCall extends RpcCall {
+  /** takes what the answer holds; disposed when the client has received it */
+  readonly held: DisposableStack;
 }
 
 /**
@@ -40,7 +49,7 @@ export function timeoutMsOf({ headers }: Request): number | null {
   return Number(text) > 0 ? Number(text) : null;
 }
 
-export type UnaryMethod = (call: RpcCall) => Promise<object>;
+export type UnaryMethod = (call: UnaryCall) => Promise<object>;
 /** `send` resolves when the client has room for the next message. */
 export type StreamMethod = (call: RpcCall, send: (message: object) => Promise<void>) => Promise<void>;
 
@@ -53,24 +62,39 @@ interface Context {
 export function unary(method: UnaryMethod): (context: Context) => Promise<Response> {
   return async ({ request, body }) => {
     using deadline = deadlineOf(request);
+    using held = new DisposableStack();
     const { signal } = deadline;
     try {
-      return Response.json(await method({ envd: envdOf(request), message: objectOf(body), request, signal }));
+      const answer = await method({ envd: envdOf(request), message: objectOf(body), request, signal, held });
+      const bytes = Buffer.from(JSON.stringify(answer));
+      const isShort = bytes.byteLength <= CHUNK_BYTES;
+      const sent = isShort ? bytes : directStream(chunksOf(bytes), held.move());
+      return respond({ status: 200, headers: { "content-type": "application/json" }, body: sent }, request);
     } catch (error) {
       return errorResponse(rpcErrorOf(deadline.reasonOf(error)));
     }
   };
 }
 
-/** A handler of calls with one message and a stream of answers. @param keepalive the message that keeps a quiet stream open */
+async function* chunksOf(bytes: Buffer<ArrayBuffer>): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+  for (let at = 0; at < bytes.byteLength; at += CHUNK_BYTES) yield bytes.subarray(at, at + CHUNK_BYTES);
+}
+
+export interface ServerStreamOptions {
+  readonly calls: Calls;
+  /** the message that keeps a quiet stream open */
+  readonly keepalive: object;
+}
+
+/** A handler of calls with one message and a stream of answers. */
 export function serverStream(
   method: StreamMethod,
-  { keepalive }: { readonly keepalive: object },
+  options: ServerStreamOptions,
 ): (context: Pick<Context, "request">) => Response {
   return ({ request }) => {
     requireStream(request);
     const left = new AbortController();
-    const frames = framesOf(request, { method, keepalive, left });
+    const frames = framesOf(request, { ...options, method, left });
     const end = async () => {
       left.abort(new RpcError("canceled", "the client has left"));
       await frames.return();
@@ -83,15 +107,17 @@ export function serverStream(
 /** A handler of calls with a stream of messages and one answer. */
 export function clientStream(
   method: (call: Omit<RpcCall, "message">, next: () => Promise<RpcMessage | null>) => Promise<object>,
+  calls: Calls,
 ): (context: Pick<Context, "request">) => Promise<Response> {
   return async ({ request }) => {
     requireStream(request);
     using deadline = deadlineOf(request);
     const { signal } = deadline;
     const answer = async () => {
-      const makeRoom = () => Promise.resolve();
-      await using reader = new FrameReader(request, { bytesMax: REQUEST_BYTES_MAX, makeRoom, signal });
-      const message = await method({ envd: envdOf(request), request, signal }, () => reader.next());
+      const envd = envdOf(request);
+      using _stream = calls.open(envd);
+      await using reader = readerOf(request, { calls, envd, signal });
+      const message = await method({ envd, request, signal }, () => reader.next());
       return Buffer.concat([messageFrame(message), endFrame()]);
     };
     const body = await answer().catch((error: unknown) => endFrame(errorBody(rpcErrorOf(deadline.reasonOf(error)))));
@@ -106,9 +132,16 @@ function requireStream(request: Request): void {
   throw new E2bError(415, `Content-Type must be ${STREAM_TYPE}`);
 }
 
-interface StreamParts {
+function readerOf(
+  request: Request,
+  { calls, envd, signal }: Pick<RpcCall, "envd" | "signal"> & { readonly calls: Calls },
+): FrameReader {
+  const makeRoom = (bytes: number) => calls.makeRoom(envd, bytes, signal);
+  return new FrameReader(request, { bytesMax: REQUEST_BYTES_MAX, makeRoom, signal });
+}
+
+interface StreamParts extends ServerStreamOptions {
   readonly method: StreamMethod;
-  readonly keepalive: object;
   /** aborted when the client has left */
   readonly left: AbortController;
 }
@@ -116,17 +149,18 @@ interface StreamParts {
 /** The frames of a stream, the last of which has the error, if there is one. */
 async function* framesOf(
   request: Request,
-  { method, keepalive, left }: StreamParts,
+  { calls, method, keepalive, left }: StreamParts,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
   using deadline = deadlineOf(request, left.signal);
   using _left = { [Symbol.dispose]: () => left.abort(new RpcError("canceled", "the call is over")) };
   const { signal } = deadline;
   const outbox = new Outbox();
   const work = (async () => {
-    const makeRoom = () => Promise.resolve();
-    await using reader = new FrameReader(request, { bytesMax: REQUEST_BYTES_MAX, makeRoom, signal });
+    const envd = envdOf(request);
+    using _stream = calls.open(envd);
+    await using reader = readerOf(request, { calls, envd, signal });
     const message = await reader.single();
-    await method({ envd: envdOf(request), message, request, signal }, (answer) => outbox.put(messageFrame(answer)));
+    await method({ envd, message, request, signal }, (answer) => outbox.put(messageFrame(answer)));
   })();
   work.then(
     () => outbox.end(endFrame()),

@@ -38,8 +38,8 @@ function frame(flags: number, message: object): Uint8Array<ArrayBuffer> {
 export interface FrameOptions {
   /** largest message, in `bytes` */
   readonly bytesMax: number;
-  /** Waits for room in memory for a message of `bytes`, before it is read. */
-  readonly makeRoom: (bytes: number) => Promise<void>;
+  /** Waits for room in memory for a message of `bytes`, before it is read. The room is given back with the next message. */
+  readonly makeRoom: (bytes: number) => Promise<Disposable>;
   /** ends the wait for bytes */
   readonly signal: AbortSignal;
 }
@@ -50,6 +50,8 @@ export class FrameReader implements AsyncDisposable {
   readonly #options: FrameOptions;
   /** the part of the last chunk that was not read */
   #rest: Uint8Array = new Uint8Array(0);
+  /** of the last message */
+  #room: Disposable | null = null;
 
   constructor(request: Request, options: FrameOptions) {
     this.#chunks = bodyStream(request)[Symbol.asyncIterator]();
@@ -62,13 +64,16 @@ export class FrameReader implements AsyncDisposable {
   async single(): Promise<RpcMessage> {
     const message = await this.next();
     if (message === null) throw new RpcError("invalid_argument", "the request has no message");
-    if ((await this.next()) !== null) throw new RpcError("invalid_argument", "the request has more than one message");
+    // The message is in use until the end.
+    if (await this.#hasMore()) throw new RpcError("invalid_argument", "the request has more than one message");
     return message;
   }
 
   /** The next message; null at the end. @throws as `single` does */
   async next(): Promise<RpcMessage | null> {
-    if (this.#rest.byteLength === 0 && !(await this.#more(this.#options.signal))) return null;
+    this.#room?.[Symbol.dispose]();
+    this.#room = null;
+    if (!(await this.#hasMore())) return null;
     const late = new AbortController();
     const start = (bytes: number) =>
       setTimeout(() => late.abort(tooSlow()), FRAME_MS_MAX + bytes / FRAME_BYTES_PER_MS_MIN);
@@ -79,7 +84,7 @@ export class FrameReader implements AsyncDisposable {
     const lengthBytes = head.readUInt32BE(1);
     this.#check(head[0] ?? 0, lengthBytes);
     if (lengthBytes > SMALL_BYTES_MAX) {
-      await this.#options.makeRoom(lengthBytes);
+      this.#room = await this.#options.makeRoom(lengthBytes);
       clearTimeout(timer);
       timer = start(lengthBytes);
     }
@@ -87,6 +92,7 @@ export class FrameReader implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#room?.[Symbol.dispose]();
     await this.#chunks.return?.();
   }
 
@@ -100,6 +106,10 @@ export class FrameReader implements AsyncDisposable {
         `a message must have at most ${bytesMax} bytes: this has ${lengthBytes}`,
       );
     }
+  }
+
+  async #hasMore(): Promise<boolean> {
+    return this.#rest.byteLength > 0 || (await this.#more(this.#options.signal));
   }
 
   /** Waits for the next chunk that is not empty. Returns false at the end. */

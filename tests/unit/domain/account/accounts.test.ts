@@ -108,7 +108,7 @@ describe("a total", () => {
   /** of one use, where that is not 1 */
   const sizes: { readonly [Name in LimitName]?: number } = {
     ...{ bodies: 1_048_576, largeBodies: 1.5 * 1_048_576, uploads: 2_097_152, inputs: 2_097_152 },
-    waitingEvents: 65_536,
+    ...{ waitingEvents: 65_536, listings: 65_536 },
   };
 
   test.each(totals)("of %s is not used up by twenty accounts that take all they get", (name) => {
