@@ -13,6 +13,8 @@ const MISSES_COUNT_MAX = 30;
 const WINDOW_MS = 60_000;
 /** Addresses whose misses are counted. */
 const ADDRESSES_COUNT_MAX = 4096;
+/** Sandboxes that requests have found, and that are compared first. */
+const RECENT_COUNT_MAX = 64;
 /** Sandboxes that are compared in one turn of the event loop. */
 const COMPARED_COUNT_MAX = 256;
 
@@ -33,6 +35,8 @@ export class SignedLinks {
   readonly #parts: Pick<E2bParts, "service" | "clock">;
   /** windows by the owner of an address, the latest use at the end */
   readonly #misses = new Map<string, { count: number; readonly endsAt: number }>();
+  /** the sandboxes that were found last, the latest at the end */
+  readonly #recent = new Set<SandboxId>();
 
   constructor(parts: Pick<E2bParts, "service" | "clock">) {
     this.#parts = parts;
@@ -59,14 +63,30 @@ export class SignedLinks {
   async #search(request: Request, isOf: (owner: CredentialOwner) => Promise<boolean>): Promise<SandboxId | null> {
     // It counts before the search, so that many at once are bounded, too.
     const takeBack = this.#countMiss(ownerOf(addressOf(request)));
-    const owners = this.#parts.service.e2b.owners();
-    for (const [index, owner] of owners.entries()) {
+    for (const [index, owner] of this.#owners().entries()) {
       if (index % COMPARED_COUNT_MAX === COMPARED_COUNT_MAX - 1) await ownTurn(this);
       if (!(await isOf(owner))) continue;
       takeBack();
+      this.#remember(owner.sandboxId);
       return owner.sandboxId;
     }
     return null;
+  }
+
+  /** All owners, those that were found last before the others. */
+  #owners(): CredentialOwner[] {
+    const owners = this.#parts.service.e2b.owners();
+    const { true: recent = [], false: others = [] } = Object.groupBy(owners, ({ sandboxId }) =>
+      this.#recent.has(sandboxId) ? "true" : "false",
+    );
+    return [...recent, ...others];
+  }
+
+  #remember(id: SandboxId): void {
+    this.#recent.delete(id);
+    this.#recent.add(id);
+    const [oldest = id] = this.#recent;
+    if (this.#recent.size > RECENT_COUNT_MAX) this.#recent.delete(oldest);
   }
 
   /** @throws E2bError 401 when the signature of the request is not that of the sandbox */
