@@ -237,7 +237,7 @@ export const KEYS = {
   "vm.cpu_budget": optional((doc) => integer(1, 4096, doc), {
     default: null,
     or: 1,
-    doc: "vCPUs of all VMs together, those of a sandbox counted as an eighth; unset: twice the host's CPUs",
+    doc: "vCPUs of all VMs together, those of a sandbox that runs counted as an eighth; unset: twice the host's CPUs",
   }),
   "pool.size": integer(0, 64, { default: 2, doc: "number of booted VMs that are kept ready" }),
   "limits.instance_timeout_max": duration({

@@ -12,7 +12,7 @@ import { type InstanceContext, rowsOf, runOnImage } from "../instance/run-instan
 import type { OperationRef } from "../operations/changes.ts";
 import type { Kind } from "../operations/kind.ts";
 import { jsonBytes, requestGone } from "../operations/requests.ts";
-import { sandboxCostOf } from "../operations/scheduler.ts";
+import { costOf, sandboxCostOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 
 /** A validated instance of a sandbox. */
@@ -60,7 +60,7 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
   return {
     cost: (resources) => {
       if (resources === null) throw new Error("a sandbox without resources");
-      return sandboxCostOf(resources);
+      return costOf(resources);
     },
     prepare: async (operation, { sandboxId, ...run }, work) => {
       const { db, lives } = context;
@@ -75,7 +75,10 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
         idle: {
           numbers: life.numbers,
           processEvents: life.events,
-          onStarted: () => life.started(),
+          onStarted: () => {
+            life.started();
+            work.reduceCost(sandboxCostOf(run.resources));
+          },
           isCaptured: ({ oomKilled }) => endingOf(life, oomKilled) !== "discard",
         },
       });

@@ -27,7 +27,7 @@ import type { Credentials, Kind, KindAtWork } from "./kind.ts";
 import { Laps } from "./laps.ts";
 import type { CancelOutcome, OperationsPort } from "./ports.ts";
 import type { Requests } from "./requests.ts";
-import type { Scheduler } from "./scheduler.ts";
+import type { Cost, Scheduler } from "./scheduler.ts";
 import type { Prepared, WorkContext } from "./work.ts";
 
 /** Delay before the next attempt to record the end of an operation when the database could not be written. */
@@ -261,7 +261,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await this.#options.machinesReady(signal);
     const cost = this.#kindOf(active.kind).cost(active.resources);
     if (cost !== null && !scheduler.fitsEver(cost)) throw TOO_LARGE;
-    using _ticket = cost === null ? null : await scheduler.admit(active.accountId, cost, signal);
+    using ticket = cost === null ? null : await scheduler.admit(active.accountId, cost, signal);
     // During a long wait, machines may have become unusable.
     await this.#options.machinesReady(signal);
     // An instance that used up the disk may be ending right now; its space is free in a moment.
@@ -278,7 +278,8 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const auditNetwork = (audit: () => NetworkAudit | null): void => {
       active.networkAudit = audit;
     };
-    const context = { signal, laps: active.laps, events: active.log, auditNetwork };
+    const reduceCost = (less: Cost): void => ticket?.reduce(less);
+    const context = { signal, laps: active.laps, events: active.log, auditNetwork, reduceCost };
     await this.#publish(active, await this.#prepare(active, context));
   }
 

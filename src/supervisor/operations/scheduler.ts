@@ -22,7 +22,7 @@ export function costOf(shape: MachineShape): Cost {
  */
 const SANDBOX_VCPUS_PART = 1 / 8;
 
-/** The cost of a sandbox's machine of this shape. */
+/** The cost of a sandbox's machine of this shape once it runs; its start costs as much as that of any other machine. */
 export function sandboxCostOf(shape: MachineShape): Cost {
   const { vcpus, memoryBytes } = costOf(shape);
   return { vcpus: vcpus * SANDBOX_VCPUS_PART, memoryBytes };
@@ -31,6 +31,8 @@ export function sandboxCostOf(shape: MachineShape): Cost {
 /** Holds a share of the budget until it is disposed. */
 export interface Ticket extends Disposable {
   readonly cost: Cost;
+  /** Gives back what exceeds `cost`. */
+  reduce(cost: Cost): void;
 }
 
 /** Permission to run while no other work needs the host. */
@@ -238,10 +240,17 @@ export class Scheduler {
   }
 
   #take({ accountId, cost }: Waiting): Ticket {
-    const held = this.#hold(accountId, cost);
+    let held = this.#hold(accountId, cost);
     this.#servedAt.set(accountId, ++this.#turn);
     return {
       cost,
+      reduce: (less) => {
+        if (held.disposed) return;
+        const before = held;
+        held = this.#hold(accountId, less);
+        before.dispose();
+        this.#dispatch();
+      },
       [Symbol.dispose]: () => {
         if (held.disposed) return;
         held.dispose();

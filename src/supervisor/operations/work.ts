@@ -18,6 +18,8 @@ export interface WorkContext {
    * later call replaces the source.
    */
   readonly auditNetwork: (audit: () => NetworkAudit | null) => void;
+  /** Gives back what exceeds `cost` of the share that the operation holds. */
+  readonly reduceCost: (cost: Cost) => void;
 }
 
 /** Finished work that is not published yet. Disposal removes the files that the work made, unless `keep` was called. */

@@ -74,7 +74,7 @@ const Budget = (what: string) =>
 
 export const Load = Type.Object({
   memory_bytes: Budget("memory"),
-  vcpus: Budget("virtual CPUs, those of a sandbox counted as an eighth,"),
+  vcpus: Budget("virtual CPUs, those of a sandbox that runs counted as an eighth,"),
   machines: Type.Object({
     in_use: Count("virtual machines that run something"),
     waiting: Count("virtual machines in the pool"),

@@ -1,6 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { sandboxKind } from "../../../../src/supervisor/kinds/sandbox.ts";
-import { costOf, Scheduler, type Ticket } from "../../../../src/supervisor/operations/scheduler.ts";
+import { costOf, Scheduler, sandboxCostOf, type Ticket } from "../../../../src/supervisor/operations/scheduler.ts";
 import { throwing } from "../../../support/failures.ts";
 
 const GIB = 1 << 30;
@@ -52,20 +51,32 @@ describe("scheduler", () => {
     expect(scheduler.used).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
   });
 
-  test("counts an eighth of the vCPUs of a sandbox, and all of its memory, without an error of rounding", async () => {
+  test("counts an eighth of the vCPUs of a sandbox that runs, and all of its memory, without an error of rounding", async () => {
     const shape = { vcpus: 1, memoryBytes: GIB };
-    const sandbox = sandboxKind.worker({} as never).cost({ ...shape, diskBytes: 1 });
-    expect(sandbox).toEqual({ ...costOf(shape), vcpus: 0.125 });
-    const scheduler = new Scheduler({ memoryBytes: Infinity, vcpus: 4 }, () => 0);
-    const { tickets, admit } = recorder(scheduler);
-    for (let index = 0; index < 33; index++) void admit(`box-${index}`, "one", sandbox ?? small);
+    const cost = costOf(shape);
+    const idle = sandboxCostOf(shape);
+    expect(idle).toEqual({ ...cost, vcpus: 0.125 });
+    const scheduler = new Scheduler({ memoryBytes: 100 * cost.memoryBytes, vcpus: 4 }, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    for (let index = 0; index < 26; index++) void admit(`box-${index}`, "one", cost);
     await settle();
-    expect([tickets.size, scheduler.used.vcpus, scheduler.heldBy("one").vcpus]).toEqual([32, 4, 4]);
-    for (let index = 0; index < 33; index++) {
-      tickets.get(`box-${index}`)?.[Symbol.dispose]();
+    expect(order).toHaveLength(4);
+    for (let index = 0; index < 25; index++) {
+      tickets.get(`box-${index}`)?.reduce(idle);
       await settle();
     }
-    expect([scheduler.used.vcpus, scheduler.heldBy("one").vcpus]).toEqual([0, 0]);
+    // The last one has no room for its start.
+    expect([order.length, scheduler.used, scheduler.heldBy("one").vcpus]).toEqual([
+      25,
+      { memoryBytes: 25 * cost.memoryBytes, vcpus: 25 / 8 },
+      25 / 8,
+    ]);
+    for (let index = 0; index < 26; index++) {
+      tickets.get(`box-${index}`)?.[Symbol.dispose]();
+      tickets.get(`box-${index}`)?.reduce(idle);
+      await settle();
+    }
+    expect([scheduler.used.vcpus, scheduler.heldBy("one").vcpus, scheduler.runningCount]).toEqual([0, 0, 0]);
   });
 
   test("another account's single run waits for at most one completion", async () => {
