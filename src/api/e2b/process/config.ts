@@ -61,15 +61,28 @@ export async function commandOf(parts: E2bParts, place: FilesPlace, config: Proc
 async function programOf(parts: E2bParts, place: FilesPlace, { cmd, envs }: ProcessConfig): Promise<string> {
   if (cmd.includes("/")) {
     if ((await typeOf(parts, place, cmd)) !== null) return cmd;
-    if (cmd === BASH) return SHELL;
+    if (cmd === BASH) return standIn(parts, place);
   } else if (cmd !== "") {
     const path = envs["PATH"] ?? place.envd.sandbox.env["PATH"] ?? PATH_DEFAULT;
     for (const directory of path.split(":").slice(0, DIRECTORIES_COUNT_MAX)) {
       if (directory.startsWith("/") && (await typeOf(parts, place, `${directory}/${cmd}`)) !== null) return cmd;
     }
-    if (cmd === "bash") return SHELL;
+    if (cmd === "bash") return standIn(parts, place);
   }
   throw new RpcError("invalid_argument", `exec: "${cmd}": executable file not found`);
+}
+
+/** Listeners whose operators know that a guest has no bash. */
+const warned = new WeakSet<E2bParts>();
+
+/** The shell that stands in for bash, whose features scripts may miss. The operator learns of it once. */
+function standIn(parts: E2bParts, { envd: { sandbox, record } }: FilesPlace): string {
+  if (!warned.has(parts)) {
+    warned.add(parts);
+    const fields = { sandbox: sandbox.id, template: record.templateId };
+    parts.log.warn(`a sandbox has no ${BASH}: ${SHELL} runs the commands of its clients`, fields);
+  }
+  return SHELL;
 }
 
 /** The directory that a configuration names; undefined: the default one. */

@@ -2,14 +2,18 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { createLog } from "../../../../src/log.ts";
 import { type E2bSandbox, E2bScene } from "../../../support/e2b/scene.ts";
 import { until } from "../../../support/waiting.ts";
 
 let scene: E2bScene;
 let sandbox: E2bSandbox;
 
+const warnings: string[] = [];
+const log = createLog({ level: "warn", format: "text", write: (line) => void warnings.push(line) });
+
 beforeAll(async () => {
-  scene = await E2bScene.start();
+  scene = await E2bScene.start({}, { log });
   sandbox = await scene.open();
   const { root } = sandbox.machine;
   mkdirSync(join(root, "etc"), { recursive: true });
@@ -108,6 +112,11 @@ describe("Start", () => {
     const script = "echo $HOME $USER $E2B_SANDBOX $E2B_SANDBOX_ID $OWN";
     const { stdout } = await run(shell(script, { envs: { OWN: "mine", USER: "other" } }));
     expect(stdout).toBe(`/root other true ${sandbox.id} mine\n`);
+  });
+
+  test("runs sh where there is no bash, of which the operator learns once", async () => {
+    for (let count = 0; count < 3; count++) expect((await run(shell("echo $0"))).stdout).toBe("/bin/sh\n");
+    expect(warnings.filter((line) => line.includes("/bin/bash"))).toHaveLength(1);
   });
 
   test("starts in a directory relative to the home, and refuses one that does not exist", async () => {
