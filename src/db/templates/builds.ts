@@ -85,6 +85,9 @@ export type BuildEnd =
   | { readonly imageId: ImageId; readonly config: TemplateConfig }
   | { readonly reason: BuildReason };
 
+/** The logs of so many builds of an account, the newest, are kept: one may take megabytes. */
+const LOGGED_BUILDS_COUNT = 100;
+
 /**
  * Ends a build that is `building`, and moves its tags to it. Returns false when it is not, because its template was deleted.
  * @throws ApiError `conflict` when the image has as many tags as it may have
@@ -105,11 +108,28 @@ export function endBuild(
       .get();
     if (row === undefined) return false;
     const template = tx.select().from(templates).where(eq(templates.id, row.templateId)).get();
+    if (template !== undefined) forgetOlderLogs(tx, template.accountId);
     if (template === undefined || !("imageId" in end)) return true;
     moveTags(db, tx, { template, buildId: id, imageId: end.imageId, tags: row.tags, now });
     tx.update(templates).set({ updatedAt: now }).where(eq(templates.id, template.id)).run();
     return true;
   });
+}
+
+function forgetOlderLogs(orm: Orm, accountId: AccountId): void {
+  const older = orm
+    .select({ id: templateBuilds.id })
+    .from(templateBuilds)
+    .innerJoin(templates, eq(templates.id, templateBuilds.templateId))
+    .where(eq(templates.accountId, accountId))
+    .orderBy(desc(templateBuilds.createdAt), desc(templateBuilds.id))
+    .limit(Number.MAX_SAFE_INTEGER)
+    .offset(LOGGED_BUILDS_COUNT);
+  orm
+    .update(templateBuilds)
+    .set({ log: [] })
+    .where(and(inArray(templateBuilds.id, older), ne(templateBuilds.log, [])))
+    .run();
 }
 
 interface TagsToMove {

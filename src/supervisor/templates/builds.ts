@@ -8,6 +8,7 @@ import { BuildLog, type BuildLogEntry } from "../../domain/templates/build-log.t
 import { FINALIZE_STEP } from "../../domain/templates/steps.ts";
 import type { Log } from "../../log.ts";
 import { ownTurn } from "../../system/turns.ts";
+import { sleepUnlessAborted } from "../../system/waiting.ts";
 import type { AccountChanges } from "../account-changes.ts";
 import { releaseImage } from "../reclaim.ts";
 import { Build, BuildError, type BuildSubmission, type BuildTools } from "./build.ts";
@@ -22,6 +23,9 @@ const PASS_INTERVAL_MS = 3_600_000;
 const BATCH_COUNT = 20;
 /** Lines of the log that the reason of a failure repeats. */
 const REASON_LINES_COUNT = 20;
+
+/** Time between two attempts to record the end of a build, in `milliseconds`. */
+const RECORD_PAUSE_MS = 1000;
 
 const RESTARTED = { message: "the service was restarted during the build", step: "base" };
 const STOPPED = new ApiError("unavailable", "the service stopped during the build");
@@ -129,14 +133,20 @@ export class Builds implements BuildsPort, AsyncDisposable {
     const { db, clock, log: serviceLog } = this.#options;
     const { id, accountId } = submission;
     const tools = { ...this.#options, drop: (account: AccountId, image: ImageId) => this.drop(account, image) };
-    try {
-      const end = await this.#outcome(new Build(tools, submission, log, signal), id, log);
-      if ("reason" in end) log.say(end.reason.step, end.reason.message, "error");
-      else log.say(FINALIZE_STEP, "Build finished");
-      const hasRow = endBuild(db, id, end, { log: log.entries, now: clock() });
-      if (!hasRow && "imageId" in end) await this.drop(accountId, end.imageId);
-    } catch (error) {
-      serviceLog.error("cannot record the end of a build", { build: id, error });
+    const end = await this.#outcome(new Build(tools, submission, log, signal), id, log);
+    if ("reason" in end) log.say(end.reason.step, end.reason.message, "error");
+    else log.say(FINALIZE_STEP, "Build finished");
+    // A full disk, for example, must not leave a build that never ends. The next start ends one that is left now.
+    for (;;) {
+      try {
+        const hasRow = endBuild(db, id, end, { log: log.entries, now: clock() });
+        if (!hasRow && "imageId" in end) await this.drop(accountId, end.imageId);
+        return;
+      } catch (error) {
+        serviceLog.error("cannot record the end of a build", { build: id, error });
+        if (this.#stopped.signal.aborted) return;
+        await sleepUnlessAborted(RECORD_PAUSE_MS, this.#stopped.signal);
+      }
     }
   }
 

@@ -3,6 +3,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { connect } from "node:net";
 import { Readable } from "node:stream";
+import { sql } from "drizzle-orm";
 import { getImage } from "../../../src/db/images/images.ts";
 import { setTag } from "../../../src/db/images/tags.ts";
 import { buildFile } from "../../../src/db/templates/cache.ts";
@@ -10,6 +11,7 @@ import { Accounts } from "../../../src/domain/account/accounts.ts";
 import type { AccountId, ImageId } from "../../../src/domain/ids.ts";
 import { E2bScene } from "../../support/e2b/scene.ts";
 import { TemplateClient } from "../../support/e2b/template-client.ts";
+import { until } from "../../support/waiting.ts";
 
 const HASH = "a".repeat(64);
 const ENV = (value: string) => ({ type: "ENV", args: ["A", value] });
@@ -206,6 +208,20 @@ describe("a template", () => {
     expect(getImage(db, "alice" as AccountId, image)).toBeNull();
     expect((await client.call("DELETE", "/templates/snap")).status).toBe(404);
   });
+});
+
+test("the end of a build is recorded as soon as the database takes it", async () => {
+  const { orm } = scene.api.parts.db;
+  const requested = await client.request("unrecorded");
+  orm.run(sql`create temp trigger full before update of status on main.template_builds when new.status = 'ready'
+    begin select raise(fail, 'database or disk is full'); end`);
+  await client.start(requested, { fromTemplate: "base", steps: [ENV("x")] });
+  const path = `/templates/unrecorded/builds/${requested.buildID}/status`;
+  const status = async () => (await client.call("GET", path)).json;
+  await until("its work is done", async () => (await status()).logs.includes("Build finished"));
+  expect((await status()).status).toBe("building");
+  orm.run(sql`drop trigger full`);
+  expect((await client.ended(requested)).status).toBe("ready");
 });
 
 describe("files of a build", () => {
