@@ -52,6 +52,11 @@ chown -hR "$owner" "$entry"
 if [ -d "$entry" ] && [ ! -L "$entry" ]; then
   [ -z "$mode" ] || chmod -R "$mode" "$entry"
   [ -d "$target" ] || { mkdir -p "$target"; chown "$owner" "$target"; }
+  # To move a whole directory takes no time.
+  for each in "$entry"/* "$entry"/.[!.]*; do
+    [ ! -d "$each" ] || [ -L "$each" ] || [ -e "$target/\${each##*/}" ] || [ -L "$target/\${each##*/}" ] ||
+      mv "$each" "$target/"
+  done
   sparse= merge=
   case $(tar --help 2>&1) in
     *keep-directory-symlink*) sparse=--sparse merge="--keep-directory-symlink --no-overwrite-dir" ;;

@@ -86,6 +86,7 @@ describe("a build", () => {
       { path: "folder/a.txt", content: "a", mode: 0o640 },
       { path: "folder/link", type: "symlink", target: "a.txt" },
       { path: "folder/sub/b.txt", content: "b" },
+      { path: "folder/.hidden/c.txt", content: "c" },
     ];
     const archive = tar(entries);
     const hashes = ["1", "2"].map((digit) => digit.repeat(64));
@@ -95,6 +96,7 @@ describe("a build", () => {
     const copy = (hash: number, ...args: string[]) => ({ type: "COPY", args, filesHash: hashes[hash] });
     const steps = [
       copy(0, "folder/*", "many"),
+      RUN("mkdir -p /srv/whole/sub; touch /srv/whole/sub/old", "root"),
       copy(1, "folder", "/srv/whole/", "root", "0755"),
       copy(0, "folder/a.txt", "/srv/deep/name.txt"),
       copy(0, "folder/a.txt", "/srv/into/"),
@@ -109,12 +111,14 @@ describe("a build", () => {
     const state = [
       "cd /home/user/many; stat -c '%n %a %U %F' a.txt sub/b.txt; readlink link",
       "cd /srv; stat -c '%n %a %U' whole/a.txt whole/sub/b.txt deep/name.txt into/a.txt; readlink kept-link",
-      "find /srv/deep/all | sort; ls -d /.template-build 2>&1",
+      "ls -A whole whole/sub | xargs echo; find /srv/deep/all | sort; ls -d /.template-build 2>&1",
     ];
     expect((await output("tag:copied:default", `${state.join("; ")}; true`)).split("\n")).toEqual([
       ...["a.txt 640 user regular file", "sub/b.txt 644 user regular file", "a.txt"],
       ...["whole/a.txt 755 root", "whole/sub/b.txt 755 root", "deep/name.txt 640 user", "into/a.txt 640 user"],
-      ...["a.txt", "/srv/deep/all", "/srv/deep/all/folder", "/srv/deep/all/folder/a.txt"],
+      ...["a.txt", "whole: .hidden a.txt link sub whole/sub: b.txt old"],
+      ...["/srv/deep/all", "/srv/deep/all/folder", "/srv/deep/all/folder/.hidden"],
+      ...["/srv/deep/all/folder/.hidden/c.txt", "/srv/deep/all/folder/a.txt"],
       ...["/srv/deep/all/folder/link", "/srv/deep/all/folder/sub", "/srv/deep/all/folder/sub/b.txt"],
       "ls: /.template-build: No such file or directory",
     ]);
