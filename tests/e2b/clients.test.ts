@@ -112,6 +112,15 @@ describe("what stands on them", () => {
   );
 
   test(
+    "the code interpreter reaches the server of its template's start command",
+    async () => {
+      const steps = ["code", "files and commands", "resumed"];
+      expect(await linesOf(scene.program(CLIENTS.interpreter, "interpreter.py"))).toEqual(steps);
+    },
+    PROGRAM_MS,
+  );
+
+  test(
     "ComputeSDK's provider runs commands, and finds its sandboxes again",
     async () => {
       const steps = ["commands", "files", "sandboxes", "snapshot"];

@@ -26,6 +26,7 @@ export const CLIENTS = {
   cli: node("@e2b/cli@2.19.0"),
   langchain: python("langchain-e2b==0.0.6", "langchain-tests==1.1.9", ...TEST_RUNNER),
   agents: python("openai-agents[e2b]==0.24.0", "e2b==2.31.0"),
+  interpreter: python("e2b-code-interpreter==2.11.5", "e2b==2.63.0"),
   computesdk: node("@computesdk/e2b@1.7.52"),
 } as const;
 
