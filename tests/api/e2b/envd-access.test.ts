@@ -115,7 +115,7 @@ describe("a paused sandbox", () => {
   }
 
   heldTest("is gone for its clients", async () => {
-    const paused = await scene.open({ auto_resume: false });
+    const paused = await scene.open({ auto_resume: false, public_ports: [80] });
     await pause(paused);
     const { status, json } = await paused.envd("GET", "/health");
     expect([status, json]).toEqual([502, { sandboxId: paused.id, message: "The sandbox was not found", code: 502 }]);
@@ -183,6 +183,43 @@ describe("a link to a file", () => {
     const headers = { "e2b-sandbox-id": other.id };
     expect((await get(query, "GET", headers)).json.message).toBe("invalid signature");
     expect((await get(query, "GET", { "e2b-sandbox-id": sandbox.id })).status).not.toBe(401);
+  });
+
+  heldTest("opens nothing besides its file", async () => {
+    const query = link(sandbox.token);
+    const write = link(sandbox.token, { operation: "write" });
+    for (const headers of [{}, { "e2b-sandbox-id": sandbox.id }]) {
+      // The first parameter of a name is the signed one, and the path is not normalised before.
+      for (const text of [
+        `path=b&${query}`,
+        `signature=x&${query}`,
+        query.replace("path=a", "path=./a"),
+        `${query}%3D`,
+      ]) {
+        expect([text, (await get(text, "GET", headers)).status]).toEqual([text, 401]);
+      }
+      expect((await get(query, "DELETE", headers)).status).toBe(401);
+      expect((await get(write, "DELETE", headers)).status).toBe(405);
+      // A token is proven in place of the link. Without the name of a sandbox, it may be that of another one.
+      const wrong = "e2b-sandbox-id" in headers ? ["", "x", other.token] : ["", "x"];
+      for (const token of wrong) {
+        expect([401, 502]).toContain((await get(query, "GET", { ...headers, "x-access-token": token })).status);
+      }
+      const json = { source_paths: ["/a"], destination: "a/é" };
+      const paths = [
+        "/files/compose",
+        "/envs",
+        "/process.Process/Start",
+        "/x/../files",
+        "/%66iles",
+        "//files",
+        "/files/",
+      ];
+      for (const path of paths) {
+        const { status } = await scene.call("POST", `${path}?${write}`, { key: null, headers, json });
+        expect([path, [400, 401].includes(status)]).toEqual([path, true]);
+      }
+    }
   });
 
   heldTest("ends at its time", async () => {

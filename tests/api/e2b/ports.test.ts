@@ -158,8 +158,25 @@ describe("a port", () => {
     }
   });
 
+  heldTest("is named by its Host, in any case, before the fields that name another one", async () => {
+    const other = { "e2b-sandbox-id": "0".repeat(32), "e2b-sandbox-port": "1" };
+    const { id } = sandbox;
+    for (const host of [`${guest.port}-${id.toUpperCase()}.BOX`, `${guest.port}-${id}.:80`, `${guest.port}-${id}`]) {
+      expect([host, (await ask(scene, host, other)).text]).toEqual([host, "GET /a/b "]);
+    }
+    // A Host of another form is that of the API, which asks for a key.
+    for (const host of [
+      `${guest.port}-${id}x.box`,
+      `x${guest.port}-${id}.box`,
+      `${guest.port}--${id}.box`,
+      "[::1]:80",
+    ]) {
+      expect([host, (await ask(scene, host)).status]).toEqual([host, 401]);
+    }
+  });
+
   heldTest("has a number from 1 to 65535", async () => {
-    for (const port of [0, 70_000]) {
+    for (const port of [0, 65_536, 70_000]) {
       const { status, json } = await ask(scene, hostOf(sandbox, port));
       expect([status, json]).toEqual([400, { code: 400, message: "the port must be from 1 to 65535" }]);
     }
