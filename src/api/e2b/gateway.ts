@@ -15,8 +15,8 @@ import { tlsConnection } from "./tls-connection.ts";
 
 /** The field with the token of a sandbox's ports. It never reaches a guest. */
 const TRAFFIC_FIELD = "e2b-traffic-access-token";
-/** The field with the key of an account, or with one that a program in a guest expects. */
-const KEY_FIELD = "x-api-key";
+/** Fields in which a client may send the key of an account, or one that a program in a guest expects. */
+const KEY_FIELDS: ReadonlySet<string> = new Set(["x-api-key", "x-access-token", "authorization"]);
 /** The part of a sandbox's Host that stands for the port. */
 const portPlaceExpression = /\$\{PORT\}/g;
 /** Largest head that the application reads, in `bytes`. */
@@ -100,7 +100,7 @@ export class E2bGateway implements Upstream {
       if (!isRight) throw new E2bError(403, `the ports of this sandbox need its token in ${TRAFFIC_FIELD}`);
     }
     return {
-      head: masked(await this.#withoutKey(without(head, new Set([TRAFFIC_FIELD]))), recorded.record, port),
+      head: masked(await this.#withoutKeys(without(head, new Set([TRAFFIC_FIELD]))), recorded.record, port),
       cookies: NO_COOKIES,
       connect: async (signal) => {
         try {
@@ -125,10 +125,12 @@ export class E2bGateway implements Upstream {
   }
 
   /** A key of this appliance never reaches a guest; one of another service is for its program. */
-  async #withoutKey(head: RequestHead): Promise<RequestHead> {
-    const keys = named(head, KEY_FIELD);
-    const callers = await Promise.all(keys.map((key) => this.#parts.verifyToken(tokenOfKey(key))));
-    return callers.every((caller) => caller === null) ? head : without(head, new Set([KEY_FIELD]));
+  async #withoutKeys(head: RequestHead): Promise<RequestHead> {
+    const isKey = async ([name, value]: Field): Promise<boolean> =>
+      KEY_FIELDS.has(plain(name)) &&
+      (await this.#parts.verifyToken(tokenOfKey(value.replace(/^bearer +/i, "")))) !== null;
+    const areKeys = await Promise.all(head.fields.map(isKey));
+    return { ...head, fields: head.fields.filter((_field, index) => areKeys[index] === false) };
   }
 }
 
@@ -173,10 +175,6 @@ function forApp(head: RequestHead, sandbox: string | null): RequestHead {
 /** The name of a field as a program sees it that takes `_` for `-`. */
 function plain(name: string): string {
   return name.toLowerCase().replaceAll("_", "-");
-}
-
-function named(head: RequestHead, name: string): string[] {
-  return head.fields.filter(([other]) => plain(other) === name).map(([, value]) => value);
 }
 
 function without(head: RequestHead, names: ReadonlySet<string>): RequestHead {

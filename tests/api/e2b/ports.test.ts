@@ -104,14 +104,15 @@ describe("a port", () => {
 
   heldTest("never gets a key of the appliance, but keys of its own service", async () => {
     const host = hostOf(sandbox, guest.port ?? 0);
-    for (const name of ["X-API-Key", "x_api_key"]) {
-      for (const key of [scene.key, scene.api.token]) {
+    for (const name of ["X-API-Key", "x_api_key", "X-Access-Token", "Authorization"]) {
+      for (const key of [scene.key, scene.api.token, scene.foreignKey, `Bearer ${scene.api.token}`]) {
         await ask(scene, host, { [name]: key });
-        expect(JSON.stringify(seen)).not.toContain(key);
+        expect([name, JSON.stringify(seen).includes(key)]).toEqual([name, false]);
       }
     }
-    await ask(scene, host, { "x-api-key": "e2b_0123" });
-    expect(seen["x-api-key"]).toBe("e2b_0123");
+    const own = { "x-api-key": "e2b_0123", "x-access-token": sandbox.token, authorization: "Bearer x" };
+    await ask(scene, host, own);
+    expect(seen).toMatchObject(own);
   });
 
   heldTest("does not believe what a client says of proxies", async () => {
