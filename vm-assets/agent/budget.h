@@ -65,6 +65,6 @@ _Static_assert(BUDGET_BYTES <= RESERVE_BYTES - KERNEL_BYTES, "all rings, windows
 #define DESCRIPTORS_COUNT_MAX \
 	(PROCESSES_COUNT_MAX * 4 + TASKS_COUNT_MAX * 2 + CONNECTIONS_COUNT_MAX * 2 + FILES_COUNT_MAX * 3 + \
 		WATCHES_COUNT_MAX * 2 + QUESTION_CLIENTS_COUNT_MAX + 64)
-_Static_assert(DESCRIPTORS_COUNT_MAX <= 1024, "the kernel gives its first process 1024 descriptors");
+_Static_assert(DESCRIPTORS_COUNT_MAX <= 4096, "the kernel permits its first process 4096 descriptors");
 
 #endif

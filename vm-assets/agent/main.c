@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 
+#include "budget.h"
 #include "frame.h"
 #include "loop.h"
 #include "log.h"
@@ -22,6 +24,11 @@ int main(int argc, char **argv)
 	sigaddset(&set, SIGCHLD);
 	sigprocmask(SIG_SETMASK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	struct rlimit descriptors;
+	getrlimit(RLIMIT_NOFILE, &descriptors);
+	descriptors.rlim_cur = DESCRIPTORS_COUNT_MAX;
+	if (setrlimit(RLIMIT_NOFILE, &descriptors) != 0)
+		log_fatal("limit of descriptors: %s", strerror(errno));
 	platform_start(argc, argv, &transport);
 	frame_open(&transport);
 	loop_open(&transport);

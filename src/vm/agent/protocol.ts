@@ -25,7 +25,7 @@ export const CONNECTIONS_COUNT_MAX = 256;
 /** Limit of FILE_OPEN sessions, without watches. */
 export const FILES_COUNT_MAX = 24;
 /** Limit of watches. They may last for any time, so they have sessions of their own. */
-export const WATCHES_COUNT_MAX = 32;
+export const WATCHES_COUNT_MAX = 64;
 /** Set in the ids of sessions that the guest opens. */
 export const SESSION_GUEST_BIT = 0x8000_0000;
 /** Longest EXEC specification in `bytes`: ARG_MAX of the guest, and room for the lengths. */
