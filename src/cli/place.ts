@@ -2,7 +2,7 @@ import type { Client } from "../client/client.ts";
 import { ResponseError } from "../client/errors.ts";
 import { type Place, pathOfPlace } from "../client/place.ts";
 import { COMMAND_SPID } from "../client/processes.ts";
-import { parseUuid } from "../domain/ids.ts";
+import { parseUuidOrDigits } from "../domain/ids.ts";
 import { isSandboxName } from "../domain/sandbox.ts";
 import { UsageError } from "./command.ts";
 
@@ -13,16 +13,16 @@ const NO_SANDBOX: ReadonlySet<number> = new Set([403, 404]);
 export type SandboxPlace = Place & { readonly sandbox: string };
 
 /**
- * Does work in the place that a person names: a UUID is that of an instance or a sandbox, and any other text is the name of a
+ * Does work in the place that a person names: a UUID, also without dashes, is that of an instance or a sandbox, and any other text is the name of a
  * sandbox, alone or as `name:NAME`. The first request of `work` must be one to the place: when an appliance has no instance
  * with that UUID, the work is done again with the sandbox.
  * @throws as `work` does
  */
 export async function inPlace<T>(client: Client, text: string, work: (place: Place) => Promise<T>): Promise<T> {
-  const uuid = parseUuid(text);
+  const uuid = parseUuidOrDigits(text);
   if (uuid === null) return await work(sandboxNamed(text));
   try {
-    return await work({ instance: text });
+    return await work({ instance: uuid });
   } catch (error) {
     const isMissing = error instanceof ResponseError && error.status === 404;
     if (!isMissing || !(await isSandbox(client, uuid))) throw error;
@@ -32,7 +32,7 @@ export async function inPlace<T>(client: Client, text: string, work: (place: Pla
 
 /** The sandbox that a person names, by its UUID, its name or `name:NAME`. @throws UsageError for what no sandbox is named */
 export function sandboxNamed(text: string): SandboxPlace {
-  const uuid = parseUuid(text);
+  const uuid = parseUuidOrDigits(text);
   if (uuid !== null) return { sandbox: uuid };
   const name = text.startsWith(NAME_PREFIX) ? text.slice(NAME_PREFIX.length) : text;
   if (isSandboxName(name)) return { sandbox: NAME_PREFIX + name };

@@ -20,6 +20,13 @@ export function parseUuid<T extends Id<string>>(value: string): T | null {
   return uuidExpression.test(value) ? (value.toLowerCase() as T) : null;
 }
 
+const digitsExpression = /^([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/i;
+
+/** As `parseUuid`; the clients of E2B write the same ids without dashes. */
+export function parseUuidOrDigits<T extends Id<string>>(value: string): T | null {
+  return parseUuid(value.replace(digitsExpression, "$1-$2-$3-$4-$5"));
+}
+
 /** The name of an account is the `sub` of its tokens: short, printable and safe in a log field. */
 export const ACCOUNT_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$";
 

@@ -1,11 +1,10 @@
 import { ApiError } from "../../domain/errors.ts";
-import type { SandboxId } from "../../domain/ids.ts";
+import { parseUuidOrDigits, type SandboxId } from "../../domain/ids.ts";
 import type { Scope } from "../../domain/scope.ts";
 import type { Recorded } from "../../service/e2b/records.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Caller } from "../auth.ts";
 import { E2bError, e2bGone } from "./errors.ts";
-import { idOfWire } from "./ids.ts";
 import type { E2bParts } from "./options.ts";
 import type { SignedLinks } from "./signatures.ts";
 
@@ -54,7 +53,7 @@ export class EnvdAccess {
   async prove(request: Request, { path, sandbox }: EnvdRequest): Promise<Caller | null> {
     const { e2b } = this.#parts.service;
     if (sandbox === "") return await this.#proveUnnamed(request, path);
-    const id = idOfWire<SandboxId>(sandbox);
+    const id = parseUuidOrDigits<SandboxId>(sandbox);
     const recorded = id === null ? null : e2b.find(id);
     if (recorded === null) throw e2bGone(sandbox);
     const token = request.headers.get("x-access-token");

@@ -1,5 +1,5 @@
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
-import type { SandboxId } from "../../domain/ids.ts";
+import { parseUuidOrDigits, type SandboxId } from "../../domain/ids.ts";
 import { answerOf } from "../../ingress/answers.ts";
 import type { Field, RequestHead } from "../../ingress/http/head.ts";
 import { membersOf, valuesOf } from "../../ingress/http/head.ts";
@@ -8,7 +8,6 @@ import { tokenOfKey } from "../../service/e2b/keys.ts";
 import type { E2bRecord, Recorded } from "../../service/e2b/records.ts";
 import { CORS, SANDBOX_FIELD } from "./app.ts";
 import { E2bError, e2bGone, e2bStatusOf, portClosed } from "./errors.ts";
-import { idOfWire } from "./ids.ts";
 import { type E2bOptions, isPublicPort } from "./options.ts";
 import { isPort, type NamedPort, placeOf } from "./routing.ts";
 import { tlsConnection } from "./tls-connection.ts";
@@ -91,7 +90,7 @@ export class E2bGateway implements Upstream {
     const { service, settings } = this.#parts;
     const { e2b } = service;
     if (!isPort(port)) throw new E2bError(400, "the port must be from 1 to 65535");
-    const id = idOfWire<SandboxId>(name);
+    const id = parseUuidOrDigits<SandboxId>(name);
     const recorded = id === null ? null : e2b.find(id);
     if (recorded === null) throw e2bGone(name);
     if (!isPublicPort(settings, recorded, port)) {

@@ -5,7 +5,7 @@ import { instanceResult } from "../../client/runs.ts";
 import { readSandbox } from "../../client/sandboxes.ts";
 import { imageHas, imageIdOf } from "../../client/transfers.ts";
 import type { InstanceResult, ProcessRequest, SpawnRequest } from "../../client/types.ts";
-import { parseUuid } from "../../domain/ids.ts";
+import { parseUuidOrDigits } from "../../domain/ids.ts";
 import { CLIENT_OPTIONS, openClient, orNotRun } from "../client.ts";
 import { CliError, command, expectPositionals, UsageError } from "../command.ts";
 import type { Io } from "../io.ts";
@@ -97,10 +97,10 @@ interface Base {
 
 /** The image that a person names, with its shell, or the sandbox. A UUID can be that of either. @throws CliError */
 async function baseOf(client: Client, text: string): Promise<Base | SandboxPlace> {
-  const uuid = parseUuid(text);
+  const uuid = parseUuidOrDigits(text);
   if (uuid === null && !text.startsWith("tag:")) return sandboxNamed(text);
   try {
-    const image = await imageIdOf(client, text);
+    const image = await imageIdOf(client, uuid ?? text);
     return { image, command: await shellOf(client, image) };
   } catch (error) {
     const isMissing = uuid !== null && error instanceof ResponseError && error.status === 404;

@@ -4,7 +4,7 @@ import type { ListedBuild } from "../../db/templates/builds.ts";
 import type { TemplateConfig } from "../../db/templates/schema.ts";
 import { findTemplate, type TemplateRow, taggedBuild } from "../../db/templates/templates.ts";
 import { ApiError } from "../../domain/errors.ts";
-import { type ImageId, parseUuid } from "../../domain/ids.ts";
+import { type ImageId, parseUuidOrDigits } from "../../domain/ids.ts";
 import { isStoredTag } from "../../domain/image.ts";
 import {
   DEFAULT_TAGS,
@@ -31,7 +31,6 @@ export interface ResolvedTemplate {
 
 /** A template that is a plain image has no settings. */
 export const NO_CONFIG: TemplateConfig = { user: null, cwd: null, env: {}, startCmd: null, readyCmd: null };
-const UUID_DIGITS = /^([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})$/i;
 /** The account whose templates clients name as theirs: ours have the same names. */
 const VENDOR = "e2bdev";
 
@@ -40,7 +39,7 @@ export function resolve(parts: ServiceParts, principal: Principal, text: string)
   const { db } = parts;
   const { accountId } = principal;
   const reference = plainName(text, accountId);
-  const uuid = parseUuid<ImageId>(reference.replace(UUID_DIGITS, "$1-$2-$3-$4-$5"));
+  const uuid = parseUuidOrDigits<ImageId>(reference);
   const image = uuid === null ? null : resolveImage(db, accountId, { uuid });
   if (image !== null) {
     return { templateId: image.id, alias: null, buildId: null, imageId: image.id, config: NO_CONFIG };

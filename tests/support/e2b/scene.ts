@@ -1,7 +1,7 @@
-import { idOfWire, wireId } from "../../../src/api/e2b/ids.ts";
+import { wireId } from "../../../src/api/e2b/ids.ts";
 import type { E2bConfig } from "../../../src/config/e2b.ts";
 import { findSandbox } from "../../../src/db/sandboxes/rows.ts";
-import type { SandboxId } from "../../../src/domain/ids.ts";
+import { parseUuidOrDigits, type SandboxId } from "../../../src/domain/ids.ts";
 import { keyOfToken } from "../../../src/service/e2b/keys.ts";
 import { type Answer, Api, type CallOptions, send } from "../api/api.ts";
 import { openSandbox, runSandbox, type SandboxFixture } from "../api/sandboxes.ts";
@@ -141,7 +141,7 @@ export class E2bSandbox {
   constructor(scene: E2bScene, id: string, token: string) {
     this.#scene = scene;
     this.id = id;
-    this.uuid = idOfWire<SandboxId>(id) ?? (id as SandboxId);
+    this.uuid = parseUuidOrDigits<SandboxId>(id) ?? (id as SandboxId);
     this.token = token;
   }
 

@@ -1,6 +1,6 @@
 import { Elysia } from "elysia";
 import { ApiError } from "../../../domain/errors.ts";
-import type { SandboxId } from "../../../domain/ids.ts";
+import { parseUuidOrDigits, type SandboxId } from "../../../domain/ids.ts";
 import type { ListedRecorded } from "../../../service/e2b/listing.ts";
 import type { Principal } from "../../../service/parts.ts";
 import type { Sandbox } from "../../../service/sandboxes/sandboxes.ts";
@@ -8,7 +8,6 @@ import { authorize } from "../../auth.ts";
 import { empty, json, respond } from "../../reply.ts";
 import { checked } from "../../route.ts";
 import { E2bError } from "../errors.ts";
-import { idOfWire } from "../ids.ts";
 import type { E2bParts } from "../options.ts";
 import { Connect, Pause, Refresh, Resume, Timeout } from "./schema.ts";
 import { detailOf, sandboxOf } from "./wire.ts";
@@ -37,7 +36,7 @@ export function liveSandbox(
   principal: Principal,
   text: string,
 ): ListedRecorded {
-  const id = idOfWire<SandboxId>(text);
+  const id = parseUuidOrDigits<SandboxId>(text);
   const recorded = id === null ? null : service.e2b.find(id);
   if (recorded === null || recorded.sandbox.accountId !== principal.accountId) throw noSandbox(text);
   return recorded;
@@ -77,7 +76,7 @@ export function lifeRoutes(parts: E2bParts) {
       "/sandboxes/:sandboxID",
       async (context) => {
         const { principal, params } = context;
-        const id = idOfWire<SandboxId>(params.sandboxID);
+        const id = parseUuidOrDigits<SandboxId>(params.sandboxID);
         const state = id === null ? "ended" : stateOf(parts, principal, id);
         if (id === null || state === "ended") throw noSandbox(params.sandboxID);
         await sandboxes.end(principal, id, { keep: false });

@@ -1,6 +1,6 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import { isoTime, type SandboxId } from "../../../domain/ids.ts";
+import { isoTime, parseUuidOrDigits, type SandboxId } from "../../../domain/ids.ts";
 import type { SandboxSample } from "../../../domain/sandbox.ts";
 import type { Principal } from "../../../service/parts.ts";
 import type { Sandbox } from "../../../service/sandboxes/sandboxes.ts";
@@ -8,7 +8,7 @@ import { json, respond } from "../../reply.ts";
 import { checked } from "../../route.ts";
 import { liveSandbox } from "../control/life.ts";
 import { E2bError } from "../errors.ts";
-import { idOfWire, wireId } from "../ids.ts";
+import { wireId } from "../ids.ts";
 import type { E2bParts } from "../options.ts";
 
 const IDS_COUNT_MAX = 100;
@@ -64,7 +64,7 @@ export function metricRoutes(parts: E2bParts) {
 
 /** The latest figures of a sandbox with its id; nothing of one that has none, or is not one of the account. */
 function latestOf({ service }: E2bParts, principal: Principal, text: string): [string, Metric][] {
-  const id = idOfWire<SandboxId>(text);
+  const id = parseUuidOrDigits<SandboxId>(text);
   const sandbox = id === null ? undefined : service.e2b.find(id)?.sandbox;
   if (sandbox === undefined || sandbox.accountId !== principal.accountId) return [];
   const sample = service.sandboxes.samples(principal, sandbox.id).at(-1);

@@ -1,6 +1,6 @@
 import { type Static, Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
-import type { SandboxId } from "../../../domain/ids.ts";
+import { parseUuidOrDigits, type SandboxId } from "../../../domain/ids.ts";
 import { TAG_DEFAULT } from "../../../domain/templates/names.ts";
 import type { Principal } from "../../../service/parts.ts";
 import type { Snapshot } from "../../../service/templates/snapshots.ts";
@@ -9,7 +9,6 @@ import { json, respond } from "../../reply.ts";
 import { checked } from "../../route.ts";
 import { liveSandbox } from "../control/life.ts";
 import { optional } from "../control/schema.ts";
-import { idOfWire } from "../ids.ts";
 import type { E2bParts } from "../options.ts";
 
 const LIMIT_MAX = 100;
@@ -64,7 +63,7 @@ export function snapshotRoutes(parts: E2bParts) {
 
 function pageOf({ service }: E2bParts, principal: Principal, query: SnapshotsQuery) {
   const { sandboxID, name, limit = LIMIT_MAX, nextToken } = query;
-  const sandboxId = sandboxID === undefined ? undefined : idOfWire<SandboxId>(sandboxID);
+  const sandboxId = sandboxID === undefined ? undefined : parseUuidOrDigits<SandboxId>(sandboxID);
   // No sandbox has another id.
   if (sandboxId === null) return { snapshots: [], next: null };
   return service.templates.snapshots(principal, {
