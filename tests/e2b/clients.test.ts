@@ -1,20 +1,25 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { CLIENTS, type Client, FURTHER_CLIENTS, MODE, NEWEST_CLIENTS } from "../support/e2b/clients.ts";
+import { join } from "node:path";
+import { CLIENTS, type Client, FURTHER_CLIENTS, LONG_CLIENTS, MODE, NEWEST_CLIENTS } from "../support/e2b/clients.ts";
 import { ClientScene, installed, type ProgramEnd } from "../support/e2b/published.ts";
 
 /** A machine is emulated, and a program uses several. */
 const PROGRAM_MS = 600_000;
+/** LangChain's standard suite searches and edits by many programs in the guest. */
+const SUITE_MS = 1_800_000;
+const TASKS = join(import.meta.dir, "tasks");
 const isFull = MODE === "full";
 const isOffline = MODE === "offline";
 /** Steps that a second release need not repeat in a short run: they take long, and do not depend on the client. */
 const LONG_STEPS = isFull ? [] : ["snapshot", "fork", "offline"];
-/** Tests of LangChain's standard suite in a short run; each searches and edits by programs in the guest. */
+/** Tests of LangChain's standard suite in a short run. */
 const SHORT_STANDARD = isFull ? undefined : "upload or download or execute or awrite";
 
 let scene: ClientScene;
 
 beforeAll(async () => {
   scene = await ClientScene.start();
+  if (isFull) for (const name of ["python:3.12", "ubuntu:24.04"]) await scene.publish(name);
 }, PROGRAM_MS);
 afterAll(() => scene[Symbol.asyncDispose]());
 
@@ -29,6 +34,15 @@ async function linesOf(program: Promise<ProgramEnd>): Promise<string[]> {
 const story = (client: Client, ...leftOut: string[]): Promise<string[]> => {
   return linesOf(scene.program(client, client.language === "python" ? "story.py" : "story.mjs", ...leftOut));
 };
+
+const control = (client: Client): Promise<string[]> => {
+  return linesOf(scene.program(client, client.language === "python" ? "control.py" : "control.mjs"));
+};
+
+async function templates(client: Client): Promise<void> {
+  const steps = ["build", "use", "cache", "failure", "tags", "start command"];
+  expect(await linesOf(scene.program(client, "templates.py"))).toEqual(steps);
+}
 
 describe("the SDKs", () => {
   test(
@@ -63,13 +77,42 @@ describe("the SDKs", () => {
     PROGRAM_MS,
   );
 
+  test(
+    "Python has pages, private ports, limits of the network, and errors by their types",
+    async () => {
+      expect((await control(CLIENTS.python)).at(-1)).toBe("end");
+    },
+    PROGRAM_MS,
+  );
+
+  test(
+    "JavaScript has them, too, and builds templates",
+    async () => {
+      expect((await control(CLIENTS.javascript)).at(-1)).toBe("end");
+    },
+    PROGRAM_MS,
+  );
+
   for (const [name, client] of isFull ? Object.entries(FURTHER_CLIENTS) : []) {
     test(
       `${name} does the same`,
       async () => {
         expect((await story(client)).at(-1)).toBe("end");
+        expect((await control(client)).at(-1)).toBe("end");
+        if (client.language === "python") await templates(client);
       },
-      PROGRAM_MS,
+      SUITE_MS,
+    );
+  }
+
+  for (const [name, client] of isFull ? Object.entries(NEWEST_CLIENTS) : []) {
+    test(
+      `the newest ${name} does the same as the pinned one (needs a registry)`,
+      async () => {
+        expect((await control(client)).at(-1)).toBe("end");
+        if (client.language === "python") await templates(client);
+      },
+      SUITE_MS,
     );
   }
 
@@ -85,8 +128,7 @@ describe("the SDKs", () => {
   test(
     "templates are built by steps, cached, tagged and started",
     async () => {
-      const steps = ["build", "use", "cache", "failure", "tags", "start command"];
-      expect(await linesOf(scene.program(CLIENTS.python, "templates.py"))).toEqual(steps);
+      await templates(CLIENTS.python);
     },
     PROGRAM_MS,
   );
@@ -99,7 +141,7 @@ describe("what stands on them", () => {
       const lines = await linesOf(scene.pytest(CLIENTS.langchain, "test_standard.py", SHORT_STANDARD));
       expect(lines.at(-1)).toMatch(/^\d+ passed/);
     },
-    PROGRAM_MS,
+    SUITE_MS,
   );
 
   test(
@@ -128,6 +170,37 @@ describe("what stands on them", () => {
     },
     PROGRAM_MS,
   );
+
+  if (isFull) {
+    test(
+      "Harbor solves its tasks with the oracle agent, in environments of Dockerfiles",
+      async () => {
+        const command = "from harbor.cli.main import app; app()";
+        const options = ["-a", "oracle", "-e", "e2b", "-n", "2", "--job-name", "tasks", "--quiet", "--yes"];
+        await linesOf(scene.python(LONG_CLIENTS.harbor, "-c", command, "run", "-p", TASKS, ...options));
+        const { stats } = await Bun.file(join(scene.home, "jobs/tasks/result.json")).json();
+        expect(stats).toMatchObject({ n_completed_trials: 2, n_errored_trials: 0 });
+        expect(stats.evals.oracle__tasks.metrics).toEqual([{ mean: 1 }]);
+      },
+      SUITE_MS,
+    );
+
+    test(
+      "mini-swe-agent runs in its own environment, by the profile of the ConTree clients",
+      async () => {
+        const { appliance, home } = scene;
+        const profile = [
+          "type = jwt",
+          `url = ${appliance.url}/contree`,
+          `token = ${await appliance.createToken("tester")}`,
+        ];
+        const text = ["[DEFAULT]", "profile = default", "[profile:default]", ...profile, ""].join("\n");
+        await Bun.write(join(home, ".config/contree/auth.ini"), text);
+        expect((await linesOf(scene.program(LONG_CLIENTS.miniSweAgent, "mini_swe_agent.py"))).at(-1)).toBe("end");
+      },
+      PROGRAM_MS,
+    );
+  }
 
   test(
     "the command line opens, uses, pauses, resumes and ends a sandbox",

@@ -12,6 +12,10 @@ const OUTPUT_BYTES_MAX = 16_777_216;
 export interface Client {
   readonly language: "python" | "node";
   readonly packages: readonly string[];
+  /** packages that are installed first, without what they demand */
+  readonly bare?: readonly string[];
+  /** default: python3 */
+  readonly interpreter?: string;
 }
 
 const python = (...packages: string[]): Client => ({ language: "python", packages });
@@ -29,6 +33,21 @@ export const CLIENTS = {
   interpreter: python("e2b-code-interpreter==2.11.5", "e2b==2.63.0"),
   computesdk: node("@computesdk/e2b@1.7.52"),
 } as const;
+
+/** Clients of the tests with `COPPICE_TEST_E2B=full`. */
+export const LONG_CLIENTS = {
+  // Harbor demands a release of certifi that mirrors get later than Harbor itself, so what it imports is listed.
+  harbor: {
+    ...python(
+      ...["e2b==2.63.0", "certifi", "pydantic", "shortuuid", "typer", "requests", "pyyaml", "rich", "toml", "tenacity"],
+      ...["python-dotenv", "litellm", "jinja2", "dirhash", "packaging", "semver", "fastapi", "uvicorn", "pathspec"],
+      ...["supabase", "httpx", "filelock", "platformdirs", "pyjwt", "jsonschema", "dockerfile-parse"],
+    ),
+    bare: ["harbor==0.25.0"],
+    interpreter: "python3.12",
+  },
+  miniSweAgent: python("mini-swe-agent==2.4.6", "contree-sdk==0.3.6"),
+} as const satisfies Readonly<Record<string, Client>>;
 
 /** Further releases, tested with `COPPICE_TEST_E2B=full`. */
 export const FURTHER_CLIENTS = {
@@ -48,14 +67,23 @@ export const MODE = process.env["COPPICE_TEST_E2B"] ?? "";
 export function neededClients(): Client[] {
   return [
     ...Object.values(CLIENTS),
-    ...(MODE === "full" ? Object.values(FURTHER_CLIENTS) : []),
+    ...(MODE === "full" ? [...Object.values(FURTHER_CLIENTS), ...Object.values(LONG_CLIENTS)] : []),
     ...(MODE === "offline" ? [] : Object.values(NEWEST_CLIENTS)),
   ];
 }
 
 /** The directory of an installed client: that of Python's modules, or the one which has `node_modules`. */
-export function directoryOf({ language, packages }: Client): string {
-  return join(CACHE, `${language}-${digestOf(packages.join(" ")).slice(7, 23)}`);
+export function directoryOf({ language, packages, bare = [] }: Client): string {
+  return join(CACHE, `${language}-${digestOf([...bare, ...packages].join(" ")).slice(7, 23)}`);
+}
+
+/** The interpreter of a client's programs, and what its environment needs: with pyenv, a release is active when it is named. */
+export function pythonOf({ interpreter = "python3" }: Client): {
+  readonly program: string;
+  readonly env: Record<string, string>;
+} {
+  const [, release] = /^python(3\.\d+)$/.exec(interpreter) ?? [];
+  return { program: interpreter, env: release === undefined ? {} : { PYENV_VERSION: release } };
 }
 
 /**
@@ -69,15 +97,22 @@ export async function installClient(client: Client): Promise<void> {
   const parts = `${directory}.parts`;
   await rm(parts, { recursive: true, force: true });
   await mkdir(parts, { recursive: true });
-  const argv = ["nice", "-n", "5", ...installer(client.language, parts), ...client.packages];
-  // The settings of the installers: proxies, certificates and caches.
-  const env = process.env as Record<string, string>;
-  await run({ argv, env, cwd: parts, timeoutMs: INSTALL_MS_MAX, stdoutBytesMax: OUTPUT_BYTES_MAX });
+  for (const installation of installations(client, parts)) {
+    // The settings of the installers: proxies, certificates and caches.
+    const env = { ...(process.env as Record<string, string>), ...pythonOf(client).env };
+    const argv = ["nice", "-n", "5", ...installation];
+    await run({ argv, env, cwd: parts, timeoutMs: INSTALL_MS_MAX, stdoutBytesMax: OUTPUT_BYTES_MAX });
+  }
   await rm(directory, { recursive: true, force: true });
   await rename(parts, directory);
 }
 
-function installer(language: Client["language"], directory: string): string[] {
-  if (language === "python") return ["python3", "-m", "pip", "install", "--quiet", "--target", directory];
-  return ["npm", "install", "--prefix", directory, "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"];
+function installations(client: Client, directory: string): string[][] {
+  const { language, packages, bare = [] } = client;
+  if (language === "node") {
+    const options = ["--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"];
+    return [["npm", "install", "--prefix", directory, ...options, ...packages]];
+  }
+  const install = [pythonOf(client).program, "-m", "pip", "install", "--quiet", "--target", directory];
+  return [...(bare.length > 0 ? [[...install, "--no-deps", ...bare]] : []), [...install, ...packages]];
 }

@@ -2,14 +2,16 @@ import { existsSync } from "node:fs";
 import { copyFile, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
+import { DIE_WITH_PARENT, run } from "../../../src/system/exec.ts";
 import { Appliance } from "../appliance/appliance.ts";
 import { freePort } from "../free-port.ts";
-import { type Client, directoryOf } from "./clients.ts";
+import { Registry } from "../images/registry.ts";
+import { type Client, directoryOf, pythonOf } from "./clients.ts";
 import { guestArchive } from "./guest.ts";
 
 /** For a program with many sandboxes on a host that emulates its machines. */
-const PROGRAM_MS_MAX = 600_000;
+const PROGRAM_MS_MAX = 1_800_000;
+const COPY_MS_MAX = 120_000;
 const PROGRAMS = resolve(import.meta.dir, "../../e2b/programs");
 
 export interface ProgramEnd {
@@ -18,21 +20,27 @@ export interface ProgramEnd {
   readonly stderr: string;
 }
 
-/** An appliance with a template `base`, and a home directory for its clients. */
+/**
+ * An appliance with a template `base`, and a home directory for its clients. For the appliance, docker.io is a registry on the
+ * loopback.
+ */
 export class ClientScene implements AsyncDisposable {
   readonly appliance: Appliance;
   readonly home: string;
+  readonly #registry: Registry;
   readonly #environment: Readonly<Record<string, string>>;
   readonly #owned: AsyncDisposableStack;
 
   private constructor(
     appliance: Appliance,
     home: string,
+    registry: Registry,
     environment: Readonly<Record<string, string>>,
     owned: AsyncDisposableStack,
   ) {
     this.appliance = appliance;
     this.home = home;
+    this.#registry = registry;
     this.#environment = environment;
     this.#owned = owned;
   }
@@ -41,7 +49,16 @@ export class ClientScene implements AsyncDisposable {
     const archive = await guestArchive();
     const listener = `127.0.0.1:${await freePort()}`;
     await using stack = new AsyncDisposableStack();
-    const tables = `[e2b]\nlisten = "${listener}"\ndomain = "localhost:${listener.split(":")[1]}"`;
+    const registry = stack.use(await Registry.start());
+    const tables = `
+      [e2b]
+      listen = "${listener}"
+      domain = "localhost:${listener.split(":")[1]}"
+      [registries]
+      default = "docker.io"
+      [registries.hosts."docker.io"]
+      mirrors = [{ host = "${registry.host}", insecure = true }]
+    `;
     const appliance = stack.use(await Appliance.start({ tables, flags: ["--vm-cpu-budget", "16"] }));
     const home = await mkdtemp(join(tmpdir(), "e2b-home-"));
     stack.defer(() => rm(home, { recursive: true, force: true }));
@@ -57,14 +74,28 @@ export class ClientScene implements AsyncDisposable {
       E2B_SANDBOX_URL: `http://${listener}`,
       E2B_API_KEY: await appliance.createToken("tester", "--e2b"),
     };
-    return new ClientScene(appliance, home, environment, stack.move());
+    return new ClientScene(appliance, home, registry, environment, stack.move());
+  }
+
+  /** Publishes the guest as an image of docker.io. @param name with its tag */
+  async publish(name: string): Promise<void> {
+    const target = `docker://${this.#registry.host}/library/${name}`;
+    const argv = [
+      "skopeo",
+      "copy",
+      "--quiet",
+      "--dest-tls-verify=false",
+      `oci-archive:${await guestArchive()}`,
+      target,
+    ];
+    await run({ argv, timeoutMs: COPY_MS_MAX });
   }
 
   /** Runs a program of `tests/e2b/programs` with the packages of a client. */
   async program(client: Client, name: string, ...args: readonly string[]): Promise<ProgramEnd> {
     const directory = installed(client);
     const source = join(PROGRAMS, name);
-    if (client.language === "python") return await this.run(["python3", source, ...args], pythonPath(directory));
+    if (client.language === "python") return await this.python(client, source, ...args);
     // Node.js looks for packages from the place of the program.
     const copy = join(directory, name);
     await copyFile(source, copy);
@@ -85,8 +116,17 @@ export class ClientScene implements AsyncDisposable {
       PROGRAMS,
     ];
     const selection = only === undefined ? [] : ["-k", only];
-    const argv = ["python3", "-m", "pytest", ...options, ...selection, join(PROGRAMS, name)];
-    return await this.run(argv, pythonPath(installed(client)));
+    return await this.python(client, "-m", "pytest", ...options, ...selection, join(PROGRAMS, name));
+  }
+
+  /** Runs Python with the packages of a client. */
+  async python(client: Client, ...args: readonly string[]): Promise<ProgramEnd> {
+    const { program, env } = pythonOf(client);
+    return await this.run([program, ...args], {
+      PYTHONPATH: installed(client),
+      PYTHONDONTWRITEBYTECODE: "1",
+      ...env,
+    });
   }
 
   /** Runs a program with the environment of a user who points it at the appliance. */
@@ -107,8 +147,6 @@ export class ClientScene implements AsyncDisposable {
     await this.#owned.disposeAsync();
   }
 }
-
-const pythonPath = (directory: string) => ({ PYTHONPATH: directory, PYTHONDONTWRITEBYTECODE: "1" });
 
 /** The directory of a client. @throws Error when it was not installed */
 export function installed(client: Client): string {

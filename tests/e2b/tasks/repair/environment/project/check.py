@@ -1,0 +1,3 @@
+from sum import total
+assert total([1, 2]) == 3
+print("passed")
