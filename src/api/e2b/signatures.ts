@@ -27,6 +27,15 @@ interface Signed {
   readonly expiration: string | null;
 }
 
+/** The misses of an address. */
+interface MissWindow {
+  count: number;
+  /** `milliseconds` since the epoch */
+  readonly endsAt: number;
+  /** resolves when the latest search of the address is over */
+  searched: Promise<void>;
+}
+
 /**
  * Requests that name no sandbox, so that it is found by what its token gave: links to files by their signature, and requests
  * of some clients by the token itself.
@@ -34,7 +43,7 @@ interface Signed {
 export class SignedLinks {
   readonly #parts: Pick<E2bParts, "service" | "clock">;
   /** windows by the owner of an address, the latest use at the end */
-  readonly #misses = new Map<string, { count: number; readonly endsAt: number }>();
+  readonly #misses = new Map<string, MissWindow>();
   /** the sandboxes that were found last, the latest at the end */
   readonly #recent = new Set<SandboxId>();
 
@@ -61,15 +70,21 @@ export class SignedLinks {
   }
 
   async #search(request: Request, isOf: (owner: CredentialOwner) => Promise<boolean>): Promise<SandboxId | null> {
-    // It counts before the search, so that many at once are bounded, too.
-    const takeBack = this.#countMiss(ownerOf(addressOf(request)));
+    const window = this.#windowOf(ownerOf(addressOf(request)));
+    // One search of an address at a time, so that many at once are bounded by their misses, too, and by nothing else.
+    const earlier = window.searched;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    window.searched = promise;
+    using _searched = { [Symbol.dispose]: resolve };
+    await earlier;
+    if (window.count >= MISSES_COUNT_MAX) throw tooMany(Math.ceil((window.endsAt - this.#parts.clock()) / 1000));
     for (const [index, owner] of this.#owners().entries()) {
       if (index % COMPARED_COUNT_MAX === COMPARED_COUNT_MAX - 1) await ownTurn(this);
       if (!(await isOf(owner))) continue;
-      takeBack();
       this.#remember(owner.sandboxId);
       return owner.sandboxId;
     }
+    window.count++;
     return null;
   }
 
@@ -109,18 +124,16 @@ export class SignedLinks {
     if (isOver) throw new E2bError(401, "signature is already expired");
   }
 
-  /** Counts a miss; the result takes it back. @throws E2bError 429 after too many */
-  #countMiss(address: string): () => void {
+  #windowOf(address: string): MissWindow {
     const now = this.#parts.clock();
     const present = this.#misses.get(address);
-    const window = present !== undefined && present.endsAt > now ? present : { count: 0, endsAt: now + WINDOW_MS };
-    if (window.count >= MISSES_COUNT_MAX) throw tooMany(Math.ceil((window.endsAt - now) / 1000));
-    window.count++;
+    const isPresent = present !== undefined && present.endsAt > now;
+    const window = isPresent ? present : { count: 0, endsAt: now + WINDOW_MS, searched: Promise.resolve() };
     this.#misses.delete(address);
     this.#misses.set(address, window);
     const [oldest = address] = this.#misses.keys();
     if (this.#misses.size > ADDRESSES_COUNT_MAX) this.#misses.delete(oldest);
-    return () => void window.count--;
+    return window;
   }
 }
 
