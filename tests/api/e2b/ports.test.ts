@@ -293,9 +293,8 @@ describe("a port whose program speaks TLS", () => {
       ...{ port: 0, hostname: "127.0.0.1", tls: { cert: Bun.file(cert), key: Bun.file(key) } },
       fetch: async (request) => new Response(await request.bytes()),
     });
-    const own = await scene.open();
     const port = program.port ?? 0;
-    await record(scene, own, { httpsPorts: [port, guest.port ?? 0] });
+    const own = await scene.create({ network: { httpsPorts: [port, guest.port ?? 0] } });
     const body = new Uint8Array(sizeBytes).map((_, index) => index);
     const host = hostOf(own, port);
     for (let n = 0; n < 2; n++) {

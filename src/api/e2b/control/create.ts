@@ -87,12 +87,13 @@ function openInput(
   };
 }
 
-function recordedNetwork({ allowOut, denyOut, allowPublicTraffic, maskRequestHost }: Network): RecordedNetwork {
+function recordedNetwork(network: Network): RecordedNetwork {
   return {
-    allowOut: allowOut ?? [],
-    denyOut: denyOut ?? [],
-    allowPublicTraffic: allowPublicTraffic ?? true,
-    maskRequestHost: maskRequestHost ?? null,
+    allowOut: network.allowOut ?? [],
+    denyOut: network.denyOut ?? [],
+    allowPublicTraffic: network.allowPublicTraffic ?? true,
+    maskRequestHost: network.maskRequestHost ?? null,
+    ...(network.httpsPorts == null ? {} : { httpsPorts: network.httpsPorts }),
   };
 }
 

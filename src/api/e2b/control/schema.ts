@@ -32,6 +32,12 @@ export const Network = Type.Object({
   denyOut: optional(Entries("denyOut")),
   allowPublicTraffic: optional(flag("allowPublicTraffic")),
   maskRequestHost: optional(Type.String({ maxLength: 255, error: "maskRequestHost must be a text" })),
+  httpsPorts: optional(
+    Type.Array(Type.Integer({ minimum: 1, maximum: 65_535 }), {
+      maxItems: 64,
+      error: "httpsPorts must be an array of at most 64 ports",
+    }),
+  ),
   rules: optional(Rules),
   egressProxy: optional(Type.Unknown()),
 });
