@@ -129,7 +129,7 @@ test("a guest that may reach addresses of the host reaches no listener of the ap
 
 test("clients of E2B reach ports and the agent's place of a sandbox, through a pause, to its end", async () => {
   const { appliance, image } = busybox;
-  const sandbox = await SandboxClient.open(appliance, { image, auto_resume: true });
+  const sandbox = await SandboxClient.open(appliance, { image, auto_resume: true, public_ports: [9000] });
   await serve(sandbox, 9000, GREETING);
   const id = sandbox.id.replaceAll("-", "");
   const by = (host: string, path: string) => fetch(`http://127.0.0.1:${e2bPort}${path}`, { headers: { host } });
