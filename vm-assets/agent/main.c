@@ -26,7 +26,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	struct rlimit descriptors;
 	getrlimit(RLIMIT_NOFILE, &descriptors);
-	descriptors.rlim_cur = DESCRIPTORS_COUNT_MAX;
+	if (descriptors.rlim_cur < DESCRIPTORS_COUNT_MAX)
+		descriptors.rlim_cur = DESCRIPTORS_COUNT_MAX;
 	if (setrlimit(RLIMIT_NOFILE, &descriptors) != 0)
 		log_fatal("limit of descriptors: %s", strerror(errno));
 	platform_start(argc, argv, &transport);
