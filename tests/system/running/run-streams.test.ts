@@ -36,8 +36,8 @@ function* bytesOf(length: number): Generator<Buffer> {
   for (let at = 0; at < length; at += MIB) yield createHash("shake256", { outputLength: MIB }).update(`${at}`).digest();
 }
 
-test("64 MiB pass through a run unchanged, with little memory on the way", async () => {
-  const daemonBefore = await peakMib(appliance.pid);
+/** Sends bytes through `cat` in a run. @returns growth of the peak memory of the client since its first output, in MiB */
+async function passThrough(bytes: number): Promise<number> {
   const child = Bun.spawn([...programWords(), ...RUN, "cat"], {
     env: clientEnvironment(appliance),
     stdin: "pipe",
@@ -46,7 +46,7 @@ test("64 MiB pass through a run unchanged, with little memory on the way", async
   });
   let clientBefore = 0;
   const write = async () => {
-    for (const piece of bytesOf(PIPE_BYTES)) {
+    for (const piece of bytesOf(bytes)) {
       child.stdin.write(piece);
       // Resolves when the pipe has accepted the piece.
       await child.stdin.flush();
@@ -66,9 +66,16 @@ test("64 MiB pass through a run unchanged, with little memory on the way", async
   await written;
   expect(await child.exited).toBe(0);
   const sent = createHash("sha256");
-  for (const piece of bytesOf(PIPE_BYTES)) sent.update(piece);
-  expect([total, got.digest("hex")]).toEqual([PIPE_BYTES, sent.digest("hex")]);
-  expect(clientMib - clientBefore).toBeLessThan(GROWTH_MIB_MAX);
+  for (const piece of bytesOf(bytes)) sent.update(piece);
+  expect([total, got.digest("hex")]).toEqual([bytes, sent.digest("hex")]);
+  return clientMib - clientBefore;
+}
+
+test("64 MiB pass through a run unchanged, with little memory on the way", async () => {
+  // The first run also loads code.
+  await passThrough(4 * MIB);
+  const daemonBefore = await peakMib(appliance.pid);
+  expect(await passThrough(PIPE_BYTES)).toBeLessThan(GROWTH_MIB_MAX);
   expect((await peakMib(appliance.pid)) - daemonBefore).toBeLessThan(GROWTH_MIB_MAX);
 });
 
