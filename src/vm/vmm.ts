@@ -69,6 +69,36 @@ export interface DiskCopyOptions {
   readonly signal: AbortSignal;
 }
 
+/** A process of this boot of the host. The kernel gives a pid again, but not with the same start time. */
+export interface ProcessIdentity {
+  readonly pid: number;
+  /** start time in clock ticks since the host's boot: field 22 of /proc/PID/stat */
+  readonly startTicks: number;
+}
+
+/** The plain data from which another process opens a running machine (`openQemuMachine`). */
+export interface MachineRecord {
+  readonly vmm: VmmName;
+  readonly version: string;
+  readonly acceleration: Acceleration;
+  readonly id: string;
+  readonly uid: number;
+  readonly shape: MachineShape;
+  readonly launcher: ProcessIdentity;
+  /** the process of the VMM */
+  readonly monitor: ProcessIdentity;
+  /** host path of the VMM's root directory, which must stay as long as the machine */
+  readonly root: string;
+  /** attached disks with the VMM's names of them */
+  readonly disks: readonly { readonly serial: string; readonly node: string }[];
+  /** address of the next disk */
+  readonly nextLun: number;
+  /** number of the disk copies so far, which their names contain */
+  readonly copiesCount: number;
+  /** host memory of the template that the machine shares, in `bytes`; 0 when it booted from cold */
+  readonly templateBytes: number;
+}
+
 /** One virtual machine: a jailed VMM process with its cgroup and its private directory. */
 export interface Machine extends AsyncDisposable {
   readonly id: string;
@@ -111,6 +141,16 @@ export interface Machine extends AsyncDisposable {
   failure(): Promise<MachineExit | null>;
   /** Sends SIGKILL to the whole cgroup and waits until it is empty. Idempotent. */
   kill(): Promise<MachineExit>;
+  /**
+   * Lets the machine outlive this process; until this has resolved, the kernel ends the machine together with it. Omitted,
+   * like `record` and `reconnect`, by VMMs whose machines no other process can open.
+   * @throws VmmError when the machine has ended
+   */
+  outlive?(): Promise<void>;
+  /** The record from which another process opens this machine. It changes when disks are attached, detached or copied. */
+  record?(): MachineRecord;
+  /** Closes the stream to the agent and connects again: `channel` is then the result. @throws LibcError when the VMM is gone */
+  reconnect?(): Promise<ByteChannel>;
 }
 
 /** A saved machine, from which copy-on-write clones are made. */
