@@ -24,7 +24,7 @@ bool index_open(const struct frame *frame)
 	bool scratch = disk == INDEX_DISK_SCRATCH;
 	if (!scratch && disk >= LAYERS_COUNT_MAX)
 		return false;
-	if (scratch ? steps_disks() != DISKS_FROZEN : disk >= steps_layers()) {
+	if (scratch ? steps_disks() != DISKS_STATE_FROZEN : disk >= steps_layers()) {
 		frame_send_error(frame->session, ENXIO, scratch ? "the scratch is not frozen" : "no such layer");
 		return true;
 	}

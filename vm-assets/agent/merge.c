@@ -16,7 +16,7 @@ bool merge_open(const struct frame *frame)
 {
 	if (!steps_check(frame->session, false))
 		return true;
-	if (steps_disks() != DISKS_BARE) {
+	if (steps_disks() != DISKS_STATE_BARE) {
 		frame_send_error(frame->session, ENXIO, "no bare scratch is mounted");
 		return true;
 	}

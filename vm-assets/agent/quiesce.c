@@ -59,7 +59,7 @@ static const struct work thaw_work = {.name = "thawing", .run = run_thaw, .direc
 /* Both requests need a scratch that commands can write to. */
 static bool check(const struct frame *frame)
 {
-	if (steps_disks() == DISKS_ROOT)
+	if (steps_disks() == DISKS_STATE_ROOT)
 		return true;
 	frame_send_error(frame->session, ENXIO, "no root file system is mounted");
 	return false;

@@ -10,7 +10,7 @@
 
 static bool failed;
 static struct problem failure;
-static enum disks disks = DISKS_NONE;
+static enum disks_state disks = DISKS_STATE_NONE;
 static unsigned layer_count;
 static bool held;
 
@@ -33,14 +33,14 @@ bool steps_check(uint32_t session, bool needs_root)
 		frame_send_error(session, ECANCELED, "an earlier step failed: %s", failure.text);
 		return false;
 	}
-	if (needs_root && disks != DISKS_ROOT) {
+	if (needs_root && disks != DISKS_STATE_ROOT) {
 		frame_send_error(session, ENXIO, "no root file system is mounted");
 		return false;
 	}
 	return true;
 }
 
-enum disks steps_disks(void)
+enum disks_state steps_disks(void)
 {
 	return disks;
 }
@@ -113,7 +113,7 @@ bool steps_mount(const struct frame *frame)
 	if (!steps_check(frame->session, false))
 		return true;
 	struct problem problem;
-	if (disks != DISKS_NONE) {
+	if (disks != DISKS_STATE_NONE) {
 		frame_send_error(frame->session, EBUSY, "disks are mounted already");
 		return true;
 	}
@@ -123,14 +123,14 @@ bool steps_mount(const struct frame *frame)
 		return true;
 	}
 	layer_count = layers;
-	disks = mounts == MOUNTS_ROOT ? DISKS_ROOT : mounts == MOUNTS_BARE ? DISKS_BARE : DISKS_LAYERS;
+	disks = mounts == MOUNTS_ROOT ? DISKS_STATE_ROOT : mounts == MOUNTS_BARE ? DISKS_STATE_BARE : DISKS_STATE_LAYERS;
 	frame_send_done(frame->session, 0);
 	return true;
 }
 
 bool steps_freeze(const struct frame *frame)
 {
-	if (disks != DISKS_ROOT && disks != DISKS_BARE) {
+	if (disks != DISKS_STATE_ROOT && disks != DISKS_STATE_BARE) {
 		frame_send_error(frame->session, ENXIO, "no scratch is mounted");
 		return true;
 	}
@@ -139,12 +139,12 @@ bool steps_freeze(const struct frame *frame)
 	struct problem problem;
 	uint64_t trimmed = 0;
 	/* After a partial freeze there is no root to run commands in, so the old state cannot be restored. */
-	disks = DISKS_LAYERS;
+	disks = DISKS_STATE_LAYERS;
 	if (!platform_freeze(&trimmed, &problem)) {
 		steps_fail_request(frame, &problem);
 		return true;
 	}
-	disks = DISKS_FROZEN;
+	disks = DISKS_STATE_FROZEN;
 	frame_send_done(frame->session, trimmed);
 	return true;
 }
@@ -152,5 +152,5 @@ bool steps_freeze(const struct frame *frame)
 void steps_forget_disks(void)
 {
 	layer_count = 0;
-	disks = DISKS_NONE;
+	disks = DISKS_STATE_NONE;
 }

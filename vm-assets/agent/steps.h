@@ -7,6 +7,7 @@
 
 #include "frame.h"
 #include "problem.h"
+#include "protocol.h"
 
 /*
  * After a failed MOUNT or PUT, later MOUNT, PUT and EXEC fail as well until the next SYNC, so that no command runs without
@@ -32,9 +33,7 @@ bool steps_hold(const struct frame *frame);
 bool steps_held(void);
 void steps_lose_host(void);
 
-/* The state of the disks. */
-enum disks { DISKS_NONE, DISKS_LAYERS, DISKS_ROOT, DISKS_BARE, DISKS_FROZEN };
-enum disks steps_disks(void);
+enum disks_state steps_disks(void);
 unsigned steps_layers(void);
 /* The disks are unmounted: the next MOUNT may come. */
 void steps_forget_disks(void);

@@ -32,6 +32,8 @@ export const SESSION_GUEST_BIT = 0x8000_0000;
 export const EXEC_SPEC_BYTES_MAX = 4_194_304;
 /** Payload of EXIT in `bytes`. */
 export const EXIT_BYTES = 112;
+/** A session in RESUMED, in `bytes`. */
+export const SESSION_BYTES = 80;
 /** Initial credit of each output stream, granted by the host, in `bytes`. */
 export const WINDOW_BYTES_INITIAL = 262_144;
 /** Initial credit of standard input and of each direction of a connection, in `bytes`. */
@@ -77,8 +79,9 @@ export const HostFrame = {
   putOpen: 3,
   putData: 4,
   /**
-   * u32 spec bytes, u32 flags (ExecFlag), u64 timeout ms, u32 target, u32 uid, u32 gid, u16 rows, u16 columns; then
-   * EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. `target` is the session of a running process, or 0.
+   * u32 spec bytes, u32 flags (ExecFlag), u64 timeout ms, u32 target, u32 uid, u32 gid, u16 rows, u16 columns, u32 tag; then
+   * EXEC_SPEC until complete -> STARTED, OUTPUT*, EXIT, or ERROR. `target` is the session of a running process, or 0. The tag
+   * is the host's, which finds the command by it in RESUMED.
    * EXEC_SPEC: u32 length and bytes each: hostname, user, working directory; u32 count and the arguments; u32 count and the
    * variables. User: "", or a name or number, optionally with `:` and a group, which the guest's passwd and group resolve in
    * place of uid and gid; only then the working directory may be "", the user's home. ERROR ENOENT with a text that
@@ -96,7 +99,10 @@ export const HostFrame = {
   stdin: 7,
   /** u32 signal number, u32 flags (1: to the command's process group, 0: to the command alone). */
   signal: 8,
-  /** u32 stream, u32 bytes: the host grants that much more credit for the stream. */
+  /**
+   * u32 stream, u32 bytes: the host grants that much more credit for the stream. For the output of a command it means that
+   * these bytes, which it has received, are never needed again: the agent keeps the others for the next host.
+   */
   window: 9,
   /**
    * no payload: ends remaining processes, unmounts an overlay, trims, remounts the scratch read-only -> DONE (u64 bytes
@@ -174,6 +180,19 @@ export const HostFrame = {
    * one before that record may have none of its own.
    */
   fileSync: 30,
+  /**
+   * u32 version, u32 zero, u64 nonce -> RESUMED, or ERROR EPROTO for another version, which changes nothing. When
+   * sessions are left from an earlier connection, the agent accepts only this frame after its HELLO. It may be repeated at
+   * any time but during a hold.
+   */
+  resume: 31,
+  /** no payload: the host needs the session's EXIT no more, which it has received or was listed with. Frees the session. */
+  forget: 32,
+  /**
+   * no payload -> DONE, the last frame of this connection: the host leaves as if the connection had ended. Only RESUME may
+   * follow.
+   */
+  leave: 33,
 } as const;
 
 /** Frame types, agent to host. */
@@ -194,7 +213,7 @@ export const AgentFrame = {
    * u32 flags (ExitFlag), u32 exit code (128+n for signal n), u64 CPU µs and u64 peak bytes of the cgroup, u64 wall µs,
    * u32 status of wait(2), u32 zero; then, of the command and the children that it waited for, u64 each: user µs, system
    * µs, largest resident set in KiB, minor and major faults, blocks in and out, voluntary and involuntary context
-   * switches. Ends the session.
+   * switches. The last frame of the session, which lasts until FORGET.
    */
   exit: 135,
   /** u32 stream (0 standard input, 3 a connection), u32 bytes: the agent grants that much more credit. */
@@ -219,6 +238,18 @@ export const AgentFrame = {
   netRefused: 144,
   /** no payload: the scratch does not change until the session ends. */
   quiesced: 145,
+  /**
+   * u64 nonce of the RESUME, u32 state of the disks (DisksState), u32 count; then that many sessions of SESSION_BYTES, which are
+   * all that are left: EXEC sessions whose command has started, or still may. OUTPUT follows from `kept` on, and EXIT of those that
+   * have finished; STARTED only of those that had not. What came before on this connection is void.
+   *
+   * Session: u32 id, u32 target, u32 flags (SessionFlag), u32 pid (0 before the start), u32 tag, u32 zero, u64 bytes of standard
+   * input received, u64 credit of the host for standard input, u64 each offset of the first byte of standard output and of
+   * standard error that is kept, u64 ms since the start, u64 bytes kept, u64 time limit in ms (0: none).
+   *
+   * Everything else is over. An EXEC that is not in the list has not run: its request was not complete, or its ERROR was lost.
+   */
+  resumed: 146,
 } as const;
 
 export const Stream = { stdin: 0, stdout: 1, stderr: 2, data: 3 } as const;
@@ -337,6 +368,21 @@ export const SignalFlag = { group: 1 } as const;
 export const ExitFlag = { timedOut: 1, oomKilled: 2 } as const;
 /** on: there is a network. */
 export const NetworkFlag = { on: 1 } as const;
+/**
+ * started: the command has. finished: an EXIT follows. stdinEnded: the host has sent the end of standard input. The
+ * others are the flags of EXEC_OPEN.
+ */
+export const SessionFlag = {
+  started: 1,
+  finished: 2,
+  terminal: 4,
+  stdinEnded: 8,
+  stdin: 16,
+  idle: 32,
+  linger: 64,
+} as const;
+/** layers: only they are mounted. root: commands can run. bare: a scratch for MERGE. frozen: the scratch is read-only. */
+export const DisksState = { none: 0, layers: 1, root: 2, bare: 3, frozen: 4 } as const;
 export const AddressKind = { name: 0, ipv4: 4, ipv6: 6 } as const;
 /** Why a connection was not made. */
 export const Refusal = {

@@ -7,15 +7,15 @@
 
 bool release_disks(const struct frame *frame)
 {
-	enum disks disks = steps_disks();
-	if (disks != DISKS_LAYERS && disks != DISKS_FROZEN) {
+	enum disks_state disks = steps_disks();
+	if (disks != DISKS_STATE_LAYERS && disks != DISKS_STATE_FROZEN) {
 		frame_send_error(frame->session, ENXIO, "no disks can be released");
 		return true;
 	}
 	if (!steps_check_idle(frame))
 		return true;
 	struct problem problem;
-	if (!platform_release_disks(steps_layers(), disks == DISKS_FROZEN, &problem)) {
+	if (!platform_release_disks(steps_layers(), disks == DISKS_STATE_FROZEN, &problem)) {
 		steps_fail_request(frame, &problem);
 		return true;
 	}
