@@ -1,5 +1,5 @@
 import { ftruncate, open, openSync, read, readdirSync, readSync, statSync, writev, writevSync } from "node:fs";
-import { copyFile, link, mkdir, rm } from "node:fs/promises";
+import { copyFile, link, mkdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { type LogId, parseUuid } from "../../domain/ids.ts";
@@ -17,6 +17,8 @@ const writeAll = promisify(writev);
 const SEGMENT_NAME = /^(\d{16})-(\d{16})$/;
 const digits = (count: number): string => String(count).padStart(16, "0");
 const START: EventPosition = { id: 0, offset: 0 };
+/** The note of a ring, next to its segments. */
+const NOTE_NAME = "note";
 
 /** Path of an event log; a log without events has none. */
 export function eventLogPath(layout: DataLayout, id: LogId): string {
@@ -50,6 +52,17 @@ export class EventFile implements Disposable {
   /** Creates a plain log. An existing one is emptied: it belongs to a start of the operation that a power failure undid. */
   static async create(path: string): Promise<EventFile> {
     return EventFile.#plain(path, await openFile(path, "w+", 0o600));
+  }
+
+  /** Opens a plain log for its next writer; null when there is none. */
+  static async reopen(path: string): Promise<EventFile | null> {
+    try {
+      return EventFile.#plain(path, await openFile(path, "r+"));
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code !== "ENOENT" && code !== "EISDIR") throw error;
+      return null;
+    }
   }
 
   /** Opens a log for readers; null when there is none. */
@@ -181,6 +194,23 @@ export class EventFile implements Disposable {
       this.#unsynced.delete(dropped.path);
       await rm(dropped.path, { force: true });
     }
+  }
+
+  /** The note of a ring; null when it has none. */
+  async note(): Promise<string | null> {
+    try {
+      return await readFile(join(this.#path, NOTE_NAME), "utf8");
+    } catch (error) {
+      ignoreMissing(error);
+      return null;
+    }
+  }
+
+  /** Replaces the note of a ring. It need not survive a power failure. */
+  async setNote(text: string): Promise<void> {
+    const path = join(this.#path, NOTE_NAME);
+    await writeFile(`${path}.new`, text, { mode: 0o600 });
+    await rename(`${path}.new`, path);
   }
 
   /** Flushes what was written, and its directory entries, to the disk. */

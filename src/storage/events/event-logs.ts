@@ -6,7 +6,9 @@ import type { DataLayout } from "../layout.ts";
 import { EVENT_LOG_BYTES_MAX } from "../limits.ts";
 import { EventFile, eventLogPath } from "./event-file.ts";
 import { type Feed, LogReader, SharedPieces, wake } from "./log-reader.ts";
+import type { LogSummary } from "./log-summary.ts";
 import { PositionIndex } from "./position.ts";
+import { reopenLog } from "./reopen.ts";
 import { endOfRing } from "./ring.ts";
 import { type OutputVisitor, type ScannedEvent, scanEvents } from "./scan.ts";
 import { EventWriter, type EventWriterOptions } from "./writer.ts";
@@ -43,7 +45,7 @@ class PlainLog extends EventWriter implements Disposable {
 }
 
 /** One opening of a ring, which several can have open. Nothing is added through it after its end. */
-class RingLog implements EventLog, Disposable {
+export class RingLog implements EventLog, Disposable {
   readonly #writer: EventWriter;
   readonly #onLeave: () => void;
   #ending: Promise<void> | null = null;
@@ -71,6 +73,11 @@ class RingLog implements EventLog, Disposable {
 
   get failed(): AbortSignal {
     return this.#writer.failed;
+  }
+
+  /** The running processes of the ring until now. */
+  get summary(): LogSummary {
+    return this.#writer.summary;
   }
 
   append(...event: Parameters<EventLog["append"]>): number {
@@ -151,11 +158,29 @@ export class EventLogs implements Disposable {
   }
 
   /**
+   * Continues the plain log of an operation that a former process left running, after its last whole event. Null when there
+   * is none: it had no event yet. The log must be ended before it is disposed of.
+   * @throws Error of the file system
+   */
+  async reopen(id: LogId): Promise<{ readonly log: EventLog & Disposable; readonly summary: LogSummary } | null> {
+    const feed = this.#use(id);
+    using undo = new DisposableStack();
+    undo.defer(() => this.#leave(id, feed));
+    const reopened = await reopenLog(eventLogPath(this.#layout, id));
+    if (reopened === null) return null;
+    const log = new PlainLog({ ...this.#writerOptions(feed), log: reopened }, () => this.#leave(id, feed));
+    feed.writer = log;
+    undo.move();
+    this.#onChange(feed);
+    return { log, summary: reopened.summary };
+  }
+
+  /**
    * Opens a ring, or creates it: its ids continue after the last whole event. Several openings of one ring write to it in the
    * order of their calls. Each must be ended before it is disposed of; the end of one does not end the log.
    * @throws Error of the file system
    */
-  async openRing(id: LogId): Promise<EventLog & Disposable> {
+  async openRing(id: LogId): Promise<RingLog> {
     const feed = this.#use(id);
     try {
       feed.opening ??= this.#ringWriter(feed).finally(() => {
@@ -231,9 +256,9 @@ export class EventLogs implements Disposable {
   async #ringWriter(feed: Feed): Promise<EventWriter> {
     if (feed.writer !== null && !feed.writer.failed.aborted) return feed.writer;
     feed.file ??= EventFile.ring(eventLogPath(this.#layout, feed.id));
-    const end = await endOfRing(feed.file);
-    await feed.file.resume(end);
-    const ring = { file: feed.file, end, limitBytes: this.#ringBytes };
+    const ended = await endOfRing(feed.file);
+    await feed.file.resume(ended.end);
+    const ring = { ...ended, file: feed.file, limitBytes: this.#ringBytes };
     feed.writer = new EventWriter({ ...this.#writerOptions(feed), ring });
     return feed.writer;
   }

@@ -1,3 +1,4 @@
+import type { LogSummary } from "./log-summary.ts";
 import { HEADER_BYTES, OUTPUT_PAYLOAD_BYTES_MAX } from "./record.ts";
 
 /** This part of a log is reserved for the headers of the command's outputs, which can be many. */
@@ -6,21 +7,29 @@ const HEADERS_SHARE = 1 / 8;
 /** The room for output in a log. */
 export class LogRoom {
   readonly #limitBytes: number;
+  /** headers of the command's outputs that an earlier writer wrote */
+  readonly #earlierHeadersBytes: number;
   /** room that is reserved for the outputs of the command, with their headers */
   #reservedBytes = 0;
   /** the part of the reserved room for headers */
   #reservedHeadersBytes = 0;
-  #isCapped = false;
+  #isCapped: boolean;
 
-  /** @param limitBytes size of the log; infinite: there is always room */
-  constructor(limitBytes: number) {
+  /**
+   * @param limitBytes size of the log; infinite: there is always room
+   * @param summary of a log that is continued
+   */
+  constructor(limitBytes: number, summary?: Pick<LogSummary, "commandOutputsCount" | "isCapped">) {
     this.#limitBytes = limitBytes;
+    this.#earlierHeadersBytes = HEADER_BYTES * (summary?.commandOutputsCount ?? 0);
+    this.#isCapped = summary?.isCapped === true;
   }
 
   /** Reserves room for outputs of the command, and for their headers. */
   reserve(bytes: number): void {
     if (this.#limitBytes === Number.POSITIVE_INFINITY) return;
-    this.#reservedHeadersBytes = Math.floor(HEADERS_SHARE * this.#limitBytes);
+    const headersBytes = Math.floor(HEADERS_SHARE * this.#limitBytes);
+    this.#reservedHeadersBytes = Math.max(0, headersBytes - this.#earlierHeadersBytes);
     this.#reservedBytes = bytes + this.#reservedHeadersBytes;
   }
 

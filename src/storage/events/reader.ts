@@ -35,6 +35,12 @@ export class EventReader {
     return this.#position;
   }
 
+  /** Continues at a position behind a damaged or dropped part. */
+  skipTo(position: EventPosition): void {
+    this.#position = position;
+    this.#isDamaged = false;
+  }
+
   /**
    * The next events, at most 96 KiB and 2048 of them; empty when no whole record lies before `endBytes`. A damaged record
    * ends the log. The payloads stay valid, unless the buffer is reused.

@@ -1,10 +1,11 @@
 import { storageFull } from "../../domain/errors.ts";
 import type { DataEventType, LogEventData, OutputEventType } from "../../domain/log-event.ts";
-import { startTimer } from "../../system/waiting.ts";
 import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
 import { EventFile } from "./event-file.ts";
+import { GatherWait, isGathered } from "./gather-wait.ts";
 import { GatheredOutputs, type OutputSource } from "./gathered-outputs.ts";
 import { LogRoom } from "./log-room.ts";
+import { LogSummary } from "./log-summary.ts";
 import { PositionIndex } from "./position.ts";
 import { type OutputSizes, ProcessOutputs } from "./process-outputs.ts";
 import {
@@ -16,15 +17,9 @@ import {
   sealRecord,
 } from "./record.ts";
 import { type Block, RecordBlocks, splitAt } from "./record-blocks.ts";
+import type { ReopenedLog } from "./reopen.ts";
 import { type OpenRing, SegmentCuts } from "./ring.ts";
 import { WritePace } from "./write-pace.ts";
-
-/** Beyond this number of records, output is gathered by stream and written every `GATHER_MS` only: headers of single bytes
- * would make the file many times as large as the output. Each stream keeps its order. */
-const GATHER_FROM_COUNT = 65_536;
-const GATHER_MS = 10;
-/** Beyond this number of records, output is written every `10 * GATHER_MS` only, and in a full log even less often. */
-const GATHER_LONGER_FROM_COUNT = 1_048_576;
 
 export interface EventWriterOptions {
   readonly path: string;
@@ -32,6 +27,8 @@ export interface EventWriterOptions {
   readonly now: () => bigint;
   /** continues a ring, which drops its first events instead of being full; absent: a plain log is created */
   readonly ring?: OpenRing;
+  /** continues a plain log instead */
+  readonly log?: ReopenedLog;
   /** size of a plain log, in `bytes`, above which `isFull` is true, and output is dropped, first that of additional processes */
   readonly limitBytes?: number;
   /** called when more can be read, and when writing has failed */
@@ -52,6 +49,8 @@ interface OpenRecord {
 export class EventWriter {
   /** positions of some events */
   readonly index: PositionIndex;
+  /** of the log until now, for a ring; of the earlier part of a plain log */
+  readonly summary: LogSummary;
   readonly path: string;
   readonly #options: EventWriterOptions;
   readonly #cuts: SegmentCuts;
@@ -63,9 +62,7 @@ export class EventWriter {
   #open: OpenRecord | null = null;
   /** output that is not in a record yet */
   readonly #gathered = new GatheredOutputs();
-  /** true when the wait for more output must end */
-  #isHurried = false;
-  #endWait: () => void = () => undefined;
+  readonly #wait = new GatherWait();
   #nextId = 0;
   #latestNs = 0n;
   /** size of the log once the queue is written */
@@ -80,14 +77,16 @@ export class EventWriter {
   constructor(options: EventWriterOptions) {
     this.#options = options;
     this.path = options.path;
-    const { ring } = options;
-    this.#room = new LogRoom(ring === undefined ? (options.limitBytes ?? EVENT_LOG_BYTES_MAX) : Infinity);
-    this.index = new PositionIndex(ring?.file.starts);
+    const { ring, log } = options;
+    this.#room = new LogRoom(ring === undefined ? (options.limitBytes ?? EVENT_LOG_BYTES_MAX) : Infinity, log?.summary);
+    this.index = log?.index ?? new PositionIndex(ring?.file.starts);
     this.#cuts = new SegmentCuts(ring);
-    if (ring === undefined) return;
-    this.#file = ring.file;
-    this.#nextId = ring.end.id;
-    this.#bytes = ring.end.offset;
+    const opened = log ?? ring;
+    this.summary = opened?.summary ?? new LogSummary();
+    if (opened === undefined) return;
+    this.#file = opened.file;
+    this.#nextId = opened.end.id;
+    this.#bytes = opened.end.offset;
     this.#writtenBytes = this.#bytes;
   }
 
@@ -139,9 +138,10 @@ export class EventWriter {
     const { id } = record.head;
     payload.copy(record.block.bytes, record.block.used);
     this.#take(record.block, payload.byteLength);
+    if (this.#options.ring !== undefined) this.summary.take({ ...record.head, payload });
     this.#seal();
     this.#schedule();
-    this.#hurry();
+    this.#wait.hurry();
     return id;
   }
 
@@ -175,14 +175,14 @@ export class EventWriter {
   cut(): number {
     this.#record();
     this.#seal();
-    this.#hurry();
+    this.#wait.hurry();
     return this.#nextId;
   }
 
   /** Resolves when readers can read all events appended so far, or when writing has failed. */
   async written(): Promise<void> {
     this.#record();
-    this.#hurry();
+    this.#wait.hurry();
     for (const bytes = this.#bytes; this.#writtenBytes < bytes && !this.#failed.signal.aborted; ) await this.#work;
   }
 
@@ -223,7 +223,7 @@ export class EventWriter {
     this.#record();
     this.#seal();
     this.#isEnded = true;
-    this.#hurry();
+    this.#wait.hurry();
     while (this.#work !== null) await this.#work;
     await this.flush();
   }
@@ -238,7 +238,7 @@ export class EventWriter {
     }
     if (source.isReserved) this.#room.useReserved(bytes.byteLength);
     this.#hasOutput = true;
-    if (this.#recordsCount > GATHER_FROM_COUNT) this.#gathered.push(source, bytes);
+    if (isGathered(this.#recordsCount)) this.#gathered.push(source, bytes);
     else this.#put(source, bytes);
     this.#schedule();
     return bytes.byteLength;
@@ -258,6 +258,7 @@ export class EventWriter {
       const part = rest.subarray(0, Math.min(freeBytes, block.bytes.byteLength - block.used));
       block.bytes.set(part, block.used);
       this.#take(block, part.byteLength);
+      if (this.#options.ring !== undefined) this.summary.addOutput(spid, stream, part.byteLength);
       rest = rest.subarray(part.byteLength);
     }
     if (isReserved) this.#room.useReservedHeaders(this.#bytes - before - bytes.byteLength);
@@ -308,7 +309,7 @@ export class EventWriter {
 
   #whenDrained(): Promise<void> | undefined {
     if (this.#isOver || this.queuedBytes <= EVENT_QUEUE_BYTES_MAX) return undefined;
-    this.#hurry();
+    this.#wait.hurry();
     this.#drained ??= Promise.withResolvers();
     return this.#drained.promise;
   }
@@ -321,27 +322,13 @@ export class EventWriter {
   async #write(): Promise<void> {
     try {
       while (this.queuedBytes > 0) {
-        if (this.#recordsCount > GATHER_FROM_COUNT && !this.#isEnded) await this.#waitForMore();
+        if (isGathered(this.#recordsCount) && !this.#isEnded) await this.#wait.more(this.#recordsCount, this.isFull);
         await this.#writeOnce();
       }
     } catch (error) {
       await this.#fail(error);
     }
     this.#work = null;
-  }
-
-  async #waitForMore(): Promise<void> {
-    const steps = this.isFull ? 100 : this.#recordsCount > GATHER_LONGER_FROM_COUNT ? 10 : 1;
-    using timer = startTimer(steps * GATHER_MS);
-    const hurried = Promise.withResolvers<void>();
-    this.#endWait = hurried.resolve;
-    if (!this.#isHurried) await Promise.race([timer.fired, hurried.promise]);
-    this.#isHurried = false;
-  }
-
-  #hurry(): void {
-    this.#isHurried = true;
-    this.#endWait();
   }
 
   async #writeOnce(): Promise<void> {
@@ -351,7 +338,7 @@ export class EventWriter {
     const waiting = this.#blocks.take();
     let { pieces } = waiting;
     for (const cut of this.#cuts.take()) {
-      const [before, after] = splitAt(pieces, cut.offset - this.#writtenBytes);
+      const [before, after] = splitAt(pieces, cut.start.offset - this.#writtenBytes);
       await this.#writePieces(this.#file, before);
       await this.#cuts.cut(this.#file, cut);
       this.index.forgetBefore(this.#file.first);

@@ -1,15 +1,15 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { appendFile, rm } from "node:fs/promises";
 import { join } from "node:path";
-import type { LogEvent } from "../../../src/domain/log-event.ts";
-import { EventFile } from "../../../src/storage/events/event-file.ts";
-import { FIRST_POSITION } from "../../../src/storage/events/position.ts";
-import { type OutputVisitor, scanEvents } from "../../../src/storage/events/scan.ts";
-import { EventWriter } from "../../../src/storage/events/writer.ts";
-import { allEvents } from "../../support/events.ts";
-import { testDirectory } from "../../support/images/layer-files.ts";
-import { seededRandom, seedOfTests } from "../../support/random.ts";
-import { turns } from "../../support/waiting.ts";
+import type { LogEvent } from "../../../../src/domain/log-event.ts";
+import { EventFile } from "../../../../src/storage/events/event-file.ts";
+import { FIRST_POSITION } from "../../../../src/storage/events/position.ts";
+import { type OutputVisitor, scanEvents } from "../../../../src/storage/events/scan.ts";
+import { EventWriter } from "../../../../src/storage/events/writer.ts";
+import { allEvents } from "../../../support/events.ts";
+import { testDirectory } from "../../../support/images/layer-files.ts";
+import { seededRandom, seedOfTests } from "../../../support/random.ts";
+import { turns } from "../../../support/waiting.ts";
 
 let directory: string;
 let path: string;

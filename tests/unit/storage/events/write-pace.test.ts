@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { WRITE_NOW_BYTES_MAX, WritePace } from "../../../src/storage/events/write-pace.ts";
+import { WRITE_NOW_BYTES_MAX, WritePace } from "../../../../src/storage/events/write-pace.ts";
 
 test("writes to a log are synchronous when they are small, and not for a while after one that waited", () => {
   let nowMs = 5000;
