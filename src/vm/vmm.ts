@@ -99,6 +99,39 @@ export interface MachineRecord {
   readonly templateBytes: number;
 }
 
+export interface ForkOptions {
+  /** path of the copy of the writable disk, as in `DiskCopyOptions` */
+  readonly scratchPath: string;
+  /** ends the preparation only */
+  readonly signal: AbortSignal;
+}
+
+/** A fork that is being prepared: the machine runs while its memory and its writable disk are copied. Disposal gives up. */
+export interface PreparedFork extends AsyncDisposable {
+  /**
+   * Pauses the machine, copies what has changed since the preparation, and continues the machine. To be called once, during
+   * a hold of the agent. Whether or not it succeeds, the machine runs again within seconds or ends with a reason.
+   * @throws VmmError when the copy fails
+   */
+  take(): Promise<ForkPoint>;
+}
+
+/**
+ * Memory, devices and writable disk of a running machine at one instant. Copies of the machine start from it. It may be
+ * disposed of while copies use it. The copy of the disk is not part of it: the caller owns and removes that file.
+ */
+export interface ForkPoint extends AsyncDisposable {
+  readonly shape: MachineShape;
+  /** host memory that it takes until it and its last copy are gone, in `bytes`; constant */
+  readonly memoryBytes: number;
+  /** resolves when it and its last copy are gone, so that its memory is free again */
+  readonly released: Promise<void>;
+  /** time for which the machine was paused, in `milliseconds` */
+  readonly pausedMs: number;
+  /** guest memory that was copied, in `bytes` */
+  readonly copiedBytes: number;
+}
+
 /** One virtual machine: a jailed VMM process with its cgroup and its private directory. */
 export interface Machine extends AsyncDisposable {
   readonly id: string;
@@ -128,6 +161,12 @@ export interface Machine extends AsyncDisposable {
    * @throws DiskCopyLateError when `finish` would take too long; VmmError when the copy fails; the reason of `signal`
    */
   copyDisk(options: DiskCopyOptions): Promise<DiskCopy>;
+  /**
+   * Copies memory and writable disk while the guest runs. Resolves when `PreparedFork.take` can be called. Omitted by
+   * VMMs that cannot fork.
+   * @throws VmmError when the copy fails; the reason of `signal`
+   */
+  prepareFork?(options: ForkOptions): Promise<PreparedFork>;
   pause(): Promise<void>;
   resume(): Promise<void>;
   /** The last bytes of the guest's console, for reports; may be empty. */
@@ -179,4 +218,11 @@ export interface Vmm {
   save(machine: Machine): Promise<Template>;
   /** @param cpuWeight see `CpuWeight`; default: the weight of a machine in use */
   clone(template: Template, cpuWeight?: number): Promise<Machine>;
+  /**
+   * A copy of a forked machine, which runs no instruction before `Machine.resume`. Omitted by VMMs that cannot fork.
+   * @param disks the disks of the forked machine, in any order, with the same serials. The file of the writable one is
+   *   moved into the directory of the copy.
+   * @throws VmmError when the copy cannot be made, also after the fork point's disposal
+   */
+  cloneFork?(point: ForkPoint, disks: readonly Disk[], cpuWeight?: number): Promise<Machine>;
 }
