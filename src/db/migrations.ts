@@ -4,6 +4,7 @@ import initSql from "./migrations/0000_init.sql" with { type: "text" };
 import webSessionsSql from "./migrations/0001_web_sessions.sql" with { type: "text" };
 import sandboxesSql from "./migrations/0002_sandboxes.sql" with { type: "text" };
 import e2bSql from "./migrations/0003_e2b.sql" with { type: "text" };
+import forksSql from "./migrations/0004_forks.sql" with { type: "text" };
 import journal from "./migrations/meta/_journal.json" with { type: "json" };
 
 /** One step of the schema; the executable holds all of them. */
@@ -20,6 +21,7 @@ const FILES: Readonly<Record<string, string>> = {
   "0001_web_sessions": webSessionsSql,
   "0002_sandboxes": sandboxesSql,
   "0003_e2b": e2bSql,
+  "0004_forks": forksSql,
 };
 
 /** Every migration, oldest first. */

@@ -1,19 +1,4 @@
-import {
-  and,
-  asc,
-  desc,
-  eq,
-  getTableColumns,
-  gte,
-  inArray,
-  isNotNull,
-  isNull,
-  lt,
-  lte,
-  type SQL,
-  sql,
-} from "drizzle-orm";
-import { unionAll } from "drizzle-orm/sqlite-core";
+import { and, asc, eq, inArray, isNotNull, isNull, lt, type SQL, sql } from "drizzle-orm";
 import { ApiError, type ErrorBody } from "../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../domain/ids.ts";
 import type { NetworkAudit } from "../domain/network.ts";
@@ -26,14 +11,20 @@ import {
 } from "../domain/operation.ts";
 import { ensureAccount } from "./accounts.ts";
 import { type Database, isOneOf, statement } from "./database.ts";
-import type { Orm } from "./drizzle-client.ts";
 import { getImage, imagesBeingRemoved } from "./images/images.ts";
 import { forgetSecrets, insertRequest, type NewRequest } from "./requests.ts";
 import { failSandboxOf } from "./sandboxes/rows.ts";
-import { LARGE_OFFSET_MIN, type ListWindow } from "./scans/scans.ts";
 import { operations } from "./schema.ts";
 
 export type OperationRow = typeof operations.$inferSelect;
+
+/** Where a fork with memory began. */
+export interface ForkOrigin {
+  /** the operation whose machine was forked */
+  readonly parentId: OperationId;
+  /** its last event before the fork, in the log of its processes */
+  readonly atEvent: number;
+}
 
 export interface NewOperation {
   readonly id: OperationId;
@@ -43,16 +34,11 @@ export interface NewOperation {
   readonly hadCredentials: boolean;
   /** the image that the operation uses; null: none */
   readonly imageId?: ImageId | null;
+  /** absent: its machine is not forked */
+  readonly fork?: ForkOrigin | undefined;
   readonly now: number;
   /** Changes further rows in the same transaction, which an error undoes. */
   readonly also?: ((id: OperationId) => void) | undefined;
-}
-
-export interface OperationFilter extends ListWindow {
-  readonly status?: OperationStatus | undefined;
-  readonly kind?: OperationKind | undefined;
-  /** only operations of these kinds, two at least, unless `kind` is given */
-  readonly kinds?: readonly OperationKind[] | undefined;
 }
 
 /** The status that `change` leads to. @throws Error when there is not exactly one */
@@ -125,6 +111,7 @@ const insertPending = statement((orm) =>
       ...{ id: sql.placeholder("id"), accountId: sql.placeholder("accountId"), kind: sql.placeholder("kind") },
       ...{ status: "PENDING", createdAt: sql.placeholder("now") },
       ...{ hadCredentials: sql.placeholder("hadCredentials"), imageId: sql.placeholder("imageId") },
+      ...{ parentId: sql.placeholder("parentId"), forkedAtEvent: sql.placeholder("forkedAtEvent") },
     })
     .returning()
     .prepare(),
@@ -135,17 +122,27 @@ const insertPending = statement((orm) =>
  * @throws ApiError `not_found` when the image or a file no longer exists
  */
 export function insertOperation(db: Database, operation: NewOperation): OperationRow {
-  const { id, accountId, kind, request, hadCredentials, imageId = null, now, also } = operation;
-  return db.transaction(() => {
-    ensureAccount(db, accountId, now);
-    if (imageId !== null && getImage(db, accountId, imageId) === null) {
-      throw new ApiError("not_found", "the image is gone");
-    }
-    const row = insertPending(db).get({ id, accountId, kind, now, hadCredentials, imageId });
-    if (request !== null) insertRequest(db, id, request, now);
-    also?.(id);
-    return row;
+  return db.transaction(() => insert(db, operation));
+}
+
+/** Inserts all of the operations, or none. @throws as `insertOperation` does */
+export function insertOperations(db: Database, operations: readonly NewOperation[]): void {
+  db.transaction(() => {
+    for (const operation of operations) insert(db, operation);
   });
+}
+
+function insert(db: Database, operation: NewOperation): OperationRow {
+  const { id, accountId, kind, request, hadCredentials, imageId = null, fork, now, also } = operation;
+  ensureAccount(db, accountId, now);
+  if (imageId !== null && getImage(db, accountId, imageId) === null) {
+    throw new ApiError("not_found", "the image is gone");
+  }
+  const origin = { parentId: fork?.parentId ?? null, forkedAtEvent: fork?.atEvent ?? null };
+  const row = insertPending(db).get({ id, accountId, kind, now, hadCredentials, imageId, ...origin });
+  if (request !== null) insertRequest(db, id, request, now);
+  also?.(id);
+  return row;
 }
 
 const rowById = statement((orm) =>
@@ -168,78 +165,6 @@ export function getOperation(db: Database, accountId: AccountId, id: OperationId
 /** The row without an image that is being removed. */
 export function withExistingImage<Row extends Pick<OperationRow, "imageId">>(db: Database, row: Row): Row {
   return row.imageId !== null && imagesBeingRemoved(db).has(row.imageId) ? { ...row, imageId: null } : row;
-}
-
-/** All columns but the audit of the network, which can be long. */
-const { network: _network, ...listedColumns } = getTableColumns(operations);
-/** An operation without the audit of its network. */
-export type ListedOperation = Omit<OperationRow, "network">;
-
-/** Newest first, then by id; a page past the end is empty. Blocks the event loop: only for small offsets. */
-export function listOperationsSync(db: Database, accountId: AccountId, filter: OperationFilter): ListedOperation[] {
-  const page = operationPage(db.orm, accountId, filter).as("page");
-  return db.orm
-    .select(listedColumns)
-    .from(page)
-    .innerJoin(operations, eq(operations.id, page.id))
-    .orderBy(desc(operations.createdAt), desc(operations.id))
-    .all()
-    .map((row) => withExistingImage(db, row));
-}
-
-/** Newest first, then by id; a page past the end is empty. Skips a large offset in the scan thread. */
-export async function listOperations(
-  db: Database,
-  accountId: AccountId,
-  filter: OperationFilter,
-): Promise<ListedOperation[]> {
-  if (filter.offset < LARGE_OFFSET_MIN) return listOperationsSync(db, accountId, filter);
-  const ids = await db.scans.ids<OperationId>(operationPage(db.orm, accountId, filter), {
-    accountId,
-    signal: filter.signal,
-  });
-  return db.orm
-    .select(listedColumns)
-    .from(operations)
-    .where(isOneOf(operations.id, ids))
-    .orderBy(desc(operations.createdAt), desc(operations.id))
-    .all()
-    .map((row) => withExistingImage(db, row));
-}
-
-/** Reads only a covering index, so that a large offset does not read the skipped rows. */
-function operationPage(orm: Orm, accountId: AccountId, { kinds, ...filter }: OperationFilter) {
-  const newestFirst = [desc(operations.createdAt), desc(operations.id)] as const;
-  const page = { limit: filter.limit, offset: filter.offset };
-  if (kinds === undefined || filter.kind !== undefined) {
-    return matchingOperations(orm, accountId, filter)
-      .orderBy(...newestFirst)
-      .limit(page.limit)
-      .offset(page.offset);
-  }
-  // Each kind is read in the order of its index, and SQLite merges them: none of other kinds is read.
-  const [first, second, ...rest] = kinds.map((kind) => matchingOperations(orm, accountId, { ...filter, kind }));
-  if (first === undefined || second === undefined) throw new Error("too few kinds of operations");
-  return unionAll(first, second, ...rest)
-    .orderBy(...newestFirst)
-    .limit(page.limit)
-    .offset(page.offset);
-}
-
-function matchingOperations(orm: Orm, accountId: AccountId, filter: Omit<OperationFilter, "kinds">) {
-  const { status, kind, sinceMs, untilMs } = filter;
-  return orm
-    .select({ id: operations.id, createdAt: operations.createdAt })
-    .from(operations)
-    .where(
-      and(
-        eq(operations.accountId, accountId),
-        status === undefined ? undefined : eq(operations.status, status),
-        kind === undefined ? undefined : eq(operations.kind, kind),
-        sinceMs === undefined ? undefined : gte(operations.createdAt, sinceMs),
-        untilMs === undefined ? undefined : lte(operations.createdAt, untilMs),
-      ),
-    );
 }
 
 /**
@@ -338,8 +263,8 @@ export interface RecoveredOperation {
 }
 
 /**
- * To be called after a restart, before any work: ends operations that were EXECUTING and instances of sandboxes
- * (`interrupted`), and those that waited with credentials that only the memory held (`credentialsLost`). Other PENDING
+ * To be called after a restart, before any work: ends operations that were EXECUTING, instances of sandboxes, and forks,
+ * whose machines are gone (`interrupted`), and those that waited with credentials that only the memory held (`credentialsLost`). Other PENDING
  * operations can run.
  */
 export function recoverOperations(
@@ -347,9 +272,11 @@ export function recoverOperations(
   options: { readonly interrupted: ErrorBody; readonly credentialsLost: ErrorBody; readonly now: number },
 ): RecoveredOperation[] {
   return db.transaction(() => {
-    const waiting = pendingOperations(db).filter((row) => row.hadCredentials || row.kind === "sandbox");
-    return [...executingOperations(db), ...waiting].flatMap(({ id, accountId, kind, status: before }) => {
-      const isInterrupted = before === "EXECUTING" || kind === "sandbox";
+    const isLost = (row: OperationRow) => row.status === "EXECUTING" || row.kind === "sandbox" || row.parentId !== null;
+    const waiting = pendingOperations(db).filter((row) => row.hadCredentials || isLost(row));
+    return [...executingOperations(db), ...waiting].flatMap((row) => {
+      const { id, accountId, kind } = row;
+      const isInterrupted = isLost(row);
       const error = isInterrupted ? options.interrupted : options.credentialsLost;
       const status = fail(db, id, { error, network: null }, options.now);
       return status === null ? [] : [{ id, accountId, kind, status, error }];

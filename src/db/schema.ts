@@ -240,6 +240,10 @@ export const operations = sqliteTable(
     imageId: text("image_id")
       .$type<ImageId>()
       .references(() => images.id, { onDelete: "set null" }),
+    /** the operation whose machine was forked for this one, which may be deleted by now; null: it was not forked */
+    parentId: text("parent_id").$type<OperationId>(),
+    /** the parent's last event before the fork, in the log of its processes; null: it was not forked */
+    forkedAtEvent: integer("forked_at_event"),
     /** the request had secrets, which only the memory holds */
     hadCredentials: integer("had_credentials", { mode: "boolean" }).notNull().default(false),
     error: text("error", { mode: "json" }).$type<ErrorBody>(),

@@ -18,6 +18,7 @@ export const LOG_EVENT_TYPES = [
   "network",
   "network_policy",
   "checkpoint",
+  "fork",
   "shutdown",
   "state",
   "ends_soon",
@@ -133,6 +134,13 @@ export interface LogEventData {
     readonly image: string;
     /** time during which the instance could not write */
     readonly pause_ms: number;
+  };
+  /** the first event of a fork with memory, whose processes continue those of its parent */
+  readonly fork: {
+    /** id of the sandbox or of the operation whose machine was forked */
+    readonly parent: string;
+    /** id of the parent's last event before the fork */
+    readonly at_event: number;
   };
   readonly shutdown: { readonly stopped_at: string; readonly reason: ShutdownReason };
   /** the state of a sandbox has changed */

@@ -1,5 +1,6 @@
 import { imageSizes } from "../db/images/images.ts";
-import { getOperation, listOperations, type OperationRow } from "../db/operations.ts";
+import { listOperations } from "../db/operation-listing.ts";
+import { getOperation, type OperationRow } from "../db/operations.ts";
 import { ApiError } from "../domain/errors.ts";
 import type { ImageId, OperationId } from "../domain/ids.ts";
 import { Spid } from "../domain/log-event.ts";
@@ -30,7 +31,17 @@ export type { KeptRequest };
  */
 export type Operation = Pick<
   OperationRow,
-  "id" | "imageId" | "kind" | "status" | "createdAt" | "startedAt" | "finishedAt" | "result" | "error"
+  | "id"
+  | "imageId"
+  | "kind"
+  | "status"
+  | "createdAt"
+  | "startedAt"
+  | "finishedAt"
+  | "result"
+  | "error"
+  | "parentId"
+  | "forkedAtEvent"
 > & { readonly network?: NetworkAudit | null };
 
 export interface ListOperations extends ListRequest {

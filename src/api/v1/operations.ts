@@ -156,11 +156,24 @@ function retryAfter({ status }: StoredOperation): Record<string, string> {
  * the result. Fields are set one by one, because spreading objects takes twice the time, and a listing has many operations.
  */
 function operationOf(operation: StoredOperation, result: Record<string, unknown> | null): Record<string, unknown> {
-  const { id, status, kind, createdAt, startedAt, finishedAt, error, network = null } = operation;
+  const {
+    id,
+    status,
+    kind,
+    createdAt,
+    startedAt,
+    finishedAt,
+    error,
+    network = null,
+    parentId,
+    forkedAtEvent,
+  } = operation;
   const wire: Record<string, unknown> = { id, status, kind, created_at: isoTime(createdAt) };
   if (startedAt !== null) wire["started_at"] = isoTime(startedAt);
   if (finishedAt !== null) wire["finished_at"] = isoTime(finishedAt);
   if (startedAt !== null && finishedAt !== null) wire["duration_ms"] = Math.max(0, finishedAt - startedAt);
+  if (parentId !== null) wire["parent"] = parentId;
+  if (forkedAtEvent !== null) wire["forked_at_event"] = forkedAtEvent;
   if (result !== null) wire["result"] = network === null ? result : { ...result, network };
   else if (network !== null) wire["network"] = network;
   if (error !== null) wire["error"] = error;

@@ -31,11 +31,24 @@ import { insertState } from "./states.ts";
 
 export type SandboxRow = typeof sandboxes.$inferSelect;
 
+/** The parent of a forked sandbox, and the last number of its processes after a fork with memory. */
+export type SandboxOrigin = Partial<Pick<SandboxRow, "parentId" | "forkedAtEvent" | "spidLast">>;
+
 /** A sandbox that is about to begin on the image `imageId`. */
 export type NewSandbox = Omit<
   SandboxRow,
-  "headId" | "headSeq" | "state" | "envNames" | "spidLast" | "createdAt" | "stateAt" | "endedAt" | "error" | "imageId"
-> & { readonly imageId: ImageId };
+  | "headId"
+  | "headSeq"
+  | "state"
+  | "envNames"
+  | "createdAt"
+  | "stateAt"
+  | "endedAt"
+  | "error"
+  | "imageId"
+  | keyof SandboxOrigin
+> &
+  SandboxOrigin & { readonly imageId: ImageId };
 
 /** The last state change of a sandbox. */
 export interface Transitioned {
@@ -209,8 +222,9 @@ export function insertSandbox(db: Database, sandbox: NewSandbox, now: number): S
   if (getImage(db, accountId, imageId) === null) throw new ApiError("not_found", "the image is gone");
   requireFreeName(db, accountId, name);
   const times = { createdAt: now, stateAt: now, endedAt: null };
-  const state = { state: "starting" as const, headId: imageId, headSeq: 0, spidLast: 1, error: null };
-  const row: SandboxRow = { ...sandbox, ...state, ...times, envNames: Object.keys(env) };
+  const state = { state: "starting" as const, headId: imageId, headSeq: 0, error: null };
+  const origin = { parentId: null, forkedAtEvent: null, spidLast: 1 };
+  const row: SandboxRow = { ...origin, ...sandbox, ...state, ...times, envNames: Object.keys(env) };
   db.orm.insert(sandboxes).values(row).run();
   insertState(db, { sandboxId: id, imageId, parentSeq: null, reason: "start" }, now);
   return row;

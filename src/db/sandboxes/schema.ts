@@ -28,6 +28,10 @@ export const sandboxes = sqliteTable(
     /** number of that state in `sandbox_states` */
     headSeq: integer("head_seq").notNull(),
     state: text("state", { enum: SANDBOX_STATES }).notNull(),
+    /** the sandbox that it was forked from, which may be deleted by now; null: it was not forked */
+    parentId: text("parent_id").$type<SandboxId>(),
+    /** the last event of the parent before a fork with memory; null: it has only the files of a parent, or none */
+    forkedAtEvent: integer("forked_at_event"),
     /** the operation of its present instance; null when it has none */
     operationId: text("operation_id")
       .$type<OperationId>()

@@ -46,7 +46,11 @@ export async function fork(
         timeoutSeconds: startingSeconds(timeoutSeconds, limits),
       };
       const values = { ...record, network, sandboxId: forkId, keyId, timeoutSeconds, pausedFilesOnly: false };
-      await sandboxes.create(accountId, submission, { id: forkId, inserted: () => insertRecord(db, values) });
+      await sandboxes.create(accountId, submission, {
+        id: forkId,
+        parentId: id,
+        inserted: () => insertRecord(db, values),
+      });
       return forkId;
     };
     const forks: Promise<Forked>[] = [];

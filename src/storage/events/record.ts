@@ -43,6 +43,7 @@ const TYPE_CODES: Readonly<Record<RecordType, number>> = {
   state: 13,
   ends_soon: 14,
   network_policy: 15,
+  fork: 17,
 };
 const TYPES: ReadonlyMap<number, RecordType> = new Map(
   Object.entries(TYPE_CODES).map(([type, code]) => [code, type as RecordType]),

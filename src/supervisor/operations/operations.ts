@@ -1,14 +1,15 @@
 import type { Database } from "../../db/database.ts";
 import {
+  type ForkOrigin,
   failOperation,
   insertOperation,
+  insertOperations,
   recoverOperations,
   requestCancel,
   startOperation,
 } from "../../db/operations.ts";
 import { publishOperation } from "../../db/publish.ts";
 import { queuedOperations } from "../../db/requests.ts";
-import type { RequestedResources } from "../../db/schema.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
@@ -17,39 +18,31 @@ import type { NetworkAudit } from "../../domain/network.ts";
 import type { EndStatus, OperationKind } from "../../domain/operation.ts";
 import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
-import type { EventLog, EventLogs } from "../../storage/events/event-logs.ts";
+import type { EventLogs } from "../../storage/events/event-logs.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted } from "../../system/waiting.ts";
+import { type ActiveOperation, activeOperation, refOf } from "./active-operation.ts";
 import { countChanges, endReaders, logChanges, OperationChanges, type OperationRef } from "./changes.ts";
 import { EndWaiters } from "./end-waiters.ts";
 import { CANCELLED, CREDENTIALS_GONE, failureOf, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
-import type { Credentials, Kind, KindAtWork } from "./kind.ts";
-import { Laps } from "./laps.ts";
+import type { Kind, KindAtWork } from "./kind.ts";
 import type { CancelOutcome, OperationsPort } from "./ports.ts";
 import type { Requests } from "./requests.ts";
-import type { Cost, Scheduler } from "./scheduler.ts";
+import type { Cost, Scheduler, Ticket } from "./scheduler.ts";
 import type { Prepared, WorkContext } from "./work.ts";
 
 /** Delay before the next attempt to record the end of an operation when the database could not be written. */
 const RECORD_RETRY_MS = 1000;
 
-/** An operation that is queued or runs in this process. While it waits, its request is on disk only. */
-interface ActiveOperation extends OperationRef {
-  readonly resources: RequestedResources | null;
-  credentials: Credentials | null;
-  /** place among the account's waiting operations; disposed when it starts, or ends without having started */
-  readonly place: Disposable;
-  /** resources that the worker reserved at the submission; disposed when the operation ends */
-  readonly reserved: Disposable | null;
-  readonly abort: AbortController;
-  readonly laps: Laps;
-  /** null before the start */
-  log: (EventLog & Disposable) | null;
-  /** returns the audit of the instance's network; null without a network */
-  networkAudit: (() => NetworkAudit | null) | null;
-  started: boolean;
-  /** the row is terminal; resources of the work may still have to be disposed of */
-  ended: boolean;
+/** An operation that begins with a machine of its own, a fork. */
+export interface ForkSubmission<Submission> {
+  readonly id: OperationId;
+  readonly submission: Submission;
+  readonly fork: ForkOrigin;
+  /** its share of the budget, which is the operation's once it is inserted */
+  readonly ticket: Ticket;
+  /** changes further rows in the transaction that inserts the operations */
+  readonly also?: (id: OperationId) => void;
 }
 
 export interface OperationsOptions {
@@ -113,7 +106,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     }
     for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
       const place = accounts.add(operation.accountId, { waitingOperations: 1, waitingRequests: sizeBytes });
-      this.#enqueue(operation, { resources, credentials: null, place, reserved: null });
+      this.#enqueue(operation, { resources, credentials: null, place, reserved: null, ticket: null });
     }
   }
 
@@ -140,8 +133,34 @@ export class Operations implements OperationsPort, AsyncDisposable {
     staged.keep();
     stack.move();
     this.changes.emit({ type: "accepted", operation });
-    this.#enqueue(operation, { resources: row.resources ?? null, credentials, place, reserved });
+    this.#enqueue(operation, { resources: row.resources ?? null, credentials, place, reserved, ticket: null });
     return { id: operation.id };
+  }
+
+  /**
+   * Begins operations whose machines exist, all of them or none: they wait for nothing.
+   * @throws ApiError `unavailable` when the service stops; `not_found` when the image is gone; what `also` throws
+   */
+  begin<Submission>(
+    accountId: AccountId,
+    kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,
+    forks: readonly ForkSubmission<NoInfer<Submission>>[],
+  ): void {
+    const { db, clock, accounts } = this.#options;
+    if (this.#stopped.signal.aborted) throw STOPPING;
+    const now = clock();
+    const rows = forks.map(({ id, submission, fork, also }) => {
+      const { row, imageId } = kind.store(submission);
+      return { id, accountId, kind: kind.name, request: row, hadCredentials: false, imageId, fork, now, also };
+    });
+    insertOperations(db, rows);
+    for (const [index, { id, ticket }] of forks.entries()) {
+      const operation = { id, accountId, kind: kind.name };
+      this.changes.emit({ type: "accepted", operation });
+      const resources = rows[index]?.request.resources ?? null;
+      const place = accounts.add(accountId, { waitingOperations: 1 });
+      this.#enqueue(operation, { resources, credentials: null, place, reserved: null, ticket });
+    }
   }
 
   cancel(accountId: AccountId, id: OperationId): CancelOutcome {
@@ -216,21 +235,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.dispose();
   }
 
-  #enqueue(
-    operation: OperationRef,
-    more: Pick<ActiveOperation, "resources" | "credentials" | "place" | "reserved">,
-  ): void {
+  #enqueue(operation: OperationRef, more: Parameters<typeof activeOperation>[1]): void {
     const { id } = operation;
-    const active: ActiveOperation = {
-      ...operation,
-      ...more,
-      abort: new AbortController(),
-      laps: new Laps(),
-      log: null,
-      networkAudit: null,
-      started: false,
-      ended: false,
-    };
+    const active = activeOperation(operation, more);
     this.#active.set(id, active);
     const work = this.#run(active).finally(() => {
       this.#active.delete(id);
@@ -256,17 +263,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /** Takes an operation from the queue to SUCCESS. @throws the cause of a failure; CANCELLED after a cancel */
   async #execute(active: ActiveOperation): Promise<void> {
-    const { scheduler, db, clock } = this.#options;
+    const { db, clock } = this.#options;
     const { signal } = active.abort;
-    await this.#options.machinesReady(signal);
-    const cost = this.#kindOf(active.kind).cost(active.resources);
-    if (cost !== null && !scheduler.fitsEver(cost)) throw TOO_LARGE;
-    using ticket = cost === null ? null : await scheduler.admit(active.accountId, cost, signal);
-    // During a long wait, machines may have become unusable.
-    await this.#options.machinesReady(signal);
-    // An instance that used up the disk may be ending right now; its space is free in a moment.
-    await this.#options.spaceSettled(signal);
-    await ownTurn(active.accountId);
+    using ticket = active.ticket ?? (await this.#admit(active));
     signal.throwIfAborted();
     this.#options.requireSpace();
     if (!startOperation(db, active.id, clock())) throw CANCELLED;
@@ -281,6 +280,24 @@ export class Operations implements OperationsPort, AsyncDisposable {
     const reduceCost = (less: Cost): void => ticket?.reduce(less);
     const context = { signal, laps: active.laps, events: active.log, auditNetwork, reduceCost };
     await this.#publish(active, await this.#prepare(active, context));
+  }
+
+  /** Waits until the work may begin. Returns its share of the budget; null: it holds none. */
+  async #admit(active: ActiveOperation): Promise<Ticket | null> {
+    const { scheduler, machinesReady, spaceSettled } = this.#options;
+    const { signal } = active.abort;
+    await machinesReady(signal);
+    const cost = this.#kindOf(active.kind).cost(active.resources);
+    if (cost !== null && !scheduler.fitsEver(cost)) throw TOO_LARGE;
+    using undo = new DisposableStack();
+    const ticket = cost === null ? null : undo.use(await scheduler.admit(active.accountId, cost, signal));
+    // During a long wait, machines may have become unusable.
+    await machinesReady(signal);
+    // An instance that used up the disk may be ending right now; its space is free in a moment.
+    await spaceSettled(signal);
+    await ownTurn(active.accountId);
+    undo.move();
+    return ticket;
   }
 
   /** The end is announced before the work's resources are disposed of. @throws CANCELLED when a cancel was accepted */
@@ -359,8 +376,4 @@ export class Operations implements OperationsPort, AsyncDisposable {
       await sleepUnlessAborted(RECORD_RETRY_MS, stopped);
     }
   }
-}
-
-function refOf({ id, accountId, kind }: ActiveOperation): OperationRef {
-  return { id, accountId, kind };
 }

@@ -61,7 +61,7 @@ interface Waiting {
   readonly accountId: string;
   readonly cost: Cost;
   readonly enqueuedAtMs: number;
-  readonly admit: (ticket: Ticket) => void;
+  readonly admit: () => void;
 }
 
 /**
@@ -137,15 +137,40 @@ export class Scheduler {
       accountId,
       cost,
       enqueuedAtMs: this.#clock(),
-      admit: (ticket) => {
+      admit: () => {
         signal.removeEventListener("abort", onAbort);
-        resolve(ticket);
+        resolve(this.#take(accountId, cost));
       },
     };
     signal.addEventListener("abort", onAbort, { once: true });
     this.#waiting.push(entry);
     this.#dispatch();
     return promise;
+  }
+
+  /** Takes a share for each cost, as `admit` would without any wait; null: at least one would have to wait. */
+  admitNow(accountId: string, costs: readonly Cost[]): Ticket[] | null {
+    let tickets: Ticket[] | null = null;
+    const entry: Waiting = {
+      accountId,
+      cost: costs.reduce(
+        (sum, { memoryBytes, vcpus }) => ({
+          memoryBytes: sum.memoryBytes + memoryBytes,
+          vcpus: sum.vcpus + vcpus,
+        }),
+        NOTHING,
+      ),
+      enqueuedAtMs: this.#clock(),
+      admit: () => {
+        tickets = costs.map((cost) => this.#take(accountId, cost));
+      },
+    };
+    this.#waiting.push(entry);
+    this.#dispatch();
+    if (tickets !== null) return tickets;
+    this.#waiting.splice(this.#waiting.indexOf(entry), 1);
+    this.#dispatch();
+    return null;
   }
 
   /**
@@ -181,7 +206,7 @@ export class Scheduler {
   #dispatch(): void {
     for (let entry = this.#nextEntry(); entry !== null; entry = this.#nextEntry()) {
       this.#waiting.splice(this.#waiting.indexOf(entry), 1);
-      entry.admit(this.#take(entry));
+      entry.admit();
     }
     if (!this.#hasRoomForIdle(NOTHING)) for (const work of this.#idleRunning) work.yield.abort(YIELDED);
     for (const work of this.#idleWaiting) {
@@ -239,7 +264,7 @@ export class Scheduler {
     );
   }
 
-  #take({ accountId, cost }: Waiting): Ticket {
+  #take(accountId: string, cost: Cost): Ticket {
     let held = this.#hold(accountId, cost);
     this.#servedAt.set(accountId, ++this.#turn);
     return {

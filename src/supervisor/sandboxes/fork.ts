@@ -41,7 +41,7 @@ export async function fork(
   const children: SandboxId[] = [];
   try {
     for (const name of names) {
-      const { id } = await tools.sandboxes.create(accountId, copyOf(row, imageId, name));
+      const { id } = await tools.sandboxes.create(accountId, copyOf(row, imageId, name), { parentId: row.id });
       children.push(id);
     }
   } catch (error) {

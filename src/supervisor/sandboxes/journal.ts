@@ -121,7 +121,10 @@ export class SandboxJournal implements AsyncDisposable {
 
   #report(change: StateChange): void {
     const { row, from, reason } = change;
-    const { id, state: to, headId: head } = row;
+    const { id, state: to, headId: head, parentId: parent, forkedAtEvent } = row;
+    if (from === null && parent !== null && forkedAtEvent !== null) {
+      this.logs.append(id, "fork", { parent, at_event: forkedAtEvent });
+    }
     this.logs.append(id, "state", { from, to, reason, head });
     if (to === "ended") this.#reported.delete(id);
     else this.#reported.set(id, to);

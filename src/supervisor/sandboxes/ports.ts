@@ -43,6 +43,8 @@ export interface SandboxCreation {
   readonly id?: SandboxId | undefined;
   /** called in the transaction that inserts it; what it throws undoes the creation */
   readonly inserted?: ((row: SandboxRow) => void) | undefined;
+  /** the sandbox whose files it gets; absent: none */
+  readonly parentId?: SandboxId | undefined;
 }
 
 export interface SandboxDeadline {

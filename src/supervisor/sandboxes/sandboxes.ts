@@ -14,6 +14,7 @@ import {
 import { targetOf } from "../../db/sandboxes/states.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import {
@@ -94,7 +95,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
   async create(
     accountId: AccountId,
     submission: SandboxSubmission,
-    { id = Bun.randomUUIDv7() as SandboxId, inserted }: SandboxCreation = {},
+    { id = Bun.randomUUIDv7() as SandboxId, inserted, parentId }: SandboxCreation = {},
   ): Promise<SandboxRow> {
     const { db, clock } = this.#options;
     const { imageId, files, timeoutSeconds, idleTimeoutSeconds, start, ...settings } = submission;
@@ -106,7 +107,16 @@ export class Sandboxes implements SandboxesPort, Disposable {
       const row = await this.#transitions.start({ id, accountId }, run, (operationId) => {
         this.requireRoom(accountId, 1);
         const now = clock();
-        const fields = { ...settings, id, accountId, imageId, operationId, timeoutMs, idleTimeoutMs };
+        const fields = {
+          ...settings,
+          id,
+          accountId,
+          imageId,
+          operationId,
+          timeoutMs,
+          idleTimeoutMs,
+          ...given({ parentId }),
+        };
         const row = insertSandbox(db, { ...fields, endsAt: now + timeoutMs }, now);
         inserted?.(row);
         return { row, from: null, reason: "request" };

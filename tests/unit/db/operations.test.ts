@@ -1,6 +1,7 @@
 import { describe, expect, spyOn, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import type { Database } from "../../../src/db/database.ts";
+import { listOperationsSync, type OperationFilter } from "../../../src/db/operation-listing.ts";
 import {
   deleteOperationsFinishedBefore,
   executingOperations,
@@ -8,8 +9,6 @@ import {
   failOperation,
   getOperation,
   insertOperation,
-  listOperationsSync,
-  type OperationFilter,
   pendingOperations,
   recoverOperations,
   requestCancel,
@@ -163,6 +162,8 @@ describe("an operation", () => {
       finishedAt: null,
       cancelRequestedAt: null,
       imageId: null,
+      parentId: null,
+      forkedAtEvent: null,
       hadCredentials: true,
       error: null,
       result: null,
@@ -333,13 +334,15 @@ describe("after a restart", () => {
   const interrupted: ErrorBody = { error: "internal_error", message: "the service was restarted", details: {} };
   const credentialsLost: ErrorBody = { error: "unavailable", message: "credentials are gone", details: {} };
 
-  test("running operations end FAILED or CANCELLED, waiting ones with credentials end FAILED, the others wait", () => {
+  test("running operations end FAILED or CANCELLED, waiting ones with credentials and forks end FAILED, the others wait", () => {
     const ran = addExecuting(db);
     const cancelling = addExecuting(db);
     requestCancel(db, alice, cancelling, 3);
     const waiting = addOperation(db);
     const secret = addOperation(db, { hadCredentials: true, accountId: bob });
     const secretRan = addExecuting(db, { hadCredentials: true });
+    const fork = addOperation(db, { fork: { parentId: ran, atEvent: 7 } });
+    expect(row(fork)).toMatchObject({ parentId: ran, forkedAtEvent: 7 });
     const done = operationIn("SUCCESS");
     const doneBefore = row(done);
     const recovered = recoverOperations(db, { interrupted, credentialsLost, now: 50 });
@@ -349,6 +352,7 @@ describe("after a restart", () => {
       new Map([
         [ran, cutOff],
         [secretRan, cutOff],
+        [fork, cutOff],
         [secret, { ...cutOff, accountId: bob, error: credentialsLost }],
         [cancelling, { ...cutOff, status: "CANCELLED" }],
       ] as const) as typeof ended,

@@ -10,11 +10,11 @@ import { getImage, listImages, listImagesSync, resolveImage } from "../../../src
 import { findBaseLayer, findProvenBase, layerChain } from "../../../src/db/images/layers.ts";
 import { mergedLayersWithTop } from "../../../src/db/images/merged-layers.ts";
 import { listImagesPerTag } from "../../../src/db/images/tag-listing.ts";
+import { listOperations } from "../../../src/db/operation-listing.ts";
 import {
   deleteOperationsFinishedBefore,
   executingOperations,
   getOperation,
-  listOperations,
   pendingOperations,
 } from "../../../src/db/operations.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers } from "../../../src/db/removal.ts";

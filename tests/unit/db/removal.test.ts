@@ -7,7 +7,8 @@ import { previewExpiry } from "../../../src/db/expiry.ts";
 import { descendants, getHistory, insertHistory, lineage } from "../../../src/db/images/history.ts";
 import { getImage, imagesBeingRemoved, listImages, resolveImage } from "../../../src/db/images/images.ts";
 import { setTag } from "../../../src/db/images/tags.ts";
-import { getOperation, insertOperation, listOperations } from "../../../src/db/operations.ts";
+import { listOperations } from "../../../src/db/operation-listing.ts";
+import { getOperation, insertOperation } from "../../../src/db/operations.ts";
 import {
   deleteExpiredImages,
   deleteImage,

@@ -4,7 +4,7 @@ import { listFiles } from "../../../src/db/files.ts";
 import { descendants, lineage } from "../../../src/db/images/history.ts";
 import { listImages } from "../../../src/db/images/images.ts";
 import { listImagesPerTag } from "../../../src/db/images/tag-listing.ts";
-import { listOperations } from "../../../src/db/operations.ts";
+import { listOperations } from "../../../src/db/operation-listing.ts";
 import { ScanThread } from "../../../src/db/scans/scan-thread.ts";
 import { LARGE_OFFSET_MIN } from "../../../src/db/scans/scans.ts";
 import { ACCOUNT_LIMITS } from "../../../src/domain/account/limits.ts";

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import { descendants, lineage } from "../../../src/db/images/history.ts";
 import { listImages, listImagesSync } from "../../../src/db/images/images.ts";
-import { listOperations, listOperationsSync } from "../../../src/db/operations.ts";
+import { listOperations, listOperationsSync } from "../../../src/db/operation-listing.ts";
 import { LARGE_OFFSET_MIN, Scans } from "../../../src/db/scans/scans.ts";
 import { storeTotals } from "../../../src/db/totals.ts";
 import type { ImageId } from "../../../src/domain/ids.ts";

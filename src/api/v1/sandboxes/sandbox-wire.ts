@@ -16,12 +16,14 @@ export function sandboxOf(sandbox: StoredSandbox, pattern: string | null): Sandb
   const { id, imageId, headId, operationId, idleTimeoutMs, onTimeout, autoResume, envNames, resources } = sandbox;
   const { name, state, createdAt, stateAt, endedAt, endsAt, cwd, user, network, metadata, publicPorts, error } =
     sandbox;
+  const { parentId, forkedAtEvent } = sandbox;
   return {
     uuid: id,
     name,
     image: imageId,
     head: headId,
     state,
+    ...given({ parent: parentId, forked_at_event: forkedAtEvent }),
     instance: operationId,
     created_at: isoTime(createdAt),
     state_changed_at: isoTime(stateAt),

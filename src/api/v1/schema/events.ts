@@ -88,6 +88,11 @@ const ExitData = data("exit: a process has ended", {
   ),
 });
 
+const ForkData = data("fork: the first event of a fork with memory, which continues the processes of its parent", {
+  parent: Type.String({ format: "uuid", description: "the sandbox or the operation that was forked" }),
+  at_event: Type.Integer({ description: "id of the last event of the parent before the fork; -1: it had none" }),
+});
+
 const ShutdownData = data("shutdown: the machine of the instance has been ended", {
   stopped_at: Timestamp,
   reason: oneOf(["job_complete", "timeout", "spawn_failed", "signal", "failed"]),
@@ -142,6 +147,7 @@ const ExitEvent = eventOf(Type.Literal("exit"), ExitData);
 const NetworkEvent = eventOf(Type.Literal("network"), NetworkEventData);
 const NetworkPolicyEvent = eventOf(Type.Literal("network_policy"), NetworkPolicyEventData);
 const ProgressEvent = eventOf(Type.Literal("progress"), OtherData);
+const ForkEvent = eventOf(Type.Literal("fork"), ForkData);
 const CheckpointEvent = eventOf(Type.Literal("checkpoint"), OtherData);
 const ShutdownEvent = eventOf(Type.Literal("shutdown"), ShutdownData);
 const StateEvent = eventOf(Type.Literal("state"), StateData);
@@ -151,6 +157,7 @@ const CompletionEvent = eventOf(Type.Literal("completion"), CompletionData);
 
 /** Events by the names that their schemas have in the description of the API. */
 export const EVENT_SCHEMAS = {
+  ForkEvent,
   CheckpointEvent,
   CompletionEvent,
   DroppedEvent,
@@ -182,6 +189,7 @@ export const OperationEvent = Type.Union(
     ExitEvent,
     NetworkEvent,
     NetworkPolicyEvent,
+    ForkEvent,
     CheckpointEvent,
     ShutdownEvent,
     StateEvent,

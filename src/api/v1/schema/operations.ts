@@ -100,6 +100,15 @@ export const Operation = Type.Object({
   started_at: Type.Optional(Timestamp),
   finished_at: Type.Optional(Timestamp),
   duration_ms: Type.Optional(Type.Integer({ description: "from start to finish, in milliseconds" })),
+  parent: Type.Optional(
+    Type.String({
+      format: "uuid",
+      description: "the operation whose machine was forked for this one, with its memory",
+    }),
+  ),
+  forked_at_event: Type.Optional(
+    Type.Integer({ description: "id of the last event of the parent before the fork, in the log of its processes" }),
+  ),
   result: Type.Optional(Type.Union([InstanceResult, ImportResult, CheckpointResult, SandboxResult])),
   error: Type.Optional(ErrorObject),
   network: Type.Optional(NetworkAudit),

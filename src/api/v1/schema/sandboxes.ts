@@ -154,6 +154,12 @@ export const Sandbox = Type.Object({
   image: orNull(Uuid, "the image where it began; null when it has ended and the image was deleted"),
   head: orNull(Uuid, "the image of its last saved state; null when it has ended and the image was deleted"),
   state: SandboxState,
+  parent: Type.Optional(
+    Type.String({ format: "uuid", description: "the sandbox that it was forked from; absent when it was not forked" }),
+  ),
+  forked_at_event: Type.Optional(
+    Type.Integer({ description: "id of the last event of the parent before the fork; absent without its memory" }),
+  ),
   instance: orNull(Uuid, "the operation of its machine; null while it has none"),
   created_at: Timestamp,
   state_changed_at: Timestamp,

@@ -10,7 +10,7 @@ const OTHER = "0195f3a2-0000-7000-8000-000000000002" as ImageId;
 const OPERATION: Operation = {
   ...{ id: "0195f3a2-0000-7000-8000-000000000003" as OperationId, kind: "instance", status: "EXECUTING" },
   ...{ createdAt: 1_800_000_000_000, startedAt: 1_800_000_001_000, finishedAt: null, imageId: IMAGE },
-  ...{ result: null, error: null },
+  ...{ result: null, error: null, parentId: null, forkedAtEvent: null },
 };
 const PARTS = { imageSizes: new Map([[OTHER, 86_016]]), nowMs: 1_800_000_003_500 };
 

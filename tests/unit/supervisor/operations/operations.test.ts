@@ -1,7 +1,8 @@
 import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { samples } from "../../../../src/cgroup/stats.ts";
 import { type Database, openDatabase } from "../../../../src/db/database.ts";
-import { getOperation, listOperationsSync, startOperation } from "../../../../src/db/operations.ts";
+import { listOperationsSync } from "../../../../src/db/operation-listing.ts";
+import { getOperation, startOperation } from "../../../../src/db/operations.ts";
 import { ApiError } from "../../../../src/domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../../../src/domain/ids.ts";
 import type { NetworkEntry } from "../../../../src/domain/network.ts";

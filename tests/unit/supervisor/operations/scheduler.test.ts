@@ -51,6 +51,24 @@ describe("scheduler", () => {
     expect(scheduler.used).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
   });
 
+  test("admits several costs at once when all of them fit now and nothing of the account waits, and otherwise none", async () => {
+    const scheduler = new Scheduler({ memoryBytes: 4 * GIB, vcpus: 8 }, () => 0);
+    const { order, tickets, admit } = recorder(scheduler);
+    const admitted = scheduler.admitNow("one", [small, small, { memoryBytes: GIB, vcpus: 0 }]);
+    expect(scheduler.used).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
+    expect(scheduler.admitNow("two", [small, small])).toBeNull();
+    expect(scheduler.used).toEqual({ memoryBytes: 3 * GIB, vcpus: 2 });
+    void admit("large", "one", { memoryBytes: 2 * GIB, vcpus: 1 });
+    expect(scheduler.admitNow("one", [small])).toBeNull();
+    admitted?.[0]?.[Symbol.dispose]();
+    await settle();
+    expect(order).toEqual(["large"]);
+    expect(scheduler.admitNow("two", [small])).toBeNull();
+    for (const ticket of [...(admitted ?? []), ...tickets.values()]) ticket[Symbol.dispose]();
+    expect(scheduler.used).toEqual({ memoryBytes: 0, vcpus: 0 });
+    expect(scheduler.admitNow("two", [small])).toHaveLength(1);
+  });
+
   test("counts an eighth of the vCPUs of a sandbox that runs, and all of its memory, without an error of rounding", async () => {
     const shape = { vcpus: 1, memoryBytes: GIB };
     const cost = costOf(shape);
