@@ -86,5 +86,3 @@ export const GREP_FOUND_NUMBERS_COUNT_MAX = 524_288;
 export const GREP_RUNNING_COUNT_MAX = 2;
 /** Size of an event log, in `bytes`, above which the output of additional processes is dropped. */
 export const EVENT_LOG_BYTES_MAX = 67_108_864;
-/** Size of the unwritten part of an event log, in `bytes`, above which processes must wait with their output. */
-export const EVENT_QUEUE_BYTES_MAX = 1_048_576;

@@ -9,8 +9,8 @@ interface ProcessOutputsOptions {
   readonly append: (type: "truncated", data: LogEventData["truncated"]) => void;
   /** Appends a prefix of the bytes; returns its length. */
   readonly write: (stream: OutputStream, bytes: Uint8Array) => number;
-  /** resolves when the log accepts more; undefined when it does now */
-  readonly drained: () => Promise<void> | undefined;
+  /** resolves when everything appended so far is written, or writing has failed; undefined when it is */
+  readonly written: () => Promise<void> | undefined;
 }
 
 /** Sizes of the logged and of the dropped output of a stream, in `bytes`. */
@@ -41,17 +41,18 @@ export class ProcessOutputs {
 
   /**
    * Logs a copy of the chunk, up to the limit of the stream.
-   * @returns a promise that resolves when the log accepts more; undefined when it does now
+   * @returns a promise that resolves when it is written, or writing has failed; chunks that are written together have the same
+   *   one. Undefined when nothing of it is to be written
    */
   write(stream: OutputStream, chunk: Uint8Array): Promise<void> | undefined {
-    const { limitBytes, write, drained } = this.#options;
+    const { limitBytes, write, written } = this.#options;
     const count = this.#bytes[stream];
     // The logged output is a prefix of the stream: nothing is logged after a gap.
     const roomBytes = count.dropped > 0 ? 0 : limitBytes - count.kept;
     const kept = roomBytes > 0 ? write(stream, chunk.subarray(0, roomBytes)) : 0;
     count.kept += kept;
     count.dropped += chunk.byteLength - kept;
-    return kept > 0 ? drained() : undefined;
+    return kept > 0 ? written() : undefined;
   }
 
   /** Logs how much was dropped. To be called once, when the process has ended. */

@@ -1,6 +1,6 @@
 import { storageFull } from "../../domain/errors.ts";
 import type { DataEventType, LogEventData, OutputEventType } from "../../domain/log-event.ts";
-import { EVENT_LOG_BYTES_MAX, EVENT_QUEUE_BYTES_MAX } from "../limits.ts";
+import { EVENT_LOG_BYTES_MAX } from "../limits.ts";
 import { EventFile } from "./event-file.ts";
 import { GatherWait, isGathered } from "./gather-wait.ts";
 import { GatheredOutputs, type OutputSource } from "./gathered-outputs.ts";
@@ -19,7 +19,7 @@ import {
 import { type Block, RecordBlocks, splitAt } from "./record-blocks.ts";
 import type { ReopenedLog } from "./reopen.ts";
 import { type OpenRing, SegmentCuts } from "./ring.ts";
-import { WritePace } from "./write-pace.ts";
+import { WRITE_NOW_BYTES_MAX, WritePace } from "./write-pace.ts";
 
 export interface EventWriterOptions {
   readonly path: string;
@@ -44,7 +44,8 @@ interface OpenRecord {
 
 /**
  * Writes an event log. Calls return at once; events are written in the order of the calls, several at
- * a time. Output that a stream produces during a write becomes one record. The first event creates the file.
+ * a time. Output that a stream produces during a write becomes one record. The first event creates the file. What bounds the queue
+ * is the credit of the processes: they get it for output that is written.
  */
 export class EventWriter {
   /** positions of some events */
@@ -72,7 +73,9 @@ export class EventWriter {
   #hasOutput = false;
   #work: Promise<void> | null = null;
   #ending: Promise<void> | null = null;
-  #drained: PromiseWithResolvers<void> | null = null;
+  /** each resolves when its bytes are written, or writing has failed: those of the queue, and those of the present write */
+  #queued: PromiseWithResolvers<void> | null = null;
+  #writing: PromiseWithResolvers<void> | null = null;
 
   constructor(options: EventWriterOptions) {
     this.#options = options;
@@ -167,7 +170,7 @@ export class EventWriter {
         if (isOpen()) this.append(spid, type, data);
       },
       write: (stream, bytes) => (isOpen() ? this.#output({ spid, stream, isReserved }, bytes) : 0),
-      drained: () => this.#whenDrained(),
+      written: () => this.#queued?.promise,
     });
   }
 
@@ -181,9 +184,8 @@ export class EventWriter {
 
   /** Resolves when readers can read all events appended so far, or when writing has failed. */
   async written(): Promise<void> {
-    this.#record();
     this.#wait.hurry();
-    for (const bytes = this.#bytes; this.#writtenBytes < bytes && !this.#failed.signal.aborted; ) await this.#work;
+    await (this.#queued ?? this.#writing)?.promise;
   }
 
   /** Writes the queue. From then on its output survives a power failure. @throws the cause when a write failed */
@@ -241,6 +243,8 @@ export class EventWriter {
     if (isGathered(this.#recordsCount)) this.#gathered.push(source, bytes);
     else this.#put(source, bytes);
     this.#schedule();
+    // Processes get credit for what is written, so they must not wait for more output than fits a short write.
+    if (this.#gathered.byteLength >= WRITE_NOW_BYTES_MAX / 2) this.#wait.hurry();
     return bytes.byteLength;
   }
 
@@ -307,14 +311,8 @@ export class EventWriter {
     this.#open = null;
   }
 
-  #whenDrained(): Promise<void> | undefined {
-    if (this.#isOver || this.queuedBytes <= EVENT_QUEUE_BYTES_MAX) return undefined;
-    this.#wait.hurry();
-    this.#drained ??= Promise.withResolvers();
-    return this.#drained.promise;
-  }
-
   #schedule(): void {
+    this.#queued ??= Promise.withResolvers();
     this.#work ??= Promise.resolve().then(() => this.#write());
   }
 
@@ -336,6 +334,8 @@ export class EventWriter {
     this.#record();
     this.#seal();
     const waiting = this.#blocks.take();
+    this.#writing = this.#queued;
+    this.#queued = null;
     let { pieces } = waiting;
     for (const cut of this.#cuts.take()) {
       const [before, after] = splitAt(pieces, cut.start.offset - this.#writtenBytes);
@@ -347,7 +347,8 @@ export class EventWriter {
     const writing = this.#writePieces(this.#file, pieces);
     if (writing !== undefined) await writing;
     waiting.release();
-    if (this.queuedBytes <= EVENT_QUEUE_BYTES_MAX / 2) this.#release();
+    this.#writing?.resolve();
+    this.#writing = null;
     this.#options.onChange?.();
   }
 
@@ -374,14 +375,11 @@ export class EventWriter {
     this.#gathered.drain(() => undefined);
     this.#bytes = this.#writtenBytes;
     this.#failed.abort(storageFull(error) ?? error);
-    this.#release();
+    for (const reported of [this.#writing, this.#queued]) reported?.resolve();
+    this.#writing = null;
+    this.#queued = null;
     // Part of the failed write may be in the file.
     await this.#file?.truncate(this.#writtenBytes).catch(() => undefined);
     this.#options.onChange?.();
-  }
-
-  #release(): void {
-    this.#drained?.resolve();
-    this.#drained = null;
   }
 }

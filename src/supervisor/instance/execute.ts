@@ -89,6 +89,7 @@ export async function resume(
   const { instance, connections } = RunningInstance.resume(machine, record.instance, {
     channel,
     network: network.policy === null ? null : network,
+    stored: events.written(),
     sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : resumedSink(events, log)),
     commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
   });

@@ -4,7 +4,7 @@ import type { OutputSizes, StreamBytes } from "../../storage/events/process-outp
 import type { AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
 import type { InputBytes } from "../../vm/agent/exec-spec.ts";
 import type { GuestNetwork } from "../../vm/agent/guest-network.ts";
-import type { OutputSink, OutputStream, StartListener } from "../../vm/agent/process.ts";
+import type { OutputSink, OutputStream, ProcessEnds, StartListener } from "../../vm/agent/process.ts";
 import type { AgentRecord } from "../../vm/agent/record.ts";
 import type { ByteChannel } from "../../vm/vmm.ts";
 import type { GuestDisks } from "../machines/steps.ts";
@@ -77,6 +77,8 @@ export interface ResumeOptions {
   readonly channel: ByteChannel;
   readonly network: GuestNetwork | null;
   readonly sinkOf: (log: ProcessLogRecord) => ProcessSink;
+  /** resolves when the output that was received before the record is stored */
+  readonly stored: Promise<void>;
   /** Returns the rest of the command's first input, from an offset in `bytes`. */
   readonly commandInput: (from: number) => InputBytes;
 }
@@ -113,9 +115,14 @@ export function startedFrom(
   return { cwd, hasTerminal: terminal !== undefined, keepsInput, isInputOpen: keepsInput };
 }
 
-/** A sink that also copies the output to the taps. */
-export function tapped({ output }: ProcessSink, taps: ProcessTaps): OutputSink {
-  return (stream, chunk) => taps.push(stream, chunk, output(stream, chunk));
+/** The receivers of a process whose output is also copied to the taps. */
+export function tapped({ started, output }: ProcessSink, taps: ProcessTaps): ProcessEnds {
+  const onOutput: OutputSink = (stream, chunk) => {
+    const stored = output(stream, chunk);
+    taps.push(stream, chunk);
+    return stored;
+  };
+  return { onOutput, onStart: started, readers: taps };
 }
 
 /** Largest number of processes that an instance can start over its whole life. */

@@ -120,9 +120,7 @@ export class ProcessTaps {
   #holds = true;
   /** null while there is no tap */
   #blocks: OutputBlocks | null = null;
-  /** resolves when the log accepts more output; null while it does */
-  #logged: Promise<void> | null = null;
-  /** resolves when the log and all taps accept more output; null while they do */
+  /** resolves when all taps accept more output; null while they do */
   #drained: PromiseWithResolvers<void> | null = null;
 
   /**
@@ -154,7 +152,7 @@ export class ProcessTaps {
     return [...this.#taps];
   }
 
-  /** Resolves when the log and all taps accept more output; undefined when they do now. */
+  /** Resolves when all taps accept more output; undefined when they do now. */
   get drained(): Promise<void> | undefined {
     return this.#drained?.promise;
   }
@@ -173,23 +171,16 @@ export class ProcessTaps {
     return this.#open({ before: { stdout: this.#bytes("stdout"), stderr: this.#bytes("stderr") } });
   }
 
-  /**
-   * Copies a chunk to all taps.
-   * @param logged result of logging the chunk: resolves when the log accepts more; undefined when it does now
-   * @returns a promise that resolves when the log and all taps accept more, the same one until then; undefined when they
-   *   do now
-   */
-  push(stream: OutputStream, chunk: Uint8Array, logged: Promise<void> | undefined): Promise<void> | undefined {
-    if (this.#blocks === null) return logged;
+  /** Copies a chunk to all taps. */
+  push(stream: OutputStream, chunk: Uint8Array): void {
+    if (this.#blocks === null) return;
     if (!this.#holds) {
       for (const { missed } of this.#taps) missed[stream] += chunk.byteLength;
-      return logged;
+      return;
     }
     this.#blocks.push(stream, chunk);
     for (const tap of this.#taps) tap.notify();
-    if (logged !== undefined && logged !== this.#logged) this.#await(logged);
     this.#drained ??= Promise.withResolvers();
-    return this.#drained.promise;
   }
 
   /** From now on the process waits for no reader. The readers still get the waiting output, but no later output. */
@@ -239,17 +230,9 @@ export class ProcessTaps {
     this.#settle();
   }
 
-  #await(logged: Promise<void>): void {
-    this.#logged = logged;
-    void logged.then(() => {
-      if (this.#logged === logged) this.#logged = null;
-      this.#settle();
-    });
-  }
-
   #settle(): void {
     const isHeld = this.#holds && [...this.#taps].some(({ isBehind }) => isBehind);
-    if (this.#logged !== null || isHeld) return;
+    if (isHeld) return;
     this.#drained?.resolve();
     this.#drained = null;
   }

@@ -74,7 +74,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   static resume(
     { machine, isolation, [Symbol.asyncDispose]: dispose }: Omit<ReadyMachine, "agent">,
     record: InstanceRecord,
-    { channel, network, sinkOf, commandInput }: ResumeOptions,
+    { channel, network, sinkOf, stored, commandInput }: ResumeOptions,
   ): { readonly instance: RunningInstance; readonly connections: readonly AgentConnection[] } {
     const processes = record.processes.map((from) => {
       const sink = sinkOf(from.log);
@@ -92,7 +92,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
         const { from, sink, taps } = process;
         const takesInput = from.spid === Spid.command && firstInput !== "sent";
         const first = takesInput ? commandInput(stdin.sentBytes) : undefined;
-        return { onOutput: tapped(sink, taps), onStart: sink.started, pending: taps.drained, first };
+        return { ...tapped(sink, taps), stored, first };
       },
     });
     const numbers = new ProcessNumbers({ last: record.spidLast }, record.refused);
@@ -197,7 +197,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
   start(spec: AgentExecSpec, sink: ProcessSink): InstanceProcess {
     if (this.#command !== null) throw new Error("an instance has one command");
     const taps = new ProcessTaps(sink.bytes);
-    const handle = this.agent.exec(spec, tapped(sink, taps), { onStart: sink.started });
+    const { onOutput, ...ends } = tapped(sink, taps);
+    const handle = this.agent.exec(spec, onOutput, ends);
     this.#command = handle;
     const command = this.#add(Spid.command, { ...startedFrom(spec), handle, sink, taps });
     this.#awaitStart(handle);
@@ -218,7 +219,8 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const spid = this.#numbers.take();
     const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
-    const handle = this.agent.exec(spec, tapped(sink, taps), { target: command, onStart: sink.started, signal });
+    const { onOutput, ...ends } = tapped(sink, taps);
+    const handle = this.agent.exec(spec, onOutput, { ...ends, target: command, signal });
     return this.#add(spid, { ...startedFrom(spec), handle, sink, taps }, command);
   }
 

@@ -8,7 +8,7 @@ import { GuestFiles } from "./files.ts";
 import { packIntegers } from "./frames.ts";
 import type { GuestNetwork } from "./guest-network.ts";
 import { AgentLink, type Hello } from "./link.ts";
-import { type ExecHandle, ExecSession, type OutputSink, type ResumedEnds, type StartListener } from "./process.ts";
+import { type ExecHandle, ExecSession, type OutputSink, type ProcessEnds, type ResumedEnds } from "./process.ts";
 import type { AgentExit } from "./process-exit.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
@@ -38,10 +38,9 @@ export interface Quiesced extends AsyncDisposable {
   thaw(): Promise<bigint>;
 }
 
-export interface ExecOptions {
+export interface ExecOptions extends Omit<ProcessEnds, "onOutput"> {
   /** a running command whose namespaces the new one joins */
   readonly target?: ExecHandle;
-  readonly onStart?: StartListener;
   /** cancels the start while it waits for earlier requests */
   readonly signal?: AbortSignal;
 }
@@ -182,7 +181,7 @@ export class Agent {
    */
   exec(spec: AgentExecSpec, onOutput: OutputSink, options: ExecOptions = {}): ExecHandle {
     // The session lives as long as the command. It must not keep `spec`.
-    const session = ExecSession.start(this.#link, spec, { onOutput, onStart: options.onStart });
+    const session = ExecSession.start(this.#link, spec, { onOutput, ...options });
     this.#sendExec(session, spec, options).then(
       () => session.opened(),
       (error: Error) => session.fail(error),

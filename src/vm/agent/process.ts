@@ -12,14 +12,18 @@ import {
 } from "./protocol.ts";
 import type { FirstInput, ProcessRecord } from "./record.ts";
 import type { FrameParts, Session } from "./sessions.ts";
-import { LatestValue, OutboundStream, ReceiveWindow } from "./streams.ts";
+import { LatestValue, OutboundStream, OutputCredit, ReceiveWindow, type SlowReaders } from "./streams.ts";
 
 export type OutputStream = "stdout" | "stderr";
 
+const OUTPUTS: readonly number[] = [Stream.stdout, Stream.stderr];
+const NO_READERS: SlowReaders = { drained: undefined };
+
 /**
- * Receives the output of a command. A chunk is valid only during the call: a sink must copy the bytes that it keeps. While
- * a promise that it returned is pending, the command gets no more credit: at most WINDOW_BYTES_INITIAL of each stream can
- * still come. The promise must not reject.
+ * Receives the output of a command. A chunk is valid only during the call: a sink must copy the bytes that it keeps.
+ * @returns a promise that resolves when the chunk is stored, where a later process of the host can find it; undefined: it is.
+ *   Chunks that are stored together should have the same one. The command gets credit for stored output, and the agent keeps
+ *   the other: at most WINDOW_BYTES_INITIAL of each stream can wait. The promise must not reject.
  */
 export type OutputSink = (stream: OutputStream, chunk: Uint8Array) => Promise<void> | undefined;
 
@@ -69,12 +73,14 @@ export interface ProcessLink {
 export interface ProcessEnds {
   readonly onOutput: OutputSink;
   readonly onStart?: StartListener | undefined;
+  /** readers of the output that the command waits for, beyond what is stored */
+  readonly readers?: SlowReaders | undefined;
 }
 
 /** The same of a command that another object started. */
 export interface ResumedEnds extends ProcessEnds {
-  /** the latest promise of the earlier sink, while it is pending */
-  readonly pending?: Promise<void> | undefined;
+  /** resolves when the output that the earlier object received is stored; absent: it is */
+  readonly stored?: Promise<void> | undefined;
   /**
    * the rest of the first input, from `stdin.sentBytes` on. Without it, a command whose record does not say "sent" must be
    * ended, because it would miss a part of its input
@@ -96,21 +102,18 @@ export class ExecSession implements Session, ExecHandle {
   /** resolves when the whole request is sent: to false when it failed */
   readonly #opened = Promise.withResolvers<boolean>();
   #isOpen = false;
-  readonly #windows: ReadonlyMap<number, ReceiveWindow>;
+  readonly #credit: OutputCredit;
   readonly #stdin: OutboundStream;
   readonly #size: LatestValue<TerminalSize>;
   readonly #limit: LatestValue<{ readonly timeoutMs: number }>;
   #firstInput: FirstInput;
   /** later writes wait for the first input, whose failure ends the session */
   readonly #first: Promise<void>;
-  /** the pending promises of the sink, and `bytes` of each stream that were received meanwhile */
-  readonly #holds = new Set<Promise<void>>();
-  readonly #heldBytes = new Map<number, number>();
   #pid: number | null;
 
   private constructor(
     link: ProcessLink,
-    { onOutput, onStart = () => undefined }: ProcessEnds,
+    { onOutput, onStart = () => undefined, readers = NO_READERS }: ProcessEnds,
     options: Pick<ProcessRecord, "hasTerminal" | "firstInput"> & {
       readonly from?: ProcessRecord;
       first?: InputBytes | undefined;
@@ -128,7 +131,8 @@ export class ExecSession implements Session, ExecHandle {
         stream,
         new ReceiveWindow((bytes) => this.#grant(stream, bytes), { sizeBytes: WINDOW_BYTES_INITIAL, from: record }),
       ] as const;
-    this.#windows = new Map([window(Stream.stdout, from?.stdout), window(Stream.stderr, from?.stderr)]);
+    const windows = new Map([window(Stream.stdout, from?.stdout), window(Stream.stderr, from?.stderr)]);
+    this.#credit = new OutputCredit(windows, readers);
     this.#stdin = new OutboundStream((take) => this.#sendRunning(() => inputFrame(this.session, take())), {
       stream: Stream.stdin,
       pieceBytesMax: FRAME_PAYLOAD_BYTES_MAX,
@@ -162,24 +166,20 @@ export class ExecSession implements Session, ExecHandle {
     const session = new ExecSession(link, ends, { hasTerminal, firstInput, first: ends.first, from });
     session.opened();
     if (from.pid !== null) session.#started.resolve();
-    for (const [stream, window] of session.#windows) session.#heldBytes.set(stream, window.waitingBytes);
-    session.#hold(ends.pending ?? Promise.resolve());
+    for (const stream of OUTPUTS) {
+      session.#credit.take(stream, session.#credit.window(stream).waitingBytes, ends.stored);
+    }
     return session;
   }
 
   record(): ProcessRecord {
-    const window = (stream: number) => {
-      const record = this.#windows.get(stream)?.record();
-      if (record === undefined) throw new Error("a stream without a window");
-      return record;
-    };
     return {
       class: "process",
       session: this.session,
       pid: this.#pid,
       hasTerminal: this.#hasTerminal,
-      stdout: window(Stream.stdout),
-      stderr: window(Stream.stderr),
+      stdout: this.#credit.window(Stream.stdout).record(),
+      stderr: this.#credit.window(Stream.stderr).record(),
       stdin: this.#stdin.record(),
       firstInput: this.#firstInput,
       unsentSize: this.#size.waiting,
@@ -288,30 +288,16 @@ export class ExecSession implements Session, ExecHandle {
     // An output without bytes would need no credit, so nothing would bound their number.
     if (frame.payload.byteLength <= 4) throw unexpected(frame);
     const stream = viewOf(frame.payload).getUint32(0, true);
-    const window = this.#windows.get(stream);
-    if (window === undefined) throw unexpected(frame);
+    if (!OUTPUTS.includes(stream)) throw unexpected(frame);
     const bytes = frame.payload.subarray(4);
-    window.receive(bytes.byteLength);
-    const pending = this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
-    if (pending !== undefined) this.#hold(pending);
-    if (this.#holds.size === 0) window.consume(bytes.byteLength);
-    else this.#heldBytes.set(stream, (this.#heldBytes.get(stream) ?? 0) + bytes.byteLength);
-  }
-
-  /** A sink may return one promise for many chunks. */
-  #hold(until: Promise<void>): void {
-    if (this.#holds.has(until)) return;
-    this.#holds.add(until);
-    void until.then(() => {
-      this.#holds.delete(until);
-      if (this.#holds.size > 0 || this.ended) return;
-      for (const [stream, bytes] of this.#heldBytes) this.#windows.get(stream)?.consume(bytes);
-      this.#heldBytes.clear();
-    });
+    this.#credit.window(stream).receive(bytes.byteLength);
+    const stored = this.#onOutput(stream === Stream.stdout ? "stdout" : "stderr", bytes);
+    this.#credit.take(stream, bytes.byteLength, stored);
   }
 
   #end(): void {
     this.ended = true;
+    this.#credit.stop();
     this.#stdin.stop();
   }
 }

@@ -73,6 +73,95 @@ export class ReceiveWindow {
   }
 }
 
+/** Readers of a command's output that the command waits for. */
+export interface SlowReaders {
+  /** resolves when all of them accept more; undefined when they do now */
+  readonly drained: Promise<void> | undefined;
+}
+
+/** Output that is stored at one moment: `bytes` of each stream. */
+interface Unstored {
+  readonly stored: Promise<void>;
+  readonly bytes: Map<number, number>;
+  isStored: boolean;
+}
+
+/**
+ * The windows of a command's outputs. Credit is granted for a beginning of each stream that is stored, so that the agent can
+ * forget it, and that the slow readers have read.
+ */
+export class OutputCredit {
+  readonly #windows: ReadonlyMap<number, ReceiveWindow>;
+  readonly #readers: SlowReaders;
+  /** in the order of the output */
+  readonly #unstored: Unstored[] = [];
+  /** stored output that waits for readers, `bytes` of each stream */
+  readonly #unread = new Map<number, number>();
+  /** the promise of the readers that `#unread` waits for */
+  #awaited: Promise<void> | undefined;
+  #isOver = false;
+
+  constructor(windows: ReadonlyMap<number, ReceiveWindow>, readers: SlowReaders) {
+    this.#windows = windows;
+    this.#readers = readers;
+  }
+
+  /** @throws Error for a stream that does not exist */
+  window(stream: number): ReceiveWindow {
+    const window = this.#windows.get(stream);
+    if (window === undefined) throw new Error("a stream without a window");
+    return window;
+  }
+
+  /** @param stored resolves when the next `bytes` of a stream are stored; undefined: they are */
+  take(stream: number, bytes: number, stored: Promise<void> | undefined): void {
+    let last = this.#unstored.at(-1);
+    if (stored !== undefined && last?.stored !== stored) {
+      const next: Unstored = { stored, bytes: new Map(), isStored: false };
+      this.#unstored.push(next);
+      void stored.then(() => this.#stored(next));
+      last = next;
+    }
+    if (last === undefined) this.#release(stream, bytes);
+    else last.bytes.set(stream, (last.bytes.get(stream) ?? 0) + bytes);
+  }
+
+  /** To be called when the command has ended: it gets no more credit. */
+  stop(): void {
+    this.#isOver = true;
+  }
+
+  #stored(unstored: Unstored): void {
+    unstored.isStored = true;
+    for (let first = this.#unstored[0]; first?.isStored === true; first = this.#unstored[0]) {
+      this.#unstored.shift();
+      for (const [stream, bytes] of first.bytes) this.#release(stream, bytes);
+    }
+  }
+
+  #release(stream: number, bytes: number): void {
+    if (this.#isOver) return;
+    if (this.#readers.drained === undefined) {
+      this.window(stream).consume(bytes);
+      return;
+    }
+    this.#unread.set(stream, (this.#unread.get(stream) ?? 0) + bytes);
+    this.#awaitReaders(this.#readers.drained);
+  }
+
+  #awaitReaders(drained: Promise<void>): void {
+    if (this.#awaited === drained) return;
+    this.#awaited = drained;
+    void drained.then(() => {
+      if (this.#awaited !== drained) return;
+      this.#awaited = undefined;
+      const unread = [...this.#unread];
+      this.#unread.clear();
+      for (const [stream, bytes] of unread) this.#release(stream, bytes);
+    });
+  }
+}
+
 /** Bytes of the guest that wait for their reader. The window bounds them. */
 export class InboundStream {
   readonly #window: ReceiveWindow;

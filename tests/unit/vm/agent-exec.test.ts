@@ -10,6 +10,7 @@ import {
   Stream,
   WINDOW_BYTES_INITIAL,
 } from "../../../src/vm/agent/protocol.ts";
+import type { SlowReaders } from "../../../src/vm/agent/streams.ts";
 import { done, exitPayload, failure, openAgent as open, SPEC, text } from "../../support/guests/agent-script.ts";
 import { seededRandom } from "../../support/random.ts";
 import { turns } from "../../support/waiting.ts";
@@ -133,39 +134,98 @@ describe("exec", () => {
     expect((await run.exit).exitCode).toBe(0);
   });
 
-  test("credit for both streams waits for the reader of the output, and is granted in one frame", async () => {
+  /** A running command whose sink returns what `store` returns, and the credit that it was granted. */
+  async function started(store: () => Promise<void> | undefined, readers?: SlowReaders) {
     const { guest, agent } = open();
-    const calls: string[] = [];
-    const written = Promise.withResolvers<void>();
-    const more = Promise.withResolvers<void>();
-    const waits = [undefined, written.promise, written.promise, more.promise];
-    const run = agent.exec(
-      SPEC,
-      (stream, chunk) => {
-        calls.push(`${stream} ${chunk.byteLength}`);
-        return waits.shift();
-      },
-      { onStart: (pid) => calls.push(`started ${pid}`) },
-    );
+    const run = agent.exec(SPEC, store, { readers });
     const { session } = await guest.frame(HostFrame.execSpec);
-    const chunk = Buffer.alloc(60_000);
-    const send = (stream: number) => guest.send(AgentFrame.output, session, packIntegers([32, stream]), chunk);
-    guest.send(AgentFrame.started, session, packIntegers([32, 77]));
-    for (const stream of [Stream.stdout, Stream.stdout, Stream.stdout, Stream.stderr, Stream.stdout]) send(stream);
-    for (let count = 0; count < 2; count++) send(Stream.stderr);
-    const granted = () => guest.frames.filter(({ type }) => type === HostFrame.window).map(({ payload }) => payload);
-    written.resolve();
+    const send = (stream: number, bytes = 60_000) =>
+      guest.send(AgentFrame.output, session, packIntegers([32, stream]), Buffer.alloc(bytes));
+    const granted = () =>
+      guest.frames
+        .filter(({ type }) => type === HostFrame.window)
+        .map(({ payload }) => [payload.readUInt32LE(0), payload.readUInt32LE(4)]);
+    const end = async () => {
+      guest.send(AgentFrame.exit, session, exitPayload(0));
+      expect((await run.exit).exitCode).toBe(0);
+    };
+    return { agent, send, granted, end };
+  }
+
+  test("credit follows what is stored, in the order of the output", async () => {
+    const [written, more] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const waits = [undefined, written.promise, written.promise, more.promise, more.promise];
+    const { send, granted, end } = await started(() => waits.shift());
+    for (const stream of [Stream.stdout, Stream.stdout, Stream.stdout, Stream.stderr, Stream.stderr]) send(stream);
+    // The sink has stored this one already: it waits for those before it.
+    send(Stream.stderr);
     await turns();
     expect(granted()).toEqual([]);
+    written.resolve();
+    await turns();
+    expect(granted()).toEqual([[Stream.stdout, 180_000]]);
     more.resolve();
-    await guest.frame(HostFrame.window, 1);
-    expect(granted().map((payload) => [payload.readUInt32LE(0), payload.readUInt32LE(4)])).toEqual([
+    await turns();
+    expect(granted().slice(1)).toEqual([[Stream.stderr, 180_000]]);
+    await end();
+  });
+
+  test("credit does not follow what is stored behind a gap", async () => {
+    const [first, second] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const waits = [first.promise, second.promise, second.promise];
+    const { send, granted, end } = await started(() => waits.shift());
+    for (let count = 0; count < 3; count++) send(Stream.stdout);
+    second.resolve();
+    await turns();
+    expect(granted()).toEqual([]);
+    first.resolve();
+    await turns();
+    expect(granted()).toEqual([[Stream.stdout, 180_000]]);
+    await end();
+  });
+
+  test("credit for both streams waits for slow readers, and is granted in one frame", async () => {
+    let slow: PromiseWithResolvers<void> | null = Promise.withResolvers();
+    const read = () => {
+      slow?.resolve();
+      slow = null;
+    };
+    const { send, granted, end } = await started(() => undefined, {
+      get drained() {
+        return slow?.promise;
+      },
+    });
+    for (const stream of [Stream.stdout, Stream.stderr, Stream.stdout]) send(stream);
+    const before = slow;
+    slow = Promise.withResolvers();
+    before.resolve();
+    for (const stream of [Stream.stdout, Stream.stderr, Stream.stdout, Stream.stderr]) send(stream);
+    await turns();
+    expect(granted()).toEqual([]);
+    read();
+    await turns();
+    expect(granted()).toEqual([
       [Stream.stdout, 240_000],
       [Stream.stderr, 180_000],
     ]);
-    expect(calls.slice(0, 2)).toEqual(["started 77", "stdout 60000"]);
-    guest.send(AgentFrame.exit, session, exitPayload(0));
-    expect((await run.exit).exitCode).toBe(0);
+    await end();
+  });
+
+  test("a store that stalls gets no more output than the windows, whatever the guest does", async () => {
+    let storedBytes = 0;
+    const stalled = new Promise<void>(() => undefined);
+    const { agent, send, granted } = await started(() => {
+      storedBytes += 1;
+      return stalled;
+    });
+    for (const stream of [Stream.stdout, Stream.stderr]) {
+      for (let bytes = 0; bytes < WINDOW_BYTES_INITIAL; bytes += 32_768) send(stream, 32_768);
+    }
+    await turns();
+    expect([granted(), storedBytes]).toEqual([[], 16]);
+    send(Stream.stdout, 1);
+    expect(await failure(agent.freeze())).toBeInstanceOf(AgentProtocolError);
+    expect(storedBytes).toBe(16);
   });
 
   test("sends no credit for a command that ended while its output waited", async () => {

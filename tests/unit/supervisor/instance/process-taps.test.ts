@@ -37,7 +37,7 @@ test("readers that begin at different times get all later output, in its order",
     const stream = STREAMS[random.below(2)] ?? "stdout";
     const chunk = random.bytes(1 + random.below(random.below(10) === 0 ? 70_000 : 40));
     given.push([stream, chunk.slice()]);
-    void taps.push(stream, chunk, undefined);
+    taps.push(stream, chunk);
     chunk.fill(0);
     if (random.below(30) === 0) await turns(1);
   }
@@ -49,13 +49,15 @@ test("readers that begin at different times get all later output, in its order",
   }
 });
 
-test("a process waits until the log and all readers have read everything, or have left", async () => {
+test("a process waits until all readers have read everything, or have left", async () => {
   const taps = makeTaps();
-  const log = Promise.withResolvers<void>();
-  expect(taps.push("stdout", text("early"), log.promise)).toBe(log.promise);
+  taps.push("stdout", text("early"));
+  expect(taps.drained).toBeUndefined();
   const [fast, slow] = [taps.open(), taps.open()];
-  const wait = taps.push("stdout", text("a"), undefined);
-  expect(taps.push("stderr", text("b"), log.promise)).toBe(wait as Promise<void>);
+  taps.push("stdout", text("a"));
+  const wait = taps.drained;
+  taps.push("stderr", text("b"));
+  expect(taps.drained).toBe(wait);
   let isOver = false;
   void wait?.then(() => {
     isOver = true;
@@ -65,17 +67,16 @@ test("a process waits until the log and all readers have read everything, or hav
   expect(isOver).toBe(false);
   slow[Symbol.dispose]();
   await turns(2);
-  expect([isOver, slow.hasLeft, taps.count]).toEqual([false, true, 1]);
-  log.resolve();
-  await turns(2);
-  expect(isOver).toBe(true);
+  expect([isOver, slow.hasLeft, taps.count]).toEqual([true, true, 1]);
+  expect(taps.drained).toBeUndefined();
 });
 
 test("single bytes of alternating streams cost a stalled reader little more memory than the bytes", async () => {
   const { guest, agent } = openAgent();
   const taps = makeTaps();
   const tap = taps.open();
-  const run = agent.exec(SPEC, (stream, chunk) => taps.push(stream, chunk, undefined));
+  const sink = (stream: OutputStream, chunk: Uint8Array) => void taps.push(stream, chunk);
+  const run = agent.exec(SPEC, sink, { readers: taps });
   const { session } = await guest.frame(HostFrame.execOpen);
   guest.send(AgentFrame.started, session, packIntegers([32, 1]));
   const chunks = tap.chunks();
@@ -111,9 +112,9 @@ test("single bytes of alternating streams cost a stalled reader little more memo
 test("a released process does not wait; its reader gets the waiting output, and the size of the rest", async () => {
   const taps = makeTaps();
   using tap = taps.open();
-  const wait = taps.push("stdout", text("taken late"), undefined);
+  taps.push("stdout", text("taken late"));
   let isOver = false;
-  const released = wait?.then(() => {
+  const released = taps.drained?.then(() => {
     isOver = true;
   });
   await turns(2);
@@ -121,7 +122,8 @@ test("a released process does not wait; its reader gets the waiting output, and 
   taps.letGo();
   await released;
   using late = taps.open();
-  expect(taps.push("stdout", text("too late"), undefined)).toBeUndefined();
+  taps.push("stdout", text("too late"));
+  expect(taps.drained).toBeUndefined();
   taps.end();
   expect(await readAll(tap)).toEqual([["stdout", "taken late"]]);
   expect(await readAll(late)).toEqual([]);
@@ -137,7 +139,7 @@ test("readers at different places are continued from a record, each without losi
       const stream = STREAMS[random.below(2)] ?? "stdout";
       const chunk = random.bytes(1 + random.below(random.below(10) === 0 ? 9000 : 40));
       given.push([stream, chunk]);
-      void to.push(stream, chunk, undefined);
+      to.push(stream, chunk);
     };
     const readers = await openReaders(taps, { random, given, push: () => push(taps) });
     const record = JSON.parse(JSON.stringify(taps.record()));
@@ -189,14 +191,14 @@ const sizeFrom = (given: readonly [OutputStream, Uint8Array][], from: number) =>
 test("a record has the sizes before and after each tap, and that the process waits for no reader", async () => {
   const taps = new ProcessTaps((stream) => ({ kept: stream === "stdout" ? 7 : 0, dropped: 1 }));
   using tap = taps.open();
-  void taps.push("stdout", text("waits"), undefined);
+  taps.push("stdout", text("waits"));
   taps.letGo();
-  void taps.push("stderr", text("missed"), undefined);
+  taps.push("stderr", text("missed"));
   const resumed = new ProcessTaps(() => ({ kept: 99, dropped: 99 }), JSON.parse(JSON.stringify(taps.record())));
   const [other] = resumed.opened;
   expect(other).toMatchObject({ before: tap.before, missed: { stdout: 0, stderr: 6 } });
+  resumed.push("stdout", text("missed, too"));
   expect(resumed.drained).toBeUndefined();
-  expect(resumed.push("stdout", text("missed, too"), undefined)).toBeUndefined();
   resumed.end();
   expect(await readAll(other as Tap)).toEqual([["stdout", "waits"]]);
   expect(other?.missed).toEqual({ stdout: 11, stderr: 6 });
