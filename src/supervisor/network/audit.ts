@@ -39,6 +39,12 @@ interface Entry extends AuditKey, Tally {
   readonly addresses: Set<string>;
 }
 
+/** The entries of an audit as plain data, in the order of their first connections. Times in `milliseconds` since the epoch. */
+export interface AuditRecord {
+  readonly entries: readonly (Readonly<Omit<Entry, "addresses">> & { readonly addresses: readonly string[] })[];
+  readonly isTruncated: boolean;
+}
+
 /** Counts the connections and lookups of an instance, allowed and refused. */
 export class AuditRecorder {
   readonly #entries = new Map<string, Entry>();
@@ -47,15 +53,30 @@ export class AuditRecorder {
   readonly #clock: () => number;
   readonly #onFirst: (key: AuditKey) => void;
   #unreachedCount = 0;
-  #truncated = false;
+  #truncated: boolean;
 
   /**
    * @param clock time since the epoch, in `milliseconds`
    * @param onFirst called with the first connection of each entry
+   * @param from an audit to continue
    */
-  constructor(clock: () => number, onFirst: (key: AuditKey) => void) {
+  constructor(clock: () => number, onFirst: (key: AuditKey) => void, from?: AuditRecord) {
     this.#clock = clock;
     this.#onFirst = onFirst;
+    this.#truncated = from?.isTruncated === true;
+    for (const { addresses, ...entry } of from?.entries ?? []) {
+      if (isUnreached(entry)) this.#unreachedCount += 1;
+      if (hasLookup(entry)) this.#hosts.add(entry.host);
+      this.#entries.set(idOf(entry), { ...entry, addresses: new Set(addresses) });
+    }
+  }
+
+  record(): AuditRecord {
+    const entries = [...this.#entries.values()].map(({ addresses, ...entry }) => ({
+      ...entry,
+      addresses: [...addresses],
+    }));
+    return { entries, isTruncated: this.#truncated };
   }
 
   /**
@@ -81,18 +102,17 @@ export class AuditRecorder {
     entry.lastAt = now;
     for (const address of addresses) if (entry.addresses.size < ADDRESSES_COUNT_MAX) entry.addresses.add(address);
     if (previous !== undefined) return entry;
-    const isLookup = verdict === "allowed" && port === null;
-    if (isLookup && this.#hosts.has(host)) return entry;
-    const hasLookup = port !== null && !UNASKED.has(verdict);
+    if (isLookup(entry) && this.#hosts.has(host)) return entry;
     // The lookup's place is free for the new entry, so the name is never lost.
-    if (hasLookup && this.#entries.delete(idOf({ host, port: null, verdict: "allowed" }))) this.#unreachedCount -= 1;
-    const isUnreached = verdict !== "allowed" || isLookup;
-    if (this.#entries.size >= ENTRIES_COUNT_MAX || (isUnreached && this.#unreachedCount >= UNREACHED_COUNT_MAX)) {
+    if (hasLookup(entry) && this.#entries.delete(idOf({ host, port: null, verdict: "allowed" })))
+      this.#unreachedCount -= 1;
+    const isHidden = isUnreached(entry) && this.#unreachedCount >= UNREACHED_COUNT_MAX;
+    if (this.#entries.size >= ENTRIES_COUNT_MAX || isHidden) {
       this.#truncated = true;
       return entry;
     }
-    if (isUnreached) this.#unreachedCount += 1;
-    if (hasLookup) this.#hosts.add(host);
+    if (isUnreached(entry)) this.#unreachedCount += 1;
+    if (hasLookup(entry)) this.#hosts.add(host);
     this.#entries.set(id, entry);
     this.#onFirst({ host, port, verdict });
     return entry;
@@ -108,6 +128,20 @@ export class AuditRecorder {
     const entries = [...this.#entries.values()].map(wireEntry);
     return { entries, truncated: this.#truncated, ...(withPolicy ? { policy: policyOf(entries) } : {}) };
   }
+}
+
+/** True for an entry of a name that was only looked up. */
+function isLookup({ port, verdict }: AuditKey): boolean {
+  return verdict === "allowed" && port === null;
+}
+
+/** True for an entry that also counts the lookup of the name. */
+function hasLookup({ port, verdict }: AuditKey): boolean {
+  return port !== null && !UNASKED.has(verdict);
+}
+
+function isUnreached(key: AuditKey): boolean {
+  return key.verdict !== "allowed" || isLookup(key);
 }
 
 function idOf({ host, port, verdict }: AuditKey): string {

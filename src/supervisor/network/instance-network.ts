@@ -5,20 +5,15 @@ import { withinTime } from "../../system/waiting.ts";
 import type { GuestConnection } from "../../vm/agent/connection.ts";
 import { type GuestNetwork, type GuestQuery, Rcode } from "../../vm/agent/guest-network.ts";
 import { Refusal } from "../../vm/agent/protocol.ts";
-import { type AuditKey, AuditRecorder, type Tally } from "./audit.ts";
+import { type AuditKey, type AuditRecord, AuditRecorder, type Tally } from "./audit.ts";
 import { type JudgedConnection, NetworkJudge, type OperatorRules } from "./judge.ts";
-import { type PolicyChange, PolicyHistory } from "./policies.ts";
+import { NameCache } from "./name-cache.ts";
+import { type PoliciesRecord, type PolicyChange, PolicyHistory } from "./policies.ts";
 import { relay } from "./relay.ts";
 import { TokenBucket } from "./token-bucket.ts";
 
 /** Connections and lookups that may come at once, as a multiple of those of a second. */
 const BURST_SECONDS = 4;
-/** How long the answers are cached that a name exists, and that it does not. */
-const NAME_MS = 60_000;
-const MISSING_NAME_MS = 5000;
-/** Largest number of names whose answers are cached. */
-const NAMES_COUNT_MAX = 1024;
-
 const REFUSALS: Readonly<Record<Exclude<NetworkVerdict, "allowed" | "denied_sni">, number>> = {
   denied: Refusal.denied,
   denied_private: Refusal.denied,
@@ -57,11 +52,25 @@ export interface NetworkListener {
   readonly failed: (error: unknown) => void;
 }
 
+/** The network of an instance as plain data, without its connections. */
+export interface NetworkRecord {
+  /** null: none */
+  readonly policy: NetworkRequest | null;
+  readonly wasOn: boolean;
+  readonly wasRecorded: boolean;
+  /** bytes that count against the limit */
+  readonly movedBytes: number;
+  readonly audit: AuditRecord;
+  readonly policies: PoliciesRecord;
+}
+
 export interface InstanceNetworkOptions {
   readonly gate: Pick<Gate, "connect" | "resolve">;
   readonly settings: NetworkSettings;
   /** the network at first; null: none */
   readonly policy: NetworkRequest | null;
+  /** a network to continue, instead of `policy` */
+  readonly from?: NetworkRecord;
   /** the account of the instance */
   readonly account: string;
   readonly listener: NetworkListener;
@@ -75,11 +84,6 @@ interface Running extends JudgedConnection {
   readonly ended: Promise<void>;
 }
 
-interface CachedName {
-  readonly exists: Promise<boolean>;
-  readonly until: number;
-}
-
 /**
  * The network of one instance, for all machines that it has one after another; an instance without one has a policy of null.
  * Each request of a guest is first checked against the rules, then against the limits, and only then passed to the gate.
@@ -89,12 +93,11 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   readonly #options: InstanceNetworkOptions;
   readonly #audit: AuditRecorder;
   readonly #bucket: TokenBucket;
-  readonly #now: () => number;
   readonly #over = new AbortController();
   readonly #running = new Map<GuestConnection, Running>();
   /** ends of connections that are open */
   readonly #open = new Set<Promise<void>>();
-  readonly #names = new Map<string, CachedName>();
+  readonly #names: NameCache;
   /** lookups that were passed to the gate or the cache, and are not counted yet */
   readonly #queries = new Set<GuestQuery>();
   readonly #policies: PolicyHistory;
@@ -104,20 +107,28 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   #wasOn: boolean;
   /** true when a policy of the instance was to be recorded */
   #wasRecorded: boolean;
-  #movedBytes = 0;
+  #movedBytes: number;
 
   constructor(options: InstanceNetworkOptions) {
-    const { settings, policy, clock, listener, now = () => performance.now() } = options;
+    const {
+      settings,
+      from,
+      policy = null,
+      clock,
+      listener,
+      now = () => performance.now(),
+    } = { ...options, ...options.from };
     this.#options = options;
-    this.#now = now;
     this.#policy = policy;
     this.#judge = policy === null ? null : new NetworkJudge(settings, policy);
-    this.#wasOn = policy !== null;
-    this.#wasRecorded = policy?.record === true;
-    this.#policies = new PolicyHistory(policy, clock());
-    this.#audit = new AuditRecorder(clock, listener.first);
+    this.#wasOn = from?.wasOn ?? policy !== null;
+    this.#wasRecorded = from?.wasRecorded ?? policy?.record === true;
+    this.#movedBytes = from?.movedBytes ?? 0;
+    this.#policies = from === undefined ? PolicyHistory.begin(policy, clock()) : PolicyHistory.resume(from.policies);
+    this.#audit = new AuditRecorder(clock, listener.first, from?.audit);
     const perSecond = settings.opensPerSecond;
     this.#bucket = new TokenBucket({ perSecond, burst: BURST_SECONDS * perSecond, now });
+    this.#names = new NameCache({ ...options, bucket: this.#bucket, now, signal: this.#over.signal });
   }
 
   /** The present network; null: none. */
@@ -128,6 +139,18 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
   /** True when the instance has a network or has had one. */
   get wasOn(): boolean {
     return this.#wasOn;
+  }
+
+  /** Connections and bytes that are counted later are not in it. */
+  record(): NetworkRecord {
+    return {
+      policy: this.#policy,
+      wasOn: this.#wasOn,
+      wasRecorded: this.#wasRecorded,
+      movedBytes: this.#movedBytes,
+      audit: this.#audit.record(),
+      policies: this.#policies.record(),
+    };
   }
 
   /** The connections and lookups until now; null when the instance has had no network. */
@@ -203,7 +226,7 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
       return Rcode.noSuchName;
     }
     try {
-      const answer = this.#lookUp(name, judge);
+      const answer = this.#names.exists(name, judge.isNamed({ kind: "name", host: name }));
       if (answer === null) {
         refuse("limited");
         return Rcode.serverFailure;
@@ -233,34 +256,6 @@ export class InstanceNetwork implements GuestNetwork, AsyncDisposable {
     for (const query of this.#queries) this.#countQuery(query, "allowed");
     for (const connection of this.#running.keys()) connection.reset();
     await Promise.all([...this.#running.values()].map(({ ended }) => ended));
-  }
-
-  /** Whether the name exists, from the cache or the gate; null when the instance looks up too many names. */
-  #lookUp(name: string, judge: NetworkJudge): Promise<boolean> | null {
-    const cached = this.#names.get(name);
-    if (cached !== undefined && cached.until > this.#now()) return cached.exists;
-    if (!this.#bucket.take()) return null;
-    const named = judge.isNamed({ kind: "name", host: name });
-    const exists = this.#options.gate.resolve(name, this.#over.signal, {
-      named,
-      account: this.#options.account,
-    });
-    this.#cache(name, { exists, until: this.#now() + NAME_MS });
-    exists.then(
-      (value) => {
-        if (!value) this.#cache(name, { exists, until: this.#now() + MISSING_NAME_MS });
-      },
-      // Only answers are cached.
-      () => this.#names.delete(name),
-    );
-    return exists;
-  }
-
-  #cache(name: string, answer: CachedName): void {
-    this.#names.delete(name);
-    const [oldest] = this.#names.keys();
-    if (oldest !== undefined && this.#names.size >= NAMES_COUNT_MAX) this.#names.delete(oldest);
-    this.#names.set(name, answer);
   }
 
   /** True when no further byte may be moved. */

@@ -17,14 +17,34 @@ export interface PolicyChange {
   readonly resetCount: number;
 }
 
+/** The policies of an instance as plain data. */
+export interface PoliciesRecord {
+  readonly periods: readonly NetworkPeriod[];
+  readonly changesCount: number;
+}
+
 /** The policies of an instance, in the order of time: the first, and the latest of the others. */
 export class PolicyHistory {
   readonly #periods: NetworkPeriod[];
-  #changesCount = 0;
+  #changesCount: number;
+
+  private constructor({ periods, changesCount }: PoliciesRecord) {
+    this.#periods = [...periods];
+    this.#changesCount = changesCount;
+  }
 
   /** @param at time since the epoch, in `milliseconds` */
-  constructor(policy: NetworkRequest | null, at: number) {
-    this.#periods = [{ since: isoTime(at), ...policyOf(policy), connections_reset: 0 }];
+  static begin(policy: NetworkRequest | null, at: number): PolicyHistory {
+    const first = { since: isoTime(at), ...policyOf(policy), connections_reset: 0 };
+    return new PolicyHistory({ periods: [first], changesCount: 0 });
+  }
+
+  static resume(record: PoliciesRecord): PolicyHistory {
+    return new PolicyHistory(record);
+  }
+
+  record(): PoliciesRecord {
+    return { periods: [...this.#periods], changesCount: this.#changesCount };
   }
 
   /** True when the instance had another policy before. */
