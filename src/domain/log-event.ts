@@ -20,6 +20,7 @@ export const LOG_EVENT_TYPES = [
   "checkpoint",
   "fork",
   "shutdown",
+  "adopted",
   "state",
   "ends_soon",
   "dropped",
@@ -95,6 +96,10 @@ export interface LogEventData {
     /** null: no limit but that of the log */
     readonly truncate_output_at: number | null;
     readonly pty?: { readonly rows: number; readonly cols: number };
+    /** of an additional process that was started with a standard input: its size */
+    readonly stdin_bytes?: number;
+    /** true when more may follow that input */
+    readonly stdin_open?: boolean;
   };
   /** size of the standard input of a process that has ended; its content is not stored, because it may be secret */
   readonly stdin: { readonly bytes: number };
@@ -143,6 +148,13 @@ export interface LogEventData {
     readonly at_event: number;
   };
   readonly shutdown: { readonly stopped_at: string; readonly reason: ShutdownReason };
+  /** another process of the service continues the instance; what happened in between follows */
+  readonly adopted: {
+    /** time since the last event */
+    readonly after_ms: number;
+    /** version of the service */
+    readonly daemon: string;
+  };
   /** the state of a sandbox has changed */
   readonly state: {
     /** null: it was created */

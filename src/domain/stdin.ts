@@ -12,6 +12,12 @@ export async function* decodedStdin(text: string): AsyncGenerator<Uint8Array, vo
   yield decodeStdin(text);
 }
 
+/** Size of its bytes. */
+export function stdinBytes(text: string): number {
+  if (!text.startsWith(STDIN_BASE64_PREFIX)) return text.length;
+  return Buffer.byteLength(text.slice(STDIN_BASE64_PREFIX.length), "base64");
+}
+
 /** Validates standard input without decoding it, because it can be large. @throws ApiError `validation_error` */
 export function checkStdin(text: string, bytesMax: number): void {
   const fail = (rule: string): never => {

@@ -60,6 +60,8 @@ async function print(event: OperationEvent, io: Io): Promise<void> {
   else if (event.type === "truncated") {
     const { stream, bytes_dropped: bytes } = event.data;
     io.stderr(`coppice logs: ${bytes} more bytes of ${stream} were not stored\n`);
+  } else if (event.type === "adopted") {
+    io.stderr("coppice logs: the appliance was restarted here\n");
   } else if (event.type === "dropped") {
     io.stderr(`coppice logs: ${event.data.dropped} earlier events of the log are gone\n`);
   }

@@ -23,6 +23,7 @@ export class LogSummary {
   #isCapped = false;
   #commandOutputsCount = 0;
   #commandExit: LogEventData["exit"] | null = null;
+  #spidLast: number = Spid.command;
 
   /** @param running processes that run before the first event */
   constructor(running: RunningRecord = []) {
@@ -51,6 +52,11 @@ export class LogSummary {
     return this.#running;
   }
 
+  /** The largest number of a process in the log. Of a ring, those that run. */
+  get spidLast(): number {
+    return this.#spidLast;
+  }
+
   record(): RunningRecord {
     return [...this.#running];
   }
@@ -60,6 +66,7 @@ export class LogSummary {
     if (type === "stdout" || type === "stderr") this.addOutput(spid ?? Spid.agent, type, payload.byteLength);
     if (spid === Spid.command && (type === "stdout" || type === "stderr")) this.#commandOutputsCount += 1;
     if (type === "size_cap") this.#isCapped = true;
+    if (spid !== null) this.#spidLast = Math.max(this.#spidLast, spid);
     if (type === "state") {
       const { to } = dataOf<"state">(payload);
       // Another machine begins: the processes of the one before are gone, whether or not their ends are logged.

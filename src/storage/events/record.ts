@@ -43,6 +43,7 @@ const TYPE_CODES: Readonly<Record<RecordType, number>> = {
   state: 13,
   ends_soon: 14,
   network_policy: 15,
+  adopted: 16,
   fork: 17,
 };
 const TYPES: ReadonlyMap<number, RecordType> = new Map(

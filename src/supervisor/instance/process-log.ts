@@ -47,9 +47,15 @@ export class ProcessLog {
     return this.#outputs.bytes(stream);
   }
 
-  /** A sink that logs the start and the output of the process. */
-  sink(spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "userName" | "terminal">): ProcessSink {
-    return this.resume(this.#startOf(spec));
+  /**
+   * A sink that logs the start and the output of the process.
+   * @param input of an additional process: its input comes from a caller, who may leave
+   */
+  sink(
+    spec: Pick<AgentExecSpec, "argv" | "cwd" | "timeoutMs" | "user" | "userName" | "terminal">,
+    input: Pick<LoggedStart, "stdin_bytes" | "stdin_open"> = {},
+  ): ProcessSink {
+    return this.resume({ ...this.#startOf(spec), ...input });
   }
 
   /**

@@ -6,7 +6,7 @@ import type { InstanceStats } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
-import { decodedStdin } from "../../domain/stdin.ts";
+import { decodedStdin, stdinBytes } from "../../domain/stdin.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import { untilAborted } from "../../system/waiting.ts";
@@ -207,7 +207,8 @@ export class RunningInstances {
       const log = new ProcessLog(events, { spid, truncateOutputAtBytes: command.truncateOutputAtBytes });
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
-      return { spec, sink: endingSink(log, log.sink(spec)) };
+      const input = stdin === null ? {} : { stdin_bytes: stdinBytes(stdin), stdin_open: command.stdinOpen };
+      return { spec, sink: endingSink(log, log.sink(spec, input)) };
     }, signal);
     onProcess?.(process);
     await process.started;

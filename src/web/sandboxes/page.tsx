@@ -36,7 +36,7 @@ import { TerminalPanel } from "./terminal.tsx";
 
 /** Process number of events that belong to no process: changes of the state among them, and no output. */
 const AGENT_SPID = 0;
-const TURNS = ["state", "ends_soon", "checkpoint"] as const;
+const TURNS = ["state", "ends_soon", "checkpoint", "adopted"] as const;
 /** Time between two readings, in `milliseconds`: no event reports a changed name or deadline. */
 const READ_MS = 10_000;
 const READ_SOON_MS = 1_000;

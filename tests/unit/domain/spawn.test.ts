@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { ApiError } from "../../../src/domain/errors.ts";
 import { ARGUMENT_BYTES_MAX, ENV_COUNT_MAX, STDIN_BYTES_MAX } from "../../../src/domain/instance.ts";
 import { argvOf, checkSpawn, type SpawnInput, type SpawnLimits } from "../../../src/domain/spawn.ts";
-import { decodeStdin } from "../../../src/domain/stdin.ts";
+import { decodeStdin, stdinBytes } from "../../../src/domain/stdin.ts";
 
 const LIMITS: SpawnLimits = {
   instanceTimeoutSecondsMax: 3600,
@@ -87,13 +87,16 @@ describe("stdin", () => {
   test("any bytes come back from base64, any ASCII from itself", () => {
     void fc.assert(
       fc.property(fc.uint8Array({ maxLength: 300 }), (bytes) => {
-        expect(Buffer.from(decodeStdin(`base64:${Buffer.from(bytes).toString("base64")}`))).toEqual(Buffer.from(bytes));
+        const encoded = `base64:${Buffer.from(bytes).toString("base64")}`;
+        expect(Buffer.from(decodeStdin(encoded))).toEqual(Buffer.from(bytes));
+        expect(stdinBytes(encoded)).toBe(bytes.byteLength);
       }),
     );
     void fc.assert(
       fc.property(fc.string({ unit: "binary-ascii" }), (text) => {
         fc.pre(!text.startsWith("base64:"));
         expect(Buffer.from(decodeStdin(text)).toString("latin1")).toBe(text);
+        expect(stdinBytes(text)).toBe(text.length);
       }),
     );
   });

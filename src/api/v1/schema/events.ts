@@ -42,6 +42,8 @@ const SpawnData = data("spawn: a process has started", {
     description: "largest number of bytes to store of each stream; null: no limit but that of the log",
   }),
   pty: Type.Optional(Type.Object({ rows: count("rows"), cols: count("columns") })),
+  stdin_bytes: Type.Optional(count("size of the standard input in the request for an additional process")),
+  stdin_open: Type.Optional(Type.Boolean({ description: "whether more may follow that input" })),
 });
 
 const StdinData = data("stdin: the standard input of a process that has ended; its content is not stored", {
@@ -98,6 +100,11 @@ const ShutdownData = data("shutdown: the machine of the instance has been ended"
   reason: oneOf(["job_complete", "timeout", "spawn_failed", "signal", "failed"]),
 });
 
+const AdoptedData = data("adopted: the instance has outlived a restart of the appliance; its output continues", {
+  after_ms: count("time since the event before, in milliseconds"),
+  daemon: Type.String({ description: "version of the appliance" }),
+});
+
 const StateData = data("state: the state of a sandbox has changed", {
   from: Type.Union([Type.String(), Type.Null()], { description: "null: the sandbox was created" }),
   to: Type.String(),
@@ -150,6 +157,7 @@ const ProgressEvent = eventOf(Type.Literal("progress"), OtherData);
 const ForkEvent = eventOf(Type.Literal("fork"), ForkData);
 const CheckpointEvent = eventOf(Type.Literal("checkpoint"), OtherData);
 const ShutdownEvent = eventOf(Type.Literal("shutdown"), ShutdownData);
+const AdoptedEvent = eventOf(Type.Literal("adopted"), AdoptedData);
 const StateEvent = eventOf(Type.Literal("state"), StateData);
 const EndsSoonEvent = eventOf(Type.Literal("ends_soon"), EndsSoonData);
 const DroppedEvent = eventOf(Type.Literal("dropped"), DroppedData);
@@ -157,6 +165,7 @@ const CompletionEvent = eventOf(Type.Literal("completion"), CompletionData);
 
 /** Events by the names that their schemas have in the description of the API. */
 export const EVENT_SCHEMAS = {
+  AdoptedEvent,
   ForkEvent,
   CheckpointEvent,
   CompletionEvent,
@@ -192,6 +201,7 @@ export const OperationEvent = Type.Union(
     ForkEvent,
     CheckpointEvent,
     ShutdownEvent,
+    AdoptedEvent,
     StateEvent,
     EndsSoonEvent,
     DroppedEvent,

@@ -33,6 +33,8 @@ function chapterOf({ id, time, type, data }: Omit<OperationEvent, "type"> & { re
     const text = `Its time ends at ${typeof endsAt === "string" ? endsAt.slice(11, 19) : "an unknown time"} UTC`;
     return { id, time, state: null, text, detail: "" };
   }
+  if (type === "adopted")
+    return { id, time, state: null, text: "It has outlived a restart of the appliance", detail: "" };
   if (type === "dropped") {
     return { id, time, state: null, text: `${Number(dropped)} earlier events were dropped`, detail: "" };
   }

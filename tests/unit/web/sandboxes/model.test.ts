@@ -91,8 +91,10 @@ test("the story has the changes of state, newest first, and nothing of the machi
     event(4, "state", { from: "running", to: "pausing", reason: "<b>why</b>", head: null }),
     event(5, "dropped", { first: 9, dropped: 3 }),
     event(6, "state", { to: "toString" }),
+    event(7, "adopted", { after_ms: 700, daemon: "0.1.0" }),
   ]);
   expect(story.map(({ id, state, text, detail }) => [id, state, text, detail])).toEqual([
+    [7, null, "It has outlived a restart of the appliance", ""],
     [5, null, "3 earlier events were dropped", ""],
     [4, "pausing", "", "<b>why</b>"],
     [3, null, "Its time ends at 10:31:00 UTC", ""],
