@@ -12,7 +12,7 @@ export PATH := $(TOOLS)/node_modules/.bin:$(CURDIR)/node_modules/.bin:$(PATH):/u
 
 REVISION = $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 SOURCES = $(shell find src systemd -type f) package.json bun.lock
-ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch build/assets/memory.so
+ASSETS := build/assets/vmlinux build/assets/initramfs.cpio build/assets/launch build/assets/memory.so build/assets/copy-memory
 
 # A command or file, and the Debian package that contains it: what building, running and testing need.
 NEEDS_OF_BUILD := node:nodejs npm:npm git:git gcc:gcc musl-gcc:musl-tools objcopy:binutils xz:xz-utils zstd:zstd dpkg-deb:dpkg \

@@ -14,12 +14,20 @@ export interface VmAssets {
   readonly launcher: string;
   /** library that is preloaded into the QEMU of a clone */
   readonly memory: string;
+  /** program that copies the memory of a running machine */
+  readonly memoryCopier: string;
   /** SHA-256 over all files, in hexadecimal */
   readonly hash: string;
 }
 
 /** The files and their permissions. VMMs read all of them but the launcher under uids of their own. */
-const ASSET_MODES = { vmlinux: 0o444, "initramfs.cpio": 0o444, launch: 0o555, "memory.so": 0o444 } as const;
+const ASSET_MODES = {
+  vmlinux: 0o444,
+  "initramfs.cpio": 0o444,
+  launch: 0o555,
+  "memory.so": 0o444,
+  "copy-memory": 0o555,
+} as const;
 export type AssetName = keyof typeof ASSET_MODES;
 
 /** The list of the files inside the executable, written by the build. */
@@ -88,7 +96,8 @@ async function assetsOfSource(): Promise<VmAssets> {
 function assetsIn(directory: string, hash: string): VmAssets {
   const path = (name: AssetName): string => join(directory, name);
   const [kernel, initramfs] = [path("vmlinux"), path("initramfs.cpio")];
-  return { kernel, initramfs, launcher: path("launch"), memory: path("memory.so"), hash };
+  const [launcher, memory, memoryCopier] = [path("launch"), path("memory.so"), path("copy-memory")];
+  return { kernel, initramfs, launcher, memory, memoryCopier, hash };
 }
 
 function embeddedPath(name: string): string {

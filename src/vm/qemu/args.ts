@@ -8,12 +8,12 @@ export interface QemuDescriptors {
 
 /**
  * How a machine starts. A `cold` one cannot be saved, a `template` can. A `clone` maps a template's memory while it
- * starts, and waits for its device state.
+ * starts, and waits for its device state. A `fork` does the same with those of a fork point, and stays paused.
  */
 export type QemuStart =
   | { readonly kind: "cold"; readonly kernel: number; readonly initramfs: number }
   | { readonly kind: "template"; readonly kernel: number; readonly initramfs: number; readonly memory: number }
-  | { readonly kind: "clone" };
+  | { readonly kind: "clone" | "fork" };
 
 export interface QemuArgsOptions {
   readonly acceleration: Acceleration;
@@ -73,8 +73,15 @@ export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuA
     ...["-device", "pvpanic-pci,addr=4.0"],
     ...["-device", "virtio-balloon-pci,free-page-reporting=on,addr=5.0"],
     ...["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"],
-    ...(start.kind === "clone" ? ["-incoming", "defer"] : []),
+    ...(hasMemoryFile(start) ? ["-incoming", "defer"] : []),
+    // The state of a forked machine says that it was running.
+    ...(start.kind === "fork" ? ["-S"] : []),
   ];
+}
+
+/** True for a machine that maps a memory file and loads a state. */
+export function hasMemoryFile(start: QemuStart): start is QemuStart & { readonly kind: "clone" | "fork" } {
+  return start.kind === "clone" || start.kind === "fork";
 }
 
 /** share=on writes the memory of a template's machine to the file of the descriptor. */
@@ -84,7 +91,7 @@ function memoryBackend(start: QemuStart, memoryMiB: number): string {
 }
 
 function bootArgs(start: QemuStart): string[] {
-  if (start.kind === "clone") return [];
+  if (hasMemoryFile(start)) return [];
   const { kernel, initramfs } = start;
   const files = ["-kernel", `/proc/self/fd/${kernel}`, "-initrd", `/proc/self/fd/${initramfs}`];
   return [...files, "-append", KERNEL_COMMAND_LINE];

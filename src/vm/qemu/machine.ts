@@ -1,10 +1,20 @@
-import { rm } from "node:fs/promises";
+import { rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { withinTime } from "../../system/waiting.ts";
 import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import { placeDisk, printable } from "../jail/machine-files.ts";
-import type { ByteChannel, Disk, DiskCopy, DiskCopyOptions, Machine, MachineExit } from "../vmm.ts";
+import type {
+  ByteChannel,
+  Disk,
+  DiskCopy,
+  DiskCopyOptions,
+  ForkOptions,
+  Machine,
+  MachineExit,
+  PreparedFork,
+} from "../vmm.ts";
 import { CONSOLE_BYTES } from "./args.ts";
+import { type AttachedDisks, type ForkContext, QemuFork } from "./fork.ts";
 import { Mirror } from "./mirror.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 
@@ -24,12 +34,15 @@ const LUN_MAX = 16_383;
 export interface QemuMachineParts extends JailedMachineParts {
   readonly channel: ByteChannel;
   readonly qmp: Qmp;
+  /** what the machine needs to be forked */
+  readonly forks: Pick<ForkContext, "program" | "holdRoot">;
 }
 
 /** A running QEMU. */
 export class QemuMachine extends JailedMachine implements Machine {
   readonly channel: ByteChannel;
   readonly qmp: Qmp;
+  readonly #forks: QemuMachineParts["forks"];
   #pausing = false;
   #nextLun = 0;
   /** Attached disks. */
@@ -44,6 +57,7 @@ export class QemuMachine extends JailedMachine implements Machine {
     super(parts, PROGRAM_NAME);
     this.channel = parts.channel;
     this.qmp = parts.qmp;
+    this.#forks = parts.forks;
     parts.qmp.onEvent((event) => this.#onEvent(event));
   }
 
@@ -53,10 +67,26 @@ export class QemuMachine extends JailedMachine implements Machine {
     await Promise.all(disks.flatMap((disk) => this.#plug(disk)));
   }
 
+  /**
+   * Attaches the disks of the machine of which this one is a copy, at the same addresses. The file of a writable disk is moved
+   * into the machine's directory.
+   */
+  async attachAgain(disks: readonly Disk[], places: AttachedDisks): Promise<void> {
+    if (disks.length !== places.length) throw new Error("a copy of a machine has other disks than the machine");
+    for (const { serial, node } of places) {
+      const disk = disks.find((candidate) => candidate.serial === serial);
+      if (disk === undefined) throw new Error(`a copy of a machine lacks the disk ${serial}`);
+      const path = disk.readOnly ? disk.path : join(this.directory, serial);
+      if (!disk.readOnly) await rename(disk.path, path);
+      this.#nextLun = lunOf(node);
+      await this.attach([{ ...disk, path }]);
+    }
+  }
+
   #plug(disk: Disk): Promise<unknown>[] {
     const lun = this.#nextLun++;
     if (lun > LUN_MAX) throw new Error("no address left for another disk");
-    const node = `disk${lun}`;
+    const node = nodeOf(lun);
     this.#disks.push({ serial: disk.serial, node });
     const readOnly = { "read-only": disk.readOnly };
     // A flush by the guest need not reach the host's disk: the host syncs a scratch itself before it publishes it.
@@ -106,6 +136,11 @@ export class QemuMachine extends JailedMachine implements Machine {
       return { [Symbol.dispose]: () => void this.#listeners.delete(handler) };
     };
     return await Mirror.open(this, { ...options, node: disk.node, name: `copy${this.#copiesCount}`, listen });
+  }
+
+  async prepareFork(options: ForkOptions): Promise<PreparedFork> {
+    const end = (description: string) => this.process.end("vmm_died", description);
+    return await QemuFork.prepare({ ...this.#forks, machine: this, disks: [...this.#disks], end }, options);
   }
 
   async pause(): Promise<void> {
@@ -174,6 +209,15 @@ export class QemuMachine extends JailedMachine implements Machine {
     if (status === "internal-error")
       await this.process.end("vmm_died", "the processor emulation failed (internal-error)");
   }
+}
+
+/** QEMU's name of the disk at an address. */
+function nodeOf(lun: number): string {
+  return `disk${lun}`;
+}
+
+function lunOf(node: string): number {
+  return Number(node.slice(nodeOf(0).length - 1));
 }
 
 function deviceOf(node: string): string {

@@ -7,11 +7,14 @@ import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from ".
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
 import { VmmError, withExitReason } from "../machine-end.ts";
-import type { Acceleration, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
-import { buildQemuArgs, QEMU_PROGRAM, type QemuStart } from "./args.ts";
+import type { Acceleration, Disk, ForkPoint, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
+import { buildQemuArgs, hasMemoryFile, QEMU_PROGRAM, type QemuStart } from "./args.ts";
+import { STATE_BYTES_MAX } from "./device-state.ts";
+import { QemuForkPoint } from "./fork.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
-import { packMemory, type SealedFile, sealedCopy } from "./memory-file.ts";
+import { packMemory, sealedCopy } from "./memory-file.ts";
 import { Qmp } from "./qmp.ts";
+import { SavedMachine } from "./saved-machine.ts";
 
 export interface QemuOptions extends VmmHost {
   readonly acceleration: Acceleration;
@@ -43,8 +46,6 @@ const CLONE_ENVIRONMENT = {
   GUEST_MEMORY_FD: `${FIRST_FILE_FD}`,
 };
 const PIDS_MAX = 256;
-/** Limit for the device state of a template; 0.4 MiB were measured. */
-const STATE_BYTES_MAX = 67_108_864;
 const VERSION_TIMEOUT_MS = 60_000;
 /** Length of a refusal's reason in an error, in characters. */
 const REASON_TEXT_MAX = 500;
@@ -63,63 +64,14 @@ export async function openQemu(options: QemuOptions): Promise<Vmm> {
   return new Qemu(options, version, await VmmRoots.open(QEMU_FILES, options.runtimeDirectory));
 }
 
-interface SavedMachine {
-  readonly shape: MachineShape;
-  readonly root: string;
-  readonly memory: SealedFile;
-  readonly state: SealedFile;
-}
-
 /** Resources of a machine of `bootForTemplate` that are needed to save it. */
 interface TemplateSource {
   readonly memory: number;
   readonly root: string;
 }
 
-/** Memory and device state of a paused machine, sealed. */
-class QemuTemplate implements Template {
-  readonly shape: MachineShape;
+class QemuTemplate extends SavedMachine implements Template {
   readonly createdAt = Date.now();
-  readonly memoryBytes: number;
-  /** root of the QEMU that saved it; clones run the same QEMU */
-  readonly root: string;
-  readonly #memory: number;
-  readonly #state: number;
-  readonly #owned: AsyncDisposableStack;
-  #usersCount = 0;
-
-  constructor(saved: SavedMachine, owned: AsyncDisposableStack) {
-    this.shape = saved.shape;
-    this.root = saved.root;
-    this.memoryBytes = saved.memory.sizeBytes + saved.state.sizeBytes;
-    this.#memory = saved.memory.fd;
-    this.#state = saved.state.fd;
-    this.#owned = owned;
-  }
-
-  get isInUse(): boolean {
-    return this.#usersCount > 0;
-  }
-
-  /** Counts a machine that maps the memory, until the result is disposed of. */
-  use(): Disposable {
-    this.#usersCount += 1;
-    return {
-      [Symbol.dispose]: () => {
-        this.#usersCount -= 1;
-      },
-    };
-  }
-
-  /** @throws Error after disposal, when the numbers may belong to other files */
-  get descriptors(): { readonly memory: number; readonly state: number } {
-    if (this.#owned.disposed) throw new Error("the template is gone");
-    return { memory: this.#memory, state: this.#state };
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.#owned.disposeAsync();
-  }
 }
 
 class Qemu implements Vmm {
@@ -174,7 +126,7 @@ class Qemu implements Vmm {
     await using written = ownedDescriptor(createMemfd("device-state", 0));
     await withExitReason(machine, async () => {
       await machine.pause();
-      await machine.qmp.sendDescriptor("state", written.fd);
+      await machine.qmp.sendDescriptor("getfd", { fdname: "state" }, written.fd);
       await machine.qmp.execute("migrate", { uri: "fd:state" });
       await this.#migrated(machine.qmp);
     });
@@ -189,26 +141,46 @@ class Qemu implements Vmm {
 
   async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(template instanceof QemuTemplate)) throw new Error("this template is not QEMU's");
-    using files = new DisposableStack();
-    // Descriptors of its own: the template may be disposed of during the clone, and each reader needs its own offset in
-    // the state.
-    const memory = reopen(files, template.descriptors.memory, "r");
-    const state = reopen(files, template.descriptors.state, "r");
-    const preloaded = openOn(files, this.#options.assets.memory, "r");
-    const owned = new AsyncDisposableStack();
-    owned.use(template.use());
-    const { shape, root } = template;
-    const options = { root, owned, cpuWeight };
-    const machine = await this.#start(shape, { kind: "clone" }, [memory, state, preloaded], options);
     await using undo = new AsyncDisposableStack();
-    undo.use(machine);
+    const machine = undo.use(await this.#startFrom(template, "clone", cpuWeight));
     await withExitReason(machine, async () => {
-      await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
-      await this.#migrated(machine.qmp);
+      await this.#load(machine);
       await machine.resume();
     });
     undo.move();
     return machine;
+  }
+
+  async cloneFork(point: ForkPoint, disks: readonly Disk[], cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
+    if (!(point instanceof QemuForkPoint)) throw new Error("this fork point is not QEMU's");
+    await using undo = new AsyncDisposableStack();
+    const machine = undo.use(await this.#startFrom(point, "fork", cpuWeight));
+    await withExitReason(machine, async () => {
+      // The state contains the disks.
+      await machine.attachAgain(disks, point.disks);
+      await this.#load(machine);
+    });
+    undo.move();
+    return machine;
+  }
+
+  /** Starts a machine with the memory of a saved one. It waits for the device state. */
+  async #startFrom(saved: SavedMachine, kind: "clone" | "fork", cpuWeight: number): Promise<QemuMachine> {
+    using files = new DisposableStack();
+    // Descriptors of its own: the saved machine may be disposed of during the start, and each reader needs its own offset
+    // in the state.
+    const memory = reopen(files, saved.descriptors.memory, "r");
+    const state = reopen(files, saved.descriptors.state, "r");
+    const preloaded = openOn(files, this.#options.assets.memory, "r");
+    const owned = new AsyncDisposableStack();
+    owned.use(saved.use());
+    const { shape, root } = saved;
+    return await this.#start(shape, { kind }, [memory, state, preloaded], { root, owned, cpuWeight });
+  }
+
+  async #load(machine: QemuMachine): Promise<void> {
+    await machine.qmp.execute("migrate-incoming", { uri: `fd:${FIRST_FILE_FD + 1}` });
+    await this.#migrated(machine.qmp);
   }
 
   #openAssets(files: DisposableStack): [number, number] {
@@ -225,6 +197,8 @@ class Qemu implements Vmm {
   ): Promise<QemuMachine> {
     await using stack = new AsyncDisposableStack();
     if (owned !== undefined) stack.use(owned);
+    // A fork of the machine needs the root, however long the machine runs.
+    stack.use(this.#roots.hold(root));
     const home = await openMachineHome(stack, this.#options, { shape, pidsMax: PIDS_MAX, cpuWeight });
     const { acceleration } = this;
     const process = launchVmm(stack, this.#options.assets, home, {
@@ -233,7 +207,7 @@ class Qemu implements Vmm {
       // Writable disks are attached later. A template's machine writes nothing but its state.
       fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
       extraFds: ["socket", "socket", ...files],
-      environment: start.kind === "clone" ? CLONE_ENVIRONMENT : {},
+      environment: hasMemoryFile(start) ? CLONE_ENVIRONMENT : {},
       program: buildQemuArgs({ acceleration, shape, descriptors: { qmp: QMP_FD, agent: AGENT_FD }, start }),
     });
     const [qmpFd = -1, agentFd = -1] = process.fds;
@@ -241,7 +215,8 @@ class Qemu implements Vmm {
     const channel = stack.use(await SocketChannel.open(agentFd));
     const qmp = await firstAnswer(PROGRAM_NAME, process, openMonitor(monitor, start));
     const pid = await vmmPid(PROGRAM_NAME, process, home);
-    return new QemuMachine({ ...home, pid, shape, channel, qmp, process, owned: stack.move() });
+    const forks = { program: this.#options.assets.memoryCopier, holdRoot: () => this.#roots.hold(root) };
+    return new QemuMachine({ ...home, pid, shape, channel, qmp, process, forks, owned: stack.move() });
   }
 
   /** Waits until QEMU has saved or loaded the state. @throws VmmError when that fails or takes too long */
@@ -258,10 +233,10 @@ class Qemu implements Vmm {
   }
 }
 
-/** Opens the monitor, with the capabilities that saving and loading a machine need. */
+/** Opens the monitor, with the capabilities that saving and loading a template need. A fork's state has no memory at all. */
 async function openMonitor(monitor: SocketChannel, start: QemuStart): Promise<Qmp> {
   const qmp = await Qmp.open(monitor);
-  if (start.kind === "cold") return qmp;
+  if (start.kind === "cold" || start.kind === "fork") return qmp;
   const capabilities = ["x-ignore-shared", "events"].map((capability) => ({ capability, state: true }));
   await qmp.execute("migrate-set-capabilities", { capabilities });
   return qmp;

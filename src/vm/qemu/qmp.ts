@@ -76,9 +76,9 @@ export class Qmp {
     });
   }
 
-  /** Gives QEMU a copy of a descriptor under a name. No other command may be under way. */
-  sendDescriptor(name: string, fd: number): Promise<unknown> {
-    return this.#send("getfd", { fdname: name }, (bytes) => {
+  /** Executes a command that takes a copy of a descriptor, which is sent with it. No other command may be under way. */
+  sendDescriptor(command: "getfd" | "add-fd", args: Json, fd: number): Promise<unknown> {
+    return this.#send(command, args, (bytes) => {
       if (this.#channel.fd === undefined) throw new QmpClosedError("the monitor accepts no descriptors");
       sendWithDescriptor(this.#channel.fd, bytes, fd);
     });

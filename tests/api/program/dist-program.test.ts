@@ -132,7 +132,7 @@ describe("serve", () => {
     const [hash = "", ...others] = await readdir(join(dataDir, "assets"));
     expect(others).toEqual([]);
     const unpacked = join(dataDir, "assets", hash);
-    const names = ["initramfs.cpio", "launch", "memory.so", "vmlinux"];
+    const names = ["copy-memory", "initramfs.cpio", "launch", "memory.so", "vmlinux"];
     expect((await readdir(unpacked)).sort()).toEqual(names);
     for (const name of names) {
       expect(await sha256(join(unpacked, name))).toBe(await sha256(join(ROOT, "build/assets", name)));

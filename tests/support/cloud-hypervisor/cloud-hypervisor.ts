@@ -58,7 +58,7 @@ export class StandInHost implements AsyncDisposable {
     const launcher = join(ROOT, "build/assets/launch");
     if (!existsSync(launcher)) throw new Error(`${launcher} is missing: run make assets first`);
     const [kernel, initramfs] = [join(directory, "kernel"), join(directory, "initramfs")];
-    const assets = { kernel, initramfs, launcher, memory: "", hash: "" };
+    const assets = { kernel, initramfs, launcher, memory: "", memoryCopier: "", hash: "" };
     const namespace = `coppice-ch-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
     const cgroups = stack.use(await openCgroupTree({ namespace }));
     const warnings: string[] = [];

@@ -27,7 +27,8 @@ export function builtAssets(): VmAssets {
     return path;
   };
   const [kernel, initramfs] = [asset("vmlinux"), asset("initramfs.cpio")];
-  return { kernel, initramfs, launcher: asset("launch"), memory: asset("memory.so"), hash: "of the tests" };
+  const [launcher, memory, memoryCopier] = [asset("launch"), asset("memory.so"), asset("copy-memory")];
+  return { kernel, initramfs, launcher, memory, memoryCopier, hash: "of the tests" };
 }
 
 /** A directory, control groups, user ids and QEMU for the machines of one test file. */

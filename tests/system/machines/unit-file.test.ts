@@ -7,8 +7,11 @@ import { run } from "../../../src/system/exec.ts";
 import { PREPARED_NETWORK } from "../../../src/system/tool-network.ts";
 
 const UNIT = resolve(import.meta.dir, "../../../systemd/coppice.service");
-/** Worst exposure that is accepted; systemd counts from 0 (safe) to 10. */
-const EXPOSURE_MAX = 4.0;
+/**
+ * Worst exposure that is accepted; systemd counts from 0 (safe) to 10. CAP_SYS_PTRACE, which forks with memory need, is 0.3
+ * of it.
+ */
+const EXPOSURE_MAX = 4.1;
 const TIMEOUT_MS = 30_000;
 
 const unit = readFileSync(UNIT, "utf8");

@@ -61,6 +61,12 @@ describe("QEMU's command line", () => {
     ]);
   });
 
+  test("of a copy of a forked machine, which does not run before it is resumed", () => {
+    const clone = buildQemuArgs({ acceleration: "tcg", shape, descriptors, start: { kind: "clone" } });
+    const fork = buildQemuArgs({ acceleration: "tcg", shape, descriptors, start: { kind: "fork" } });
+    expect(fork).toEqual([...clone, "-S"]);
+  });
+
   test("with KVM", () => {
     const args = buildQemuArgs({ acceleration: "kvm", shape, descriptors, start: { kind: "clone" } });
     expect(args.join(" ")).toContain(" -accel kvm -cpu host ");
