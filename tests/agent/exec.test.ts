@@ -241,7 +241,7 @@ describe("output", () => {
     agent.send(frame(HostFrame.window, 3, u32(Stream.stdout), u32(1)));
     expect((await agent.next()).payload.length).toBe(5);
     expect(await agent.quiet(100)).toBe(true);
-    agent.send(frame(HostFrame.window, 3, u32(Stream.stdout), u32(1_000_000)));
+    agent.send(frame(HostFrame.window, 3, u32(Stream.stdout), u32(262_144)));
     expect((await collectAfterStart(agent)).length).toBe(400_000 - 262_144 - 1);
   });
 
@@ -297,7 +297,10 @@ describe("sessions", () => {
     while (codes.size < ids.length) {
       const { type, session, payload } = await agent.next();
       if (type === AgentFrame.output) output.set(session, payload.subarray(4).toString());
-      if (type === AgentFrame.exit) codes.set(session, payload.readUInt32LE(4));
+      if (type === AgentFrame.exit) {
+        codes.set(session, payload.readUInt32LE(4));
+        agent.send(frame(HostFrame.forget, session));
+      }
       if (type === AgentFrame.error) errors.push([session, payload.subarray(8).toString()]);
       if (type === AgentFrame.error && errors.length === 2) {
         for (const id of ids) agent.send(frame(HostFrame.stdin, id));

@@ -17,33 +17,31 @@ import {
 async function flooded(): Promise<NativeAgent> {
   const agent = await NativeAgent.mounted();
   agent.send(execFrames(3, { argv: ["sh", "-c", "yes & yes >&2 & sleep 0.3; exec sleep 60"], timeoutMs: 60_000 }));
-  for (let output = 0; output < 2; ) {
-    const { type, payload } = await agent.next();
-    if (type !== AgentFrame.output) continue;
-    output += 1;
-    agent.send(frame(HostFrame.window, 3, payload.subarray(0, 4), u32(1 << 30)));
-  }
+  for (let output = 0; output < 2; ) if ((await agent.next()).type === AgentFrame.output) output += 1;
   return agent;
 }
 
-/** Sends HOLD and takes the frames up to its DONE. */
-async function hold(agent: NativeAgent): Promise<void> {
+/** Sends HOLD and takes the frames up to its DONE. Returns the grants for the output among them. */
+async function hold(agent: NativeAgent): Promise<Buffer> {
+  const grants: Buffer[] = [];
   agent.send(frame(HostFrame.hold, 9));
   for (;;) {
-    const { type, session } = await agent.next();
+    const { type, session, payload } = await agent.next();
     if (session === 9) {
       expect(type).toBe(AgentFrame.done);
-      return;
+      return Buffer.concat(grants);
     }
+    if (type === AgentFrame.output)
+      grants.push(frame(HostFrame.window, 3, payload.subarray(0, 4), u32(payload.length - 4)));
   }
 }
 
 test("no frame follows the answer to a HOLD until the next SYNC, whatever commands do", async () => {
   await using agent = await flooded();
   for (let round = 0; round < 5; round++) {
-    await hold(agent);
+    const grants = await hold(agent);
     expect(await agent.quiet(150)).toBe(true);
-    agent.send(syncFrame(BigInt(round)));
+    agent.send(syncFrame(BigInt(round)), grants);
     const answer = await agent.next();
     expect([answer.type, answer.payload.readBigUInt64LE()]).toEqual([AgentFrame.synced, BigInt(round)]);
     expect((await agent.next()).type).toBe(AgentFrame.output);

@@ -7,8 +7,8 @@ import { join, resolve } from "node:path";
 import { connectUnix, listenUnix } from "../../src/system/unix-sockets.ts";
 import { Agent } from "../../src/vm/agent/agent.ts";
 import { SocketChannel } from "../../src/vm/agent/channel.ts";
-import { AgentFrame, HostFrame } from "../../src/vm/agent/protocol.ts";
-import { EXIT_CLOSED, EXIT_REFUSED, execFrames, frame, syncFrame, u16 } from "../support/agent/native-agent.ts";
+import { AgentFrame } from "../../src/vm/agent/protocol.ts";
+import { EXIT_REFUSED, syncFrame } from "../support/agent/native-agent.ts";
 import { pause, until } from "../support/waiting.ts";
 
 const ROOT = resolve(import.meta.dir, "../..");
@@ -118,15 +118,6 @@ describe("an agent that listens", () => {
     await second.until(AgentFrame.synced);
     expect(second.types).toEqual([AgentFrame.hello, AgentFrame.synced]);
     second.leave();
-  });
-
-  test("ends when a host leaves a command behind", async () => {
-    const host = new Host();
-    host.send(syncFrame(), frame(HostFrame.mount, 1, u16(1), u16(1)));
-    host.send(execFrames(2, { argv: ["/bin/sleep", "60"] }));
-    await host.until(AgentFrame.started);
-    host.leave();
-    expect(await exited).toBe(EXIT_CLOSED);
   });
 
   test("ends for a malformed frame", async () => {

@@ -104,18 +104,20 @@ describe("a connection", () => {
     await using both = await startNetwork();
     both.kernel.hold(heldSyn(ends(4000)));
     const { session } = await next(both.agent, AgentFrame.netOpen);
+    // Together they may send more than the socket and the output buffer can hold.
+    const floods = Array.from({ length: 16 }, (_, index) => 9 + index);
     {
       using _stalled = both.agent.stall();
-      both.agent.send(execFrames(9, { argv: ["yes"] }), frame(HostFrame.window, 9, u32(Stream.stdout), u32(1 << 30)));
+      both.agent.send(...floods.map((id) => execFrames(id, { argv: ["yes"] })));
       both.agent.send(frame(HostFrame.netAccept, session));
       await pause("the time to complete the connection passes", 3500);
       const before = both.agent.cpuTicks();
       await pause("an agent that turns in circles would take all of it", 500);
       expect(both.agent.cpuTicks() - before).toBeLessThan(10);
     }
-    both.agent.send(signalFrame(9, 9));
+    both.agent.send(...floods.map((id) => signalFrame(id, 9)));
     for (let answer = await both.agent.next(); answer.type !== AgentFrame.netReset; answer = await both.agent.next()) {
-      expect(answer.session).toBe(9);
+      expect(floods).toContain(answer.session);
     }
   });
 

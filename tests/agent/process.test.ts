@@ -95,7 +95,7 @@ describe("a time limit", () => {
     expect(await collect(agent, 4)).toMatchObject({ exitCode: 137, flags: ExitFlag.timedOut });
     // Between its opening and its specification.
     const frames = execFrames(5, shell("sleep 60"));
-    const head = 12 + 32;
+    const head = 12 + 36;
     agent.send(frames.subarray(0, head), frame(HostFrame.limit, 5, u64(100)), frames.subarray(head));
     expect(await collect(agent, 5)).toMatchObject({ exitCode: 137, flags: ExitFlag.timedOut });
     // The session is over: late frames are dropped.
@@ -138,6 +138,7 @@ describe("a signal", () => {
         ended = type === AgentFrame.exit;
       }
       expect(seen.trim().split("\n").sort()).toEqual([...expected]);
+      agent.send(frame(HostFrame.forget, 4));
     }
   });
 });
@@ -311,6 +312,7 @@ describe("the agent's memory", () => {
     for (const id of ids) agent.send(signalFrame(id, 9));
     for (let ended = 0; ended < ids.length; ) if ((await agent.next()).type === AgentFrame.exit) ended += 1;
     expect(residentKib() - before).toBeLessThan(2048);
+    for (const id of ids) agent.send(frame(HostFrame.forget, id));
     // The credit is available again, too.
     expect(await fill([1])).toBe(262_144);
   });

@@ -10,13 +10,16 @@
 #define MIB (1 << 20)
 
 /* Memory that commands cannot take: cgroup.c subtracts it from the limit of all commands. */
-#define RESERVE_BYTES (68LL * MIB)
+#define RESERVE_BYTES (80LL * MIB)
 /* The part of it that is left to the kernel and to the page cache of walks. */
 #define KERNEL_BYTES (10LL * MIB)
 
 #define INPUTS_COUNT_MAX (PROCESSES_COUNT_MAX + CONNECTIONS_COUNT_MAX + FILES_COUNT_MAX)
 /* Credit beyond the initial windows, for all inputs together. */
 #define GRANTS_BYTES_MAX (3 * MIB)
+/* Output of commands that the host has not granted again: of each stream, and the growth of all streams together. */
+#define KEEPS_COUNT_MAX (2 * PROCESSES_COUNT_MAX)
+#define KEEPS_GROWTH_BYTES_MAX (4 * MIB)
 /* Limit of all specifications that are being received: one of the largest size. */
 #define SPECS_BYTES_MAX EXEC_SPEC_BYTES_MAX
 /* The kernel charges a pipe's buffer to the writer, which is the agent for standard input. A pipe has 16 pages. */
@@ -52,6 +55,7 @@
 
 #define BUDGET_BYTES \
 	((long long)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_INITIAL + GRANTS_BYTES_MAX + SPECS_BYTES_MAX + \
+		(long long)KEEPS_COUNT_MAX * KEEP_BYTES_MIN + KEEPS_GROWTH_BYTES_MAX + \
 		(PROCESSES_COUNT_MAX + FILES_COUNT_MAX) * (long long)PIPE_BYTES + \
 		(long long)CONNECTIONS_COUNT_MAX * 4 * SOCKET_BUFFER_BYTES + \
 		WIDE_SOCKETS_COUNT_MAX * 4LL * (WIDE_SOCKET_BUFFER_BYTES - SOCKET_BUFFER_BYTES) + \

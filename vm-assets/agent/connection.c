@@ -157,6 +157,11 @@ static bool connection_settled(const struct session *session)
 	return connection_of(session)->duplex.attached;
 }
 
+static void connection_lost(struct session *session)
+{
+	duplex_reset(&connection_of(session)->duplex, session);
+}
+
 static void connection_close(struct session *session)
 {
 	struct connection *connection = connection_of(session);
@@ -174,5 +179,6 @@ static const struct session_kind connection_kind = {
 	.pump = connection_pump,
 	.deadline = connection_deadline,
 	.settled = connection_settled,
+	.lost = connection_lost,
 	.close = connection_close,
 };

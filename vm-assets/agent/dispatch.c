@@ -5,6 +5,7 @@
 #include "emulation/release.h"
 #include "exec.h"
 #include "files/file.h"
+#include "host.h"
 #include "index.h"
 #include "merge.h"
 #include "network/network.h"
@@ -37,7 +38,7 @@ static const struct {
 	[HOST_MOUNT] = {HANDLER_AGENT, 4, 4, steps_mount},
 	[HOST_PUT_OPEN] = {HANDLER_OPENER, 24, FRAME_PAYLOAD_BYTES_MAX, put_open},
 	[HOST_PUT_DATA] = {HANDLER_SESSION, 1, FRAME_PAYLOAD_BYTES_MAX, NULL},
-	[HOST_EXEC_OPEN] = {HANDLER_OPENER, 32, 32, exec_open},
+	[HOST_EXEC_OPEN] = {HANDLER_OPENER, 36, 36, exec_open},
 	[HOST_EXEC_SPEC] = {HANDLER_SESSION, 1, FRAME_PAYLOAD_BYTES_MAX, NULL},
 	[HOST_STDIN] = {HANDLER_SESSION, 0, FRAME_PAYLOAD_BYTES_MAX, NULL},
 	[HOST_SIGNAL] = {HANDLER_SESSION, 8, 8, NULL},
@@ -63,12 +64,17 @@ static const struct {
 	[HOST_FILE_OPEN] = {HANDLER_OPENER, FILE_OPEN_FIXED_BYTES, FRAME_PAYLOAD_BYTES_MAX, file_open},
 	[HOST_FILE_END] = {HANDLER_SESSION, 0, 0, NULL},
 	[HOST_FILE_SYNC] = {HANDLER_SESSION, 0, 0, NULL},
+	[HOST_RESUME] = {HANDLER_AGENT, 16, 16, host_resume},
+	[HOST_FORGET] = {HANDLER_AGENT, 0, 0, exec_forget},
+	[HOST_LEAVE] = {HANDLER_AGENT, 0, 0, host_leave},
 };
 
 bool dispatch(const struct frame *frame)
 {
 	if (frame->type >= sizeof rules / sizeof rules[0] || frame->length < rules[frame->type].length_min ||
 	    frame->length > rules[frame->type].length_max)
+		return false;
+	if (host_awaited() && frame->type != HOST_RESUME)
 		return false;
 	/* During a hold the host may send nothing but the SYNC that ends it. */
 	if (steps_held() && frame->type != HOST_SYNC)

@@ -106,8 +106,7 @@ bool duplex_grant(struct duplex *duplex, uint32_t stream, uint32_t bytes)
 {
 	if (stream != STREAM_DATA)
 		return false;
-	outflow_grant(&duplex->out, bytes);
-	return true;
+	return outflow_grant(&duplex->out, bytes);
 }
 
 void duplex_ready(struct duplex *duplex, enum watch watch)

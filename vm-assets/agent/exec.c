@@ -9,7 +9,6 @@
 #include "network/network.h"
 #include "process.h"
 #include "protocol.h"
-#include "rings.h"
 #include "session.h"
 #include "spec.h"
 #include "steps.h"
@@ -21,6 +20,7 @@ struct exec {
 	struct spec spec;
 	struct launch launch;
 	uint32_t target; /* the session whose namespaces the command joins; 0: none */
+	uint32_t tag; /* the host's name of the command */
 	struct process process;
 };
 
@@ -69,6 +69,7 @@ bool exec_open(const struct frame *frame)
 	memset(exec, 0, sizeof *exec);
 	process_clear(&exec->process);
 	exec->target = get_u32(payload + 16);
+	exec->tag = get_u32(payload + 32);
 	exec->launch = (struct launch){
 		.spec = &exec->spec,
 		.identity = {.uid = get_u32(payload + 20), .gid = get_u32(payload + 24), .terminal = terminal, .idle = idle},
@@ -77,7 +78,6 @@ bool exec_open(const struct frame *frame)
 		.rows = get_u16(payload + 28),
 		.columns = get_u16(payload + 30),
 		.timeout_ns = timeout_ms * 1000000,
-		.ring = rings_of_process(session->slot),
 	};
 	struct problem problem;
 	if (!check(exec, size, timeout_ms, &problem) || !spec_open(&exec->spec, size, &problem))
@@ -92,6 +92,16 @@ struct process *exec_host(uint32_t id)
 	return exec != NULL && process_can_host(&exec->process) ? &exec->process : NULL;
 }
 
+/* True when no other command runs. */
+static bool is_alone(void)
+{
+	unsigned count = 0;
+	for (unsigned slot = 0; slot < PROCESSES_COUNT_MAX; slot++)
+		if (session_at(SESSION_PROCESS, slot)->kind != NULL && !execs[slot].process.finished)
+			count++;
+	return count == 1;
+}
+
 static bool start(struct session *session, struct exec *exec, struct problem *problem)
 {
 	if (exec->target != 0 && (exec->launch.host = exec_host(exec->target)) == NULL)
@@ -99,7 +109,7 @@ static bool start(struct session *session, struct exec *exec, struct problem *pr
 	if (exec->target == 0) {
 		char hostname[HOSTNAME_BYTES_MAX + 1];
 		spec_read_hostname(&exec->spec, hostname);
-		network_begin_command(hostname, session_count(SESSION_PROCESS) == 1);
+		network_begin_command(hostname, is_alone());
 	}
 	return process_start(&exec->process, session, &exec->launch, problem);
 }
@@ -156,6 +166,9 @@ static bool exec_take(struct session *session, const struct frame *frame)
 {
 	struct exec *exec = exec_of(session);
 	struct inflow *in = &exec->process.in;
+	/* The host sent it before it received the EXIT. */
+	if (exec->process.finished)
+		return true;
 	switch (frame->type) {
 	case HOST_EXEC_SPEC:
 		return take_spec(session, frame);
@@ -185,8 +198,7 @@ static bool exec_grant(struct session *session, uint32_t stream, uint32_t bytes)
 {
 	if (stream != STREAM_STDOUT && stream != STREAM_STDERR)
 		return false;
-	outflow_grant(&exec_of(session)->process.out[stream - STREAM_STDOUT], bytes);
-	return true;
+	return outflow_grant(&exec_of(session)->process.out[stream - STREAM_STDOUT], bytes);
 }
 
 static void exec_ready(struct session *session, enum watch watch)
@@ -205,24 +217,60 @@ static bool exec_pump(struct session *session, uint64_t now_ns)
 	bool over;
 	if (!has_started(exec))
 		return false;
+	if (exec->process.finished)
+		return process_deliver(&exec->process, session, now_ns);
 	bool moved = process_pump(&exec->process, session, now_ns, &over);
 	if (!over)
 		return moved;
-	process_finish(&exec->process, session, now_ns);
-	session_close(session);
+	if (!process_finish(&exec->process, session->slot, now_ns))
+		session_fail(session, &exec->process.problem);
 	return true;
 }
 
 static uint64_t exec_deadline(const struct session *session)
 {
 	const struct exec *exec = exec_of(session);
-	return has_started(exec) ? process_deadline(&exec->process) : UINT64_MAX;
+	return has_started(exec) && !exec->process.finished ? process_deadline(&exec->process) : UINT64_MAX;
 }
 
 /* A half-received specification cannot be completed over another stream. */
 static bool exec_settled(const struct session *session)
 {
 	return has_started(exec_of(session));
+}
+
+bool exec_forget(const struct frame *frame)
+{
+	struct session *session = session_find(frame->session);
+	if (session == NULL || session->kind != &exec_kind || !exec_of(session)->process.finished)
+		return false;
+	session_close(session);
+	return true;
+}
+
+static void exec_lost(struct session *session)
+{
+	if (!has_started(exec_of(session)))
+		session_close(session);
+}
+
+static void exec_resume(struct session *session, uint8_t *record)
+{
+	struct exec *exec = exec_of(session);
+	const struct launch *launch = &exec->launch;
+	uint32_t flags = 0;
+	flags |= launch->has_input ? SESSION_FLAG_STDIN : 0;
+	flags |= launch->identity.terminal ? SESSION_FLAG_TERMINAL : 0;
+	flags |= launch->identity.idle ? SESSION_FLAG_IDLE : 0;
+	flags |= launch->lingers ? SESSION_FLAG_LINGER : 0;
+	memset(record, 0, SESSION_BYTES);
+	put_u32(record, session->id);
+	put_u32(record + 4, exec->target);
+	put_u32(record + 16, exec->tag);
+	put_u64(record + 72, launch->timeout_ns / 1000000);
+	put_u32(record + 8, flags | process_resume(&exec->process, record));
+	if (!launch->has_input)
+		put_u64(record + 32, 0);
 }
 
 static void exec_close(struct session *session)
@@ -241,5 +289,7 @@ static const struct session_kind exec_kind = {
 	.deadline = exec_deadline,
 	.reaped = exec_reaped,
 	.settled = exec_settled,
+	.lost = exec_lost,
+	.resume = exec_resume,
 	.close = exec_close,
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "budget.h"
@@ -27,11 +28,28 @@ void outflow_open(struct outflow *flow, int fd, uint32_t stream, uint32_t credit
 	*flow = (struct outflow){.fd = fd, .stream = stream, .credit = credit, .rest = SIZE_MAX, .readable = true};
 }
 
+void outflow_open_kept(struct outflow *flow, int fd, uint32_t stream, uint8_t *ring)
+{
+	outflow_open(flow, fd, stream, 0);
+	keep_open(&flow->keep, ring);
+}
+
 void outflow_close(struct outflow *flow)
 {
 	if (flow->fd >= 0)
 		close(flow->fd);
 	flow->fd = -1;
+}
+
+void outflow_release(struct outflow *flow)
+{
+	outflow_close(flow);
+	keep_close(&flow->keep);
+}
+
+bool outflow_over(const struct outflow *flow)
+{
+	return flow->fd < 0 && keep_unsent(&flow->keep) == 0;
 }
 
 void outflow_cut(struct outflow *flow)
@@ -44,9 +62,17 @@ void outflow_cut(struct outflow *flow)
 	flow->hold_ns = 0;
 }
 
-void outflow_grant(struct outflow *flow, uint32_t bytes)
+static bool is_kept(const struct outflow *flow)
 {
+	return flow->keep.capacity > 0;
+}
+
+bool outflow_grant(struct outflow *flow, uint32_t bytes)
+{
+	if (is_kept(flow))
+		return keep_grant(&flow->keep, bytes);
 	flow->credit = flow->credit > UINT32_MAX - bytes ? UINT32_MAX : flow->credit + bytes;
+	return true;
 }
 
 /* The end of a stream must be noticed even without credit, because EXIT waits for it. */
@@ -61,52 +87,103 @@ static bool outflow_ended(struct outflow *flow)
 
 uint64_t outflow_deadline(const struct outflow *flow)
 {
-	return flow->fd >= 0 && flow->readable && flow->credit > 0 ? flow->hold_ns : UINT64_MAX;
+	bool full = is_kept(flow) ? keep_is_full(&flow->keep) : flow->credit == 0;
+	return flow->fd >= 0 && flow->readable && !full ? flow->hold_ns : UINT64_MAX;
 }
 
-bool outflow_pump(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns)
+/* The number of bytes that may be read now, at most `size`. `moved`: the stream ended. */
+static size_t outflow_limit(struct outflow *flow, size_t size, uint64_t now_ns, bool *moved)
 {
-	/* An OUTPUT frame has the number of its stream before the bytes. */
-	size_t head = flow->stream == STREAM_DATA ? 0 : sizeof flow->stream;
-	if (flow->fd < 0 || !flow->readable || now_ns < flow->hold_ns)
-		return false;
-	if (flow->rest == 0) {
+	*moved = false;
+	if (flow->fd < 0 || !flow->readable || now_ns < flow->hold_ns || size == 0)
+		return 0;
+	*moved = flow->rest == 0;
+	if (*moved)
 		outflow_close(flow);
-		return true;
-	}
-	size_t room = frame_room();
-	if (room <= head)
-		return false;
-	size_t size = room - head;
-	if (size > flow->rest)
-		size = flow->rest;
-	if (size > flow->credit)
-		size = flow->credit;
-	if (size == 0)
-		return outflow_ended(flow);
-	uint8_t *payload = frame_payload();
-	ssize_t count = read(flow->fd, payload + head, size);
+	return size < flow->rest ? size : flow->rest;
+}
+
+/* Reads once. Returns the number of bytes; 0 when there are none now or the stream ended, which `moved` says. */
+static size_t outflow_read(struct outflow *flow, const struct spans *spans, const struct session *session,
+	enum watch watch, uint64_t now_ns, bool *moved)
+{
+	ssize_t count = readv(flow->fd, spans->at, spans->count);
+	*moved = true;
 	if (count < 0 && errno == EINTR)
-		return true;
+		return 0;
 	if (count < 0 && errno == EAGAIN && flow->rest == SIZE_MAX) {
 		flow->readable = false;
 		session_watch_again(session, flow->fd, watch);
-		return false;
+		*moved = false;
+		return 0;
 	}
 	if (count <= 0) {
 		/* A terminal that no process has open returns EIO. */
 		flow->failed = count < 0;
 		outflow_close(flow);
-		return true;
+		return 0;
 	}
-	if (head > 0)
-		put_u32(payload, flow->stream);
-	frame_commit(head > 0 ? AGENT_OUTPUT : AGENT_NET_DATA, session->id, head + (size_t)count);
-	flow->credit -= (uint32_t)count;
 	if (flow->rest != SIZE_MAX)
 		flow->rest -= (size_t)count;
 	else if (count < HOLD_BYTES_MAX)
 		flow->hold_ns = now_ns + HOLD_NS;
+	return (size_t)count;
+}
+
+/* Moves bytes from the descriptor to the ring, as many as a frame has. */
+static bool outflow_fill(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns)
+{
+	bool moved;
+	size_t size = outflow_limit(flow, FRAME_PAYLOAD_BYTES_MAX - sizeof flow->stream, now_ns, &moved);
+	if (size == 0)
+		return moved;
+	const struct spans spans = keep_room(&flow->keep, size);
+	if (spans.count == 0)
+		return outflow_ended(flow);
+	keep_add(&flow->keep, outflow_read(flow, &spans, session, watch, now_ns, &moved));
+	return moved;
+}
+
+/* An OUTPUT frame has the number of its stream before the bytes. */
+static bool pump_kept(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns)
+{
+	bool moved = outflow_fill(flow, session, watch, now_ns);
+	size_t size = keep_unsent(&flow->keep);
+	size_t room = frame_room();
+	if (size == 0 || room <= sizeof flow->stream)
+		return moved;
+	if (size > room - sizeof flow->stream)
+		size = room - sizeof flow->stream;
+	uint8_t *payload = frame_payload();
+	put_u32(payload, flow->stream);
+	keep_send(&flow->keep, payload + sizeof flow->stream, size);
+	frame_commit(AGENT_OUTPUT, session->id, sizeof flow->stream + size);
+	return true;
+}
+
+bool outflow_pump(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns)
+{
+	if (is_kept(flow))
+		return pump_kept(flow, session, watch, now_ns);
+	bool moved;
+	size_t head = flow->stream == STREAM_DATA ? 0 : sizeof flow->stream;
+	size_t room = frame_room();
+	size_t size = outflow_limit(flow, room > head ? room - head : 0, now_ns, &moved);
+	if (size == 0)
+		return moved;
+	if (size > flow->credit)
+		size = flow->credit;
+	if (size == 0)
+		return outflow_ended(flow);
+	uint8_t *payload = frame_payload();
+	const struct spans spans = {.at = {{.iov_base = payload + head, .iov_len = size}}, .count = 1};
+	size_t count = outflow_read(flow, &spans, session, watch, now_ns, &moved);
+	if (count == 0)
+		return moved;
+	if (head > 0)
+		put_u32(payload, flow->stream);
+	frame_commit(head > 0 ? AGENT_OUTPUT : AGENT_NET_DATA, session->id, head + count);
+	flow->credit -= (uint32_t)count;
 	return true;
 }
 
@@ -160,9 +237,9 @@ void inflow_close(struct inflow *flow)
 void inflow_release(struct inflow *flow)
 {
 	inflow_close(flow);
-	if (flow->ring_used)
-		rings_forget(flow->ring);
-	flow->ring_used = false;
+	if (flow->touched > 0)
+		rings_forget(flow->ring, flow->touched);
+	flow->touched = 0;
 	if (flow->window > INPUT_WINDOW_BYTES_INITIAL)
 		granted -= flow->window - INPUT_WINDOW_BYTES_INITIAL;
 	flow->window = 0;
@@ -199,7 +276,8 @@ static void ring_append(struct inflow *flow, const uint8_t *bytes, size_t size)
 	memcpy(flow->ring + end, bytes, first);
 	memcpy(flow->ring, bytes + first, size - first);
 	flow->size += size;
-	flow->ring_used = true;
+	if (flow->touched < end + first)
+		flow->touched = end + first;
 }
 
 bool inflow_take(struct inflow *flow, const uint8_t *bytes, size_t size)
@@ -208,6 +286,7 @@ bool inflow_take(struct inflow *flow, const uint8_t *bytes, size_t size)
 	if (flow->ending || size > flow->window - flow->size - flow->returnable)
 		return false;
 	flow->taken += size;
+	flow->received += size;
 	size_t direct = 0;
 	/* Without a reader the bytes count as consumed, so that the host can finish. */
 	if (flow->fd < 0 && !flow->awaited)

@@ -9,24 +9,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "keep.h"
 #include "protocol.h"
 #include "session.h"
 
 struct outflow {
 	int fd; /* read end, non-blocking; -1 after the end */
 	uint32_t stream; /* STREAM_DATA for a socket, otherwise the stream of OUTPUT */
-	uint32_t credit; /* bytes that the host still accepts */
+	uint32_t credit; /* bytes that the host still accepts; not used when bytes are kept */
 	size_t rest; /* bytes until the end that outflow_cut set; SIZE_MAX: there is none */
 	uint64_t hold_ns; /* not read before this time, so that small writes are combined */
 	bool readable;
 	bool failed; /* ended by an error: the socket was reset */
+	struct keep keep;
 };
 
 void outflow_open(struct outflow *flow, int fd, uint32_t stream, uint32_t credit);
+/* The same of a stream whose bytes are kept until they are granted. `ring` has WINDOW_BYTES_INITIAL. */
+void outflow_open_kept(struct outflow *flow, int fd, uint32_t stream, uint8_t *ring);
 void outflow_close(struct outflow *flow);
+/* outflow_close at the end of the session; also releases the ring. */
+void outflow_release(struct outflow *flow);
+/* True when the stream has ended and all of it is sent. */
+bool outflow_over(const struct outflow *flow);
 /* Ends the stream after the bytes that it has now, although there may be writers. */
 void outflow_cut(struct outflow *flow);
-void outflow_grant(struct outflow *flow, uint32_t bytes);
+/* Returns false when a stream whose bytes are kept has not so many. */
+bool outflow_grant(struct outflow *flow, uint32_t bytes);
 /* Sends at most one frame. Returns true when something moved or the stream ended. `watch`: the watch of its descriptor. */
 bool outflow_pump(struct outflow *flow, const struct session *session, enum watch watch, uint64_t now_ns);
 /* Time at which the stream must be pumped without an event; UINT64_MAX: never. */
@@ -43,9 +52,10 @@ struct inflow {
 	size_t start;
 	size_t size;
 	size_t taken; /* bytes received since the window last grew */
+	uint64_t received; /* bytes received in all */
 	uint32_t returnable; /* credit that was consumed and not returned yet */
 	uint8_t *ring; /* has INPUT_WINDOW_BYTES_MAX */
-	bool ring_used;
+	size_t touched; /* the part of the ring that may contain bytes */
 };
 
 void inflow_open(struct inflow *flow, int fd, uint32_t stream, uint8_t *ring);

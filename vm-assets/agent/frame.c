@@ -10,7 +10,7 @@
 #include "protocol.h"
 
 #define INPUT_BYTES (2 * (FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX))
-#define HOST_LAST HOST_FILE_SYNC
+#define HOST_LAST HOST_LEAVE
 #define OUTPUT_BYTES (4 * (FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX))
 
 _Static_assert(FRAME_HEADER_BYTES == 4 + 2 + 2 + 4, "length, type, zero, session");
@@ -29,6 +29,8 @@ static struct {
 	size_t end;
 } output;
 
+static bool muted;
+
 void frame_open(const struct transport *transport)
 {
 	line = transport;
@@ -40,6 +42,11 @@ void frame_reset(void)
 	input.end = 0;
 	output.start = 0;
 	output.end = 0;
+}
+
+void frame_mute(bool mute)
+{
+	muted = mute;
 }
 
 enum frame_fill frame_fill(void)
@@ -56,9 +63,8 @@ enum frame_fill frame_fill(void)
 		input.end += (size_t)count;
 		return FILL_SOME;
 	}
-	/* The next host starts with a complete frame, so a partial frame of this host is discarded. */
 	if (count == TRANSPORT_AWAY)
-		input.end = 0;
+		return FILL_AWAY;
 	return count == TRANSPORT_CLOSED ? FILL_CLOSED : FILL_NOTHING;
 }
 
@@ -122,6 +128,8 @@ void frame_commit(uint16_t type, uint32_t session, size_t length)
 {
 	assert(length <= FRAME_PAYLOAD_BYTES_MAX);
 	assert(output.end + FRAME_HEADER_BYTES + length <= sizeof output.bytes);
+	if (muted)
+		return;
 	uint8_t *at = output.bytes + output.end;
 	put_u32(at, (uint32_t)length);
 	put_u16(at + 4, type);

@@ -10,7 +10,7 @@
 #include "transport.h"
 
 /* Output space reserved for answers: a request is handled only when its answer fits. */
-#define FRAME_RESERVE_BYTES 4096
+#define FRAME_RESERVE_BYTES 8192
 /* Longest text of an ERROR or LOG frame, in bytes. */
 #define FRAME_TEXT_BYTES_MAX 1024
 
@@ -22,11 +22,15 @@ struct frame {
 };
 
 enum frame_status { FRAME_NONE, FRAME_READY, FRAME_BAD };
-enum frame_fill { FILL_SOME, FILL_NOTHING, FILL_CLOSED };
+/* FILL_AWAY: no host is at the port. */
+enum frame_fill { FILL_SOME, FILL_NOTHING, FILL_AWAY, FILL_CLOSED };
 
 void frame_open(const struct transport *transport);
-/* Discards everything pending when a stream ended: the next one starts with a complete frame. */
+/* Discards what is pending, and half a frame of the host, when a stream ended: the next one starts with a complete frame. */
 void frame_reset(void);
+
+/* While muted, frames are dropped as if a host had received them. Those that are pending are not. */
+void frame_mute(bool mute);
 
 /* Reads from the transport as much as fits the buffer. */
 enum frame_fill frame_fill(void);

@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "clock.h"
 #include "dispatch.h"
 #include "frame.h"
+#include "host.h"
 #include "log.h"
 #include "network/network.h"
 #include "platform.h"
@@ -33,6 +33,8 @@ enum source { SOURCE_TRANSPORT, SOURCE_LISTENER, SOURCE_CHILDREN };
 
 static int children_fd = -1;
 static bool line_readable = true;
+/* No host is at the port. */
+static bool away;
 static struct transport *transport;
 
 static void reap_children(void)
@@ -47,43 +49,53 @@ static void reap_children(void)
 		session_reaped(pid, status, &usage);
 }
 
-static void say_hello(void)
-{
-	struct utsname name;
-	uint8_t payload[8 + sizeof name.release];
-	uname(&name);
-	put_u32(payload, PROTOCOL_VERSION);
-	put_u32(payload + 4, 0);
-	size_t length = strlen(name.release);
-	memcpy(payload + 8, name.release, length);
-	frame_send(AGENT_HELLO, 0, payload, 8 + length);
-}
-
 /* Greets a connected host. */
 static void meet_host(void)
 {
 	line_readable = true;
-	poller_add(transport->fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
-	say_hello();
+	away = false;
+	host_meet();
 	frame_flush();
 }
 
 static void await_host(void)
 {
-	if (transport->fd < 0 && transport_accept(transport))
-		meet_host();
+	if (transport->fd >= 0 || !transport_accept(transport))
+		return;
+	poller_add(transport->fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
+	meet_host();
 }
 
-/* A host that disconnects during a request will not return. */
+/* Over a socket that was inherited no other host can come. */
 static void lose_host(void)
 {
-	if (!transport->listens || session_any())
+	if (!transport->listens)
 		platform_end(0);
-	steps_lose_host();
-	network_lose_host();
+	host_lose();
 	transport_disconnect(transport);
-	frame_reset();
 	await_host();
+}
+
+static void leave_port(void)
+{
+	if (!away)
+		host_lose();
+	away = true;
+	line_readable = false;
+}
+
+/* Reads from the transport. Returns true when something moved. */
+static bool fill(void)
+{
+	enum frame_fill filled = frame_fill();
+	if (filled == FILL_CLOSED)
+		lose_host();
+	else if (filled == FILL_AWAY)
+		leave_port();
+	else if (away)
+		meet_host();
+	line_readable = filled == FILL_SOME || filled == FILL_CLOSED;
+	return line_readable;
 }
 
 /* Handles at most one frame. Returns true when something moved. */
@@ -92,15 +104,8 @@ static bool take_frame(void)
 	struct frame frame;
 	enum frame_status status = frame_next(&frame);
 	if (status == FRAME_NONE && line_readable) {
-		enum frame_fill fill = frame_fill();
-		if (fill == FILL_CLOSED) {
-			lose_host();
-			return true;
-		}
-		if (fill == FILL_NOTHING) {
-			line_readable = false;
+		if (!fill())
 			return false;
-		}
 		/* The transport may have more bytes, for which there will be no new event. */
 		status = frame_next(&frame);
 		if (status == FRAME_NONE)
@@ -109,8 +114,14 @@ static bool take_frame(void)
 	if (status == FRAME_BAD)
 		log_fatal("malformed frame: type %u, %u bytes", frame.type, frame.length);
 	/* A request is handled only when its answer fits, so a host that does not read is not read from either. */
-	if (status == FRAME_NONE || !frame_can_answer())
+	if (status == FRAME_NONE)
 		return false;
+	if (!frame_can_answer()) {
+		/* The end of a port is seen when it is read. A host that has gone makes no room. */
+		if (line_readable && transport_is_away(transport))
+			leave_port();
+		return false;
+	}
 	if (!dispatch(&frame))
 		log_fatal("malformed payload: type %u, %u bytes", frame.type, frame.length);
 	frame_done(&frame);
@@ -123,7 +134,7 @@ static int wait_ms(bool moved, uint64_t now_ns)
 		return 0;
 	/* During a hold, no session is pumped. */
 	uint64_t deadline = steps_held() ? UINT64_MAX : session_deadline();
-	if (!steps_held() && network_deadline() < deadline)
+	if (!steps_held() && !host_awaited() && network_deadline() < deadline)
 		deadline = network_deadline();
 	uint64_t wait = UINT64_MAX;
 	if (deadline != UINT64_MAX)
@@ -161,10 +172,12 @@ void loop_open(struct transport *opened)
 	if (children_fd < 0)
 		log_fatal("signals: %s", strerror(errno));
 	poller_add(children_fd, EPOLLIN, SOURCE_CHILDREN);
-	if (transport->listens)
+	if (transport->listens) {
 		poller_add(transport->listener, EPOLLIN | EPOLLET, SOURCE_LISTENER);
-	else
-		meet_host();
+		return;
+	}
+	poller_add(transport->fd, EPOLLIN | EPOLLOUT | EPOLLET, SOURCE_TRANSPORT);
+	meet_host();
 }
 
 _Noreturn void loop_run(void)
@@ -174,11 +187,12 @@ _Noreturn void loop_run(void)
 		unsigned count = poller_wait(keys, KEYS_COUNT_MAX, wait_ms(moved, clock_now()));
 		for (unsigned i = 0; i < count; i++)
 			take_event(keys[i]);
-		moved = take_frame();
-		if (!steps_held()) {
+		moved = host_resumes() ? host_pump() : take_frame();
+		if (!steps_held())
 			moved |= session_pump(clock_now());
+		/* Programs wait for the next host as they do for a slow one. */
+		if (!steps_held() && !host_awaited())
 			moved |= network_pump(clock_now());
-		}
 		bool pending = frame_pending();
 		if (!frame_flush())
 			lose_host();

@@ -10,11 +10,13 @@
 
 #include "bytes.h"
 #include "clock.h"
+#include "exit.h"
 #include "frame.h"
 #include "platform.h"
 #include "protocol.h"
 #include "quiesce.h"
 #include "reaper.h"
+#include "rings.h"
 #include "streams.h"
 
 /* How long output is accepted from processes that outlive the command. */
@@ -23,7 +25,6 @@
 #define KILL_NS 2000000000ULL
 /* Interval of checks whether all processes of a killed command are gone. */
 #define SETTLE_NS 2000000ULL
-#define EXIT_CODE_KILLED (128 + SIGKILL)
 
 void process_clear(struct process *process)
 {
@@ -90,9 +91,9 @@ bool process_start(struct process *process, const struct session *session, const
 	}
 	process->reaper = pid;
 	process->reported = true;
-	inflow_open(&process->in, streams.in, STREAM_STDIN, launch->ring);
-	outflow_open(&process->out[0], streams.out, STREAM_STDOUT, WINDOW_BYTES_INITIAL);
-	outflow_open(&process->out[1], streams.err, STREAM_STDERR, WINDOW_BYTES_INITIAL);
+	inflow_open(&process->in, streams.in, STREAM_STDIN, rings_of_process(session->slot));
+	outflow_open_kept(&process->out[0], streams.out, STREAM_STDOUT, rings_of_output(session->slot, 0));
+	outflow_open_kept(&process->out[1], streams.err, STREAM_STDERR, rings_of_output(session->slot, 1));
 	session_watch(session, process->control, WATCH_CONTROL);
 	if (streams.in >= 0)
 		session_watch(session, streams.in, WATCH_INPUT);
@@ -161,11 +162,11 @@ bool process_reaped(struct process *process, pid_t pid, int status, const struct
 	return true;
 }
 
-static bool take_reports(struct process *process, const struct session *session, uint64_t now_ns)
+static bool take_reports(struct process *process, uint64_t now_ns)
 {
 	struct report report;
 	bool moved = false;
-	while (process->reported && frame_can_answer()) {
+	while (process->reported) {
 		if (report_receive(process->control, &report) == REPORT_NONE) {
 			process->reported = false;
 			break;
@@ -175,11 +176,8 @@ static bool take_reports(struct process *process, const struct session *session,
 			process->failed = true;
 			process->problem = report.problem;
 		} else if (report.kind == REPORT_STARTED) {
-			uint8_t payload[4];
-			put_u32(payload, (uint32_t)report.value);
 			process->started = true;
 			process->command = report.value;
-			frame_send(AGENT_STARTED, session->id, payload, sizeof payload);
 		} else if (report.kind == REPORT_EXITED && !process->killed) {
 			process->exited = true;
 			process->status = report.value;
@@ -195,6 +193,17 @@ static bool take_reports(struct process *process, const struct session *session,
 		}
 	}
 	return moved;
+}
+
+static bool announce(struct process *process, const struct session *session)
+{
+	uint8_t payload[4];
+	if (!process->started || process->announced || !frame_can_answer())
+		return false;
+	put_u32(payload, (uint32_t)process->command);
+	frame_send(AGENT_STARTED, session->id, payload, sizeof payload);
+	process->announced = true;
+	return true;
 }
 
 static bool outputs_ended(const struct process *process)
@@ -266,18 +275,20 @@ static bool pump_input(struct process *process, const struct session *session)
 
 bool process_pump(struct process *process, const struct session *session, uint64_t now_ns, bool *over)
 {
-	bool moved = take_reports(process, session, now_ns);
+	bool moved = take_reports(process, now_ns);
 	*over = false;
+	moved |= announce(process, session);
 	/* STARTED precedes the first output, even if output is readable before the reaper's report. */
-	if (process->started) {
+	if (process->announced) {
 		moved |= outflow_pump(&process->out[0], session, WATCH_OUTPUT, now_ns);
 		moved |= outflow_pump(&process->out[1], session, WATCH_ERRORS, now_ns);
 	}
 	moved |= pump_input(process, session);
 	moved |= enforce(process, session->slot, now_ns);
-	if (process->reaper != 0 || process->visitor_count > 0 || !frame_can_answer())
+	if (process->reaper != 0 || process->visitor_count > 0)
 		return moved;
-	if (process->started && !outputs_ended(process))
+	/* A command that never started ends with an ERROR. */
+	if (process->started ? !outputs_ended(process) : !frame_can_answer())
 		return moved;
 	/* With its pid namespace, all processes are dead. Without one, the last may take a moment. */
 	*over = process->isolated || platform_is_empty(session->slot);
@@ -288,7 +299,7 @@ bool process_pump(struct process *process, const struct session *session, uint64
 uint64_t process_deadline(const struct process *process)
 {
 	uint64_t earliest = process->deadline_ns;
-	for (int i = 0; i < 2 && process->started; i++) {
+	for (int i = 0; i < 2 && process->announced; i++) {
 		uint64_t deadline = outflow_deadline(&process->out[i]);
 		if (deadline < earliest)
 			earliest = deadline;
@@ -296,67 +307,8 @@ uint64_t process_deadline(const struct process *process)
 	return earliest;
 }
 
-static uint32_t exit_code(int status)
-{
-	return (uint32_t)(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
-}
-
-static uint64_t microseconds(struct timeval time)
-{
-	return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_usec;
-}
-
-static void send_exit(const struct process *process, const struct session *session, const struct usage *usage,
-	uint64_t wall_us)
-{
-	const struct rusage *rusage = &process->rusage;
-	uint32_t flags = 0;
-	/* A reaper dies by itself only because of reboot(2), and then its status stands for the command's. */
-	int status = process->exited ? process->status : process->reaper_status;
-	uint32_t code = exit_code(status);
-	if (process->timed_out) {
-		flags |= EXIT_FLAG_TIMED_OUT;
-		code = EXIT_CODE_KILLED;
-		status = SIGKILL;
-	}
-	if (usage->oom_killed)
-		flags |= EXIT_FLAG_OOM_KILLED;
-	/* A command that was killed with its reaper has no rusage, so its times are those of its cgroup. */
-	uint64_t user_us = process->exited ? microseconds(rusage->ru_utime) : usage->user_us;
-	uint64_t system_us = process->exited ? microseconds(rusage->ru_stime) : usage->system_us;
-	const uint64_t numbers[] = {
-		usage->cpu_us, usage->peak_bytes, wall_us,
-		(uint32_t)status, /* with a zero above it */
-		user_us, system_us, (uint64_t)rusage->ru_maxrss,
-		(uint64_t)rusage->ru_minflt, (uint64_t)rusage->ru_majflt,
-		(uint64_t)rusage->ru_inblock, (uint64_t)rusage->ru_oublock,
-		(uint64_t)rusage->ru_nvcsw, (uint64_t)rusage->ru_nivcsw,
-	};
-	uint8_t payload[4 + 4 + sizeof numbers];
-	_Static_assert(sizeof payload == EXIT_BYTES, "the payload of EXIT in protocol.ts");
-	put_u32(payload, flags);
-	put_u32(payload + 4, code);
-	memcpy(payload + 8, numbers, sizeof numbers);
-	frame_send(AGENT_EXIT, session->id, payload, sizeof payload);
-}
-
-void process_finish(struct process *process, const struct session *session, uint64_t now_ns)
-{
-	struct usage usage = {0};
-	platform_release(session->slot, &usage);
-	if (process->started && !process->failed) {
-		uint64_t end_ns = process->end_ns != 0 ? process->end_ns : now_ns;
-		send_exit(process, session, &usage, (end_ns - process->start_ns) / 1000);
-		return;
-	}
-	if (!process->failed && process->timed_out)
-		problem_set(&process->problem, ETIMEDOUT, "the time was up before the command started");
-	else if (!process->failed)
-		problem_set(&process->problem, ECHILD, "the reaper died before the command started");
-	frame_send_problem(session->id, &process->problem);
-}
-
-void process_close(struct process *process)
+/* Releases everything but the output that the host may still need. */
+static void close_ends(struct process *process)
 {
 	inflow_release(&process->in);
 	outflow_close(&process->out[0]);
@@ -364,4 +316,71 @@ void process_close(struct process *process)
 	if (process->control >= 0)
 		close(process->control);
 	process->control = -1;
+}
+
+bool process_finish(struct process *process, unsigned slot, uint64_t now_ns)
+{
+	struct usage usage = {0};
+	platform_release(slot, &usage);
+	if (process->started && !process->failed) {
+		uint64_t end_ns = process->end_ns != 0 ? process->end_ns : now_ns;
+		const struct ending ending = {
+			.exited = process->exited,
+			.timed_out = process->timed_out,
+			/* A reaper dies by itself only because of reboot(2), and then its status stands for the command's. */
+			.status = process->exited ? process->status : process->reaper_status,
+			.rusage = &process->rusage,
+			.wall_us = (end_ns - process->start_ns) / 1000,
+		};
+		exit_write(process->exit, &ending, &usage);
+		close_ends(process);
+		process->finished = true;
+		return true;
+	}
+	if (!process->failed && process->timed_out)
+		problem_set(&process->problem, ETIMEDOUT, "the time was up before the command started");
+	else if (!process->failed)
+		problem_set(&process->problem, ECHILD, "the reaper died before the command started");
+	return false;
+}
+
+bool process_deliver(struct process *process, const struct session *session, uint64_t now_ns)
+{
+	bool moved = announce(process, session);
+	moved |= outflow_pump(&process->out[0], session, WATCH_OUTPUT, now_ns);
+	moved |= outflow_pump(&process->out[1], session, WATCH_ERRORS, now_ns);
+	bool sent = outflow_over(&process->out[0]) && outflow_over(&process->out[1]);
+	if (process->exit_sent || !sent || !frame_can_answer())
+		return moved;
+	frame_send(AGENT_EXIT, session->id, process->exit, sizeof process->exit);
+	process->exit_sent = true;
+	return true;
+}
+
+uint32_t process_resume(struct process *process, uint8_t *record)
+{
+	const struct inflow *in = &process->in;
+	const struct keep *out = &process->out[0].keep;
+	const struct keep *err = &process->out[1].keep;
+	for (int i = 0; i < 2; i++)
+		keep_rewind(&process->out[i].keep);
+	process->announced = process->started;
+	process->exit_sent = false;
+	put_u32(record + 12, (uint32_t)process->command);
+	put_u64(record + 24, in->received);
+	put_u64(record + 32, process->finished ? 0 : in->window - in->size - in->returnable);
+	put_u64(record + 40, out->offset);
+	put_u64(record + 48, err->offset);
+	put_u64(record + 56, (clock_now() - process->start_ns) / 1000000);
+	put_u64(record + 64, out->size + err->size);
+	uint32_t flags = process->started ? SESSION_FLAG_STARTED : 0;
+	flags |= process->finished ? SESSION_FLAG_FINISHED : 0;
+	return flags | (in->ending ? SESSION_FLAG_STDIN_ENDED : 0);
+}
+
+void process_close(struct process *process)
+{
+	close_ends(process);
+	outflow_release(&process->out[0]);
+	outflow_release(&process->out[1]);
 }

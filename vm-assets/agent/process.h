@@ -28,6 +28,7 @@ struct process {
 	struct outflow out[2];
 
 	bool started;
+	bool announced; /* the host knows that it has started */
 	bool exited; /* the command has exited and `status` is valid */
 	int status;
 	struct rusage rusage; /* usage of the command; of its reaper if that died without a report */
@@ -38,6 +39,9 @@ struct process {
 	struct problem problem;
 	uint64_t start_ns; /* 0: not forked yet */
 	uint64_t end_ns;
+	bool finished; /* nothing is left of it but `exit` and the output that the host was not sent */
+	bool exit_sent;
+	uint8_t exit[EXIT_BYTES]; /* the payload of EXIT */
 	uint64_t deadline_ns; /* time limit, end of killing or draining, or check for remaining processes; UINT64_MAX: none */
 };
 
@@ -50,7 +54,6 @@ struct launch {
 	unsigned columns;
 	uint64_t timeout_ns; /* 0: none */
 	const struct process *host; /* process whose namespaces the command joins; NULL: namespaces of its own */
-	uint8_t *ring; /* for standard input */
 };
 
 /* Initialises a process without anything to close. */
@@ -66,11 +69,15 @@ void process_resize(const struct process *process, unsigned rows, unsigned colum
 void process_ready(struct process *process, enum watch watch);
 /* Returns true when `pid` was its reaper. */
 bool process_reaped(struct process *process, pid_t pid, int status, const struct rusage *usage);
-/* Does one piece of work. Returns true when something moved. `over`: no process is left, and all output is sent. */
+/* Does one piece of work. Returns true when something moved. `over`: no process is left, and all output is read. */
 bool process_pump(struct process *process, const struct session *session, uint64_t now_ns, bool *over);
 uint64_t process_deadline(const struct process *process);
-/* Sends the last frame of a process that is over: EXIT, or ERROR when the command never started. */
-void process_finish(struct process *process, const struct session *session, uint64_t now_ns);
+/* Finishes a process that is over. Returns false with its problem when the command never started. */
+bool process_finish(struct process *process, unsigned slot, uint64_t now_ns);
+/* Sends the rest of the output and EXIT. Returns true when something moved. */
+bool process_deliver(struct process *process, const struct session *session, uint64_t now_ns);
+/* Begins again with another host. Writes its part of the record of a session, and returns its SESSION_FLAGs. */
+uint32_t process_resume(struct process *process, uint8_t *record);
 void process_close(struct process *process);
 
 #endif

@@ -191,6 +191,12 @@ static uint64_t quiesce_deadline(const struct session *session)
 	return quiesce.state == STATE_QUIESCED ? quiesce.deadline_ns : UINT64_MAX;
 }
 
+static void quiesce_lost(struct session *session)
+{
+	(void)session;
+	quiesce.asked = true;
+}
+
 static void quiesce_close(struct session *session)
 {
 	(void)session;
@@ -204,5 +210,6 @@ static const struct session_kind quiesce_kind = {
 	.pump = quiesce_pump,
 	.deadline = quiesce_deadline,
 	.reaped = quiesce_reaped,
+	.lost = quiesce_lost,
 	.close = quiesce_close,
 };

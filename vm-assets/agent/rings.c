@@ -1,13 +1,14 @@
 #include "rings.h"
 
-#include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "budget.h"
 
 /* MADV_DONTNEED for locked pages, which the agent's are; since Linux 5.18, and missing from the C library's headers. */
 #define DONTNEED_LOCKED 24
-#define RINGS_BYTES ((size_t)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_MAX)
+#define INPUTS_BYTES ((size_t)INPUTS_COUNT_MAX * INPUT_WINDOW_BYTES_MAX)
+#define RINGS_BYTES (INPUTS_BYTES + (size_t)KEEPS_COUNT_MAX * WINDOW_BYTES_INITIAL)
 
 static uint8_t *rings;
 
@@ -41,8 +42,14 @@ uint8_t *rings_of_file(unsigned slot)
 	return rings_of_connection(CONNECTIONS_COUNT_MAX + slot);
 }
 
-void rings_forget(uint8_t *ring)
+uint8_t *rings_of_output(unsigned slot, unsigned stream)
 {
-	if (madvise(ring, INPUT_WINDOW_BYTES_MAX, DONTNEED_LOCKED) != 0)
-		madvise(ring, INPUT_WINDOW_BYTES_MAX, MADV_DONTNEED);
+	return rings + INPUTS_BYTES + (2 * (size_t)slot + stream) * WINDOW_BYTES_INITIAL;
+}
+
+void rings_forget(uint8_t *ring, size_t touched)
+{
+	explicit_bzero(ring, touched);
+	if (madvise(ring, touched, DONTNEED_LOCKED) != 0)
+		madvise(ring, touched, MADV_DONTNEED);
 }

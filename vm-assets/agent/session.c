@@ -151,6 +151,37 @@ bool session_all_settled(void)
 	return true;
 }
 
+void session_lose_host(void)
+{
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		/* From the end, because the last session takes the place of one that closes. */
+		for (unsigned i = alive[class].count; i-- > 0;) {
+			struct session *session = &sessions[alive[class].indexes[i]];
+			if (session->kind->lost == NULL)
+				session_close(session);
+			else
+				session->kind->lost(session);
+		}
+}
+
+bool session_all_lasting(void)
+{
+	for (unsigned class = 0; class < CLASSES_COUNT; class++)
+		if (class != SESSION_PROCESS && alive[class].count > 0)
+			return false;
+	return true;
+}
+
+unsigned session_resume(uint8_t *records)
+{
+	unsigned count = alive[SESSION_PROCESS].count;
+	for (unsigned i = 0; i < count; i++) {
+		struct session *session = &sessions[alive[SESSION_PROCESS].indexes[i]];
+		session->kind->resume(session, records + (size_t)i * SESSION_BYTES);
+	}
+	return count;
+}
+
 static uint64_t key_of(const struct session *session, enum watch watch)
 {
 	return KEY_SESSION | (uint64_t)(session - sessions) << 8 | (uint64_t)watch << 24;

@@ -36,6 +36,13 @@ struct session_kind {
 	bool (*reaped)(struct session *session, pid_t pid, int status, const struct rusage *usage);
 	/* True when no request of the session is under way, so that the stream may be held. NULL: never. */
 	bool (*settled)(const struct session *session);
+	/* The host is gone. A session that does not `resume` ends soon, as if it had ended it. NULL: it closes at once. */
+	void (*lost)(struct session *session);
+	/*
+	 * Begins again with another host, which gets everything again that the one before did not acknowledge. Writes SESSION_BYTES
+	 * that describe the session. Only of processes.
+	 */
+	void (*resume)(struct session *session, uint8_t *record);
 	/* Releases everything that the session holds. */
 	void (*close)(struct session *session);
 };
@@ -64,6 +71,12 @@ struct session *session_find(uint32_t id);
 /* The open session with this slot of a class. */
 struct session *session_at(enum session_class class, unsigned slot);
 bool session_any(void);
+/* Ends the sessions that cannot continue without their host. Some take a moment. */
+void session_lose_host(void);
+/* True when only sessions are left that can continue with another host. */
+bool session_all_lasting(void);
+/* Lets them begin again, and describes them. Returns their number. */
+unsigned session_resume(uint8_t *records);
 /* True when all sessions are settled. */
 bool session_all_settled(void);
 

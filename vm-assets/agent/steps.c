@@ -61,7 +61,7 @@ bool steps_held(void)
 	return held;
 }
 
-void steps_lose_host(void)
+void steps_end_hold(void)
 {
 	set_held(false);
 }
@@ -77,13 +77,18 @@ bool steps_hold(const struct frame *frame)
 	return true;
 }
 
+void steps_refuse_version(const struct frame *frame, uint32_t version)
+{
+	frame_send_error(frame->session, EPROTO, "host speaks protocol %u, agent %u", version, PROTOCOL_VERSION);
+}
+
 bool steps_sync(const struct frame *frame)
 {
 	uint32_t version = get_u32(frame->payload);
 	struct problem problem;
 	set_held(false);
 	if (version != PROTOCOL_VERSION) {
-		frame_send_error(frame->session, EPROTO, "host speaks protocol %u, agent %u", version, PROTOCOL_VERSION);
+		steps_refuse_version(frame, version);
 		return true;
 	}
 	if (!platform_set_clock(get_u64(frame->payload + 16), &problem) ||

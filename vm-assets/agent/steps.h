@@ -21,6 +21,9 @@ bool steps_check(uint32_t session, bool needs_root);
 /* True when no session is open; otherwise the request's ERROR was sent. */
 bool steps_check_idle(const struct frame *frame);
 
+/* Sends the ERROR for a host of another version. */
+void steps_refuse_version(const struct frame *frame, uint32_t version);
+
 /* Handlers of frames with valid lengths. They return false when the frame is malformed. */
 bool steps_sync(const struct frame *frame);
 bool steps_mount(const struct frame *frame);
@@ -31,7 +34,7 @@ bool steps_hold(const struct frame *frame);
  * and nothing is sent, so that the stream of a copied machine is between two frames.
  */
 bool steps_held(void);
-void steps_lose_host(void);
+void steps_end_hold(void);
 
 enum disks_state steps_disks(void);
 unsigned steps_layers(void);

@@ -1,6 +1,7 @@
 #include "transport.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,6 +40,12 @@ void transport_disconnect(struct transport *transport)
 {
 	close(transport->fd);
 	transport->fd = -1;
+}
+
+bool transport_is_away(const struct transport *transport)
+{
+	struct pollfd port = {.fd = transport->fd};
+	return transport->reconnects && poll(&port, 1, 0) == 1 && (port.revents & POLLHUP) != 0;
 }
 
 ssize_t transport_read(const struct transport *transport, void *buffer, size_t size)

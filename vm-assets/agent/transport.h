@@ -24,6 +24,8 @@ enum { TRANSPORT_AGAIN = -1, TRANSPORT_AWAY = -2, TRANSPORT_CLOSED = -3 };
 bool transport_accept(struct transport *transport);
 void transport_disconnect(struct transport *transport);
 
+/* True when no host is at a port. */
+bool transport_is_away(const struct transport *transport);
 /* Return the number of bytes, or one of the values above. They never block. */
 ssize_t transport_read(const struct transport *transport, void *buffer, size_t size);
 ssize_t transport_write(const struct transport *transport, const void *buffer, size_t size);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -66,8 +67,7 @@ static bool worker_grant(struct session *session, uint32_t stream, uint32_t byte
 	struct outflow *out = &worker_of(session)->out;
 	if (stream != STREAM_STDOUT || out->stream != STREAM_STDOUT)
 		return false;
-	outflow_grant(out, bytes);
-	return true;
+	return outflow_grant(out, bytes);
 }
 
 static void worker_ready(struct session *session, enum watch watch)
@@ -103,6 +103,14 @@ static uint64_t worker_deadline(const struct session *session)
 	return outflow_deadline(&worker_of(session)->out);
 }
 
+static void worker_lost(struct session *session)
+{
+	struct worker *worker = worker_of(session);
+	outflow_close(&worker->out);
+	if (worker->child.pid != 0)
+		kill(worker->child.pid, SIGKILL);
+}
+
 static void worker_close(struct session *session)
 {
 	struct worker *worker = worker_of(session);
@@ -118,5 +126,6 @@ static const struct session_kind worker_kind = {
 	.pump = worker_pump,
 	.deadline = worker_deadline,
 	.reaped = worker_reaped,
+	.lost = worker_lost,
 	.close = worker_close,
 };

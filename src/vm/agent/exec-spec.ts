@@ -56,6 +56,7 @@ export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: n
     [32, user?.gid ?? 0],
     [16, spec.terminal?.rows ?? 0],
     [16, spec.terminal?.columns ?? 0],
+    [32, 0],
   );
 }
 

@@ -6,6 +6,7 @@ import {
   AgentFrame,
   FRAME_PAYLOAD_BYTES_MAX,
   HostFrame,
+  KEEP_BYTES_MIN,
   SignalFlag,
   Stream,
   WINDOW_BYTES_INITIAL,
@@ -129,7 +130,11 @@ export class ExecSession implements Session, ExecHandle {
     const window = (stream: number, record: ProcessRecord["stdout"] | undefined) =>
       [
         stream,
-        new ReceiveWindow((bytes) => this.#grant(stream, bytes), { sizeBytes: WINDOW_BYTES_INITIAL, from: record }),
+        new ReceiveWindow((bytes) => this.#grant(stream, bytes), {
+          sizeBytes: WINDOW_BYTES_INITIAL,
+          stepBytes: KEEP_BYTES_MIN / 2,
+          from: record,
+        }),
       ] as const;
     const windows = new Map([window(Stream.stdout, from?.stdout), window(Stream.stderr, from?.stderr)]);
     this.#credit = new OutputCredit(windows, readers);
@@ -245,6 +250,7 @@ export class ExecSession implements Session, ExecHandle {
         return false;
       case AgentFrame.exit:
         this.#exit.resolve(parseExit(frame));
+        this.#link.post(HostFrame.forget, this.session);
         this.#started.resolve();
         this.#end();
         return true;

@@ -12,7 +12,7 @@
  * A name on the wire is in lower case: labels of 1 to 63 letters, digits, `-` and `_`, joined by dots, no final dot. The
  * agent requests no other name: it answers the guest's programs that it does not exist.
  */
-export const PROTOCOL_VERSION = 4;
+export const PROTOCOL_VERSION = 5;
 export const FRAME_HEADER_BYTES = 12;
 /** Longest payload in `bytes`: large enough that headers cost little, small enough for fixed buffers. */
 export const FRAME_PAYLOAD_BYTES_MAX = 65_536;
@@ -36,6 +36,8 @@ export const EXIT_BYTES = 112;
 export const SESSION_BYTES = 80;
 /** Initial credit of each output stream, granted by the host, in `bytes`. */
 export const WINDOW_BYTES_INITIAL = 262_144;
+/** The part of it that the agent keeps of a command in any case, in `bytes`. A host that grants half of it is never waited for. */
+export const KEEP_BYTES_MIN = 65_536;
 /** Initial credit of standard input and of each direction of a connection, in `bytes`. */
 export const INPUT_WINDOW_BYTES_INITIAL = 65_536;
 /** Largest credit of such a stream, in `bytes`. A fast reader gets more than the initial credit. */

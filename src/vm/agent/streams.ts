@@ -9,6 +9,8 @@ interface WindowOptions {
   readonly sizeBytes: number;
   /** size to which the window grows once the reader has consumed half of the initial size; default: it does not grow */
   readonly sizeBytesMax?: number;
+  /** bytes that are granted together; default: half of the window */
+  readonly stepBytes?: number;
   /** called before the window grows by a number of bytes; after a result of false, it is called again later */
   readonly mayGrow?: (bytes: number) => boolean;
   /** an earlier window to continue */
@@ -19,6 +21,7 @@ interface WindowOptions {
 export class ReceiveWindow {
   readonly #grant: (bytes: number) => void;
   readonly #sizeBytesMax: number;
+  readonly #stepBytes: number | undefined;
   readonly #mayGrow: (bytes: number) => boolean;
   #sizeBytes: number;
   #creditBytes: number;
@@ -27,10 +30,11 @@ export class ReceiveWindow {
 
   constructor(
     grant: (bytes: number) => void,
-    { sizeBytes, sizeBytesMax = sizeBytes, mayGrow = () => true, from }: WindowOptions,
+    { sizeBytes, sizeBytesMax = sizeBytes, stepBytes, mayGrow = () => true, from }: WindowOptions,
   ) {
     this.#grant = grant;
     this.#sizeBytesMax = sizeBytesMax;
+    this.#stepBytes = stepBytes;
     this.#mayGrow = mayGrow;
     this.#sizeBytes = from?.sizeBytes ?? sizeBytes;
     this.#creditBytes = from?.creditBytes ?? sizeBytes;
@@ -61,8 +65,8 @@ export class ReceiveWindow {
 
   consume(bytes: number): void {
     this.#consumedBytes += bytes;
-    // Granted in steps of half a window, so that one WINDOW frame answers many frames of the agent.
-    if (this.#consumedBytes < this.#sizeBytes / 2) return;
+    // Granted in steps, so that one WINDOW frame answers many frames of the agent.
+    if (this.#consumedBytes < (this.#stepBytes ?? this.#sizeBytes / 2)) return;
     const growthBytes = this.#sizeBytesMax - this.#sizeBytes;
     const grows = growthBytes > 0 && this.#mayGrow(growthBytes);
     const grantedBytes = this.#consumedBytes + (grows ? growthBytes : 0);

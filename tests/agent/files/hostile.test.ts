@@ -313,7 +313,7 @@ describe("the end of a request", () => {
     while (last.at(-1)?.type !== AgentFrame.exit) last.push(await agent.next());
     expect(last.map(({ session }) => session).sort()).toEqual([TARGET, ...sessions]);
     for (const error of last.slice(0, -1)) expect(parseError(error).errno).toBe(ESRCH);
-    agent.send(frame(HostFrame.freeze, 60));
+    agent.send(frame(HostFrame.forget, TARGET), frame(HostFrame.freeze, 60));
     expect((await agent.next()).type).toBe(AgentFrame.done);
   });
 

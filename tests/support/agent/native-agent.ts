@@ -2,71 +2,24 @@ import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import type { Socket } from "node:net";
 import { join, resolve } from "node:path";
-import {
-  AgentFrame,
-  FRAME_HEADER_BYTES,
-  FRAME_PAYLOAD_BYTES_MAX,
-  HostFrame,
-  PROTOCOL_VERSION,
-  SYNC_ENTROPY_BYTES,
-} from "../../../src/vm/agent/protocol.ts";
-import { deadline, pause } from "../waiting.ts";
+import { AgentFrame, HostFrame } from "../../../src/vm/agent/protocol.ts";
+import { deadline } from "../waiting.ts";
+import { AgentStream, type Frame, frame, syncFrame, u16, u32, u64 } from "./agent-stream.ts";
+
+export { AgentStream, type Frame, frame, syncFrame, u16, u32, u64 };
 
 const ROOT = resolve(import.meta.dir, "../../..");
 /** The program that `buildNativeAgent` builds. */
 export const NATIVE_AGENT = join(ROOT, "build/agent/agent-native");
 const BUILD_TIMEOUT_MS = 120_000;
-const FRAME_TIMEOUT_MS = 20_000;
 const EXIT_TIMEOUT_MS = 20_000;
 /** Exit statuses of the agent: the host closed the stream, or sent malformed frames. */
 export const EXIT_CLOSED = 0;
 export const EXIT_REFUSED = 3;
 
-export interface Frame {
-  readonly type: number;
-  readonly session: number;
-  readonly payload: Buffer;
-}
-
 export interface Ended {
   readonly code: number | null;
   readonly signal: string | null;
-}
-
-export function u16(value: number): Buffer {
-  const bytes = Buffer.alloc(2);
-  bytes.writeUInt16LE(value);
-  return bytes;
-}
-
-export function u32(value: number): Buffer {
-  const bytes = Buffer.alloc(4);
-  bytes.writeUInt32LE(value);
-  return bytes;
-}
-
-export function u64(value: bigint | number): Buffer {
-  const bytes = Buffer.alloc(8);
-  bytes.writeBigUInt64LE(BigInt(value));
-  return bytes;
-}
-
-export function frame(type: number, session: number, ...payload: readonly Uint8Array[]): Buffer {
-  const bytes = Buffer.concat(payload);
-  return Buffer.concat([u32(bytes.length), u16(type), u16(0), u32(session), bytes]);
-}
-
-export function syncFrame(nonce = 1n): Buffer {
-  const now = BigInt(Date.now()) * 1_000_000n;
-  return frame(
-    HostFrame.sync,
-    0,
-    u32(PROTOCOL_VERSION),
-    u32(0),
-    u64(nonce),
-    u64(now),
-    Buffer.alloc(SYNC_ENTROPY_BYTES, 7),
-  );
 }
 
 /** Fields of EXEC_OPEN in addition to the specification's size; without any, it is a plain command as root. */
@@ -78,11 +31,12 @@ export interface ExecHead {
   readonly gid?: number;
   readonly rows?: number;
   readonly columns?: number;
+  readonly tag?: number;
 }
 
 export function execOpen(session: number, specBytes: number, head: ExecHead = {}): Buffer {
   const words = [head.main ?? 0, head.uid ?? 0, head.gid ?? 0].map(u32);
-  const size = [u16(head.rows ?? 0), u16(head.columns ?? 0)];
+  const size = [u16(head.rows ?? 0), u16(head.columns ?? 0), u32(head.tag ?? 0)];
   const first = [u32(specBytes), u32(head.flags ?? 0), u64(head.timeoutMs ?? 15_000)];
   return frame(HostFrame.execOpen, session, ...first, ...words, ...size);
 }
@@ -150,50 +104,52 @@ export function buildNativeAgent(): Promise<void> {
   return built;
 }
 
+/** Starts the program in a directory in place of its disks; its descriptor 3 is `line`. */
+export function spawnAgent(directory: string, argument: string, line: "pipe" | number): ChildProcess {
+  const log = `log_path=${join(directory, "sanitizer")}`;
+  return spawn(NATIVE_AGENT, [argument, directory], {
+    stdio: ["ignore", "ignore", "ignore", line],
+    env: { PATH: "/usr/bin:/bin", ASAN_OPTIONS: `${log}:detect_leaks=0`, UBSAN_OPTIONS: `${log}:print_stacktrace=1` },
+  });
+}
+
+/** A directory with l/00/upper, s/upper and r. */
+export function agentDirectory(): string {
+  // In the directory of the program, not in /tmp: a tmpfs reports no extents.
+  const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
+  for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
+  return directory;
+}
+
+/** The sanitizers' reports on the agent and its children. */
+export function reportsIn(directory: string): string[] {
+  const names = readdirSync(directory).filter((name) => name.startsWith("sanitizer"));
+  return names.map((name) => readFileSync(join(directory, name), "utf8"));
+}
+
 /** The agent's native build at the other end of a socket, with a directory in place of its disks. */
-export class NativeAgent implements AsyncDisposable {
+export class NativeAgent extends AgentStream implements AsyncDisposable {
   /** contains l/00/upper, s/upper and r */
   readonly directory: string;
   readonly exited: Promise<Ended>;
   readonly #child: ChildProcess;
-  readonly #socket: Socket;
-  #received = Buffer.alloc(0);
-  #closed = false;
-  #wake: (() => void) | null = null;
 
-  private constructor(directory: string) {
+  private constructor(directory: string, child: ChildProcess) {
+    super(child.stdio[3] as Socket);
     this.directory = directory;
-    const log = `log_path=${join(directory, "sanitizer")}`;
-    this.#child = spawn(NATIVE_AGENT, ["3", directory], {
-      stdio: ["ignore", "ignore", "ignore", "pipe"],
-      env: { PATH: "/usr/bin:/bin", ASAN_OPTIONS: `${log}:detect_leaks=0`, UBSAN_OPTIONS: `${log}:print_stacktrace=1` },
-    });
+    this.#child = child;
     this.exited = new Promise((done, fail) => {
-      this.#child.on("error", fail);
-      this.#child.on("exit", (code, signal) => done({ code, signal }));
+      child.on("error", fail);
+      child.on("exit", (code, signal) => done({ code, signal }));
     });
-    this.#socket = this.#child.stdio[3] as Socket;
-    this.#socket.on("data", (chunk: Buffer) => {
-      this.#received = Buffer.concat([this.#received, chunk]);
-      this.#wake?.();
-    });
-    const close = () => {
-      this.#closed = true;
-      this.#wake?.();
-    };
-    this.#socket.on("close", close);
-    // EPIPE and ECONNRESET: the agent refused its input, which its exit status shows.
-    this.#socket.on("error", close);
   }
 
   /** Starts an agent and reads its HELLO. `prepare` may add files to its directory before. */
   static async start(prepare: (directory: string) => void = () => undefined): Promise<NativeAgent> {
     await buildNativeAgent();
-    // In the directory of the program, not in /tmp: a tmpfs reports no extents.
-    const directory = mkdtempSync(join(ROOT, "build/agent/run-"));
-    for (const path of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(directory, path), { recursive: true });
+    const directory = agentDirectory();
     prepare(directory);
-    const agent = new NativeAgent(directory);
+    const agent = new NativeAgent(directory, spawnAgent(directory, "3", "pipe"));
     const hello = await agent.next();
     if (hello.type !== AgentFrame.hello) throw new Error(`the first frame is of type ${hello.type}`);
     return agent;
@@ -210,51 +166,6 @@ export class NativeAgent implements AsyncDisposable {
     return agent;
   }
 
-  send(...bytes: readonly Uint8Array[]): void {
-    if (!this.#closed) this.#socket.write(Buffer.concat(bytes));
-  }
-
-  /** Sends, and waits until the kernel has accepted the bytes. */
-  async flush(bytes: Uint8Array): Promise<void> {
-    await new Promise<void>((done) => this.#socket.write(bytes, () => done()));
-  }
-
-  /** Stops reading frames of the agent. */
-  pause(): void {
-    this.#socket.pause();
-  }
-
-  resume(): void {
-    this.#socket.resume();
-  }
-
-  /** The next frame that is not a log line. @throws Error when none arrives in time, or the stream is closed */
-  async next(): Promise<Frame> {
-    for (;;) {
-      const frame = this.#take();
-      if (frame !== null && frame.type !== AgentFrame.log) return frame;
-      if (frame !== null) continue;
-      if (this.#closed) throw new Error("the agent closed the stream");
-      await this.#change();
-    }
-  }
-
-  /** A frame that has already arrived, or null. */
-  poll(): Frame | null {
-    return this.#take();
-  }
-
-  /** True once the agent's end of the stream is closed. */
-  get closed(): boolean {
-    return this.#closed;
-  }
-
-  /** Sends a SYNC and returns the next answer, before which the agent has handled every earlier frame. */
-  async sync(): Promise<Frame> {
-    this.send(syncFrame());
-    return await this.next();
-  }
-
   /** Processor time of the agent so far, in ticks of 10 ms. */
   cpuTicks(): number {
     const [user, system] = readFileSync(`/proc/${this.pid}/stat`, "latin1").split(" ").slice(13, 15);
@@ -265,47 +176,14 @@ export class NativeAgent implements AsyncDisposable {
     return this.#child.pid ?? 0;
   }
 
-  /** True when no frame arrives for that long. */
-  async quiet(milliseconds: number): Promise<boolean> {
-    await pause("a frame would come", milliseconds);
-    return this.#take() === null;
-  }
-
-  #take(): Frame | null {
-    const bytes = this.#received;
-    if (bytes.length < FRAME_HEADER_BYTES || bytes.length < FRAME_HEADER_BYTES + bytes.readUInt32LE(0)) return null;
-    const end = FRAME_HEADER_BYTES + bytes.readUInt32LE(0);
-    this.#received = bytes.subarray(end);
-    const isType = (Object.values(AgentFrame) as number[]).includes(bytes.readUInt16LE(4));
-    if (!isType || bytes.readUInt16LE(6) !== 0 || end > FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX) {
-      throw new Error(`a malformed frame of the agent: ${bytes.subarray(0, 64).toString("hex")}`);
-    }
-    return { type: bytes.readUInt16LE(4), session: bytes.readUInt32LE(8), payload: bytes.subarray(12, end) };
-  }
-
-  async #change(): Promise<void> {
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    this.#wake = resolve;
-    using _late = deadline(FRAME_TIMEOUT_MS, () => reject(new Error("no frame arrived in time")));
-    await promise;
-    this.#wake = null;
-  }
-
   /** The sanitizers' reports on the agent and its children. */
   reports(): string[] {
-    const names = readdirSync(this.directory).filter((name) => name.startsWith("sanitizer"));
-    return names.map((name) => readFileSync(join(this.directory, name), "utf8"));
-  }
-
-  /** Stops reading from the agent until the disposal. */
-  stall(): Disposable {
-    this.#socket.pause();
-    return { [Symbol.dispose]: () => void this.#socket.resume() };
+    return reportsIn(this.directory);
   }
 
   /** Closes the stream and waits for the end. @throws Error on a sanitizer's report or another exit status */
   async close(): Promise<Ended> {
-    this.#socket.destroy();
+    this.cut();
     using _late = deadline(EXIT_TIMEOUT_MS, () => this.#child.kill("SIGKILL"));
     const ended = await this.exited;
     const reports = this.reports();
@@ -345,7 +223,7 @@ export interface Outcome {
 }
 
 /** Collects a command's output until its EXIT, and grants credit for all of it; frames of other sessions are dropped. */
-export async function collect(agent: NativeAgent, session: number): Promise<Outcome> {
+export async function collect(agent: AgentStream, session: number): Promise<Outcome> {
   const streams: Buffer[][] = [[], [], []];
   let started = false;
   for (;;) {
@@ -359,6 +237,7 @@ export async function collect(agent: NativeAgent, session: number): Promise<Outc
       streams[stream]?.push(payload.subarray(4));
       agent.send(frame(HostFrame.window, session, u32(stream), u32(payload.length - 4)));
     } else if (type === AgentFrame.exit) {
+      agent.send(frame(HostFrame.forget, session));
       const [stdout, stderr] = [Buffer.concat(streams[1] ?? []), Buffer.concat(streams[2] ?? [])];
       const [flags, exitCode] = [payload.readUInt32LE(0), payload.readUInt32LE(4)];
       const status = payload.readUInt32LE(32);
@@ -371,7 +250,7 @@ export async function collect(agent: NativeAgent, session: number): Promise<Outc
 }
 
 /** Runs one command to its end. */
-export async function execute(agent: NativeAgent, request: ExecRequest, session = 7): Promise<Outcome> {
+export async function execute(agent: AgentStream, request: ExecRequest, session = 7): Promise<Outcome> {
   agent.send(execFrames(session, request));
   return await collect(agent, session);
 }

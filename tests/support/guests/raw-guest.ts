@@ -238,6 +238,7 @@ export class RawGuest {
       run.output[stream - 1]?.push(payload.subarray(4));
       this.send(frame(HostFrame.window, session, u32(stream), u32(payload.length - 4)));
     } else if (type === AgentFrame.exit) {
+      this.send(frame(HostFrame.forget, session));
       run.exit.resolve(payload.readUInt32LE(4));
     } else if (type === AgentFrame.error) {
       run.exit.reject(new Error(payload.subarray(8).toString()));

@@ -175,8 +175,7 @@ describe("a hold", () => {
     // Enough output for a grant of credit, which happens during the hold.
     const holding = agent.hold();
     const hold = await guest.frame(HostFrame.hold);
-    const chunk = Buffer.alloc(65_000);
-    for (let sent = 0; sent < 3; sent++) guest.send(AgentFrame.output, session, packIntegers([32, 1]), chunk);
+    guest.send(AgentFrame.output, session, packIntegers([32, 1]), Buffer.alloc(65_000));
     guest.send(AgentFrame.done, hold.session, done());
     await holding;
     const written = run.write(text("typed"));
@@ -342,7 +341,7 @@ describe("a command with a terminal, in the session of another", () => {
     guest.send(AgentFrame.started, first.session, packIntegers([32, 2]));
     const { session, payload } = await guest.frame(HostFrame.execOpen, 1);
     const rest = [[64, 0] as const, [32, first.session] as const, [32, 1] as const, [32, 2] as const];
-    expect(payload.subarray(4)).toEqual(Buffer.from(packIntegers([32, 2], ...rest, [16, 3], [16, 4])));
+    expect(payload.subarray(4)).toEqual(Buffer.from(packIntegers([32, 2], ...rest, [16, 3], [16, 4], [32, 0])));
     await guest.frame(HostFrame.execSpec, 1);
     run.resize({ rows: 50, columns: 132 });
     expect((await guest.frame(HostFrame.resize)).payload).toEqual(Buffer.from([50, 0, 132, 0]));

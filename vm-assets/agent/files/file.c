@@ -142,8 +142,7 @@ static bool file_grant(struct session *session, uint32_t stream, uint32_t bytes)
 {
 	if (stream != STREAM_STDOUT)
 		return false;
-	outflow_grant(&file_of(session)->out, bytes);
-	return true;
+	return outflow_grant(&file_of(session)->out, bytes);
 }
 
 static void file_ready(struct session *session, enum watch watch)
@@ -203,6 +202,11 @@ static uint64_t file_deadline(const struct session *session)
 	return file->child.pid != 0 && file->kill_ns < deadline ? file->kill_ns : deadline;
 }
 
+static void file_lost(struct session *session)
+{
+	end(file_of(session), ECANCELED, clock_now());
+}
+
 static void file_close(struct session *session)
 {
 	struct file *file = file_of(session);
@@ -216,7 +220,7 @@ static void file_close(struct session *session)
 
 #define OPERATIONS \
 	.take = file_take, .grant = file_grant, .ready = file_ready, .pump = file_pump, .deadline = file_deadline, \
-	.reaped = file_reaped, .close = file_close
+	.reaped = file_reaped, .lost = file_lost, .close = file_close
 
 static const struct session_kind file_kind = {.class = SESSION_FILE, OPERATIONS};
 static const struct session_kind watch_kind = {.class = SESSION_WATCH, OPERATIONS};

@@ -153,6 +153,11 @@ static void turn(bool on)
 
 void network_lose_host(void)
 {
+	resolver_fail();
+}
+
+void network_reset(void)
+{
 	turn(false);
 }
 

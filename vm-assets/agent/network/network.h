@@ -17,8 +17,10 @@ bool network_pump(uint64_t now_ns);
 uint64_t network_deadline(void);
 /* A command starts. `alone`: no other runs; then a name server that an earlier one had is gone. */
 void network_begin_command(const char *hostname, bool alone);
-/* Turns the network off, because the host that allowed it is gone. */
+/* The host is gone. Until the next one, network_pump must not be called: programs wait. */
 void network_lose_host(void);
+/* Turns the network off: a host begins that knows of no earlier one. */
+void network_reset(void);
 
 /* Handle NETWORK and RESOLVED. Return false when the frame is malformed. */
 bool network_switch(const struct frame *frame);

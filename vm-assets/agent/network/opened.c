@@ -275,6 +275,16 @@ static bool opened_settled(const struct session *session)
 	return opened_of(session)->state == STATE_OPEN;
 }
 
+/* What the host has not decided is asked again, when the program's kernel repeats the SYN. */
+static void opened_lost(struct session *session)
+{
+	struct opened *at = opened_of(session);
+	if (at->state == STATE_HELD)
+		session_close(session);
+	else
+		duplex_reset(&at->duplex, session);
+}
+
 static void opened_close(struct session *session)
 {
 	struct opened *at = opened_of(session);
@@ -291,5 +301,6 @@ static const struct session_kind opened_kind = {
 	.pump = opened_pump,
 	.deadline = opened_deadline,
 	.settled = opened_settled,
+	.lost = opened_lost,
 	.close = opened_close,
 };

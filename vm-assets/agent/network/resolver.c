@@ -59,6 +59,21 @@ void resolver_switch(bool on)
 			forget(&queries[i]);
 }
 
+static void fail(const struct query *query)
+{
+	const struct answer failure = {.response = RESPONSE_SERVER_FAILURE};
+	reply(&query->asker, &query->question, &failure);
+}
+
+void resolver_fail(void)
+{
+	for (unsigned i = 0; i < QUESTIONS_COUNT_MAX; i++) {
+		if (queries[i].id != 0)
+			fail(&queries[i]);
+		queries[i].id = 0;
+	}
+}
+
 void resolver_set_hostname(const char *name)
 {
 	size_t length = strlen(name);
@@ -132,8 +147,7 @@ static void ask(struct query *query, uint64_t now_ns)
 	query->id = session_guest_id();
 	query->end_ns = now_ns + QUESTION_NS;
 	if (query->id == 0) {
-		const struct answer failure = {.response = RESPONSE_SERVER_FAILURE};
-		reply(&query->asker, question, &failure);
+		fail(query);
 		return;
 	}
 	put_u16(payload, question->type);

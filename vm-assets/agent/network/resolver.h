@@ -7,6 +7,8 @@
 
 /* `on`: names are resolved; otherwise none exists. Open questions are dropped. */
 void resolver_switch(bool on);
+/* Answers open questions that no name can be resolved now. */
+void resolver_fail(void);
 /* The name of this machine, which stands for a loopback address. */
 void resolver_set_hostname(const char *hostname);
 /* Handles some questions. Returns true when something moved. */
