@@ -13,7 +13,7 @@ import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
-import { type InstanceHandle, type ResumableInstance, resumedSink, type StartedInstance } from "./running-instances.ts";
+import type { InstanceHandle, ResumableInstance, StartedInstance } from "./running-instances.ts";
 import { hostnameOf, type InstanceJob, type InstanceTools, type LoggedJob, start } from "./start-instance.ts";
 import { TimeLimit } from "./time-limit.ts";
 
@@ -90,7 +90,7 @@ export async function resume(
     channel,
     network: network.policy === null ? null : network,
     stored: events.written(),
-    sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : resumedSink(events, log)),
+    sinkOf: (log) => (log.spid === Spid.command ? commandLog : new ProcessLog(events, log, log)).resume(log.start),
     commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
   });
   await using _instance = instance;
@@ -253,11 +253,11 @@ async function awaitEnd(
   const ended = idle === undefined ? limit.within(command.exit, READERS_MS_MAX, startedAt) : command.exit;
   const reported = await ended;
   const exit = reported ?? (await lateExit(instance, command.exit));
+  if (exit === null) commandLog.abandon();
   const ranMs = performance.now() - startedAt;
   tools.laps.lap("exec");
   const end = exit === null ? await unreportedEnd(instance) : reportedEnd(exit);
   if (exit !== null) {
-    commandLog.exited(exit);
     // The other processes died with the command: log their ends before the log is closed.
     const settled = instance.settled();
     await withinTime(settled, READERS_MS_MAX, () => lateExit(instance, settled));

@@ -1,6 +1,6 @@
 import { type Agent, AgentError, type ExecHandle } from "../../vm/agent/agent.ts";
-import { WatchSyncs } from "../../vm/agent/file-session.ts";
-import type { GuestFiles, MoveOptions } from "../../vm/agent/files.ts";
+import { WatchSyncs } from "../../vm/agent/files/file-session.ts";
+import type { GuestFiles, MoveOptions } from "../../vm/agent/files/guest-files.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import { fileFailure } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";

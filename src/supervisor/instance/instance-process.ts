@@ -92,7 +92,8 @@ export interface ProcessSink {
   /** returns the sizes of the logged and of the dropped output of a stream so far */
   readonly bytes: (stream: OutputStream) => StreamBytes;
   readonly record: () => ProcessLogRecord;
-  readonly exited?: (exit: AgentExit) => void;
+  /** returns a promise that resolves when the end is in the log; the agent keeps it until then */
+  readonly exited: NonNullable<ProcessEnds["onExit"]>;
 }
 
 /** A process whose start was requested. */
@@ -116,13 +117,13 @@ export function startedFrom(
 }
 
 /** The receivers of a process whose output is also copied to the taps. */
-export function tapped({ started, output }: ProcessSink, taps: ProcessTaps): ProcessEnds {
+export function tapped({ started, output, exited }: ProcessSink, taps: ProcessTaps): ProcessEnds {
   const onOutput: OutputSink = (stream, chunk) => {
     const stored = output(stream, chunk);
     taps.push(stream, chunk);
     return stored;
   };
-  return { onOutput, onStart: started, readers: taps };
+  return { onOutput, onStart: started, onExit: exited, readers: taps };
 }
 
 /** Largest number of processes that an instance can start over its whole life. */

@@ -28,6 +28,7 @@ export class ProcessLog {
   #pid: number;
   #start: ProcessLogRecord["started"];
   #stdinBytes: number;
+  #isAbandoned = false;
 
   /** @param from an earlier log of the process to continue */
   constructor(events: EventLog, process: LoggedProcess, from?: ProcessLogRecord) {
@@ -48,7 +49,7 @@ export class ProcessLog {
   }
 
   /**
-   * A sink that logs the start and the output of the process.
+   * A sink that logs the start, the output and the end of the process.
    * @param input of an additional process: its input comes from a caller, who may leave
    */
   sink(
@@ -77,6 +78,7 @@ export class ProcessLog {
         stdout: this.bytes("stdout"),
         stderr: this.bytes("stderr"),
       }),
+      exited: (exit) => this.#exited(exit),
     };
   }
 
@@ -122,8 +124,14 @@ export class ProcessLog {
     }
   }
 
+  /** From now on a report of the agent is too late: `cutOff` logs the end. */
+  abandon(): void {
+    this.#isAbandoned = true;
+  }
+
   /** Logs the end of the process, as the agent reported it. */
-  exited(exit: AgentExit): void {
+  #exited(exit: AgentExit): Promise<void> | undefined {
+    if (this.#isAbandoned) return undefined;
     const { usage } = exit;
     this.#ended({
       pid: this.#pid,
@@ -147,6 +155,7 @@ export class ProcessLog {
         block_output_ops: Number(usage.blocksOut),
       },
     });
+    return this.#events.written();
   }
 
   /** Logs the end of a process that exceeded its time limit, and that the agent did not report. */

@@ -317,10 +317,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     };
     const started = handle.started.catch(refused);
     const entered = started.catch((error: unknown) => rethrowPathError(error, cwd, "entering"));
-    const exit = handle.exit.catch(refused).then((ended) => {
-      sink.exited?.(ended);
-      return ended;
-    });
+    const exit = handle.exit.catch(refused);
     const input = new ProcessInput({ handle, isOpen: from.isInputOpen, onWritten: sink.onInput });
     const added: InstanceProcess = {
       spid,

@@ -14,7 +14,7 @@ import type { AgentExit } from "../../vm/agent/process-exit.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
 import { adoptNetwork } from "./adopt-network.ts";
 import { execSpec } from "./exec-spec.ts";
-import type { InstanceProcess, InstanceRecord, ProcessLogRecord, ProcessSink } from "./instance-process.ts";
+import type { InstanceProcess, InstanceRecord } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
 import { notRunning } from "./refusals.ts";
 import type { RunningInstance } from "./running-instance.ts";
@@ -208,7 +208,7 @@ export class RunningInstances {
       const first = stdin === null ? null : log.counting(decodedStdin(stdin));
       const spec = execSpec(rest, { hostname, timeoutMs: timeoutMs ?? 0, defaults, stdin: first });
       const input = stdin === null ? {} : { stdin_bytes: stdinBytes(stdin), stdin_open: command.stdinOpen };
-      return { spec, sink: endingSink(log, log.sink(spec, input)) };
+      return { spec, sink: log.sink(spec, input) };
     }, signal);
     onProcess?.(process);
     await process.started;
@@ -274,17 +274,6 @@ export interface StartedProcess {
   readonly pid: number | null;
   /** its end; rejects when the machine ends before it */
   readonly exit: Promise<AgentExit>;
-}
-
-/** A sink that also logs the end of a process. Not part of `exec`: its functions would then hold the request in memory. */
-function endingSink(log: ProcessLog, sink: ProcessSink): ProcessSink {
-  return { ...sink, exited: (exit) => log.exited(exit) };
-}
-
-/** Continues the log of an additional process. */
-export function resumedSink(events: EventLog, from: ProcessLogRecord): ProcessSink {
-  const log = new ProcessLog(events, from, from);
-  return endingSink(log, log.resume(from.start));
 }
 
 async function* samplesOf(handle: Handle, first: RunningInstance, signal: AbortSignal): AsyncGenerator<InstanceStats> {

@@ -1,19 +1,29 @@
+import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import type { GuestPath } from "../../domain/tree/guest-path.ts";
 import { byteStringToBytes } from "../../domain/tree/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
 import { type AgentConnection, DialledConnection, GuestOpenedConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
 import { type AgentExecSpec, encodeExecOpen, encodeSpec } from "./exec-spec.ts";
-import { GuestFiles } from "./files.ts";
+import { GuestFiles } from "./files/guest-files.ts";
 import { packIntegers } from "./frames.ts";
 import type { GuestNetwork } from "./guest-network.ts";
-import { AgentLink, type Hello } from "./link.ts";
-import { type ExecHandle, ExecSession, type OutputSink, type ProcessEnds, type ResumedEnds } from "./process.ts";
+import { AgentLink } from "./link.ts";
+import type { Hello } from "./payload.ts";
+import {
+  type AttachedEnds,
+  type ExecHandle,
+  ExecSession,
+  type OutputSink,
+  type ProcessEnds,
+  type ResumedEnds,
+} from "./process.ts";
 import type { AgentExit } from "./process-exit.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
+import { type AgentReport, type ReopenedStream, resumeStream, type SessionReport } from "./reconnect.ts";
 import type { AgentRecord, ProcessRecord } from "./record.ts";
-import { IndexSession, QuiesceSession, ReplySession } from "./sessions.ts";
+import { IndexSession, type Quiesced, QuiesceSession, ReplySession } from "./sessions.ts";
 
 export {
   AgentClosedError,
@@ -24,19 +34,10 @@ export {
   AgentProtocolError,
   AgentRefusedError,
   type ExecHandle,
+  type Quiesced,
 };
 
 const ERRNO_TOO_BIG = 7;
-
-/** A scratch without writes. Disposal thaws it. */
-export interface Quiesced extends AsyncDisposable {
-  /**
-   * Allows writes again; further calls return the same promise. Resolves to the time without writes, in nanoseconds.
-   * @throws AgentError when writes resumed before this call, so that a copy of the scratch is useless: ETIMEDOUT, the
-   *   limit ended; ECANCELED, a process reached its time limit; EINVAL, the guest thawed the file system
-   */
-  thaw(): Promise<bigint>;
-}
 
 export interface ExecOptions extends Omit<ProcessEnds, "onOutput"> {
   /** a running command whose namespaces the new one joins */
@@ -57,6 +58,18 @@ export interface ResumeOptions extends AgentOptions {
   readonly network: GuestNetwork | null;
 }
 
+export interface ReconnectOptions extends AgentOptions {
+  /** answers the requests of the guest; null: they are refused */
+  readonly network: GuestNetwork | null;
+  /** ends the attempts */
+  readonly signal: AbortSignal;
+}
+
+/** An agent that continues with another host. */
+export interface ReconnectedAgent extends Pick<AgentReport, "disks" | "sessions"> {
+  readonly agent: Agent;
+}
+
 /** The objects that continue from a record. */
 export interface ResumedAgent {
   readonly agent: Agent;
@@ -74,8 +87,12 @@ export interface ResumedAgent {
 export class Agent {
   readonly #link: AgentLink;
 
-  private constructor(link: AgentLink) {
+  /** commands of an earlier host that are not attached yet */
+  readonly #unattached: Map<number, SessionReport>;
+
+  private constructor(link: AgentLink, sessions: readonly SessionReport[] = []) {
     this.#link = link;
+    this.#unattached = new Map(sessions.map((report) => [report.session, report]));
   }
 
   static open(channel: ByteChannel, { log }: AgentOptions = {}): Agent {
@@ -87,12 +104,54 @@ export class Agent {
    * `sync` must be called next.
    */
   static resume(channel: ByteChannel, record: AgentRecord, options: ResumeOptions): ResumedAgent {
-    const link = new AgentLink(channel, options.log, record);
+    const link = new AgentLink(channel, options.log, { from: record });
     const processes = record.processes.map((from) => ExecSession.resume(link, from, options.process(from)));
     for (const process of processes) link.admit(process.session, process);
     if (options.network !== null) link.requests.serve(options.network);
     const connections = resumeConnections(link, record);
     return { agent: new Agent(link), processes, connections };
+  }
+
+  /**
+   * Continues with an agent of which nothing but its own report is known: an earlier host is gone, or its stream. `attach` must
+   * be called for every command that is to continue, and then `proceed`; until then nothing more is read.
+   * @throws as `resumeStream` does. The caller must then end the machine.
+   */
+  static async reconnect(
+    stream: ReopenedStream,
+    { log, network, signal }: ReconnectOptions,
+  ): Promise<ReconnectedAgent> {
+    const resumed = await resumeStream(stream, signal);
+    const { disks, sessions } = resumed.report;
+    const link = new AgentLink(resumed.channel, log, { resumed });
+    if (network !== null) link.requests.serve(network);
+    return { agent: new Agent(link, sessions), disks, sessions };
+  }
+
+  /**
+   * Continues with a command of the report. Output that is stored already is dropped, and `onStart` is called at once for one
+   * that has started: it is to be omitted when that is known.
+   * @throws OutputGapError when the agent has forgotten output that is not stored; AgentProtocolError when more is stored than
+   *   the agent can have sent
+   */
+  attach(report: SessionReport, ends: AttachedEnds): ExecHandle {
+    if (!this.#unattached.has(report.session))
+      throw new Error("a command is attached once, before the stream proceeds");
+    const session = ExecSession.attach(this.#link, report, ends);
+    this.#unattached.delete(report.session);
+    this.#link.admit(report.session, session);
+    return session;
+  }
+
+  /** Continues to read the stream. Commands that were not attached are killed, and then forgotten. */
+  proceed(): void {
+    for (const report of this.#unattached.values()) {
+      const handle = this.attach(report, { onOutput: () => undefined, logged: report.keptFrom });
+      const kill = () => handle.signal(SIGKILL_SIGNAL, { group: true });
+      // It rejects when the stream is lost.
+      if (!report.finished) handle.started.then(kill).catch(() => undefined);
+    }
+    this.#link.proceed();
   }
 
   /** The data from which other objects can continue with this guest. To be called during a hold. @throws Error without one */
@@ -132,6 +191,15 @@ export class Agent {
   async hold(): Promise<void> {
     const session = new ReplySession(AgentFrame.done, true);
     await this.#link.hold(session, session.answer);
+  }
+
+  /**
+   * Leaves the agent to the next host, which gets all output that is not stored. Running commands continue, and their
+   * handles never settle; everything else ends. Waits for requests under way.
+   */
+  async leave(): Promise<void> {
+    const session = new ReplySession(AgentFrame.done, true);
+    await this.#link.leave(session, session.answer);
   }
 
   /**
@@ -228,9 +296,15 @@ export class Agent {
     await this.#request(AgentFrame.done, HostFrame.merge);
   }
 
-  /** Ends all processes that commands left behind, and makes the scratch read-only. */
+  /** Ends all processes that commands left behind, and makes the scratch read-only, when all commands have ended. */
   async freeze(): Promise<void> {
-    await this.#request(AgentFrame.done, HostFrame.freeze);
+    const session = new ReplySession(AgentFrame.done);
+    await this.#link.open(session, async (id) => {
+      // The agent counts a command until its end is stored.
+      await this.#link.forgotten();
+      await this.#link.send(HostFrame.freeze, id);
+    });
+    await session.answer;
   }
 
   /** Writes the guest's cached data to the scratch while commands run, so that a following `quiesce` is short. */
@@ -240,24 +314,13 @@ export class Agent {
 
   /** Stops all writes to the scratch while commands run, for at most `limitMs` (1 to QUIESCE_MS_MAX milliseconds). */
   async quiesce(limitMs: number): Promise<Quiesced> {
-    const session = new QuiesceSession();
-    let id = 0;
-    await this.#link.open(session, async (given) => {
-      id = given;
+    const session = new QuiesceSession((id) => this.#link.post(HostFrame.thaw, id));
+    await this.#link.open(session, async (id) => {
+      session.id = id;
       await this.#link.send(HostFrame.quiesce, id, packIntegers([32, limitMs]));
     });
     await session.still;
-    let asked = false;
-    const thaw = async () => {
-      if (!asked && !session.over) this.#link.post(HostFrame.thaw, id);
-      asked = true;
-      return await session.ended;
-    };
-    const dispose = async () => {
-      // Callers of `thaw` get the error.
-      await thaw().catch(() => undefined);
-    };
-    return { thaw, [Symbol.asyncDispose]: dispose };
+    return session;
   }
 
   /** Unmounts and forgets all disks, so that others can be attached. Allowed after `freeze`, or with layers only. */

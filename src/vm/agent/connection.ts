@@ -8,6 +8,8 @@ import type { ConnectionRecord } from "./record.ts";
 import type { FrameParts, Session } from "./sessions.ts";
 import { InboundStream, OutboundStream, ReceiveWindow } from "./streams.ts";
 
+/** Largest growth of the windows of all connections of a guest, which then have 32 MiB together. */
+const GROWTH_BYTES_MAX = 33_554_432 - protocol.CONNECTIONS_COUNT_MAX * protocol.INPUT_WINDOW_BYTES_INITIAL;
 const NOTHING = new Uint8Array();
 const REASONS: ReadonlySet<number> = new Set(Object.values(Refusal));
 
@@ -47,11 +49,7 @@ export interface ConnectionLink {
 
 /** The growth that is left for the windows of a guest's connections, in `bytes`. */
 export class WindowGrowth {
-  #leftBytes: number;
-
-  constructor(bytes: number) {
-    this.#leftBytes = bytes;
-  }
+  #leftBytes = GROWTH_BYTES_MAX;
 
   /** Returns false and reserves nothing when less is left. */
   take(bytes: number): boolean {

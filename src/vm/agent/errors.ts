@@ -15,6 +15,16 @@ export class AgentProtocolError extends Error {
   override readonly name = "AgentProtocolError";
 }
 
+/** The agent speaks another version of the protocol: another release of the host has started its machine. */
+export class AgentVersionError extends Error {
+  override readonly name = "AgentVersionError";
+}
+
+/** The host's log lacks output that the agent has forgotten, so the output cannot be continued. */
+export class OutputGapError extends Error {
+  override readonly name = "OutputGapError";
+}
+
 /** The stream closed before the last frame of a session. */
 export class AgentClosedError extends Error {
   override readonly name = "AgentClosedError";

@@ -1,14 +1,15 @@
 import type { ByteChannel } from "../vmm.ts";
 import { WindowGrowth } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "./errors.ts";
-import { encodeFrame, type Frame, FrameDecoder, viewOf } from "./frames.ts";
+import { encodeFrame, type Frame, FrameDecoder } from "./frames.ts";
 import { GuestRequests } from "./guest-network.ts";
-import { guestText } from "./payload.ts";
+import { guestText, type Hello, parseHello, unexpected } from "./payload.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame } from "./protocol.ts";
+import type { ResumedStream } from "./reconnect.ts";
 import { type AgentRecord, fromBase64, toBase64 } from "./record.ts";
 import { RequestQueue } from "./request-queue.ts";
-import type { FrameParts, Session, SessionClass } from "./sessions.ts";
+import { type FrameParts, type Session, sessionCounts } from "./sessions.ts";
 
 /** Limit of lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
@@ -23,30 +24,12 @@ const TURN_FRAMES_COUNT_MAX = 128;
 const UNSENT_COUNT_MAX = 8192;
 /** Limit of unsent frames for requests of callers, so that callers alone never come near the limit above. */
 const ASKED_COUNT_MAX = 1024;
-/** Largest growth of the windows of all connections of a guest, which then have 32 MiB together. */
-const GROWTH_BYTES_MAX = 33_554_432 - protocol.CONNECTIONS_COUNT_MAX * protocol.INPUT_WINDOW_BYTES_INITIAL;
-
-/**
- * Limits of sessions by class, and whether a further session waits (`waits`) or is refused. A session that can be refused
- * counts from the request on, so that a guest which reads nothing cannot make the host keep more of them.
- */
-const CLASSES: Readonly<Record<SessionClass, { readonly countMax: number; readonly waits: boolean }>> = {
-  process: { countMax: protocol.PROCESSES_COUNT_MAX, waits: false },
-  task: { countMax: protocol.TASKS_COUNT_MAX, waits: true },
-  connection: { countMax: protocol.CONNECTIONS_COUNT_MAX, waits: false },
-  file: { countMax: protocol.FILES_COUNT_MAX, waits: false },
-  watch: { countMax: protocol.WATCHES_COUNT_MAX, waits: false },
-};
 
 /** A HOLD that the host sent and has not ended with a SYNC. */
 interface Hold {
   readonly released: PromiseWithResolvers<void>;
   /** answered: the agent may send nothing. ending: the SYNC is being sent. */
   state: "sent" | "answered" | "ending";
-}
-
-export interface Hello {
-  readonly kernelRelease: string;
 }
 
 /**
@@ -59,13 +42,11 @@ export class AgentLink {
   readonly #log: (text: string) => void;
   readonly #decoder = new FrameDecoder();
   readonly #sessions = new Map<number, Session>();
-  readonly #counts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0, file: 0, watch: 0 };
-  /** requests whose sessions are not open yet */
-  readonly #queuedCounts: Record<SessionClass, number> = { process: 0, task: 0, connection: 0, file: 0, watch: 0 };
+  readonly #counts = sessionCounts();
   readonly #hello = Promise.withResolvers<Hello>();
   /** the guest's requests for connections and names */
   readonly requests: GuestRequests;
-  readonly growth = new WindowGrowth(GROWTH_BYTES_MAX);
+  readonly growth = new WindowGrowth();
   /** Callbacks that wait for a session to end. */
   readonly #waiting: (() => void)[] = [];
   /** The frames of one request are sent without others in between. */
@@ -84,20 +65,31 @@ export class AgentLink {
   #leftCount = TURN_FRAMES_COUNT_MAX;
   readonly #onNext = (frame: Frame) => this.#onFrame(frame);
   #closed: Error | null = null;
+  /** bytes that follow RESUMED */
+  readonly #rest: Uint8Array;
 
-  /** @param from an earlier stream to continue, which is held until the next SYNC */
-  constructor(channel: ByteChannel, log: (text: string) => void = () => undefined, from?: AgentRecord) {
+  /**
+   * @param from an earlier stream to continue, which is held until the next SYNC
+   * @param resumed a stream that begins with RESUMED; it is read from the call of `proceed` on
+   */
+  constructor(
+    channel: ByteChannel,
+    log: (text: string) => void = () => undefined,
+    { from, resumed }: { readonly from?: AgentRecord; readonly resumed?: ResumedStream } = {},
+  ) {
     this.#channel = channel;
     this.#log = log;
     this.requests = new GuestRequests(this, from);
     this.#hold = from === undefined ? null : { released: Promise.withResolvers(), state: "answered" };
-    this.#lastSession = from?.lastSession ?? 0;
-    this.#greeted = from?.greeted ?? false;
+    const sessions = resumed?.report.sessions.map(({ session }) => session) ?? [];
+    this.#lastSession = from?.lastSession ?? Math.max(0, ...sessions);
+    this.#greeted = from?.greeted ?? resumed !== undefined;
+    this.#rest = resumed?.rest ?? new Uint8Array();
     this.#logLines = from?.logLines ?? 0;
-    const frames = from?.frames ?? [];
-    this.#postponed = frames.map(({ type, session, payload }) => [type, session, fromBase64(payload)]);
+    this.#postponed = (from?.frames ?? []).map(({ type, session, payload }) => [type, session, fromBase64(payload)]);
     this.#unsentCount = this.#postponed.length;
     this.#hello.promise.catch(() => undefined);
+    if (resumed !== undefined) this.#hello.resolve(resumed.report);
     channel.onData((chunk) => this.#onBytes(chunk));
   }
 
@@ -107,7 +99,9 @@ export class AgentLink {
     if (!isStill || this.#closed !== null) throw new Error("the stream is not held");
     const sessions = [...this.#sessions.values()].flatMap((session) => session.record?.() ?? []);
     const { answers, ...requests } = this.requests.record();
-    const frames = [...this.#postponed, ...answers].map(([type, session, ...payload]) => {
+    const ended = [...this.#sessions].filter(([, { awaitsForget }]) => awaitsForget === true);
+    const forgets = ended.map(([id]): FrameParts => [protocol.HostFrame.forget, id]);
+    const frames = [...this.#postponed, ...answers, ...forgets].map(([type, session, ...payload]) => {
       return { type, session, payload: toBase64(Buffer.concat(payload)) };
     });
     return {
@@ -121,6 +115,17 @@ export class AgentLink {
     };
   }
 
+  /** Reads a resumed stream. The sessions of the report must have been admitted. */
+  proceed(): void {
+    this.#continue(this.#rest);
+  }
+
+  /** Resolves when the host has sent the FORGET of every session that has ended. */
+  async forgotten(): Promise<void> {
+    const awaited = () => [...this.#sessions.values()].some(({ awaitsForget }) => awaitsForget === true);
+    while (awaited()) await this.#sessionEnd();
+  }
+
   /** The agent's greeting. */
   get hello(): Promise<Hello> {
     return this.#hello.promise;
@@ -132,18 +137,17 @@ export class AgentLink {
    * @throws AgentError EAGAIN when the agent has no room for another process or connection; the reason of `signal`
    */
   async open(session: Session, transmit: (id: number) => Promise<void>, signal?: AbortSignal): Promise<void> {
-    const { class: kind } = session;
-    const { countMax, waits } = CLASSES[kind];
-    if (!waits && !this.#hasRoom(kind)) {
-      throw new AgentError(ERRNO_TRY_AGAIN, `${countMax} sessions of this kind are alive in the guest`);
+    const count = this.#counts[session.class];
+    if (!count.waits && !count.hasRoom) {
+      throw new AgentError(ERRNO_TRY_AGAIN, `${count.countMax} sessions of this kind are alive in the guest`);
     }
-    this.#queuedCounts[kind] += 1;
+    count.queued += 1;
     using stack = new DisposableStack();
     stack.defer(() => {
-      this.#queuedCounts[kind] -= 1;
+      count.queued -= 1;
     });
     await this.#requests.run(async () => {
-      while (waits && this.#counts[kind] >= countMax && this.#closed === null) await this.#sessionEnd();
+      while (count.waits && count.open >= count.countMax && this.#closed === null) await this.#sessionEnd();
       // A record must have only sessions that the guest has.
       while (this.#hold !== null) await this.#hold.released.promise;
       stack.dispose();
@@ -194,14 +198,14 @@ export class AgentLink {
 
   /** Connections that are open or being opened, by either side. */
   get connectionsCount(): number {
-    return this.#counts.connection;
+    return this.#counts.connection.open;
   }
 
   /** Registers a session that the guest opened, or of a record; false when the guest has too many of its kind. */
   admit(id: number, session: Session): boolean {
-    if (!this.#hasRoom(session.class)) return false;
+    if (!this.#counts[session.class].hasRoom) return false;
     this.#sessions.set(id, session);
-    this.#counts[session.class] += 1;
+    this.#counts[session.class].open += 1;
     return true;
   }
 
@@ -210,7 +214,7 @@ export class AgentLink {
     const session = this.#sessions.get(id);
     if (session === undefined) return;
     this.#sessions.delete(id);
-    this.#counts[session.class] -= 1;
+    this.#counts[session.class].open -= 1;
     this.#wake();
   }
 
@@ -218,7 +222,7 @@ export class AgentLink {
    * Sends HOLD when all tasks are done, and ends the requests for files. Until the SYNC nothing else is sent, and after the
    * answer nothing may arrive. The hold ends when the agent refuses it.
    */
-  async hold(session: Session, answer: Promise<unknown>): Promise<void> {
+  async hold(session: Session, answer: Promise<unknown>, type: number = protocol.HostFrame.hold): Promise<void> {
     await this.#requests.run(async () => {
       const isHeld = new AgentError(ERRNO_TRY_AGAIN, "the machine is held for a copy");
       for (const session of this.#sessions.values()) session.leave?.(isHeld);
@@ -232,9 +236,16 @@ export class AgentLink {
         () => undefined,
         () => this.#release(hold),
       );
-      await this.#write(protocol.HostFrame.hold, id);
+      await this.#write(type, id);
     });
     await answer;
+  }
+
+  /** As `hold`, with LEAVE and for ever. Sessions of processes neither end nor fail: they continue without this host. */
+  async leave(session: Session, answer: Promise<unknown>): Promise<void> {
+    await this.hold(session, answer, protocol.HostFrame.leave);
+    for (const [id, { class: kind }] of this.#sessions) if (kind === "process") this.#sessions.delete(id);
+    this.fail(new AgentClosedError("the host has left the agent"));
   }
 
   /** Sends a SYNC. During a hold it is sent at once and ends the hold; waiting frames follow it. */
@@ -261,13 +272,9 @@ export class AgentLink {
     return error;
   }
 
-  #hasRoom(kind: SessionClass): boolean {
-    return this.#counts[kind] + this.#queuedCounts[kind] < CLASSES[kind].countMax;
-  }
-
   /** Sessions that end before a hold. */
   get #endingCount(): number {
-    return this.#counts.task + this.#counts.file + this.#counts.watch;
+    return this.#counts.task.open + this.#counts.file.open + this.#counts.watch.open;
   }
 
   #register(session: Session): number {
@@ -276,7 +283,7 @@ export class AgentLink {
     // Two thousand million requests: a machine does not live that long.
     if (this.#lastSession >= protocol.SESSION_GUEST_BIT) throw this.fail(new AgentClosedError("no session is left"));
     this.#sessions.set(this.#lastSession, session);
-    this.#counts[session.class] += 1;
+    this.#counts[session.class].open += 1;
     return this.#lastSession;
   }
 
@@ -374,18 +381,16 @@ export class AgentLink {
     return type === AgentFrame.netReset && payload.byteLength === 0 && this.requests.hasHad(session);
   }
 
-  #onGeneral({ type, payload }: Frame): void {
-    if (type === AgentFrame.log) {
+  #onGeneral(frame: Frame): void {
+    if (frame.type === AgentFrame.log) {
       this.#logLines += 1;
-      if (this.#logLines <= LOG_LINES_MAX) this.#log(guestText(payload));
+      if (this.#logLines <= LOG_LINES_MAX) this.#log(guestText(frame.payload));
       return;
     }
-    if (type !== AgentFrame.hello || this.#greeted || payload.byteLength < 8) {
-      throw new AgentProtocolError(`a frame of type ${type} out of place`);
-    }
+    const { version, kernelRelease } = parseHello(frame);
+    if (this.#greeted) throw unexpected(frame);
     this.#greeted = true;
-    const version = viewOf(payload).getUint32(0, true);
     if (version !== protocol.PROTOCOL_VERSION) throw new AgentProtocolError(`protocol version ${version}`);
-    this.#hello.resolve({ kernelRelease: guestText(payload.subarray(8)) });
+    this.#hello.resolve({ kernelRelease });
   }
 }

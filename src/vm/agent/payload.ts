@@ -1,5 +1,6 @@
 import { AgentError, AgentProtocolError } from "./errors.ts";
 import { type Frame, viewOf } from "./frames.ts";
+import { AgentFrame } from "./protocol.ts";
 
 /** Longest text of the guest in an error or a log line, in `bytes`. */
 const TEXT_BYTES_MAX = 1024;
@@ -27,4 +28,15 @@ export function parseError(frame: Frame): AgentError {
   const view = viewOf(frame.payload);
   if (view.getUint32(4, true) !== 0) throw unexpected(frame);
   return new AgentError(view.getUint32(0, true), guestText(frame.payload.subarray(8)));
+}
+
+/** The agent's greeting. */
+export interface Hello {
+  readonly kernelRelease: string;
+}
+
+/** Decodes a HELLO. @throws AgentProtocolError */
+export function parseHello(frame: Frame): Hello & { readonly version: number } {
+  if (frame.type !== AgentFrame.hello || frame.session !== 0 || frame.payload.byteLength < 8) throw unexpected(frame);
+  return { version: viewOf(frame.payload).getUint32(0, true), kernelRelease: guestText(frame.payload.subarray(8)) };
 }

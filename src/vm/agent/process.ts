@@ -11,6 +11,7 @@ import {
   Stream,
   WINDOW_BYTES_INITIAL,
 } from "./protocol.ts";
+import { attachedRecord, type OutputBytes, type SessionReport } from "./reconnect.ts";
 import type { FirstInput, ProcessRecord } from "./record.ts";
 import type { FrameParts, Session } from "./sessions.ts";
 import { LatestValue, OutboundStream, OutputCredit, ReceiveWindow, type SlowReaders } from "./streams.ts";
@@ -37,6 +38,8 @@ export interface ExecHandle {
   readonly session: number;
   readonly started: Promise<void>;
   readonly exit: Promise<AgentExit>;
+  /** position in standard input of the next byte to be sent */
+  readonly inputPosition: number;
   /**
    * Sends a signal to the command or to its process group. Does nothing after the command has ended.
    * @throws AgentError EAGAIN when too many signals wait for the guest to take them
@@ -68,6 +71,8 @@ export interface ProcessLink {
   postAsked(type: number, session: number, ...payload: readonly Uint8Array[]): void;
   /** Sends the frame of `make`, or none when that is null. `make` is called when the frame can be sent. */
   sendMade(make: () => FrameParts | null): Promise<void>;
+  /** Forgets a session of which the host sent the last frame. */
+  forget(session: number): void;
 }
 
 /** The receivers of a running command's output and start on the host. */
@@ -76,6 +81,11 @@ export interface ProcessEnds {
   readonly onStart?: StartListener | undefined;
   /** readers of the output that the command waits for, beyond what is stored */
   readonly readers?: SlowReaders | undefined;
+  /**
+   * Receives the end, after all output. The agent keeps it until the promise that it returns has resolved: the end is
+   * stored; undefined: it is. The promise must not reject. Not called for a command whose handle has failed.
+   */
+  readonly onExit?: ((exit: AgentExit) => Promise<void> | undefined) | undefined;
 }
 
 /** The same of a command that another object started. */
@@ -89,6 +99,16 @@ export interface ResumedEnds extends ProcessEnds {
   readonly first?: InputBytes | undefined;
 }
 
+/** The same of a command that an earlier host started. */
+export interface AttachedEnds extends ProcessEnds {
+  /** sizes of the outputs that are stored, or were dropped, in `bytes`: the agent may send their ends again */
+  readonly logged: OutputBytes;
+  /** the rest of the first input, from `SessionReport.stdinTakenBytes` on; absent: the command has received all of it */
+  readonly first?: InputBytes | undefined;
+  /** true: later writes follow the first input; false: it ends then */
+  readonly keepsInput?: boolean | undefined;
+}
+
 /** The session of a running command. */
 export class ExecSession implements Session, ExecHandle {
   readonly class = "process";
@@ -98,6 +118,7 @@ export class ExecSession implements Session, ExecHandle {
   readonly #hasTerminal: boolean;
   readonly #onOutput: OutputSink;
   readonly #onStart: StartListener;
+  readonly #onExit: NonNullable<ProcessEnds["onExit"]>;
   readonly #started = Promise.withResolvers<void>();
   readonly #exit = Promise.withResolvers<AgentExit>();
   /** resolves when the whole request is sent: to false when it failed */
@@ -111,10 +132,11 @@ export class ExecSession implements Session, ExecHandle {
   /** later writes wait for the first input, whose failure ends the session */
   readonly #first: Promise<void>;
   #pid: number | null;
+  awaitsForget = false;
 
   private constructor(
     link: ProcessLink,
-    { onOutput, onStart = () => undefined, readers = NO_READERS }: ProcessEnds,
+    { onOutput, onStart = () => undefined, onExit = () => undefined, readers = NO_READERS }: ProcessEnds,
     options: Pick<ProcessRecord, "hasTerminal" | "firstInput"> & {
       readonly from?: ProcessRecord;
       first?: InputBytes | undefined;
@@ -125,6 +147,7 @@ export class ExecSession implements Session, ExecHandle {
     this.#hasTerminal = options.hasTerminal;
     this.#onOutput = onOutput;
     this.#onStart = onStart;
+    this.#onExit = onExit;
     this.session = from?.session ?? 0;
     this.#pid = from?.pid ?? null;
     const window = (stream: number, record: ProcessRecord["stdout"] | undefined) =>
@@ -177,7 +200,18 @@ export class ExecSession implements Session, ExecHandle {
     return session;
   }
 
-  record(): ProcessRecord {
+  /** A command of an earlier host. Calls `onStart` when it has started. @throws as `attachedRecord` does */
+  static attach(link: ProcessLink, report: SessionReport, ends: AttachedEnds): ExecSession {
+    const { logged, first, keepsInput } = ends;
+    const firstInput = first === undefined ? "sent" : keepsInput === true ? "stays_open" : "ends";
+    const { record, skipped } = attachedRecord(report, { logged, firstInput });
+    if (report.pid !== null) ends.onStart?.(report.pid);
+    return ExecSession.resume(link, record, { ...ends, onOutput: behind(skipped, ends.onOutput) });
+  }
+
+  /** The command as plain data; null when it has ended. */
+  record(): ProcessRecord | null {
+    if (this.awaitsForget) return null;
     return {
       class: "process",
       session: this.session,
@@ -198,6 +232,10 @@ export class ExecSession implements Session, ExecHandle {
 
   get exit(): Promise<AgentExit> {
     return this.#exit.promise;
+  }
+
+  get inputPosition(): number {
+    return this.#stdin.sentBytes;
   }
 
   /** To be called when the whole request is sent. */
@@ -231,6 +269,7 @@ export class ExecSession implements Session, ExecHandle {
   }
 
   onFrame(frame: Frame): boolean {
+    if (this.awaitsForget) throw unexpected(frame);
     switch (frame.type) {
       case AgentFrame.started: {
         const pid = checkLength(frame, 4).getUint32(0, true);
@@ -249,11 +288,8 @@ export class ExecSession implements Session, ExecHandle {
         this.#stdin.credit(frame);
         return false;
       case AgentFrame.exit:
-        this.#exit.resolve(parseExit(frame));
-        this.#link.post(HostFrame.forget, this.session);
-        this.#started.resolve();
-        this.#end();
-        return true;
+        this.#exited(parseExit(frame));
+        return false;
       case AgentFrame.error:
         this.fail(parseError(frame));
         return true;
@@ -267,6 +303,21 @@ export class ExecSession implements Session, ExecHandle {
     this.#started.reject(error);
     this.#exit.reject(error);
     this.#end();
+  }
+
+  #exited(exit: AgentExit): void {
+    const stored = this.ended ? undefined : this.#onExit(exit);
+    this.#exit.resolve(exit);
+    this.#started.resolve();
+    this.#end();
+    this.awaitsForget = true;
+    if (stored === undefined) this.#forget();
+    else void stored.then(() => this.#forget());
+  }
+
+  #forget(): void {
+    this.#link.post(HostFrame.forget, this.session);
+    this.#link.forget(this.session);
   }
 
   #grant(stream: number, bytes: number): void {
@@ -306,6 +357,16 @@ export class ExecSession implements Session, ExecHandle {
     this.#credit.stop();
     this.#stdin.stop();
   }
+}
+
+/** A sink behind a beginning of each output that is stored already. */
+export function behind(skipped: OutputBytes, sink: OutputSink): OutputSink {
+  const left = { ...skipped };
+  return (stream, chunk) => {
+    const stored = Math.min(left[stream], chunk.byteLength);
+    left[stream] -= stored;
+    return stored === chunk.byteLength ? undefined : sink(stream, chunk.subarray(stored));
+  };
 }
 
 /** The frame of a piece of standard input; null when it is empty, because an empty frame would end the input. */

@@ -248,6 +248,11 @@ export class OutboundStream {
     this.#ended = from?.isOver ?? false;
   }
 
+  /** Bytes that were sent. */
+  get sentBytes(): number {
+    return this.#sentBytes;
+  }
+
   record(): SentRecord {
     return { creditBytes: this.#creditBytes, sentBytes: this.#sentBytes, isOver: this.#ended };
   }

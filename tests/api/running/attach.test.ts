@@ -253,7 +253,7 @@ describe("a lossless attachment", () => {
     const spec = { ...shellSpec("read line; echo $line from the second; exit 2"), stdin: "open" as const };
     const start = ({ instance }: NativeInstance) => {
       run.enter(instance);
-      return instance.start(spec, { ...log.sink(spec), exited: (exit) => log.exited(exit) });
+      return instance.start(spec, log.sink(spec));
     };
     const first = await nativeInstance();
     const lost = start(first);

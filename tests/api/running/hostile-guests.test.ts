@@ -78,7 +78,8 @@ async function deafInstance(stack: AsyncDisposableStack): Promise<string> {
     api.parts.instances.open(id, { limit: new TimeLimit(60_000), hostname: "box", events, network: quietNetwork() }),
   );
   stack.use(run.enter(instance));
-  const sink = { started: () => undefined, output: () => undefined, onInput: () => undefined, record: unrecorded };
+  const ignore = () => undefined;
+  const sink = { started: ignore, output: ignore, onInput: ignore, exited: ignore, record: unrecorded };
   const command = instance.start(SPEC, { ...sink, bytes: () => ({ kept: 0, dropped: 0 }) });
   guest.send(AgentFrame.started, (await guest.frame(HostFrame.execOpen)).session, packIntegers([32, 1]));
   await command.started;

@@ -62,7 +62,7 @@ export async function runningInstance(
   const truncateOutputAtBytes = logsToRing ? null : OUTPUT_BYTES_DEFAULT;
   const log = new ProcessLog(events, { spid: Spid.command, truncateOutputAtBytes });
   const spec = { ...shellSpec(script, timeoutMs), ...more };
-  const command = instance.start(spec, { ...log.sink(spec), exited: (exit) => log.exited(exit) });
+  const command = instance.start(spec, log.sink(spec));
   await command.started;
   await events.written();
   const finish = async () => {

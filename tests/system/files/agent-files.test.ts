@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import type { GuestFile } from "../../../src/domain/tree/guest-file.ts";
 import { parseGuestPathText } from "../../../src/domain/tree/guest-path.ts";
 import type { AgentError, AgentExecSpec, ExecHandle } from "../../../src/vm/agent/agent.ts";
-import type { GuestFiles } from "../../../src/vm/agent/files.ts";
+import type { GuestFiles } from "../../../src/vm/agent/files/guest-files.ts";
 import { openVmHost, shell, type TestMachine, type VmHost } from "../../support/guests/vm.ts";
 
 // On a busy host, an emulated machine takes many times the usual three seconds to boot.

@@ -4,7 +4,7 @@ import { constants } from "node:os";
 import type { GuestEntry } from "../../../src/domain/tree/guest-file.ts";
 import { type ByteString, type GuestPath, parseGuestPathText } from "../../../src/domain/tree/guest-path.ts";
 import { type AgentError, AgentProtocolError } from "../../../src/vm/agent/agent.ts";
-import { FileSession } from "../../../src/vm/agent/file-session.ts";
+import { FileSession } from "../../../src/vm/agent/files/file-session.ts";
 import { packIntegers } from "../../../src/vm/agent/frames.ts";
 import {
   AgentFrame,
@@ -244,6 +244,7 @@ describe("a stream of the guest", () => {
       postAsked: () => undefined,
       sendMade: async () => undefined,
       send: async () => undefined,
+      forget: () => undefined,
       fail: (error: Error) => error,
       open: async (_session: unknown, transmit: (id: number) => Promise<void>) => await transmit(5),
     };

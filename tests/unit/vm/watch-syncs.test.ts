@@ -1,6 +1,6 @@
 /** Requests for all events of a watch up to now. */
 import { expect, test } from "bun:test";
-import { WatchSyncs } from "../../../src/vm/agent/file-session.ts";
+import { WatchSyncs } from "../../../src/vm/agent/files/file-session.ts";
 import { failureOf } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
 

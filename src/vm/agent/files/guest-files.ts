@@ -1,20 +1,25 @@
 import { constants } from "node:os";
-import { given } from "../../domain/given.ts";
+import { given } from "../../../domain/given.ts";
 import type {
   GuestEntry,
   GuestFile,
   GuestFileEvent,
   GuestFileProperties,
   GuestUser,
-} from "../../domain/tree/guest-file.ts";
-import { type ByteString, byteStringToBytes, type GuestPath, textToByteString } from "../../domain/tree/guest-path.ts";
-import { untilAborted } from "../../system/waiting.ts";
-import { AgentError, AgentProtocolError } from "./errors.ts";
+} from "../../../domain/tree/guest-file.ts";
+import {
+  type ByteString,
+  byteStringToBytes,
+  type GuestPath,
+  textToByteString,
+} from "../../../domain/tree/guest-path.ts";
+import { untilAborted } from "../../../system/waiting.ts";
+import { AgentError, AgentProtocolError } from "../errors.ts";
+import { packIntegers } from "../frames.ts";
+import type { ExecHandle } from "../process.ts";
+import { FILE_STRING_NONE, FileFlag, FileOp, FRAME_PAYLOAD_BYTES_MAX } from "../protocol.ts";
 import { isProgress, parseEntry, parseFileEvent, parseUser, type RecordKind, RecordReader } from "./file-records.ts";
 import { type FileLink, FileSession, WatchSyncs } from "./file-session.ts";
-import { packIntegers } from "./frames.ts";
-import type { ExecHandle } from "./process.ts";
-import { FILE_STRING_NONE, FileFlag, FileOp, FRAME_PAYLOAD_BYTES_MAX } from "./protocol.ts";
 
 /** Length of a read to the end of the file. */
 const TO_THE_END = 0xffff_ffff_ffff_ffffn;

@@ -1,12 +1,12 @@
 import { constants } from "node:os";
-import { withinTime } from "../../system/waiting.ts";
-import { AgentError, AgentProtocolError } from "./errors.ts";
-import { type Frame, packIntegers, viewOf } from "./frames.ts";
-import { checkLength, parseError, unexpected } from "./payload.ts";
-import type { ProcessLink } from "./process.ts";
-import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame, Stream, WINDOW_BYTES_INITIAL } from "./protocol.ts";
-import type { Session } from "./sessions.ts";
-import { InboundStream, OutboundStream, ReceiveWindow } from "./streams.ts";
+import { withinTime } from "../../../system/waiting.ts";
+import { AgentError, AgentProtocolError } from "../errors.ts";
+import { type Frame, packIntegers, viewOf } from "../frames.ts";
+import { checkLength, parseError, unexpected } from "../payload.ts";
+import type { ProcessLink } from "../process.ts";
+import { AgentFrame, FRAME_PAYLOAD_BYTES_MAX, HostFrame, Stream, WINDOW_BYTES_INITIAL } from "../protocol.ts";
+import type { Session } from "../sessions.ts";
+import { InboundStream, OutboundStream, ReceiveWindow } from "../streams.ts";
 
 /** Longest time without progress of a guest that the host waits for, in `milliseconds`. A slow client does not count. */
 const STILL_MS_MAX = 30_000;

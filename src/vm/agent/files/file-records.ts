@@ -3,16 +3,16 @@ import {
   type GuestFileEvent,
   type GuestUser,
   USER_NAME_BYTES_MAX,
-} from "../../domain/tree/guest-file.ts";
+} from "../../../domain/tree/guest-file.ts";
 import {
   type ByteString,
   bytesToByteString,
   GUEST_NAME_BYTES_MAX,
   GUEST_PATH_BYTES_MAX,
-} from "../../domain/tree/guest-path.ts";
-import type { EntryType } from "../../domain/tree/listing.ts";
-import { AgentProtocolError } from "./errors.ts";
-import { viewOf } from "./frames.ts";
+} from "../../../domain/tree/guest-path.ts";
+import type { EntryType } from "../../../domain/tree/listing.ts";
+import { AgentProtocolError } from "../errors.ts";
+import { viewOf } from "../frames.ts";
 import {
   FILE_ATTRIBUTES_BYTES_MAX,
   FILE_ENTRY_FIXED_BYTES,
@@ -20,7 +20,7 @@ import {
   FILE_USER_FIXED_BYTES,
   FILE_WATCH_FIXED_BYTES,
   FileEvent,
-} from "./protocol.ts";
+} from "../protocol.ts";
 
 /* The records in the streams of FILE_OPEN. Every byte may be hostile. */
 
