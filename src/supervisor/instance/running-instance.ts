@@ -198,7 +198,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     if (this.#command !== null) throw new Error("an instance has one command");
     const taps = new ProcessTaps(sink.bytes);
     const { onOutput, ...ends } = tapped(sink, taps);
-    const handle = this.agent.exec(spec, onOutput, ends);
+    const handle = this.agent.exec(spec, onOutput, { ...ends, spid: Spid.command });
     this.#command = handle;
     const command = this.#add(Spid.command, { ...startedFrom(spec), handle, sink, taps });
     this.#awaitStart(handle);
@@ -220,7 +220,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
     const { spec, sink } = make(spid);
     const taps = new ProcessTaps(sink.bytes);
     const { onOutput, ...ends } = tapped(sink, taps);
-    const handle = this.agent.exec(spec, onOutput, { ...ends, target: command, signal });
+    const handle = this.agent.exec(spec, onOutput, { ...ends, target: command, spid, signal });
     return this.#add(spid, { ...startedFrom(spec), handle, sink, taps }, command);
   }
 

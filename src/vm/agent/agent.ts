@@ -42,6 +42,8 @@ const ERRNO_TOO_BIG = 7;
 export interface ExecOptions extends Omit<ProcessEnds, "onOutput"> {
   /** a running command whose namespaces the new one joins */
   readonly target?: ExecHandle;
+  /** the host's number of the command, which it has in a `SessionReport`; default: 0, none */
+  readonly spid?: number;
   /** cancels the start while it waits for earlier requests */
   readonly signal?: AbortSignal;
 }
@@ -349,7 +351,7 @@ export class Agent {
   }
 
   /** Enters the queue before its first await, so that requests keep the order of their calls. */
-  async #sendExec(session: ExecSession, spec: AgentExecSpec, { target, signal }: ExecOptions): Promise<void> {
+  async #sendExec(session: ExecSession, spec: AgentExecSpec, { target, spid = 0, signal }: ExecOptions): Promise<void> {
     const bytes = encodeSpec(spec);
     if (bytes.byteLength > protocol.EXEC_SPEC_BYTES_MAX)
       throw new AgentError(ERRNO_TOO_BIG, "the command line is too long");
@@ -359,7 +361,7 @@ export class Agent {
       session,
       async (id) => {
         session.session = id;
-        await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, targetId));
+        await this.#link.send(HostFrame.execOpen, id, encodeExecOpen(spec, bytes.byteLength, targetId, spid));
         for (const part of split(bytes, protocol.FRAME_PAYLOAD_BYTES_MAX)) {
           if (!session.ended) await this.#link.send(HostFrame.execSpec, id, part);
         }

@@ -40,8 +40,12 @@ export interface AgentExecSpec {
   readonly terminal?: TerminalSize;
 }
 
-/** The payload of EXEC_OPEN. @param target session id of the process whose namespaces the command joins, or 0 */
-export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: number): Uint8Array {
+/**
+ * The payload of EXEC_OPEN.
+ * @param target session id of the process whose namespaces the command joins, or 0
+ * @param tag the host's number of the command, or 0
+ */
+export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: number, tag: number): Uint8Array {
   const streams =
     (spec.stdin === undefined ? 0 : ExecFlag.stdin) | (spec.terminal === undefined ? 0 : ExecFlag.terminal);
   const linger = spec.lingers === true && target !== 0 ? ExecFlag.linger : 0;
@@ -56,7 +60,7 @@ export function encodeExecOpen(spec: AgentExecSpec, specBytes: number, target: n
     [32, user?.gid ?? 0],
     [16, spec.terminal?.rows ?? 0],
     [16, spec.terminal?.columns ?? 0],
-    [32, 0],
+    [32, tag],
   );
 }
 

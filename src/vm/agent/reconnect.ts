@@ -19,8 +19,8 @@ import {
 import type { FirstInput, ProcessRecord } from "./record.ts";
 
 /**
- * Longest waits of the attempts for the next frame of the agent, in `milliseconds`. It is silent when it has not noticed the
- * end of the connection before; on a busy host it is just late.
+ * Longest waits of the attempts for the greeting, in `milliseconds`. An agent is silent when it has not noticed the end of the
+ * connection before; on a busy host it is just late.
  */
 const WAITS_MS = [500, 1000, 2000];
 /** Pause before the next attempt, in which the agent can notice that the connection is closed; doubled for each. */
@@ -125,13 +125,14 @@ interface Answer {
  */
 async function greet(frames: FrameReader, waitMs: number): Promise<Answer> {
   const late = (): never => {
-    throw new AgentClosedError(`no answer within ${waitMs} ms`);
+    throw new AgentClosedError(`no greeting within ${waitMs} ms`);
   };
   const { version, kernelRelease } = parseHello(await withinTime(frames.next(), waitMs, late));
   if (version !== PROTOCOL_VERSION) throw new AgentVersionError(`the agent speaks protocol version ${version}`);
   const nonce = crypto.getRandomValues(new BigUint64Array(1))[0] ?? 0n;
   frames.answer(encodeFrame(HostFrame.resume, 0, packIntegers([32, PROTOCOL_VERSION], [32, 0], [64, nonce])));
-  const resumed = await withinTime(frames.next(), waitMs, late);
+  // It answers when the requests of the earlier host that cannot be interrupted are over.
+  const resumed = await frames.next();
   if (resumed.type === AgentFrame.error) throw new AgentVersionError(parseError(resumed).message);
   const isAnswer = resumed.type === AgentFrame.resumed && resumed.payload.byteLength >= HEAD_BYTES;
   if (!isAnswer || viewOf(resumed.payload).getBigUint64(0, true) !== nonce) throw unexpected(resumed);
