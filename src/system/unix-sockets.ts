@@ -37,7 +37,7 @@ export const SOCKET_PATH_BYTES_MAX = 107;
  * A short path to a directory, because a socket's path is limited to `SOCKET_PATH_BYTES_MAX` and a data directory's is not.
  * Only this process can use it, until `stack` is disposed of.
  */
-export function openSocketDirectory(stack: AsyncDisposableStack, path: string): string {
+export function openSocketDirectory(stack: DisposableStack | AsyncDisposableStack, path: string): string {
   const fd = openSync(path, files.O_RDONLY | files.O_DIRECTORY | files.O_NOFOLLOW);
   stack.defer(() => closeSync(fd));
   return `/proc/self/fd/${fd}`;

@@ -5,11 +5,12 @@
  * The launcher joins the cgroups, makes a pid namespace and forks. The child, pid 1 in that namespace, makes the other
  * namespaces, pivots into a root of its own, drops its privileges and most system calls, and executes the program. The
  * parent drops its privileges as well, except for those that attributes.h describes, waits for the child and exits with
- * its status. Both die with their parents. A failure is written to stderr with the name of the step, and the exit code is
- * 125.
+ * its status. Both die with their parents, until the daemon unties a monitor's launcher (report.c). A failure is written to
+ * stderr with the name of the step, and the exit code is 125.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,9 +27,10 @@
 #include "mounts.h"
 #include "options.h"
 #include "privileges.h"
+#include "report.h"
 #include "roots.h"
 
-enum { EXIT_SIGNAL_BASE = 128 };
+enum { EXIT_SIGNAL_BASE = 128, DESCRIPTORS_COUNT_MAX = 4 };
 
 static void write_text(const char *path, const char *text)
 {
@@ -104,24 +106,39 @@ static _Noreturn void become_program(struct options *options, int channel)
 	abort();
 }
 
-static _Noreturn void wait_for(pid_t child)
+static _Noreturn void end_like(int status)
 {
-	int status;
-
-	while (waitpid(child, &status, 0) < 0) {
-		if (errno != EINTR)
-			fail("wait", "");
-	}
 	if (WIFEXITED(status))
 		_exit(WEXITSTATUS(status));
 	/* The code that a shell reports. Dying of the same signal could dump core or stop. */
 	_exit(EXIT_SIGNAL_BASE + WTERMSIG(status));
 }
 
+/* Keeps the descriptors of the list that are not -1. */
+static void keep_only(int *list, size_t count)
+{
+	int kept[DESCRIPTORS_COUNT_MAX];
+	size_t kept_count = 0;
+
+	for (int above = STDERR_FILENO;;) {
+		int next = INT_MAX;
+
+		for (size_t i = 0; i < count; i++) {
+			if (list[i] > above && list[i] < next)
+				next = list[i];
+		}
+		if (next == INT_MAX)
+			break;
+		kept[kept_count++] = above = next;
+	}
+	close_descriptors(kept, kept_count);
+}
+
 int main(int argc, char **argv)
 {
 	static struct options options;
 	int channel[2];
+	int errors[2];
 	pid_t child;
 
 	parse_options(&options, argc, argv);
@@ -135,15 +152,16 @@ int main(int argc, char **argv)
 	if (unshare(CLONE_NEWPID) != 0)
 		fail("unshare", "pid");
 	make_channel(channel);
+	open_errors(&options, errors);
 	child = fork();
 	if (child < 0)
 		fail("fork", "");
 	if (child == 0) {
 		close(channel[1]);
+		use_errors(errors);
 		become_program(&options, channel[0]);
 	}
-	close(channel[0]);
-	close_descriptors(&channel[1], 1);
+	keep_only((int[]){ channel[1], errors[0], options.report, options.lease }, DESCRIPTORS_COUNT_MAX);
 	if (chdir("/") != 0)
 		fail("chdir", "/");
 	drop_privileges(&options, options.attributes ? server_capabilities(options.capabilities) : 0);
@@ -156,5 +174,5 @@ int main(int argc, char **argv)
 		install_server_filter();
 		serve_attributes(channel[1], child);
 	}
-	wait_for(child);
+	end_like(tend(&options, child, errors[0]));
 }

@@ -37,6 +37,8 @@ enum option_id {
 	OPTION_ATTRIBUTES,
 	OPTION_IO_URING,
 	OPTION_USERFAULTFD,
+	OPTION_REPORT,
+	OPTION_LEASE,
 	OPTION_END,
 };
 
@@ -45,7 +47,7 @@ static const bool optional[OPTION_END] = {
 	[OPTION_CGROUP] = true,	  [OPTION_GROUP] = true,    [OPTION_DEVICE] = true,  [OPTION_KEEP_FD] = true,
 	[OPTION_WRITABLE] = true, [OPTION_READABLE] = true, [OPTION_NETWORK] = true,
 	[OPTION_ATTRIBUTES] = true, [OPTION_IO_URING] = true, [OPTION_USERFAULTFD] = true,
-	[OPTION_VARIABLE] = true,
+	[OPTION_VARIABLE] = true, [OPTION_REPORT] = true, [OPTION_LEASE] = true,
 };
 
 /* clang-format off */
@@ -71,6 +73,8 @@ static const struct option vm_options[] = {
 	{ "io-uring", no_argument, NULL, OPTION_IO_URING },
 	{ "userfaultfd", no_argument, NULL, OPTION_USERFAULTFD },
 	{ "variable", required_argument, NULL, OPTION_VARIABLE },
+	{ "report", required_argument, NULL, OPTION_REPORT },
+	{ "lease", required_argument, NULL, OPTION_LEASE },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -135,11 +139,21 @@ static void add_path(const char **list, size_t *count, size_t count_max, const c
 	list[(*count)++] = absolute(path, what);
 }
 
+/* The number of a descriptor that the launcher was given. */
+static int descriptor(const char *text, const char *what)
+{
+	int fd = (int)number(text, INT_MAX, what);
+
+	if (fd <= STDERR_FILENO)
+		invalid(what);
+	return fd;
+}
+
 static void add_keep(struct options *options, const char *text)
 {
-	int fd = (int)number(text, INT_MAX, "keep-fd");
+	int fd = descriptor(text, "keep-fd");
 
-	if (options->keep_count == KEEP_COUNT_MAX || fd <= STDERR_FILENO)
+	if (options->keep_count == KEEP_COUNT_MAX)
 		invalid("keep-fd");
 	if (options->keep_count > 0 && options->keep[options->keep_count - 1] >= fd)
 		invalid("keep-fd (must ascend)");
@@ -231,6 +245,12 @@ static void take(struct options *options, int option, char *value)
 	case OPTION_USERFAULTFD:
 		options->userfaultfd = true;
 		break;
+	case OPTION_REPORT:
+		options->report = descriptor(value, "report");
+		break;
+	case OPTION_LEASE:
+		options->lease = descriptor(value, "lease");
+		break;
 	case OPTION_AS:
 		options->address_space = (rlim_t)number(value, LLONG_MAX, "as");
 		break;
@@ -271,6 +291,7 @@ void parse_options(struct options *options, int argc, char **argv)
 
 	options->mode = mode_of(argc < 2 ? NULL : argv[1]);
 	known = options_of(options->mode);
+	options->report = options->lease = -1;
 	opterr = 0;
 	optind = 2;
 	while ((option = getopt_long(argc, argv, "+", known, NULL)) != -1) {

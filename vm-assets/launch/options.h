@@ -31,7 +31,7 @@ struct options {
 	rlim_t nofile;
 	rlim_t fsize;
 	const char *oom_score_adj;
-	/* pid of the process that started the launcher; the launcher dies with it */
+	/* pid of the process that started the launcher; the launcher dies with it, unless it is untied by the lease */
 	pid_t parent;
 	char **program;
 
@@ -57,6 +57,9 @@ struct options {
 	/* descriptors above 2 that the program inherits, ascending */
 	int keep[KEEP_COUNT_MAX];
 	size_t keep_count;
+	/* descriptors of the launcher alone, or -1: the file for the report, and a socket of the parent (report.h) */
+	int report;
+	int lease;
 	/* the whole environment of the program, terminated by NULL */
 	char *variables[VARIABLES_COUNT_MAX + 1];
 	size_t variable_count;

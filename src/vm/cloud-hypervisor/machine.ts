@@ -34,6 +34,7 @@ export interface CloudHypervisorMachineParts extends JailedMachineParts {
   readonly socketDirectory: string;
   readonly api: CloudHypervisorApi;
   readonly events: SocketChannel;
+  readonly process: ChildProcess;
 }
 
 /** A Cloud Hypervisor with its machine. */

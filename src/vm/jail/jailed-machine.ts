@@ -8,6 +8,8 @@ export interface JailedMachineParts extends Omit<MachineProcessParts, "program" 
   readonly uid: number;
   readonly pid: number;
   readonly shape: MachineShape;
+  /** host directory of the machine, which contains `directory` */
+  readonly home: string;
   readonly directory: string;
 }
 
@@ -17,6 +19,7 @@ export abstract class JailedMachine implements AsyncDisposable {
   readonly uid: number;
   readonly pid: number;
   readonly shape: MachineShape;
+  readonly home: string;
   readonly directory: string;
   readonly cgroup: Cgroup;
   readonly exited: Promise<MachineExit>;
@@ -28,6 +31,7 @@ export abstract class JailedMachine implements AsyncDisposable {
     this.uid = parts.uid;
     this.pid = parts.pid;
     this.shape = parts.shape;
+    this.home = parts.home;
     this.directory = parts.directory;
     this.cgroup = parts.cgroup;
     this.process = new MachineProcess({ ...parts, program, console: () => this.console() });

@@ -1,3 +1,5 @@
+import { closeSync, openSync } from "node:fs";
+import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup, CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Log } from "../../log.ts";
@@ -7,9 +9,12 @@ import type { VmAssets } from "../assets.ts";
 import { throwStartFailure, throwVmmGone } from "../machine-end.ts";
 import { machineMemoryBytes } from "../machine-memory.ts";
 import type { MachineShape } from "../vmm.ts";
+import { type ExitReport, readExitReport } from "./exit-report.ts";
 import { type JailOptions, launch } from "./launch.ts";
-import { privateDirectory } from "./machine-files.ts";
+import { Lease } from "./lease.ts";
+import { makePrivateDirectory } from "./machine-files.ts";
 import type { UidPool } from "./uid-pool.ts";
+import type { HeldRoots } from "./vmm-roots.ts";
 
 /** The parts of the host that every VMM is opened with, whichever program it is. */
 export interface VmmHost {
@@ -23,6 +28,8 @@ export interface VmmHost {
   readonly diskBytesMax: number;
   /** shared by all VMMs of the daemon */
   readonly uids: UidPool;
+  /** shared by all VMMs of the daemon, and by machines that an earlier daemon started; default: the VMM's own */
+  readonly heldRoots?: HeldRoots;
   readonly log: Log;
 }
 
@@ -30,9 +37,22 @@ export interface VmmHost {
 export interface MachineHome {
   readonly id: string;
   readonly uid: number;
+  /** The machine's directory on the host, which only root may enter; the VMM sees nothing of it but `directory`. */
+  readonly home: string;
   /** the VMM sees it as /vm */
   readonly directory: string;
   readonly cgroup: Cgroup;
+}
+
+/** Paths in the host's directory of one machine. */
+export function homePaths(home: string) {
+  return { directory: join(home, "vm"), sockets: join(home, "run"), report: join(home, "exit") };
+}
+
+/** The launcher of a VMM, and the VMM's end. */
+export interface LaunchedVmm extends ChildProcess {
+  /** ties the launcher to this process */
+  readonly lease: Lease;
 }
 
 /** A failed connection says less than the exit that follows it. */
@@ -47,23 +67,37 @@ export async function openMachineHome(
   const id = Bun.randomUUIDv7();
   const lease = stack.use(await host.uids.acquire());
   const { uid } = lease;
-  const directory = await privateDirectory(stack, join(host.vmsDirectory, id), uid);
+  const home = join(host.vmsDirectory, id);
+  const { directory } = homePaths(home);
+  await mkdir(home, { mode: 0o700 });
+  stack.defer(() => rm(home, { recursive: true, force: true }));
+  await makePrivateDirectory(directory, uid);
   const { shape, pidsMax, cpuWeight } = limits;
   const cgroup = stack.use(
     await host.cgroups.create(id, { memoryBytes: machineMemoryBytes(shape), pids: pidsMax, cpuWeight }),
   );
   lease.usedBy(cgroup);
-  return { id, uid, directory, cgroup };
+  return { id, uid, home, directory, cgroup };
 }
 
 /** Starts a VMM in the jail of its machine; `stack` kills it. */
 export function launchVmm(
   stack: AsyncDisposableStack,
   { launcher }: Pick<VmAssets, "launcher">,
-  { uid, directory, cgroup }: MachineHome,
-  options: Omit<JailOptions, "launcher" | "uid" | "directory" | "cgroups">,
-): ChildProcess {
-  const process = launch({ ...options, launcher, uid, directory, cgroups: cgroup.directories });
+  { uid, home, directory, cgroup }: MachineHome,
+  options: Omit<JailOptions, "launcher" | "uid" | "directory" | "cgroups" | "report">,
+): LaunchedVmm {
+  const path = homePaths(home).report;
+  const report = openSync(path, "wx", 0o600);
+  using _report = { [Symbol.dispose]: () => closeSync(report) };
+  const child = launch({ ...options, launcher, uid, directory, cgroups: cgroup.directories, report });
+  const lease = stack.use(new Lease(child.fds.at(-1) ?? -1));
+  let end: ExitReport | null = null;
+  const exited = child.exited.then(async (status) => {
+    end = await readExitReport(path);
+    return end?.status ?? status;
+  });
+  const process = { ...child, lease, exited, stderrTail: () => end?.stderr ?? child.stderrTail() };
   stack.defer(async () => {
     process.kill("SIGKILL");
     await process.exited;

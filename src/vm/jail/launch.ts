@@ -23,6 +23,11 @@ export interface JailOptions {
   readonly calls?: readonly ("io-uring" | "userfaultfd")[];
   /** the whole environment of the program; default: empty */
   readonly environment?: Readonly<Record<string, string>>;
+  /**
+   * Descriptor of the file for the launcher's report of the program's end, which the program does not get. `fds` of the
+   * result then ends with the socket of the lease. Default: no report, and the launcher dies with this process.
+   */
+  readonly report?: number;
   /** the program's descriptors from 3 on; "socket" stands for one end of a new socket pair */
   readonly extraFds: readonly (number | "socket")[];
   /** program and arguments, as paths inside the jail */
@@ -46,6 +51,8 @@ const OOM_SCORE_ADJUSTMENT = 500;
 /** Arguments of the launcher, whose usage text explains them. `parent` is the process whose death ends the jail. */
 export function buildLaunchArgs(options: JailOptions, parent: number): string[] {
   const { uid } = options;
+  // The descriptors of the launcher alone follow those of the program.
+  const ownFd = FIRST_EXTRA_FD + options.extraFds.length;
   const { openFilesMax, threadsMax, lockedMemoryBytesMax } = options.limits ?? JAIL_LIMITS;
   return [
     options.launcher,
@@ -59,6 +66,7 @@ export function buildLaunchArgs(options: JailOptions, parent: number): string[] 
     ...["--nproc", `${threadsMax}`, "--memlock", `${lockedMemoryBytesMax}`],
     ...["--oom-score-adj", `${OOM_SCORE_ADJUSTMENT}`, "--parent", `${parent}`],
     ...options.extraFds.flatMap((_, index) => ["--keep-fd", `${FIRST_EXTRA_FD + index}`]),
+    ...(options.report === undefined ? [] : ["--report", `${ownFd}`, "--lease", `${ownFd + 1}`]),
     ...Object.entries(options.environment ?? {}).flatMap(([name, value]) => ["--variable", `${name}=${value}`]),
     "--",
     ...options.program,
@@ -67,7 +75,9 @@ export function buildLaunchArgs(options: JailOptions, parent: number): string[] 
 
 /** Starts a program in its jail. The pid is that of the launcher, which exits with the program's status. */
 export function launch(options: JailOptions): ChildProcess {
-  const child = start({ argv: buildLaunchArgs(options, process.pid), extraFds: options.extraFds, stderr: "tail" });
+  const own: (number | "socket")[] = options.report === undefined ? [] : [options.report, "socket"];
+  const extraFds = [...options.extraFds, ...own];
+  const child = start({ argv: buildLaunchArgs(options, process.pid), extraFds, stderr: "tail" });
   let running = true;
   void child.exited.then(() => {
     running = false;

@@ -1,17 +1,15 @@
-import { chmod, chown, link, mkdir, rm } from "node:fs/promises";
+import { chmod, chown, link, mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Disk } from "../vmm.ts";
 
 const SERIAL = /^[A-Z0-9]{1,20}$/;
 
 /** Makes a directory that belongs to root: the VMM can open the files in it, and cannot create any. */
-export async function privateDirectory(stack: AsyncDisposableStack, path: string, gid: number): Promise<string> {
+export async function makePrivateDirectory(path: string, gid: number): Promise<void> {
   await mkdir(path, { mode: 0o710 });
-  stack.defer(() => rm(path, { recursive: true, force: true }));
   await chown(path, 0, gid);
   // mkdir applies the umask, which is strict in a service.
   await chmod(path, 0o710);
-  return path;
 }
 
 /** Makes a disk visible to a machine's VMM as /vm/<serial>. @throws Error for a bad serial or path */

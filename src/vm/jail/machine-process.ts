@@ -12,10 +12,13 @@ const CONSOLE_TIMEOUT_MS = 1000;
 /** The kernel prints this before it resets. A guest that prints it without a panic misleads only the report. */
 const PANIC_TEXT = "Kernel panic - not syncing";
 
+/** The launcher of a VMM, whichever process started it. It ends after the VMM. */
+export type VmmProcess = Pick<ChildProcess, "exited" | "kill" | "stderrTail">;
+
 export interface MachineProcessParts {
   /** name of the program, for reports */
   readonly program: string;
-  readonly process: ChildProcess;
+  readonly process: VmmProcess;
   readonly cgroup: Cgroup;
   /** everything that the machine owns; disposed of when its processes are gone */
   readonly owned: AsyncDisposableStack;

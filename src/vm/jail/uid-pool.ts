@@ -41,6 +41,14 @@ export class UidPool {
     throw new Error(`all ${this.#count} user ids of the range for virtual machines are taken`);
   }
 
+  /** Leases the id of a machine that an earlier daemon started. @throws Error when it is taken or not of the range */
+  reserve(uid: number): UidLease {
+    if (uid < this.#base || uid >= this.#base + this.#count) throw new Error(`user id ${uid} is not in the range`);
+    if (this.#used.has(uid)) throw new Error(`user id ${uid} is taken`);
+    this.#used.add(uid);
+    return this.#lease(uid);
+  }
+
   #lease(uid: number): UidLease {
     let users: UidUsers | null = null;
     return {

@@ -27,7 +27,7 @@ const FORMAT = "1";
 export async function prepareVmmRoot(
   files: VmmFiles,
   directory: string,
-  kept: ReadonlySet<string> = new Set(),
+  kept: { has(path: string): boolean } = new Set(),
 ): Promise<string> {
   const sources = await closure(files);
   // Each VMM has a prefix of its own, so that it does not remove the roots of another.

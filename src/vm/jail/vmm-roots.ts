@@ -6,6 +6,27 @@ export interface HeldRoot extends Disposable {
   readonly path: string;
 }
 
+/** Roots that are not removed: a machine loses the mounts on its root together with the root. */
+export class HeldRoots {
+  readonly #paths: string[] = [];
+
+  has(path: string): boolean {
+    return this.#paths.includes(path);
+  }
+
+  hold(path: string): HeldRoot {
+    this.#paths.push(path);
+    let isHeld = true;
+    return {
+      path,
+      [Symbol.dispose]: () => {
+        if (isHeld) this.#paths.splice(this.#paths.indexOf(path), 1);
+        isHeld = false;
+      },
+    };
+  }
+}
+
 /**
  * The roots of one VMM: the newest, made from the host's current files, and those of saved templates. A state that one
  * version saved may not load in another.
@@ -13,23 +34,28 @@ export interface HeldRoot extends Disposable {
 export class VmmRoots {
   readonly #files: VmmFiles;
   readonly #directory: string;
-  readonly #held: string[] = [];
+  readonly #held: HeldRoots;
   #current: string;
   #program: string | null;
   #preparing: Promise<void> = Promise.resolve();
 
-  private constructor(files: VmmFiles, directory: string, current: string, program: string | null) {
+  private constructor(
+    { files, directory, held }: { files: VmmFiles; directory: string; held: HeldRoots },
+    current: string,
+    program: string | null,
+  ) {
     this.#files = files;
     this.#directory = directory;
+    this.#held = held;
     this.#current = current;
     this.#program = program;
   }
 
   /** @throws CommandError when the dynamic loader refuses the program */
-  static async open(files: VmmFiles, directory: string): Promise<VmmRoots> {
+  static async open(files: VmmFiles, directory: string, held = new HeldRoots()): Promise<VmmRoots> {
     // Read before the copy, so that a change during the copy is noticed later.
     const program = stateOf(files.program);
-    return new VmmRoots(files, directory, await prepareVmmRoot(files, directory), program);
+    return new VmmRoots({ files, directory, held }, await prepareVmmRoot(files, directory, held), program);
   }
 
   get current(): string {
@@ -56,22 +82,14 @@ export class VmmRoots {
 
   /** Holds the newest root, or one that is held already. */
   hold(path: string): HeldRoot {
-    this.#held.push(path);
-    let isHeld = true;
-    return {
-      path,
-      [Symbol.dispose]: () => {
-        if (isHeld) this.#held.splice(this.#held.indexOf(path), 1);
-        isHeld = false;
-      },
-    };
+    return this.#held.hold(path);
   }
 
   async #prepare(): Promise<string> {
     const program = stateOf(this.#files.program);
     // Machines may be starting from these roots; a later change or the next start of the daemon removes them.
-    const kept = new Set([this.#current, ...this.#held]);
-    this.#current = await prepareVmmRoot(this.#files, this.#directory, kept);
+    using _current = this.hold(this.#current);
+    this.#current = await prepareVmmRoot(this.#files, this.#directory, this.#held);
     this.#program = program;
     return this.#current;
   }

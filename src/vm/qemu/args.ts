@@ -1,6 +1,6 @@
 import type { Acceleration, MachineShape } from "../vmm.ts";
 
-/** Descriptors of QEMU by their purpose. */
+/** Listening sockets of QEMU by their purpose. */
 export interface QemuDescriptors {
   readonly qmp: number;
   readonly agent: number;
@@ -33,6 +33,9 @@ export const CONSOLE_BYTES = 16_384;
  */
 const KERNEL_COMMAND_LINE = "quiet panic=-1 cryptomgr.notests init_on_alloc=0 console=ttyS0";
 
+/** A listening socket of QEMU serves one client after another. wait=off: the machine does not wait for the first. */
+const LISTENING = "server=on,wait=off";
+
 /** Cache of translated code per VM, in `MiB`. QEMU's default of 1 GiB would let a long run grow to that size. */
 const TRANSLATION_CACHE_MIB = 64;
 
@@ -64,9 +67,9 @@ export function buildQemuArgs({ acceleration, shape, descriptors, start }: QemuA
     ...["-machine", "q35,smm=off,sata=off,usb=off,vmport=off,i8042=off,smbus=off,memory-backend=m0"],
     ...["-object", memoryBackend(start, memoryMiB)],
     ...bootArgs(start),
-    ...["-chardev", `socket,id=qmp,fd=${descriptors.qmp}`, "-mon", "chardev=qmp,mode=control"],
+    ...["-chardev", `socket,id=qmp,fd=${descriptors.qmp},${LISTENING}`, "-mon", "chardev=qmp,mode=control"],
     ...["-chardev", `ringbuf,id=console,size=${CONSOLE_BYTES}`, "-device", "isa-serial,chardev=console"],
-    ...["-chardev", `socket,id=agent,fd=${descriptors.agent}`],
+    ...["-chardev", `socket,id=agent,fd=${descriptors.agent},${LISTENING}`],
     ...["-device", "virtio-serial-pci,id=serial0,addr=2.0,max_ports=2"],
     ...["-device", "virtserialport,bus=serial0.0,chardev=agent,name=agent"],
     ...["-device", "virtio-scsi-pci,id=scsi0,addr=3.0"],

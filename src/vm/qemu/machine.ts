@@ -1,8 +1,13 @@
 import { rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { withinTime } from "../../system/waiting.ts";
+import type { SocketChannel } from "../agent/channel.ts";
+import { processIdentity } from "../jail/existing-vmm.ts";
 import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
+import type { Lease } from "../jail/lease.ts";
 import { placeDisk, printable } from "../jail/machine-files.ts";
+import type { VmmProcess } from "../jail/machine-process.ts";
+import { VmmError } from "../machine-end.ts";
 import type {
   ByteChannel,
   Disk,
@@ -11,12 +16,14 @@ import type {
   ForkOptions,
   Machine,
   MachineExit,
+  MachineRecord,
   PreparedFork,
 } from "../vmm.ts";
 import { CONSOLE_BYTES } from "./args.ts";
 import { type AttachedDisks, type ForkContext, QemuFork } from "./fork.ts";
 import { Mirror } from "./mirror.ts";
 import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
+import { connectToQemu } from "./sockets.ts";
 
 /**
  * Limit of instructions that KVM emulates before the agent greets. On real hardware KVM emulates only device accesses,
@@ -32,33 +39,77 @@ const SIGTERM_EXIT = { monitor: `${PROGRAM_NAME}, ended by a signal`, by: "signa
 const LUN_MAX = 16_383;
 
 export interface QemuMachineParts extends JailedMachineParts {
-  readonly channel: ByteChannel;
+  readonly channel: SocketChannel;
   readonly qmp: Qmp;
   /** what the machine needs to be forked */
   readonly forks: Pick<ForkContext, "program" | "holdRoot">;
+  readonly process: VmmProcess & { readonly pid: number };
+  /** ties the launcher to this process; omitted when nothing does */
+  readonly lease?: Lease;
+  /** what stays the same in every record of this machine, and the state to continue from */
+  readonly record: RecordBase;
 }
+
+/** The parts of a record that a machine cannot find out by itself. */
+export type RecordBase = Pick<MachineRecord, "vmm" | "version" | "acceleration" | "root" | "templateBytes"> &
+  Partial<Pick<MachineRecord, "disks" | "nextLun" | "copiesCount">>;
 
 /** A running QEMU. */
 export class QemuMachine extends JailedMachine implements Machine {
-  readonly channel: ByteChannel;
   readonly qmp: Qmp;
   readonly #forks: QemuMachineParts["forks"];
+  readonly #owned: AsyncDisposableStack;
+  readonly #launcherPid: number;
+  readonly #lease: Lease | null;
+  readonly #record: RecordBase;
+  #channel: SocketChannel;
   #pausing = false;
-  #nextLun = 0;
+  #nextLun: number;
   /** Attached disks. */
-  readonly #disks: { readonly serial: string; readonly node: string }[] = [];
+  readonly #disks: { readonly serial: string; readonly node: string }[];
   /** Callbacks by device id, called when the guest has released the device. */
   readonly #deletions = new Map<string, () => void>();
   /** Event handlers of the disk copies. */
   readonly #listeners = new Set<(event: QmpEvent) => void>();
-  #copiesCount = 0;
+  #copiesCount: number;
 
   constructor(parts: QemuMachineParts) {
     super(parts, PROGRAM_NAME);
-    this.channel = parts.channel;
+    const { record } = parts;
+    this.#channel = parts.channel;
     this.qmp = parts.qmp;
     this.#forks = parts.forks;
-    parts.qmp.onEvent((event) => this.#onEvent(event));
+    this.#owned = parts.owned;
+    this.#launcherPid = parts.process.pid;
+    this.#lease = parts.lease ?? null;
+    this.#record = record;
+    this.#disks = [...(record.disks ?? [])];
+    this.#nextLun = record.nextLun ?? 0;
+    this.#copiesCount = record.copiesCount ?? 0;
+    parts.qmp.onEvent((event) => this.takeEvent(event));
+  }
+
+  get channel(): ByteChannel {
+    return this.#channel;
+  }
+
+  async reconnect(): Promise<ByteChannel> {
+    this.#channel.close();
+    this.#channel = this.#owned.use(await connectToQemu(this.home, "agent"));
+    return this.#channel;
+  }
+
+  async outlive(): Promise<void> {
+    await this.#lease?.untie();
+  }
+
+  record(): MachineRecord {
+    const { id, uid, shape } = this;
+    const { vmm, version, acceleration, root, templateBytes } = this.#record;
+    const [launcher, monitor] = [processIdentity(this.#launcherPid), processIdentity(this.pid)];
+    if (launcher === null || monitor === null) throw new VmmError("the machine has ended");
+    const state = { disks: [...this.#disks], nextLun: this.#nextLun, copiesCount: this.#copiesCount };
+    return { vmm, version, acceleration, id, uid, shape, launcher, monitor, root, templateBytes, ...state };
   }
 
   async attach(disks: readonly Disk[]): Promise<void> {
@@ -180,7 +231,8 @@ export class QemuMachine extends JailedMachine implements Machine {
     return `this host's KVM emulates the guest one instruction at a time (${count} so far)`;
   }
 
-  #onEvent(message: QmpEvent): void {
+  /** Handles an event of QEMU. */
+  takeEvent(message: QmpEvent): void {
     const { event, data } = message;
     for (const listener of this.#listeners) listener(message);
     if (event === "BLOCK_IO_ERROR") {

@@ -9,6 +9,9 @@ import { type Qmp, QmpClosedError, type QmpEvent } from "./qmp.ts";
 /** Longest part of QEMU's error text in an error message, in characters. */
 const REASON_TEXT_MAX = 200;
 
+/** Names of copies: of the job, of its node and of its file in the machine's directory. */
+export const copyName = /^copy\d+$/;
+
 /** Smallest unit of a copy, in `bytes`. It is the block size of the guest's file system, so that the copy keeps its holes. */
 const GRANULARITY_BYTES = 4096;
 

@@ -1,6 +1,6 @@
 import { closeSync, fstatSync, openSync } from "node:fs";
 import { run } from "../../system/exec.ts";
-import { SocketChannel } from "../agent/channel.ts";
+import type { SocketChannel } from "../agent/channel.ts";
 import { CpuWeight } from "../cpu-weight.ts";
 import { createMemfd } from "../descriptors.ts";
 import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
@@ -15,6 +15,7 @@ import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, sealedCopy } from "./memory-file.ts";
 import { Qmp } from "./qmp.ts";
 import { SavedMachine } from "./saved-machine.ts";
+import { connectToQemu, listenForQemu } from "./sockets.ts";
 
 export interface QemuOptions extends VmmHost {
   readonly acceleration: Acceleration;
@@ -61,7 +62,7 @@ export async function openQemu(options: QemuOptions): Promise<Vmm> {
   for (const device of DEVICES[options.acceleration]) closeSync(openSync(device, "r+"));
   const { stdout } = await run({ argv: [QEMU_PROGRAM, "--version"], timeoutMs: VERSION_TIMEOUT_MS });
   const version = /version ([^\n]+)/.exec(Buffer.from(stdout).toString("utf8"))?.[1] ?? "unknown";
-  return new Qemu(options, version, await VmmRoots.open(QEMU_FILES, options.runtimeDirectory));
+  return new Qemu(options, version, await VmmRoots.open(QEMU_FILES, options.runtimeDirectory, options.heldRoots));
 }
 
 /** Resources of a machine of `bootForTemplate` that are needed to save it. */
@@ -72,6 +73,15 @@ interface TemplateSource {
 
 class QemuTemplate extends SavedMachine implements Template {
   readonly createdAt = Date.now();
+}
+
+interface StartOptions {
+  readonly root: string;
+  readonly owned?: AsyncDisposableStack;
+  /** default: the weight of a machine in use */
+  readonly cpuWeight?: number;
+  /** host memory that the machine shares with the saved one, in `bytes`; default: none */
+  readonly templateBytes?: number;
 }
 
 class Qemu implements Vmm {
@@ -175,7 +185,8 @@ class Qemu implements Vmm {
     const owned = new AsyncDisposableStack();
     owned.use(saved.use());
     const { shape, root } = saved;
-    return await this.#start(shape, { kind }, [memory, state, preloaded], { root, owned, cpuWeight });
+    const options = { root, owned, cpuWeight, templateBytes: saved.memoryBytes };
+    return await this.#start(shape, { kind }, [memory, state, preloaded], options);
   }
 
   async #load(machine: QemuMachine): Promise<void> {
@@ -193,7 +204,7 @@ class Qemu implements Vmm {
     shape: MachineShape,
     start: QemuStart,
     files: readonly number[],
-    { root, owned, cpuWeight = CpuWeight.inUse }: { root: string; owned?: AsyncDisposableStack; cpuWeight?: number },
+    { root, owned, cpuWeight = CpuWeight.inUse, templateBytes = 0 }: StartOptions,
   ): Promise<QemuMachine> {
     await using stack = new AsyncDisposableStack();
     if (owned !== undefined) stack.use(owned);
@@ -201,22 +212,28 @@ class Qemu implements Vmm {
     stack.use(this.#roots.hold(root));
     const home = await openMachineHome(stack, this.#options, { shape, pidsMax: PIDS_MAX, cpuWeight });
     const { acceleration } = this;
+    using listening = new DisposableStack();
+    const listeners = await listenForQemu(listening, home.home);
+    // These wait for QEMU, which accepts them before it reads a command. So a clone has its client before it loads its
+    // state, and the port of its guest stays open, as it was when the template was saved.
+    const monitor = stack.use(await connectToQemu(home.home, "monitor"));
+    const channel = stack.use(await connectToQemu(home.home, "agent"));
     const process = launchVmm(stack, this.#options.assets, home, {
       root,
       devices: DEVICES[acceleration],
       // Writable disks are attached later. A template's machine writes nothing but its state.
       fileBytesMax: start.kind === "template" ? STATE_BYTES_MAX : this.#options.diskBytesMax,
-      extraFds: ["socket", "socket", ...files],
+      extraFds: [listeners.monitor, listeners.agent, ...files],
       environment: hasMemoryFile(start) ? CLONE_ENVIRONMENT : {},
       program: buildQemuArgs({ acceleration, shape, descriptors: { qmp: QMP_FD, agent: AGENT_FD }, start }),
     });
-    const [qmpFd = -1, agentFd = -1] = process.fds;
-    const monitor = stack.use(await SocketChannel.open(qmpFd));
-    const channel = stack.use(await SocketChannel.open(agentFd));
+    listening.dispose();
     const qmp = await firstAnswer(PROGRAM_NAME, process, openMonitor(monitor, start));
     const pid = await vmmPid(PROGRAM_NAME, process, home);
     const forks = { program: this.#options.assets.memoryCopier, holdRoot: () => this.#roots.hold(root) };
-    return new QemuMachine({ ...home, pid, shape, channel, qmp, process, forks, owned: stack.move() });
+    const { lease } = process;
+    const record = { vmm: this.name, version: this.version, acceleration, root, templateBytes } as const;
+    return new QemuMachine({ ...home, pid, shape, channel, qmp, process, lease, record, forks, owned: stack.move() });
   }
 
   /** Waits until QEMU has saved or loaded the state. @throws VmmError when that fails or takes too long */

@@ -38,6 +38,7 @@ interface Pending {
 /** Client of the QEMU machine protocol. A guest may have taken over its VMM, so every message is checked. */
 export class Qmp {
   readonly #channel: ByteChannel & { readonly fd?: number };
+  readonly #onClose: () => void;
   readonly #pending = new Map<number, Pending>();
   readonly #early: QmpEvent[] = [];
   #onEvent: ((event: QmpEvent) => void) | null = null;
@@ -47,13 +48,21 @@ export class Qmp {
   #greeted = false;
   #closed: QmpClosedError | null = null;
 
-  private constructor(channel: ByteChannel & { readonly fd?: number }) {
+  private constructor(channel: ByteChannel & { readonly fd?: number }, onClose: () => void) {
     this.#channel = channel;
+    this.#onClose = onClose;
   }
 
-  /** Opens the monitor. Resolves when it accepts commands. @throws QmpClosedError */
-  static async open(channel: ByteChannel & { readonly fd?: number }): Promise<Qmp> {
-    const qmp = new Qmp(channel);
+  /**
+   * Opens the monitor. Resolves when it accepts commands.
+   * @param onClose called once, when no further command will be answered
+   * @throws QmpClosedError
+   */
+  static async open(
+    channel: ByteChannel & { readonly fd?: number },
+    onClose: () => void = () => undefined,
+  ): Promise<Qmp> {
+    const qmp = new Qmp(channel, onClose);
     channel.onData((chunk) => (chunk === null ? qmp.#fail("the monitor closed") : qmp.#onBytes(chunk)));
     await qmp.execute("qmp_capabilities");
     return qmp;
@@ -158,6 +167,7 @@ export class Qmp {
       pending.reject(this.#closed);
     }
     this.#pending.clear();
+    this.#onClose();
   }
 }
 

@@ -1,6 +1,7 @@
 /**
- * A small daemon with one machine, which a test kills. Arguments: directory, namespace.
- * Prints the pids of the VMM and its launcher, then waits.
+ * A small daemon with one machine, which a test kills. Arguments: directory, namespace, and "outlive" for a machine that
+ * outlives it, or "copying" for one of which a disk is being copied, too. Prints the pids of the VMM and its launcher, or the
+ * record of such a machine, then waits.
  */
 
 import { mkdir } from "node:fs/promises";
@@ -12,7 +13,7 @@ import { openQemu } from "../../../src/vm/qemu/qemu.ts";
 import { builtAssets, TEST_SHAPE, UID_BASE } from "../guests/vm.ts";
 import { pause } from "../waiting.ts";
 
-const [directory = "", namespace = ""] = process.argv.slice(2);
+const [directory = "", namespace = "", tie = ""] = process.argv.slice(2);
 const vmsDirectory = join(directory, "vms");
 await mkdir(vmsDirectory, { recursive: true });
 const vmm = await openQemu({
@@ -27,5 +28,13 @@ const vmm = await openQemu({
 });
 const machine = await vmm.boot(TEST_SHAPE);
 const pids = await machine.cgroup.pids();
-await Bun.write(Bun.stdout, `${pids.join(" ")}\n`);
+if (tie !== "") {
+  const path = join(machine.directory, "S");
+  await Bun.write(path, new Uint8Array(1_048_576));
+  await machine.attach([{ serial: "S", path, readOnly: false }]);
+  await machine.outlive?.();
+  const copy = { serial: "S", path: join(directory, "copy"), pauseMsMax: 60_000, signal: new AbortController().signal };
+  if (tie === "copying") await machine.copyDisk(copy);
+  await Bun.write(Bun.stdout, `${JSON.stringify(machine.record?.())}\n`);
+} else await Bun.write(Bun.stdout, `${pids.join(" ")}\n`);
 await pause("it is killed", 60_000);

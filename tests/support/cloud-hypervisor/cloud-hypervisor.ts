@@ -146,16 +146,17 @@ class GuestAgents implements AsyncDisposable {
     const present = readdirSync(this.#vmsDirectory);
     for (const name of present) {
       // A template is a directory next to the machines', without sockets.
-      if (!this.#agents.has(name) && existsSync(join(this.#vmsDirectory, name, "run"))) this.#start(name);
+      if (!this.#agents.has(name) && existsSync(join(this.#vmsDirectory, name, "vm/run"))) this.#start(name);
     }
     for (const [name, agent] of this.#agents) if (!present.includes(name)) agent.kill("SIGKILL");
   }
 
   #start(name: string): void {
-    const path = join(this.#vmsDirectory, name, "agent.sock");
+    const directory = join(this.#vmsDirectory, name, "vm");
+    const path = join(directory, "agent.sock");
     const fd = listenUnix(path);
     chmodSync(path, 0o666);
-    const disks = join(this.#vmsDirectory, name, "guest");
+    const disks = join(directory, "guest");
     for (const each of ["l/00/upper", "s/upper", "r"]) mkdirSync(join(disks, each), { recursive: true });
     const agent = spawn(AGENT, [`listen:3`, disks], {
       stdio: ["ignore", "ignore", "ignore", fd],

@@ -17,9 +17,9 @@ const MACHINE = [
   ...["-machine", "q35,smm=off,sata=off,usb=off,vmport=off,i8042=off,smbus=off,memory-backend=m0"],
 ];
 const DEVICES = [
-  ...["-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control"],
+  ...["-chardev", "socket,id=qmp,fd=3,server=on,wait=off", "-mon", "chardev=qmp,mode=control"],
   ...["-chardev", "ringbuf,id=console,size=16384", "-device", "isa-serial,chardev=console"],
-  ...["-chardev", "socket,id=agent,fd=4"],
+  ...["-chardev", "socket,id=agent,fd=4,server=on,wait=off"],
   ...["-device", "virtio-serial-pci,id=serial0,addr=2.0,max_ports=2"],
   ...["-device", "virtserialport,bus=serial0.0,chardev=agent,name=agent"],
   ...["-device", "virtio-scsi-pci,id=scsi0,addr=3.0", "-device", "pvpanic-pci,addr=4.0"],
@@ -136,6 +136,17 @@ describe("user ids of machines", () => {
     expect(await throwing(pool.acquire())).toThrow("all 3 user ids");
     await second[Symbol.asyncDispose]();
     expect((await pool.acquire()).uid).toBe(1001);
+  });
+
+  test("can be reserved for a machine that an earlier daemon started", async () => {
+    const pool = new UidPool(1000, 2);
+    const reserved = pool.reserve(1000);
+    expect(() => pool.reserve(1000)).toThrow("user id 1000 is taken");
+    for (const uid of [0, 999, 1002]) expect(() => pool.reserve(uid)).toThrow("not in the range");
+    expect((await pool.acquire()).uid).toBe(1001);
+    expect(await throwing(pool.acquire())).toThrow("all 2 user ids");
+    await reserved[Symbol.asyncDispose]();
+    expect((await pool.acquire()).uid).toBe(1000);
   });
 
   test("are not reused while a process has them, or while that is unknown", async () => {

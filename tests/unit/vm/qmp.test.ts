@@ -94,6 +94,21 @@ describe("QMP client", () => {
     expect(await throwing(Qmp.open(channel))).toThrow("did not greet");
   });
 
+  test.each([
+    ["the monitor closes", (channel: MemoryChannel) => channel.deliver(null)],
+    ["the monitor breaks the protocol", (channel: MemoryChannel) => channel.deliver(Buffer.from("no JSON\n\n[]\n"))],
+  ] as const)("says once that it is over when %s", async (_, end) => {
+    const { channel } = monitor(() => undefined);
+    let count = 0;
+    await Qmp.open(channel, () => {
+      count += 1;
+    });
+    end(channel);
+    expect(count).toBe(1);
+    channel.deliver(null);
+    expect(count).toBe(1);
+  });
+
   test("ends waiting commands when the monitor closes", async () => {
     const { channel } = monitor(() => channel.deliver(null));
     const qmp = await Qmp.open(channel);

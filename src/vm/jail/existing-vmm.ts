@@ -1,0 +1,112 @@
+import { readFileSync } from "node:fs";
+import { stat } from "node:fs/promises";
+import type { Cgroup } from "../../cgroup/cgroup.ts";
+import type { ExitStatus } from "../../system/exec.ts";
+import type { MachineRecord, ProcessIdentity } from "../vmm.ts";
+import { type ExitReport, readExitReport } from "./exit-report.ts";
+import type { VmmProcess } from "./machine-process.ts";
+
+/** Longest wait for the launcher of a VMM that has ended by itself, in `milliseconds`: it writes its report. */
+const REPORT_MS_MAX = 2000;
+const POLL_MS = 10;
+/** Number of a process's start time among the fields of /proc/PID/stat that follow its name. */
+const START_FIELD = 19;
+/** The status of a VMM whose launcher was killed as well, so that there is no report. */
+const KILLED: ExitStatus = { code: null, signal: "SIGKILL" };
+
+/** Identity of a running process; null when there is none with this pid, or it has ended and was not reaped. */
+export function processIdentity(pid: number): ProcessIdentity | null {
+  const stat = readProcessFile(pid, "stat");
+  // The name is in parentheses and may contain any byte.
+  const [state = "", ...fields] = stat?.slice(stat.lastIndexOf(")") + 2).split(" ") ?? [];
+  if (stat === null || state === "Z" || state === "X") return null;
+  return { pid, startTicks: Number(fields[START_FIELD - 1]) };
+}
+
+/**
+ * Why a recorded machine cannot be opened; null when its processes, its control group and its root are as recorded.
+ * @param cgroup the machine's control group
+ */
+async function recordProblem(
+  { uid, launcher, monitor, root }: MachineRecord,
+  cgroup: Pick<Cgroup, "pids">,
+): Promise<string | null> {
+  for (const [name, recorded] of [["launcher", launcher] as const, ["monitor", monitor] as const]) {
+    const { pid, startTicks } = recorded;
+    if (processIdentity(pid)?.startTicks !== startTicks) return `the machine's ${name} has ended`;
+    const uids = /^Uid:\t(.*)$/m.exec(readProcessFile(pid, "status") ?? "")?.[1]?.split("\t") ?? [];
+    if (uids.length !== 4 || uids.some((id) => id !== String(uid))) return `the machine's ${name} has another user`;
+  }
+  const pids = new Set(await cgroup.pids());
+  const isExact = pids.size === 2 && pids.has(launcher.pid) && pids.has(monitor.pid);
+  if (!isExact) return "the machine's control group has other processes than recorded";
+  if (!(await exists(root))) return "the root directory of the machine's monitor is gone";
+  return null;
+}
+
+/**
+ * The processes of a machine that another process started. The kernel reports their end to no one but their parent, so the
+ * owner of the monitor's stream calls `closed` when that ends. Signals go to the control group: nothing else is in it.
+ */
+export class ExistingVmm implements VmmProcess {
+  readonly pid: number;
+  readonly exited: Promise<ExitStatus>;
+  readonly #cgroup: Cgroup;
+  readonly #ending = Promise.withResolvers<"closed" | "killed">();
+  #report: ExitReport | null = null;
+
+  /** @param reportPath file of the launcher's report */
+  constructor({ pid, cgroup, reportPath }: { pid: number; cgroup: Cgroup; reportPath: string }) {
+    this.pid = pid;
+    this.#cgroup = cgroup;
+    this.exited = this.#end(reportPath);
+  }
+
+  /** To be called when the monitor's stream has ended: the VMM has ended, or can no longer be used. */
+  closed(): void {
+    this.#ending.resolve("closed");
+  }
+
+  kill(): void {
+    this.#ending.resolve("killed");
+  }
+
+  stderrTail(): string {
+    return this.#report?.stderr ?? "";
+  }
+
+  async #end(reportPath: string): Promise<ExitStatus> {
+    const deadline = (await this.#ending.promise) === "closed" ? performance.now() + REPORT_MS_MAX : 0;
+    while (performance.now() < deadline && (await this.#cgroup.pids()).length > 0) await Bun.sleep(POLL_MS);
+    // A process that does not end in time is waited for, as for a child.
+    while (!(await this.#isEmptied())) await Bun.sleep(POLL_MS);
+    this.#report = await readExitReport(reportPath);
+    return this.#report?.status ?? KILLED;
+  }
+
+  async #isEmptied(): Promise<boolean> {
+    return await this.#cgroup.kill().then(
+      () => true,
+      () => false,
+    );
+  }
+}
+
+function readProcessFile(pid: number, name: string): string | null {
+  try {
+    return readFileSync(`/proc/${pid}/${name}`, "latin1");
+  } catch (error) {
+    // ESRCH: the process ended while its file was open.
+    if (["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) return null;
+    throw error;
+  }
+}
+
+async function exists(path: string): Promise<boolean> {
+  return await stat(path).then(
+    () => true,
+    () => false,
+  );
+}
+
+export { recordProblem };

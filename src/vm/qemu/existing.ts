@@ -1,0 +1,142 @@
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import { LibcError } from "../../system/libc.ts";
+import { withinTime } from "../../system/waiting.ts";
+import type { SocketChannel } from "../agent/channel.ts";
+import type { VmAssets } from "../assets.ts";
+import { ExistingVmm } from "../jail/existing-vmm.ts";
+import { readExitReport } from "../jail/exit-report.ts";
+import { homePaths, type VmmHost } from "../jail/jailed-vmm.ts";
+import { printable } from "../jail/machine-files.ts";
+import type { HeldRoots } from "../jail/vmm-roots.ts";
+import { MachineEndedError, monitorExit, VmmError } from "../machine-end.ts";
+import type { MachineExit, MachineRecord } from "../vmm.ts";
+import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
+import { copyName } from "./mirror.ts";
+import { Qmp, type QmpEvent } from "./qmp.ts";
+import { connectToQemu } from "./sockets.ts";
+
+/** A monitor answers within a millisecond; one that does not answer for this long cannot be used. */
+const MONITOR_MS_MAX = 2000;
+/** Time limit for the end of a cancelled copy of a disk. */
+const CANCEL_MS_MAX = 5000;
+const CANCEL_POLL_MS = 10;
+
+type Entries = readonly Readonly<Record<string, unknown>>[];
+
+/** The parts of the host that a machine needs which another process started. */
+type ExistingHost = Pick<VmmHost, "vmsDirectory" | "cgroups" | "uids"> & {
+  readonly assets: Pick<VmAssets, "memoryCopier">;
+  readonly heldRoots: HeldRoots;
+};
+
+/**
+ * Opens a machine that another process started and left: connects to its monitor and to its agent, brings it to the state
+ * of the record, and continues it when it was paused for a copy. Copies of disks that were being made are cancelled. A
+ * machine that cannot be opened is ended and removed. The caller has checked the record (`recordProblem`).
+ * @throws MachineEndedError when the guest or the VMM ended meanwhile; VmmError when the machine is not as recorded
+ */
+async function openQemuMachine(host: ExistingHost, record: MachineRecord): Promise<QemuMachine> {
+  await using stack = new AsyncDisposableStack();
+  const { id, uid, shape, monitor } = record;
+  const home = join(host.vmsDirectory, id);
+  const { directory, report } = homePaths(home);
+  const { path: root } = stack.use(host.heldRoots.hold(record.root));
+  const lease = stack.use(host.uids.reserve(uid));
+  stack.defer(() => rm(home, { recursive: true, force: true }));
+  const cgroup = stack.use(host.cgroups.open(id));
+  lease.usedBy(cgroup);
+  const process = new ExistingVmm({ pid: record.launcher.pid, cgroup, reportPath: report });
+  const [stream, channel] = await connect(stack, home);
+  const opening = Qmp.open(stream, () => process.closed());
+  const qmp = await withinTime(opening, MONITOR_MS_MAX, () => {
+    throw new VmmError("the machine's monitor does not answer");
+  });
+  const forks = { program: host.assets.memoryCopier, holdRoot: () => host.heldRoots.hold(root) };
+  const parts = { id, uid, home, directory, cgroup, pid: monitor.pid, shape, channel, qmp, process, record, forks };
+  const machine = new QemuMachine({ ...parts, owned: stack.move() });
+  await using undo = new AsyncDisposableStack();
+  undo.use(machine);
+  await cancelCopies(machine);
+  await checkDisks(machine.qmp, record);
+  await continueGuest(machine);
+  undo.move();
+  return machine;
+}
+
+async function connect(stack: AsyncDisposableStack, home: string): Promise<[SocketChannel, SocketChannel]> {
+  try {
+    return [stack.use(await connectToQemu(home, "monitor")), stack.use(await connectToQemu(home, "agent"))];
+  } catch (error) {
+    if (!(error instanceof LibcError)) throw error;
+    const exit = await unwatchedExit(home);
+    if (exit !== null) throw new MachineEndedError(exit.detail, exit, { cause: error });
+    throw new VmmError("the machine's monitor cannot be reached", { cause: error });
+  }
+}
+
+/** How a machine ended while no process watched it; null when its launcher has not reported that. */
+export async function unwatchedExit(home: string): Promise<MachineExit | null> {
+  const report = await readExitReport(homePaths(home).report);
+  return report === null ? null : monitorExit(PROGRAM_NAME, report.status, printable(report.stderr));
+}
+
+async function query(qmp: Qmp, command: string, args?: Readonly<Record<string, unknown>>): Promise<Entries> {
+  const answer = await qmp.execute(command, args);
+  if (!Array.isArray(answer)) throw new VmmError(`the monitor gave no list for ${command}`);
+  return answer.filter((entry) => typeof entry === "object" && entry !== null);
+}
+
+async function cancelCopies({ qmp, directory }: QemuMachine): Promise<void> {
+  const deadline = performance.now() + CANCEL_MS_MAX;
+  for (let jobs = await query(qmp, "query-block-jobs"); jobs.length > 0; jobs = await query(qmp, "query-block-jobs")) {
+    if (performance.now() > deadline) throw new VmmError("a copy of a disk cannot be cancelled");
+    // Refused by a job that has ended since the query.
+    const cancelled = jobs.map(({ device }) => qmp.execute("block-job-cancel", { device, force: true }));
+    await Promise.allSettled(cancelled);
+    await Bun.sleep(CANCEL_POLL_MS);
+  }
+  const nodes = await query(qmp, "query-named-block-nodes", { flat: true });
+  for (const name of nodes.map((node) => node["node-name"])) {
+    if (typeof name !== "string" || !copyName.test(name)) continue;
+    await qmp.execute("blockdev-del", { "node-name": name });
+    await rm(join(directory, name), { force: true });
+  }
+}
+
+async function checkDisks(qmp: Qmp, { disks }: MachineRecord): Promise<void> {
+  const devices = await query(qmp, "query-block");
+  const nodes = devices.map(({ inserted }) => (inserted as Readonly<Record<string, unknown>> | null)?.["node-name"]);
+  const expected = disks.map(({ node }) => node);
+  if (nodes.sort().join() !== expected.sort().join()) throw new VmmError("the machine has other disks than recorded");
+}
+
+/**
+ * Events between the two daemons are lost, so an event that would have ended the machine is made again from the state that it
+ * left behind.
+ */
+async function continueGuest(machine: QemuMachine): Promise<void> {
+  const answer = (await machine.qmp.execute("query-status")) as { status?: unknown } | null;
+  const status = String(answer?.status);
+  if (status === "running") return;
+  if (status === "paused") {
+    await machine.resume();
+    return;
+  }
+  const event = await lostEvent(machine.qmp, status);
+  if (event === null) throw new VmmError(`the machine is in the state ${status.slice(0, 32)}`);
+  machine.takeEvent(event);
+  const exit: MachineExit = await machine.exited;
+  throw new MachineEndedError(exit.detail, exit);
+}
+
+async function lostEvent(qmp: Qmp, status: string): Promise<QmpEvent | null> {
+  if (status === "guest-panicked") return { event: "GUEST_PANICKED", data: {} };
+  if (status === "shutdown") return { event: "SHUTDOWN", data: { reason: "before this daemon started" } };
+  if (status === "internal-error") return { event: "STOP", data: {} };
+  if (status !== "io-error") return null;
+  const isFull = (await query(qmp, "query-block")).some((device) => device["io-status"] === "nospace");
+  return { event: "BLOCK_IO_ERROR", data: { operation: "access", nospace: isFull } };
+}
+
+export { openQemuMachine };
