@@ -43,7 +43,8 @@ export interface CgroupTreeOptions {
   readonly namespace: string;
   /**
    * CPU weight of all cgroups together against the daemon, 1 to 10000; default: the kernel's, 100. Has no effect on v1,
-   * where the cgroups are siblings of all others on the host, and the daemon is a small part of those.
+   * where the cgroups are siblings of all others on the host, and the daemon is a small part of those. The machines' unit
+   * has a weight of its own.
    */
   readonly cpuWeight?: number;
   readonly files?: CgroupFiles;
@@ -56,6 +57,13 @@ export interface CgroupTreeOptions {
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
 /** The daemon's own cgroup on v2, where a cgroup with processes cannot delegate controllers to its children. */
 const DAEMON = "daemon";
+/**
+ * The systemd unit whose cgroup has the machines, so that they stay when the service of the daemon stops. It is next to that
+ * service, and has one idle process.
+ */
+const MACHINES_UNIT = "coppice-machines.service";
+/** The cgroup of that process on v2, for the same reason. */
+const HOLD = "hold";
 /** Time limit for killing: a process in an uninterruptible system call survives SIGKILL until the call ends. */
 const KILL_TIMEOUT_MS = 20_000;
 const POLL_MS_MAX = 16;
@@ -66,8 +74,8 @@ const CPU_SHARES_PER_WEIGHT = 10.24;
 const CPU_SHARES_MAX = 262_144;
 
 /**
- * Opens the cgroups of `namespace` below this process's own cgroup. On v2 the process first moves to a child of its
- * cgroup, so that the cgroup can delegate its controllers.
+ * Opens the cgroups of `namespace` in the machines' unit, or below this process's own cgroup where that unit does not run.
+ * On v2 the processes of that cgroup first move to a child, so that the cgroup can delegate its controllers.
  * @throws Error when the host has no cgroups
  */
 export async function openCgroupTree(options: CgroupTreeOptions): Promise<CgroupTree> {
@@ -77,9 +85,8 @@ export async function openCgroupTree(options: CgroupTreeOptions): Promise<Cgroup
   const selfCgroup = options.selfCgroup ?? readFileSync("/proc/self/cgroup", "utf8");
   const hierarchies = findHierarchies(mountinfo, selfCgroup);
   if (hierarchies.length === 0) throw new Error("this host has no control groups mounted");
-  const tree = new Tree(files, options.namespace, hierarchies, options.killProcess ?? killProcess);
-  tree.prepare(options.pid ?? process.pid);
-  if (options.cpuWeight !== undefined) tree.setCpuWeight(options.cpuWeight);
+  const tree = new Tree(files, hierarchies, options);
+  tree.prepare();
   return tree;
 }
 
@@ -106,18 +113,22 @@ class Tree implements CgroupTree {
   readonly #roots: readonly string[];
   /** Parents of cgroups of earlier daemons elsewhere in the hierarchies. */
   readonly #staleRoots: readonly string[];
+  readonly #pid: number;
+  readonly #cpuWeight: number | null;
 
-  constructor(files: CgroupFiles, namespace: string, hierarchies: readonly Hierarchy[], kill: (pid: number) => void) {
+  constructor(files: CgroupFiles, hierarchies: readonly Hierarchy[], options: CgroupTreeOptions) {
+    const { namespace } = options;
     this.#files = files;
-    this.#killProcess = kill;
+    this.#killProcess = options.killProcess ?? killProcess;
     this.#namespace = namespace;
+    this.#pid = options.pid ?? process.pid;
+    this.#cpuWeight = options.cpuWeight ?? null;
     this.version = hierarchies.some((hierarchy) => hierarchy.version === "v1") ? "v1" : "v2";
-    this.#roots = hierarchies.map((hierarchy) => `${serviceGroup(hierarchy)}/${namespace}`);
+    const parents = hierarchies.map((hierarchy) => this.#machinesUnit(hierarchy) ?? serviceGroup(hierarchy));
+    this.#roots = parents.map((parent) => `${parent}/${namespace}`);
     this.#staleRoots = hierarchies.flatMap((hierarchy) => this.#search(hierarchy.mount));
     const available =
-      this.version === "v1"
-        ? hierarchies.flatMap((hierarchy) => hierarchy.controllers)
-        : this.#delegate(hierarchies.map(serviceGroup));
+      this.version === "v1" ? hierarchies.flatMap((hierarchy) => hierarchy.controllers) : this.#delegate(parents);
     this.missing = CONTROLLERS.filter((controller) => !available.includes(controller));
   }
 
@@ -129,13 +140,22 @@ class Tree implements CgroupTree {
     });
   }
 
-  prepare(pid: number): void {
+  /** Makes the parents of the cgroups, with their controllers. */
+  prepare(): void {
     for (const root of this.#roots) this.#files.mkdir(root);
     if (this.version === "v1") return;
+    this.#enableControllers();
+    if (this.#cpuWeight !== null) setWeight(this.#files, this.#roots, this.#cpuWeight);
+  }
+
+  #enableControllers(): void {
     const group = dirname(this.#roots[0] ?? "");
+    const isUnit = basename(group) === MACHINES_UNIT;
     const enabled = CONTROLLERS.filter((name) => name !== "cpuacct" && !this.missing.includes(name));
-    this.#files.mkdir(`${group}/${DAEMON}`);
-    this.#files.write(`${group}/${DAEMON}/cgroup.procs`, String(pid));
+    const child = `${group}/${isUnit ? HOLD : DAEMON}`;
+    this.#files.mkdir(child);
+    const moved = isUnit ? this.#pidsOf(group) : [String(this.#pid)];
+    for (const pid of moved) this.#files.write(`${child}/cgroup.procs`, pid);
     const enable = enabled.map((controller) => `+${controller}`).join(" ");
     try {
       for (const parent of [group, ...this.#roots]) this.#files.write(`${parent}/cgroup.subtree_control`, enable);
@@ -146,12 +166,24 @@ class Tree implements CgroupTree {
     }
   }
 
-  setCpuWeight(cpuWeight: number): void {
-    if (this.version === "v2") setWeight(this.#files, this.#roots, cpuWeight);
+  /** The cgroup of the machines' unit; null when it does not run. */
+  #machinesUnit(hierarchy: Hierarchy): string | null {
+    const group = `${dirname(serviceGroup(hierarchy))}/${MACHINES_UNIT}`;
+    return [group, `${group}/${HOLD}`].some((each) => this.#pidsOf(each).length > 0) ? group : null;
+  }
+
+  #exists(group: string): boolean {
+    return this.#files.read(`${group}/cgroup.procs`) !== null;
+  }
+
+  #pidsOf(group: string): string[] {
+    return this.#files.read(`${group}/cgroup.procs`)?.split("\n").filter(Boolean) ?? [];
   }
 
   async create(name: string, limits: CgroupLimits): Promise<Cgroup> {
     checkName(name);
+    // The machines' unit was stopped or restarted.
+    if (!this.#roots.every((root) => this.#exists(root))) this.prepare();
     if ((await this.list()).includes(name)) throw new Error(`control group ${name} exists`);
     const group = this.open(name);
     try {
@@ -188,7 +220,10 @@ class Tree implements CgroupTree {
     checkName(name);
     const current = this.#roots.map((root) => `${root}/${name}`);
     const stale = this.#staleRoots.map((root) => `${root}/${name}`);
-    return new Group(this.#files, name, current, stale, this.#killProcess);
+    const [isCurrent, isStale] = [current, stale].map((groups) => groups.some((group) => this.#exists(group)));
+    // An earlier daemon that ran in another cgroup made it there.
+    const [directories, others] = !isCurrent && isStale ? [stale, current] : [current, stale];
+    return new Group(this.#files, name, directories, others, this.#killProcess);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

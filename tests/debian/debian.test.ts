@@ -11,7 +11,7 @@ const PREPARE_MS_MAX = 2_400_000;
 /** Time limit of a step: everything in the machine is emulated, and its own virtual machines are emulated twice. */
 const STEP_MS_MAX = 1_200_000;
 const READY_MS_MAX = 1_000_000;
-const GROUP = "/sys/fs/cgroup/system.slice/coppice.service";
+const GROUP = "/sys/fs/cgroup/system.slice/coppice-machines.service";
 const URL = "http://127.0.0.1:8642";
 setDefaultTimeout(STEP_MS_MAX);
 
@@ -94,12 +94,13 @@ describe("on Debian with control groups of version 2 only", () => {
     expect(await contentOf("kept")).toBe("precious");
   });
 
-  test("confines the service by its unit, in a control group of its own below the unit's", async () => {
+  test("confines the service by its unit, and has the machines in another", async () => {
     expect(await vm.property("ControlGroup")).toBe("/system.slice/coppice.service");
     expect(await file(`${GROUP}/cgroup.procs`)).toBe("");
     expect(await words(`${GROUP}/cgroup.subtree_control`)).toEqual(expect.arrayContaining(["cpu", "memory", "pids"]));
-    expect(await words(`${GROUP}/daemon/cgroup.procs`)).toContain(await vm.property("MainPID"));
-    expect(await vm.output("systemd-analyze security coppice --threshold=40 | tail -n 1")).toContain("OK");
+    const idle = await vm.output("systemctl show coppice-machines --value -p MainPID");
+    expect(await words(`${GROUP}/hold/cgroup.procs`)).toEqual([idle]);
+    expect(await vm.output("systemd-analyze security coppice --threshold=41 | tail -n 1")).toContain("OK");
   });
 
   test("restarts a service that was killed or hangs", async () => {

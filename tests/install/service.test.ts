@@ -38,6 +38,9 @@ afterAll(async () => {
 const ready = () =>
   until("instances can run", async () => (await system.run("curl", "-sf", `${URL}/readyz`)).code === 0, 90_000);
 const mainPid = () => system.property("MainPID");
+const MACHINES_GROUP = "/system.slice/coppice-machines.service";
+const machinesProperty = (name: string) =>
+  system.output("systemctl", "show", "coppice-machines", "--value", "-p", name);
 const coppice = (...argv: string[]) => system.output("coppice", ...argv);
 
 /** Runs the commands of a section, with the executable in INSTALLED_FROM and no other disk. */
@@ -54,7 +57,7 @@ describe("the service", () => {
   test("one command installs and starts it, and it notifies systemd of its start", async () => {
     await mkdir(system.path("/etc/systemd/system/coppice.service.d"), { recursive: true });
     // There is no KVM here, and the test does not wait for the default watchdog.
-    const override = "[Service]\nEnvironment=COPPICE_VM_EMULATION=allow\nWatchdogSec=15\nRestartSec=100ms\n";
+    const override = "[Service]\nEnvironment=COPPICE_VM_EMULATION=allow\nWatchdogSec=15\n";
     await writeFile(system.path("/etc/systemd/system/coppice.service.d/test.conf"), override);
     const [host] = reference.split("/");
     await mkdir(system.path("/etc/coppice"), { recursive: true });
@@ -75,13 +78,13 @@ describe("the service", () => {
     expect(await coppice("cat", "tag:kept", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("has only the unit's privileges, and its VMs are in its own control groups", async () => {
+  test("has only the unit's privileges, and its VMs are in control groups of the machines' unit", async () => {
     const status = await system.output("cat", `/proc/${await mainPid()}/status`);
     expect(status).toMatch(/^NoNewPrivs:\t1$/m);
     expect(status).toMatch(/^Seccomp:\t2$/m);
     const bounding = BigInt(`0x${/^CapBnd:\t(\w+)$/m.exec(status)?.[1]}`);
-    const [sysModule, sysRawio, sysPtrace, netAdmin] = [16n, 17n, 19n, 12n];
-    for (const capability of [sysModule, sysRawio, sysPtrace, netAdmin]) expect((bounding >> capability) & 1n).toBe(0n);
+    const [sysModule, sysRawio, netAdmin] = [16n, 17n, 12n];
+    for (const capability of [sysModule, sysRawio, netAdmin]) expect((bounding >> capability) & 1n).toBe(0n);
     // The unit mounts this for the daemon, which would need one of these capabilities for it.
     expect(await system.output("cat", "/proc/mounts")).toContain("nsfs /run/coppice/network nsfs");
     const group = await system.property("ControlGroup");
@@ -93,7 +96,9 @@ describe("the service", () => {
       machines = (await system.run("sh", "-c", groups)).stdout;
       return machines !== "";
     });
-    expect(machines).toContain(`${group}/coppice-`);
+    expect(await machinesProperty("ControlGroup")).toBe(MACHINES_GROUP);
+    expect(machines).toContain(`${MACHINES_GROUP}/coppice-`);
+    expect(machines).not.toContain(`${group}/`);
     const escaped = await system.run("systemctl", "show", "coppice", "-p", "NRestarts", "--value");
     expect(escaped.stdout.trim()).toBe("0");
   }, 60_000);
@@ -111,12 +116,15 @@ describe("the service", () => {
     expect(await coppice("cat", "tag:kept", "/root/kept")).toBe("precious");
   }, 120_000);
 
-  test("is upgraded with its data in place", async () => {
+  test("is upgraded with its data in place, and the machines' unit stays", async () => {
     const before = await mainPid();
+    const held = await machinesProperty("MainPID");
+    expect(held).not.toBe("0");
     const { stderr, code } = await system.run(INSTALLED_FROM, "install", "--start");
     expect(code).toBe(0);
     expect(stderr).toContain("exists and stays unchanged");
     expect(await mainPid()).not.toBe(before);
+    expect(await machinesProperty("MainPID")).toBe(held);
     await ready();
     expect(await coppice("run", "--image", "tag:kept", "--disposable", "--", "cat", "/root/kept")).toBe("precious");
   }, 120_000);
@@ -174,7 +182,10 @@ describe("the service", () => {
 
   test("an uninstallation leaves only its data", async () => {
     await system.output("coppice", "uninstall");
-    expect((await system.run("systemctl", "cat", "coppice")).code).not.toBe(0);
+    for (const unit of ["coppice", "coppice-machines"]) {
+      expect((await system.run("systemctl", "cat", unit)).code).not.toBe(0);
+      expect((await system.run("systemctl", "is-active", unit)).stdout.trim()).toBe("inactive");
+    }
     expect((await system.run("pgrep", "-f", "qemu-system|coppice serve")).stdout).toBe("");
     expect((await system.run("sh", "-c", "command -v coppice")).code).not.toBe(0);
     expect(await system.output("cat", "/proc/mounts")).not.toContain("nsfs");

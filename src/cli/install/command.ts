@@ -140,6 +140,7 @@ async function tellSystemd(start: boolean, io: Io): Promise<void> {
 async function stopService(io: Io): Promise<void> {
   try {
     await systemd(["systemctl", "disable", "--now", "coppice.service"], START_TIMEOUT_MS);
+    await systemd(["systemctl", "stop", "coppice-machines.service"]);
   } catch (error) {
     if (!(error instanceof CliError)) throw error;
     // The service may never have been enabled; its files are removed nevertheless.

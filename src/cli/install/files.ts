@@ -1,6 +1,7 @@
 import serviceUnit from "../../../systemd/coppice.service" with { type: "text" };
 import sysusers from "../../../systemd/coppice.sysusers.conf" with { type: "text" };
 import tmpfiles from "../../../systemd/coppice.tmpfiles.conf" with { type: "text" };
+import machinesUnit from "../../../systemd/coppice-machines.service" with { type: "text" };
 import type { Command } from "../command.ts";
 import { completionScript } from "../completion.ts";
 import { configTemplate } from "../config/config-template.ts";
@@ -20,6 +21,7 @@ export function installedFiles(commands: readonly Command[]): readonly Installed
   const file = (path: string, content: string): InstalledFile => ({ path, content, mode: 0o644 });
   return [
     file("/usr/local/lib/systemd/system/coppice.service", serviceUnit),
+    file("/usr/local/lib/systemd/system/coppice-machines.service", machinesUnit),
     file("/usr/local/lib/sysusers.d/coppice.conf", sysusers),
     file("/usr/local/lib/tmpfiles.d/coppice.conf", tmpfiles),
     file("/usr/local/share/doc/coppice/config.toml", configTemplate()),

@@ -40,6 +40,7 @@ const ALL = {
   "etc/coppice/config.toml": "640",
   "run/coppice": "755",
   "usr/local/bin/coppice": "755",
+  "usr/local/lib/systemd/system/coppice-machines.service": "644",
   "usr/local/lib/systemd/system/coppice.service": "644",
   "usr/local/lib/sysusers.d/coppice.conf": "644",
   "usr/local/lib/tmpfiles.d/coppice.conf": "644",
@@ -55,9 +56,10 @@ programTest("install puts everything in place below a root, and the installed pr
   expect(stderr).toContain("is installed as");
   expect(code).toBe(0);
   expect(await placed()).toEqual(ALL);
-  expect(await readFile(at("usr/local/lib/systemd/system/coppice.service"), "utf8")).toBe(
-    await readFile(join(ROOT, "systemd/coppice.service"), "utf8"),
-  );
+  for (const unit of ["coppice.service", "coppice-machines.service"]) {
+    const installed = await readFile(at(`usr/local/lib/systemd/system/${unit}`), "utf8");
+    expect(installed).toBe(await readFile(join(ROOT, "systemd", unit), "utf8"));
+  }
   const installed = Bun.spawn(
     [at("usr/local/bin/coppice"), "config", "check", "--config", at("etc/coppice/config.toml")],
     {

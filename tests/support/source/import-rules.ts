@@ -88,7 +88,8 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/doctor": ["cgroup", "config", "domain", "log.ts", "network", "storage", "supervisor", "system", "vm"],
   "cli/install": [
     ...["config", "system/exec.ts", "version.ts"],
-    ...["systemd/coppice.service", "systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
+    ...["systemd/coppice.service", "systemd/coppice-machines.service"],
+    ...["systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   ],
   // It writes a file to upload.
   "cli/bench": ["client", "domain", "system"],

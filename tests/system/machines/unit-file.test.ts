@@ -5,37 +5,40 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { run } from "../../../src/system/exec.ts";
 import { PREPARED_NETWORK } from "../../../src/system/tool-network.ts";
+import { CpuWeight } from "../../../src/vm/cpu-weight.ts";
 
-const UNIT = resolve(import.meta.dir, "../../../systemd/coppice.service");
+const UNITS = resolve(import.meta.dir, "../../../systemd");
 /**
- * Worst exposure that is accepted; systemd counts from 0 (safe) to 10. CAP_SYS_PTRACE, which forks with memory need, is 0.3
- * of it.
+ * Worst exposure that is accepted of each unit; systemd counts from 0 (safe) to 10. CAP_SYS_PTRACE, which forks with memory
+ * need, is 0.3 of the service's.
  */
-const EXPOSURE_MAX = 4.1;
+const EXPOSURES_MAX = { "coppice.service": 4.1, "coppice-machines.service": 3.0 } as const;
+type Unit = keyof typeof EXPOSURES_MAX;
+const ALL = Object.keys(EXPOSURES_MAX) as Unit[];
 const TIMEOUT_MS = 30_000;
 
-const unit = readFileSync(UNIT, "utf8");
-const settings = (name: string): string[] =>
-  [...unit.matchAll(new RegExp(`^${name}=(.*)$`, "gm"))].map(([, value = ""]) => value);
+const textOf = (unit: Unit): string => readFileSync(join(UNITS, unit), "utf8");
+const settings = (name: string, unit: Unit = "coppice.service"): string[] =>
+  [...textOf(unit).matchAll(new RegExp(`^${name}=(.*)$`, "gm"))].map(([, value = ""]) => value);
 
-test("systemd's exposure score of the unit is low enough", async () => {
+test.each(ALL)("systemd's exposure score of %s is low enough", async (unit) => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-unit-"));
   await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
-  await copyFile(UNIT, join(directory, "coppice.service"));
-  const argv = ["systemd-analyze", "security", "--no-pager", "--offline=true", join(directory, "coppice.service")];
+  await copyFile(join(UNITS, unit), join(directory, unit));
+  const argv = ["systemd-analyze", "security", "--no-pager", "--offline=true", join(directory, unit)];
   const { stdout } = await run({ argv, timeoutMs: TIMEOUT_MS, env: { SYSTEMD_COLORS: "0" } });
-  const exposure = /Overall exposure level for coppice\.service: (\d+\.\d+)/.exec(Buffer.from(stdout).toString())?.[1];
-  expect(Number(exposure)).toBeLessThanOrEqual(EXPOSURE_MAX);
+  const exposure = /Overall exposure level for [a-z.-]+: (\d+\.\d+)/.exec(Buffer.from(stdout).toString())?.[1];
+  expect(Number(exposure)).toBeLessThanOrEqual(EXPOSURES_MAX[unit]);
 });
 
-test("the unit has no setting that is unknown to systemd", async () => {
+test.each(ALL)("%s has no setting that is unknown to systemd", async (unit) => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-unit-"));
   await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
   // The program does not have to be installed here.
-  const path = join(directory, "coppice.service");
-  await Bun.write(path, unit.replaceAll("/usr/local/bin/coppice", "/bin/true"));
+  const path = join(directory, unit);
+  await Bun.write(path, textOf(unit).replaceAll("/usr/local/bin/coppice", "/bin/true"));
   const { stderr } = await run({ argv: ["systemd-analyze", "verify", "--man=no", path], timeoutMs: TIMEOUT_MS });
-  expect(stderr.split("\n").filter((line) => line.includes("coppice.service"))).toEqual([]);
+  expect(stderr.split("\n").filter((line) => line.includes(unit))).toEqual([]);
 });
 
 test("the unit keeps everything that VMs need", () => {
@@ -43,8 +46,26 @@ test("the unit keeps everything that VMs need", () => {
     expect(settings(harmful)).toEqual([]);
   }
   expect(settings("RestrictNamespaces")[0]?.split(" ")).toEqual(expect.arrayContaining(["mnt", "net", "pid"]));
-  expect(settings("DeviceAllow")).toEqual(expect.arrayContaining(["/dev/char/10:232 rw", "char-* m", "block-* m"]));
-  expect(settings("Delegate")).toEqual(["yes"]);
+});
+
+test("both units allow the devices of VMs alone, and all of their tasks", () => {
+  for (const unit of ALL) {
+    expect(settings("DevicePolicy", unit)).toEqual(["closed"]);
+    const devices = ["/dev/char/10:232 rw", "/dev/userfaultfd rw", "char-* m", "block-* m"];
+    expect(settings("DeviceAllow", unit)).toEqual(devices);
+    expect(settings("Delegate", unit)).toEqual(["yes"]);
+    expect(settings("TasksMax", unit)).toEqual(["infinity"]);
+    expect(settings("OOMPolicy", unit)).toEqual(["continue"]);
+  }
+});
+
+test("the machines' unit ends with its own stop alone, and has the weight of machines against the daemon", () => {
+  const depending = ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "ReloadPropagatedFrom"];
+  for (const unit of ALL) for (const name of depending) expect(settings(name, unit)).toEqual([]);
+  expect(settings("Wants")[0]).toContain("coppice-machines.service");
+  expect(settings("After")[0]).toContain("coppice-machines.service");
+  expect(settings("KillMode", "coppice-machines.service")).toEqual(["control-group"]);
+  expect(settings("CPUWeight", "coppice-machines.service")).toEqual([String(CpuWeight.together)]);
 });
 
 test("the launcher may make the system calls for jails", async () => {
@@ -74,6 +95,6 @@ test("the unit prepares the tools' network where the service looks for it", () =
 test("the service notifies systemd of its start, and of its watchdog", () => {
   expect(settings("Type")).toEqual(["notify"]);
   expect(Number(settings("WatchdogSec")[0])).toBeGreaterThan(0);
-  expect(settings("Restart")).toEqual(["on-failure"]);
+  expect(settings("Restart")).toEqual(["always"]);
   expect(settings("RestartPreventExitStatus")).toEqual(["2"]);
 });

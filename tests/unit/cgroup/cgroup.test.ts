@@ -1,9 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import { dirname } from "node:path";
 import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
-import { type CgroupFiles, skippingMissing } from "../../../src/cgroup/cgroup-files.ts";
+import { skippingMissing } from "../../../src/cgroup/cgroup-files.ts";
 import { findHierarchies } from "../../../src/cgroup/hierarchy.ts";
 import { CgroupGoneError, parseKeyed, parseNumber, readStats, samples } from "../../../src/cgroup/stats.ts";
+import { FakeKernel, v1Files, v2Files } from "../../support/appliance/fake-kernel.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 
 const V1_MOUNTS = [
@@ -17,102 +17,6 @@ const V1_MOUNTS = [
 ].join("\n");
 const V1_SELF = "9:pids:/\n7:freezer:/x\n4:memory:/service/a\n2:cpuacct:/\n1:cpu:/\n0::/svc\n";
 const V2_MOUNTS = "30 23 0:26 / /cg rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
-
-/** A simulated kernel: groups with files, and processes that a kill ends. */
-class FakeKernel implements CgroupFiles {
-  readonly files = new Map<string, string>();
-  readonly groups = new Set<string>();
-  readonly killed: number[] = [];
-  readonly busyFor = new Map<string, number>();
-  refuse: string | null = null;
-
-  readonly #filesOf: (group: string) => Record<string, string>;
-
-  constructor(groups: readonly string[], filesOf: (group: string) => Record<string, string>) {
-    this.#filesOf = filesOf;
-    for (const group of groups) this.mkdir(group);
-  }
-
-  read(path: string): string | null {
-    return this.files.get(path) ?? null;
-  }
-
-  write(path: string, text: string): boolean {
-    if (!this.files.has(path)) return false;
-    if (this.refuse !== null && path.endsWith(this.refuse)) throw Object.assign(new Error("no"), { code: "EBUSY" });
-    if (path.endsWith("/cgroup.kill")) this.#empty(dirname(path));
-    else this.files.set(path, text);
-    return true;
-  }
-
-  mkdir(path: string): void {
-    if (this.groups.has(path)) return;
-    this.groups.add(path);
-    if (!this.groups.has(dirname(path)) && path.startsWith("/cg/")) this.mkdir(dirname(path));
-    for (const [name, text] of Object.entries(this.#filesOf(path))) this.files.set(`${path}/${name}`, text);
-  }
-
-  rmdir(path: string): boolean {
-    const busy = this.busyFor.get(path) ?? 0;
-    this.busyFor.set(path, busy - 1);
-    if (busy > 0 || (this.files.get(`${path}/cgroup.procs`) ?? "") !== "" || this.children(path).length > 0)
-      return false;
-    this.groups.delete(path);
-    for (const file of [...this.files.keys()]) if (dirname(file) === path) this.files.delete(file);
-    return true;
-  }
-
-  children(path: string): string[] {
-    return [...this.groups].flatMap((group) => (dirname(group) === path ? [group.slice(path.length + 1)] : []));
-  }
-
-  kill(pid: number): void {
-    this.killed.push(pid);
-    for (const [file, text] of this.files) {
-      if (file.endsWith("/cgroup.procs")) this.files.set(file, text.replace(new RegExp(`^${pid}\n`, "m"), ""));
-    }
-  }
-
-  #empty(group: string): void {
-    for (const pid of this.read(`${group}/cgroup.procs`)?.split("\n") ?? []) if (pid !== "") this.kill(Number(pid));
-  }
-}
-
-function v1Files(group: string): Record<string, string> {
-  const common = { "cgroup.procs": "" };
-  if (group.startsWith("/cg/memory")) {
-    const limits = { "memory.limit_in_bytes": "max", "memory.memsw.limit_in_bytes": "max" };
-    return {
-      ...common,
-      ...limits,
-      "memory.usage_in_bytes": "4096\n",
-      "memory.stat": "cache 3000\nshmem 1000\n",
-      "memory.max_usage_in_bytes": "8192\n",
-    };
-  }
-  if (group.startsWith("/cg/cpuacct")) return { ...common, "cpuacct.usage": "2500000000\n" };
-  if (group.startsWith("/cg/cpu")) return { ...common, "cpu.shares": "1024", "cpu.stat": "nr_periods 0\n" };
-  if (group.startsWith("/cg/pids")) return { ...common, "pids.max": "max", "pids.current": "3\n" };
-  return { ...common, "cpu.stat": "usage_usec 1\nuser_usec 1\n" };
-}
-
-function v2Files(): Record<string, string> {
-  return {
-    "cgroup.procs": "",
-    "cgroup.controllers": "cpuset cpu io memory pids\n",
-    "cgroup.subtree_control": "",
-    "cgroup.kill": "",
-    "cpu.stat": "usage_usec 1234567\nuser_usec 1000000\n",
-    "cpu.weight": "100",
-    "memory.max": "max",
-    "memory.swap.max": "max",
-    "memory.current": "100\n",
-    "memory.peak": "200\n",
-    "memory.stat": "anon 70\nfile 50\nshmem 20\n",
-    "pids.max": "max",
-    "pids.current": "2\n",
-  };
-}
 
 const LIMITS = { memoryBytes: 1000, pids: 7, cpuWeight: 50 };
 
@@ -307,6 +211,71 @@ describe("groups on v2", () => {
   test("lack a controller that the parent does not offer", async () => {
     const kernel = new FakeKernel([service], () => ({ ...v2Files(), "cgroup.controllers": "memory\n" }));
     expect((await openV2(kernel)).missing).toEqual(["cpu", "pids"]);
+  });
+});
+
+describe("groups next to the daemon's service, in the machines' unit,", () => {
+  const slice = "/cg/system.slice";
+  const unit = `${slice}/coppice-machines.service`;
+
+  test("are made there when it runs, and its own process moves out of their way", async () => {
+    const kernel = new FakeKernel([`${slice}/coppice.service`, unit], v2Files);
+    kernel.files.set(`${unit}/cgroup.procs`, "7\n");
+    const tree = await openV2(kernel);
+    expect(kernel.read(`${unit}/hold/cgroup.procs`)).toBe("7");
+    expect(kernel.read(`${unit}/cgroup.subtree_control`)).toBe("+memory +cpu +pids");
+    expect(kernel.groups.has(`${slice}/coppice.service/ns`)).toBe(false);
+    expect((await tree.create("vm1", LIMITS)).directories).toEqual([`${unit}/ns/vm1`]);
+    // Later the process is in the subgroup already.
+    kernel.files.set(`${unit}/cgroup.procs`, "");
+    expect(await (await openV2(kernel)).list()).toEqual(["vm1"]);
+  });
+
+  test("have their controllers again after the unit was restarted", async () => {
+    const kernel = new FakeKernel([`${slice}/coppice.service`, unit], v2Files);
+    kernel.files.set(`${unit}/cgroup.procs`, "7\n");
+    const tree = await openV2(kernel);
+    for (const group of [`${unit}/ns`, `${unit}/hold`, unit]) {
+      kernel.files.set(`${group}/cgroup.procs`, "");
+      expect(kernel.rmdir(group)).toBe(true);
+    }
+    kernel.mkdir(unit);
+    kernel.files.set(`${unit}/cgroup.procs`, "8\n");
+    await tree.create("vm1", LIMITS);
+    expect(kernel.read(`${unit}/hold/cgroup.procs`)).toBe("8");
+    for (const group of [unit, `${unit}/ns`]) {
+      expect(kernel.read(`${group}/cgroup.subtree_control`)).toBe("+memory +cpu +pids");
+    }
+    expect(kernel.read(`${unit}/ns/cpu.weight`)).toBe("30");
+  });
+
+  test("are made below the service when it does not run", async () => {
+    const kernel = new FakeKernel([`${slice}/coppice.service`, unit], v2Files);
+    const tree = await openV2(kernel);
+    expect((await tree.create("vm1", {})).directories).toEqual([`${slice}/coppice.service/ns/vm1`]);
+  });
+
+  test("are made there on v1, in each tree that has it", async () => {
+    const kernel = new FakeKernel([...V1_TREES, "/cg/memory/service/coppice-machines.service"], v1Files);
+    kernel.files.set("/cg/memory/service/coppice-machines.service/cgroup.procs", "7\n");
+    const { directories } = await (await openV1(kernel)).create("vm1", {});
+    expect(directories).toContain("/cg/memory/service/coppice-machines.service/ns/vm1");
+    expect(directories).toContain("/cg/cpu/ns/vm1");
+  });
+
+  test("are found in either place, with their figures and limits", async () => {
+    const kernel = new FakeKernel([`${slice}/coppice.service/ns/below`, unit], v2Files);
+    kernel.files.set(`${unit}/cgroup.procs`, "7\n");
+    kernel.mkdir(`${unit}/ns/inside`);
+    const tree = await openV2(kernel);
+    expect(await tree.list()).toEqual(["below", "inside"]);
+    const group = tree.open("below");
+    expect(group.directories).toEqual([`${slice}/coppice.service/ns/below`]);
+    expect((await group.stats()).pids).toBe(2);
+    group.setCpuWeight(9);
+    expect(kernel.read(`${slice}/coppice.service/ns/below/cpu.weight`)).toBe("9");
+    await group[Symbol.asyncDispose]();
+    expect(await tree.list()).toEqual(["inside"]);
   });
 });
 
