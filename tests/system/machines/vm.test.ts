@@ -184,7 +184,7 @@ describe("the end of a machine", () => {
 test("a disposed template cannot be cloned", async () => {
   const template = await buildTemplate(host.vmm, TEST_SHAPE, { log: silentLog, signal: new AbortController().signal });
   await template[Symbol.asyncDispose]();
-  expect(await throwing(host.vmm.clone(template))).toThrow("the template is gone");
+  expect(await throwing(host.vmm.clone(template))).toThrow("the saved machine is gone");
 });
 
 test("a template's memory cannot be changed, and all of it is allocated", async () => {
