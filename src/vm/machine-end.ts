@@ -23,6 +23,11 @@ export class VmmError extends Error {
   override readonly name: string = "VmmError";
 }
 
+/** Saved memory cannot be continued on this host now. The message says why, about the memory: "its memory was …". */
+export class NotResumableError extends VmmError {
+  override readonly name = "NotResumableError";
+}
+
 /** The machine ended, or its VMM did not start, before the work was done. */
 export class MachineEndedError extends VmmError {
   override readonly name = "MachineEndedError";

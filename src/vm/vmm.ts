@@ -126,10 +126,15 @@ export interface ForkPoint extends AsyncDisposable {
   readonly memoryBytes: number;
   /** resolves when it and its last copy are gone, so that its memory is free again */
   readonly released: Promise<void>;
-  /** time for which the machine was paused, in `milliseconds` */
+  /** time for which the machine was paused, in `milliseconds`; 0 for one that was loaded */
   readonly pausedMs: number;
-  /** guest memory that was copied, in `bytes` */
+  /** guest memory that was copied, in `bytes`; 0 for one that was loaded */
   readonly copiedBytes: number;
+  /**
+   * Writes memory and devices to files of root's in `directory`, which must exist and is synced. The files hold all secrets of
+   * the guest. All names but `memory`, `memory.zst`, `state` and `fork.json` are the caller's.
+   */
+  save(directory: string): Promise<void>;
 }
 
 /** One virtual machine: a jailed VMM process with its cgroup and its private directory. */
@@ -225,4 +230,14 @@ export interface Vmm {
    * @throws VmmError when the copy cannot be made, also after the fork point's disposal
    */
   cloneFork?(point: ForkPoint, disks: readonly Disk[], cpuWeight?: number): Promise<Machine>;
+  /**
+   * Reads a fork point that `ForkPoint.save` wrote, also after `compressFork`.
+   * @throws NotResumableError when another VMM or host saved it, or the files are damaged
+   */
+  loadFork?(directory: string): Promise<ForkPoint>;
+  /**
+   * Compresses the memory of a fork point that `ForkPoint.save` wrote. It can be loaded at any time meanwhile.
+   * @throws the reason of `signal`; nothing has changed then
+   */
+  compressFork?(directory: string, signal: AbortSignal): Promise<void>;
 }

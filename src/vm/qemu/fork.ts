@@ -4,6 +4,7 @@ import { withinTime } from "../../system/waiting.ts";
 import { createMemfd } from "../descriptors.ts";
 import { VmmError } from "../machine-end.ts";
 import type {
+  Acceleration,
   DiskCopy,
   DiskCopyOptions,
   ForkOptions,
@@ -14,6 +15,8 @@ import type {
   PreparedFork,
 } from "../vmm.ts";
 import { loadableState } from "./device-state.ts";
+import { type ForkFiles, writeFork } from "./fork-files.ts";
+import { originOf } from "./fork-origin.ts";
 import { MemoryCopy } from "./memory-copy.ts";
 import { type Qmp, QmpClosedError } from "./qmp.ts";
 import { SavedMachine, type SavedParts } from "./saved-machine.ts";
@@ -23,6 +26,7 @@ const SAVE_COMMAND = "xen-save-devices-state";
 const SCRATCH_SERIAL = "S";
 /** Limit of the work during the pause. A gigabyte of changed memory takes a third of a second. */
 const PAUSE_MS_MAX = 20_000;
+const VERSION_CHARACTERS_MAX = 200;
 /** Limit of the continuation of the machine. */
 const CONTINUE_MS_MAX = 5000;
 
@@ -48,6 +52,7 @@ export interface ForkContext {
   readonly program: string;
   /** Holds the root of the machine's QEMU. */
   readonly holdRoot: () => Disposable & { readonly path: string };
+  readonly acceleration: Acceleration;
   /** Ends the machine, which cannot continue. */
   readonly end: (description: string) => Promise<void>;
 }
@@ -57,15 +62,38 @@ export class QemuForkPoint extends SavedMachine implements ForkPoint {
   readonly disks: AttachedDisks;
   readonly pausedMs: number;
   readonly copiedBytes: number;
+  readonly #files: ForkFiles;
 
   constructor(
-    saved: SavedParts & Pick<QemuForkPoint, "disks" | "pausedMs" | "copiedBytes">,
+    saved: SavedParts & ForkFiles & Pick<QemuForkPoint, "pausedMs" | "copiedBytes">,
     owned: AsyncDisposableStack,
   ) {
     super(saved, owned);
+    this.#files = saved;
     this.disks = saved.disks;
     this.pausedMs = saved.pausedMs;
     this.copiedBytes = saved.copiedBytes;
+  }
+
+  async save(directory: string): Promise<void> {
+    using _used = this.use();
+    using files = new DisposableStack();
+    // The point may be disposed of meanwhile.
+    const { memory, state } = this.descriptors;
+    const [memoryFd, stateFd] = [memory, state].map((fd) => {
+      const own = openSync(`/proc/self/fd/${fd}`, "r");
+      files.defer(() => closeSync(own));
+      return own;
+    });
+    const { origin, shape, disks } = this.#files;
+    await writeFork(
+      {
+        ...{ origin, shape, disks },
+        memory: { ...this.#files.memory, fd: memoryFd ?? -1 },
+        state: { ...this.#files.state, fd: stateFd ?? -1 },
+      },
+      directory,
+    );
   }
 }
 
@@ -73,6 +101,7 @@ export class QemuForkPoint extends SavedMachine implements ForkPoint {
 export class QemuFork implements PreparedFork {
   readonly #context: ForkContext;
   readonly #machineType: string;
+  readonly #version: string;
   readonly #owned: AsyncDisposableStack;
   readonly #memory: MemoryCopy;
   readonly #scratch: DiskCopy;
@@ -80,11 +109,12 @@ export class QemuFork implements PreparedFork {
 
   private constructor(
     context: ForkContext,
-    parts: { machineType: string; memory: MemoryCopy; scratch: DiskCopy; state: StateFile },
+    parts: { machineType: string; version: string; memory: MemoryCopy; scratch: DiskCopy; state: StateFile },
     owned: AsyncDisposableStack,
   ) {
     this.#context = context;
     this.#machineType = parts.machineType;
+    this.#version = parts.version;
     this.#memory = parts.memory;
     this.#scratch = parts.scratch;
     this.#state = parts.state;
@@ -97,7 +127,7 @@ export class QemuFork implements PreparedFork {
     const { machine, program } = context;
     const { qmp, pid, shape } = machine;
     await requireCommand(qmp);
-    const [machineType, address] = [await machineTypeOf(qmp), await memoryAddress(qmp)];
+    const [machineType, version, address] = [await machineTypeOf(qmp), await versionOf(qmp), await memoryAddress(qmp)];
     if (!(await machine.cgroup.pids()).includes(pid)) throw new VmmError("the machine has ended");
     await using stack = new AsyncDisposableStack();
     const { memoryBytes } = shape;
@@ -109,11 +139,15 @@ export class QemuFork implements PreparedFork {
     if (memory.status === "rejected") throw memory.reason;
     if (scratch.status === "rejected") throw scratch.reason;
     const state = stack.use(await StateFile.open(qmp));
-    return new QemuFork(context, { machineType, memory: memory.value, scratch: scratch.value, state }, stack.move());
+    return new QemuFork(
+      context,
+      { machineType, version, memory: memory.value, scratch: scratch.value, state },
+      stack.move(),
+    );
   }
 
   async take(): Promise<ForkPoint> {
-    const { machine, disks, holdRoot } = this.#context;
+    const { machine, disks, acceleration, holdRoot } = this.#context;
     const startedAt = performance.now();
     const copiedBytes = await this.#paused(async () => {
       await machine.qmp.execute(SAVE_COMMAND, { filename: this.#state.name, live: false });
@@ -130,7 +164,8 @@ export class QemuFork implements PreparedFork {
     await this.#scratch.seal();
     await this[Symbol.asyncDispose]();
     const { shape } = machine;
-    return new QemuForkPoint({ shape, root, memory, state, disks, pausedMs, copiedBytes }, owned.move());
+    const origin = originOf(acceleration, shape, this.#version);
+    return new QemuForkPoint({ origin, shape, root, memory, state, disks, pausedMs, copiedBytes }, owned.move());
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -215,6 +250,14 @@ async function machineTypeOf(qmp: Qmp): Promise<string> {
   const name = /^([a-z0-9_.-]{1,64})-machine$/.exec(String(answer).slice(0, 100))?.[1];
   if (name === undefined) throw new VmmError("QEMU did not name its machine type");
   return name;
+}
+
+/** The version of the running QEMU, as `--version` prints it; the host's program may be another one by now. */
+async function versionOf(qmp: Qmp): Promise<string> {
+  const answer = (await qmp.execute("query-version")) as { qemu?: Record<string, unknown>; package?: unknown } | null;
+  const { major, minor, micro } = answer?.qemu ?? {};
+  const name = answer?.package === "" ? "" : ` (${String(answer?.package)})`;
+  return `${String(major)}.${String(minor)}.${String(micro)}${name}`.slice(0, VERSION_CHARACTERS_MAX);
 }
 
 /** The address of the guest's memory in QEMU. A QEMU that lies only makes its own copies wrong. */

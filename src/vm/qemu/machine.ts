@@ -191,7 +191,9 @@ export class QemuMachine extends JailedMachine implements Machine {
 
   async prepareFork(options: ForkOptions): Promise<PreparedFork> {
     const end = (description: string) => this.process.end("vmm_died", description);
-    return await QemuFork.prepare({ ...this.#forks, machine: this, disks: [...this.#disks], end }, options);
+    const { acceleration } = this.#record;
+    const context = { ...this.#forks, machine: this, acceleration, disks: [...this.#disks], end };
+    return await QemuFork.prepare(context, options);
   }
 
   async pause(): Promise<void> {

@@ -11,6 +11,8 @@ import type { Acceleration, Disk, ForkPoint, Machine, MachineShape, Template, Vm
 import { buildQemuArgs, hasMemoryFile, QEMU_PROGRAM, type QemuStart } from "./args.ts";
 import { STATE_BYTES_MAX } from "./device-state.ts";
 import { QemuForkPoint } from "./fork.ts";
+import { compressFork, readFork } from "./fork-files.ts";
+import { originOf } from "./fork-origin.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, sealedCopy } from "./memory-file.ts";
 import { Qmp } from "./qmp.ts";
@@ -60,9 +62,17 @@ const MIGRATION_POLL_MS = 2;
 export async function openQemu(options: QemuOptions): Promise<Vmm> {
   // An open shows a problem at once; a VM would fail late and with a less clear error.
   for (const device of DEVICES[options.acceleration]) closeSync(openSync(device, "r+"));
+  return new Qemu(
+    options,
+    await installedVersion(),
+    await VmmRoots.open(QEMU_FILES, options.runtimeDirectory, options.heldRoots),
+  );
+}
+
+/** Version of the host's QEMU, with that of its package. */
+async function installedVersion(): Promise<string> {
   const { stdout } = await run({ argv: [QEMU_PROGRAM, "--version"], timeoutMs: VERSION_TIMEOUT_MS });
-  const version = /version ([^\n]+)/.exec(Buffer.from(stdout).toString("utf8"))?.[1] ?? "unknown";
-  return new Qemu(options, version, await VmmRoots.open(QEMU_FILES, options.runtimeDirectory, options.heldRoots));
+  return /version ([^\n]+)/.exec(Buffer.from(stdout).toString("utf8"))?.[1] ?? "unknown";
 }
 
 /** Resources of a machine of `bootForTemplate` that are needed to save it. */
@@ -172,6 +182,20 @@ class Qemu implements Vmm {
     });
     undo.move();
     return machine;
+  }
+
+  async loadFork(directory: string): Promise<ForkPoint> {
+    await using owned = new AsyncDisposableStack();
+    const { path: root } = owned.use(await this.#roots.refresh());
+    // The newest root has the host's program.
+    const version = await installedVersion();
+    const files = await readFork(directory, (shape) => originOf(this.acceleration, shape, version));
+    for (const { fd } of [files.memory, files.state]) owned.defer(() => closeSync(fd));
+    return new QemuForkPoint({ ...files, root, pausedMs: 0, copiedBytes: 0 }, owned.move());
+  }
+
+  compressFork(directory: string, signal: AbortSignal): Promise<void> {
+    return compressFork(directory, signal);
   }
 
   /** Starts a machine with the memory of a saved one. It waits for the device state. */

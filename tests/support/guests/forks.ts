@@ -65,7 +65,7 @@ export async function pausedCopy(
 /** A running copy, whose processes continue with the given receivers. */
 export async function copy(
   host: VmHost,
-  forked: Forked,
+  forked: Omit<Forked, keyof AsyncDisposable>,
   receive: (record: ProcessRecord) => (stream: "stdout" | "stderr", chunk: Uint8Array) => undefined = () => () =>
     undefined,
 ) {

@@ -1,7 +1,7 @@
 /** Forks of running machines with their memory: exactness, streams, disks, and what is left of those that fail. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, readdirSync } from "node:fs";
-import { rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
 import type { QemuMachine } from "../../../src/vm/qemu/machine.ts";
@@ -152,6 +152,41 @@ describe("a copy", () => {
       await run({ argv: ["e2fsck", "-fn", join(machine.directory, "S")], timeoutMs: 60_000 });
     }
   });
+});
+
+test("a fork that is saved continues after its machine and every file descriptor of it are gone", async () => {
+  const directory = await mkdtemp(join(host.directory, "saved-"));
+  const files = async () =>
+    Promise.all(readdirSync(directory).map(async (name) => (await stat(join(directory, name))).size));
+  const vm = await host.mounted();
+  const { output } = start(vm, "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done");
+  await until("it talks", () => output.text.length > 3);
+  const { point, record, scratch } = await fork(host, vm);
+  await point.save(directory);
+  await point[Symbol.asyncDispose]();
+  await point.released;
+  await vm[Symbol.asyncDispose]();
+  const before = await files();
+  for (const isCompressed of [false, true]) {
+    if (isCompressed) await host.vmm.compressFork?.(directory, AbortSignal.timeout(60_000));
+    const loaded = await host.vmm.loadFork?.(directory);
+    if (loaded === undefined) throw new Error("this VMM cannot load forks");
+    await using _loaded = loaded;
+    const lines = { text: output.text.slice(0, record.processes[0]?.stdout.receivedBytes) };
+    await using _child = await copy(host, { point: loaded, record, scratch }, () => (_stream, chunk) => {
+      lines.text += Buffer.from(chunk).toString();
+      return undefined;
+    });
+    const seen = lines.text.length;
+    await until("the copy talks", () => lines.text.length > seen + 10);
+    const numbers = lines.text.split("\n").slice(0, -1).map(Number);
+    expect(numbers).toEqual(numbers.map((_, index) => index + 1));
+  }
+  expect(Math.max(...(await files()))).toBeLessThan(Math.max(...before) / 2);
+  const kvm = { ...JSON.parse(await readFile(join(directory, "fork.json"), "utf8")) };
+  kvm.origin.acceleration = "kvm";
+  await writeFile(join(directory, "fork.json"), JSON.stringify(kvm));
+  expect(await throwing(host.vmm.loadFork?.(directory))).toThrow("saved with KVM, and machines run with emulation now");
 });
 
 describe("the output of a machine that is forked ten times", () => {

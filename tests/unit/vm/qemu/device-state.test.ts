@@ -1,9 +1,9 @@
 import { expect, test } from "bun:test";
 import { closeSync, ftruncateSync, readSync, writeSync } from "node:fs";
-import { createMemfd, SEALS_ALL } from "../../../src/vm/descriptors.ts";
-import { loadableState, STATE_BYTES_MAX } from "../../../src/vm/qemu/device-state.ts";
-import { throwing } from "../../support/failures.ts";
-import { sealsOf } from "../../support/guests/seals.ts";
+import { createMemfd, SEALS_ALL } from "../../../../src/vm/descriptors.ts";
+import { loadableState, STATE_BYTES_MAX } from "../../../../src/vm/qemu/device-state.ts";
+import { throwing } from "../../../support/failures.ts";
+import { sealsOf } from "../../../support/guests/seals.ts";
 
 function written(content: Uint8Array) {
   const fd = createMemfd("written", content.byteLength);
