@@ -10,7 +10,7 @@
 #define MIB (1 << 20)
 
 /* Memory that commands cannot take: cgroup.c subtracts it from the limit of all commands. */
-#define RESERVE_BYTES (80LL * MIB)
+#define RESERVE_BYTES (72LL * MIB)
 /* The part of it that is left to the kernel and to the page cache of walks. */
 #define KERNEL_BYTES (10LL * MIB)
 
@@ -19,7 +19,7 @@
 #define GRANTS_BYTES_MAX (3 * MIB)
 /* Output of commands that the host has not granted again: of each stream, and the growth of all streams together. */
 #define KEEPS_COUNT_MAX (2 * PROCESSES_COUNT_MAX)
-#define KEEPS_GROWTH_BYTES_MAX (4 * MIB)
+#define KEEPS_GROWTH_BYTES_MAX (3 * MIB)
 /* Limit of all specifications that are being received: one of the largest size. */
 #define SPECS_BYTES_MAX EXEC_SPEC_BYTES_MAX
 /* The kernel charges a pipe's buffer to the writer, which is the agent for standard input. A pipe has 16 pages. */

@@ -37,7 +37,7 @@ export const SESSION_BYTES = 80;
 /** Initial credit of each output stream, granted by the host, in `bytes`. */
 export const WINDOW_BYTES_INITIAL = 262_144;
 /** The part of it that the agent keeps of a command in any case, in `bytes`. A host that grants half of it is never waited for. */
-export const KEEP_BYTES_MIN = 65_536;
+export const KEEP_BYTES_MIN = 16_384;
 /** Initial credit of standard input and of each direction of a connection, in `bytes`. */
 export const INPUT_WINDOW_BYTES_INITIAL = 65_536;
 /** Largest credit of such a stream, in `bytes`. A fast reader gets more than the initial credit. */
