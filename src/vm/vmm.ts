@@ -76,7 +76,7 @@ export interface ProcessIdentity {
   readonly startTicks: number;
 }
 
-/** The plain data from which another process opens a running machine (`openQemuMachine`). */
+/** The plain data from which another process opens a running machine (`openQemuMachine`, `openCloudHypervisorMachine`). */
 export interface MachineRecord {
   readonly vmm: VmmName;
   readonly version: string;
@@ -148,6 +148,11 @@ export interface Machine extends AsyncDisposable {
   readonly directory: string;
   readonly cgroup: Cgroup;
   readonly channel: ByteChannel;
+  /**
+   * True for a copy of a forked machine whose stream to the agent is not that of the forked machine: the agent has lost its
+   * host and waits for the next one. There is no `channel` before `reconnect`. See `continueCopy`.
+   */
+  readonly hasNewStream?: boolean;
   /** resolves when the VMM's process has ended; never rejects */
   readonly exited: Promise<MachineExit>;
   /**

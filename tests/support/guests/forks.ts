@@ -1,8 +1,8 @@
 import { closeSync, openSync, readdirSync, readFileSync, readSync } from "node:fs";
 import { join } from "node:path";
 import { copySparse } from "../../../src/system/sparse.ts";
-import { Agent } from "../../../src/vm/agent/agent.ts";
 import type { AgentRecord, ProcessRecord } from "../../../src/vm/agent/record.ts";
+import { continueCopy } from "../../../src/vm/copy-agent.ts";
 import { syncAgent } from "../../../src/vm/templates.ts";
 import type { Disk, ForkPoint, Machine, PreparedFork } from "../../../src/vm/vmm.ts";
 import type { TestMachine, VmHost } from "./vm.ts";
@@ -70,12 +70,11 @@ export async function copy(
     undefined,
 ) {
   const machine = await pausedCopy(host, forked);
-  const { agent, processes } = Agent.resume(machine.channel, forked.record, {
+  const { agent, processes } = await continueCopy(machine, forked.record, {
     process: (record) => ({ onOutput: receive(record) }),
     network: null,
+    signal: AbortSignal.timeout(60_000),
   });
-  await machine.resume();
-  await syncAgent(agent);
   return { machine, agent, processes, [Symbol.asyncDispose]: () => machine[Symbol.asyncDispose]() };
 }
 
