@@ -56,11 +56,12 @@ export function snapshotDatabase(db: Database, path: string): void {
 }
 
 /**
- * Deletes the rows that backups do not contain: those of merged layers, which are a cache, and those of sessions on the
- * page, because a restore must not sign in people who have signed out since. The schema may be older than the tables.
+ * Deletes the rows that backups do not contain: those of merged layers, which are a cache, those of the memory of
+ * sandboxes, which only this host can resume and which has every secret in it, and those of sessions on the page, because a
+ * restore must not sign in people who have signed out since. The schema may be older than the tables.
  */
 export function forgetWhatPasses(db: Database): void {
-  for (const name of ["merged_layers", "web_sessions"]) {
+  for (const name of ["merged_layers", "memory_images", "web_sessions"]) {
     if (hasTable(db, name)) db.orm.run(sql`delete from ${sql.identifier(name)}`);
   }
 }

@@ -6,6 +6,7 @@ export const ERROR_CODES = [
   "not_found",
   "method_not_allowed",
   "conflict",
+  "not_resumable",
   "payload_too_large",
   "range_not_satisfiable",
   "invalid_path",

@@ -8,6 +8,7 @@ export type LayerId = Id<"LayerId">;
 /** The id of an operation, which is also the uuid of an instance. */
 export type OperationId = Id<"OperationId">;
 export type SandboxId = Id<"SandboxId">;
+export type MemoryImageId = Id<"MemoryImageId">;
 /** Whose event log it is. */
 export type LogId = OperationId | SandboxId;
 

@@ -60,6 +60,7 @@ const STATUS: { readonly [Code in ErrorCode]?: number } = {
   forbidden: 403,
   not_found: 404,
   conflict: 503,
+  not_resumable: 503,
   too_many_requests: 429,
   unavailable: 503,
   insufficient_storage: 503,

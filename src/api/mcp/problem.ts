@@ -33,6 +33,8 @@ function nextStep({ code, message, details }: ApiError): string {
     case "conflict":
       if (details["state"] !== undefined) return "sandbox_list shows its state.";
       return details["status"] === undefined ? "" : "follow and list_operations show its state.";
+    case "not_resumable":
+      return "sandbox_rollback to HEAD gives up its processes; its files stay.";
     case "invalid_path":
       return "list_files lists a directory, read_file reads a file.";
     case "too_many_requests":

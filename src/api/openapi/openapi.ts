@@ -17,6 +17,7 @@ const ERROR_DESCRIPTIONS: Readonly<Record<ErrorCode, string>> = {
   not_found: "there is no such object, or it belongs to another account",
   method_not_allowed: "the path does not allow the method",
   conflict: "the state of the object does not allow this",
+  not_resumable: "the memory of a paused sandbox cannot be resumed here; its files can",
   payload_too_large: "the body is too large",
   range_not_satisfiable: "the range lies outside the file",
   invalid_path: "a path is relative, malformed, or of the wrong kind",

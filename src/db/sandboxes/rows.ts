@@ -26,6 +26,7 @@ import {
 import { ensureAccount } from "../accounts.ts";
 import { type Database, isOneOf, statement } from "../database.ts";
 import { getImage } from "../images/images.ts";
+import { deleteMemoryImageOf, memoryImageOf } from "./memory-images.ts";
 import { sandboxes } from "./schema.ts";
 import { insertState } from "./states.ts";
 
@@ -34,7 +35,7 @@ export type SandboxRow = typeof sandboxes.$inferSelect;
 /** The parent of a forked sandbox, and the last number of its processes after a fork with memory. */
 export type SandboxOrigin = Partial<Pick<SandboxRow, "parentId" | "forkedAtEvent" | "spidLast">>;
 
-/** A sandbox that is about to begin on the image `imageId`. */
+/** A sandbox that is about to begin on the image `imageId`. Its pauses keep its memory only on request by default. */
 export type NewSandbox = Omit<
   SandboxRow,
   | "headId"
@@ -46,8 +47,10 @@ export type NewSandbox = Omit<
   | "endedAt"
   | "error"
   | "imageId"
+  | "pauseMemory"
   | keyof SandboxOrigin
 > &
+  Partial<Pick<SandboxRow, "pauseMemory">> &
   SandboxOrigin & { readonly imageId: ImageId };
 
 /** The last state change of a sandbox. */
@@ -223,8 +226,8 @@ export function insertSandbox(db: Database, sandbox: NewSandbox, now: number): S
   requireFreeName(db, accountId, name);
   const times = { createdAt: now, stateAt: now, endedAt: null };
   const state = { state: "starting" as const, headId: imageId, headSeq: 0, error: null };
-  const origin = { parentId: null, forkedAtEvent: null, spidLast: 1 };
-  const row: SandboxRow = { ...origin, ...sandbox, ...state, ...times, envNames: Object.keys(env) };
+  const defaults = { parentId: null, forkedAtEvent: null, spidLast: 1, pauseMemory: false };
+  const row: SandboxRow = { ...defaults, ...sandbox, ...state, ...times, envNames: Object.keys(env) };
   db.orm.insert(sandboxes).values(row).run();
   insertState(db, { sandboxId: id, imageId, parentSeq: null, reason: "start" }, now);
   return row;
@@ -243,7 +246,7 @@ export type SandboxChanges = Partial<
 
 /**
  * Changes the state by compare-and-set. To be called in a transaction. A sandbox that gets no machine has no operation and
- * no deadline; one that ends loses its variables.
+ * no deadline; one that ends loses its variables. Its kept memory stays only until another machine runs, or its head moves.
  * @throws ApiError `conflict` when the state does not allow the transition; `not_found` when there is no such sandbox
  */
 export function changeState(
@@ -268,6 +271,8 @@ export function changeState(
   };
   const { id: _id, accountId: _account, createdAt: _created, ...values } = row;
   db.orm.update(sandboxes).set(values).where(eq(sandboxes.id, id)).run();
+  const keepsMemory = to === "resuming" || (to === "paused" && transition !== "rollback");
+  if (!keepsMemory) deleteMemoryImageOf(db, id);
   return { from: before.state, row };
 }
 
@@ -290,7 +295,13 @@ export function updateSandbox(
 export function failSandboxOf(db: Database, operationId: OperationId, error: ErrorBody, now: number): void {
   const row = sandboxOfOperation(db, operationId);
   if (row !== null && sandboxStatesAllowing("fail").includes(row.state))
-    changeState(db, row.id, failureTransition(row), { error, now });
+    changeState(db, row.id, failureOf(db, row), { error, now });
+}
+
+/** As `failureTransition`. One whose memory is still whole stays paused. */
+export function failureOf(db: Database, row: SandboxRow): "fail" | "stay" {
+  const keepsMemory = row.state === "resuming" && memoryImageOf(db, row.id) !== null;
+  return keepsMemory ? "stay" : failureTransition(row);
 }
 
 /** The subset of `ids` that have a row. */

@@ -1,6 +1,7 @@
 import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { SaveReason } from "../../domain/sandbox.ts";
 import type { Database } from "../database.ts";
+import { insertMemoryImage, type NewMemoryImage } from "./memory-images.ts";
 import { changeState, findSandbox, type SandboxRow, updateSandbox } from "./rows.ts";
 import { insertState } from "./states.ts";
 
@@ -12,6 +13,8 @@ export interface SavedState {
   readonly reason: SaveReason;
   /** true: the instance has ended, so that the sandbox is paused; false: it runs on */
   readonly isPaused: boolean;
+  /** the memory of the instance at the same moment; absent: it is not kept */
+  readonly memory?: NewMemoryImage | undefined;
 }
 
 /** The sandbox, while the instance is its present one. */
@@ -37,6 +40,7 @@ export function saveState(db: Database, saved: SavedState, imageId: ImageId | nu
   const seqOf = (image: ImageId) =>
     insertState(db, { sandboxId: id, imageId: image, parentSeq, reason: saved.reason }, now);
   const head = imageId === null ? {} : { headId: imageId, headSeq: seqOf(imageId) };
-  if (saved.isPaused) changeState(db, id, "paused", { ...head, now });
-  else updateSandbox(db, id, head);
+  if (!saved.isPaused) return void updateSandbox(db, id, head);
+  changeState(db, id, "paused", { ...head, now });
+  if (saved.memory !== undefined) insertMemoryImage(db, id, saved.memory, now);
 }

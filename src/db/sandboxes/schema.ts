@@ -1,7 +1,7 @@
 import { sql } from "drizzle-orm";
 import { check, index, integer, primaryKey, sqliteTable, text, uniqueIndex } from "drizzle-orm/sqlite-core";
 import type { ErrorBody } from "../../domain/errors.ts";
-import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { AccountId, ImageId, MemoryImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import { SANDBOX_STATES, SAVE_REASONS, TIMEOUT_ACTIONS } from "../../domain/sandbox.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
@@ -43,6 +43,8 @@ export const sandboxes = sqliteTable(
     idleTimeoutMs: integer("idle_timeout_ms"),
     onTimeout: text("on_timeout", { enum: TIMEOUT_ACTIONS }).notNull(),
     autoResume: integer("auto_resume", { mode: "boolean" }).notNull(),
+    /** whether its pauses without a request keep its memory */
+    pauseMemory: integer("pause_memory", { mode: "boolean" }).notNull().default(false),
     /** deleted when it ends */
     env: text("env", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
     /** names of the variables, which stay */
@@ -103,5 +105,40 @@ export const sandboxStates = sqliteTable(
     primaryKey({ columns: [table.sandboxId, table.seq] }),
     index("sandbox_states_image").on(table.imageId),
     index("sandbox_states_parent").on(table.sandboxId, table.parentSeq),
+  ],
+);
+
+/** Memory of paused sandboxes, at most one image of each. Its files are in a directory of their own. */
+export const memoryImages = sqliteTable(
+  "memory_images",
+  {
+    /** name of its directory */
+    id: text("id").$type<MemoryImageId>().primaryKey(),
+    sandboxId: text("sandbox_id")
+      .$type<SandboxId>()
+      .notNull()
+      .references(() => sandboxes.id, { onDelete: "cascade" }),
+    accountId: text("account_id")
+      .$type<AccountId>()
+      .notNull()
+      .references(() => accounts.id),
+    /** the image that its machine began with, whose layers lie below its scratch */
+    imageId: text("image_id")
+      .$type<ImageId>()
+      .notNull()
+      .references(() => images.id),
+    /** allocated on the host's disk */
+    sizeBytes: integer("size_bytes").notNull(),
+    /** host memory that it takes while a machine runs from it, in addition to the machine's own */
+    memoryBytes: integer("memory_bytes").notNull(),
+    createdAt: integer("created_at").notNull(),
+    /** why it cannot be resumed; null: no reason is known */
+    problem: text("problem"),
+  },
+  (table) => [
+    uniqueIndex("memory_images_sandbox").on(table.sandboxId),
+    index("memory_images_account").on(table.accountId),
+    index("memory_images_image").on(table.imageId),
+    index("memory_images_by_time").on(table.createdAt),
   ],
 );

@@ -2,17 +2,18 @@ import { and, eq, isNull, or, type SQL, sql } from "drizzle-orm";
 import type { ImageId } from "../../domain/ids.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { images } from "../schema.ts";
-import { sandboxes, sandboxStates } from "./schema.ts";
+import { memoryImages, sandboxes, sandboxStates } from "./schema.ts";
 
-/** A sandbox that has not ended began with the image `images`, or has it as its head. */
+/** A sandbox that has not ended began with the image `images`, or has it as its head, or below its kept memory. */
 export function isOfSandbox(): SQL {
-  // Two conditions, each of which is a range of an index.
+  // Each condition is a range of an index.
   const uses = (column: SQL) =>
     sql`exists (select 1 from ${sandboxes} where ${column} = ${images.id} and ${isNull(sandboxes.endedAt)})`;
-  return sql`(${uses(sql`${sandboxes.imageId}`)} or ${uses(sql`${sandboxes.headId}`)})`;
+  const memory = sql`exists (select 1 from ${memoryImages} where ${memoryImages.imageId} = ${images.id})`;
+  return sql`(${uses(sql`${sandboxes.imageId}`)} or ${uses(sql`${sandboxes.headId}`)} or ${memory})`;
 }
 
-/** Whether a sandbox that has not ended began with the image, or has it as its head. */
+/** Whether a sandbox that has not ended began with the image, or has it as its head, or below its kept memory. */
 export function hasSandbox(orm: Orm, id: ImageId): boolean {
   const user = orm
     .select({ id: sandboxes.id })
@@ -20,7 +21,8 @@ export function hasSandbox(orm: Orm, id: ImageId): boolean {
     .where(and(or(eq(sandboxes.imageId, id), eq(sandboxes.headId, id)), isNull(sandboxes.endedAt)))
     .limit(1)
     .get();
-  return user !== undefined;
+  const memory = orm.select({ id: memoryImages.id }).from(memoryImages).where(eq(memoryImages.imageId, id)).limit(1);
+  return user !== undefined || memory.get() !== undefined;
 }
 
 /**

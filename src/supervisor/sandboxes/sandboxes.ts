@@ -2,6 +2,7 @@ import { setTag } from "../../db/images/tags.ts";
 import { getOperation } from "../../db/operations.ts";
 import {
   countLiveSandboxes,
+  failureOf,
   findSandbox,
   insertSandbox,
   latestChanged,
@@ -18,7 +19,6 @@ import { given } from "../../domain/given.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import {
-  failureTransition,
   type SandboxPatch,
   type SandboxSample,
   type SandboxState,
@@ -88,7 +88,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
     const { db, lives } = this.#options;
     for (const row of latestChanged(db, LOGGED_MS_MAX)) lives.journal.complete(row);
     for (const row of sandboxesIn(db, ["starting", "running", "pausing", "resuming"])) {
-      lives.journal.change(row.id, failureTransition(row), { reason: "restart", error: RESTARTED });
+      lives.journal.change(row.id, failureOf(db, row), { reason: "restart", error: RESTARTED });
     }
   }
 

@@ -1,16 +1,17 @@
 import type { Database } from "../../db/database.ts";
 import { forgetStates, type KeptStates } from "../../db/sandboxes/forgetting.ts";
-import { changeState, findSandbox, requireSandbox, type SandboxRow, updateSandbox } from "../../db/sandboxes/rows.ts";
+import {
+  changeState,
+  failureOf,
+  findSandbox,
+  requireSandbox,
+  type SandboxRow,
+  updateSandbox,
+} from "../../db/sandboxes/rows.ts";
 import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import type { OperationId, SandboxId } from "../../domain/ids.ts";
-import {
-  failureTransition,
-  nextSandboxState,
-  type SandboxState,
-  type StateReason,
-  sandboxConflict,
-} from "../../domain/sandbox.ts";
+import { nextSandboxState, type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
 import type { AccountChanges } from "../account-changes.ts";
@@ -161,7 +162,7 @@ export class Transitions {
     } catch (error) {
       if (findSandbox(db, id)?.state !== "resuming") return;
       log.warn("the machine of a sandbox cannot be started again", { sandbox: id, error });
-      lives.journal.change(id, failureTransition(row), { reason: "machine", error: bodyOf(error) });
+      lives.journal.change(id, failureOf(db, row), { reason: "machine", error: bodyOf(error) });
     }
   }
 

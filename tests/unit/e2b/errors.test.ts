@@ -9,6 +9,7 @@ const STATUSES: Readonly<Record<string, number>> = {
   not_found: 404,
   method_not_allowed: 405,
   conflict: 409,
+  not_resumable: 409,
   payload_too_large: 413,
   range_not_satisfiable: 416,
   invalid_path: 400,

@@ -41,6 +41,7 @@ const CODE_OF_ERROR: Readonly<Record<ErrorCode, RpcCode>> = {
   not_found: "not_found",
   method_not_allowed: "unimplemented",
   conflict: "failed_precondition",
+  not_resumable: "failed_precondition",
   payload_too_large: "resource_exhausted",
   range_not_satisfiable: "out_of_range",
   invalid_path: "invalid_argument",
