@@ -6,7 +6,10 @@ import type { Agent } from "./agent/agent.ts";
 import { CpuWeight } from "./cpu-weight.ts";
 import { VmmError, withExitReason } from "./machine-end.ts";
 import { awaitHello, NoTemplateError, openAgent, syncAgent, type TemplateStore, templateShape } from "./templates.ts";
-import type { Machine, MachineShape, Vmm } from "./vmm.ts";
+import type { Disk, ForkPoint, Machine, MachineShape, Vmm } from "./vmm.ts";
+
+/** A machine that has not run yet. Disposal ends it. */
+export type PausedMachine = Omit<PooledMachine, "agent">;
 
 /** A machine whose agent answers and whose guest has fresh entropy and the right time. Disposal ends it. */
 export interface PooledMachine extends AsyncDisposable {
@@ -140,6 +143,24 @@ export class Pool implements AsyncDisposable {
     this.#closing.signal.throwIfAborted();
     signal.throwIfAborted();
     return await this.#takeNew(templateShape(shape), signal);
+  }
+
+  /**
+   * A copy of a forked machine, which runs no instruction before `Machine.resume`. The caller owns it.
+   * @param disks as in `Vmm.cloneFork`
+   * @throws VmmError when the copy cannot be made, or the VMM cannot fork; the reason of `signal`
+   */
+  async cloneFork(point: ForkPoint, disks: readonly Disk[], signal: AbortSignal): Promise<PausedMachine> {
+    this.#closing.signal.throwIfAborted();
+    signal.throwIfAborted();
+    const { vmm } = this.#options;
+    if (vmm.cloneFork === undefined) throw new VmmError(`${vmm.name} cannot copy machines with their memory`);
+    await using stack = new AsyncDisposableStack();
+    const machine = stack.use(await vmm.cloneFork(point, disks));
+    this.#closing.signal.throwIfAborted();
+    signal.throwIfAborted();
+    stack.move();
+    return { machine, isolation: this.#isolation, [Symbol.asyncDispose]: () => machine[Symbol.asyncDispose]() };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -71,7 +71,7 @@ export type Preparation = (context: WorkContext, request: object) => Promise<Pre
 
 /** Options of operations, and the running instances. */
 export type TestOptions = Partial<OperationsOptions> & {
-  readonly instances?: Pick<RunningInstances, "stats" | "claimCheckpoint">;
+  readonly instances?: Pick<RunningInstances, "stats" | "claim">;
 };
 
 /** The kinds of the product with the work that `preparationOf` returns. A checkpoint needs no place, as in the product. */

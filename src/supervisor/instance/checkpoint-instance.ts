@@ -70,7 +70,7 @@ export function checkpointWorker(context: CheckpointContext): Worker<CheckpointS
   return {
     // It must not wait for the budget: that may have room only after the end of the instance itself.
     cost: () => null,
-    reserve: ({ instanceId }) => context.instances.claimCheckpoint(instanceId),
+    reserve: ({ instanceId }) => context.instances.claim(instanceId, "checkpoint"),
     prepare: async (operation, submission, work) => {
       using diskUse = context.diskGuard.watch({ name: `checkpoint ${operation.id}` });
       diskUse.add(work.events.path);

@@ -142,7 +142,8 @@ async function inInstance(
   using _reported = { [Symbol.dispose]: () => tools.uninvited(instance.agent.uninvitedCount) };
   const progress: Progress = { ended: null };
   try {
-    const outcome = await inMachine(instance, signal, async () => {
+    const bounded = AbortSignal.any([signal, instance.failure.signal]);
+    const outcome = await inMachine(instance, bounded, async () => {
       const started = await begin();
       run.started = started;
       job.idle?.onStarted();

@@ -40,6 +40,8 @@ import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratc
  * running processes. Disposal kills the machine.
  */
 export class RunningInstance implements Guest, AsyncDisposable {
+  /** to be aborted with the reason, an ApiError, when the instance cannot continue although its machine runs */
+  readonly failure = new AbortController();
   readonly #ready: ReadyMachine;
   readonly #processes = new Map<number, InstanceProcess>();
   #command: ExecHandle | null = null;
@@ -110,10 +112,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /**
    * Stops the stream to the guest, as `Agent.hold` does, when no copy of the scratch is being made. Until the next
    * `Agent.sync`, `record` can be called.
+   * @param signal as in `Agent.hold`
    */
-  async hold(): Promise<void> {
+  async hold(signal?: AbortSignal): Promise<void> {
     while (this.#copy !== null) await this.#copy.settled;
-    await this.agent.hold();
+    await this.agent.hold(signal);
   }
 
   /**

@@ -56,6 +56,9 @@ export interface InstanceHandle extends Disposable {
   enter(instance: RunningInstance): Disposable;
 }
 
+/** A copy of an instance that is being made: of its files, or of its machine. */
+export type InstanceClaim = "checkpoint" | "fork" | "pause";
+
 interface ExecOptions {
   /** time limit in `milliseconds`; null: none */
   readonly timeoutMs: number | null;
@@ -77,8 +80,8 @@ interface Follower {
 export class RunningInstances {
   readonly #handles = new Map<OperationId, Handle>();
   readonly #followers = new Map<OperationId, Set<Follower>>();
-  /** instances with a queued or running checkpoint */
-  readonly #claimed = new Set<OperationId>();
+  /** what has a claim on instances */
+  readonly #claimed = new Map<OperationId, InstanceClaim>();
 
   /** Opens the handle of an operation, which must not have one yet. */
   open(id: OperationId, parts: InstanceParts): InstanceHandle {
@@ -176,13 +179,14 @@ export class RunningInstances {
   }
 
   /**
-   * Reserves an instance for one checkpoint, until disposal.
-   * @throws ApiError `conflict` when another checkpoint has it, or the command of the instance is not running
+   * Reserves an instance for one copy of it, until disposal.
+   * @throws ApiError `conflict` when another copy is being made, or the command of the instance is not running
    */
-  claimCheckpoint(id: OperationId): Disposable {
+  claim(id: OperationId, claim: InstanceClaim): Disposable {
     if (this.find(id)?.isRunning !== true) throw notRunning();
-    if (this.#claimed.has(id)) throw new ApiError("conflict", "a checkpoint of the instance is under way");
-    this.#claimed.add(id);
+    const other = this.#claimed.get(id);
+    if (other !== undefined) throw new ApiError("conflict", `a ${other} of the instance is under way`);
+    this.#claimed.set(id, claim);
     return { [Symbol.dispose]: () => void this.#claimed.delete(id) };
   }
 

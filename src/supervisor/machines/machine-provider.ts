@@ -2,16 +2,19 @@ import { ApiError, storageFull } from "../../domain/errors.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import { retryPauseMs, sleepUnlessAborted } from "../../system/waiting.ts";
+import { NotResumableError } from "../../vm/machine-end.ts";
 import type { Pool, PooledMachine } from "../../vm/pool.ts";
 import { templateShape } from "../../vm/templates.ts";
-import type { MachineShape } from "../../vm/vmm.ts";
+import type { Disk, ForkPoint, MachineShape, Vmm } from "../../vm/vmm.ts";
 import { isOwnFailure, startFailure } from "./machine-errors.ts";
-import type { MachineSource, ReadyMachine } from "./machine-source.ts";
+import type { ForkedMachines, MachineSource, ReadyMachine } from "./machine-source.ts";
 import { Outage } from "./outage.ts";
 
 /** The machines of the VMM that this host uses. Disposal ends every machine and template. */
 export interface MachinePlatform extends AsyncDisposable {
   readonly pool: Pool;
+  /** the part of the VMM that keeps fork points in directories */
+  readonly forks: Pick<Vmm, "name" | "loadFork" | "compressFork">;
   readonly isolation: Isolation;
   /** host path of the launcher */
   readonly launcher: string;
@@ -52,7 +55,7 @@ const SHAPE_ATTEMPTS_COUNT = 3;
  * Provides machines to the rest of the service. The daemon answers requests before it knows whether machines can run, so
  * callers of `take` wait until the platform is open, and while no machine can be started.
  */
-export class MachineProvider implements MachineSource, AsyncDisposable {
+export class MachineProvider implements MachineSource, ForkedMachines, AsyncDisposable {
   readonly #options: MachineProviderOptions;
   readonly #stopped = new AbortController();
   #opened: MachinePlatform | null = null;
@@ -91,6 +94,27 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
 
   takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine> {
     return this.#take(shape, (pool) => pool.takeUnpooled(shape, signal), signal);
+  }
+
+  async cloneFork(point: ForkPoint, disks: readonly Disk[], signal: AbortSignal): Promise<Omit<ReadyMachine, "agent">> {
+    const { pool } = await this.#open(signal);
+    try {
+      return this.#count(await pool.cloneFork(point, disks, signal));
+    } catch (error) {
+      signal.throwIfAborted();
+      throw storageFull(error) ?? startFailure(error);
+    }
+  }
+
+  async loadFork(directory: string, signal: AbortSignal): Promise<ForkPoint> {
+    const { forks } = await this.#open(signal);
+    if (forks.loadFork === undefined) throw new NotResumableError(`${forks.name} cannot continue saved memory`);
+    return await forks.loadFork(directory);
+  }
+
+  async compressFork(directory: string, signal: AbortSignal): Promise<void> {
+    const { forks } = await this.#open(signal);
+    await forks.compressFork?.(directory, signal);
   }
 
   async launcher(signal: AbortSignal): Promise<string> {
@@ -170,7 +194,7 @@ export class MachineProvider implements MachineSource, AsyncDisposable {
     await using _machine = await this.#opened?.pool.takeUnpooled(this.#options.shape, signal);
   }
 
-  #count(machine: ReadyMachine): ReadyMachine {
+  #count<One extends AsyncDisposable>(machine: One): One {
     this.#inUseCount += 1;
     let isInUse = true;
     return {

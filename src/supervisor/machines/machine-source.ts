@@ -1,7 +1,7 @@
 import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { Agent } from "../../vm/agent/agent.ts";
-import type { Machine, MachineExit, MachineShape } from "../../vm/vmm.ts";
+import type { Disk, ForkPoint, Machine, MachineExit, MachineShape } from "../../vm/vmm.ts";
 import { explain, lostBefore, MachineLostError } from "./machine-errors.ts";
 
 /** A machine whose agent answers, has fresh entropy and knows the time. Disposal kills the machine. */
@@ -19,6 +19,23 @@ export interface MachineSource {
   takeUnpooled(shape: MachineShape, signal: AbortSignal): Promise<ReadyMachine>;
   /** Host path of the launcher, which jails machines and tools. @throws as `take` does */
   launcher(signal: AbortSignal): Promise<string>;
+}
+
+/** Keeps machines with their memory, and makes copies of them. Its VMM may be unable to do so. */
+export interface ForkedMachines {
+  /**
+   * A copy of a forked machine, which runs no instruction before `Machine.resume`. Disposal kills it.
+   * @param disks those of the forked machine; the file of the writable one becomes that of the copy
+   * @throws ApiError `unavailable` when it cannot be made; the reason of `signal`
+   */
+  cloneFork(point: ForkPoint, disks: readonly Disk[], signal: AbortSignal): Promise<Omit<ReadyMachine, "agent">>;
+  /**
+   * Reads a fork point that `ForkPoint.save` wrote. Its memory is to be counted by the caller.
+   * @throws NotResumableError when it cannot be continued on this host; ApiError `unavailable`; the reason of `signal`
+   */
+  loadFork(directory: string, signal: AbortSignal): Promise<ForkPoint>;
+  /** Compresses the memory of such a fork point. @throws as `loadFork` does; nothing has changed then */
+  compressFork(directory: string, signal: AbortSignal): Promise<void>;
 }
 
 /** Ends after which a replacement is useless, because it would end in the same way, or unwanted. */

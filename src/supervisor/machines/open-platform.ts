@@ -124,6 +124,7 @@ export async function openPlatform(options: PlatformOptions, signal: AbortSignal
   const isolation: Isolation = vmm.acceleration === "kvm" ? "vm" : "vm-emulated";
   return {
     pool,
+    forks: vmm,
     isolation,
     launcher: assets.launcher,
     [Symbol.asyncDispose]: async () => {

@@ -187,12 +187,17 @@ export class Agent {
 
   /**
    * Stops the stream between two frames, so that the machine can be copied. Commands continue; their output waits, and so do
-   * new requests, until `sync` ends the hold. A caller that stops waiting for the answer must call `sync` as well. Waits
-   * until only running commands and open connections are left.
+   * new requests, until `sync` ends the hold. Waits until only running commands and open connections are left.
+   * @param signal ends the wait. When `isHeld` is true then, `sync` must be called as well
    */
-  async hold(): Promise<void> {
+  async hold(signal?: AbortSignal): Promise<void> {
     const session = new ReplySession(AgentFrame.done, true);
-    await this.#link.hold(session, session.answer);
+    await this.#link.hold(session, session.answer, signal);
+  }
+
+  /** True when a hold was requested of the guest and has not ended. */
+  get isHeld(): boolean {
+    return this.#link.isHeld;
   }
 
   /**

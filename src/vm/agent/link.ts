@@ -1,3 +1,4 @@
+import { untilAborted } from "../../system/waiting.ts";
 import type { ByteChannel } from "../vmm.ts";
 import { WindowGrowth } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError } from "./errors.ts";
@@ -7,13 +8,14 @@ import { guestText, type Hello, parseHello, unexpected } from "./payload.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame } from "./protocol.ts";
 import type { ResumedStream } from "./reconnect.ts";
-import { type AgentRecord, fromBase64, toBase64 } from "./record.ts";
+import type { AgentRecord } from "./record.ts";
 import { RequestQueue } from "./request-queue.ts";
-import { type FrameParts, type Session, sessionCounts } from "./sessions.ts";
+import { type FrameParts, type Hold, partsOf, recordOf, type Session, sessionCounts } from "./sessions.ts";
 
 /** Limit of lines that one guest may add to the host's log. */
 const LOG_LINES_MAX = 200;
 const ERRNO_TRY_AGAIN = 11;
+const NEVER = new AbortController().signal;
 
 /** Frames of one guest that are handled in one turn of the event loop, which serves all guests and all callers. */
 const TURN_FRAMES_COUNT_MAX = 128;
@@ -24,13 +26,6 @@ const TURN_FRAMES_COUNT_MAX = 128;
 const UNSENT_COUNT_MAX = 8192;
 /** Limit of unsent frames for requests of callers, so that callers alone never come near the limit above. */
 const ASKED_COUNT_MAX = 1024;
-
-/** A HOLD that the host sent and has not ended with a SYNC. */
-interface Hold {
-  readonly released: PromiseWithResolvers<void>;
-  /** answered: the agent may send nothing. ending: the SYNC is being sent. */
-  state: "sent" | "answered" | "ending";
-}
 
 /**
  * The stream to one agent: its sessions, and the order of their frames. Connections take turns, one frame each, and wait
@@ -86,7 +81,7 @@ export class AgentLink {
     this.#greeted = from?.greeted ?? resumed !== undefined;
     this.#rest = resumed?.rest ?? new Uint8Array();
     this.#logLines = from?.logLines ?? 0;
-    this.#postponed = (from?.frames ?? []).map(({ type, session, payload }) => [type, session, fromBase64(payload)]);
+    this.#postponed = partsOf(from?.frames ?? []);
     this.#unsentCount = this.#postponed.length;
     this.#hello.promise.catch(() => undefined);
     if (resumed !== undefined) this.#hello.resolve(resumed.report);
@@ -101,9 +96,6 @@ export class AgentLink {
     const { answers, ...requests } = this.requests.record();
     const ended = [...this.#sessions].filter(([, { awaitsForget }]) => awaitsForget === true);
     const forgets = ended.map(([id]): FrameParts => [protocol.HostFrame.forget, id]);
-    const frames = [...this.#postponed, ...answers, ...forgets].map(([type, session, ...payload]) => {
-      return { type, session, payload: toBase64(Buffer.concat(payload)) };
-    });
     return {
       greeted: this.#greeted,
       logLines: this.#logLines,
@@ -111,7 +103,7 @@ export class AgentLink {
       ...requests,
       processes: sessions.filter((session) => session.class === "process"),
       connections: sessions.filter((session) => session.class === "connection"),
-      frames,
+      frames: recordOf([...this.#postponed, ...answers, ...forgets]),
     };
   }
 
@@ -221,12 +213,18 @@ export class AgentLink {
   /**
    * Sends HOLD when all tasks are done, and ends the requests for files. Until the SYNC nothing else is sent, and after the
    * answer nothing may arrive. The hold ends when the agent refuses it.
+   * @param signal ends the wait; when `isHeld` is true then, a SYNC must follow
    */
-  async hold(session: Session, answer: Promise<unknown>, type: number = protocol.HostFrame.hold): Promise<void> {
+  async hold(
+    session: Session,
+    answer: Promise<unknown>,
+    signal: AbortSignal = NEVER,
+    type: number = protocol.HostFrame.hold,
+  ): Promise<void> {
     await this.#requests.run(async () => {
       const isHeld = new AgentError(ERRNO_TRY_AGAIN, "the machine is held for a copy");
       for (const session of this.#sessions.values()) session.leave?.(isHeld);
-      while (this.#endingCount > 0 && this.#closed === null) await this.#sessionEnd();
+      while (this.#endingCount > 0 && this.#closed === null) await untilAborted(this.#sessionEnd(), signal);
       while (this.#hold !== null) await this.#hold.released.promise;
       if (this.#closed !== null) throw this.#closed;
       const hold: Hold = { released: Promise.withResolvers(), state: "sent" };
@@ -237,13 +235,18 @@ export class AgentLink {
         () => this.#release(hold),
       );
       await this.#write(type, id);
-    });
-    await answer;
+    }, signal);
+    await untilAborted(answer, signal);
+  }
+
+  /** True from the sending of HOLD to the SYNC that ends it. */
+  get isHeld(): boolean {
+    return this.#hold !== null;
   }
 
   /** As `hold`, with LEAVE and for ever. Sessions of processes neither end nor fail: they continue without this host. */
   async leave(session: Session, answer: Promise<unknown>): Promise<void> {
-    await this.hold(session, answer, protocol.HostFrame.leave);
+    await this.hold(session, answer, NEVER, protocol.HostFrame.leave);
     for (const [id, { class: kind }] of this.#sessions) if (kind === "process") this.#sessions.delete(id);
     this.fail(new AgentClosedError("the host has left the agent"));
   }

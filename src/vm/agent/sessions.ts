@@ -2,7 +2,7 @@ import { type Frame, viewOf } from "./frames.ts";
 import { checkLength, parseError, unexpected } from "./payload.ts";
 import * as protocol from "./protocol.ts";
 import { AgentFrame, Stream, WINDOW_BYTES_INITIAL } from "./protocol.ts";
-import type { ConnectionRecord, ProcessRecord } from "./record.ts";
+import { type ConnectionRecord, type FrameRecord, fromBase64, type ProcessRecord, toBase64 } from "./record.ts";
 import { InboundStream, ReceiveWindow } from "./streams.ts";
 
 /** The limit of the agent that a session counts against. */
@@ -25,8 +25,25 @@ export interface Session {
   leave?(error: Error): void;
 }
 
+/** A HOLD that the host sent and has not ended with a SYNC. */
+export interface Hold {
+  readonly released: PromiseWithResolvers<void>;
+  /** answered: the agent may send nothing. ending: the SYNC is being sent. */
+  state: "sent" | "answered" | "ending";
+}
+
 /** A frame to send. */
 export type FrameParts = readonly [type: number, session: number, ...payload: readonly Uint8Array[]];
+
+/** Frames as plain data. */
+export function recordOf(frames: readonly FrameParts[]): FrameRecord[] {
+  return frames.map(([type, session, ...payload]) => ({ type, session, payload: toBase64(Buffer.concat(payload)) }));
+}
+
+/** Frames of a record. */
+export function partsOf(frames: readonly FrameRecord[]): FrameParts[] {
+  return frames.map(({ type, session, payload }) => [type, session, fromBase64(payload)]);
+}
 
 /**
  * Limits of sessions by class, and whether a further session waits (`waits`) or is refused. A session that can be refused

@@ -111,7 +111,7 @@ export class SandboxScene implements AsyncDisposable {
       stats: () => null,
       usage: async (id: OperationId) => await this.usage(id),
       setNetwork: (id: OperationId, network: NetworkRequest | null) => this.setNetwork(id, network),
-      claimCheckpoint: (id: OperationId) => {
+      claim: (id: OperationId) => {
         if (claimed.has(id)) throw new ApiError("conflict", "a checkpoint of the instance is under way");
         claimed.add(id);
         return { [Symbol.dispose]: () => void claimed.delete(id) };

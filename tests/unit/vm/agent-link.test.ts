@@ -234,6 +234,35 @@ describe("a hold", () => {
     await Promise.all([holding, synced]);
   });
 
+  test("whose caller stops waiting before it is sent holds nothing", async () => {
+    const { guest, agent } = open();
+    const listing = agent.index(0).next();
+    const index = await guest.frame(HostFrame.index);
+    expect((await failure(agent.hold(AbortSignal.timeout(1)))).name).toBe("TimeoutError");
+    expect(agent.isHeld).toBe(false);
+    guest.send(AgentFrame.done, index.session, done());
+    expect((await listing).done).toBe(true);
+    const synced = agent.sync({ realtimeNs: 1n, entropy });
+    await answerSync(guest);
+    await synced;
+    expect(guest.frames.some(({ type }) => type === HostFrame.hold)).toBe(false);
+  });
+
+  test("whose caller stops waiting for the answer stays until the SYNC", async () => {
+    const { guest, agent } = open();
+    const gone = new AbortController();
+    const holding = failure(agent.hold(gone.signal));
+    const hold = await guest.frame(HostFrame.hold);
+    gone.abort(new Error("not wanted"));
+    expect((await holding).message).toBe("not wanted");
+    expect(agent.isHeld).toBe(true);
+    const synced = agent.sync({ realtimeNs: 1n, entropy });
+    guest.send(AgentFrame.done, hold.session, done());
+    await answerSync(guest);
+    await synced;
+    expect(agent.isHeld).toBe(false);
+  });
+
   test.each([
     ["output", 1, AgentFrame.output, packIntegers([32, Stream.stdout])],
     ["a line for the log", 0, AgentFrame.log, text("line")],

@@ -23,7 +23,9 @@ function providerOf(open: MachineProviderOptions["open"], giveUpMs: number): Mac
 
 function platform(onDispose: () => void = () => undefined): MachinePlatform {
   const pool = { hasTemplate: true, waitingCount: 1, readyCount: 1 };
-  return { pool: pool as never, isolation: "vm", launcher: "/launch", [Symbol.asyncDispose]: async () => onDispose() };
+  const forks = { name: "qemu" } as const;
+  const fields = { pool: pool as never, forks, isolation: "vm", launcher: "/launch" } as const;
+  return { ...fields, [Symbol.asyncDispose]: async () => onDispose() };
 }
 
 /** Machines of a scripted VMM, with an empty pool. */

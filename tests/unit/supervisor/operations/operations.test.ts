@@ -316,9 +316,9 @@ describe("a failure around an operation", () => {
   test("does not occur when callers arrive and leave: they leave no listener behind", async () => {
     const stats = { cpuTimeMs: 0, memoryBytes: 0, memoryPeakBytes: 0, cacheBytes: 0, pids: 0 };
     const source = { stats: async () => stats };
-    const claimCheckpoint = () => ({ [Symbol.dispose]: () => undefined });
+    const claim = () => ({ [Symbol.dispose]: () => undefined });
     const instances = {
-      claimCheckpoint,
+      claim,
       stats: (_id: OperationId, signal: AbortSignal) => samples(source, 1000, signal),
     };
     const operations = operationsOf(() => untilAborted, { instances });
