@@ -9,22 +9,16 @@ import { expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { readdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { openDatabase } from "../../src/db/database.ts";
-import { dataLayout } from "../../src/storage/layout.ts";
 import { OPEN_LAYERS_COUNT_MAX } from "../../src/storage/limits.ts";
-import { cgroupNamespace } from "../../src/supervisor/machines/cgroups.ts";
-import { type Appliance, processesWith } from "../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
-import { controlGroups } from "../support/appliance/control-groups.ts";
 import { SmallDisk } from "../support/appliance/small-disk.ts";
-import { allLayerIds } from "../support/database.ts";
 import { RawRegistry } from "../support/images/hostile-images.ts";
-import { listLayers } from "../support/images/layer-files.ts";
 import { seededRandom, seedOfTests } from "../support/random.ts";
 import { pause, until } from "../support/waiting.ts";
 import { Acknowledged } from "./acknowledged.ts";
-import { Faults } from "./faults.ts";
+import { ALL_AT_ONCE, Faults } from "./faults.ts";
 import { Load } from "./load.ts";
+import { leftBy } from "./remains.ts";
 
 const SECONDS_DEFAULT = 120;
 const KILLS_DEFAULT = 3;
@@ -76,7 +70,7 @@ test(
     facts.images.set(base, { files: new Map(), hasShell: true, deletion: "none" });
     const problems: string[] = [];
     const load = new Load({ appliance, facts, random, registry: rawRegistry, base, problems });
-    const faults = new Faults({ appliance, disk, random, clockFile, readable: () => base });
+    const faults = new Faults({ appliance, disk, random, clockFile, readable: base, weights: ALL_AT_ONCE });
 
     const running = load.run(CLIENTS_COUNT);
     const end = Date.now() + seconds * 1000;
@@ -130,20 +124,4 @@ async function progress(facts: Acknowledged): Promise<void> {
 function errorsIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.includes('"level":"error"'));
   return `${lines.slice(0, ERROR_LINES_MAX).join("\n")}\n`;
-}
-
-/** Remains on the host of a daemon that was stopped with SIGTERM. */
-async function leftBy(appliance: Appliance): Promise<string[]> {
-  const layout = dataLayout(appliance.dataDir);
-  using db = openDatabase(layout.database);
-  const layerIds = new Set(allLayerIds(db));
-  const namespace = `/${cgroupNamespace(appliance.dataDir)}/`;
-  const mounts = await Bun.file("/proc/self/mountinfo").text();
-  return [
-    ...(await processesWith(appliance.dataDir)).map(({ argv }) => argv),
-    ...(await controlGroups((path) => path.includes(namespace))),
-    ...mounts.split("\n").filter((line) => line.includes(appliance.dataDir)),
-    ...(await appliance.leftovers()),
-    ...[...(await listLayers(layout))].filter((id) => !layerIds.has(id)).map((id) => `layer ${id}`),
-  ].filter((line) => line !== "");
 }

@@ -3,22 +3,49 @@ import { createConnection, type Socket } from "node:net";
 import type { Appliance } from "../support/appliance/appliance.ts";
 import type { SmallDisk } from "../support/appliance/small-disk.ts";
 import { pause } from "../support/waiting.ts";
+import { gatePids, instanceOf, kill, killCopier } from "./kills.ts";
 import type { Random } from "./load.ts";
 
 const HOUR_SECONDS = 3600;
 const FULL_MS_MAX = 4000;
+/** Longest wait for a program that lives for a moment. */
+const HUNT_MS_MAX = 5000;
 const SLOW_CLIENTS_COUNT = 20;
 /** A slow client leaves after at most this time, in any state. */
 const SLOW_MS_MAX = 5000;
 
+/** A fault, and how often it happens, relative to the others. */
+export type Weights = Partial<Record<FaultName, number>>;
+type FaultName =
+  | "kill daemon"
+  | "abort daemon"
+  | "kill monitor"
+  | "kill gate"
+  | "kill copier"
+  | "restart"
+  | "full disk"
+  | "clock"
+  | "slow clients";
+
+/** The faults of a host on which no machine needs to outlive them. */
+export const ALL_AT_ONCE: Weights = {
+  ...{ "kill daemon": 5, "kill monitor": 6, "kill gate": 1, restart: 1, "full disk": 2, clock: 1, "slow clients": 2 },
+};
+
 export interface FaultOptions {
   readonly appliance: Appliance;
-  readonly disk: SmallDisk;
   readonly random: Random;
+  readonly weights: Weights;
+  /** the disk of the data directory */
+  readonly disk?: SmallDisk;
   /** file with the offset of the clock that the daemon sees */
-  readonly clockFile: string;
-  /** an image and a path in it, for slow readers */
-  readonly readable: () => string;
+  readonly clockFile?: string;
+  /** an image, for slow readers */
+  readonly readable?: string;
+  /** called before the daemon ends */
+  readonly onOutage?: () => void;
+  /** called before a monitor is killed, with the instance whose machine it runs; null: none that is known */
+  readonly onMonitor?: (instance: string | null) => void;
 }
 
 /** The faults of a host, one at a time. */
@@ -26,75 +53,91 @@ export class Faults {
   readonly #options: FaultOptions;
   readonly #slow = new Set<Socket>();
   /** number of faults of each kind */
-  readonly counts: Record<string, number> = {};
+  readonly counts: Partial<Record<FaultName, number>> = {};
 
   constructor(options: FaultOptions) {
     this.#options = options;
   }
 
-  /** Kills of the daemon and of monitors. */
+  /** Kills of processes. */
   get kills(): number {
-    return (this.counts["kill daemon"] ?? 0) + (this.counts["kill monitor"] ?? 0);
+    const kills = Object.entries(this.counts).filter(([name]) => name.startsWith("kill") || name.startsWith("abort"));
+    return kills.reduce((sum, [, count]) => sum + count, 0);
+  }
+
+  /** Ends of the daemon, wanted or not. */
+  get outages(): number {
+    const { "kill daemon": killed = 0, "abort daemon": aborted = 0, restart = 0 } = this.counts;
+    return killed + aborted + restart;
   }
 
   /** Causes one fault and ends it; returns its name. */
-  async one(): Promise<string> {
-    const { random } = this.#options;
-    const faults: readonly [string, number, () => Promise<boolean>][] = [
-      ["kill daemon", 5, () => this.#killDaemon()],
-      ["kill monitor", 6, () => this.#killMonitor()],
-      ["restart", 1, () => this.#restart()],
-      ["full disk", 2, () => this.#fillDisk()],
-      ["clock", 1, () => this.#moveClock()],
-      ["slow clients", 2, () => this.#slowClients()],
-    ];
-    const all = faults.flatMap((fault) => Array<typeof fault>(fault[1]).fill(fault));
-    const [name, , inject] = all[random.below(all.length)] as (typeof faults)[number];
-    if (await inject()) this.counts[name] = (this.counts[name] ?? 0) + 1;
+  async one(): Promise<FaultName> {
+    const { random, weights } = this.#options;
+    const inject: Readonly<Record<FaultName, () => Promise<boolean>>> = {
+      "kill daemon": () => this.#killDaemon("SIGKILL"),
+      "abort daemon": () => this.#killDaemon("SIGABRT"),
+      "kill monitor": () => this.#killMonitor(),
+      "kill gate": () => this.#killGate(),
+      "kill copier": () => killCopier(this.#options.appliance, HUNT_MS_MAX),
+      restart: () => this.#restart(),
+      "full disk": () => this.#fillDisk(),
+      clock: () => this.#moveClock(),
+      "slow clients": () => this.#slowClients(),
+    };
+    const all = Object.entries(weights).flatMap(([name, count]) => Array<FaultName>(count).fill(name as FaultName));
+    const name = all[random.below(all.length)] as FaultName;
+    if (await inject[name]()) this.counts[name] = (this.counts[name] ?? 0) + 1;
     return name;
   }
 
   /** Ends the effects of all faults. */
   async end(): Promise<void> {
     for (const socket of this.#slow) socket.destroy();
-    await this.#options.disk.release();
-    await writeFile(this.#options.clockFile, "+0");
+    const { disk, clockFile } = this.#options;
+    await disk?.release();
+    if (clockFile !== undefined) await writeFile(clockFile, "+0");
   }
 
-  async #killDaemon(): Promise<boolean> {
-    const { appliance, disk, random } = this.#options;
+  async #killDaemon(signal: "SIGKILL" | "SIGABRT"): Promise<boolean> {
+    const { appliance, disk, random, onOutage } = this.#options;
     const isFull = random.below(5) === 0;
-    if (isFull) await disk.fill(0);
+    if (isFull) await disk?.fill(0);
     await pause("it is killed at any time", random.below(300));
-    await appliance.down("SIGKILL");
-    if (isFull) await disk.release();
+    onOutage?.();
+    await appliance.down(signal);
+    if (isFull) await disk?.release();
     await appliance.up();
     return true;
   }
 
   async #restart(): Promise<boolean> {
-    await this.#options.appliance.down("SIGTERM");
-    await this.#options.appliance.up();
+    const { appliance, onOutage } = this.#options;
+    onOutage?.();
+    await appliance.down("SIGTERM");
+    await appliance.up();
     return true;
+  }
+
+  async #killGate(): Promise<boolean> {
+    const pids = await gatePids(this.#options.appliance);
+    const pid = pids[this.#options.random.below(Math.max(1, pids.length))];
+    return pid !== undefined && kill(pid);
   }
 
   /** Kills any monitor: one that runs a command, indexes an import, waits in the pool, or boots a template. */
   async #killMonitor(): Promise<boolean> {
-    const pids = await this.#options.appliance.machinePids();
-    const pid = pids[this.#options.random.below(Math.max(1, pids.length))];
+    const { appliance, random, onMonitor } = this.#options;
+    const pids = await appliance.machinePids();
+    const pid = pids[random.below(Math.max(1, pids.length))];
     if (pid === undefined) return false;
-    try {
-      process.kill(pid, "SIGKILL");
-      return true;
-    } catch (error) {
-      // It has ended by itself.
-      if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
-      return false;
-    }
+    onMonitor?.(await instanceOf(appliance, pid));
+    return kill(pid);
   }
 
   async #fillDisk(): Promise<boolean> {
     const { disk, random } = this.#options;
+    if (disk === undefined) return false;
     await disk.fill(random.below(2) === 0 ? 0 : random.below(32) * 1_048_576);
     await pause("the disk stays full", random.below(FULL_MS_MAX));
     await disk.release();
@@ -104,6 +147,7 @@ export class Faults {
   /** Moves the clock by up to two hours, forwards or back. */
   async #moveClock(): Promise<boolean> {
     const { clockFile, random } = this.#options;
+    if (clockFile === undefined) return false;
     // Never before the start: a token is not valid before it was issued.
     await writeFile(clockFile, `+${random.below(3) * HOUR_SECONDS}`);
     return true;
@@ -119,8 +163,8 @@ export class Faults {
       `GET /v1/operations HTTP/1.1\r\nHost: x\r\nAuthor`,
       `POST /v1/files HTTP/1.1\r\n${head}Content-Length: 1000000\r\n\r\nsome`,
       `POST /v1/instances HTTP/1.1\r\n${head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"image":`,
-      `GET /v1/inspect/${readable()}/archive?path=/ HTTP/1.1\r\n${head}\r\n`,
-      `GET /v1/images/${readable()}/save HTTP/1.1\r\n${head}\r\n`,
+      `GET /v1/inspect/${readable}/archive?path=/ HTTP/1.1\r\n${head}\r\n`,
+      `GET /v1/images/${readable}/save HTTP/1.1\r\n${head}\r\n`,
       `GET /v1/operations/${Bun.randomUUIDv7()}?wait=60 HTTP/1.1\r\n${head}\r\n`,
     ];
     for (let count = 0; count < SLOW_CLIENTS_COUNT; count++) {

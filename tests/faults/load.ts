@@ -5,15 +5,13 @@ import { tar } from "../support/images/tar.ts";
 import type { seededRandom } from "../support/random.ts";
 import { pause } from "../support/waiting.ts";
 import type { Acknowledged } from "./acknowledged.ts";
+import { BUSY, json, Requests } from "./requests.ts";
 
 export type Random = ReturnType<typeof seededRandom>;
 
 const UPLOAD_BYTES_MAX = 2_097_152;
 /** Above this number, images are deleted as often as new ones are published. */
 const IMAGES_COUNT_MAX = 40;
-const REQUEST_MS_MAX = 90_000;
-/** Temporary refusals: the queue or the disk is full, or no machine can run yet. */
-const BUSY = [429, 503, 507];
 
 export interface LoadOptions {
   readonly appliance: Appliance;
@@ -26,18 +24,21 @@ export interface LoadOptions {
   readonly problems: string[];
 }
 
-type Answer = { readonly status: number; readonly text: string } | null;
-
 /** Clients of an appliance that does not always answer. Each records only the answers that arrived. */
 export class Load {
   readonly #options: LoadOptions;
+  readonly #requests: Requests;
   #isStopping = false;
   #count = 0;
-  /** number of answers, by request */
-  readonly done: Record<string, number> = {};
 
   constructor(options: LoadOptions) {
     this.#options = options;
+    this.#requests = new Requests(options.appliance, options.problems);
+  }
+
+  /** number of answers, by request */
+  get done(): Readonly<Record<string, number>> {
+    return this.#requests.done;
   }
 
   /** Runs this number of clients until `stop` is called. */
@@ -108,7 +109,7 @@ export class Load {
   async #upload(): Promise<boolean> {
     const { random, facts } = this.#options;
     const bytes = random.bytes(1 + random.below(random.below(4) === 0 ? UPLOAD_BYTES_MAX : 5000));
-    const answer = await this.#ask("upload", "/files", { method: "POST", body: new Uint8Array(bytes) });
+    const answer = await this.#requests.ask("upload", "/files", { method: "POST", body: new Uint8Array(bytes) });
     if (answer?.status !== 201) return answer !== null;
     const { uuid, sha256 } = JSON.parse(answer.text) as { uuid: string; sha256: string };
     if (sha256 !== createHash("sha256").update(bytes).digest("hex")) this.#problem("an upload has another SHA-256");
@@ -127,7 +128,7 @@ export class Load {
     if (before !== undefined) this.#widen(before, null);
     const init = isRemoval ? { method: "DELETE" } : { method: "PATCH", ...json({ tag }) };
     facts.tagsAsked += 1;
-    const answer = await this.#ask("tag", `/images/${image}/tag`, init);
+    const answer = await this.#requests.ask("tag", `/images/${image}/tag`, init);
     facts.tagsAnswered += 1;
     return answer !== null;
   }
@@ -145,7 +146,7 @@ export class Load {
     if (chosen === undefined) return true;
     const [uuid, image] = chosen;
     image.deletion = "requested";
-    const answer = await this.#ask("delete", `/images/${uuid}`, { method: "DELETE" });
+    const answer = await this.#requests.ask("delete", `/images/${uuid}`, { method: "DELETE" });
     if (answer?.status === 204) image.deletion = "done";
     else if (answer !== null) image.deletion = "none";
     return answer !== null;
@@ -154,13 +155,13 @@ export class Load {
   async #cancel(): Promise<boolean> {
     const { base, facts, random } = this.#options;
     const request = { image: base, command: "sleep 300", shell: true, timeout: 300 };
-    const submitted = await this.#ask("spawn", "/instances", { method: "POST", ...json(request) });
+    const submitted = await this.#requests.ask("spawn", "/instances", { method: "POST", ...json(request) });
     if (submitted?.status !== 201) return submitted !== null;
     const { uuid } = JSON.parse(submitted.text) as { uuid: string };
     facts.submitted(uuid);
     await pause("it is cancelled at any time", random.below(1500));
     for (;;) {
-      const answer = await this.#ask("cancel", `/operations/${uuid}`, { method: "DELETE" });
+      const answer = await this.#requests.ask("cancel", `/operations/${uuid}`, { method: "DELETE" });
       if (answer?.status === 202) facts.cancelled(uuid);
       // It runs for 300 s unless it is cancelled, so the cancellation is repeated until there is an answer.
       if (answer !== null && !BUSY.includes(answer.status)) break;
@@ -178,7 +179,7 @@ export class Load {
     const damage = random.below(4);
     if (damage === 0) archive[random.below(archive.length)] = random.below(256);
     const sent = damage === 1 ? archive.subarray(0, random.below(archive.length)) : archive;
-    const upload = await this.#ask("upload", "/files", { method: "POST", body: new Uint8Array(sent) });
+    const upload = await this.#requests.ask("upload", "/files", { method: "POST", body: new Uint8Array(sent) });
     if (upload?.status !== 201) return upload !== null;
     const { uuid } = JSON.parse(upload.text) as { uuid: string };
     return await this.#imported("load", "/images/load", { file: uuid }, damage > 1 ? [path, content] : "unknown");
@@ -222,7 +223,7 @@ export class Load {
 
   /** Submits an operation and returns its end; null when it is unknown whether it was accepted. */
   async #operate(what: string, path: string, request: object): Promise<Record<string, unknown> | null> {
-    const answer = await this.#ask(what, path, { method: "POST", ...json(request) });
+    const answer = await this.#requests.ask(what, path, { method: "POST", ...json(request) });
     if (answer === null) return null;
     if (answer.status !== 201 && answer.status !== 202) {
       // Another client may have deleted the image.
@@ -238,7 +239,7 @@ export class Load {
   /** The end of an operation, across restarts; null when the load stops before it. */
   async #ended(id: string): Promise<Record<string, unknown> | null> {
     while (!this.#isStopping) {
-      const answer = await this.#ask("wait", `/operations/${id}?wait=5`, {});
+      const answer = await this.#requests.ask("wait", `/operations/${id}?wait=5`, {});
       if (answer === null) {
         await pause("before the next try", 100);
         continue;
@@ -250,25 +251,6 @@ export class Load {
       if (!["PENDING", "EXECUTING"].includes(operation.status)) return operation;
     }
     return null;
-  }
-
-  /** Null without a complete answer. */
-  async #ask(what: string, path: string, init: RequestInit): Promise<Answer> {
-    try {
-      const response = await this.#options.appliance.fetch(path, {
-        ...init,
-        signal: AbortSignal.timeout(REQUEST_MS_MAX),
-      });
-      const text = await response.text();
-      this.done[what] = (this.done[what] ?? 0) + 1;
-      if (response.status >= 500 && !BUSY.includes(response.status)) {
-        this.#problem(`${init.method ?? "GET"} ${path}: ${response.status} ${text}`);
-      }
-      return { status: response.status, text };
-    } catch (error) {
-      if ((error as Error).name === "TimeoutError") this.#problem(`${path} did not answer within ${REQUEST_MS_MAX} ms`);
-      return null;
-    }
   }
 
   #someImage(): string {
@@ -287,10 +269,6 @@ export class Load {
   #problem(text: string): void {
     this.#options.problems.push(text);
   }
-}
-
-function json(body: object): RequestInit {
-  return { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
 }
 
 function digest(blob: Uint8Array | null): string {

@@ -137,7 +137,7 @@ export class Appliance implements AsyncDisposable {
   }
 
   /** Stops the daemon and waits for its end. */
-  async down(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<number | null> {
+  async down(signal: "SIGTERM" | "SIGKILL" | "SIGABRT" = "SIGTERM"): Promise<number | null> {
     const child = this.#process;
     if (child === null) return null;
     this.#process = null;
