@@ -17,6 +17,7 @@ import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
 import { ROOM_MS_MAX } from "./service/e2b/readiness.ts";
+import { OperatorDesk } from "./service/operator/desk.ts";
 import type { ApplianceParts, ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { sessionUseCases } from "./service/sessions.ts";
@@ -46,7 +47,6 @@ import { Operations } from "./supervisor/operations/operations.ts";
 import { Requests } from "./supervisor/operations/requests.ts";
 import { type Cost, costOf, Scheduler } from "./supervisor/operations/scheduler.ts";
 import { readinessOf } from "./supervisor/readiness.ts";
-import { reclaim } from "./supervisor/reclaim.ts";
 import { Lives } from "./supervisor/sandboxes/lives.ts";
 import { Sandboxes } from "./supervisor/sandboxes/sandboxes.ts";
 import { Builds } from "./supervisor/templates/builds.ts";
@@ -72,6 +72,8 @@ export interface Daemon extends AsyncDisposable {
   isNew(): boolean;
   /** False when the database does not answer: the daemon must be restarted. */
   isAlive(): boolean;
+  /** where the operator asks for stops */
+  readonly desk: OperatorDesk;
 }
 
 /** Dependencies of machines, and of everything that uses machines. */
@@ -128,20 +130,19 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const requests = new Requests(db, layout);
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
-  stack.use(await listenForOperator(layout.control, { gc: (dryRun) => reclaim(janitorOptions, { dryRun }) }, log));
+  const desk = new OperatorDesk({ ...janitorOptions, version: VERSION, leavesInstances: false });
+  stack.use(await listenForOperator(layout.control, desk, log));
   const diskGuard = stack.use(openDiskGuard(config, { layout, log }));
   const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
   // Work that can wait starts when the daemon listens, so that clients are answered sooner.
   const listening = Promise.withResolvers<void>();
   const host = { accounts, layout, cgroups, scratchDisks, log };
   const machines = stack.use(openMachines(config, host, listening.promise));
-  const [metrics, indexMemory] = [createMetrics(), new IndexMemory()];
+  const [metrics, indexMemory, instances] = [createMetrics(), new IndexMemory(), new RunningInstances()];
   const scheduler = new Scheduler(budget(config), clock, accounts);
   const shared = { ...host, db, layers, clock, orphans, machines, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, shared));
-  const network = stack.use(new ToolNetwork());
-  const gate = stack.use(openGate(config, shared));
-  const instances = new RunningInstances();
+  const [network, gate] = [stack.use(new ToolNetwork()), stack.use(openGate(config, shared))];
   const eventLogs = new EventLogs(layout, accounts, wallClock(), config.limits.sandboxLogBytes);
   const lives = stack.use(new Lives({ db, instances, eventLogs, clock }));
   const work = { ...shared, compactor, network, gate, requests, instances, eventLogs, lives };
@@ -151,14 +152,14 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   stack.use(openGauges(config, { ...work, operations }));
   for (const follower of [changes, operationLog]) stack.use(follower.follow(operations.changes));
   for (const recovered of [sandboxes, operations, builds]) recovered.recover();
+  desk.open(operations);
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
     ...work,
     keys,
     appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }),
-    ...{ operations, sandboxes, builds },
-    changes,
+    ...{ operations, sandboxes, builds, changes },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
     operationLog,
@@ -183,6 +184,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     url: listener.url,
     isNew: () => countTokens(db, { now: clock() }) === 0,
     isAlive: () => answers(db, log),
+    desk,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }

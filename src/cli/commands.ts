@@ -21,6 +21,7 @@ import { sandboxCommands } from "./sandbox/commands.ts";
 import { upCommand } from "./sandbox/up.ts";
 import { searchCommands } from "./search.ts";
 import { serveCommand } from "./serve.ts";
+import { stopCommand } from "./stop/command.ts";
 import { tokenCommands } from "./token.ts";
 import { versionCommand } from "./version.ts";
 import { watchCommands } from "./watch.ts";
@@ -30,6 +31,7 @@ export const COMMANDS: readonly Command[] = [
   doctorCommand,
   ...installCommands(() => COMMANDS),
   serveCommand,
+  stopCommand,
   gcCommand,
   ...configCommands,
   ...backupCommands,

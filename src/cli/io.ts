@@ -28,9 +28,13 @@ export interface Io {
   onSignal<S extends HandledSignal>(signals: readonly S[], handler: (signal: S) => void): Disposable;
 }
 
-export type HandledSignal = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGQUIT" | "SIGUSR1" | "SIGUSR2" | "SIGWINCH";
+export type HandledSignal =
+  | ("SIGINT" | "SIGTERM" | "SIGHUP" | "SIGQUIT" | "SIGUSR1" | "SIGUSR2" | "SIGWINCH")
+  | "SIGPWR";
 /** Signals that end a command: Ctrl-C, or another program. */
 export const INTERRUPTS = ["SIGINT", "SIGTERM"] as const;
+/** Signals that stop the appliance: these, and the host's loss of power. */
+export const STOP_SIGNALS = [...INTERRUPTS, "SIGPWR"] as const;
 
 /** The terminal that a person types at. */
 export interface Terminal {

@@ -1,24 +1,30 @@
 import { type Config, declareProduction, type Environment } from "../config/config.ts";
 import { shownDefault } from "../config/keys.ts";
+import type { Daemon } from "../daemon.ts";
 import { createLog, type Log } from "../log.ts";
+import type { Stop } from "../service/operator/desk.ts";
 import { ServiceManager } from "../system/notify.ts";
+import { isHostStopping } from "../system/systemd.ts";
 import { VERSION } from "../version.ts";
 import { CliError, command, EXIT_FAILED, expectPositionals } from "./command.ts";
 import { CONFIG_OPTIONS, configOf } from "./config/config-options.ts";
-import { INTERRUPTS, type Io } from "./io.ts";
+import { type HandledSignal, type Io, STOP_SIGNALS } from "./io.ts";
 
 /** Shorter than the time after which systemd kills a service; `milliseconds`. */
 const SHUTDOWN_MS_MAX = 60_000;
 
 const SERVICE_UMASK_FLAGS = 0o022;
+/** Longest wait for the signal that a service manager was about to send; `milliseconds`. */
+const SIGNAL_MS_MAX = 30_000;
 
 export const serveCommand = command({
   name: "serve",
   summary: "run the appliance",
   synopsis: "[OPTIONS]",
   description:
-    "Runs until SIGTERM or SIGINT; a second signal ends it at once. Settings come from the file, COPPICE_*\n" +
-    "variables and flags; later ones win. The setting listen.port is COPPICE_LISTEN_PORT and --listen-port.",
+    "Runs until SIGTERM or SIGINT; a second signal ends it at once. SIGPWR, and coppice stop --all, end\n" +
+    "everything that runs first. Settings come from the file, COPPICE_* variables and flags; later ones win.\n" +
+    "The setting listen.port is COPPICE_LISTEN_PORT and --listen-port.",
   examples: ["coppice serve", "coppice serve --data-dir /srv/coppice --vm-emulation allow"],
   options: CONFIG_OPTIONS,
   async run({ options, positionals, io, environment }) {
@@ -60,15 +66,15 @@ async function serve(
     watchdogPid: environment["WATCHDOG_PID"],
     onError: (error) => log.warn("the service manager was not notified", { error }),
   });
-  const stopping = Promise.withResolvers<void>();
+  const signalled = Promise.withResolvers<HandledSignal>();
   const leaving = Promise.withResolvers<"forced" | "late">();
   let signals = 0;
   // Set before the start: a signal during the start must end it properly, too.
-  using _interrupts = io.onSignal(INTERRUPTS, (signal) => {
+  using _interrupts = io.onSignal(STOP_SIGNALS, (signal) => {
     signals += 1;
     log.info(signals === 1 ? "stopping" : "stopping at once", { signal });
     manager.stopping();
-    stopping.resolve();
+    signalled.resolve(signal);
     if (signals > 1) leaving.resolve("forced");
   });
   const { startDaemon } = await import("../daemon.ts");
@@ -86,9 +92,9 @@ async function serve(
   if (e2b !== null) log.info("serving clients of E2B", { listen: `${e2b.host}:${e2b.port}`, domain: e2b.domain });
   manager.ready(`listening on ${daemon.url}`, () => daemon.isAlive());
   if (daemon.isNew()) sayFirstSteps(config, log, daemon.url);
-  await stopping.promise;
+  const stop = await Promise.race([signalled.promise, daemon.desk.stopRequested]);
   const late = setTimeout(() => leaving.resolve("late"), SHUTDOWN_MS_MAX);
-  const outcome = await Promise.race([daemon[Symbol.asyncDispose](), leaving.promise]);
+  const outcome = await Promise.race([stopDaemon(daemon, stop, signalled.promise), leaving.promise]);
   clearTimeout(late);
   if (outcome === undefined) {
     log.info("stopped");
@@ -96,4 +102,18 @@ async function serve(
   }
   log.error("stopped without cleaning up; the next start does it", { why: outcome });
   return EXIT_FAILED;
+}
+
+/** @param stop the signal or the operator's command that ends the daemon */
+async function stopDaemon(
+  daemon: Daemon,
+  stop: HandledSignal | Stop,
+  signalled: Promise<HandledSignal>,
+): Promise<undefined> {
+  const byHost = stop === "SIGPWR" || (typeof stop === "string" && (await isHostStopping()));
+  if (byHost) await daemon.desk.endAll("host");
+  else if (typeof stop === "object" && stop.all) await daemon.desk.endAll("operator");
+  if (typeof stop === "object" && stop.awaitsSignal) await Promise.race([signalled, Bun.sleep(SIGNAL_MS_MAX)]);
+  await daemon[Symbol.asyncDispose]();
+  return undefined;
 }

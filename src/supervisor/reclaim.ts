@@ -7,7 +7,7 @@ import { existingLayers } from "../db/images/layers.ts";
 import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/images/merged-layers.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers, type RemovedImage, removeMore } from "../db/removal.ts";
 import type { ImageId, LayerId } from "../domain/ids.ts";
-import type { Reclaimed } from "../domain/reclaimed.ts";
+import type { Reclaimed } from "../domain/operator/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";

@@ -2,7 +2,7 @@ import { askForGc } from "../../api/operator/control.ts";
 import type { Config } from "../../config/config.ts";
 import { openDatabase } from "../../db/database.ts";
 import { layerIds } from "../../db/images/layers.ts";
-import type { Reclaimed } from "../../domain/reclaimed.ts";
+import type { Reclaimed } from "../../domain/operator/reclaimed.ts";
 import type { Log } from "../../log.ts";
 import { LayerStore } from "../../storage/layers/layer-store.ts";
 import { dataLayout, hasData, lockData } from "../../storage/layout.ts";

@@ -9,7 +9,7 @@ import {
   type StoreTotals,
   storeTotals,
 } from "../../db/totals.ts";
-import type { Reclaimed } from "../../domain/reclaimed.ts";
+import type { Reclaimed } from "../../domain/operator/reclaimed.ts";
 import { LIMIT_MAX } from "../../domain/tree/listing.ts";
 import { inodeRoom } from "../../storage/free-space.ts";
 import { hostFindings, isHealthy, runningFinding } from "../../supervisor/health/checks.ts";

@@ -5,6 +5,12 @@ import type { Log } from "../../log.ts";
 export const STOPPING = new ApiError("unavailable", "the service is stopping");
 export const CANCELLED = new ApiError("conflict", "the operation was cancelled");
 export const STOPPED = new ApiError("unavailable", "the service stopped while the operation ran");
+export const STOPPED_WITH_ALL = new ApiError(
+  "unavailable",
+  "the operator stopped the service with everything that ran",
+);
+export const HOST_STOPPED = new ApiError("unavailable", "the host was shut down while the operation ran");
+export const HELD = new ApiError("unavailable", "the operator lets no work begin now");
 export const RESTARTED = new ApiError("unavailable", "the service was restarted while the operation ran");
 export const CREDENTIALS_GONE = new ApiError(
   "unavailable",

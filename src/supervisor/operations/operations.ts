@@ -11,7 +11,7 @@ import {
 import { publishOperation } from "../../db/publish.ts";
 import { queuedOperations } from "../../db/requests.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
-import type { ErrorBody } from "../../domain/errors.ts";
+import type { ApiError, ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
@@ -20,11 +20,12 @@ import type { Readiness } from "../../domain/readiness.ts";
 import type { Log } from "../../log.ts";
 import type { EventLogs } from "../../storage/events/event-logs.ts";
 import { ownTurn } from "../../system/turns.ts";
-import { sleepUnlessAborted } from "../../system/waiting.ts";
+import { sleepUnlessAborted, untilAborted } from "../../system/waiting.ts";
 import { type ActiveOperation, activeOperation, refOf } from "./active-operation.ts";
+import { Admission } from "./admission.ts";
 import { countChanges, endReaders, logChanges, OperationChanges, type OperationRef } from "./changes.ts";
 import { EndWaiters } from "./end-waiters.ts";
-import { CANCELLED, CREDENTIALS_GONE, failureOf, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
+import { CANCELLED, CREDENTIALS_GONE, failureOf, HELD, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
 import type { Kind, KindAtWork } from "./kind.ts";
 import type { CancelOutcome, OperationsPort } from "./ports.ts";
 import type { Requests } from "./requests.ts";
@@ -73,6 +74,7 @@ export interface OperationsOptions {
  */
 export class Operations implements OperationsPort, AsyncDisposable {
   readonly changes: OperationChanges;
+  readonly admission = new Admission();
   readonly #options: OperationsOptions;
   readonly #kinds: ReadonlyMap<OperationKind, KindAtWork>;
   readonly #active = new Map<OperationId, ActiveOperation>();
@@ -139,7 +141,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /**
    * Begins operations whose machines exist, all of them or none: they wait for nothing.
-   * @throws ApiError `unavailable` when the service stops; `not_found` when the image is gone; what `also` throws
+   * @throws ApiError `unavailable` when the service stops or admits no work; `not_found` when the image is gone; what `also` throws
    */
   begin<Submission>(
     accountId: AccountId,
@@ -148,6 +150,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
   ): void {
     const { db, clock, accounts } = this.#options;
     if (this.#stopped.signal.aborted) throw STOPPING;
+    if (this.admission.isHeld) throw HELD;
     const now = clock();
     const rows = forks.map(({ id, submission, fork, also }) => {
       const { row, imageId } = kind.store(submission);
@@ -227,11 +230,16 @@ export class Operations implements OperationsPort, AsyncDisposable {
     while (this.#work.size > 0) await Promise.allSettled(this.#work);
   }
 
-  /** Ends running operations as FAILED; waiting ones stay PENDING for the next start. */
-  async [Symbol.asyncDispose](): Promise<void> {
+  /** Ends running operations as FAILED; waiting ones stay PENDING for the next start. No other operation begins afterwards. */
+  async end(reason: ApiError): Promise<void> {
     this.#stopped.abort();
-    for (const active of this.#active.values()) active.abort.abort(STOPPED);
+    for (const active of this.#active.values()) active.abort.abort(reason);
     await this.idle();
+  }
+
+  /** The same, because the service stops. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.end(STOPPED);
     this.#subscriptions.dispose();
   }
 
@@ -295,6 +303,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await machinesReady(signal);
     // An instance that used up the disk may be ending right now; its space is free in a moment.
     await spaceSettled(signal);
+    await untilAborted(this.admission.opened(), signal);
     await ownTurn(active.accountId);
     undo.move();
     return ticket;

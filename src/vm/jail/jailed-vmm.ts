@@ -44,9 +44,14 @@ export interface MachineHome {
   readonly cgroup: Cgroup;
 }
 
-/** Paths in the host's directory of one machine. */
+/** Paths in the host's directory of one machine. The record belongs to the owner of the machine. */
 export function homePaths(home: string) {
-  return { directory: join(home, "vm"), sockets: join(home, "run"), report: join(home, "exit") };
+  return {
+    directory: join(home, "vm"),
+    sockets: join(home, "run"),
+    report: join(home, "exit"),
+    record: join(home, "machine.json"),
+  };
 }
 
 /** The launcher of a VMM, and the VMM's end. */

@@ -8,6 +8,7 @@ import { openDatabase } from "../../../src/db/database.ts";
 import { silentLog } from "../../../src/log.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../../src/system/scratch.ts";
+import { operatorCommands as commands } from "../../support/api/operator-commands.ts";
 import { throwing } from "../../support/failures.ts";
 
 let directory: ScratchDirectory;
@@ -31,7 +32,7 @@ test("coppice gc asks the running daemon, also when a dead one left its socket",
     return answer;
   };
   {
-    await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
+    await using _daemon = await listenForOperator(layout.control, commands({ gc }), silentLog);
     expect(await collectGarbage(config(), silentLog, true)).toEqual(answer);
     expect(await askForGc(layout.control, false)).toEqual(answer);
   }
@@ -41,6 +42,6 @@ test("coppice gc asks the running daemon, also when a dead one left its socket",
 
 test("coppice gc reports the daemon's error", async () => {
   const gc = () => Promise.reject(new Error("disk on fire"));
-  await using _daemon = await listenForOperator(layout.control, { gc }, silentLog);
+  await using _daemon = await listenForOperator(layout.control, commands({ gc }), silentLog);
   expect(await throwing(collectGarbage(config(), silentLog, false))).toThrow("disk on fire");
 });

@@ -76,7 +76,10 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   "cli/sandbox/project/copy.ts": ["client", "domain", "system/exec.ts"],
   "cli/io.ts": ["config", "system/terminal.ts"],
   "cli/command-line.ts": ["storage/layout.ts", "config", "version.ts"],
-  "cli/serve.ts": ["system/notify.ts", "daemon.ts", "config", "log.ts", "version.ts"],
+  "cli/serve.ts": [
+    ...["system/notify.ts", "system/systemd.ts", "service/operator/desk.ts", "daemon.ts"],
+    ...["config", "log.ts", "version.ts"],
+  ],
   "cli/version.ts": ["vm/assets.ts", "version.ts"],
   // These work on the data directory or the host itself, where no appliance need run.
   "cli/token.ts": [
@@ -85,9 +88,18 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   ],
   "cli/backup": ["db", "domain", "storage", "system", "version.ts"],
   "cli/gc": ["api/operator/control.ts", "config", "db", "domain", "log.ts", "storage", "supervisor/reclaim.ts"],
+  // The machines of this host, with or without a daemon.
+  "cli/host": [
+    ...["api/operator/control.ts", "cgroup", "domain", "storage/layout.ts", "system/exec.ts"],
+    ...["supervisor/machines/cgroups.ts", "vm/jail/jailed-vmm.ts"],
+  ],
+  "cli/stop": [
+    ...["api/operator/control.ts", "config", "domain", "storage/layout.ts", "system/systemd.ts"],
+    ...["vm/jail/existing-vmm.ts"],
+  ],
   "cli/doctor": ["cgroup", "config", "domain", "log.ts", "network", "storage", "supervisor", "system", "vm"],
   "cli/install": [
-    ...["config", "system/exec.ts", "version.ts"],
+    ...["api/operator/control.ts", "config", "domain", "storage/layout.ts", "system/systemd.ts", "version.ts"],
     ...["systemd/coppice.service", "systemd/coppice-machines.service"],
     ...["systemd/coppice.sysusers.conf", "systemd/coppice.tmpfiles.conf"],
   ],
