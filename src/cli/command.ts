@@ -34,6 +34,8 @@ export interface OptionSpec {
   readonly multiple?: boolean;
   /** placeholder of the value in the help */
   readonly value?: string;
+  /** true: the value may be left out, and is empty then; it follows a `=` */
+  readonly isValueOptional?: boolean;
   /** all allowed values, for completion */
   readonly choices?: readonly string[];
   readonly doc: string;
@@ -120,7 +122,8 @@ function parse(argv: readonly string[], options: OptionSpecs, takesCommand: bool
     ]),
   );
   try {
-    const args = takesCommand ? withTerminator(argv, config) : [...argv];
+    const spelled = withEmptyValues(argv, options);
+    const args = takesCommand ? withTerminator(spelled, config) : spelled;
     return parseArgs({ args, options: config, allowPositionals: true, strict: true });
   } catch (error) {
     // For mistakes of the user parseArgs throws a TypeError with a code; its first sentence names the mistake.
@@ -128,6 +131,14 @@ function parse(argv: readonly string[], options: OptionSpecs, takesCommand: bool
     const message = (error as Error).message.split(". ")[0]?.replace(/\.$/, "") ?? "";
     throw new UsageError(message.charAt(0).toLowerCase() + message.slice(1));
   }
+}
+
+/** The arguments with a `=` after each option whose value may be left out, and is. */
+function withEmptyValues(argv: readonly string[], options: OptionSpecs): string[] {
+  const end = argv.indexOf("--");
+  const isBare = (word: string, index: number): boolean =>
+    word.startsWith("--") && (end < 0 || index < end) && options[word.slice(2)]?.isValueOptional === true;
+  return argv.map((word, index) => (isBare(word, index) ? `${word}=` : word));
 }
 
 /** The arguments with `--` before the first one that is not an option, as if the user had written it. */
@@ -139,10 +150,12 @@ function withTerminator(argv: readonly string[], options: ParseArgsOptionsConfig
 }
 
 function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: OptionSpecs): string {
-  const rows = Object.entries(options).map(([name, { value, doc, multiple, short }]): [string, string] => [
-    `${short === undefined ? "" : `-${short}, `}--${name}${value === undefined ? "" : ` ${value}`}`,
-    multiple === true ? `${doc}; may be repeated` : doc,
-  ]);
+  const rows = Object.entries(options).map(
+    ([name, { value, isValueOptional, doc, multiple, short }]): [string, string] => [
+      `${short === undefined ? "" : `-${short}, `}--${name}${shownValue(value, isValueOptional)}`,
+      multiple === true ? `${doc}; may be repeated` : doc,
+    ],
+  );
   const sections = [
     `Usage: coppice ${spec.name}${spec.synopsis === "" ? "" : ` ${spec.synopsis}`}`,
     `${spec.summary[0]?.toUpperCase()}${spec.summary.slice(1)}.`,
@@ -151,6 +164,11 @@ function renderHelp<S extends OptionSpecs>(spec: CommandSpec<S>, options: Option
     ...(spec.examples === undefined ? [] : [`Examples:\n${spec.examples.map((line) => `  ${line}`).join("\n")}`]),
   ];
   return `${sections.join("\n\n")}\n`;
+}
+
+function shownValue(value: string | undefined, isOptional = false): string {
+  if (value === undefined) return "";
+  return isOptional ? `[=${value}]` : ` ${value}`;
 }
 
 /** Widest first column of a list; a longer entry gets a line of its own. */

@@ -126,8 +126,11 @@ function zsh(commands: readonly Command[]): string {
     const specs = optionsOf(each).map(([name, spec]) => {
       const doc = spec.doc.replaceAll(/([\\:[\]])/g, "\\$1");
       const action = takesFile(spec) ? "_files" : spec.choices === undefined ? "" : `(${spec.choices.join(" ")})`;
-      const value = spec.type === "boolean" ? "" : `:${spec.value ?? "value"}:${action}`;
-      return quoted(`${spec.multiple === true ? "*" : ""}--${name}[${doc}]${value}`);
+      const isOptional = spec.isValueOptional === true;
+      const value = spec.type === "boolean" ? "" : `${isOptional ? "::" : ":"}${spec.value ?? "value"}:${action}`;
+      // The value is in the same word.
+      const spelling = `--${name}${isOptional ? "=-" : ""}`;
+      return quoted(`${spec.multiple === true ? "*" : ""}${spelling}[${doc}]${value}`);
     });
     const { path, next } = wordsOf(each);
     const pattern = path.includes(" ") ? `"${path}"` : `"${path} "*`;
@@ -183,7 +186,8 @@ function fish(commands: readonly Command[]): string {
     const seen = path.split(" ").map((word) => `__fish_seen_subcommand_from ${word}`);
     for (const [name, spec] of optionsOf(each)) {
       const choices = spec.choices === undefined ? "" : ` -a ${fishQuoted(spec.choices.join(" "))}`;
-      const value = spec.type === "boolean" ? "" : takesFile(spec) ? " -r -F" : ` -x${choices}`;
+      const needsValue = spec.type !== "boolean" && spec.isValueOptional !== true;
+      const value = !needsValue ? "" : takesFile(spec) ? " -r -F" : ` -x${choices}`;
       const short = spec.short === undefined ? "" : ` -s ${spec.short}`;
       const option = `-l ${name}${short}${value} -d ${fishQuoted(spec.doc)}`;
       lines.push(`complete -c coppice -n ${fishQuoted(seen.join("; and "))} ${option}`);
