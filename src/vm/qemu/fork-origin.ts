@@ -1,12 +1,8 @@
-import { createHash } from "node:crypto";
-import { readFileSync } from "node:fs";
 import { type Static, Type } from "@sinclair/typebox";
 import { PROTOCOL_VERSION } from "../agent/protocol.ts";
+import { hashOf, hostProcessor } from "../host-processor.ts";
 import type { Acceleration, MachineShape } from "../vmm.ts";
 import { buildQemuArgs } from "./args.ts";
-
-/** Fields of /proc/cpuinfo that a guest with KVM can see. */
-const PROCESSOR_FIELDS = ["vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags"];
 
 /** The facts that must be equal where a fork point is saved and where it is loaded. */
 export const forkOrigin = Type.Object({
@@ -41,13 +37,4 @@ export function difference(saved: ForkOrigin, here: ForkOrigin): string | null {
   }
   if (saved.machine !== here.machine) return "its memory was saved by a release with other virtual machines";
   return null;
-}
-
-function hostProcessor(): string {
-  const [first = ""] = readFileSync("/proc/cpuinfo", "utf8").split("\n\n");
-  return hashOf(first.split("\n").filter((line) => PROCESSOR_FIELDS.includes(line.split("\t")[0] ?? "")));
-}
-
-function hashOf(lines: readonly string[]): string {
-  return createHash("sha256").update(lines.join("\n")).digest("hex");
 }

@@ -3,6 +3,7 @@ import { run } from "../../system/exec.ts";
 import type { SocketChannel } from "../agent/channel.ts";
 import { CpuWeight } from "../cpu-weight.ts";
 import { createMemfd } from "../descriptors.ts";
+import { compressFork } from "../fork-files.ts";
 import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
@@ -11,7 +12,7 @@ import type { Acceleration, Disk, ForkPoint, Machine, MachineShape, Template, Vm
 import { buildQemuArgs, hasMemoryFile, QEMU_PROGRAM, type QemuStart } from "./args.ts";
 import { STATE_BYTES_MAX } from "./device-state.ts";
 import { QemuForkPoint } from "./fork.ts";
-import { compressFork, readFork } from "./fork-files.ts";
+import { readFork } from "./fork-files.ts";
 import { originOf } from "./fork-origin.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, sealedCopy } from "./memory-file.ts";

@@ -1,3 +1,4 @@
+import { UseCount } from "../use-count.ts";
 import type { MachineShape } from "../vmm.ts";
 import type { SealedFile } from "./memory-file.ts";
 
@@ -14,13 +15,10 @@ export class SavedMachine implements AsyncDisposable {
   readonly shape: MachineShape;
   readonly root: string;
   readonly memoryBytes: number;
-  /** resolves when it and the last machine that maps its memory are gone */
-  readonly released: Promise<void>;
   readonly #memory: number;
   readonly #state: number;
   readonly #owned: AsyncDisposableStack;
-  readonly #release: () => void;
-  #usersCount = 0;
+  readonly #uses = new UseCount();
 
   /** @param owned closes the files and gives back the root */
   constructor({ shape, root, memory, state }: SavedParts, owned: AsyncDisposableStack) {
@@ -30,24 +28,20 @@ export class SavedMachine implements AsyncDisposable {
     this.#memory = memory.fd;
     this.#state = state.fd;
     this.#owned = owned;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.released = promise;
-    this.#release = resolve;
+  }
+
+  /** resolves when it and the last machine that maps its memory are gone */
+  get released(): Promise<void> {
+    return this.#uses.released;
   }
 
   get isInUse(): boolean {
-    return this.#usersCount > 0;
+    return this.#uses.isInUse;
   }
 
   /** Counts a machine that maps the memory, until the result is disposed of. */
   use(): Disposable {
-    this.#usersCount += 1;
-    return {
-      [Symbol.dispose]: () => {
-        this.#usersCount -= 1;
-        this.#check();
-      },
-    };
+    return this.#uses.use();
   }
 
   /** @throws Error after disposal, when the numbers may belong to other files */
@@ -58,10 +52,6 @@ export class SavedMachine implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#owned.disposeAsync();
-    this.#check();
-  }
-
-  #check(): void {
-    if (this.#owned.disposed && this.#usersCount === 0) this.#release();
+    this.#uses.leave();
   }
 }

@@ -224,7 +224,7 @@ export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   network: ["ipaddr.js"],
   storage: ["re2js"],
   "vm/agent": ["ipaddr.js"],
-  "vm/qemu": ["@sinclair/typebox"],
+  vm: ["@sinclair/typebox"],
   client: ["@elysiajs/eden", "@noble/hashes", "eventsource-parser"],
   // In the text of the module that the build rewrites.
   "tools/build.ts": ["@libsql/linux-x64-gnu"],
