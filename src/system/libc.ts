@@ -9,6 +9,7 @@ import { constants } from "node:os";
 const { symbols: libc } = dlopen("libc.so.6", {
   __errno_location: { args: [], returns: FFIType.ptr },
   memfd_create: { args: [FFIType.cstring, FFIType.u32], returns: FFIType.i32 },
+  mkfifo: { args: [FFIType.ptr, FFIType.u32], returns: FFIType.i32 },
   fcntl: { args: [FFIType.i32, FFIType.i32, FFIType.i64], returns: FFIType.i32 },
   madvise: { args: [FFIType.u64, FFIType.u64, FFIType.i32], returns: FFIType.i32 },
   flock: { args: [FFIType.i32, FFIType.i32], returns: FFIType.i32 },
@@ -61,6 +62,12 @@ export const MFD_ALLOW_SEALING = 2;
 /** Creates an anonymous file in memory. `name` is visible only in /proc. The caller closes the descriptor. */
 export function memfdCreate(name: string, flags: number): number {
   return checked("memfd_create", libc.memfd_create(Buffer.from(`${name}\0`), flags));
+}
+
+/** Makes a named pipe. @throws LibcError */
+export function makeFifo(path: string, mode: number): void {
+  const name = Buffer.from(`${path}\0`);
+  checked("mkfifo", libc.mkfifo(ptr(name), mode));
 }
 
 export const F_SEAL_SEAL = 1;

@@ -1,22 +1,26 @@
 import { closeSync, existsSync, openSync } from "node:fs";
+import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { run } from "../../system/exec.ts";
 import { CpuWeight } from "../cpu-weight.ts";
+import { compressFork } from "../fork-files.ts";
 import type { VmmHost } from "../jail/jailed-vmm.ts";
-import { LANDLOCK_VERSION_MIN, landlockVersion } from "../jail/landlock.ts";
-import { prepareVmmRoot } from "../jail/vmm-root.ts";
+import { hasLandlock } from "../jail/landlock.ts";
+import { VmmRoots } from "../jail/vmm-roots.ts";
 import { withExitReason } from "../machine-end.ts";
-import type { Machine, MachineShape, Template, Vmm } from "../vmm.ts";
+import type { Disk, ForkPoint, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
 import { CloudHypervisorApiError } from "./api.ts";
 import { buildRestoreConfig, buildVmConfig, SNAPSHOT_URL } from "./config.ts";
-import { CONSOLE_KEPT_MAJOR_MIN } from "./console.ts";
+import { keepsConsole } from "./console.ts";
+import { placeFile } from "./files.ts";
+import { CloudHypervisorForkPoint } from "./fork-point.ts";
 import { CloudHypervisorMachine } from "./machine.ts";
 import type { MemoryRestoreMode } from "./schema.ts";
+import { STATE_BYTES_MAX } from "./snapshot.ts";
 import {
   type CloudHypervisorBounds,
   type CloudHypervisorHost,
   closeRunDirectory,
-  placeFile,
   startCloudHypervisor,
 } from "./start.ts";
 import { CloudHypervisorTemplate } from "./template.ts";
@@ -24,7 +28,6 @@ import {
   CLOUD_HYPERVISOR_MAJOR_MIN,
   CLOUD_HYPERVISOR_PROGRAMS,
   CLOUD_HYPERVISOR_RELEASES,
-  type CloudHypervisorVersion,
   CloudHypervisorVersionError,
   parseCloudHypervisorVersion,
   requireCloudHypervisorVersion,
@@ -38,8 +41,6 @@ export interface CloudHypervisorOptions extends VmmHost {
 const KVM = "/dev/kvm";
 const USERFAULTFD = "/dev/userfaultfd";
 const VERSION_TIMEOUT_MS = 60_000;
-/** Limit for a snapshot without its memory; 0.3 MiB were measured. */
-const STATE_BYTES_MAX = 67_108_864;
 /** Time for the guest to notice that its stream is closed, before it is saved. */
 const SETTLE_MS = 50;
 
@@ -65,21 +66,17 @@ export async function openCloudHypervisor(options: CloudHypervisorOptions): Prom
   requireCloudHypervisorVersion(version, program);
   // An open shows a problem at once; a VM would fail late and with a less clear error.
   closeSync(openSync(KVM, "r+"));
-  const root = await prepareVmmRoot({ program, modules: [], data: [] }, options.runtimeDirectory);
+  const files = { program, modules: [], data: [] };
+  const roots = await VmmRoots.open(files, options.runtimeDirectory, options.heldRoots);
   const host = {
     ...options,
     program,
-    root,
+    version: version.text,
+    roots,
     // The launcher makes a device node for the VM's user, so the host's node needs no permission (docs/snapshot_restore.md).
     devices: existsSync(USERFAULTFD) ? [KVM, USERFAULTFD] : [KVM],
   };
-  const landlock = landlockVersion() >= LANDLOCK_VERSION_MIN;
-  return new CloudHypervisor(host, { version, landlock });
-}
-
-interface DriverSettings {
-  readonly version: CloudHypervisorVersion;
-  readonly landlock: boolean;
+  return new CloudHypervisor(host);
 }
 
 class CloudHypervisor implements Vmm {
@@ -87,21 +84,16 @@ class CloudHypervisor implements Vmm {
   readonly version: string;
   readonly acceleration = "kvm";
   readonly #host: CloudHypervisorHost;
-  readonly #landlock: boolean;
-  /** whether the VMM keeps the end of the console for a reader that connects late */
-  readonly #keepsConsole: boolean;
   /** How clones restore memory; set by the first clone. */
   #restoreMode: Promise<MemoryRestoreMode> | null = null;
 
-  constructor(host: CloudHypervisorHost, settings: DriverSettings) {
+  constructor(host: CloudHypervisorHost) {
     this.#host = host;
-    this.version = settings.version.text;
-    this.#keepsConsole = settings.version.major >= CONSOLE_KEPT_MAJOR_MIN;
-    this.#landlock = settings.landlock;
+    this.version = host.version;
   }
 
   async boot(shape: MachineShape): Promise<Machine> {
-    return await this.#boot(shape, { fileBytesMax: this.#host.diskBytesMax });
+    return await this.#boot(shape, { fileBytesMax: this.#fileBytesMax(shape) });
   }
 
   async bootForTemplate(shape: MachineShape): Promise<Machine> {
@@ -122,13 +114,31 @@ class CloudHypervisor implements Vmm {
 
   async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(template instanceof CloudHypervisorTemplate)) throw new Error("this template is not Cloud Hypervisor's");
-    if (this.#restoreMode !== null) return await this.#restore(template, await this.#restoreMode, cpuWeight);
+    return await this.#withRestoreMode((mode) => this.#restore(template, mode, cpuWeight));
+  }
+
+  async cloneFork(point: ForkPoint, disks: readonly Disk[], cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
+    if (!(point instanceof CloudHypervisorForkPoint)) throw new Error("this fork point is not Cloud Hypervisor's");
+    return await this.#withRestoreMode((mode) => this.#restoreFork(point, disks, { mode, cpuWeight }));
+  }
+
+  async loadFork(directory: string): Promise<ForkPoint> {
+    return await CloudHypervisorForkPoint.load(directory, this.#host.vmsDirectory, this.version);
+  }
+
+  compressFork(directory: string, signal: AbortSignal): Promise<void> {
+    return compressFork(directory, signal);
+  }
+
+  /** Starts a machine from a snapshot in the mode that works on this host, which the first one finds out. */
+  async #withRestoreMode(start: (mode: MemoryRestoreMode) => Promise<Machine>): Promise<Machine> {
+    if (this.#restoreMode !== null) return await start(await this.#restoreMode);
     const mode = Promise.withResolvers<MemoryRestoreMode>();
     this.#restoreMode = mode.promise;
     // Concurrent clones get the same error; without them the rejection would have no handler.
     mode.promise.catch(() => undefined);
     try {
-      const probed = await this.#probeRestore(template, cpuWeight);
+      const probed = await this.#probeRestore(start);
       mode.resolve(probed.mode);
       return probed.machine;
     } catch (error) {
@@ -143,14 +153,13 @@ class CloudHypervisor implements Vmm {
    * checked without using it. The mode "Copy" is kept only when it works where "OnDemand" did not.
    */
   async #probeRestore(
-    template: CloudHypervisorTemplate,
-    cpuWeight: number,
+    start: (mode: MemoryRestoreMode) => Promise<Machine>,
   ): Promise<{ machine: Machine; mode: MemoryRestoreMode }> {
     try {
-      return { machine: await this.#restore(template, "OnDemand", cpuWeight), mode: "OnDemand" };
+      return { machine: await start("OnDemand"), mode: "OnDemand" };
     } catch (refusal) {
       if (!(refusal instanceof CloudHypervisorApiError) || refusal.endpoint !== "vm.restore") throw refusal;
-      const machine = await this.#restore(template, "Copy", cpuWeight);
+      const machine = await start("Copy");
       const reason = refusal.message;
       this.#host.log.warn("memory is copied into every clone, which takes time: it cannot be restored on demand", {
         reason,
@@ -161,29 +170,56 @@ class CloudHypervisor implements Vmm {
 
   async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode, cpuWeight: number): Promise<Machine> {
     const { shape } = template;
-    const bounds = { fileBytesMax: this.#host.diskBytesMax, cpuWeight };
+    const bounds = { fileBytesMax: this.#fileBytesMax(shape), cpuWeight };
     const machine = await startCloudHypervisor(this.#host, shape, bounds);
     await using undo = new AsyncDisposableStack();
     undo.use(machine);
     await template.placeIn(machine);
-    await this.#placePayload(machine);
-    await withExitReason(machine, () => this.#load(machine, mode));
+    await withExitReason(machine, async () => {
+      await this.#load(machine, mode);
+      const { state } = await machine.api.info();
+      if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
+      await machine.resume();
+      machine.openChannel();
+      // Requests must not wait for the connection: a SYNC, for example, carries the current time.
+      await machine.channelOpen();
+    });
     undo.move();
     return machine;
   }
 
-  /** Restores the snapshot in the machine's directory and resumes the machine. */
+  async #restoreFork(
+    point: CloudHypervisorForkPoint,
+    disks: readonly Disk[],
+    { mode, cpuWeight }: { readonly mode: MemoryRestoreMode; readonly cpuWeight: number },
+  ): Promise<Machine> {
+    const { shape, record } = point;
+    const bounds = { fileBytesMax: this.#fileBytesMax(shape), cpuWeight, copy: { record, used: point.use() } };
+    const machine = await startCloudHypervisor(this.#host, shape, bounds);
+    await using undo = new AsyncDisposableStack();
+    undo.use(machine);
+    await point.placeIn(machine);
+    // The VMM opens the disks when it restores the machine.
+    await machine.placeAgain(disks);
+    await withExitReason(machine, () => this.#load(machine, mode));
+    // Now the machine has the file, under another name.
+    for (const disk of disks) if (!disk.readOnly) await rm(disk.path);
+    undo.move();
+    return machine;
+  }
+
+  /** Restores the snapshot in the machine's directory. The machine is then paused. */
   async #load(machine: CloudHypervisorMachine, mode: MemoryRestoreMode): Promise<void> {
+    await this.#placePayload(machine);
     await machine.api.restore(buildRestoreConfig(mode), machine.shape.memoryBytes);
-    const { state } = await machine.api.info();
-    if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
     await closeRunDirectory(machine);
     // A newer VMM keeps the console itself, and a guest that floods it would keep a reader busy.
-    if (!this.#keepsConsole) await machine.openConsole();
-    await machine.resume();
-    machine.openChannel();
-    // Requests must not wait for the connection: a SYNC, for example, carries the current time.
-    await machine.channelOpen();
+    if (!keepsConsole(this.version)) await machine.openConsole();
+  }
+
+  /** A machine writes to its scratch, and all of its memory to a file when it is forked. */
+  #fileBytesMax({ memoryBytes }: MachineShape): number {
+    return Math.max(this.#host.diskBytesMax, memoryBytes, STATE_BYTES_MAX);
   }
 
   /** A restored machine does not use these files, but its VMM opens every file in its configuration (vmm/src/vm.rs). */
@@ -199,7 +235,7 @@ class CloudHypervisor implements Vmm {
     undo.use(machine);
     await this.#placePayload(machine);
     await withExitReason(machine, async () => {
-      await machine.api.create(buildVmConfig(shape, this.#landlock));
+      await machine.api.create(buildVmConfig(shape, hasLandlock()));
       // A reset discards the console, and before the agent greets nothing else can explain it.
       await machine.openConsole();
       // After this call the guest runs, but only code of Coppice runs in it.

@@ -1,9 +1,11 @@
 import type { MachineShape } from "../vmm.ts";
 import type { DiskConfig, MemoryRestoreMode, RestoreConfig, VmConfig } from "./schema.ts";
 
+/** Directory of the machine inside the jail. */
+export const JAIL_DIRECTORY = "/vm";
 /** Paths inside the jail. */
 const JAIL = {
-  directory: "/vm",
+  directory: JAIL_DIRECTORY,
   kernel: "/vm/vmlinux",
   initramfs: "/vm/initramfs",
   /** directory in which the VMM creates its sockets; closed afterwards */
@@ -11,6 +13,7 @@ const JAIL = {
   vsock: "/vm/run/vsock.sock",
   console: "/vm/run/console.sock",
   snapshot: "/vm/snapshot",
+  fork: "/vm/fork",
 } as const;
 
 /** Files of a snapshot (docs/snapshot_restore.md). */
@@ -109,3 +112,6 @@ export function buildRestoreConfig(mode: MemoryRestoreMode): RestoreConfig {
 
 /** The only form of URL that the VMM accepts (vmm/src/migration/mod.rs). */
 export const SNAPSHOT_URL = `file://${JAIL.snapshot}`;
+
+/** The same for the snapshot that a fork is made from. */
+export const FORK_URL = `file://${JAIL.fork}`;

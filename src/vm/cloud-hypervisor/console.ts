@@ -10,7 +10,12 @@ const CONSOLE_BYTES_MAX = 16_384;
  * (release-notes.md, v53.0). Earlier releases lose the output while no reader is connected, and a slow reader stops the
  * guest's processor.
  */
-export const CONSOLE_KEPT_MAJOR_MIN = 53;
+const CONSOLE_KEPT_MAJOR_MIN = 53;
+
+/** Whether the VMM keeps the end of the console for a reader that connects late. @param version as the program prints it */
+export function keepsConsole(version: string): boolean {
+  return Number(version.split(".")[0]) >= CONSOLE_KEPT_MAJOR_MIN;
+}
 
 /** Reads a guest's console from the VMM's unix socket, and keeps the end of it. */
 export class ConsoleTail implements AsyncDisposable {

@@ -1,20 +1,23 @@
-import { closeSync, constants } from "node:fs";
-import { chmod, chown, copyFile, link, mkdir } from "node:fs/promises";
-import { join } from "node:path";
+import { closeSync } from "node:fs";
+import { chmod, chown, mkdir } from "node:fs/promises";
 import { listenUnix, openSocketDirectory } from "../../system/unix-sockets.ts";
-import { SocketChannel } from "../agent/channel.ts";
 import { CpuWeight } from "../cpu-weight.ts";
 import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
 import { JAIL_LIMITS } from "../jail/launch.ts";
-import type { MachineShape } from "../vmm.ts";
+import type { VmmRoots } from "../jail/vmm-roots.ts";
+import type { MachineRecord, MachineShape } from "../vmm.ts";
 import { CloudHypervisorApi } from "./api.ts";
 import { buildCloudHypervisorArgs } from "./config.ts";
+import { createEventPipe, EventReader } from "./event-pipe.ts";
+import { runDirectory } from "./files.ts";
 import { CloudHypervisorMachine, PROGRAM_NAME } from "./machine.ts";
 
 /** Settings that all VMMs of a driver share. */
 export interface CloudHypervisorHost extends VmmHost {
   readonly program: string;
-  readonly root: string;
+  /** version of the program, without the `v` */
+  readonly version: string;
+  readonly roots: VmmRoots;
   readonly devices: readonly string[];
 }
 
@@ -24,6 +27,8 @@ export interface CloudHypervisorBounds {
   readonly fileBytesMax: number;
   /** see `CpuWeight`; default: the weight of a machine in use */
   readonly cpuWeight?: number;
+  /** of a copy: the disks that it has, and what it owns; default: none */
+  readonly copy?: { readonly record: Pick<MachineRecord, "disks" | "nextLun">; readonly used: Disposable };
 }
 
 /** Descriptors of the VMM in the order of `extraFds`. */
@@ -43,30 +48,41 @@ export async function startCloudHypervisor(
   bounds: CloudHypervisorBounds,
 ): Promise<CloudHypervisorMachine> {
   await using stack = new AsyncDisposableStack();
-  const { fileBytesMax, cpuWeight = CpuWeight.inUse } = bounds;
+  const { fileBytesMax, cpuWeight = CpuWeight.inUse, copy } = bounds;
+  if (copy !== undefined) stack.use(copy.used);
+  // Also a machine that outlives this process needs its root.
+  const { path: root } = stack.use(host.roots.hold(host.roots.current));
   const home = await openMachineHome(stack, host, { shape, pidsMax: LIMITS.threadsMax, cpuWeight });
   const { uid, directory } = home;
   const shortPath = openSocketDirectory(stack, directory);
   await mkdir(runDirectory(directory), { mode: 0o700 });
   await chown(runDirectory(directory), uid, uid);
+  using passed = new DisposableStack();
+  const eventsFd = await createEventPipe(passed, home.home);
+  const events = stack.use(EventReader.open(home.home));
   const process = withListener(`${shortPath}/api.sock`, (listener) =>
     launchVmm(stack, host.assets, home, {
-      root: host.root,
+      root,
       devices: host.devices,
       fileBytesMax,
       limits: LIMITS,
       // io_uring is for disks, userfaultfd for restoring memory on demand.
       calls: ["io-uring", "userfaultfd"],
-      extraFds: [listener, "socket"],
+      extraFds: [listener, eventsFd],
       program: buildCloudHypervisorArgs(host.program, { api: API_FD, events: EVENTS_FD }),
     }),
   );
-  const events = stack.use(await SocketChannel.open(process.fds[0] ?? -1));
+  passed.dispose();
   const api = new CloudHypervisorApi(`${shortPath}/api.sock`);
   await firstAnswer(PROGRAM_NAME, process, api.ping());
   const pid = await vmmPid(PROGRAM_NAME, process, home);
   const socketDirectory = openSocketDirectory(stack, runDirectory(directory));
-  const parts = { ...home, pid, shape, socketDirectory, api, events, process };
+  const record = { ...copy?.record, version: host.version, root };
+  const { vmsDirectory } = host;
+  const { lease } = process;
+  const hasNewStream = copy !== undefined;
+  const own = { pid, shape, socketDirectory, api, events, process, lease, record, vmsDirectory, hasNewStream };
+  const parts = { ...home, ...own };
   return new CloudHypervisorMachine({ ...parts, owned: stack.move() });
 }
 
@@ -78,10 +94,6 @@ function withListener<T>(socket: string, start: (fd: number) => T): T {
   return start(fd);
 }
 
-function runDirectory(directory: string): string {
-  return join(directory, "run");
-}
-
 /**
  * Takes the run directory from the VMM when its sockets exist. A guest that takes over the VMM then cannot create files
  * there, nor put another socket or a link where the daemon connects.
@@ -89,16 +101,4 @@ function runDirectory(directory: string): string {
 export async function closeRunDirectory(machine: CloudHypervisorMachine): Promise<void> {
   await chown(runDirectory(machine.directory), 0, machine.uid);
   await chmod(runDirectory(machine.directory), 0o710);
-}
-
-/** Puts a file of the daemon into a machine's directory, read-only for its VMM. */
-export async function placeFile(source: string, target: string): Promise<void> {
-  try {
-    await link(source, target);
-  } catch (error) {
-    // EXDEV: the file lies on another file system.
-    if ((error as NodeJS.ErrnoException).code !== "EXDEV") throw error;
-    await copyFile(source, target, constants.COPYFILE_EXCL);
-    await chmod(target, 0o444);
-  }
 }

@@ -1,9 +1,13 @@
 import { readFileSync } from "node:fs";
-import { stat } from "node:fs/promises";
+import { rm, stat } from "node:fs/promises";
+import { join } from "node:path";
 import type { Cgroup } from "../../cgroup/cgroup.ts";
 import type { ExitStatus } from "../../system/exec.ts";
-import type { MachineRecord, ProcessIdentity } from "../vmm.ts";
+import { monitorExit } from "../machine-end.ts";
+import type { MachineExit, MachineRecord, ProcessIdentity } from "../vmm.ts";
 import { type ExitReport, readExitReport } from "./exit-report.ts";
+import { homePaths, type VmmHost } from "./jailed-vmm.ts";
+import { printable } from "./machine-files.ts";
 import type { VmmProcess } from "./machine-process.ts";
 
 /** Longest wait for the launcher of a VMM that has ended by itself, in `milliseconds`: it writes its report. */
@@ -90,6 +94,34 @@ export class ExistingVmm implements VmmProcess {
       () => false,
     );
   }
+}
+
+/** The parts of the host that a machine needs which another process started. */
+export type ExistingHost = Pick<VmmHost, "vmsDirectory" | "cgroups" | "uids"> & {
+  readonly heldRoots: NonNullable<VmmHost["heldRoots"]>;
+};
+
+/** Takes the user id, the directory, the control group, the root and the processes of a machine; `stack` gives them back. */
+export function openExistingHome(stack: AsyncDisposableStack, host: ExistingHost, record: MachineRecord) {
+  const { id, uid, launcher } = record;
+  const home = join(host.vmsDirectory, id);
+  const { directory, report } = homePaths(home);
+  const { path: root } = stack.use(host.heldRoots.hold(record.root));
+  const lease = stack.use(host.uids.reserve(uid));
+  stack.defer(() => rm(home, { recursive: true, force: true }));
+  const cgroup = stack.use(host.cgroups.open(id));
+  lease.usedBy(cgroup);
+  const process = new ExistingVmm({ pid: launcher.pid, cgroup, reportPath: report });
+  return { home, directory, root, cgroup, process };
+}
+
+/**
+ * How a machine ended while no process watched it; null when its launcher has not reported that.
+ * @param program name of the VMM, for reports
+ */
+export async function unwatchedExit(program: string, home: string): Promise<MachineExit | null> {
+  const report = await readExitReport(homePaths(home).report);
+  return report === null ? null : monitorExit(program, report.status, printable(report.stderr));
 }
 
 function readProcessFile(pid: number, name: string): string | null {

@@ -17,3 +17,8 @@ export const LANDLOCK_VERSION_MIN = 3;
 export function landlockVersion(): number {
   return Math.max(0, Number(libc.syscall(SYS_LANDLOCK_CREATE_RULESET, null, 0, LANDLOCK_CREATE_RULESET_VERSION)));
 }
+
+/** Whether Cloud Hypervisor can use Landlock on this host. */
+export function hasLandlock(): boolean {
+  return landlockVersion() >= LANDLOCK_VERSION_MIN;
+}

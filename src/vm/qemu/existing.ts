@@ -4,12 +4,8 @@ import { LibcError } from "../../system/libc.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { SocketChannel } from "../agent/channel.ts";
 import type { VmAssets } from "../assets.ts";
-import { ExistingVmm } from "../jail/existing-vmm.ts";
-import { readExitReport } from "../jail/exit-report.ts";
-import { homePaths, type VmmHost } from "../jail/jailed-vmm.ts";
-import { printable } from "../jail/machine-files.ts";
-import type { HeldRoots } from "../jail/vmm-roots.ts";
-import { MachineEndedError, monitorExit, VmmError } from "../machine-end.ts";
+import * as existing from "../jail/existing-vmm.ts";
+import { MachineEndedError, VmmError } from "../machine-end.ts";
 import type { MachineExit, MachineRecord } from "../vmm.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { copyName } from "./mirror.ts";
@@ -25,10 +21,7 @@ const CANCEL_POLL_MS = 10;
 type Entries = readonly Readonly<Record<string, unknown>>[];
 
 /** The parts of the host that a machine needs which another process started. */
-type ExistingHost = Pick<VmmHost, "vmsDirectory" | "cgroups" | "uids"> & {
-  readonly assets: Pick<VmAssets, "memoryCopier">;
-  readonly heldRoots: HeldRoots;
-};
+type ExistingHost = existing.ExistingHost & { readonly assets: Pick<VmAssets, "memoryCopier"> };
 
 /**
  * Opens a machine that another process started and left: connects to its monitor and to its agent, brings it to the state
@@ -39,14 +32,7 @@ type ExistingHost = Pick<VmmHost, "vmsDirectory" | "cgroups" | "uids"> & {
 async function openQemuMachine(host: ExistingHost, record: MachineRecord): Promise<QemuMachine> {
   await using stack = new AsyncDisposableStack();
   const { id, uid, shape, monitor } = record;
-  const home = join(host.vmsDirectory, id);
-  const { directory, report } = homePaths(home);
-  const { path: root } = stack.use(host.heldRoots.hold(record.root));
-  const lease = stack.use(host.uids.reserve(uid));
-  stack.defer(() => rm(home, { recursive: true, force: true }));
-  const cgroup = stack.use(host.cgroups.open(id));
-  lease.usedBy(cgroup);
-  const process = new ExistingVmm({ pid: record.launcher.pid, cgroup, reportPath: report });
+  const { home, directory, root, cgroup, process } = existing.openExistingHome(stack, host, record);
   const [stream, channel] = await connect(stack, home);
   const opening = Qmp.open(stream, () => process.closed());
   const qmp = await withinTime(opening, MONITOR_MS_MAX, () => {
@@ -77,8 +63,7 @@ async function connect(stack: AsyncDisposableStack, home: string): Promise<[Sock
 
 /** How a machine ended while no process watched it; null when its launcher has not reported that. */
 export async function unwatchedExit(home: string): Promise<MachineExit | null> {
-  const report = await readExitReport(homePaths(home).report);
-  return report === null ? null : monitorExit(PROGRAM_NAME, report.status, printable(report.stderr));
+  return await existing.unwatchedExit(PROGRAM_NAME, home);
 }
 
 async function query(qmp: Qmp, command: string, args?: Readonly<Record<string, unknown>>): Promise<Entries> {

@@ -13,7 +13,10 @@ export interface Control {
   readonly failures?: readonly Failure[];
   /** false: memory cannot be restored on demand */
   readonly onDemand?: boolean;
-  /** events of the guest after an answered call; source `raw` writes the event unchanged, `stderr` ends the VMM with it */
+  /**
+   * Events of the guest after an answered call, or after "vsock.close", the end of a host's connection. Source `raw` writes the
+   * event unchanged, `stderr` ends the VMM with it.
+   */
   readonly events?: readonly {
     readonly after: string;
     readonly source: string;
@@ -22,6 +25,11 @@ export interface Control {
   }[];
   /** text on the guest's console before an event */
   readonly console?: string;
+  /**
+   * Faults of a hostile program's snapshot. config: it leaves out a protection. link: a file is a link. large: the memory is
+   * longer than the guest's. open: the program keeps the memory open, and writes to it at every later ping.
+   */
+  readonly snapshot?: "config" | "link" | "large" | "open";
   /** refused calls are part of the test */
   readonly refusals?: boolean;
   readonly agentPort?: number;

@@ -1,5 +1,17 @@
-import { closeSync, constants, existsSync, openSync, readFileSync, statSync, writeFileSync, writeSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  existsSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
 import { join } from "node:path";
+import type { Control } from "./control.ts";
 
 /** An answer other than success, with the status in the API description. */
 export class Refusal extends Error {
@@ -27,6 +39,7 @@ export interface VmConfig {
   readonly vsock: { readonly socket: string; readonly cid: number };
   readonly rng: { readonly src: string };
   readonly platform?: { readonly num_pci_segments?: number };
+  readonly landlock_enable?: boolean;
   disks?: Disk[];
 }
 
@@ -41,6 +54,7 @@ export interface Effects {
   closeVsock(): void;
   exit(): void;
   readonly restoresOnDemand: boolean;
+  readonly snapshot: Control["snapshot"];
 }
 
 const NOT_CREATED = 404;
@@ -64,9 +78,20 @@ export class MachineModel {
   #state: State | null = null;
   #config: VmConfig | null = null;
   readonly #slots = new Map<number, number>();
+  #openMemory: number | null = null;
 
   constructor(effects: Effects) {
     this.#effects = effects;
+  }
+
+  /** The guest and its devices, vsock among them, stand still while it is false. */
+  get isRunning(): boolean {
+    return this.#state === "Running";
+  }
+
+  /** Writes to the memory of a snapshot that it was to forget. */
+  misbehave(): void {
+    if (this.#openMemory !== null) writeSync(this.#openMemory, "changed", 0);
   }
 
   async call(endpoint: string, body: unknown): Promise<Answer> {
@@ -139,12 +164,19 @@ export class MachineModel {
     const directory = directoryOf(url);
     this.#effects.event("vm", "snapshotting");
     const create = { flag: "wx" };
-    writeFileSync(join(directory, CONFIG_FILE), JSON.stringify(config), create);
+    const { snapshot } = this.#effects;
+    const unprotected = snapshot === "config" ? { landlock_enable: config.landlock_enable !== true } : {};
+    writeFileSync(join(directory, CONFIG_FILE), JSON.stringify({ ...config, ...unprotected }), create);
     writeFileSync(join(directory, STATE_FILE), JSON.stringify({ saved: true }), create);
+    if (snapshot === "link") {
+      renameSync(join(directory, STATE_FILE), join(directory, "elsewhere"));
+      symlinkSync(join(directory, "elsewhere"), join(directory, STATE_FILE));
+    }
     // As long as the memory, so that a limit on the length of files applies; its content is one byte.
     const memory = openSync(join(directory, MEMORY_FILE), "wx");
-    writeSync(memory, Uint8Array.of(1), 0, 1, config.memory.size - 1);
-    closeSync(memory);
+    writeSync(memory, Uint8Array.of(1), 0, 1, config.memory.size - (snapshot === "large" ? 0 : 1));
+    if (snapshot === "open") this.#openMemory = memory;
+    else closeSync(memory);
     this.#effects.event("vm", "snapshotted");
     return DONE;
   }
@@ -160,6 +192,7 @@ export class MachineModel {
       throw new Refusal(500, "Cannot restore VM: Failed to create userfaultfd");
     }
     mustOpen(config.payload.initramfs, "read");
+    for (const disk of config.disks ?? []) this.#plug(config, disk);
     this.#config = config;
     await this.#openConsole(config);
     await this.#effects.openVsock(config.vsock.socket);
@@ -174,16 +207,21 @@ export class MachineModel {
     if (disk.image_type !== "Raw") throw new Refusal(400, "only raw disks are meant to be attached");
     const disks = config.disks ?? [];
     if (disks.some(({ id }) => id === disk.id)) throw new Refusal(409, `${disk.id} exists`);
+    const slot = this.#plug(config, disk);
+    config.disks = [...disks, disk];
+    if (this.#state === "Created") return DONE;
+    return { status: 200, body: { id: disk.id, bdf: `000${disk.pci_segment ?? 0}:00:${slot}.0` } };
+  }
+
+  /** Returns the slot of a disk on its PCI segment, in hexadecimal. */
+  #plug(config: VmConfig, disk: Disk): string {
     mustOpen(disk.path, disk.readonly === true ? "read" : "write");
     const segment = disk.pci_segment ?? 0;
     if (segment >= (config.platform?.num_pci_segments ?? 1)) throw new Refusal(400, `no PCI segment ${segment}`);
     const usedCount = this.#slots.get(segment) ?? (segment === 0 ? FIRST_SEGMENT_TAKEN_COUNT : SEGMENT_TAKEN_COUNT);
     if (usedCount >= SEGMENT_DEVICES_COUNT) throw new Refusal(500, "no device slot on the PCI bus");
     this.#slots.set(segment, usedCount + 1);
-    config.disks = [...disks, disk];
-    if (this.#state === "Created") return DONE;
-    const bdf = `000${segment}:00:${usedCount.toString(16).padStart(2, "0")}.0`;
-    return { status: 200, body: { id: disk.id, bdf } };
+    return usedCount.toString(16).padStart(2, "0");
   }
 
   #removeDevice(id: string): Answer {

@@ -68,11 +68,15 @@ class StandIn {
       event: (source, event, properties) => this.event(source, event, properties),
       openConsole: (path) => this.#listen(path, (socket) => this.#showConsole(socket)).then(() => undefined),
       openVsock: async (path) => {
-        this.#vsock = await this.#listen(path, serveVsock);
+        this.#vsock = await this.#listen(path, (socket) => {
+          socket.on("close", () => this.#follow("vsock.close"));
+          void this.#serveWhenRunning(socket);
+        });
       },
       closeVsock: () => this.#vsock?.close(),
       exit: () => void pause("the answer is sent first", 20).then(() => process.exit(0)),
       restoresOnDemand: CONTROL.onDemand !== false,
+      snapshot: CONTROL.snapshot,
     });
   }
 
@@ -121,13 +125,25 @@ class StandIn {
       this.#note({ violation: `the stand-in's own answer to ${endpoint}${path}: ${message}` });
     }
     writeResponse(socket, status, answer);
+    this.#follow(endpoint);
+  }
+
+  /** Causes the events of the guest after `endpoint`. */
+  #follow(endpoint: string): void {
     for (const { after, source, event, properties } of CONTROL.events ?? []) {
       if (after === endpoint) this.#happen(source, event, properties);
     }
   }
 
+  /** The vsock device accepts no connection while the machine is paused. */
+  async #serveWhenRunning(socket: Socket): Promise<void> {
+    while (!this.#model.isRunning && !socket.destroyed) await pause("the machine is paused", 5);
+    serveVsock(socket);
+  }
+
   async #perform(endpoint: string, body: unknown): Promise<{ status: number; body?: unknown }> {
     if (endpoint === "vmm.ping") {
+      this.#model.misbehave();
       return {
         status: 200,
         body: { build_version: `v${VERSION}`, version: `${VERSION}.0`, pid: process.pid, features: ["kvm"] },

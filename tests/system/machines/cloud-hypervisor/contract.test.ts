@@ -1,20 +1,21 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { existsSync, readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { silentLog } from "../../../src/log.ts";
-import type { CloudHypervisorMachine } from "../../../src/vm/cloud-hypervisor/machine.ts";
-import { CpuWeight } from "../../../src/vm/cpu-weight.ts";
-import { buildTemplate } from "../../../src/vm/templates.ts";
-import type { Disk, Machine } from "../../../src/vm/vmm.ts";
+import { silentLog } from "../../../../src/log.ts";
+import type { CloudHypervisorMachine } from "../../../../src/vm/cloud-hypervisor/machine.ts";
+import { CpuWeight } from "../../../../src/vm/cpu-weight.ts";
+import { buildTemplate } from "../../../../src/vm/templates.ts";
+import type { Disk, Machine } from "../../../../src/vm/vmm.ts";
 import {
+  blankDisks,
   callsOf,
   DESCRIPTION_PATH,
   SHAPE,
   StandInHost,
   violationsOf,
-} from "../../support/cloud-hypervisor/cloud-hypervisor.ts";
-import { throwing } from "../../support/failures.ts";
-import { greeted, ready, shell } from "../../support/guests/vm.ts";
+} from "../../../support/cloud-hypervisor/cloud-hypervisor.ts";
+import { throwing } from "../../../support/failures.ts";
+import { greeted, ready, shell } from "../../../support/guests/vm.ts";
 
 setDefaultTimeout(60_000);
 
@@ -30,17 +31,7 @@ const violations = (machine: Machine) => violationsOf(host.transcript(machine));
 const calls = (machine: Machine) => callsOf(host.transcript(machine)).filter((call) => call !== "vmm.ping");
 const template = () => buildTemplate(host.vmm, SHAPE, { log: silentLog, signal: NEVER });
 
-function disks(machine: Machine, layers: number): Disk[] {
-  const path = (name: string): string => {
-    const file = join(name === "S" ? machine.directory : host.directory, name);
-    writeFileSync(file, "");
-    truncateSync(file, 1_048_576);
-    return file;
-  };
-  const serials = Array.from({ length: layers }, (_, index) => `L${String(index).padStart(2, "0")}`);
-  const own = serials.map((serial) => ({ serial, path: path(serial), readOnly: true }));
-  return [...own, { serial: "S", path: path("S"), readOnly: false }];
-}
+const disks = (machine: Machine, layers: number): Disk[] => blankDisks(host, machine, layers);
 
 async function nothingIsLeft(): Promise<void> {
   expect(readdirSync(host.vmsDirectory)).toEqual([]);

@@ -2,18 +2,20 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { existsSync, readdirSync, readFileSync, readlinkSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { chmod, mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
-import { silentLog } from "../../../src/log.ts";
-import { openCloudHypervisor } from "../../../src/vm/cloud-hypervisor/cloud-hypervisor.ts";
-import { buildDiskConfig, buildVmConfig, DISKS_COUNT_MAX } from "../../../src/vm/cloud-hypervisor/config.ts";
-import type { CloudHypervisorMachine } from "../../../src/vm/cloud-hypervisor/machine.ts";
-import { LANDLOCK_VERSION_MIN, landlockVersion } from "../../../src/vm/jail/landlock.ts";
-import { UidPool } from "../../../src/vm/jail/uid-pool.ts";
-import { buildTemplate } from "../../../src/vm/templates.ts";
-import type { Disk, Machine } from "../../../src/vm/vmm.ts";
-import { absence, guestAbsence, openRealHost, PROGRAM, type RealHost } from "../../support/cloud-hypervisor/real.ts";
-import { throwing } from "../../support/failures.ts";
-import { builtAssets, ready, TEST_SHAPE } from "../../support/guests/vm.ts";
+import { openCgroupTree } from "../../../../src/cgroup/cgroup.ts";
+import { silentLog } from "../../../../src/log.ts";
+import { Agent } from "../../../../src/vm/agent/agent.ts";
+import { openCloudHypervisor } from "../../../../src/vm/cloud-hypervisor/cloud-hypervisor.ts";
+import { buildDiskConfig, buildVmConfig, DISKS_COUNT_MAX } from "../../../../src/vm/cloud-hypervisor/config.ts";
+import type { CloudHypervisorMachine } from "../../../../src/vm/cloud-hypervisor/machine.ts";
+import { continueCopy } from "../../../../src/vm/copy-agent.ts";
+import { LANDLOCK_VERSION_MIN, landlockVersion } from "../../../../src/vm/jail/landlock.ts";
+import { UidPool } from "../../../../src/vm/jail/uid-pool.ts";
+import { buildTemplate, syncAgent } from "../../../../src/vm/templates.ts";
+import type { Disk, Machine } from "../../../../src/vm/vmm.ts";
+import { absence, guestAbsence, openRealHost, PROGRAM, type RealHost } from "../../../support/cloud-hypervisor/real.ts";
+import { throwing } from "../../../support/failures.ts";
+import { builtAssets, greeted, ready, TEST_SHAPE } from "../../../support/guests/vm.ts";
 
 setDefaultTimeout(60_000);
 
@@ -213,6 +215,42 @@ describe.skipIf(withoutGuest !== null)(
       for (const { machine } of [one, two]) {
         await machine.attach(disks(machine, 2));
         expect(await own(machine).api.info()).toEqual({ state: "Running" });
+      }
+    });
+
+    test("with KVM can be forked, and the copies continue", async () => {
+      await using host = await openRealHost("vms");
+      await using machine = await host.vmm.boot(TEST_SHAPE);
+      const agent = await greeted(machine);
+      await machine.attach(disks(machine, 1));
+      const scratch = join(host.vmsDirectory, "fork-scratch");
+      const prepared = await machine.prepareFork?.({ scratchPath: scratch, signal: NEVER });
+      await agent.hold();
+      await using point = await prepared?.take();
+      const record = agent.record();
+      await syncAgent(agent);
+      if (point === undefined) throw new Error("it cannot fork");
+      expect(point.pausedMs).toBeGreaterThan(0);
+      const disk = { serial: "S", path: scratch, readOnly: false };
+      await using copy = await host.vmm.cloneFork?.(point, [disk]);
+      if (copy === undefined) throw new Error("it cannot copy");
+      const options = { process: () => ({ onOutput: () => undefined }), network: null, signal: NEVER };
+      const continued = await continueCopy(copy, record, options);
+      await syncAgent(continued.agent);
+      expect(await own(copy).api.info()).toEqual({ state: "Running" });
+    });
+
+    test("with KVM greets the next host, as often as one comes", async () => {
+      await using host = await openRealHost("vms");
+      await using machine = await host.vmm.boot(TEST_SHAPE);
+      await greeted(machine);
+      for (let round = 0; round < 3; round++) {
+        const channel = await machine.reconnect?.();
+        const reconnect = machine.reconnect?.bind(machine);
+        if (channel === undefined || reconnect === undefined) throw new Error("it cannot be connected to");
+        const { agent } = await Agent.reconnect({ channel, reconnect }, { network: null, signal: NEVER });
+        agent.proceed();
+        await syncAgent(agent);
       }
     });
   },

@@ -1,0 +1,66 @@
+import { chmod, chown, lstat, mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { takeOverFile } from "../disk-copy.ts";
+import { VmmError } from "../machine-end.ts";
+import type { Machine } from "../vmm.ts";
+import { SNAPSHOT_FILES } from "./config.ts";
+import { placeFile } from "./files.ts";
+
+/** Limit for the configuration of a machine and for the state of its devices, each, in `bytes`; 0.3 MiB were measured. */
+export const STATE_BYTES_MAX = 67_108_864;
+
+type SnapshotFile = (typeof SNAPSHOT_FILES)[number];
+
+/** The directory of a machine, and the user of its VMM. */
+export type MachinePlace = Pick<Machine, "directory" | "uid">;
+
+/** Makes a directory in which a machine's VMM can write a snapshot. */
+export async function makeSnapshotDirectory(path: string, uid: number): Promise<void> {
+  await mkdir(path, { mode: 0o700 });
+  await chown(path, uid, uid);
+}
+
+/** Removes the directory of a snapshot, in which a VMM may still write. */
+export async function removeSnapshot(path: string): Promise<void> {
+  await chown(path, 0, 0).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "ENOENT") throw error;
+  });
+  await rm(path, { recursive: true, force: true });
+}
+
+/**
+ * Takes a snapshot from the VMM that wrote it, which can change nothing of it afterwards.
+ * @throws VmmError when a file is missing, not a plain file, or larger than it can be
+ */
+export async function takeSnapshot(path: string, memoryBytes: number): Promise<void> {
+  const limits: Readonly<Record<SnapshotFile, number>> = {
+    "config.json": STATE_BYTES_MAX,
+    "state.json": STATE_BYTES_MAX,
+    "memory-ranges": memoryBytes,
+  };
+  await chown(path, 0, 0);
+  for (const name of SNAPSHOT_FILES) {
+    const file = join(path, name);
+    const status = await lstat(file);
+    // Links would give the daemon ownership of another file of the host.
+    if (!status.isFile()) throw new VmmError(`the snapshot's ${name} is not a file`);
+    if (status.nlink !== 1) throw new VmmError(`the snapshot's ${name} has another name`);
+    if (status.size > limits[name]) throw new VmmError(`the snapshot's ${name} has ${status.size} bytes`);
+    await takeOverFile(file);
+    await chmod(file, 0o444);
+  }
+}
+
+/** Links a snapshot into the directory of a machine's VMM, as /vm/snapshot. It stays readable when `path` is removed. */
+export async function placeSnapshot(path: string, machine: MachinePlace): Promise<void> {
+  const directory = snapshotDirectory(machine.directory);
+  await mkdir(directory, { mode: 0o710 });
+  await chown(directory, 0, machine.uid);
+  await chmod(directory, 0o710);
+  for (const name of SNAPSHOT_FILES) await placeFile(join(path, name), join(directory, name));
+}
+
+/** The directory of a machine that its VMM sees as /vm/snapshot. */
+export function snapshotDirectory(directory: string): string {
+  return join(directory, "snapshot");
+}
