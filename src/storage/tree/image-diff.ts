@@ -29,7 +29,7 @@ export interface Difference {
 }
 
 /** The same path in both images. A side is empty when the path does not exist there. */
-interface Pair<P = LocatedEntry> {
+export interface Pair<P = LocatedEntry> {
   readonly now: readonly P[];
   readonly before: readonly P[];
 }
@@ -114,7 +114,8 @@ interface ComparedPath {
   readonly difference: Difference | null;
 }
 
-class ImageDiff {
+/** The comparison of two images. */
+export class ImageDiff {
   readonly #layers: ComparedLayers;
   readonly #tools: MergeTools;
   /** the images have the same base layer, and a file in their other layers was written again */
@@ -128,13 +129,45 @@ class ImageDiff {
     this.#areRelated = haveSame(0) && (!isOneLine || haveSame(Math.min(now.length, before.length) - 1));
   }
 
-  async *run(after: GuestPath | null): AsyncGenerator<ComparedPath, void, undefined> {
-    const root = {
+  /** True when only layers above those that both images share can make them differ. */
+  get areRelated(): boolean {
+    return this.#areRelated;
+  }
+
+  async root(): Promise<Pair> {
+    return {
       now: await rootOf(this.#tools, this.#layers.now.toReversed()),
       before: await rootOf(this.#tools, this.#layers.before.toReversed()),
     };
-    if (after === null) yield this.#compared("/" as GuestPath, root);
-    const levels = await this.#resume(root, after);
+  }
+
+  /** The entry `name` of a directory in both images; a side is empty where the directory is none. */
+  async child(pair: Pair, name: ByteString): Promise<Pair> {
+    const now = pair.now[0]?.entry.type === "d" ? pair.now : [];
+    const before = pair.before[0]?.entry.type === "d" ? pair.before : [];
+    return {
+      now: (await childOf(this.#tools, now, name)) ?? [],
+      before: (await childOf(this.#tools, before, name)) ?? [],
+    };
+  }
+
+  /** Whether anything below a directory differs. */
+  async differsBelow(path: GuestPath, pair: Pair): Promise<boolean> {
+    const below = directoriesOf(pair);
+    if (below === null) return false;
+    const levels = new WalkLevels<Directory>();
+    levels.push(this.#level(path === "/" ? "/" : `${path}/`, below, null, 0));
+    for await (const { difference } of this.#walk(levels)) if (difference !== null) return true;
+    return false;
+  }
+
+  async *run(after: GuestPath | null): AsyncGenerator<ComparedPath, void, undefined> {
+    const root = await this.root();
+    if (after === null) yield { path: "/" as GuestPath, difference: this.compare("/" as GuestPath, root) };
+    yield* this.#walk(await this.#resume(root, after));
+  }
+
+  async *#walk(levels: WalkLevels<Directory>): AsyncGenerator<ComparedPath, void, undefined> {
     for (let level = levels.top(); level !== undefined; level = levels.top()) {
       const candidate = await level.names.next();
       if (candidate === null) {
@@ -143,7 +176,7 @@ class ImageDiff {
       }
       const pair = await this.#childPair(level.directory.pair, candidate);
       const path = `${level.directory.prefix}${candidate.name}` as GuestPath;
-      yield this.#compared(path, pair);
+      yield { path, difference: this.compare(path, pair) };
       const below = directoriesOf(pair);
       if (below !== null) levels.push(this.#level(`${path}/`, below, null, levels.count));
     }
@@ -159,11 +192,7 @@ class ImageDiff {
       if (pair === null) break;
       levels.push(this.#level(prefix, pair, name, levels.count));
       if (name === null) break;
-      const child: Pair = {
-        now: (await childOf(this.#tools, pair.now, name)) ?? [],
-        before: (await childOf(this.#tools, pair.before, name)) ?? [],
-      };
-      pair = directoriesOf(child);
+      pair = directoriesOf(await this.child(pair, name));
       prefix += `${name}/`;
     }
     return levels;
@@ -191,11 +220,8 @@ class ImageDiff {
     return { now: now.node() ?? [], before: before.node() ?? [] };
   }
 
-  #compared(path: GuestPath, pair: Pair): ComparedPath {
-    return { path, difference: this.#compare(path, pair) };
-  }
-
-  #compare(path: GuestPath, pair: Pair): Difference | null {
+  /** How both images differ at a path; null when they are equal there. Entries below a directory do not count. */
+  compare(path: GuestPath, pair: Pair): Difference | null {
     const now = pair.now[0] ?? null;
     const before = pair.before[0] ?? null;
     if (now === null) return before === null ? null : { path, change: "removed", now, before };
@@ -246,6 +272,12 @@ function directoriesOf(pair: Pair): Pair | null {
   const before = pair.before[0]?.entry.type === "d" ? pair.before : [];
   const { nowTop, beforeTop } = split({ now, before });
   return nowTop.length + beforeTop.length === 0 ? null : { now, before };
+}
+
+/** True when a directory of `before` was removed, and a new one made in its place. Holds for related images. */
+export function isMadeAnew({ now, before }: Pair): boolean {
+  if (now[0]?.entry.type !== "d" || before[0]?.entry.type !== "d") return false;
+  return split({ now, before }).shared.length === 0;
 }
 
 /** Separates the directories of only one image from the lower ones that both images share. */
