@@ -61,6 +61,10 @@ export type DiffItem = Routes["images"][":uuid"]["diff"]["get"]["response"][200]
 export type DirectoryListing = Routes["inspect"][":uuid"]["list"]["get"]["response"][200];
 export type ListingItem = DirectoryListing["items"][number];
 export type FoundEntries = Routes["inspect"][":uuid"]["find"]["get"]["response"][200];
+/** The changes of a path in the lineage of an image. */
+export type PathLog = Routes["inspect"][":uuid"]["log"]["get"]["response"][200];
+/** The entries of a path, and the steps that changed them last. */
+export type Blame = Routes["inspect"][":uuid"]["blame"]["get"]["response"][200];
 export type GrepResult = Routes["inspect"][":uuid"]["grep"]["get"]["response"][200];
 export type GrepMatch = GrepResult["matches"][number];
 export type UploadedFile = Routes["files"]["post"]["response"][201];

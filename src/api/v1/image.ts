@@ -1,15 +1,15 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { given } from "../../domain/given.ts";
-import { type ImageId, isoTime } from "../../domain/ids.ts";
+import type { ImageId } from "../../domain/ids.ts";
 import { byteStringToBytes, type GuestPath } from "../../domain/tree/guest-path.ts";
 import { type Entry, LIMIT_DEFAULT } from "../../domain/tree/listing.ts";
-import type { Difference, ImageDetails as StoredDetails, ImageStep as StoredStep } from "../../service/images.ts";
+import type { Difference, ImageDetails as StoredDetails } from "../../service/images.ts";
 import { ARCHIVE_CONTENT } from "../content/archive.ts";
 import { empty, respond, tar } from "../reply.ts";
 import { about, checked, jsonSpec } from "../route.ts";
 import { directStream } from "../stream/direct.ts";
-import { imageOf, makingKind, pathFields } from "./image-wire.ts";
+import { imageOf, pathFields, stepOf } from "./image-wire.ts";
 import { listingItem, TYPE_NAMES } from "./inspection/listing-format.ts";
 import { type DiffItem, ImageDetails, ImageDiff, ImageStep } from "./schema/history.ts";
 import { ChildrenQuery, DiffQuery, PageQuery } from "./schema/query.ts";
@@ -194,27 +194,5 @@ function detailsOf(image: StoredDetails): ImageDetails {
     ...given({ parent: parentId }),
     size_bytes: sizeBytes,
     ...given({ digest }),
-  };
-}
-
-function stepOf(row: StoredStep): ImageStep {
-  const kind = makingKind({ ...row, isImport: row.command === null && row.parentId === null });
-  return {
-    uuid: row.imageId,
-    ...given({ tag: row.tag }),
-    created_at: isoTime(row.createdAt),
-    ...given({ parent: row.parentId }),
-    size_bytes: row.sizeBytes,
-    ...given({ digest: row.digest }),
-    deleted: !row.exists,
-    operation: row.operationId,
-    kind,
-    ...given({ source: row.source }),
-    ...(row.command === null ? {} : { command: [...row.command] }),
-    ...(row.commandCut ? { command_truncated: true } : {}),
-    ...given({ exit_code: row.exitCode }),
-    ...(kind === "instance" ? { timed_out: row.timedOut } : {}),
-    ...(row.network ? { network: true } : {}),
-    ...(row.startedAt === null ? {} : { started_at: isoTime(row.startedAt) }),
   };
 }

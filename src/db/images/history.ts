@@ -1,5 +1,5 @@
 import { and, asc, eq, getTableColumns, type SQL, sql } from "drizzle-orm";
-import type { ImageId, OperationId } from "../../domain/ids.ts";
+import type { AccountId, ImageId, LayerId, OperationId } from "../../domain/ids.ts";
 import { type Database, isOneOf, placeholders, statement } from "../database.ts";
 import type { Orm } from "../drizzle-client.ts";
 import { type Asker, LARGE_OFFSET_MIN } from "../scans/scans.ts";
@@ -115,6 +115,42 @@ export async function lineage(db: Database, id: ImageId, page: Page, asker: Aske
       ) as page`,
   );
   return stepsOf(db, await idsOf(db, query, page.offset >= LARGE_OFFSET_MIN ? asker : null));
+}
+
+/** A step of a lineage, reduced to what the search for its layers needs. */
+export interface LineageState extends Pick<HistoryRow, "imageId" | "parentId" | "sizeBytes" | "createdAt"> {
+  /** top layer of the image; null when the account's image is deleted */
+  readonly layerId: LayerId | null;
+}
+
+/** At most `limit` steps of a lineage, from the step of the image `from` down to the base. */
+export function lineageStates(db: Database, accountId: AccountId, from: ImageId, limit: number): LineageState[] {
+  const rows = db.orm.all<object>(sql`
+    with recursive walk(id, parent_id, size_bytes, created_at, depth) as (
+      select image_id, parent_id, size_bytes, created_at, 0 from history where image_id = ${from}
+      union all
+      select h.image_id, h.parent_id, h.size_bytes, h.created_at, walk.depth + 1
+        from walk join history h on h.image_id = walk.parent_id
+    )
+    select page.id, page.parent_id, page.size_bytes, page.created_at, images.layer_id
+      from (select * from walk limit ${limit}) as page
+      left join images on images.id = page.id and images.account_id = ${accountId}
+      order by page.depth`);
+  return rows.map((row) => {
+    const [imageId, parentId, sizeBytes, createdAt, layerId] = Object.values(row) as [
+      ImageId,
+      ImageId | null,
+      number,
+      number,
+      LayerId | null,
+    ];
+    return { imageId, parentId, sizeBytes, createdAt, layerId };
+  });
+}
+
+/** The steps of images of one lineage, in the order of `ids`. */
+export function lineageSteps(db: Database, ids: readonly ImageId[]): HistoryRow[] {
+  return stepsOf(db, ids);
 }
 
 /** Images made from this one, oldest first: by one run, or by any number of runs when `recursive`. */

@@ -56,6 +56,14 @@ export function layerIds(db: Database, topId: LayerId): LayerId[] {
   return layerChain(db, topId).map(({ id }) => id);
 }
 
+/** The layers of `layerChain` by the time at which they were published; those of a time that several have are left out. */
+export function layersByTime(db: Database, topId: LayerId): ReadonlyMap<number, LayerId> {
+  const times = Map.groupBy(layerChain(db, topId), ({ createdAt }) => createdAt);
+  return new Map(
+    [...times].flatMap(([time, [row, other]]) => (row === undefined || other !== undefined ? [] : [[time, row.id]])),
+  );
+}
+
 const idOfLayer = statement((orm) =>
   orm
     .select({ id: layers.id })

@@ -5,6 +5,7 @@ import type { Principal, ServiceParts } from "../parts.ts";
 import { type BranchesRequest, type BranchParts, readBranches } from "./branches.ts";
 import type { ChangeStream } from "./change-stream.ts";
 import { ChangeFeeds } from "./changes.ts";
+import { type Blame, type BlameRequest, blame, type PathLog, type PathLogRequest, pathLog } from "./path-history.ts";
 
 export interface BranchUseCases {
   /**
@@ -18,6 +19,15 @@ export interface BranchUseCases {
    * @throws ApiError `too_many_requests` when too many clients follow changes
    */
   changes(principal: Principal, signal: AbortSignal): ChangeStream;
+  /**
+   * The changes of a path in the lineage of an image, also of one that the image no longer has. A change of a directory is one
+   * of itself, or of anything below it.
+   * @throws ApiError `not_found` when no state has the path, or the first state of the page is gone; `invalid_path`; as
+   *   `Accounts.wait` does
+   */
+  pathLog(principal: Principal, request: PathLogRequest): Promise<PathLog>;
+  /** The last change of a file, or of each entry of a directory. @throws ApiError `not_found`, `invalid_path`; as `Accounts.wait` does */
+  blame(principal: Principal, request: BlameRequest): Promise<Blame>;
   /** Computes the effect of deleting an image. @throws ApiError `not_found`; as `Scans.all` does */
   previewDeletion(principal: Principal, id: ImageId, signal: AbortSignal): Promise<Deletion>;
 }
@@ -28,6 +38,8 @@ export function branchUseCases(parts: ServiceParts): BranchUseCases {
     read: (principal, request) => readBranches(parts, principal, request),
     previewDeletion: async (principal, id, signal) =>
       await previewDeletion(parts.db, requireImage(parts, principal, id), signal),
+    pathLog: (principal, request) => pathLog(parts, principal, request),
+    blame: (principal, request) => blame(parts, principal, request),
     changes: (principal, signal) => feeds.open(principal, signal),
   };
 }

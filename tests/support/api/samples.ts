@@ -144,6 +144,8 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
   { method: "GET", path: "/v1/inspect/{uuid}/list?path=/", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/inspect/{uuid}/download?path=/f", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/inspect/{uuid}/archive?path=/", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/inspect/{uuid}/log?path=/", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/inspect/{uuid}/blame?path=/", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/inspect/{uuid}/find?glob=x", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/inspect/{uuid}/grep?pattern=x", scope: "images:read", object: "image" },
 ];

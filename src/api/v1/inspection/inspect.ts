@@ -13,6 +13,7 @@ import { downloadRoutes } from "./download.ts";
 import { findRoutes } from "./find.ts";
 import { grepRoutes } from "./grep.ts";
 import { listDirectoryRoutes } from "./list-directory.ts";
+import { pathHistoryRoutes } from "./path-history.ts";
 
 const BY_TAG = {
   query: checked(InspectByTagQuery),
@@ -86,5 +87,6 @@ export function inspectRoutes(surface: Surface) {
     .use(downloadRoutes(surface))
     .use(archiveRoutes(surface))
     .use(findRoutes(surface))
+    .use(pathHistoryRoutes(surface))
     .use(grepRoutes(surface));
 }
