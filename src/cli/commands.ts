@@ -11,6 +11,7 @@ import { imageCommands } from "./image.ts";
 import { installCommands } from "./install/command.ts";
 import { mcpCommand } from "./mcp/command.ts";
 import { operationCommands } from "./operation/operation.ts";
+import { pathHistoryCommands } from "./path-history.ts";
 import { checkpointCommand } from "./running/checkpoint.ts";
 import { forwardCommand } from "./running/forward.ts";
 import { logsCommand } from "./running/logs.ts";
@@ -38,6 +39,7 @@ export const COMMANDS: readonly Command[] = [
   ...tokenCommands,
   ...imageCommands,
   ...historyCommands,
+  ...pathHistoryCommands,
   runCommand,
   upCommand,
   ...sandboxCommands,

@@ -182,7 +182,7 @@ function makingOf(step: ImageStep): string {
 }
 
 /** The command as a person would type it, or the source of an import. */
-function commandOf(step: ImageStep): string {
+export function commandOf(step: ImageStep): string {
   if (step.command === undefined) return printable(step.source ?? (step.kind === "instance" ? "a run" : "an import"));
   const [shell, flag, script] = step.command;
   const isScript = shell === "/bin/sh" && flag === "-c" && script !== undefined && step.command.length === 3;

@@ -1,11 +1,18 @@
 import { Type } from "@sinclair/typebox";
 import { ApiError } from "../../domain/errors.ts";
 import type { GrepLine } from "../../domain/tree/grep.ts";
-import { type ByteString, displayName, type GuestPath, parseGuestPathText } from "../../domain/tree/guest-path.ts";
+import {
+  type ByteString,
+  byteStringToBytes,
+  displayName,
+  type GuestPath,
+  parseGuestPathText,
+} from "../../domain/tree/guest-path.ts";
 import type { Entry } from "../../domain/tree/listing.ts";
+import type { BlamedEntry, PathStep } from "../../service/branches/path-history.ts";
 import type { Difference } from "../../service/images.ts";
 import { answer, text } from "./answer.ts";
-import { LIST_COUNT_MAX, nextPage, OFFSET } from "./image-tools.ts";
+import { LIMIT, LIST_COUNT_DEFAULT, LIST_COUNT_MAX, nextPage, OFFSET, stepLine } from "./image-tools.ts";
 import { fileUri } from "./resources.ts";
 import { cutLine, fileText, isBinary, shownBytes, shownName } from "./text.ts";
 import { IMAGE, imageId, inputs, integer, optional, READS, type Tool, type ToolCall, tool } from "./tool.ts";
@@ -16,6 +23,7 @@ const DIFFERENCES_COUNT_DEFAULT = 100;
 const READ_BYTES_DEFAULT = 16_384;
 const READ_BYTES_MAX = 65_536;
 const LINE_CHARACTERS_MAX = 200;
+const CURSOR_CHARACTERS_MAX = 400;
 
 const PATH = Type.String({ maxLength: 4096, description: "absolute" });
 const ROOT_PATH = Type.String({ maxLength: 4096, default: "/" });
@@ -159,7 +167,55 @@ export const FILE_TOOLS: readonly Tool[] = [
       return answer(`against ${base}:`, ...(lines.length > 0 || next !== null ? lines : ["no difference"]), ...more);
     },
   }),
+  tool({
+    name: "path_history",
+    description:
+      "Who changed a path of an image, the newest first; entries: the last change of each entry of a directory.",
+    input: inputs({
+      image: IMAGE,
+      path: Type.String({ maxLength: 4096 }),
+      entries: optional(Type.Boolean()),
+      limit: optional(LIMIT),
+      cursor: optional(Type.String({ maxLength: CURSOR_CHARACTERS_MAX })),
+    }),
+    annotations: READS,
+    scope: "images:read",
+    async run({ image, path, entries = false, limit = LIST_COUNT_DEFAULT, cursor = "" }, call) {
+      const { service, principal, signal } = call;
+      const page = { id: imageId(call, image), path: parseGuestPathText(path), limit, signal };
+      if (!entries) {
+        const from = /^\d{1,9}$/.test(cursor) ? Number(cursor) : 0;
+        const { items, next } = await service.branches.pathLog(principal, { ...page, from });
+        return answer(...items.map(changeLine), ...(next === null ? [] : more(String(next))));
+      }
+      const after = cursor === "" ? null : (Buffer.from(cursor, "base64url").toString("latin1") as ByteString);
+      const { items, steps, next } = await service.branches.blame(principal, { ...page, after });
+      const lines = items.map(entryLine);
+      return answer(
+        ...(lines.length > 0 ? lines : ["no entries"]),
+        "images:",
+        ...steps.map(stepLine),
+        ...(next === null ? [] : more(byteStringToBytes(next).toString("base64url"))),
+      );
+    },
+  }),
 ];
+
+/** The line with the cursor of the next page. */
+const more = (cursor: string): string[] => [`(there is more: cursor ${cursor})`];
+
+/** Says that another step may have made a change. */
+const unknownText = (count: number): string => (count === 0 ? "" : ` (or one of ${count} deleted states before it)`);
+
+function changeLine({ step, change: { kind, isBelow }, unknownCount }: PathStep): string {
+  return `${isBelow ? "something in it changed" : kind} by ${stepLine(step)}${unknownText(unknownCount)}`;
+}
+
+function entryLine({ entry, last }: BlamedEntry): string {
+  const name = entryText(entry.name, entry);
+  if (last === null) return `${name}: not found in time`;
+  return `${name}: ${last.change.isBelow ? "modified below" : last.change.kind} by ${last.imageId}${unknownText(last.unknownCount)}`;
+}
 
 /** `path:line: text`; a line of the context has hyphens, as `grep` shows it. */
 function matchText({ path, line, bytes, kind }: GrepLine): string {

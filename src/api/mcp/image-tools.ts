@@ -30,7 +30,8 @@ export function nextPage(count: number, limit: number, offset: number): string[]
   return count < limit ? [] : [`(there may be more: offset ${offset + count})`];
 }
 
-function stepLine(step: ImageStep): string {
+/** A line about a step of a lineage. */
+export function stepLine(step: ImageStep): string {
   const { imageId: id, tag, exists, source, command, commandCut, exitCode, sizeBytes, createdAt } = step;
   const origin = source === null ? `ran ${JSON.stringify(commandText(command ?? []))}` : `imported ${source}`;
   const cut = commandCut ? "…" : "";

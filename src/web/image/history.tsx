@@ -68,10 +68,10 @@ function Step({ step, isShown }: { readonly step: ImageStep; readonly isShown: b
       aria-current={isShown ? "step" : undefined}
     >
       <p class="anywhere">
-        <What step={step} />
+        <StepText step={step} />
       </p>
       <p class="image-step-facts row wrap small muted">
-        <End step={step} />
+        <StepEnd step={step} />
         <Bytes value={bytes} isSigned />
         <Age at={at} />
         {deleted ? (
@@ -95,7 +95,8 @@ function Step({ step, isShown }: { readonly step: ImageStep; readonly isShown: b
   );
 }
 
-function What({ step: { kind, command, source, command_truncated: isCut } }: { readonly step: ImageStep }) {
+/** The command of a step, or what it imported. */
+export function StepText({ step: { kind, command, source, command_truncated: isCut } }: { readonly step: ImageStep }) {
   if (kind === "image_import") {
     return (
       <>
@@ -122,7 +123,7 @@ function commandText(command: readonly string[]): string {
 }
 
 /** The end of the run; nothing for an import, or for a checkpoint, whose run continued. */
-function End({ step }: { readonly step: ImageStep }) {
+export function StepEnd({ step }: { readonly step: ImageStep }) {
   if (step.kind !== "instance") return null;
   return <StatusMark status="SUCCESS" exitCode={step.exit_code} isTimedOut={step.timed_out} />;
 }

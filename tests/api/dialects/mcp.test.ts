@@ -40,7 +40,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
     expect(JSON.stringify(tools).length).toBeLessThan(TOOLS_CHARACTERS_MAX);
     expect(tools.map(({ name }) => name).sort()).toEqual([
       ...["checkpoint", "delete_image", "diff", "end", "follow", "image_history", "import_image", "list_files"],
-      ...["list_images", "list_operations", "read_file", "read_output", "run", "sandbox_checkpoint"],
+      ...["list_images", "list_operations", "path_history", "read_file", "read_output", "run", "sandbox_checkpoint"],
       ...["sandbox_end", "sandbox_exec", "sandbox_fork", "sandbox_list", "sandbox_open", "sandbox_read"],
       ...["sandbox_rollback", "sandbox_url", "sandbox_write", "search", "tag_image", "upload_file"],
     ]);
@@ -205,6 +205,7 @@ describe.each(ERAS)("a client (%s)", (era) => {
       upload_file: { content: "x" },
       search: { image, glob: "*" },
       diff: { image },
+      path_history: { image, path: "/" },
     };
     const { tools } = await other.client.listTools();
     for (const { name, inputSchema } of tools) {

@@ -68,6 +68,31 @@ test("coppice diff has a line for each path", async () => {
   expect(await printed("diff", "tag:base", "--against", left)).toContain("D            1 /etc/new\\012line\n");
 });
 
+test("coppice log and blame name the steps that changed a path", async () => {
+  const rows = (text: string) =>
+    text
+      .trim()
+      .split("\n")
+      .slice(1)
+      .map((row) => row.split(/ {2,}/));
+  const changes = rows(await printed("log", below, "--", "/etc/motd"));
+  expect(changes.map(([uuid, , ...rest]) => [uuid, ...rest])).toEqual([
+    [left, "modified", "8 B", "2", "make; ls"],
+    [base, "added", "12 B", "-", "an import"],
+  ]);
+  expect(rows(await printed("log", below, "--limit", "1", "--", "/etc/motd"))).toHaveLength(1);
+  const lines = (await printed("log", below, "--json", "--", "/etc")).trim().split("\n");
+  expect(lines.map((line) => JSON.parse(line))).toMatchObject([
+    { change: "modified", below: true },
+    { change: "added" },
+  ]);
+  const blamed = rows(await printed("blame", below, "/etc"));
+  expect(blamed.map(([uuid, , change, name]) => [uuid, change, name])).toContainEqual([left, "added", "new\\012line"]);
+  expect((await run("blame", below, "/none")).stderr).toContain("no such file or directory");
+  expect((await run("log", below, "--", "/none")).stderr).toContain("no state of the image has this path");
+  expect((await run("log", below)).stderr).toContain("PATH is missing");
+});
+
 test("coppice grep prints path, number and line, and exits 1 when there is none", async () => {
   expect(await printed("grep", "tag:base", "w.r", "/etc")).toBe("/etc/motd:2:world\n");
   expect((await run("grep", "tag:base", "nothing")).code).toBe(1);

@@ -1,4 +1,4 @@
-/** Who changed a path, with layers that machines made, before and after they are merged. */
+/** The steps that changed a path, with layers of machines, before and after these are merged. */
 import { Database } from "bun:sqlite";
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { dataLayout } from "../../../src/storage/layout.ts";

@@ -11,6 +11,7 @@ import { FileView } from "./file.tsx";
 import { useFocusKept } from "./focus.ts";
 import { keptItem, type Listing, readListing } from "./listing-loader.ts";
 import { PathCrumbs } from "./path-crumbs.tsx";
+import { PathHistory } from "./path-history.tsx";
 
 /** The item at a path: a directory with its entries, or a file. */
 type Place = Listing | "file";
@@ -38,6 +39,7 @@ export function Files({ link }: { readonly link: ImageLink }) {
         <ProblemNote problem={problem} title="This path cannot be shown" onRetry={reload} />
       )}
       {value === undefined && isLoading ? <Skeleton lines={8} label="Loading files" /> : null}
+      {value === undefined ? null : <PathHistory key={`log ${image} ${path}`} image={image} path={path} />}
       {value === "file" ? <FileView key={`${image} ${path}`} link={link} /> : null}
       {value === undefined || value === "file" ? null : (
         <Directory key={`${image} ${path}`} link={link} listing={value} isLoading={isLoading} before={before} />
