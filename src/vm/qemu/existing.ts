@@ -9,13 +9,17 @@ import { MachineEndedError, VmmError } from "../machine-end.ts";
 import type { MachineExit, MachineRecord } from "../vmm.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { copyName } from "./mirror.ts";
-import { Qmp, type QmpEvent } from "./qmp.ts";
+import { Qmp, type QmpEvent, textOf } from "./qmp.ts";
 import { connectToQemu } from "./sockets.ts";
 
 /** A monitor answers within a millisecond; one that does not answer for this long cannot be used. */
 const MONITOR_MS_MAX = 2000;
+/** Time limit of everything that the monitor is asked before the machine continues: a hostile one delays each answer. */
+const OPEN_MS_MAX = 10_000;
 /** Time limit for the end of a cancelled copy of a disk. */
 const CANCEL_MS_MAX = 5000;
+/** Limit of entries that are read of a list: a machine has at most a thousand disks, and a few other nodes. */
+const ENTRIES_COUNT_MAX = 4096;
 const CANCEL_POLL_MS = 10;
 
 type Entries = readonly Readonly<Record<string, unknown>>[];
@@ -43,9 +47,14 @@ async function openQemuMachine(host: ExistingHost, record: MachineRecord): Promi
   const machine = new QemuMachine({ ...parts, owned: stack.move() });
   await using undo = new AsyncDisposableStack();
   undo.use(machine);
-  await cancelCopies(machine);
-  await checkDisks(machine.qmp, record);
-  await continueGuest(machine);
+  const prepared = (async () => {
+    await cancelCopies(machine);
+    await checkDisks(machine.qmp, record);
+    await continueGuest(machine);
+  })();
+  await withinTime(prepared, OPEN_MS_MAX, () => {
+    throw new VmmError("the machine's monitor does not answer in time");
+  });
   undo.move();
   return machine;
 }
@@ -68,7 +77,8 @@ export async function unwatchedExit(home: string): Promise<MachineExit | null> {
 
 async function query(qmp: Qmp, command: string, args?: Readonly<Record<string, unknown>>): Promise<Entries> {
   const answer = await qmp.execute(command, args);
-  if (!Array.isArray(answer)) throw new VmmError(`the monitor gave no list for ${command}`);
+  if (!Array.isArray(answer) || answer.length > ENTRIES_COUNT_MAX)
+    throw new VmmError(`the monitor gave no list for ${command}`);
   return answer.filter((entry) => typeof entry === "object" && entry !== null);
 }
 
@@ -77,7 +87,9 @@ async function cancelCopies({ qmp, directory }: QemuMachine): Promise<void> {
   for (let jobs = await query(qmp, "query-block-jobs"); jobs.length > 0; jobs = await query(qmp, "query-block-jobs")) {
     if (performance.now() > deadline) throw new VmmError("a copy of a disk cannot be cancelled");
     // Refused by a job that has ended since the query.
-    const cancelled = jobs.map(({ device }) => qmp.execute("block-job-cancel", { device, force: true }));
+    const cancelled = jobs.map(({ device }) =>
+      qmp.execute("block-job-cancel", { device: textOf(device), force: true }),
+    );
     await Promise.allSettled(cancelled);
     await Bun.sleep(CANCEL_POLL_MS);
   }
@@ -91,7 +103,7 @@ async function cancelCopies({ qmp, directory }: QemuMachine): Promise<void> {
 
 async function checkDisks(qmp: Qmp, { disks }: MachineRecord): Promise<void> {
   const devices = await query(qmp, "query-block");
-  const nodes = devices.map(({ inserted }) => (inserted as Readonly<Record<string, unknown>> | null)?.["node-name"]);
+  const nodes = devices.map(({ inserted }) => textOf((inserted as Entries[number] | null)?.["node-name"]));
   const expected = disks.map(({ node }) => node);
   if (nodes.sort().join() !== expected.sort().join()) throw new VmmError("the machine has other disks than recorded");
 }
@@ -102,7 +114,7 @@ async function checkDisks(qmp: Qmp, { disks }: MachineRecord): Promise<void> {
  */
 async function continueGuest(machine: QemuMachine): Promise<void> {
   const answer = (await machine.qmp.execute("query-status")) as { status?: unknown } | null;
-  const status = String(answer?.status);
+  const status = textOf(answer?.status);
   if (status === "running") return;
   if (status === "paused") {
     await machine.resume();

@@ -2,6 +2,8 @@ import { closeSync, constants, openSync } from "node:fs";
 import type { Cgroup } from "../../cgroup/cgroup.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { createMemfd } from "../descriptors.ts";
+import { processIdentity } from "../jail/existing-vmm.ts";
+import { printable } from "../jail/machine-files.ts";
 import { VmmError } from "../machine-end.ts";
 import type {
   Acceleration,
@@ -18,7 +20,7 @@ import { loadableState } from "./device-state.ts";
 import { type ForkFiles, writeFork } from "./fork-files.ts";
 import { originOf } from "./fork-origin.ts";
 import { MemoryCopy } from "./memory-copy.ts";
-import { type Qmp, QmpClosedError } from "./qmp.ts";
+import { type Qmp, QmpClosedError, textOf } from "./qmp.ts";
 import { SavedMachine, type SavedParts } from "./saved-machine.ts";
 
 /** Writes the state of all devices, without the guest's memory, to a file. It needs no Xen. */
@@ -128,7 +130,8 @@ export class QemuFork implements PreparedFork {
     const { qmp, pid, shape } = machine;
     await requireCommand(qmp);
     const [machineType, version, address] = [await machineTypeOf(qmp), await versionOf(qmp), await memoryAddress(qmp)];
-    if (!(await machine.cgroup.pids()).includes(pid)) throw new VmmError("the machine has ended");
+    const identity = (await machine.cgroup.pids()).includes(pid) ? processIdentity(pid) : null;
+    if (identity === null) throw new VmmError("the machine has ended");
     await using stack = new AsyncDisposableStack();
     const { memoryBytes } = shape;
     const disk = { serial: SCRATCH_SERIAL, path: scratchPath, pauseMsMax: PAUSE_MS_MAX, signal };
@@ -136,6 +139,8 @@ export class QemuFork implements PreparedFork {
       MemoryCopy.open({ program, pid, address, memoryBytes, signal }).then((copy) => stack.use(copy)),
       machine.copyDisk(disk).then((copy) => stack.use(copy)),
     ]);
+    // Another process may have got the pid before its memory was opened.
+    if (processIdentity(pid)?.startTicks !== identity.startTicks) throw new VmmError("the machine has ended");
     if (memory.status === "rejected") throw memory.reason;
     if (scratch.status === "rejected") throw scratch.reason;
     const state = stack.use(await StateFile.open(qmp));
@@ -247,7 +252,7 @@ async function requireCommand(qmp: Qmp): Promise<void> {
 /** The machine type without an alias, as QEMU writes it to a saved state. */
 async function machineTypeOf(qmp: Qmp): Promise<string> {
   const answer = await qmp.execute("qom-get", { path: "/machine", property: "type" });
-  const name = /^([a-z0-9_.-]{1,64})-machine$/.exec(String(answer).slice(0, 100))?.[1];
+  const name = /^([a-z0-9_.-]{1,64})-machine$/.exec(textOf(answer).slice(0, 100))?.[1];
   if (name === undefined) throw new VmmError("QEMU did not name its machine type");
   return name;
 }
@@ -256,15 +261,16 @@ async function machineTypeOf(qmp: Qmp): Promise<string> {
 async function versionOf(qmp: Qmp): Promise<string> {
   const answer = (await qmp.execute("query-version")) as { qemu?: Record<string, unknown>; package?: unknown } | null;
   const { major, minor, micro } = answer?.qemu ?? {};
-  const name = answer?.package === "" ? "" : ` (${String(answer?.package)})`;
-  return `${String(major)}.${String(minor)}.${String(micro)}${name}`.slice(0, VERSION_CHARACTERS_MAX);
+  const number = [major, minor, micro].map((part) => (typeof part === "number" ? part : 0)).join(".");
+  const name = printable(textOf(answer?.package));
+  return `${number}${name === "" ? "" : ` (${name})`}`.slice(0, VERSION_CHARACTERS_MAX);
 }
 
 /** The address of the guest's memory in QEMU. A QEMU that lies only makes its own copies wrong. */
 async function memoryAddress(qmp: Qmp): Promise<bigint> {
   const answer = await qmp.execute("human-monitor-command", { "command-line": "gpa2hva 0" });
   const address = /^Host virtual address for 0x0 \(m0\) is (0x[0-9a-f]{1,16})\s*$/.exec(
-    String(answer).slice(0, 200),
+    textOf(answer).slice(0, 200),
   )?.[1];
   if (address === undefined) throw new VmmError("QEMU did not tell where the guest's memory is");
   return BigInt(address);

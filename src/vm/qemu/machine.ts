@@ -22,7 +22,7 @@ import type {
 import { CONSOLE_BYTES } from "./args.ts";
 import { type AttachedDisks, type ForkContext, QemuFork } from "./fork.ts";
 import { Mirror } from "./mirror.ts";
-import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
+import { type Qmp, QmpClosedError, QmpError, type QmpEvent, textOf } from "./qmp.ts";
 import { connectToQemu } from "./sockets.ts";
 
 /**
@@ -247,9 +247,9 @@ export class QemuMachine extends JailedMachine implements Machine {
     if (event === "SHUTDOWN") {
       if (data["reason"] === "guest-reset") void this.process.end("guest_reset", "the guest reset itself");
       else if (data["reason"] === "host-signal") void this.process.end("vmm_died", SIGTERM_TEXT, SIGTERM_EXIT);
-      else void this.process.end("guest_shutdown", `the guest is off (${String(data["reason"]).slice(0, 64)})`);
+      else void this.process.end("guest_shutdown", `the guest is off (${textOf(data["reason"]).slice(0, 64)})`);
     }
-    if (event === "DEVICE_DELETED") this.#deletions.get(String(data["device"]))?.();
+    if (event === "DEVICE_DELETED") this.#deletions.get(textOf(data["device"]))?.();
     if (event === "STOP" && !this.#pausing) void this.#checkStop();
   }
 

@@ -4,7 +4,7 @@ import { untilAborted, withinTime } from "../../system/waiting.ts";
 import { createCopyFile, takeOverFile } from "../disk-copy.ts";
 import { VmmError } from "../machine-end.ts";
 import type { DiskCopy, DiskCopyOptions, MachineExit } from "../vmm.ts";
-import { type Qmp, QmpClosedError, type QmpEvent } from "./qmp.ts";
+import { type Qmp, QmpClosedError, type QmpEvent, textOf } from "./qmp.ts";
 
 /** Longest part of QEMU's error text in an error message, in characters. */
 const REASON_TEXT_MAX = 200;
@@ -148,7 +148,7 @@ export class Mirror implements DiskCopy {
     if (event === "BLOCK_JOB_READY") this.#ready.resolve();
     if (event === "BLOCK_JOB_CANCELLED") this.#fail("it was cancelled");
     if (event !== "BLOCK_JOB_COMPLETED") return;
-    if (data["error"] !== undefined) this.#fail(String(data["error"]).slice(0, REASON_TEXT_MAX));
+    if (data["error"] !== undefined) this.#fail(textOf(data["error"]).slice(0, REASON_TEXT_MAX));
     this.#isOver = true;
     this.#ready.resolve();
     this.#completed.resolve();

@@ -16,7 +16,7 @@ import { readFork } from "./fork-files.ts";
 import { originOf } from "./fork-origin.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, sealedCopy } from "./memory-file.ts";
-import { Qmp } from "./qmp.ts";
+import { Qmp, textOf } from "./qmp.ts";
 import { SavedMachine } from "./saved-machine.ts";
 import { connectToQemu, listenForQemu } from "./sockets.ts";
 
@@ -268,7 +268,7 @@ class Qemu implements Vmm {
       const answer = (await qmp.execute("query-migrate")) as { status?: unknown; "error-desc"?: unknown } | null;
       if (answer?.status === "completed") return;
       if (answer?.status === "failed")
-        throw new VmmError(`the state was not moved: ${String(answer["error-desc"]).slice(0, REASON_TEXT_MAX)}`);
+        throw new VmmError(`the state was not moved: ${textOf(answer["error-desc"]).slice(0, REASON_TEXT_MAX)}`);
       if (performance.now() > deadline) throw new VmmError("the state was not moved in time");
       await Bun.sleep(MIGRATION_POLL_MS);
     }

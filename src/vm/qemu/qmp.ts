@@ -1,3 +1,4 @@
+import { ByteBlocks } from "../../domain/bytes/byte-blocks.ts";
 import { given } from "../../domain/given.ts";
 import { sendWithDescriptor } from "../../system/unix-sockets.ts";
 import { VmmError } from "../machine-end.ts";
@@ -5,6 +6,11 @@ import type { ByteChannel } from "../vmm.ts";
 
 /** Longest message that the monitor may send, in `bytes`. */
 const MESSAGE_BYTES_MAX = 4_194_304;
+/** Longest message that is not an answer, in characters. An event of QEMU has less than a thousand. */
+const EVENT_TEXT_MAX = 16_384;
+/** Limit of such messages in an interval. QEMU sends a few for a command, and limits those that a guest can cause. */
+const EVENTS_COUNT_MAX = 1000;
+const EVENTS_INTERVAL_MS = 10_000;
 /** Limit of unanswered commands; the monitor itself reads only a few ahead. */
 const COMMANDS_COUNT_MAX = 1024;
 /** Time limit of a command: the commands used here only start work or query it. */
@@ -35,6 +41,11 @@ interface Pending {
   readonly timer: Timer;
 }
 
+/** Text in an answer; "" when it is something else, which need not have a text. */
+export function textOf(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
 /** Client of the QEMU machine protocol. A guest may have taken over its VMM, so every message is checked. */
 export class Qmp {
   readonly #channel: ByteChannel & { readonly fd?: number };
@@ -42,8 +53,10 @@ export class Qmp {
   readonly #pending = new Map<number, Pending>();
   readonly #early: QmpEvent[] = [];
   #onEvent: ((event: QmpEvent) => void) | null = null;
-  #line: Uint8Array[] = [];
-  #lineBytes = 0;
+  /** the beginning of a line, which may arrive byte by byte */
+  #line = new ByteBlocks();
+  #eventsCount = 0;
+  #eventsSinceMs = 0;
   #nextId = 1;
   #greeted = false;
   #closed: QmpClosedError | null = null;
@@ -110,15 +123,14 @@ export class Qmp {
     while (this.#closed === null) {
       const end = rest.indexOf(NEWLINE);
       const part = end < 0 ? rest : rest.subarray(0, end);
-      this.#lineBytes += part.byteLength;
       this.#line.push(part);
-      if (this.#lineBytes > MESSAGE_BYTES_MAX) this.#fail("the monitor sent an over-long message");
+      if (this.#line.byteLength > MESSAGE_BYTES_MAX) this.#fail("the monitor sent an over-long message");
       if (end < 0 || this.#closed !== null) return;
-      const line = Buffer.concat(this.#line, this.#lineBytes).toString("utf8").trim();
-      this.#line = [];
-      this.#lineBytes = 0;
+      const line = Buffer.concat(this.#line.blocks()).toString("utf8").trim();
+      this.#line = new ByteBlocks();
       rest = rest.subarray(end + 1);
-      if (line !== "") this.#onLine(line);
+      if (line === "") this.#countEvent(line);
+      else this.#onLine(line);
     }
   }
 
@@ -130,13 +142,27 @@ export class Qmp {
       this.#greeted = "QMP" in message;
       if (!this.#greeted) this.#fail("the monitor did not greet");
     } else if (typeof message["event"] === "string") {
+      this.#countEvent(line);
       this.#onEventMessage({ event: message["event"], data: objectOr(message["data"]) });
     } else {
       this.#onAnswer(message);
     }
   }
 
+  /** Counts a line that no command has asked for: the thread that reads them serves all guests. */
+  #countEvent(line: string): void {
+    const now = performance.now();
+    if (now - this.#eventsSinceMs > EVENTS_INTERVAL_MS) {
+      this.#eventsSinceMs = now;
+      this.#eventsCount = 0;
+    }
+    this.#eventsCount += 1;
+    if (this.#eventsCount > EVENTS_COUNT_MAX) this.#fail("the monitor sends too many events");
+    if (line.length > EVENT_TEXT_MAX) this.#fail("the monitor sent an over-long event");
+  }
+
   #onEventMessage(event: QmpEvent): void {
+    if (this.#closed !== null) return;
     if (this.#onEvent !== null) this.#onEvent(event);
     else if (this.#early.length < COMMANDS_COUNT_MAX) this.#early.push(event);
   }
@@ -162,6 +188,8 @@ export class Qmp {
   #fail(reason: string): void {
     if (this.#closed !== null) return;
     this.#closed = new QmpClosedError(reason);
+    // Nothing is read that is not wanted.
+    this.#channel.pause();
     for (const pending of this.#pending.values()) {
       clearTimeout(pending.timer);
       pending.reject(this.#closed);

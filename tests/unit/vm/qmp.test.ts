@@ -61,6 +61,13 @@ describe("QMP client", () => {
     expect(events).toEqual([{ event: "SHUTDOWN", data: { guest: true, reason: "guest-reset" } }]);
   });
 
+  test("accepts the events of a busy machine", async () => {
+    const { channel, say } = monitor(({ id }, answer) => answer(`{"return": 1, "id": ${id}}\n`));
+    const qmp = await Qmp.open(channel);
+    say('{"event": "STOP"}\n'.repeat(1000));
+    expect(await qmp.execute("x")).toBe(1);
+  });
+
   test("fails a refused command with the reason, and continues", async () => {
     const { channel } = monitor(({ execute, id }, say) => {
       if (execute === "good") say(`{"return": 1, "id": ${id}}\n`);
@@ -79,11 +86,15 @@ describe("QMP client", () => {
     ["an answer without a command", '{"return": {}, "id": 77}\n'],
     ["an answer without an id", '{"return": {}}\n'],
     ["a line without an end", "x".repeat(5_000_000)],
-  ])("ends at %s", async (_, bytes) => {
+    ["too many events", '{"event": "STOP"}\n'.repeat(1001)],
+    ["a large event", `{"event": "STOP", "data": {"a": "${"x".repeat(20_000)}"}}\n`],
+    ["too many empty lines", " \r\n".repeat(1001)],
+  ])("ends at %s, and reads no more", async (_, bytes) => {
     const { channel, say } = monitor(() => undefined);
     const qmp = await Qmp.open(channel);
     const pending = qmp.execute("x");
     say(bytes);
+    expect(channel.paused).toBe(true);
     expect(await failureOf(pending)).toBeInstanceOf(QmpClosedError);
     expect(await failureOf(qmp.execute("y"))).toBeInstanceOf(QmpClosedError);
   });

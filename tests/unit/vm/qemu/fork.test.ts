@@ -9,15 +9,24 @@ const ANSWERS: Record<string, unknown> = {
   "human-monitor-command": "Host virtual address for 0x0 (m0) is 0x7f0000000000\r\n",
 };
 
+interface Scene {
+  readonly pid?: number;
+  readonly pids?: readonly number[];
+  readonly copyDisk?: () => Promise<never>;
+}
+
 /** Prepares a fork of a machine whose monitor gives these answers. Returns the commands that it got. */
-async function preparation(answers: Record<string, unknown>, pids: readonly number[] = [7]) {
+async function preparation(
+  answers: Record<string, unknown>,
+  { pid = 7, pids = [pid], copyDisk = () => Promise.reject(new Error("no disk")) }: Scene = {},
+) {
   const commands: string[] = [];
   const execute = (command: string) => {
     commands.push(command);
     return Promise.resolve({ ...ANSWERS, ...answers }[command]);
   };
   const cgroup = { pids: () => Promise.resolve([...pids]) };
-  const machine = { pid: 7, shape: { vcpus: 1, memoryBytes: 4096 }, cgroup, qmp: { execute } };
+  const machine = { pid, shape: { vcpus: 1, memoryBytes: 4096 }, cgroup, qmp: { execute }, copyDisk };
   const context = { machine, disks: [], program: "/nonexistent", acceleration: "tcg" } as unknown as ForkContext;
   const options = { scratchPath: "/nonexistent", signal: new AbortController().signal };
   return { error: await throwing(QemuFork.prepare(context, options)), commands };
@@ -31,6 +40,8 @@ test.each([
   ],
   ["answers nonsense about its commands", { "query-commands": "none" }, "this QEMU cannot fork a machine"],
   ["does not name its machine", { "qom-get": { a: 1 } }, "QEMU did not name its machine type"],
+  ["has no text for its machine", { "qom-get": { toString: null } }, "QEMU did not name its machine type"],
+  ["has no text for its memory", { "human-monitor-command": [{ toString: null }] }, "where the guest's memory is"],
   ["names a machine that is too long", { "qom-get": `${"a".repeat(80)}-machine` }, "did not name its machine type"],
   ["does not say where memory is", { "human-monitor-command": "No memory" }, "where the guest's memory is"],
   ["has other memory there", { "human-monitor-command": "Host virtual address for 0x0 (pc.bios) is 0x7f00" }, "where"],
@@ -41,5 +52,16 @@ test.each([
 });
 
 test("a machine whose monitor has ended is not forked, whichever process has its pid now", async () => {
-  expect((await preparation({}, [8])).error).toThrow("the machine has ended");
+  expect((await preparation({}, { pids: [8] })).error).toThrow("the machine has ended");
+});
+
+test("nor is one whose monitor ends while its memory is opened", async () => {
+  const monitor = Bun.spawn(["sleep", "60"]);
+  const copyDisk = async (): Promise<never> => {
+    monitor.kill("SIGKILL");
+    await monitor.exited;
+    throw new Error("no disk");
+  };
+  const { error } = await preparation({}, { pid: monitor.pid, copyDisk });
+  expect(error).toThrow("the machine has ended");
 });
