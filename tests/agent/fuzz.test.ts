@@ -18,6 +18,7 @@ import {
   Stream,
 } from "../../src/vm/agent/protocol.ts";
 import { fileOpen } from "../support/agent/file-requests.ts";
+import { resumeFrame } from "../support/agent/listening-agent.ts";
 import {
   EXIT_CLOSED,
   EXIT_REFUSED,
@@ -172,7 +173,13 @@ function file(random: Random, id: number): Buffer[] {
 /** Frames for a session of any kind, or for none. */
 function stray(random: Random, id: number): Buffer[] {
   const guest = SESSION_GUEST_BIT + random.below(3);
+  const resume = resumeFrame(BigInt(random.below(1000)), random.chance(95) ? undefined : random.pick(INTERESTING));
   return random.pick([
+    [resume],
+    [resume, resume],
+    [frame(HostFrame.leave, id), resume],
+    [frame(HostFrame.hold, id), random.chance(95) ? syncFrame(4n) : resume],
+    [frame(HostFrame.forget, id)],
     [frame(HostFrame.hold, id), syncFrame(3n)],
     [frame(HostFrame.hold, id)],
     [frame(HostFrame.resize, random.chance(95) ? guest : id, u16(random.below(300)), u16(random.below(300)))],
