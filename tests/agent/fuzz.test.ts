@@ -173,22 +173,16 @@ function file(random: Random, id: number): Buffer[] {
 /** Frames for a session of any kind, or for none. */
 function stray(random: Random, id: number): Buffer[] {
   const guest = SESSION_GUEST_BIT + random.below(3);
-  const resume = resumeFrame(BigInt(random.below(1000)), random.chance(95) ? undefined : random.pick(INTERESTING));
+  const resume = resumeFrame(1n, random.chance(95) ? undefined : random.pick(INTERESTING));
   return random.pick([
-    [resume],
-    [resume, resume],
-    [frame(HostFrame.leave, id), resume],
-    [frame(HostFrame.hold, id), random.chance(95) ? syncFrame(4n) : resume],
-    [frame(HostFrame.forget, id)],
-    [frame(HostFrame.hold, id), syncFrame(3n)],
-    [frame(HostFrame.hold, id)],
+    [random.chance(50) ? frame(HostFrame.leave, id) : resume, resume],
+    [frame(HostFrame.hold, id), ...(random.chance(30) ? [] : [random.chance(95) ? syncFrame(3n) : resume])],
     [frame(HostFrame.resize, random.chance(95) ? guest : id, u16(random.below(300)), u16(random.below(300)))],
     [frame(HostFrame.limit, id, u64(random.chance(95) ? 1 + random.below(500) : random.pick(INTERESTING)))],
     [frame(HostFrame.network, 0, u32(random.below(2)))],
-    [frame(HostFrame.flush, id)],
+    [frame(random.pick([HostFrame.flush, HostFrame.thaw, HostFrame.forget]), id)],
     [frame(HostFrame.quiesce, id, u32(random.chance(95) ? 1 + random.below(50) : random.pick(INTERESTING)))],
     [frame(HostFrame.quiesce, id, u32(500)), frame(HostFrame.thaw, id)],
-    [frame(HostFrame.thaw, id)],
     [frame(HostFrame.resolved, id, u32(random.pick(INTERESTING)))],
     [frame(HostFrame.netAccept, guest)],
     [frame(HostFrame.netRefuse, guest, u32(random.pick(INTERESTING)))],

@@ -1,12 +1,19 @@
 /** Hosts that come and go in the middle of anything, against the sanitizer build. */
 import { expect, test } from "bun:test";
 import { closeSync, openSync, readFileSync, readSync } from "node:fs";
-import { AgentFrame, ExitFlag, HostFrame, SessionFlag, Stream, WINDOW_BYTES_INITIAL } from "../../src/vm/agent/protocol.ts";
+import {
+  AgentFrame,
+  ExitFlag,
+  HostFrame,
+  SessionFlag,
+  Stream,
+  WINDOW_BYTES_INITIAL,
+} from "../../src/vm/agent/protocol.ts";
 import { type ListedSession, ListeningAgent, resumeFrame } from "../support/agent/listening-agent.ts";
 import { type AgentStream, execFrames, execOpen, frame, putOpen, u16, u32 } from "../support/agent/native-agent.ts";
 import { until } from "../support/waiting.ts";
 
-/** What a host has stored of a command, over all hosts. */
+/** The part of a command that all hosts together have stored. */
 interface Stored {
   readonly bytes: Record<number, Buffer[]>;
   readonly sizes: Record<number, number>;

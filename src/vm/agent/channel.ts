@@ -4,6 +4,8 @@ import { Inbox } from "./inbox.ts";
 
 /** Limit of bytes that wait for a missing or paused reader, in `bytes`. Above it the socket is paused. */
 const UNREAD_BYTES_MAX = 1_048_576;
+/** The same for their chunks: those of a hostile sender can have one byte each, and take a hundred times as much memory. */
+const UNREAD_COUNT_MAX = 1024;
 
 /** The other side or `close` closed the stream. */
 export class ChannelClosedError extends Error {
@@ -82,7 +84,8 @@ export class SocketChannel implements ByteChannel, AsyncDisposable {
 
   #onBytes(chunk: Uint8Array): void {
     this.#inbox.push(chunk);
-    if (this.#inbox.byteLength > UNREAD_BYTES_MAX && !this.#stopped) {
+    const isFull = this.#inbox.byteLength > UNREAD_BYTES_MAX || this.#inbox.length > UNREAD_COUNT_MAX;
+    if (isFull && !this.#stopped) {
       this.#stopped = true;
       this.#socket?.pause();
     }

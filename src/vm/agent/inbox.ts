@@ -12,6 +12,11 @@ export class Inbox {
     return this.#bytes;
   }
 
+  /** number of queued chunks */
+  get length(): number {
+    return this.#chunks.length;
+  }
+
   /** True while chunks go to the reader at once. */
   get isFlowing(): boolean {
     return this.#handler !== null && !this.#paused;

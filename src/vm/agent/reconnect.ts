@@ -25,6 +25,8 @@ import type { FirstInput, ProcessRecord } from "./record.ts";
 const WAITS_MS = [500, 1000, 2000];
 /** Pause before the next attempt, in which the agent can notice that the connection is closed; doubled for each. */
 const PAUSE_MS = 50;
+/** Limit of lines for the log before the answer. An honest agent has had no connection to send many. */
+const LINES_COUNT_MAX = 200;
 /** Fields of RESUMED before the sessions, in `bytes`. */
 const HEAD_BYTES = 16;
 const FLAGS_ALL = Object.values(SessionFlag).reduce((all, flag) => all | flag, 0);
@@ -146,6 +148,7 @@ class FrameReader {
   #next = Promise.withResolvers<Frame>();
   #rest: Uint8Array = NOTHING;
   #isWaiting = false;
+  #linesCount = 0;
 
   constructor(channel: ByteChannel) {
     this.#channel = channel;
@@ -189,7 +192,11 @@ class FrameReader {
   }
 
   #give(frame: Frame): void {
-    if (frame.type === AgentFrame.log) return;
+    if (frame.type === AgentFrame.log) {
+      this.#linesCount += 1;
+      if (this.#linesCount > LINES_COUNT_MAX) throw new AgentProtocolError("the agent sends only lines for the log");
+      return;
+    }
     this.#isWaiting = false;
     this.#channel.pause();
     this.#next.resolve({ ...frame, payload: frame.payload.slice() });

@@ -1,14 +1,17 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer, type Socket } from "node:net";
+import { join } from "node:path";
 import { type ChildProcess, start } from "../../../src/system/exec.ts";
 import { LibcError } from "../../../src/system/libc.ts";
-import { sendWithDescriptor } from "../../../src/system/unix-sockets.ts";
+import { connectUnix, sendWithDescriptor } from "../../../src/system/unix-sockets.ts";
 import { ChannelClosedError, SocketChannel } from "../../../src/vm/agent/channel.ts";
 import { createMemfd, SEALS_ALL, sealMemfd } from "../../../src/vm/descriptors.ts";
 import { failureOf } from "../../support/failures.ts";
 import { sealsOf } from "../../support/guests/seals.ts";
 import { seededRandom } from "../../support/random.ts";
-import { pause } from "../../support/waiting.ts";
+import { pause, turns } from "../../support/waiting.ts";
 
 const children: ChildProcess[] = [];
 afterEach(async () => {
@@ -62,6 +65,33 @@ describe("socket channel", () => {
     await read.ended;
     expect(read.bytes().byteLength).toBe(30_000_004);
     expect(read.bytes().subarray(-4).toString()).toBe("end\n");
+  });
+
+  test("stops a sender of single bytes before they take much memory", async () => {
+    const directory = await mkdtemp("/tmp/coppice-channel-");
+    await using stack = new AsyncDisposableStack();
+    stack.defer(() => rm(directory, { recursive: true }));
+    const connected = Promise.withResolvers<Socket>();
+    const server = createServer(connected.resolve).listen(join(directory, "socket"));
+    stack.defer(() => void server.close());
+    const channel = stack.use(await SocketChannel.open(connectUnix(join(directory, "socket"))));
+    const sender = await connected.promise;
+    for (let sent = 0; sent < 3000; sent++) {
+      sender.write("x");
+      await turns(1);
+    }
+    sender.end();
+    let [count, bytes] = [0, 0];
+    const ended = Promise.withResolvers<void>();
+    channel.onData((chunk) => {
+      count += 1;
+      bytes += chunk?.byteLength ?? 0;
+      if (chunk === null) ended.resolve();
+    });
+    // Those that waited are delivered at once.
+    expect(count).toBeLessThan(1100);
+    await ended.promise;
+    expect(bytes).toBe(3000);
   });
 
   test("delivers nothing while it is paused, and everything afterwards, the end last", async () => {

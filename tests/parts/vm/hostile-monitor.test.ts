@@ -11,8 +11,9 @@ import { UidPool } from "../../../src/vm/jail/uid-pool.ts";
 import { HeldRoots } from "../../../src/vm/jail/vmm-roots.ts";
 import { VmmError } from "../../../src/vm/machine-end.ts";
 import { openQemuMachine } from "../../../src/vm/qemu/existing.ts";
+import { type ForkContext, QemuFork } from "../../../src/vm/qemu/fork.ts";
 import type { MachineRecord } from "../../../src/vm/vmm.ts";
-import { failureOf } from "../../support/failures.ts";
+import { failureOf, throwing } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
 
 const ID = "0191f3a0-0000-7000-8000-000000000001";
@@ -180,4 +181,26 @@ test("only files of copies are removed, whatever the monitor names", async () =>
   const machine = await open();
   expect(readdirSync(directory).sort()).toEqual(["S", "copy", "copy10"]);
   await machine[Symbol.asyncDispose]();
+});
+
+test("a machine whose monitor ends while its memory is opened is not forked: another process may have its pid", async () => {
+  const monitor = Bun.spawn(["sleep", "60"]);
+  const answers: Record<string, unknown> = {
+    "query-commands": [{ name: "xen-save-devices-state" }],
+    "qom-get": "pc-q35-7.2-machine",
+    "human-monitor-command": "Host virtual address for 0x0 (m0) is 0x7f0000000000",
+  };
+  const machine = {
+    ...{ pid: monitor.pid, shape: { vcpus: 1, memoryBytes: 4096 } },
+    cgroup: { pids: async () => [monitor.pid] },
+    qmp: { execute: async (command: string) => answers[command] },
+    copyDisk: async () => {
+      monitor.kill("SIGKILL");
+      await monitor.exited;
+      throw new Error("no disk");
+    },
+  };
+  const context = { machine, disks: [], program: "/nonexistent", acceleration: "tcg" } as unknown as ForkContext;
+  const options = { scratchPath: "/nonexistent", signal: new AbortController().signal };
+  expect(await throwing(QemuFork.prepare(context, options))).toThrow("the machine has ended");
 });

@@ -64,6 +64,13 @@ describe("the greeting of the next host", () => {
     ["output", (guest: ScriptedAgent) => guest.send(AgentFrame.output, 3, packIntegers([32, 1]), text("more"))],
     ["the end of half a frame", (guest: ScriptedAgent) => guest.channel.deliver(Buffer.alloc(100, "y"))],
     [
+      "lines for the log without end",
+      (guest: ScriptedAgent) => {
+        sendHello(guest);
+        guest.channel.deliver(Buffer.concat(Array(1000).fill(encodeFrame(AgentFrame.log, 0, text("x")))));
+      },
+    ],
+    [
       "the answer to another RESUME",
       (guest: ScriptedAgent) => {
         sendHello(guest);
