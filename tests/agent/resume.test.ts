@@ -32,7 +32,7 @@ const textOf = (logged: Stored, stream: number): string => Buffer.concat(logged.
  * come. A host may be gone before a grant is on its way.
  */
 async function store(host: AgentStream, listed: ListedSession, logged: Stored, limit: number): Promise<void> {
-  const next = { [Stream.stdout]: listed.stdoutFrom, [Stream.stderr]: listed.stderrFrom };
+  const next: Record<number, number> = { [Stream.stdout]: listed.stdoutFrom, [Stream.stderr]: listed.stderrFrom };
   for (let left = limit; left > 0; ) {
     const { type, session, payload } = await host.next();
     expect(session).toBe(listed.id);

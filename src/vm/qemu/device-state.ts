@@ -5,6 +5,11 @@ import type { SealedFile } from "./memory-file.ts";
 
 /** Limit for the device state of a machine; 0.4 MiB were measured. */
 export const STATE_BYTES_MAX = 67_108_864;
+/** The same for a state that a guest may have written. The daemon copies it in one turn of its event loop. */
+export const FORK_STATE_BYTES_MAX = 16_777_216;
+
+/** Bound of the sections that are inserted into a state. */
+const INSERTED_BYTES_MAX = 1024;
 
 /** Start of a migration stream: a magic number and the version, both big-endian. */
 const HEADER = Buffer.from([0x51, 0x45, 0x56, 0x4d, 0, 0, 0, 3]);
@@ -23,7 +28,8 @@ const DESCRIPTION = Buffer.from([6, 0, 0, 0, 0]);
  */
 export async function loadableState(written: number, machineType: string): Promise<SealedFile> {
   const stateBytes = fstatSync(written).size;
-  if (stateBytes > STATE_BYTES_MAX) throw new VmmError(`the device state is too large (${stateBytes} bytes)`);
+  if (stateBytes > FORK_STATE_BYTES_MAX - INSERTED_BYTES_MAX)
+    throw new VmmError(`the device state is too large (${stateBytes} bytes)`);
   const state = Buffer.alloc(stateBytes);
   const readBytes = readSync(written, state, 0, stateBytes, 0);
   if (readBytes !== stateBytes || !state.subarray(0, HEADER.byteLength).equals(HEADER))

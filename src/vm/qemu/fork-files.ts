@@ -4,7 +4,7 @@ import { createMemfd, sealMemfd } from "../descriptors.ts";
 import { forkManifest, readForkFile, readForkManifest, type SavedFile, writeForkFiles } from "../fork-files.ts";
 import { NotResumableError } from "../machine-end.ts";
 import type { MachineShape } from "../vmm.ts";
-import { STATE_BYTES_MAX } from "./device-state.ts";
+import { FORK_STATE_BYTES_MAX } from "./device-state.ts";
 import { difference, type ForkOrigin, forkOrigin } from "./fork-origin.ts";
 import type { SealedFile } from "./memory-file.ts";
 
@@ -48,7 +48,7 @@ export async function readFork(directory: string, here: (shape: MachineShape) =>
   using undo = new DisposableStack();
   const memory = await loadFile(directory, "memory", saved.memory, shape.memoryBytes + TABLE_BYTES_MAX);
   undo.defer(() => closeSync(memory.fd));
-  const state = await loadFile(directory, "state", saved.state, STATE_BYTES_MAX);
+  const state = await loadFile(directory, "state", saved.state, FORK_STATE_BYTES_MAX);
   undo.move();
   return { origin: saved.origin, shape, disks, memory, state };
 }

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { closeSync, ftruncateSync, readSync, writeSync } from "node:fs";
 import { createMemfd, SEALS_ALL } from "../../../../src/vm/descriptors.ts";
-import { loadableState, STATE_BYTES_MAX } from "../../../../src/vm/qemu/device-state.ts";
+import { FORK_STATE_BYTES_MAX, loadableState } from "../../../../src/vm/qemu/device-state.ts";
 import { throwing } from "../../../support/failures.ts";
 import { sealsOf } from "../../../support/guests/seals.ts";
 
@@ -38,6 +38,6 @@ test.each([
 
 test("a state that is too large is refused before it is read", async () => {
   using state = written(HEADER);
-  ftruncateSync(state.fd, STATE_BYTES_MAX + 1);
+  ftruncateSync(state.fd, FORK_STATE_BYTES_MAX + 1);
   expect(await refusal(state.fd)).toThrow("too large");
 });
