@@ -1,6 +1,9 @@
 import { openCloudHypervisorMachine } from "./cloud-hypervisor/existing.ts";
+import { PROGRAM_NAME as CLOUD_HYPERVISOR } from "./cloud-hypervisor/machine.ts";
+import * as jail from "./jail/existing-vmm.ts";
 import { openQemuMachine } from "./qemu/existing.ts";
-import type { Machine, MachineRecord } from "./vmm.ts";
+import { PROGRAM_NAME as QEMU } from "./qemu/machine.ts";
+import type { Machine, MachineExit, MachineRecord } from "./vmm.ts";
 
 /** The parts of the host that a machine needs which another process started. */
 type ExistingMachineHost = Parameters<typeof openQemuMachine>[0];
@@ -14,4 +17,9 @@ async function openExistingMachine(host: ExistingMachineHost, record: MachineRec
   return record.vmm === "qemu" ? await openQemuMachine(host, record) : await openCloudHypervisorMachine(host, record);
 }
 
-export { openExistingMachine };
+/** How a machine ended while no process watched it; null when its launcher has not reported that. @param home its directory */
+async function unwatchedExit({ vmm }: MachineRecord, home: string): Promise<MachineExit | null> {
+  return await jail.unwatchedExit(vmm === "qemu" ? QEMU : CLOUD_HYPERVISOR, home);
+}
+
+export { openExistingMachine, unwatchedExit };

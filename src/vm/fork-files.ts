@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
 import { Value } from "@sinclair/typebox/value";
 import { publishFile, syncPath } from "../system/scratch.ts";
-import { NotResumableError } from "./machine-end.ts";
+import { DamagedMemoryError, NotResumableError } from "./machine-end.ts";
 import type { VmmName } from "./vmm.ts";
 
 /*
@@ -102,7 +102,7 @@ export function isZero(bytes: Uint8Array): boolean {
   return bytes.byteLength <= ZEROS.byteLength && ZEROS.subarray(0, bytes.byteLength).equals(bytes);
 }
 
-/** Reads the description of a fork point. @throws NotResumableError when another VMM saved it, or it is damaged */
+/** Reads the description of a fork point. @throws NotResumableError when another VMM saved it; DamagedMemoryError */
 export async function readForkManifest<T extends TSchema>(
   directory: string,
   vmm: VmmName,
@@ -118,13 +118,13 @@ export async function readForkManifest<T extends TSchema>(
   } catch (error) {
     if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
   }
-  throw new NotResumableError("the description of its memory is missing or damaged");
+  throw new DamagedMemoryError("the description of its memory is missing or damaged");
 }
 
 /**
  * Reads a file of a fork point in steps, and compares its size and hash.
  * @param take gets the content in order
- * @throws NotResumableError when the file is damaged; what `take` throws
+ * @throws DamagedMemoryError; what `take` throws
  */
 export async function readForkFile(
   directory: string,
@@ -132,7 +132,7 @@ export async function readForkFile(
   { saved: { sizeBytes, sha256 }, bytesMax }: { readonly saved: SavedFile; readonly bytesMax: number },
   take: (chunk: Uint8Array, offset: number) => void,
 ): Promise<void> {
-  const damaged = (cause?: unknown) => new NotResumableError(`the file ${file} of its memory is damaged`, { cause });
+  const damaged = (cause?: unknown) => new DamagedMemoryError(`the file ${file} of its memory is damaged`, { cause });
   if (sizeBytes > bytesMax) throw damaged();
   const hash = createHash("sha256");
   let offset = 0;

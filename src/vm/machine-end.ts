@@ -25,7 +25,12 @@ export class VmmError extends Error {
 
 /** Saved memory cannot be continued on this host now. The message says why, about the memory: "its memory was …". */
 export class NotResumableError extends VmmError {
-  override readonly name = "NotResumableError";
+  override readonly name: string = "NotResumableError";
+}
+
+/** Files of saved memory are damaged or missing: it can never be continued. */
+export class DamagedMemoryError extends NotResumableError {
+  override readonly name = "DamagedMemoryError";
 }
 
 /** The machine ended, or its VMM did not start, before the work was done. */

@@ -240,6 +240,8 @@ export interface Vmm {
    * @throws NotResumableError when another VMM or host saved it, or the files are damaged
    */
   loadFork?(directory: string): Promise<ForkPoint>;
+  /** Checks what can be checked without reading the memory. @throws as `loadFork` does */
+  checkFork?(directory: string): Promise<void>;
   /**
    * Compresses the memory of a fork point that `ForkPoint.save` wrote. It can be loaded at any time meanwhile.
    * @throws the reason of `signal`; nothing has changed then

@@ -13,7 +13,7 @@ import { CloudHypervisorApiError } from "./api.ts";
 import { buildRestoreConfig, buildVmConfig, SNAPSHOT_URL } from "./config.ts";
 import { keepsConsole } from "./console.ts";
 import { placeFile } from "./files.ts";
-import { CloudHypervisorForkPoint } from "./fork-point.ts";
+import { CloudHypervisorForkPoint, checkFork } from "./fork-point.ts";
 import { CloudHypervisorMachine } from "./machine.ts";
 import type { MemoryRestoreMode } from "./schema.ts";
 import { STATE_BYTES_MAX } from "./snapshot.ts";
@@ -124,6 +124,10 @@ class CloudHypervisor implements Vmm {
 
   async loadFork(directory: string): Promise<ForkPoint> {
     return await CloudHypervisorForkPoint.load(directory, this.#host.vmsDirectory, this.version);
+  }
+
+  async checkFork(directory: string): Promise<void> {
+    await checkFork(directory, this.version);
   }
 
   compressFork(directory: string, signal: AbortSignal): Promise<void> {

@@ -6,7 +6,7 @@ import { PROTOCOL_VERSION } from "../agent/protocol.ts";
 import { forkManifest, isZero, readForkFile, readForkManifest, type SavedFile, writeForkFiles } from "../fork-files.ts";
 import { hashOf, hostProcessor } from "../host-processor.ts";
 import { hasLandlock } from "../jail/landlock.ts";
-import { NotResumableError, VmmError } from "../machine-end.ts";
+import { DamagedMemoryError, NotResumableError, VmmError } from "../machine-end.ts";
 import { UseCount } from "../use-count.ts";
 import type { ForkPoint, MachineRecord, MachineShape } from "../vmm.ts";
 import { buildDiskConfig, buildVmConfig, JAIL_DIRECTORY } from "./config.ts";
@@ -91,15 +91,8 @@ export class CloudHypervisorForkPoint implements ForkPoint {
 
   /** Reads what `save` wrote. @param version of the host's program @throws NotResumableError */
   static async load(from: string, vmsDirectory: string, version: string): Promise<CloudHypervisorForkPoint> {
-    const saved = await readForkManifest(from, "cloud-hypervisor", manifest);
-    const { shape, origin, config, disks, slotsCount } = saved;
-    const reason = difference(origin, originOf(shape, version));
-    if (reason !== null) throw new NotResumableError(reason);
-    try {
-      requireConfig(config, shape, disks);
-    } catch (cause) {
-      throw new NotResumableError("the description of its memory is missing or damaged", { cause });
-    }
+    const saved = await checkFork(from, version);
+    const { shape, config, disks, slotsCount } = saved;
     const directory = join(vmsDirectory, Bun.randomUUIDv7());
     await mkdir(directory, { mode: 0o700 });
     await using undo = new AsyncDisposableStack();
@@ -142,6 +135,24 @@ export class CloudHypervisorForkPoint implements ForkPoint {
     this.#uses.leave();
     if (!this.#uses.isInUse) await this.released;
   }
+}
+
+/**
+ * Compares a saved fork point with this host, without reading its memory.
+ * @param version of the host's program
+ * @throws NotResumableError
+ */
+export async function checkFork(directory: string, version: string): Promise<Static<typeof manifest>> {
+  const saved = await readForkManifest(directory, "cloud-hypervisor", manifest);
+  const { shape, origin, config, disks } = saved;
+  const reason = difference(origin, originOf(shape, version));
+  if (reason !== null) throw new NotResumableError(reason);
+  try {
+    requireConfig(config, shape, disks);
+  } catch (cause) {
+    throw new DamagedMemoryError("the description of its memory is missing or damaged", { cause });
+  }
+  return saved;
 }
 
 /** Copies a file of a saved fork point to `path`; zeros become holes. */

@@ -9,6 +9,7 @@ import { type ExitReport, readExitReport } from "./exit-report.ts";
 import { homePaths, type VmmHost } from "./jailed-vmm.ts";
 import { printable } from "./machine-files.ts";
 import type { VmmProcess } from "./machine-process.ts";
+import type { UidLease } from "./uid-pool.ts";
 
 /** Longest wait for the launcher of a VMM that has ended by itself, in `milliseconds`: it writes its report. */
 const REPORT_MS_MAX = 2000;
@@ -97,7 +98,9 @@ export class ExistingVmm implements VmmProcess {
 }
 
 /** The parts of the host that a machine needs which another process started. */
-export type ExistingHost = Pick<VmmHost, "vmsDirectory" | "cgroups" | "uids"> & {
+export type ExistingHost = Pick<VmmHost, "vmsDirectory" | "cgroups"> & {
+  /** @see UidPool.reserve */
+  readonly uids: { reserve(uid: number): UidLease };
   readonly heldRoots: NonNullable<VmmHost["heldRoots"]>;
 };
 

@@ -22,10 +22,12 @@ const manifest = Type.Composite([
   }),
 ]);
 
+type Manifest = Static<typeof manifest>;
+
 export interface ForkFiles {
   readonly origin: ForkOrigin;
   readonly shape: MachineShape;
-  readonly disks: readonly Static<typeof manifest>["disks"][number][];
+  readonly disks: readonly Manifest["disks"][number][];
   /** memfds */
   readonly memory: SealedFile;
   readonly state: SealedFile;
@@ -41,9 +43,7 @@ export async function writeFork({ origin, shape, disks, memory, state }: ForkFil
  * @throws NotResumableError when they differ, or the files are damaged
  */
 export async function readFork(directory: string, here: (shape: MachineShape) => ForkOrigin): Promise<ForkFiles> {
-  const saved = await readForkManifest(directory, "qemu", manifest);
-  const reason = difference(saved.origin, here(saved.shape));
-  if (reason !== null) throw new NotResumableError(reason);
+  const saved = await checkFork(directory, here);
   const { shape, disks } = saved;
   using undo = new DisposableStack();
   const memory = await loadFile(directory, "memory", saved.memory, shape.memoryBytes + TABLE_BYTES_MAX);
@@ -51,6 +51,14 @@ export async function readFork(directory: string, here: (shape: MachineShape) =>
   const state = await loadFile(directory, "state", saved.state, FORK_STATE_BYTES_MAX);
   undo.move();
   return { origin: saved.origin, shape, disks, memory, state };
+}
+
+/** Compares the origin of a fork point with `here`, without reading its memory. @throws as `readFork` does */
+export async function checkFork(directory: string, here: (shape: MachineShape) => ForkOrigin): Promise<Manifest> {
+  const saved = await readForkManifest(directory, "qemu", manifest);
+  const reason = difference(saved.origin, here(saved.shape));
+  if (reason !== null) throw new NotResumableError(reason);
+  return saved;
 }
 
 /** Copies a file to a sealed memfd. */

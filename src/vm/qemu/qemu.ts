@@ -12,7 +12,7 @@ import type { Acceleration, Disk, ForkPoint, Machine, MachineShape, Template, Vm
 import { buildQemuArgs, hasMemoryFile, QEMU_PROGRAM, type QemuStart } from "./args.ts";
 import { STATE_BYTES_MAX } from "./device-state.ts";
 import { QemuForkPoint } from "./fork.ts";
-import { readFork } from "./fork-files.ts";
+import { checkFork, readFork } from "./fork-files.ts";
 import { originOf } from "./fork-origin.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, sealedCopy } from "./memory-file.ts";
@@ -193,6 +193,11 @@ class Qemu implements Vmm {
     const files = await readFork(directory, (shape) => originOf(this.acceleration, shape, version));
     for (const { fd } of [files.memory, files.state]) owned.defer(() => closeSync(fd));
     return new QemuForkPoint({ ...files, root, pausedMs: 0, copiedBytes: 0 }, owned.move());
+  }
+
+  async checkFork(directory: string): Promise<void> {
+    const version = await installedVersion();
+    await checkFork(directory, (shape) => originOf(this.acceleration, shape, version));
   }
 
   compressFork(directory: string, signal: AbortSignal): Promise<void> {

@@ -20,7 +20,7 @@ setDefaultTimeout(120_000);
 
 const namespace = `coppice-test-${process.pid}-left`;
 let directory: string;
-let host: Parameters<typeof openQemuMachine>[0];
+let host: Parameters<typeof openQemuMachine>[0] & { readonly uids: UidPool };
 beforeAll(async () => {
   directory = await mkdtemp("/tmp/coppice-left-");
   host = {

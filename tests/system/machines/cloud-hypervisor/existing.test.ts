@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { Agent } from "../../../../src/vm/agent/agent.ts";
 import { CloudHypervisorApi } from "../../../../src/vm/cloud-hypervisor/api.ts";
 import { openCloudHypervisorMachine } from "../../../../src/vm/cloud-hypervisor/existing.ts";
-import { openExistingMachine } from "../../../../src/vm/existing-machine.ts";
+import { openExistingMachine, unwatchedExit } from "../../../../src/vm/existing-machine.ts";
 import { recordProblem } from "../../../../src/vm/jail/existing-vmm.ts";
 import { homePaths } from "../../../../src/vm/jail/jailed-vmm.ts";
 import { syncAgent } from "../../../../src/vm/templates.ts";
@@ -176,8 +176,11 @@ test("a machine whose guest is off is ended with that reason", async () => {
 
 test("a machine that ended meanwhile has left its reason", async () => {
   const record = await leftMachine();
-  process.kill(record.monitor.pid, "SIGSEGV");
+  process.kill(record.monitor.pid, "SIGKILL");
   await until("it has ended", async () => (await problemOf(record)) !== null);
+  const exited = () => unwatchedExit(record, join(host.vmsDirectory, record.id));
+  await until("it is reported", async () => (await exited()) !== null);
+  expect((await exited())?.detail).toStartWith("Cloud Hypervisor was killed by signal 9");
   const error = await failureOf(openCloudHypervisorMachine(host, record));
   expect(error).toMatchObject({ name: "MachineEndedError", exit: { reason: "vmm_died" } });
   await expectNothingLeft();

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { NotResumableError } from "../../../../src/vm/machine-end.ts";
 import type { ForkPoint } from "../../../../src/vm/vmm.ts";
 import { SHAPE, StandInHost, violationsOf } from "../../../support/cloud-hypervisor/cloud-hypervisor.ts";
 import {
@@ -64,16 +65,22 @@ describe("a saved fork", () => {
 
   test("is refused with the reason when something differs, and leaves nothing behind", async () => {
     const { directory } = await saved();
+    expect(await host.vmm.checkFork?.(directory)).toBeUndefined();
     const path = join(directory, "fork.json");
     const manifest = JSON.parse(readFileSync(path, "utf8"));
     const refusal = async (change: object): Promise<string> => {
       writeFileSync(path, JSON.stringify({ ...manifest, ...change }));
       const error = await failureOf(load(directory));
-      expect(error).toMatchObject({ name: "NotResumableError" });
+      expect(error).toBeInstanceOf(NotResumableError);
       expect(readdirSync(host.vmsDirectory)).toEqual([]);
       return (error as Error).message;
     };
-    const origin = (change: object) => refusal({ origin: { ...manifest.origin, ...change } });
+    const origin = async (change: object): Promise<string> => {
+      const message = await refusal({ origin: { ...manifest.origin, ...change } });
+      // It is known without the memory.
+      expect(await failureOf(host.vmm.checkFork?.(directory))).toMatchObject({ name: "NotResumableError", message });
+      return message;
+    };
     expect(await origin({ cloudHypervisor: "52.0" })).toBe(
       "Cloud Hypervisor v52.0 saved its memory, and this host has v53.0",
     );
