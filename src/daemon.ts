@@ -158,7 +158,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const service = createService({
     ...work,
     keys,
-    appliance: appliancePartsOf(config, { scheduler, machines, gate, retention: janitorOptions }),
+    appliance: appliancePartsOf(config, { scheduler, machines, gate, desk, retention: janitorOptions }),
     ...{ operations, sandboxes, builds, changes },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
@@ -250,7 +250,10 @@ function retentionsOf({ operations, files, images }: Config) {
 
 function appliancePartsOf(
   { dataDir: dataDirectory, vm, pool }: Config,
-  { gate, ...parts }: Pick<ApplianceParts, "scheduler" | "machines" | "retention"> & { readonly gate: GateClient },
+  {
+    gate,
+    ...parts
+  }: Pick<ApplianceParts, "scheduler" | "machines" | "desk" | "retention"> & { readonly gate: GateClient },
 ): ApplianceParts {
   return { ...parts, poolSize: pool.size, health: { dataDirectory, emulation: vm.emulation, outside: gate } };
 }

@@ -47,6 +47,8 @@ export interface CgroupTreeOptions {
    * has a weight of its own.
    */
   readonly cpuWeight?: number;
+  /** true: existing cgroups are opened, and no parent of new ones is made before the first */
+  readonly opensOnly?: boolean;
   readonly files?: CgroupFiles;
   readonly mountinfo?: string;
   readonly selfCgroup?: string;
@@ -86,7 +88,7 @@ export async function openCgroupTree(options: CgroupTreeOptions): Promise<Cgroup
   const hierarchies = findHierarchies(mountinfo, selfCgroup);
   if (hierarchies.length === 0) throw new Error("this host has no control groups mounted");
   const tree = new Tree(files, hierarchies, options);
-  tree.prepare();
+  if (options.opensOnly !== true) tree.prepare();
   return tree;
 }
 
@@ -228,7 +230,7 @@ class Tree implements CgroupTree {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const root of [...this.#roots, ...this.#staleRoots]) {
-      if (this.#files.children(root).length === 0) this.#files.rmdir(root);
+      if (this.#exists(root) && this.#files.children(root).length === 0) this.#files.rmdir(root);
     }
   }
 

@@ -20,6 +20,7 @@ import type { Scheduler } from "../supervisor/operations/scheduler.ts";
 import type { ReclaimOptions } from "../supervisor/reclaim.ts";
 import type { SandboxesPort } from "../supervisor/sandboxes/ports.ts";
 import type { BuildsPort } from "../supervisor/templates/builds.ts";
+import type { OperatorDesk } from "./operator/desk.ts";
 
 /** The caller of a use case. A surface checks its scopes; a use case checks ownership. */
 export interface Principal {
@@ -76,6 +77,7 @@ export interface ApplianceParts {
   /** machines that should wait in the pool */
   readonly poolSize: number;
   readonly health: HealthSettings;
+  readonly desk: Pick<OperatorDesk, "running">;
   readonly retention: Pick<ReclaimOptions, "filesTtlMs" | "untaggedTtlMs">;
 }
 

@@ -9,6 +9,7 @@ import { interruptible, showProgress } from "../wait.ts";
 import { applianceFinding } from "./appliance.ts";
 import { directOutside } from "./outside.ts";
 import { installMissingPackages } from "./packages.ts";
+import { restartFindingOf } from "./restart.ts";
 
 const { "vm-emulation": emulation } = CONFIG_OPTIONS;
 
@@ -35,7 +36,7 @@ export const doctorCommand = command({
     const { dataDir: dataDirectory, vm, network } = config;
     const settings = { dataDirectory, emulation: vm.emulation, outside: directOutside(network) };
     const onHost = await hostFindings(settings, noBoot === true ? null : await trial(config, io));
-    const findings = [...onHost, await applianceFinding(config)];
+    const findings = [...onHost, await restartFindingOf(config), await applianceFinding(config)];
     const healthy = isHealthy(findings);
     await io.stdout(json === true ? `${JSON.stringify({ healthy, findings })}\n` : report(findings, healthy, io));
     return healthy ? 0 : EXIT_FAILED;

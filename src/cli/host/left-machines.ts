@@ -15,6 +15,6 @@ export async function leftCount({ vms }: DataLayout): Promise<number> {
 
 /** Ends all machines of a data directory, whose lock the caller has. The next daemon ends their operations. */
 export async function endLeft({ root }: DataLayout): Promise<void> {
-  await using cgroups = await openCgroupTree({ namespace: cgroupNamespace(root) });
+  await using cgroups = await openCgroupTree({ namespace: cgroupNamespace(root), opensOnly: true });
   for (const name of await cgroups.list()) await cgroups.open(name)[Symbol.asyncDispose]();
 }

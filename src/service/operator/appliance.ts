@@ -14,6 +14,7 @@ import { LIMIT_MAX } from "../../domain/tree/listing.ts";
 import { inodeRoom } from "../../storage/free-space.ts";
 import { hostFindings, isHealthy, runningFinding } from "../../supervisor/health/checks.ts";
 import type { Finding } from "../../supervisor/health/finding.ts";
+import { restartFinding } from "../../supervisor/health/restart.ts";
 import type { Cost } from "../../supervisor/operations/scheduler.ts";
 import { reclaim } from "../../supervisor/reclaim.ts";
 import { SharedReading } from "../../supervisor/shared-reading.ts";
@@ -96,7 +97,8 @@ export function applianceUseCases(parts: ServiceParts): ApplianceUseCases {
   const collection = new SharedReading(() => reclaim(reclaiming, { dryRun: false }), 0);
   const checks = new SharedReading(async () => {
     const onHost = await hostFindings(appliance.health, null);
-    return { checkedAt: clock(), findings: [...onHost, runningFinding(operations.readiness(), "running")] };
+    const running = runningFinding(operations.readiness(), "running");
+    return { checkedAt: clock(), findings: [...onHost, restartFinding(await appliance.desk.running()), running] };
   }, HEALTH_AGE_MS_MAX);
   return {
     async load(limit) {

@@ -56,11 +56,10 @@ export class OperatorDesk {
   async running(): Promise<RunningWork> {
     await this.#operations.promise;
     const { version, leavesInstances } = this.#options;
-    return { version, pid: process.pid, leavesInstances, operations: this.operations() };
+    return { version, pid: process.pid, leavesInstances, operations: this.#running() };
   }
 
-  /** The operations that run now. */
-  operations(): RunningOperation[] {
+  #running(): RunningOperation[] {
     const { db } = this.#options;
     return executingOperations(db).map(({ id, accountId, kind }) => {
       const sandbox = kind === "sandbox" ? (sandboxOfOperation(db, id)?.name ?? null) : null;

@@ -19,6 +19,7 @@ export function emptyApplianceParts(
     machines: { counts: () => ({ waiting: 1, ready: 1, inUse: 0 }) },
     poolSize: 2,
     retention: { untaggedTtlMs: null, filesTtlMs: null },
+    desk: { running: async () => ({ version: "0.0.0", pid: process.pid, leavesInstances: false, operations: [] }) },
     health: { dataDirectory, emulation: "allow", outside },
   };
 }

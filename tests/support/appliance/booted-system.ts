@@ -122,6 +122,18 @@ export class BootedSystem implements AsyncDisposable {
     return Number(await this.output("cat", "/sys/class/net/uplink/statistics/tx_packets"));
   }
 
+  /** Shuts the system down, as a host is before it is switched off, and waits for its end. Its data directory stays. */
+  async powerOff(): Promise<void> {
+    await this.run("systemctl", "poweroff", "--no-block");
+    await this.#child.exited;
+    this.#pid = 0;
+  }
+
+  /** /var/lib/coppice of the system, also after its end. */
+  get dataDirectory(): string {
+    return join(this.directory, "data");
+  }
+
   async isUp(): Promise<boolean> {
     const { stdout } = await this.run("systemctl", "is-system-running");
     return ["running", "degraded"].includes(stdout.trim());

@@ -134,7 +134,7 @@ export const RINGS: Readonly<Record<string, Ring>> = {
     paths: ["tests/install/**/*.test.ts"],
     executable: true,
     alone: true,
-    limitMs: 5 * MINUTE_MS,
+    limitMs: 10 * MINUTE_MS,
   },
   debian: {
     what: "the service on Debian, in an emulated machine",

@@ -249,6 +249,19 @@ describe("groups next to the daemon's service, in the machines' unit,", () => {
     expect(kernel.read(`${unit}/ns/cpu.weight`)).toBe("30");
   });
 
+  test("can be ended by a process elsewhere, which makes none", async () => {
+    const elsewhere = "/cg/user.slice";
+    const kernel = new FakeKernel([elsewhere, unit, `${unit}/ns`, `${unit}/ns/vm1`], v2Files);
+    kernel.files.set(`${unit}/ns/vm1/cgroup.procs`, "7\n");
+    const options = { files: kernel, mountinfo: V2_MOUNTS, selfCgroup: "0::/user.slice\n", opensOnly: true };
+    const killProcess = (pid: number) => kernel.kill(pid);
+    const tree = await openCgroupTree({ namespace: "ns", killProcess, ...options });
+    expect(await tree.list()).toEqual(["vm1"]);
+    await tree.open("vm1")[Symbol.asyncDispose]();
+    await tree[Symbol.asyncDispose]();
+    expect([...kernel.groups].filter((group) => group.includes("ns") || group.includes("daemon"))).toEqual([]);
+  });
+
   test("are made below the service when it does not run", async () => {
     const kernel = new FakeKernel([`${slice}/coppice.service`, unit], v2Files);
     const tree = await openV2(kernel);
