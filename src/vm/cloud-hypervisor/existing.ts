@@ -1,6 +1,7 @@
 import { openSocketDirectory } from "../../system/unix-sockets.ts";
+import { withinTime } from "../../system/waiting.ts";
 import { type ExistingHost, openExistingHome, unwatchedExit } from "../jail/existing-vmm.ts";
-import { MachineEndedError, withExitReason } from "../machine-end.ts";
+import { MachineEndedError, VmmError, withExitReason } from "../machine-end.ts";
 import type { MachineRecord } from "../vmm.ts";
 import { CloudHypervisorApi, CloudHypervisorApiError } from "./api.ts";
 import { keepsConsole } from "./console.ts";
@@ -12,6 +13,8 @@ import { removeSnapshot } from "./snapshot.ts";
 
 /** Machines with more disks are not asked for their state: see `CloudHypervisorApi.info`. */
 const INFO_DISKS_COUNT_MAX = 24;
+/** Limit of all answers of the monitor. One that was writing a snapshot answers when that is done. */
+const MONITOR_MS_MAX = 10_000;
 
 /**
  * Opens a machine that another process started and left: reads its events, including those of the time between, continues it
@@ -34,7 +37,11 @@ async function openCloudHypervisorMachine(host: ExistingHost, record: MachineRec
   const machine = new CloudHypervisorMachine({ ...parts, closed, record, vmsDirectory, owned: stack.move() });
   await using undo = new AsyncDisposableStack();
   undo.use(machine);
-  await withExitReason(machine, () => continueGuest(machine, record));
+  await withExitReason(machine, () =>
+    withinTime(continueGuest(machine, record), MONITOR_MS_MAX, () => {
+      throw new VmmError(`the machine's monitor did not answer within ${MONITOR_MS_MAX} ms`);
+    }),
+  );
   await removeSnapshot(forkDirectory(directory));
   if (!keepsConsole(record.version)) await machine.openConsole();
   machine.openChannel();
