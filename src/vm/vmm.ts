@@ -130,6 +130,8 @@ export interface ForkPoint extends AsyncDisposable {
   readonly pausedMs: number;
   /** guest memory that was copied, in `bytes`; 0 for one that was loaded */
   readonly copiedBytes: number;
+  /** room that `save` needs on the disk at most, in `bytes`, apart from the description */
+  readonly savedBytes: number;
   /**
    * Writes memory and devices to files of root's in `directory`, which must exist and is synced. The files hold all secrets of
    * the guest. All names but `memory`, `memory.zst`, `state` and `fork.json` are the caller's.

@@ -1,5 +1,5 @@
 import { writeSync } from "node:fs";
-import { mkdir, open, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { mkdir, open, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type Static, Type } from "@sinclair/typebox";
 import { PROTOCOL_VERSION } from "../agent/protocol.ts";
@@ -48,6 +48,8 @@ interface ForkPointParts {
   readonly record: ForkedRecord;
   readonly pausedMs: number;
   readonly copiedBytes: number;
+  /** size of the state of the devices */
+  readonly stateBytes: number;
 }
 
 /** A fork point of Cloud Hypervisor: a snapshot in a directory of its own, whose files no longer change. */
@@ -59,16 +61,18 @@ export class CloudHypervisorForkPoint implements ForkPoint {
   readonly released: Promise<void>;
   readonly pausedMs: number;
   readonly copiedBytes: number;
+  readonly savedBytes: number;
   readonly #directory: string;
   readonly #uses = new UseCount();
   #isGone = false;
 
-  private constructor({ directory, shape, record, pausedMs, copiedBytes }: ForkPointParts) {
+  private constructor({ directory, shape, record, pausedMs, copiedBytes, stateBytes }: ForkPointParts) {
     this.#directory = directory;
     this.shape = shape;
     this.record = record;
     this.pausedMs = pausedMs;
     this.copiedBytes = copiedBytes;
+    this.savedBytes = shape.memoryBytes + stateBytes;
     this.released = this.#uses.released.then(() => rm(directory, { recursive: true, force: true }));
   }
 
@@ -80,13 +84,16 @@ export class CloudHypervisorForkPoint implements ForkPoint {
     directory,
     vmsDirectory,
     ...parts
-  }: Omit<ForkPointParts, "copiedBytes"> & { readonly vmsDirectory: string }): Promise<CloudHypervisorForkPoint> {
+  }: Omit<ForkPointParts, "copiedBytes" | "stateBytes"> & {
+    readonly vmsDirectory: string;
+  }): Promise<CloudHypervisorForkPoint> {
     const { shape, record } = parts;
     await takeSnapshot(directory, shape.memoryBytes);
     requireConfig(await readFile(join(directory, CONFIG), "utf8"), shape, record.disks);
     const own = join(vmsDirectory, Bun.randomUUIDv7());
     await rename(directory, own);
-    return new CloudHypervisorForkPoint({ ...parts, directory: own, copiedBytes: shape.memoryBytes });
+    const { size: stateBytes } = await stat(join(own, STATE));
+    return new CloudHypervisorForkPoint({ ...parts, directory: own, copiedBytes: shape.memoryBytes, stateBytes });
   }
 
   /** Reads what `save` wrote. @param version of the host's program @throws NotResumableError */
@@ -102,7 +109,8 @@ export class CloudHypervisorForkPoint implements ForkPoint {
     await loadFile(from, "memory", { saved: saved.memory, bytesMax: shape.memoryBytes }, join(directory, MEMORY));
     undo.move();
     const record = { version, disks, nextLun: slotsCount };
-    return new CloudHypervisorForkPoint({ directory, shape, record, pausedMs: 0, copiedBytes: 0 });
+    const { sizeBytes: stateBytes } = saved.state;
+    return new CloudHypervisorForkPoint({ directory, shape, record, pausedMs: 0, copiedBytes: 0, stateBytes });
   }
 
   /** Counts a copy, until the result is disposed of. @throws Error after disposal */

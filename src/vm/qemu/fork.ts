@@ -77,6 +77,10 @@ export class QemuForkPoint extends SavedMachine implements ForkPoint {
     this.copiedBytes = saved.copiedBytes;
   }
 
+  get savedBytes(): number {
+    return this.memoryBytes;
+  }
+
   async save(directory: string): Promise<void> {
     using _used = this.use();
     using files = new DisposableStack();

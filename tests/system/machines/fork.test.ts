@@ -163,6 +163,7 @@ test("a fork that is saved continues after its machine and every file descriptor
   await until("it talks", () => output.text.length > 3);
   const { point, record, scratch } = await fork(host, vm);
   await point.save(directory);
+  expect((await files()).reduce((sum, size) => sum + size, 0)).toBeLessThan(point.savedBytes + 65_536);
   await point[Symbol.asyncDispose]();
   await point.released;
   await vm[Symbol.asyncDispose]();

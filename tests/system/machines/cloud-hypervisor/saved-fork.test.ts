@@ -34,6 +34,8 @@ describe("a saved fork", () => {
     await using vm = await counting(host);
     const { point, scratch } = await fork(host, vm);
     await point.save(directory);
+    const sizes = ["memory", "state"].map((name) => statSync(join(directory, name)).size);
+    expect(point.savedBytes).toBe(sizes.reduce((sum, size) => sum + size, 0));
     await point[Symbol.asyncDispose]();
     return { directory, scratch };
   }
