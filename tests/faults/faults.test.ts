@@ -18,7 +18,7 @@ import { pause, until } from "../support/waiting.ts";
 import { Acknowledged } from "./acknowledged.ts";
 import { ALL_AT_ONCE, Faults } from "./faults.ts";
 import { Load } from "./load.ts";
-import { leftBy } from "./remains.ts";
+import { errorsIn, leftBy } from "./remains.ts";
 
 const SECONDS_DEFAULT = 120;
 const KILLS_DEFAULT = 3;
@@ -36,7 +36,6 @@ const DESCRIPTORS_MORE_MAX = OPEN_LAYERS_COUNT_MAX + 60;
 /** A pool of one machine: its monitor, and the launcher, which waits for it. */
 const POOL_PROCESSES_COUNT = 2;
 const POOL_MS_MAX = 60_000;
-const ERROR_LINES_MAX = 20;
 const LIBFAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
 const seconds = Number(process.env["COPPICE_TEST_FAULT_SECONDS"] ?? SECONDS_DEFAULT);
@@ -118,10 +117,4 @@ test(
 async function progress(facts: Acknowledged): Promise<void> {
   const before = facts.successes;
   await until("an operation succeeds", () => facts.successes > before, PROGRESS_MS_MAX).catch(() => undefined);
-}
-
-/** The errors that the daemon logged, to find the cause of a failure. */
-function errorsIn(log: string): string {
-  const lines = log.split("\n").filter((line) => line.includes('"level":"error"'));
-  return `${lines.slice(0, ERROR_LINES_MAX).join("\n")}\n`;
 }

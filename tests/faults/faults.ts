@@ -44,6 +44,8 @@ export interface FaultOptions {
   readonly readable?: string;
   /** called before the daemon ends */
   readonly onOutage?: () => void;
+  /** called before the process that connects to the outside is killed */
+  readonly onGate?: () => void;
   /** called before a monitor is killed, with the instance whose machine it runs; null: none that is known */
   readonly onMonitor?: (instance: string | null) => void;
 }
@@ -120,8 +122,10 @@ export class Faults {
   }
 
   async #killGate(): Promise<boolean> {
-    const pids = await gatePids(this.#options.appliance);
-    const pid = pids[this.#options.random.below(Math.max(1, pids.length))];
+    const { appliance, random, onGate } = this.#options;
+    const pids = await gatePids(appliance);
+    const pid = pids[random.below(Math.max(1, pids.length))];
+    onGate?.();
     return pid !== undefined && kill(pid);
   }
 

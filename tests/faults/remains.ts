@@ -6,6 +6,8 @@ import { controlGroups } from "../support/appliance/control-groups.ts";
 import { allLayerIds } from "../support/database.ts";
 import { listLayers } from "../support/images/layer-files.ts";
 
+const ERROR_LINES_MAX = 20;
+
 /** Remains on the host of a daemon that was stopped with SIGTERM. */
 export async function leftBy(appliance: Appliance): Promise<string[]> {
   const layout = dataLayout(appliance.dataDir);
@@ -20,4 +22,10 @@ export async function leftBy(appliance: Appliance): Promise<string[]> {
     ...(await appliance.leftovers()),
     ...[...(await listLayers(layout))].filter((id) => !layerIds.has(id)).map((id) => `layer ${id}`),
   ].filter((line) => line !== "");
+}
+
+/** The errors that the daemon logged, to find the cause of a failure. */
+export function errorsIn(log: string): string {
+  const lines = log.split("\n").filter((line) => line.includes('"level":"error"'));
+  return `${lines.slice(0, ERROR_LINES_MAX).join("\n")}\n`;
 }

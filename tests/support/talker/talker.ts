@@ -7,6 +7,8 @@ import { busyboxImage, type ImageSpec } from "../images/images.ts";
 
 const SOURCE = join(import.meta.dir, "talker.c");
 const COMPILE_MS = 60_000;
+/** Of a line in a message. */
+const LINE_CHARACTERS_MAX = 200;
 /** As in `talker.c`. */
 const CELLS_COUNT = 8192;
 const STREAMS = ["stdout", "stderr"] as const;
@@ -75,6 +77,12 @@ class TalkerStream {
     for (let count = 1; count <= place.count; count++) this.#change(count);
   }
 
+  /** The line that must follow, in the generation of the one before it. */
+  get next(): string {
+    const { count, generation } = this.place;
+    return `${this.#line(count + 1, generation)}\n`;
+  }
+
   /** Reads more of the output; returns lines that are not those that must follow. */
   read(text: string): string[] {
     let { count, generation } = this.place;
@@ -82,9 +90,9 @@ class TalkerStream {
     const rest = lines.pop() ?? "";
     for (const line of lines) {
       const now = Number(line.split(" ", 4)[3]);
-      const head = `${this.#name} ${this.#label} ${count + 1} ${now} ${hex(this.#cell(count + 1))} `;
-      if (line !== head + hex(fnv(head)) || !(now >= generation)) {
-        const [want, was] = [head.trimEnd(), line.slice(0, 200)];
+      const right = this.#line(count + 1, now);
+      if (line !== right || !(now >= generation)) {
+        const [want, was] = [right, line.slice(0, LINE_CHARACTERS_MAX)];
         return [`${this.#name} ${this.#label}: "${was}" in place of "${want}", generation ${generation}`];
       }
       count += 1;
@@ -94,6 +102,11 @@ class TalkerStream {
     }
     this.place = { count, rest, generation };
     return [];
+  }
+
+  #line(count: number, generation: number): string {
+    const head = `${this.#name} ${this.#label} ${count} ${generation} ${hex(this.#cell(count))} `;
+    return head + hex(fnv(head));
   }
 
   #cell(count: number): number {
@@ -133,10 +146,17 @@ export class TalkerOutput {
     return this.#streams[stream].place;
   }
 
+  /** Returns the next line of an output, which counts as read then. */
+  next(stream: Stream): string {
+    const line = this.#streams[stream].next;
+    this.#streams[stream].read(line);
+    return line;
+  }
+
   /** Reads more of an output; returns what is lost, repeated, or damaged. */
   read(stream: Stream, text: string): string[] {
     if (this.isEnded && stream === "stdout")
-      return [`${this.name}: output after the last line: "${text.slice(0, 200)}"`];
+      return [`${this.name}: output after the last line: "${text.slice(0, LINE_CHARACTERS_MAX)}"`];
     const own = this.#streams[stream];
     const all = own.place.rest + text;
     const at = stream === "stdout" ? all.indexOf(`${this.name} end `) : -1;
