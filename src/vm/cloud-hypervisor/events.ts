@@ -59,5 +59,7 @@ function parseEvent(text: string): CloudHypervisorEvent {
     throw new CloudHypervisorEventError("an event has no source or name");
   }
   const pairs = typeof properties === "object" && properties !== null ? Object.entries(properties) : [];
-  return { source, event, properties: Object.fromEntries(pairs.map(([key, each]) => [key, String(each)])) };
+  // Other values need not have a text.
+  const texts = pairs.filter((pair): pair is [string, string] => typeof pair[1] === "string");
+  return { source, event, properties: Object.fromEntries(texts) };
 }

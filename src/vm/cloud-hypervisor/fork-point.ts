@@ -6,6 +6,7 @@ import { PROTOCOL_VERSION } from "../agent/protocol.ts";
 import { forkManifest, isZero, readForkFile, readForkManifest, type SavedFile, writeForkFiles } from "../fork-files.ts";
 import { hashOf, hostProcessor } from "../host-processor.ts";
 import { hasLandlock } from "../jail/landlock.ts";
+import { textOf } from "../jail/machine-files.ts";
 import { DamagedMemoryError, NotResumableError, VmmError } from "../machine-end.ts";
 import { UseCount } from "../use-count.ts";
 import type { ForkPoint, MachineRecord, MachineShape } from "../vmm.ts";
@@ -207,7 +208,7 @@ function requireConfig(text: string, shape: MachineShape, disks: MachineRecord["
   const { cpus, memory, landlock_enable: landlock } = config;
   const isShape = cpus?.["boot_vcpus"] === shape.vcpus && memory?.["size"] === shape.memoryBytes;
   const isProtected = cpus?.["nested"] === false && landlock === hasLandlock();
-  const places = (config.disks ?? []).map((disk) => `${String(disk?.["id"])} ${String(disk?.["path"])}`);
+  const places = (config.disks ?? []).map((disk) => `${textOf(disk?.["id"])} ${textOf(disk?.["path"])}`);
   const expected = disks.map(({ serial, node }) => `${node} ${JAIL_DIRECTORY}/${serial}`);
   const hasDisks = places.sort().join("\n") === expected.sort().join("\n");
   if (!isShape || !isProtected || !hasDisks) throw new VmmError("the snapshot is not one of this machine");

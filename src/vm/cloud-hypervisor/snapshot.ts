@@ -47,6 +47,8 @@ export async function takeSnapshot(path: string, memoryBytes: number): Promise<v
     if (status.nlink !== 1) throw new VmmError(`the snapshot's ${name} has another name`);
     if (status.size > limits[name]) throw new VmmError(`the snapshot's ${name} has ${status.size} bytes`);
     await takeOverFile(file);
+    // The VMM may have written to it until now.
+    if ((await lstat(file)).size > limits[name]) throw new VmmError(`the snapshot's ${name} grew`);
     await chmod(file, 0o444);
   }
 }

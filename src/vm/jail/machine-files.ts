@@ -25,6 +25,11 @@ export async function placeDisk(machine: { readonly directory: string; readonly 
   await chmod(path, 0o600);
 }
 
+/** A text from a guest or a VMM; "" when the value is something else, which JSON can make so that it has no text. */
+export function textOf(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
 /** Text of a guest or a VMM for a log: replaces control characters, except line feeds. */
 export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: it replaces control characters.

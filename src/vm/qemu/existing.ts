@@ -5,11 +5,12 @@ import { withinTime } from "../../system/waiting.ts";
 import type { SocketChannel } from "../agent/channel.ts";
 import type { VmAssets } from "../assets.ts";
 import * as existing from "../jail/existing-vmm.ts";
+import { textOf } from "../jail/machine-files.ts";
 import { MachineEndedError, VmmError } from "../machine-end.ts";
 import type { MachineExit, MachineRecord } from "../vmm.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { copyName } from "./mirror.ts";
-import { Qmp, type QmpEvent, textOf } from "./qmp.ts";
+import { Qmp, type QmpEvent } from "./qmp.ts";
 import { connectToQemu } from "./sockets.ts";
 
 /** A monitor answers within a millisecond; one that does not answer for this long cannot be used. */

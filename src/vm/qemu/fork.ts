@@ -3,7 +3,7 @@ import type { Cgroup } from "../../cgroup/cgroup.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { createMemfd } from "../descriptors.ts";
 import { processIdentity } from "../jail/existing-vmm.ts";
-import { printable } from "../jail/machine-files.ts";
+import { printable, textOf } from "../jail/machine-files.ts";
 import { VmmError } from "../machine-end.ts";
 import type {
   Acceleration,
@@ -20,7 +20,7 @@ import { loadableState } from "./device-state.ts";
 import { type ForkFiles, writeFork } from "./fork-files.ts";
 import { originOf } from "./fork-origin.ts";
 import { MemoryCopy } from "./memory-copy.ts";
-import { type Qmp, QmpClosedError, textOf } from "./qmp.ts";
+import { type Qmp, QmpClosedError } from "./qmp.ts";
 import { SavedMachine, type SavedParts } from "./saved-machine.ts";
 
 /** Writes the state of all devices, without the guest's memory, to a file. It needs no Xen. */

@@ -5,7 +5,7 @@ import type { SocketChannel } from "../agent/channel.ts";
 import { processIdentity } from "../jail/existing-vmm.ts";
 import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import type { Lease } from "../jail/lease.ts";
-import { placeDisk, printable } from "../jail/machine-files.ts";
+import { placeDisk, printable, textOf } from "../jail/machine-files.ts";
 import type { VmmProcess } from "../jail/machine-process.ts";
 import { VmmError } from "../machine-end.ts";
 import type {
@@ -22,7 +22,7 @@ import type {
 import { CONSOLE_BYTES } from "./args.ts";
 import { type AttachedDisks, type ForkContext, QemuFork } from "./fork.ts";
 import { Mirror } from "./mirror.ts";
-import { type Qmp, QmpClosedError, QmpError, type QmpEvent, textOf } from "./qmp.ts";
+import { type Qmp, QmpClosedError, QmpError, type QmpEvent } from "./qmp.ts";
 import { connectToQemu } from "./sockets.ts";
 
 /**

@@ -2,9 +2,10 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { untilAborted, withinTime } from "../../system/waiting.ts";
 import { createCopyFile, takeOverFile } from "../disk-copy.ts";
+import { textOf } from "../jail/machine-files.ts";
 import { VmmError } from "../machine-end.ts";
 import type { DiskCopy, DiskCopyOptions, MachineExit } from "../vmm.ts";
-import { type Qmp, QmpClosedError, type QmpEvent, textOf } from "./qmp.ts";
+import { type Qmp, QmpClosedError, type QmpEvent } from "./qmp.ts";
 
 /** Longest part of QEMU's error text in an error message, in characters. */
 const REASON_TEXT_MAX = 200;

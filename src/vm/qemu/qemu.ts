@@ -5,6 +5,7 @@ import { CpuWeight } from "../cpu-weight.ts";
 import { createMemfd } from "../descriptors.ts";
 import { compressFork } from "../fork-files.ts";
 import { firstAnswer, launchVmm, openMachineHome, type VmmHost, vmmPid } from "../jail/jailed-vmm.ts";
+import { textOf } from "../jail/machine-files.ts";
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
 import { VmmError, withExitReason } from "../machine-end.ts";
@@ -16,7 +17,7 @@ import { checkFork, readFork } from "./fork-files.ts";
 import { originOf } from "./fork-origin.ts";
 import { PROGRAM_NAME, QemuMachine } from "./machine.ts";
 import { packMemory, sealedCopy } from "./memory-file.ts";
-import { Qmp, textOf } from "./qmp.ts";
+import { Qmp } from "./qmp.ts";
 import { SavedMachine } from "./saved-machine.ts";
 import { connectToQemu, listenForQemu } from "./sockets.ts";
 

@@ -41,11 +41,6 @@ interface Pending {
   readonly timer: Timer;
 }
 
-/** Text in an answer; "" when it is something else, which need not have a text. */
-export function textOf(value: unknown): string {
-  return typeof value === "string" ? value : "";
-}
-
 /** Client of the QEMU machine protocol. A guest may have taken over its VMM, so every message is checked. */
 export class Qmp {
   readonly #channel: ByteChannel & { readonly fd?: number };

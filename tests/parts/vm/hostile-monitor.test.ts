@@ -43,6 +43,7 @@ async function machineWith(stack: AsyncDisposableStack, answers: Answers) {
   await mkdir(directory);
   let isAlive = true;
   const clients = new Set<net.Socket>();
+  const received = new Set<string>();
   const listen = async (name: string, take: (say: Say, line: string) => void) => {
     const server = net.createServer((client) => {
       clients.add(client.on("error", () => undefined));
@@ -56,6 +57,7 @@ async function machineWith(stack: AsyncDisposableStack, answers: Answers) {
   await listen("agent", () => undefined);
   await listen("monitor", (say, line) => {
     const { execute, id } = JSON.parse(line);
+    received.add(execute);
     const answer = { ...HONEST, ...answers }[execute];
     if (typeof answer === "function") answer(say, id);
     else say(`${JSON.stringify({ return: answer ?? {}, id })}\r\n`);
@@ -83,7 +85,7 @@ async function machineWith(stack: AsyncDisposableStack, answers: Answers) {
     home: existsSync(join(vmsDirectory, ID)),
     root: heldRoots.has("/nowhere"),
   });
-  return { open, isGone, directory, uids };
+  return { open, isGone, directory, uids, received };
 }
 
 const GONE = { alive: false, home: false, root: false };
@@ -149,19 +151,20 @@ describe("a machine is ended, and nothing of it is left, when its monitor", () =
     ],
   ])("%s, within seconds", async (_, answers) => {
     await using stack = new AsyncDisposableStack();
-    const { open, isGone } = await machineWith(stack, answers);
+    const { open, isGone, received } = await machineWith(stack, answers);
     jest.useFakeTimers();
     let isOver = false;
     const failed = failureOf(open()).finally(() => {
       isOver = true;
     });
+    while (!Object.keys(answers).every((command) => received.has(command))) await turns(1);
     let passedMs = 0;
     for (; !isOver && passedMs < 60_000; passedMs += 100) {
       await turns(100);
       jest.advanceTimersByTime(100);
     }
     expect(await failed).toBeInstanceOf(VmmError);
-    expect(passedMs).toBeLessThan(20_000);
+    expect(passedMs).toBeLessThan(25_000);
     expect(isGone()).toEqual(GONE);
   });
 });

@@ -122,6 +122,14 @@ describe("events", () => {
     expect(() => new CloudHypervisorEventDecoder().push(Buffer.from(stream))).toThrow(CloudHypervisorEventError);
   });
 
+  test("have only properties with a text: others need not have one", () => {
+    const deep = `${"[".repeat(30_000)}${"]".repeat(30_000)}`;
+    const properties = `{"a": {"toString": null}, "b": ${deep}, "c": "x"}`;
+    const stream = `{"source": "vm", "event": "booted", "properties": ${properties}}\n\n`;
+    const events = new CloudHypervisorEventDecoder().push(Buffer.from(stream));
+    expect(events).toEqual([{ source: "vm", event: "booted", properties: { c: "x" } }]);
+  });
+
   test("without an end are refused before they fill the buffer", () => {
     const decoder = new CloudHypervisorEventDecoder();
     const endless = () => {
