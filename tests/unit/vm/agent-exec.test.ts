@@ -139,7 +139,7 @@ describe("exec", () => {
     const { guest, agent } = open();
     const run = agent.exec(SPEC, store, { readers });
     const { session } = await guest.frame(HostFrame.execSpec);
-    const send = (stream: number, bytes = 20_000) =>
+    const send = (stream: number, bytes = 5000) =>
       guest.send(AgentFrame.output, session, packIntegers([32, stream]), Buffer.alloc(bytes));
     const granted = () =>
       guest.frames
@@ -163,10 +163,10 @@ describe("exec", () => {
     expect(granted()).toEqual([]);
     written.resolve();
     await turns();
-    expect(granted()).toEqual([[Stream.stdout, 60_000]]);
+    expect(granted()).toEqual([[Stream.stdout, 15_000]]);
     more.resolve();
     await turns();
-    expect(granted().slice(1)).toEqual([[Stream.stderr, 60_000]]);
+    expect(granted().slice(1)).toEqual([[Stream.stderr, 15_000]]);
     await end();
   });
 
@@ -180,7 +180,7 @@ describe("exec", () => {
     expect(granted()).toEqual([]);
     first.resolve();
     await turns();
-    expect(granted()).toEqual([[Stream.stdout, 60_000]]);
+    expect(granted()).toEqual([[Stream.stdout, 15_000]]);
     await end();
   });
 
@@ -205,8 +205,8 @@ describe("exec", () => {
     read();
     await turns();
     expect(granted()).toEqual([
-      [Stream.stdout, 80_000],
-      [Stream.stderr, 60_000],
+      [Stream.stdout, 20_000],
+      [Stream.stderr, 15_000],
     ]);
     await end();
   });
