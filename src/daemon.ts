@@ -32,8 +32,10 @@ import { AccountChanges } from "./supervisor/account-changes.ts";
 import { DiskGuard } from "./supervisor/disk-guard.ts";
 import { registerGauges } from "./supervisor/gauges.ts";
 import { importCost } from "./supervisor/imports/import-bounds.ts";
+import { ForkedStarts } from "./supervisor/instance/forks/forked-starts.ts";
 import { RunningInstances } from "./supervisor/instance/running-instances.ts";
 import { OrphanSweep, startJanitor, sweep } from "./supervisor/janitor.ts";
+import { InstanceForks, type InstanceForkTools } from "./supervisor/kinds/instance-forks.ts";
 import { kindsAtWork } from "./supervisor/kinds/kinds.ts";
 import { openCgroups } from "./supervisor/machines/cgroups.ts";
 import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
@@ -99,7 +101,7 @@ interface SharedParts extends HostParts {
 }
 
 /** Dependencies of operations. */
-interface WorkParts extends SharedParts {
+interface WorkParts extends SharedParts, Pick<InstanceForkTools, "starts" | "diskReserveBytes"> {
   readonly compactor: Compactor;
   readonly network: ToolNetwork;
   readonly gate: GateClient;
@@ -145,12 +147,13 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const [network, gate] = [stack.use(new ToolNetwork()), stack.use(openGate(config, shared))];
   const eventLogs = new EventLogs(layout, accounts, wallClock(), config.limits.sandboxLogBytes);
   const lives = stack.use(new Lives({ db, instances, eventLogs, clock }));
-  const work = { ...shared, compactor, network, gate, requests, instances, eventLogs, lives };
+  const more = { requests, instances, starts: new ForkedStarts(), diskReserveBytes: config.limits.diskReserveBytes };
+  const work = { ...shared, ...more, compactor, network, gate, eventLogs, lives };
   const operations = stack.use(openOperations(config, work));
   const sandboxes = stack.use(new Sandboxes({ ...work, ...config.sandboxes, operations, changes }));
   const builds = stack.use(new Builds({ ...work, operations, changes }));
   stack.use(openGauges(config, { ...work, operations }));
-  for (const follower of [changes, operationLog]) stack.use(follower.follow(operations.changes));
+  for (const follower of [changes, operationLog, work.starts]) stack.use(follower.follow(operations.changes));
   for (const recovered of [sandboxes, operations, builds]) recovered.recover();
   desk.open(operations);
 
@@ -159,7 +162,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
     ...work,
     keys,
     appliance: appliancePartsOf(config, { scheduler, machines, gate, desk, retention: janitorOptions }),
-    ...{ operations, sandboxes, builds, changes },
+    ...{ operations, sandboxes, builds, changes, forks: new InstanceForks({ ...work, operations }) },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
     operationLog,
@@ -167,9 +170,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   });
   const verifyToken = tokenVerifier(db, keys, clock);
   const api = { service, accounts, verifyToken, metrics, log };
-  const web = webOf(config, { ...api, db, keys, clock });
   const ports = await openOutside(config, { ...api, directory: layout.runtime, clock }, stack);
-  const app = createApp({ ...api, publicUrl: config.publicUrl, web });
+  const app = createApp({ ...api, publicUrl: config.publicUrl, web: webOf(config, { ...api, db, keys, clock }) });
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPorts([listener.port, ...ports]);

@@ -13,6 +13,7 @@ export { type AttachedOutput, Attachment, type AttachOptions } from "./connectio
 export { PortConnection } from "./connections/port.ts";
 export { SteadyAttachment, type SteadyAttachOptions } from "./connections/steady-attachment.ts";
 export { AnswerError, OperationError, ResponseError, UnreachableError } from "./errors.ts";
+export { forkInstance, forkSandboxMemory } from "./forks.ts";
 export {
   changeFile,
   type FileAt,

@@ -104,7 +104,7 @@ export async function rollbackSandbox(
 export async function forkSandbox(
   client: Client,
   sandbox: SandboxReference,
-  request: ForkRequest,
+  request: Omit<ForkRequest, "memory" | "signal">,
   wait = WAIT_SECONDS,
 ): Promise<Sandbox[]> {
   const options = { json: request, query: { wait } };

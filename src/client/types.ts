@@ -35,6 +35,11 @@ export type SandboxChange = SandboxRoutes[":sandbox"]["patch"]["body"];
 export type SavedState = SandboxRoutes[":sandbox"]["states"]["get"]["response"][200][number];
 export type RollbackRequest = SandboxRoutes[":sandbox"]["rollback"]["post"]["body"];
 export type ForkRequest = SandboxRoutes[":sandbox"]["fork"]["post"]["body"];
+/** The sandboxes of a fork with memory. */
+export type MemoryFork = Exclude<SandboxRoutes[":sandbox"]["fork"]["post"]["response"][201], readonly unknown[]>;
+export type InstanceForkRequest = Routes["instances"][":uuid"]["fork"]["post"]["body"];
+/** The copies of an instance. */
+export type InstanceFork = Routes["instances"][":uuid"]["fork"]["post"]["response"][201];
 /** A network that is more than none. */
 export type NetworkRequest = Exclude<NonNullable<SpawnRequest["network"]>, "none">;
 /** Use of the host by a running instance. */

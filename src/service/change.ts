@@ -10,7 +10,7 @@ import type { Principal, ServiceParts } from "./parts.ts";
 export const CHANGES = {
   image: ["import", "delete", "tag", "untag"],
   file: ["upload"],
-  instance: ["spawn", "checkpoint", "change", "connect"],
+  instance: ["spawn", "checkpoint", "fork", "change", "connect"],
   guest_file: ["write", "make", "remove", "move", "join", "change"],
   sandbox: ["open", "change", "deadline", "pause", "resume", "rollback", "checkpoint", "fork", "end", "link"],
   record: ["change", "connect", "fork", "open"],

@@ -5,6 +5,7 @@ import type { ImageId, OperationId } from "../domain/ids.ts";
 import { checkAbsentTag, type ImageReference } from "../domain/image.ts";
 import { checkVariables, onImage, resultDefaults } from "../domain/image-defaults.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT, type InstanceStats } from "../domain/instance.ts";
+import { checkMemoryForks } from "../domain/memory-fork.ts";
 import type { NetworkInput, NetworkRequest } from "../domain/network.ts";
 import { isTerminal } from "../domain/operation.ts";
 import {
@@ -18,6 +19,7 @@ import {
 import type { RunningInstance } from "../supervisor/instance/running-instance.ts";
 import { checkpointKind } from "../supervisor/kinds/checkpoint.ts";
 import { instanceKind } from "../supervisor/kinds/instance.ts";
+import type { MemoryFork } from "../supervisor/kinds/instance-forks.ts";
 import { type Changed, change } from "./change.ts";
 import { ceilingOf, networkOf } from "./network.ts";
 import type { Principal, ServiceParts } from "./parts.ts";
@@ -68,6 +70,18 @@ export interface CheckpointInput {
   readonly timeoutSeconds?: number | undefined;
 }
 
+export interface InstanceForkInput {
+  readonly count: number;
+  /** number of a signal for the processes of each copy */
+  readonly signal?: number | undefined;
+  /** time limit of the command from the fork, in seconds; absent: what is left of that of the instance */
+  readonly timeoutSeconds?: number | undefined;
+  readonly disposable?: boolean | undefined;
+  readonly stdinOpen?: boolean | undefined;
+  /** the client has left: the fork is abandoned when no copy has begun */
+  readonly abandoned: AbortSignal;
+}
+
 export interface InstanceUseCases {
   /** Limits of an instance that the operator sets. */
   readonly bounds: Pick<SpawnLimits, "instanceTimeoutSecondsMax" | "diskBytesMax">;
@@ -88,6 +102,11 @@ export interface InstanceUseCases {
    * @throws ApiError `not_found`; `conflict` when the instance is not running or has a checkpoint; as `OperationsPort.submit` does
    */
   checkpoint(principal: Principal, request: CheckpointInput): Promise<Changed<OperationId>>;
+  /**
+   * Copies a running instance with its memory; each copy is an instance whose processes continue.
+   * @throws ApiError `validation_error`, `not_found`; as `InstanceForks.fork` does
+   */
+  fork(principal: Principal, id: OperationId, request: InstanceForkInput): Promise<Changed<MemoryFork<OperationId>>>;
   /** Takes one sample. @throws as `stats` does */
   statsOnce(principal: Principal, request: StatsRequest): Promise<InstanceStats>;
   /**
@@ -138,6 +157,17 @@ export function instanceUseCases(parts: ServiceParts): InstanceUseCases {
       return await change(parts, principal, { noun: "instance", verb: "checkpoint", id: instanceId }, async () => {
         return (await operations.submit(principal.accountId, checkpointKind, submission)).id;
       });
+    },
+    async fork(principal, id, { count, signal, timeoutSeconds, disposable, stdinOpen = false, abandoned }) {
+      const { imageId, status } = requireInstance(parts, principal, id);
+      if (imageId === null || isTerminal(status)) throw notRunning(status);
+      checkMemoryForks(count);
+      if (timeoutSeconds !== undefined) checkTimeout(timeoutSeconds, limits.instanceTimeoutSecondsMax);
+      const request = { count, disposable, stdinOpen, timeoutSeconds: timeoutSeconds ?? null, signal: signal ?? null };
+      const details = ({ ids }: MemoryFork<OperationId>) => ({ forks: ids });
+      return await change(parts, principal, { noun: "instance", verb: "fork", id, details }, () =>
+        parts.forks.fork(principal.accountId, id, request, abandoned),
+      );
     },
     stats: (principal, request) => running(principal, request).samples,
     async statsOnce(principal, request) {

@@ -13,6 +13,7 @@ import type { TokenKeys } from "../storage/token-keys.ts";
 import type { AccountChanges } from "../supervisor/account-changes.ts";
 import type { HealthSettings } from "../supervisor/health/checks.ts";
 import type { RunningInstances } from "../supervisor/instance/running-instances.ts";
+import type { InstanceForks } from "../supervisor/kinds/instance-forks.ts";
 import type { MachineProvider } from "../supervisor/machines/machine-provider.ts";
 import type { OperationLog } from "../supervisor/operations/operation-log.ts";
 import type { OperationsPort } from "../supervisor/operations/ports.ts";
@@ -89,6 +90,8 @@ export interface ServiceParts {
   readonly layers: LayerStore;
   readonly operations: OperationsPort;
   readonly sandboxes: SandboxesPort;
+  /** forks of instances with their memory */
+  readonly forks: Pick<InstanceForks, "fork">;
   /** builds of templates */
   readonly builds: BuildsPort;
   /** the running instances */

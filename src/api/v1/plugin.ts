@@ -5,6 +5,7 @@ import { deletionRoutes } from "./branches/deletion.ts";
 import { checkpointRoutes } from "./checkpoints.ts";
 import { eventRoutes, operationSource, sandboxSource } from "./events.ts";
 import { fileRoutes } from "./files.ts";
+import { forkRoutes } from "./forks.ts";
 import { imageRoutes } from "./image.ts";
 import { imagesRoutes } from "./images.ts";
 import { inspectRoutes } from "./inspection/inspect.ts";
@@ -31,6 +32,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(instanceRoutes(surface))
     .use(runningRoutes(surface, INSTANCES))
     .use(checkpointRoutes(surface))
+    .use(forkRoutes(surface))
     .use(sandboxRoutes(surface))
     .use(sandboxStateRoutes(surface))
     .use(runningRoutes(surface, sandboxRunner(surface)))

@@ -1,3 +1,4 @@
+import { forkSandboxMemory } from "../../client/forks.ts";
 import {
   endSandbox,
   forkSandbox,
@@ -110,22 +111,39 @@ export const sandboxCommands: readonly Command[] = [
   }),
   command({
     name: "fork",
-    summary: "open sandboxes with the present files of a sandbox",
+    summary: "open sandboxes with the present files of a sandbox, and with its processes on request",
     synopsis: "NAME [OPTIONS]",
-    description: `All of them are made, or none. The sandbox itself continues. ${NAME_TEXT}`,
-    examples: ["coppice fork dev -n 8", "coppice fork dev --name try"],
+    description:
+      "All of them are made, or none. The sandbox itself continues. With --memory they have its processes, which continue\n" +
+      `in each of them, and every secret of its memory. ${NAME_TEXT}`,
+    examples: ["coppice fork dev -n 8", "coppice fork dev --name try", "coppice fork dev --memory -n 4 --signal USR1"],
     options: {
       count: { type: "string", short: "n", value: "NUMBER", doc: "number of new sandboxes (default: 1)" },
       name: { type: "string", value: "PREFIX", doc: "their names are PREFIX-1, PREFIX-2 ... (default: NAME)" },
+      memory: { type: "boolean", doc: "copy the processes and the memory, too; at most 16 sandboxes" },
+      signal: { type: "string", value: "NAME", doc: "signal for the processes of each fork; needs --memory" },
       ...OPTIONS,
     },
     async run({ options, positionals, io, environment }) {
       const [name = ""] = expectPositionals(positionals, "NAME");
+      const { memory, signal } = options;
+      if (signal !== undefined && memory !== true) throw new UsageError("--signal needs --memory");
       const request = given({ count: integerOption("count", options.count, 1), name: options.name });
       const client = openClient(environment, options.url);
+      const { sandbox: parent } = sandboxNamed(name);
       const forks: Sandbox[] = [];
-      for (const sandbox of await forkSandbox(client, sandboxNamed(name).sandbox, request)) {
-        forks.push(await untilSettled(client, io, sandbox));
+      if (memory === true) {
+        const { sandboxes, paused_ms, warning } = await forkSandboxMemory(
+          client,
+          parent,
+          given({ ...request, signal }),
+        );
+        io.stderr(`${name} stood still for ${paused_ms} ms; ${warning}\n`);
+        for (const sandbox of sandboxes) forks.push(await untilSettled(client, io, sandbox));
+      } else {
+        for (const sandbox of await forkSandbox(client, parent, request)) {
+          forks.push(await untilSettled(client, io, sandbox));
+        }
       }
       await printStates(forks, io, options);
       return 0;

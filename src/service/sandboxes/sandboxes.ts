@@ -12,9 +12,11 @@ import { type OperationId, parseUuid, type SandboxId } from "../../domain/ids.ts
 import { parseImageReference } from "../../domain/image.ts";
 import { CHECKPOINT_TIMEOUT_SECONDS_DEFAULT } from "../../domain/instance.ts";
 import { Spid } from "../../domain/log-event.ts";
+import { checkMemoryForks } from "../../domain/memory-fork.ts";
 import type { NetworkRule } from "../../domain/network.ts";
 import { forkNames, parseHeadReference, type SandboxSample, type SandboxState } from "../../domain/sandbox.ts";
 import { type TimeBoundField, timeBounds } from "../../domain/text/time-bound.ts";
+import type { MemoryFork } from "../../supervisor/kinds/instance-forks.ts";
 import type { RollbackTarget } from "../../supervisor/sandboxes/ports.ts";
 import { type Changed, change, unchanged } from "../change.ts";
 import { type EventStream, type EventsRequest, openEventArray, openEvents } from "../events.ts";
@@ -67,6 +69,11 @@ export interface ForkInput {
   readonly name?: string | undefined;
   /** abandons the wait for the checkpoint */
   readonly signal: AbortSignal;
+}
+
+export interface MemoryForkInput extends ForkInput {
+  /** number of a signal for the processes of each fork */
+  readonly guestSignal?: number | undefined;
 }
 
 /** When a wait for a sandbox is over: in a state that does not pass by itself; when it runs or cannot; or at its end. */
@@ -122,6 +129,8 @@ export interface SandboxUseCases {
   ): Promise<Changed<OperationId>>;
   /** Makes sandboxes from the present files, all or none. @throws as `open` does */
   fork(principal: Principal, id: SandboxId, request: ForkInput): Promise<Changed<readonly SandboxId[]>>;
+  /** Copies a running sandbox with its memory. @throws ApiError `validation_error`; as `SandboxesPort.forkMemory` does */
+  forkMemory(principal: Principal, id: SandboxId, request: MemoryForkInput): Promise<Changed<MemoryFork<SandboxId>>>;
   /** The saved states that are kept, newest first. */
   states(principal: Principal, id: SandboxId): readonly SavedState[];
   /**
@@ -206,6 +215,7 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
         sandboxes.fork(principal.accountId, id, { count, names }, signal),
       );
     },
+    ...memoryForks(parts),
     samples(principal, id, span = {}) {
       requireSandbox(db, principal.accountId, id);
       const { sinceMs = Number.NEGATIVE_INFINITY, untilMs = Number.POSITIVE_INFINITY } = timeBounds(span, clock());
@@ -223,6 +233,21 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
     async eventArray(principal, id, request) {
       await sandboxes.logged(id);
       return await openEventArray(parts, principal, () => logOf(principal, id), ofSandbox(request));
+    },
+  };
+}
+
+/** The use case `forkMemory`. */
+function memoryForks(parts: ServiceParts): Pick<SandboxUseCases, "forkMemory"> {
+  return {
+    async forkMemory(principal, id, { count, name, signal, guestSignal }) {
+      checkMemoryForks(count);
+      const names = name === undefined ? undefined : forkNames(name, count);
+      const request = { count, names, signal: guestSignal ?? null };
+      const details = ({ ids }: MemoryFork<SandboxId>) => ({ forks: ids });
+      return await change(parts, principal, { noun: "sandbox", verb: "fork", id, details }, () =>
+        parts.sandboxes.forkMemory(principal.accountId, id, request, signal),
+      );
     },
   };
 }

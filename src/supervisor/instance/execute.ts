@@ -5,12 +5,11 @@ import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { AgentConnection, AgentExit } from "../../vm/agent/agent.ts";
-import { syncAgent } from "../../vm/templates.ts";
-import type { ByteChannel } from "../../vm/vmm.ts";
 import { CAPTURE_MS } from "../machines/guest-budgets.ts";
 import { inMachine, type ReadyMachine, withReplacement } from "../machines/machine-source.ts";
 import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
+import type { ResumeOptions } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
 import type { InstanceHandle, ResumableInstance, StartedInstance } from "./running-instances.ts";
@@ -51,7 +50,7 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   const { instances, log } = tools;
   const limit = limitOf(job);
   const events = job.idle?.processEvents ?? tools.events;
-  const parts = { limit, hostname: hostnameOf(job), events, network: tools.network };
+  const parts = { limit, hostname: hostnameOf(job), events, network: tools.network, image: job.image };
   using run = instances.open(job.operationId, parts);
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
@@ -64,10 +63,17 @@ export interface ResumedInstance {
   readonly record: ResumableInstance;
   /** the machine of the record, or a copy of it */
   readonly machine: Omit<ReadyMachine, "agent">;
-  /** a stream to its agent, without any byte on its way */
-  readonly channel: ByteChannel;
-  /** Receives the open connections of the record. It must reset those that it does not use. */
-  readonly onResumed: (instance: RunningInstance, connections: readonly AgentConnection[]) => void;
+  /** as in `ResumeOptions` */
+  readonly continueAgent: ResumeOptions["continueAgent"];
+  /** hostname of the guest; absent: that of the job */
+  readonly hostname?: string;
+  /** as in `InstanceParts` */
+  readonly generation?: number;
+  /**
+   * Receives the open connections of the record. It must reset those that it does not use. The instance counts as started when
+   * its promise, which must not reject, has resolved.
+   */
+  readonly onResumed: (instance: RunningInstance, connections: readonly AgentConnection[]) => void | Promise<void>;
 }
 
 /**
@@ -77,32 +83,37 @@ export interface ResumedInstance {
 export async function resume(
   tools: InstanceTools,
   job: InstanceJob,
-  { record, machine, channel, onResumed }: ResumedInstance,
+  { record, machine, continueAgent, onResumed, generation = 0, ...guest }: ResumedInstance,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
-  const { instances, events, network } = tools;
+  const { instances, network } = tools;
+  const events = job.idle?.processEvents ?? tools.events;
   await using undo = new AsyncDisposableStack();
   undo.use(machine);
   const logged = record.instance.processes.find(({ spid }) => spid === Spid.command)?.log;
   if (logged === undefined) throw new Error("an instance without its command");
-  const commandLog = new ProcessLog(events, logged, logged);
-  const { instance, connections } = RunningInstance.resume(machine, record.instance, {
-    channel,
+  const commandLog = new ProcessLog(tools.events, logged, logged);
+  const options: ResumeOptions = {
+    continueAgent,
+    numbers: job.idle?.numbers,
     network: network.policy === null ? null : network,
     stored: events.written(),
     sinkOf: (log) => (log.spid === Spid.command ? commandLog : new ProcessLog(events, log, log)).resume(log.start),
     commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
-  });
+  };
+  const resumed = () => RunningInstance.resume(machine, record.instance, options);
+  const { instance, connections } = await inMachine(machine, signal, resumed);
   await using _instance = instance;
   undo.move();
   const limit = TimeLimit.resume(record.limit);
-  using run = instances.open(job.operationId, { limit, hostname: hostnameOf(job), events, network });
+  const hostname = guest.hostname ?? hostnameOf(job);
+  using run = instances.open(job.operationId, { limit, hostname, events, network, image: job.image, generation });
   const { scratchPath } = record;
   const startedAt = performance.now() - record.ranMs;
   tools.diskUse.add(scratchPath);
-  onResumed(instance, connections);
+  const begun = onResumed(instance, connections);
   const begin = async (): Promise<StartedInstance> => {
-    await syncAgent(instance.agent);
+    await begun;
     return { scratchPath, startedAt };
   };
   return await inInstance(instance, tools, { job: { ...job, commandLog }, run, begin }, signal);
@@ -172,10 +183,15 @@ async function* skipping(source: AsyncIterable<Uint8Array> | Iterable<Uint8Array
   }
 }
 
-function initData(job: InstanceJob, { isolation }: RunningInstance): LogEventData["init"] {
+/** The data of the first event of an instance with a machine. */
+export function initData(
+  job: InstanceJob,
+  { isolation }: Pick<ReadyMachine, "isolation">,
+  hostname = hostnameOf(job),
+): LogEventData["init"] {
   const { vcpus, memoryBytes } = job.submission.resources;
   const started_at = new Date().toISOString();
-  return { started_at, isolation, hostname: hostnameOf(job), vcpus, memory_bytes: memoryBytes };
+  return { started_at, isolation, hostname, vcpus, memory_bytes: memoryBytes };
 }
 
 function shutdownData(reason: ShutdownReason): LogEventData["shutdown"] {

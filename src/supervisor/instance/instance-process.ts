@@ -1,12 +1,17 @@
 import { ApiError } from "../../domain/errors.ts";
 import { type LogEventData, Spid } from "../../domain/log-event.ts";
 import type { OutputSizes, StreamBytes } from "../../storage/events/process-outputs.ts";
-import type { AgentExecSpec, AgentExit, ExecHandle } from "../../vm/agent/agent.ts";
+import type {
+  AgentExecSpec,
+  AgentExit,
+  ResumeOptions as AgentOptions,
+  ExecHandle,
+  ResumedAgent,
+} from "../../vm/agent/agent.ts";
 import type { InputBytes } from "../../vm/agent/exec-spec.ts";
 import type { GuestNetwork } from "../../vm/agent/guest-network.ts";
 import type { OutputSink, OutputStream, ProcessEnds, StartListener } from "../../vm/agent/process.ts";
 import type { AgentRecord } from "../../vm/agent/record.ts";
-import type { ByteChannel } from "../../vm/vmm.ts";
 import type { GuestDisks } from "../machines/steps.ts";
 import type { ProcessInput } from "./process-input.ts";
 import type { ProcessTaps, TapsRecord } from "./process-taps.ts";
@@ -73,8 +78,10 @@ export interface InstanceRecord {
 
 /** The host's side of an instance that is resumed from a record. */
 export interface ResumeOptions {
-  /** a stream to the guest of the record; no byte is in transit */
-  readonly channel: ByteChannel;
+  /** continues the agent of the record, in the same machine or in a copy of it, and ends its hold */
+  readonly continueAgent: (record: AgentRecord, options: AgentOptions) => Promise<ResumedAgent>;
+  /** continues the numbers of the processes */
+  readonly numbers?: Pick<NumbersOptions, "onNumber"> | undefined;
   readonly network: GuestNetwork | null;
   readonly sinkOf: (log: ProcessLogRecord) => ProcessSink;
   /** resolves when the output that was received before the record is stored */

@@ -64,6 +64,8 @@ export class ProcessLog {
    * arguments and environment. So the sink holds only the logged part of them.
    */
   resume(start: LoggedStart): ProcessSink {
+    // In the log of a copy of its machine, the process begins with the copy.
+    if (this.#pid !== 0 && this.#start === null) this.#started(this.#pid, start);
     return {
       started: (pid) => this.#started(pid, start),
       output: (stream, chunk) => this.#outputs.write(stream, chunk),

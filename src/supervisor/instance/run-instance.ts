@@ -17,6 +17,7 @@ import type { OperationRef } from "../operations/changes.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type WorkContext, type Worker } from "../operations/work.ts";
 import { execute, type InstanceOutcome } from "./execute.ts";
+import { type ForkedStarts, runForked } from "./forks/forked-starts.ts";
 import type { IdleJob, InstanceTools } from "./start-instance.ts";
 
 export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited"> {
@@ -24,6 +25,8 @@ export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" 
   readonly diskGuard: Pick<DiskGuard, "watch">;
   readonly compactor: Compactor;
   readonly networks: InstanceNetworks;
+  /** machines of operations that begin as copies of others */
+  readonly starts: Pick<ForkedStarts, "take">;
 }
 
 /** Does the work of instances: runs the command, and captures its changes as the image to publish. */
@@ -79,11 +82,14 @@ export async function runOnImage(
   operation: OperationRef,
   { submission, work, stack, idle, policy = () => submission.network }: RunOptions,
 ): Promise<EndedInstance> {
-  const { db, layers, networks } = context;
+  const { db, layers, networks, starts } = context;
   const { signal, laps, events, auditNetwork } = work;
+  const start = starts.take(operation.id);
+  if (start !== null) stack.use(start);
   const image = getImage(db, operation.accountId, submission.imageId);
   if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
-  const attached = stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
+  const attached =
+    start?.image ?? stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
   const [parent] = stack.use(layers.hold([image.layerId])).files;
   if (parent === undefined) throw new Error("an image without a layer");
   const defaults = imageDefaults(db, image.id);
@@ -98,7 +104,7 @@ export async function runOnImage(
   const uninvited = (count: number) => networks.uninvited(operation.id, count);
   const tools = { ...context, laps, diskUse, events, network, uninvited };
   auditNetwork(() => network.audit());
-  const outcome = await execute(tools, job, bounded);
+  const outcome = await (start === null ? execute(tools, job, bounded) : runForked(tools, job, start, bounded));
   if (outcome.layer !== null) stack.use(outcome.layer);
   return { outcome, image, defaults, hadNetwork: network.wasOn };
 }

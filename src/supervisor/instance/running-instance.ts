@@ -5,7 +5,7 @@ import type { Isolation } from "../../domain/operation.ts";
 import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import {
-  Agent,
+  type Agent,
   type AgentConnection,
   type AgentExecSpec,
   AgentRefusedError,
@@ -69,15 +69,16 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Continues with the instance of a record in the same machine, or in a copy of it. The stream is held: `Agent.sync` must
-   * be called next. Every open tap needs a reader or must be disposed of, and every connection needs a user or must be reset.
-   * An additional process that has not received all of its first input is killed, because its input came from its caller.
+   * Continues with the instance of a record in the same machine, or in a copy of it. Every open tap needs a reader or must be
+   * disposed of, and every connection needs a user or must be reset. An additional process that has not received all of its
+   * first input is killed, because its input came from its caller.
+   * @throws as `continueAgent` does; the machine is the caller's then
    */
-  static resume(
+  static async resume(
     { machine, isolation, [Symbol.asyncDispose]: dispose }: Omit<ReadyMachine, "agent">,
     record: InstanceRecord,
-    { channel, network, sinkOf, stored, commandInput }: ResumeOptions,
-  ): { readonly instance: RunningInstance; readonly connections: readonly AgentConnection[] } {
+    { continueAgent, network, sinkOf, stored, commandInput, numbers: onward }: ResumeOptions,
+  ): Promise<{ readonly instance: RunningInstance; readonly connections: readonly AgentConnection[] }> {
     const processes = record.processes.map((from) => {
       const sink = sinkOf(from.log);
       return { from, sink, taps: new ProcessTaps(sink.bytes, from.taps) };
@@ -86,7 +87,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
       agent,
       processes: handles,
       connections,
-    } = Agent.resume(channel, record.agent, {
+    } = await continueAgent(record.agent, {
       network,
       process: ({ session, firstInput, stdin }) => {
         const process = processes.find(({ from }) => from.session === session);
@@ -97,7 +98,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
         return { ...tapped(sink, taps), stored, first };
       },
     });
-    const numbers = new ProcessNumbers({ last: record.spidLast }, record.refused);
+    const numbers = new ProcessNumbers({ ...onward, last: record.spidLast }, record.refused);
     const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose }, numbers);
     instance.#disks = record.disks;
     for (const { from, sink, taps } of processes) {

@@ -8,6 +8,7 @@ import type { NetworkRequest } from "../../domain/network.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
 import { decodedStdin, stdinBytes } from "../../domain/stdin.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
+import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { AgentExit } from "../../vm/agent/process-exit.ts";
@@ -29,6 +30,10 @@ export interface InstanceParts {
   readonly hostname: string;
   readonly events: EventLog;
   readonly network: InstanceNetwork;
+  /** the attached layers; absent: none */
+  readonly image?: Pick<LayerChain, "ids">;
+  /** number of forks with memory between the first of its machines and this one; absent: none */
+  readonly generation?: number;
 }
 
 /** An instance whose command has started. */
@@ -116,6 +121,11 @@ export class RunningInstances {
       tapsCount: processes.reduce((sum, { taps }) => sum + taps.count, 0),
       inputsCount: processes.reduce((sum, { input }) => sum + input.waitingCount, 0),
     };
+  }
+
+  /** The parts of an operation's instance that a copy of its machine shares; null when it has no instance. */
+  partsOf(id: OperationId): InstanceParts | null {
+    return this.#handles.get(id)?.parts ?? null;
   }
 
   /** The event log of an operation; null when it has no instance. */

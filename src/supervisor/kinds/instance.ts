@@ -57,6 +57,32 @@ export const instanceKind: Kind<InstanceSubmission, InstanceRequest, KeptInstanc
   worker: instanceWorker,
 };
 
+/** The fields in which a copy of a running instance differs from it. */
+export interface InstanceCopy extends Pick<InstanceSubmission, "network" | "stdinOpen"> {
+  /** null: as the instance */
+  readonly timeoutSeconds: number | null;
+  /** absent: as the instance */
+  readonly disposable?: boolean | undefined;
+}
+
+/** The request of a copy of a running instance. The copy has its files and the input that had arrived; the tag is not its own. */
+export function copyOfInstance(
+  parent: StoredRequest,
+  { timeoutSeconds, disposable, ...changes }: InstanceCopy,
+): Omit<InstanceSubmission, "imageId"> {
+  const { secrets, resources } = parent;
+  if (secrets === null || resources === null) throw requestGone();
+  const { env } = secrets as InstanceSecrets;
+  const { envNames: _names, stdinBytes: _bytes, isCut: _cut, imageId: _image, ...command } = wholeBody(parent);
+  return {
+    ...command,
+    ...changes,
+    ...{ env, resources, stdin: null, files: [], tag: null, requestedAt: null },
+    timeoutSeconds: timeoutSeconds ?? command.timeoutSeconds,
+    disposable: disposable ?? command.disposable,
+  };
+}
+
 /** How images of an instance that has not ended are made. */
 export function instanceOrigin(stored: StoredRequest): ImageOrigin {
   const { argv, network } = wholeBody(stored);

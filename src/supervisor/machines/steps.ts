@@ -41,6 +41,14 @@ export async function createScratch(
   return path;
 }
 
+/** The disks of a guest, as its machine gets them. */
+export function disksOf({ layers, scratch }: GuestDisks): Disk[] {
+  const disks = layers.map(
+    (path, index): Disk => ({ serial: `L${String(index).padStart(2, "0")}`, path, readOnly: true }),
+  );
+  return scratch === null ? disks : [...disks, { serial: SCRATCH_SERIAL, path: scratch.path, readOnly: false }];
+}
+
 /**
  * Starts to attach disks and to mount them at once: the agent waits for the disks by itself. Await `attached` first: when
  * it fails, `mounted` fails as a consequence.
@@ -49,13 +57,7 @@ export function attachDisks(
   { machine, agent }: Guest,
   { layers, scratch }: GuestDisks,
 ): { readonly attached: Promise<void>; readonly mounted: Promise<void> } {
-  const disks: Disk[] = layers.map((path, index) => ({
-    serial: `L${String(index).padStart(2, "0")}`,
-    path,
-    readOnly: true,
-  }));
-  if (scratch !== null) disks.push({ serial: SCRATCH_SERIAL, path: scratch.path, readOnly: false });
-  const attached = machine.attach(disks);
+  const attached = machine.attach(disksOf({ layers, scratch }));
   const mounted = agent.mount({
     layers: layers.length,
     scratch: scratch?.use === "bare" ? "bare" : scratch !== null,

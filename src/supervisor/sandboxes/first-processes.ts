@@ -40,7 +40,9 @@ export class FirstProcesses {
     const start = this.#waiting.get(row.id);
     this.#waiting.delete(row.id);
     if (row.state !== "running") return;
-    const { boot, env } = row;
+    const { boot, env, forkedAtEvent } = row;
+    // The first machine of a fork with memory has the processes of its parent.
+    if (from === "starting" && typeof forkedAtEvent === "number") return;
     if (boot !== null) void this.#start(row, { command: { ...boot, env: { ...env, ...boot.env } }, timeoutMs: null });
     if (start !== undefined) void this.#start(row, start);
   }

@@ -31,12 +31,10 @@ export async function fork(
   signal: AbortSignal,
 ): Promise<readonly SandboxId[]> {
   const { accountId } = row;
-  const isTaken = (name: string) => sandboxNamed(tools.db, accountId, name) !== null;
-  const names = requested ?? forkNames(row.name, count, isTaken);
   requireStill(row);
   requireBudget(tools, row, count);
   tools.sandboxes.requireRoom(accountId, count);
-  for (const name of names) requireFreeName(tools.db, accountId, name);
+  const names = namesOf(tools, row, { count, names: requested });
   const imageId = await presentImage(tools, row, signal);
   const children: SandboxId[] = [];
   try {
@@ -51,6 +49,18 @@ export async function fork(
     throw error;
   }
   return children;
+}
+
+/** The names of the forks of a sandbox. @throws ApiError `conflict` for a name that is in use */
+export function namesOf(
+  { db }: Pick<ForkTools, "db">,
+  { accountId, name }: SandboxRow,
+  { count, names: requested }: Pick<SandboxFork, "count" | "names">,
+): readonly string[] {
+  const isTaken = (candidate: string) => sandboxNamed(db, accountId, candidate) !== null;
+  const names = requested ?? forkNames(name, count, isTaken);
+  for (const candidate of names) requireFreeName(db, accountId, candidate);
+  return names;
 }
 
 /** @throws ApiError `unavailable` when the host could never run that many at once */

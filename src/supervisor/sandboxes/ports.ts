@@ -7,6 +7,7 @@ import type {
   SandboxSubmission,
   StateReason,
 } from "../../domain/sandbox.ts";
+import type { MemoryFork } from "../kinds/instance-forks.ts";
 
 /** Where a rollback goes: an image of the account, or `HEAD~head`. */
 export type RollbackTarget = { readonly image: ImageId } | { readonly head: number };
@@ -30,6 +31,12 @@ export interface SandboxFork {
   readonly count: number;
   /** as many as `count`; absent: numbered by the name of the sandbox */
   readonly names?: readonly string[] | undefined;
+}
+
+/** A fork with memory. */
+export interface SandboxMemoryFork extends SandboxFork {
+  /** for the processes of each fork, which tells them of it; null: none */
+  readonly signal: number | null;
 }
 
 export interface SandboxCheckpoint {
@@ -104,6 +111,19 @@ export interface SandboxesPort {
    * @throws as `create` and `checkpoint` do
    */
   fork(accountId: AccountId, id: SandboxId, request: SandboxFork, signal: AbortSignal): Promise<readonly SandboxId[]>;
+  /**
+   * Copies a running sandbox with its memory, all copies or none: their processes continue where those of the sandbox are. The
+   * sandbox stands still for a moment.
+   * @param signal abandons the fork before any copy begins
+   * @throws as `create` does; `conflict` when another copy of it is being made, or its guest is busy; `unavailable` when the
+   *   budget has no room now
+   */
+  forkMemory(
+    accountId: AccountId,
+    id: SandboxId,
+    request: SandboxMemoryFork,
+    signal: AbortSignal,
+  ): Promise<MemoryFork<SandboxId>>;
   /**
    * An image of the present files: a checkpoint of a running sandbox, which moves its head, and otherwise its head.
    * @param signal abandons the wait for the checkpoint

@@ -28,11 +28,13 @@ import {
 } from "../../domain/sandbox.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
 import { checkpointKind } from "../kinds/checkpoint.ts";
+import type { MemoryFork } from "../kinds/instance-forks.ts";
 import type { Operations } from "../operations/operations.ts";
 import type { Scheduler } from "../operations/scheduler.ts";
 import { Deadlines } from "./deadlines.ts";
 import { FirstProcesses } from "./first-processes.ts";
 import { fork, presentImage } from "./fork.ts";
+import { forkWithMemory, type MemoryForkTools } from "./memory-fork.ts";
 import type {
   SandboxCheckpoint,
   SandboxCreation,
@@ -40,6 +42,7 @@ import type {
   SandboxEnd,
   SandboxesPort,
   SandboxFork,
+  SandboxMemoryFork,
   SandboxRollback,
   SandboxUse,
 } from "./ports.ts";
@@ -53,11 +56,13 @@ const SECOND_MS = 1000;
 /** A change is in the log after this time, in `milliseconds`, also after a power failure. */
 const LOGGED_MS_MAX = 60_000;
 
-export interface SandboxesOptions extends TransitionsOptions {
+export interface SandboxesOptions
+  extends TransitionsOptions,
+    Omit<MemoryForkTools, "sandboxes" | "transitions" | "scheduler"> {
   readonly accounts: Accounts;
-  readonly operations: Pick<Operations, "submit" | "cancel" | "waitForEnd" | "changes">;
+  readonly operations: Pick<Operations, "submit" | "begin" | "cancel" | "waitForEnd" | "changes">;
   readonly instances: RunningInstances;
-  readonly scheduler: Pick<Scheduler, "fitsEver">;
+  readonly scheduler: Pick<Scheduler, "fitsEver" | "admitNow">;
 }
 
 /** Sandboxes: every change of their states on request, at deadlines, and when their instances end. */
@@ -209,6 +214,18 @@ export class Sandboxes implements SandboxesPort, Disposable {
     signal: AbortSignal,
   ): Promise<readonly SandboxId[]> {
     return await fork({ ...this.#options, sandboxes: this }, this.#require(accountId, id), request, signal);
+  }
+
+  async forkMemory(
+    accountId: AccountId,
+    id: SandboxId,
+    request: SandboxMemoryFork,
+    signal: AbortSignal,
+  ): Promise<MemoryFork<SandboxId>> {
+    const tools = { ...this.#options, sandboxes: this, transitions: this.#transitions };
+    const forked = await forkWithMemory(tools, this.#require(accountId, id), request, signal);
+    for (const forkId of forked.ids) await this.logged(forkId);
+    return forked;
   }
 
   async presentImage(accountId: AccountId, id: SandboxId, signal: AbortSignal): Promise<ImageId> {

@@ -10,7 +10,7 @@ import {
 } from "../../db/sandboxes/rows.ts";
 import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
-import type { OperationId, SandboxId } from "../../domain/ids.ts";
+import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
 import { nextSandboxState, type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
@@ -18,7 +18,7 @@ import type { AccountChanges } from "../account-changes.ts";
 import type { SandboxEnding, SandboxRun } from "../kinds/sandbox.ts";
 import { sandboxKind } from "../kinds/sandbox.ts";
 import type { OperationChange } from "../operations/changes.ts";
-import type { Operations } from "../operations/operations.ts";
+import type { ForkSubmission, Operations } from "../operations/operations.ts";
 import { releaseImage } from "../reclaim.ts";
 import type { StateChange } from "./journal.ts";
 import type { Lives } from "./lives.ts";
@@ -27,7 +27,7 @@ export interface TransitionsOptions {
   readonly db: Database;
   readonly clock: () => number;
   readonly log: Log;
-  readonly operations: Pick<Operations, "submit" | "cancel" | "changes">;
+  readonly operations: Pick<Operations, "submit" | "begin" | "cancel" | "changes">;
   readonly lives: Lives;
   /** number of states without a tag that a sandbox keeps */
   readonly keepStates: number;
@@ -40,6 +40,13 @@ interface Prepared {
   readonly operationId: OperationId;
   /** null: the state stays the same */
   readonly change: StateChange | null;
+}
+
+/** A sandbox that begins with a machine of its own. */
+export interface SandboxBegin extends Omit<ForkSubmission<SandboxRun>, "also"> {
+  readonly sandboxId: SandboxId;
+  /** inserts its row */
+  readonly insert: (operationId: OperationId) => StateChange;
 }
 
 /** The ways between the states of sandboxes, with the starts and ends of their instances. */
@@ -82,6 +89,32 @@ export class Transitions {
     }
     journal.commit(id);
     return requireSandbox(db, accountId, id);
+  }
+
+  /**
+   * Begins the first instances of sandboxes, whose machines exist, all or none. Each makes its change in the same transaction.
+   * @throws as `Operations.begin` and `insert` do
+   */
+  begin(accountId: AccountId, forks: readonly SandboxBegin[]): void {
+    const { operations, lives } = this.#options;
+    const { journal } = lives;
+    const prepared: Prepared[] = [];
+    const begins = forks.map(({ sandboxId, insert, ...fork }) => ({
+      ...fork,
+      also: (operationId: OperationId) => {
+        const change = insert(operationId);
+        prepared.push({ operationId, change });
+        this.#sandboxOf.set(operationId, sandboxId);
+        journal.prepare(change);
+      },
+    }));
+    try {
+      operations.begin(accountId, sandboxKind, begins);
+    } catch (error) {
+      for (const one of prepared) this.#abandon(one);
+      throw error;
+    }
+    for (const { sandboxId } of forks) journal.commit(sandboxId);
   }
 
   #abandon(prepared: Prepared | null): void {

@@ -334,9 +334,34 @@ describe("a running sandbox", () => {
     ]);
     errorOf(await api.call("POST", `${path}/fork`, { json: { count: 3, name: "child" } }), "conflict");
     errorOf(await api.call("POST", `${path}/fork`, { json: { count: 65 } }), "validation_error");
+    // It has no memory.
+    errorOf(await api.call("POST", `${path}/fork`, { json: { memory: true } }), "conflict");
     const { json } = await api.call("GET", "/v1/sandboxes?name=child-3");
     expect(json).toEqual([]);
   });
+});
+
+test.each([
+  [{ memory: true, count: 17 }, "count"],
+  [{ memory: true, signal: "NOPE" }, "signal"],
+  [{ signal: "USR1" }, "signal"],
+  [{ memory: "yes" }, "memory"],
+])("a fork with a wrong field is refused: %j", async (json, field) => {
+  const id = await openSandbox(api);
+  const answer = await api.call("POST", `/v1/sandboxes/${id}/fork`, { json });
+  expect(errorOf(answer, "validation_error").details).toMatchObject({ field });
+});
+
+heldTest("a fork with memory is refused where machines cannot be copied, and the sandbox continues", async () => {
+  const id = await openSandbox(api);
+  const path = `/v1/sandboxes/${id}`;
+  await using running = await runSandbox(api, id);
+  const answer = await api.call("POST", `${path}/fork`, { json: { memory: true } });
+  expect(errorOf(answer, "conflict").details).toEqual({ reason: "not_supported" });
+  expect((await api.call("GET", path)).json.state).toBe("running");
+  expect(running.instance.isRunning).toBe(true);
+  const reader = await api.issue("alice", ["instances:exec"]);
+  errorOf(await api.call("POST", `${path}/fork`, { json: { memory: true }, token: reader }), "forbidden");
 });
 
 interface Listed {

@@ -30,12 +30,16 @@ import { layerBytes } from "../../../src/storage/layers/layers.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { TokenKeys } from "../../../src/storage/token-keys.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
+import { ForkedStarts } from "../../../src/supervisor/instance/forks/forked-starts.ts";
 import { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
+import { InstanceForks } from "../../../src/supervisor/kinds/instance-forks.ts";
+import { Requests } from "../../../src/supervisor/operations/requests.ts";
 import { releaseWhenRead } from "../../../src/supervisor/reclaim.ts";
 import { Lives } from "../../../src/supervisor/sandboxes/lives.ts";
 import { Sandboxes } from "../../../src/supervisor/sandboxes/sandboxes.ts";
 import { Builds } from "../../../src/supervisor/templates/builds.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
+import { NO_MACHINES } from "../sandboxes/no-machines.ts";
 import { emptyApplianceParts } from "./appliance-parts.ts";
 import { assertConforms, errorBodyOf } from "./conformance.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
@@ -191,7 +195,11 @@ export class Api implements AsyncDisposable {
       layers,
       changes,
     };
-    const sandboxes = stack.use(new Sandboxes({ ...work, keepStates: 20 }));
+    const starts = new ForkedStarts();
+    stack.use(starts.follow(operations.changes));
+    const forking = { ...work, layout, starts, diskReserveBytes: 0, machines: NO_MACHINES };
+    const sandboxes = stack.use(new Sandboxes({ ...forking, keepStates: 20 }));
+    const forks = new InstanceForks({ ...forking, requests: new Requests(db, layout) });
     const builds = stack.use(new Builds({ ...work, layout, eventLogs }));
     const metrics = createMetrics();
     const {
@@ -214,6 +222,7 @@ export class Api implements AsyncDisposable {
       instances,
       sandboxes,
       builds,
+      forks,
       limits,
       defaultRegistry: null,
       clock,

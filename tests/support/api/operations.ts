@@ -61,6 +61,11 @@ export class HeldOperations implements OperationsPort {
     this.#clock = clock;
   }
 
+  /** Machines of forks are never made here. */
+  begin(): never {
+    throw new Error("an operation with a machine");
+  }
+
   async submit<Submission>(
     accountId: AccountId,
     kind: Pick<Kind<Submission, unknown, unknown, never>, "name" | "store">,

@@ -111,6 +111,7 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
     ...{ json: { timeout: 60 }, object: "instance" },
   },
   { method: "POST", path: "/v1/instances/{uuid}/checkpoint", scope: "instances:exec", json: {}, object: "instance" },
+  { method: "POST", path: "/v1/instances/{uuid}/fork", scope: "instances:spawn", json: {}, object: "instance" },
   ...runningSamples("/v1/instances", "instance"),
   ...sandboxSamples,
   { method: "GET", path: "/v1/operations", scope: "operations:read" },

@@ -12,6 +12,7 @@ import { EventLogs } from "../../../src/storage/events/event-logs.ts";
 import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import type { CheckpointSubmission } from "../../../src/supervisor/instance/checkpoint-instance.ts";
+import { ForkedStarts } from "../../../src/supervisor/instance/forks/forked-starts.ts";
 import type { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import type { SandboxLife, SandboxRun } from "../../../src/supervisor/kinds/sandbox.ts";
 import type { Operations } from "../../../src/supervisor/operations/operations.ts";
@@ -22,6 +23,7 @@ import { Sandboxes } from "../../../src/supervisor/sandboxes/sandboxes.ts";
 import { untilAborted } from "../../../src/system/waiting.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { type OperationsStore, operationsStore, testOperations } from "../operations.ts";
+import { NO_MACHINES } from "./no-machines.ts";
 import type { StoryStep } from "./story.ts";
 
 export const ACCOUNT = "alice" as AccountId;
@@ -131,7 +133,8 @@ export class SandboxScene implements AsyncDisposable {
     const { keepStates = 20 } = options;
     this.sandboxes = new Sandboxes({
       ...{ db, clock, log: silentLog, accounts, operations: this.operations, instances, scheduler, lives: this.lives },
-      ...{ keepStates, layers, changes: new AccountChanges() },
+      ...{ keepStates, layers, changes: new AccountChanges(), layout, machines: NO_MACHINES, diskReserveBytes: 0 },
+      starts: new ForkedStarts(),
     });
   }
 

@@ -22,8 +22,9 @@ import { type ResumableInstance, RunningInstances } from "../../../src/superviso
 import { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
 import { Laps } from "../../../src/supervisor/operations/laps.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
-import type { AgentConnection } from "../../../src/vm/agent/agent.ts";
+import { Agent, type AgentConnection } from "../../../src/vm/agent/agent.ts";
 import { SocketChannel } from "../../../src/vm/agent/channel.ts";
+import { syncAgent } from "../../../src/vm/templates.ts";
 import type { Machine } from "../../../src/vm/vmm.ts";
 import { allEvents } from "../../support/events.ts";
 import { openVmHost, TEST_SHAPE, type VmHost } from "../../support/guests/vm.ts";
@@ -216,7 +217,11 @@ test("a run is written down and continued by other objects during its output, ag
       {
         record,
         machine: ready,
-        channel,
+        continueAgent: async (from, options) => {
+          const resumedAgent = Agent.resume(channel, from, options);
+          await syncAgent(resumedAgent.agent);
+          return resumedAgent;
+        },
         onResumed: (...given) => next.resumed.resolve({ instance: given[0], connections: given[1] }),
       },
       NEVER,

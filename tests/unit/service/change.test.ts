@@ -43,6 +43,7 @@ const USE_CASES: {
     spawn: "changes",
     stats: "reads",
     checkpoint: "changes",
+    fork: "changes",
     statsOnce: "reads",
     change: "changes",
     dial: "changes",
@@ -62,6 +63,7 @@ const USE_CASES: {
     rollback: "changes",
     checkpoint: "changes",
     fork: "changes",
+    forkMemory: "changes",
     states: "reads",
     end: "changes",
     events: "reads",
@@ -190,9 +192,9 @@ describe("a use case that changes something", () => {
     const counts = Object.values(USE_CASES).map(
       (noun) => Object.values(noun).filter((kind) => kind === "changes").length,
     );
-    // Besides an import with two ways to tag, processes are started and attached to in two ways each; all others have one.
+    // Besides an import with two ways to tag, processes are started and attached to in two ways each, and sandboxes forked.
     const verbs = Object.values(CHANGES).flat();
-    expect(counts.reduce((sum, count) => sum + count, 0)).toBe(verbs.length + 3);
+    expect(counts.reduce((sum, count) => sum + count, 0)).toBe(verbs.length + 4);
     const text = [...sourcesOf("service").values()].join("\n").replace(/\s+/g, " ");
     for (const [noun, ofNoun] of Object.entries(CHANGES)) {
       for (const verb of ofNoun) {

@@ -208,12 +208,21 @@ const CHANGING_TOOLS: readonly Tool[] = [
   tool({
     name: "sandbox_fork",
     description: "Open sandboxes with the present files of a sandbox, to try alternatives.",
-    input: inputs({ sandbox: SANDBOX, count: optional(integer(1, FORK_COUNT_MAX, { default: 1 })) }),
+    input: inputs({
+      sandbox: SANDBOX,
+      count: optional(integer(1, FORK_COUNT_MAX, { default: 1 })),
+      memory: optional(
+        Type.Boolean({ default: false, description: "copy running processes, too; at most 16; all secrets in memory" }),
+      ),
+    }),
     annotations: ADDS,
     scope: "instances:spawn",
-    async run({ sandbox, count = 1 }, call) {
-      const { signal, principal } = call;
-      const ids = await call.service.sandboxes.fork(principal, find(call, sandbox), { count, signal });
+    async run({ sandbox, count = 1, memory = false }, call) {
+      const { signal, principal, service } = call;
+      const id = find(call, sandbox);
+      const ids = memory
+        ? (await service.sandboxes.forkMemory(principal, id, { count, signal })).ids
+        : await service.sandboxes.fork(principal, id, { count, signal });
       const forks = await Promise.all(ids.map((id) => settled(call, id, "settled")));
       const sandboxes = forks.map(({ id, name, state }) => ({ uuid: id, name, state }));
       return facts(forks.map(line).join("\n"), { sandboxes });

@@ -1,15 +1,26 @@
 import { Type } from "@sinclair/typebox";
 import { Elysia } from "elysia";
+import { ApiError } from "../../../domain/errors.ts";
 import type { SandboxId } from "../../../domain/ids.ts";
 import { KIND_FACTS } from "../../../domain/operation.ts";
 import type { Principal } from "../../../service/parts.ts";
 import type { SandboxGoal } from "../../../service/sandboxes/sandboxes.ts";
 import { authorize } from "../../auth.ts";
 import { about, checked, jsonSpec, OPERATION_LOCATION } from "../../route.ts";
+import { requireSignal } from "../../wire-fields.ts";
+import { memoryForkOf } from "../forks.ts";
 import { CheckpointRequest } from "../schema/instances.ts";
 import { AcceptedOperation } from "../schema/operations.ts";
 import { SamplesQuery } from "../schema/query.ts";
-import { ForkRequest, RollbackRequest, Sandbox, SandboxSample, SavedState, SettledQuery } from "../schema/sandboxes.ts";
+import {
+  ForkRequest,
+  MemoryFork,
+  RollbackRequest,
+  Sandbox,
+  SandboxSample,
+  SavedState,
+  SettledQuery,
+} from "../schema/sandboxes.ts";
 import { accepted, type Surface } from "../surface.ts";
 import { sampleOf, sandboxOf, savedStateOf } from "./sandbox-wire.ts";
 
@@ -64,8 +75,10 @@ const FORK = {
   ...about({
     id: "forkSandbox",
     tag: "Sandboxes",
-    summary: "Open sandboxes with the present files of a sandbox, all or none",
-    responses: { 201: jsonSpec("the new sandboxes", Type.Array(Sandbox)) },
+    summary: "Open sandboxes with the present files of a sandbox, and with its memory on request, all or none",
+    responses: {
+      201: jsonSpec("the new sandboxes; with memory an object", Type.Union([Type.Array(Sandbox), MemoryFork])),
+    },
     errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),
 };
@@ -91,6 +104,8 @@ const METRICS = {
     errors: ["not_found"],
   }),
 };
+
+const SIGNAL_RULE = "signal needs memory";
 
 interface Wait {
   readonly goal?: SandboxGoal;
@@ -149,14 +164,19 @@ export function sandboxStateRoutes(surface: Surface) {
     )
     .post(
       "/fork",
-      async ({ request, principal, params, query: { wait = 0 }, body: { count = 1, name }, status }) => {
+      async ({ request, principal, params, query: { wait = 0 }, body, status }) => {
         const { signal } = request;
+        const { count = 1, name, memory = false } = body;
         const id = sandboxes.find(principal, params.sandbox);
-        const ids = await sandboxes.fork(principal, id, { count, name, signal });
-        return status(
-          201,
-          await Promise.all(ids.map((forkId) => waited(principal, forkId, { seconds: wait, signal }))),
-        );
+        const all = (ids: readonly SandboxId[]) =>
+          Promise.all(ids.map((forkId) => waited(principal, forkId, { seconds: wait, signal })));
+        if (!memory) {
+          if (body.signal !== undefined) throw new ApiError("validation_error", SIGNAL_RULE, { field: "signal" });
+          return status(201, await all(await sandboxes.fork(principal, id, { count, name, signal })));
+        }
+        const guestSignal = body.signal === undefined ? undefined : requireSignal(body.signal);
+        const forked = await sandboxes.forkMemory(principal, id, { count, name, signal, guestSignal });
+        return status(201, { ...memoryForkOf(forked), sandboxes: await all(forked.ids) });
       },
       { takes: { scope: "instances:spawn", waitsForGuest: true }, ...FORK },
     )

@@ -7,9 +7,11 @@ import {
   FILE_MODE_DEFAULT,
   TIMEOUT_SECONDS_DEFAULT,
 } from "../../../domain/instance.ts";
+import { MEMORY_FORK_COUNT_MAX } from "../../../domain/memory-fork.ts";
 import { OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX } from "../../../domain/output.ts";
 import { ANY_KEY, HOSTNAME_PATTERN, OWNER_MAX } from "../../wire-fields.ts";
 import { Timestamp, Uuid } from "./common.ts";
+import { MEMORY_FORK_FIELDS } from "./forks.ts";
 import { Tag } from "./images.ts";
 import { NetworkChangeField, NetworkField } from "./network.ts";
 
@@ -197,6 +199,54 @@ export const CheckpointRequest = Type.Object({
   ),
 });
 export type CheckpointRequest = Static<typeof CheckpointRequest>;
+
+/** Request to copy a running instance with its memory. */
+export const InstanceForkRequest = Type.Object({
+  count: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: MEMORY_FORK_COUNT_MAX,
+      default: 1,
+      description: "number of copies",
+      error: `count must be an integer from 1 to ${MEMORY_FORK_COUNT_MAX}`,
+    }),
+  ),
+  signal: Type.Optional(
+    Type.String({
+      description: "signal for the processes of each copy, which tells them of it, such as USR1; by default none",
+      error: "signal must be a string",
+    }),
+  ),
+  timeout: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      description: "maximum execution time from now, in seconds; what is left of the parent's by default",
+      error: "timeout must be a positive integer",
+    }),
+  ),
+  disposable: Type.Optional(
+    Type.Boolean({
+      description: "discard the file system after the run; as the parent by default",
+      error: "disposable must be a boolean",
+    }),
+  ),
+  stdin_open: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "keep standard input open where it was, so that more can be written; otherwise it ends",
+      error: "stdin_open must be a boolean",
+    }),
+  ),
+});
+export type InstanceForkRequest = Static<typeof InstanceForkRequest>;
+
+/** The copies of an instance. */
+export const InstanceFork = Type.Object({
+  ...MEMORY_FORK_FIELDS,
+  instances: Type.Array(
+    Type.Object({ uuid: Uuid, index: Type.Integer({ description: "number of the copy, from 1" }) }),
+  ),
+});
 
 /** A sample of a running instance. */
 export const InstanceStatsSchema = Type.Object({

@@ -1,4 +1,5 @@
 import { type Static, type TSchema, Type } from "@sinclair/typebox";
+import { MEMORY_FORK_COUNT_MAX } from "../../../domain/memory-fork.ts";
 import {
   FORK_COUNT_MAX,
   HEAD_DISTANCE_MAX,
@@ -17,6 +18,7 @@ import { ErrorObject } from "../../errors.ts";
 import { prefixed, repeated } from "../../query.ts";
 import { ANY_KEY, Limit, oneOf } from "../../wire-fields.ts";
 import { Timestamp, Uuid } from "./common.ts";
+import { MEMORY_FORK_FIELDS } from "./forks.ts";
 import { Tag } from "./images.ts";
 import { COMMAND_FIELDS, InstanceFile, Resources } from "./instances.ts";
 import { NetworkRequest } from "./network.ts";
@@ -254,8 +256,24 @@ export const ForkRequest = Type.Object({
       error: "name must be 1 to 40 lower-case letters, digits and hyphens, and begin and end with a letter or digit",
     }),
   ),
+  memory: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: `copy the processes and the memory of a running sandbox, too; at most ${MEMORY_FORK_COUNT_MAX} sandboxes`,
+      error: "memory must be a boolean",
+    }),
+  ),
+  signal: Type.Optional(
+    Type.String({
+      description: "signal for the processes of each fork, which tells them of it, such as USR1; it needs memory",
+      error: "signal must be a string",
+    }),
+  ),
 });
 export type ForkRequest = Static<typeof ForkRequest>;
+
+/** The sandboxes of a fork with memory. */
+export const MemoryFork = Type.Object({ ...MEMORY_FORK_FIELDS, sandboxes: Type.Array(Sandbox) });
 
 /** Query of a request that a machine may take a while to fulfil. */
 export const SettledQuery = Type.Object({ wait: waitSeconds("a state that does not pass by itself") });

@@ -39,7 +39,7 @@ export interface ForkRequest {
   /** number of copies of the scratch for which there must be disk space */
   readonly copiesCount: number;
   /** "ends": after a success the agent stays held, and the caller has to end the machine */
-  readonly then: "continues" | "ends";
+  readonly after: "continues" | "ends";
   /** abandons the preparation, before anything is paused */
   readonly signal: AbortSignal;
 }
@@ -50,7 +50,7 @@ export interface ForkRequest {
  * @throws ApiError `conflict` when the command is not running, the VMM cannot fork, or the guest is busy: then nothing was
  *   paused; `insufficient_storage`, `unavailable`; the reason of `signal`
  */
-async function takeForkPoint(tools: ForkTools, request: ForkRequest): Promise<TakenFork> {
+export async function takeForkPoint(tools: ForkTools, request: ForkRequest): Promise<TakenFork> {
   const { instanceId, signal, copiesCount } = request;
   const instance = tools.instances.find(instanceId);
   const scratch = instance?.disks?.scratch?.path;
@@ -63,7 +63,7 @@ async function takeForkPoint(tools: ForkTools, request: ForkRequest): Promise<Ta
   try {
     // It may last for seconds, in which the instance runs.
     await using prepared = await prepare(instance, scratchPath, signal);
-    const atInstant = await whileHeld(instance, signal, request.then, async () => {
+    const atInstant = await whileHeld(instance, signal, request.after, async () => {
       const atEvent = (tools.instances.eventsOf(instanceId)?.cut() ?? 0) - 1;
       const record = { ...tools.instances.record(instanceId), scratchPath };
       return { atEvent, record, point: owned.use(await prepared.take()) };
@@ -75,27 +75,29 @@ async function takeForkPoint(tools: ForkTools, request: ForkRequest): Promise<Ta
   }
 }
 
-async function prepare(instance: RunningInstance, scratchPath: string, signal: AbortSignal): Promise<PreparedFork> {
-  const { machine } = instance;
-  if (machine.prepareFork === undefined) {
-    const details = { reason: "not_supported" };
-    throw new ApiError("conflict", "the virtual machine monitor of this host cannot copy running machines", details);
-  }
+async function prepare({ machine }: RunningInstance, scratchPath: string, signal: AbortSignal): Promise<PreparedFork> {
+  if (machine.prepareFork === undefined) throw notSupported();
   return await machine.prepareFork({ scratchPath, signal });
+}
+
+/** The error for a host whose virtual machine monitor cannot fork. */
+export function notSupported(): ApiError {
+  const details = { reason: "not_supported" };
+  return new ApiError("conflict", "the virtual machine monitor of this host cannot copy running machines", details);
 }
 
 /** Does `work` during a hold of the agent, which it ends in any case but a success of an instance that ends. */
 async function whileHeld<T>(
   instance: RunningInstance,
   signal: AbortSignal,
-  then: ForkRequest["then"],
+  after: ForkRequest["after"],
   work: () => Promise<T>,
 ): Promise<T> {
   const { agent } = instance;
   let isDone = false;
   await using _released = {
     [Symbol.asyncDispose]: async () => {
-      if (agent.isHeld && !(isDone && then === "ends")) await release(instance);
+      if (agent.isHeld && !(isDone && after === "ends")) await release(instance);
     },
   };
   const late = AbortSignal.timeout(HOLD_MS_MAX);
@@ -129,5 +131,3 @@ async function asApiError(error: unknown, instance: RunningInstance, signal: Abo
   if (!(error instanceof VmmError) || !instance.isRunning) return explained;
   return new ApiError("unavailable", `the machine was not copied: ${error.message}`, {}, { cause: error });
 }
-
-export { takeForkPoint };

@@ -1,8 +1,11 @@
 import { useState } from "preact/hooks";
+import { forkSandboxMemory } from "../../../client/forks.ts";
 import { startCheckpoint } from "../../../client/imports.ts";
 import { endSandbox, forkSandbox, pauseSandbox, resumeSandbox, rollbackSandbox } from "../../../client/sandboxes.ts";
 import type { Sandbox } from "../../../client/types.ts";
 import { given } from "../../../domain/given.ts";
+import { MEMORY_FORK_COUNT_MAX } from "../../../domain/memory-fork.ts";
+import { FORK_COUNT_MAX } from "../../../domain/sandbox.ts";
 import { navigate } from "../../browser/router.ts";
 import { api } from "../../data/api.ts";
 import { problemOf } from "../../data/problem.ts";
@@ -156,15 +159,14 @@ function TagField({ value, onValue }: { readonly value: string; readonly onValue
   );
 }
 
-/** Largest number of sandboxes of one fork. */
-const FORK_COUNT_MAX = 64;
-
 function ForkQuestion({ sandbox, onClose, onChange }: QuestionProps) {
   const [count, setCount] = useState("1");
   const [name, setName] = useState("");
   const toast = useToast();
+  const [hasMemory, setMemory] = useState(false);
   const number = /^\d+$/.test(count.trim()) ? Number(count) : 0;
-  const isReady = number >= 1 && number <= FORK_COUNT_MAX;
+  const maximum = hasMemory ? MEMORY_FORK_COUNT_MAX : FORK_COUNT_MAX;
+  const isReady = number >= 1 && number <= maximum;
   return (
     <ConfirmChange
       title={
@@ -178,21 +180,31 @@ function ForkQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       onChange={onChange}
       onConfirm={async () => {
         const request = { count: number, ...given({ name: name.trim() || undefined }) };
-        const [first, ...others] = await forkSandbox(api, sandbox.uuid, request, 0);
+        const [first, ...others] = hasMemory
+          ? (await forkSandboxMemory(api, sandbox.uuid, request, 0)).sandboxes
+          : await forkSandbox(api, sandbox.uuid, request, 0);
         toast(`${countOf(others.length + 1, "sandbox", "sandboxes")} opened`);
         if (first !== undefined) navigate(others.length === 0 ? `/sandboxes/${first.uuid}` : "/sandboxes");
       }}
     >
-      <p>{ACTIONS.fork.effect} Processes are not copied. All of them are opened, or none.</p>
+      <p>{ACTIONS.fork.effect} All of them are opened, or none.</p>
       <Field
         label="Number"
         type="number"
         min={1}
-        max={FORK_COUNT_MAX}
+        max={maximum}
         value={count}
         onValue={setCount}
-        problem={isReady ? undefined : `a number from 1 to ${FORK_COUNT_MAX}`}
+        problem={isReady ? undefined : `a number from 1 to ${maximum}`}
       />
+      {sandbox.state === "running" ? (
+        <Checkbox
+          label="With memory"
+          hint="Its processes continue in each of them, with every secret of their memory."
+          isChecked={hasMemory}
+          onChecked={setMemory}
+        />
+      ) : null}
       <Field label="Name" hint="Begins the names: NAME-1, NAME-2. Optional." isMono value={name} onValue={setName} />
     </ConfirmChange>
   );

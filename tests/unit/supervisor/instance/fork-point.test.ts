@@ -62,10 +62,10 @@ async function scene({ take }: Scene) {
     eventsOf: () => events as never,
     record: () => ({ scratchPath: "of the parent", instance: instance.record() }) as unknown as ResumableInstance,
   };
-  const fork = (then: "continues" | "ends" = "continues") =>
+  const fork = (after: "continues" | "ends" = "continues") =>
     takeForkPoint(
       { instances, layout: { root: directory, tmp }, diskReserveBytes: 0 },
-      { instanceId: ID, copiesCount: 1, then, signal: NEVER },
+      { instanceId: ID, copiesCount: 1, after, signal: NEVER },
     );
   const answerHold = async () => {
     guest.send(AgentFrame.done, (await guest.frame(HostFrame.hold)).session, done());
@@ -118,11 +118,11 @@ describe("a fork point", () => {
     expect(frames()).not.toContain(HostFrame.sync);
   });
 
-  test.each(["continues", "ends"] as const)("that cannot be taken leaves a running instance: %s", async (then) => {
+  test.each(["continues", "ends"] as const)("that cannot be taken leaves a running instance: %s", async (after) => {
     const { instance, fork, answerHold, answerSync, said } = await scene({
       take: () => Promise.reject(new VmmError("the memory was not copied")),
     });
-    const taking = throwing(fork(then));
+    const taking = throwing(fork(after));
     await answerHold();
     await answerSync();
     expect(await taking).toThrow("the machine was not copied: the memory was not copied");

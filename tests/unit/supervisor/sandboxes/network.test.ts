@@ -68,6 +68,7 @@ test("an instance begins with the network that its sandbox has then, and not whe
         return { [Symbol.dispose]: () => undefined };
       },
     },
+    starts: { take: () => null },
     diskGuard: { watch: () => ({ add: () => undefined, full: NEVER, [Symbol.dispose]: () => undefined }) },
     networks: {
       open: (_: unknown, network: unknown) => {
