@@ -12,6 +12,7 @@ import { installCommands } from "./install/command.ts";
 import { mcpCommand } from "./mcp/command.ts";
 import { operationCommands } from "./operation/operation.ts";
 import { pathHistoryCommands } from "./path-history.ts";
+import { receiptCommands } from "./receipts/commands.ts";
 import { checkpointCommand } from "./running/checkpoint.ts";
 import { forwardCommand } from "./running/forward.ts";
 import { logsCommand } from "./running/logs.ts";
@@ -40,6 +41,7 @@ export const COMMANDS: readonly Command[] = [
   ...imageCommands,
   ...historyCommands,
   ...pathHistoryCommands,
+  ...receiptCommands,
   runCommand,
   upCommand,
   ...sandboxCommands,

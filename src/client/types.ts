@@ -63,6 +63,8 @@ export type Change =
 /** The effects of deleting an image. */
 export type ImageDeletion = Routes["images"][":uuid"]["deletion"]["get"]["response"][200];
 export type DiffItem = Routes["images"][":uuid"]["diff"]["get"]["response"][200]["items"][number];
+/** A signed statement of how an image came to be, in an envelope of DSSE. */
+export type Receipt = Routes["images"][":uuid"]["receipt"]["get"]["response"][200];
 export type DirectoryListing = Routes["inspect"][":uuid"]["list"]["get"]["response"][200];
 export type ListingItem = DirectoryListing["items"][number];
 export type FoundEntries = Routes["inspect"][":uuid"]["find"]["get"]["response"][200];

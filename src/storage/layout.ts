@@ -24,7 +24,7 @@ export interface DataLayout {
   readonly scratch: string;
   /** root directories of virtual machine monitors */
   readonly runtime: string;
-  /** keys that sign tokens */
+  /** keys that sign tokens and receipts */
   readonly keys: string;
   readonly database: string;
   /** file that the daemon which uses the directory has locked */

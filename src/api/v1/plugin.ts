@@ -2,6 +2,7 @@ import { Elysia } from "elysia";
 import { branchRoutes } from "./branches/branches.ts";
 import { changeRoutes } from "./branches/changes.ts";
 import { deletionRoutes } from "./branches/deletion.ts";
+import { receiptRoutes } from "./branches/receipts.ts";
 import { checkpointRoutes } from "./checkpoints.ts";
 import { eventRoutes, operationSource, sandboxSource } from "./events.ts";
 import { fileRoutes } from "./files.ts";
@@ -28,6 +29,7 @@ export function v1Plugin<const Prefix extends string>(prefix: Prefix, surface: S
     .use(branchRoutes(surface))
     .use(changeRoutes(surface))
     .use(deletionRoutes(surface))
+    .use(receiptRoutes(surface))
     .use(fileRoutes(surface))
     .use(instanceRoutes(surface))
     .use(runningRoutes(surface, INSTANCES))

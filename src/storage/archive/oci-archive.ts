@@ -15,7 +15,7 @@ const WHITEOUT_PREFIX = ".wh.";
 const OPAQUE_NAME = ".wh..wh..opq";
 const LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar";
 const CONFIG_TYPE = "application/vnd.oci.image.config.v1+json";
-const MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json";
+export const MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json";
 
 type Chunks = AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
 
@@ -30,7 +30,8 @@ export interface ArchivedImage {
   readonly defaults: ImageDefaults;
 }
 
-interface Descriptor {
+/** A blob of an archive. */
+export interface Descriptor {
   readonly mediaType: string;
   readonly digest: string;
   readonly size: number;
@@ -60,13 +61,8 @@ export async function* ociArchiveChunks(
     yield* layerChunks(files, cancellation, open);
     yield Buffer.alloc(paddingOf(layer.size));
   }
-  const config = Buffer.from(JSON.stringify(configOf(image, layers)));
-  const configBlob = descriptorOf(CONFIG_TYPE, config);
+  const { config, manifest, configBlob, manifestBlob } = documentsOf(image, layers);
   yield* file(blobName(configBlob), config);
-  const manifest = Buffer.from(
-    JSON.stringify({ schemaVersion: 2, mediaType: MANIFEST_TYPE, config: configBlob, layers }),
-  );
-  const manifestBlob = descriptorOf(MANIFEST_TYPE, manifest);
   yield* file(blobName(manifestBlob), manifest);
   const annotations = image.name === null ? {} : { annotations: { "org.opencontainers.image.ref.name": image.name } };
   const platform = { architecture: "amd64", os: "linux" };
@@ -74,6 +70,37 @@ export async function* ociArchiveChunks(
   yield* file("index.json", Buffer.from(JSON.stringify(index)));
   yield* file("oci-layout", Buffer.from('{"imageLayoutVersion":"1.0.0"}'));
   yield tarEnd() as Buffer<ArrayBuffer>;
+}
+
+/** The config and the manifest of an image, with their descriptors. */
+function documentsOf(image: Pick<ArchivedImage, "createdAt" | "defaults">, layers: readonly Descriptor[]) {
+  const config = Buffer.from(JSON.stringify(configOf(image, layers)));
+  const configBlob = descriptorOf(CONFIG_TYPE, config);
+  const manifest = Buffer.from(
+    JSON.stringify({ schemaVersion: 2, mediaType: MANIFEST_TYPE, config: configBlob, layers }),
+  );
+  return { config, manifest, configBlob, manifestBlob: descriptorOf(MANIFEST_TYPE, manifest) };
+}
+
+/** The descriptor of the manifest that an archive of the image has. @param layers those of `describeLayer`, lowest first */
+export function describeManifest(
+  image: Pick<ArchivedImage, "createdAt" | "defaults">,
+  layers: readonly Descriptor[],
+): Descriptor {
+  return documentsOf(image, layers).manifestBlob;
+}
+
+/** The descriptor of a layer in archives. Reads all of its content. @throws the error of `cancellation` */
+export async function describeLayer(
+  files: LayerFiles,
+  cancellation: Cancellation | null,
+  open: OpenLayers,
+): Promise<Descriptor> {
+  const chunks = describeChunks(layerChunks(files, cancellation, open));
+  for (;;) {
+    const next = await chunks.next();
+    if (next.done === true) return next.value;
+  }
 }
 
 /**
@@ -171,7 +198,10 @@ function settingsOf({ variables, cwd }: ImageDefaults): Record<string, unknown> 
   };
 }
 
-function configOf({ createdAt, defaults }: ArchivedImage, layers: readonly Descriptor[]) {
+function configOf(
+  { createdAt, defaults }: Pick<ArchivedImage, "createdAt" | "defaults">,
+  layers: readonly Descriptor[],
+) {
   return {
     created: createdAt,
     architecture: "amd64",

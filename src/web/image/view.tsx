@@ -61,7 +61,6 @@ function Image({ link }: { readonly link: ImageLink }) {
   useChanges((change) => {
     if (change.type === "resync" || change.uuid === image) reload();
   });
-  const { may } = useSession();
   const name = value?.tag ?? shortId(image);
   // Files, changes and search are about a path each: tabs keep it, except for the name of a file.
   const tabs = TABS.map((tab) => ({ ...tab, href: linkTo(image, tab.id, tab.id === "search" ? undefined : path) }));
@@ -100,27 +99,38 @@ function Image({ link }: { readonly link: ImageLink }) {
             </span>
           )
         }
-        actions={
-          <>
-            <ButtonLink icon="download" href={addressOf(`/v1/images/${image}/save`)} download={`${image}.tar`}>
-              OCI archive
-            </ButtonLink>
-            {may("instances:spawn") ? (
-              <ButtonLink icon="sandbox" href={`/sandboxes/new?image=${image}`}>
-                Open a sandbox
-              </ButtonLink>
-            ) : null}
-            {may("instances:spawn") ? (
-              <ButtonLink tone="primary" icon="run" href={`/runs/new?image=${image}`}>
-                Run here
-              </ButtonLink>
-            ) : null}
-          </>
-        }
+        actions={<Actions image={image} />}
       />
       <Tabs label="Parts of the image" tabs={tabs} current={view} />
       <Part link={link} />
     </div>
+  );
+}
+
+/** Downloads, and what can be started from the image. */
+function Actions({ image }: { readonly image: string }) {
+  const { may } = useSession();
+  return (
+    <>
+      <ButtonLink icon="download" href={addressOf(`/v1/images/${image}/save`)} download={`${image}.tar`}>
+        OCI archive
+      </ButtonLink>
+      {may("operations:read") ? (
+        <ButtonLink icon="download" href={addressOf(`/v1/images/${image}/receipt`)} download={`${image}.receipt.json`}>
+          Receipt
+        </ButtonLink>
+      ) : null}
+      {may("instances:spawn") ? (
+        <ButtonLink icon="sandbox" href={`/sandboxes/new?image=${image}`}>
+          Open a sandbox
+        </ButtonLink>
+      ) : null}
+      {may("instances:spawn") ? (
+        <ButtonLink tone="primary" icon="run" href={`/runs/new?image=${image}`}>
+          Run here
+        </ButtonLink>
+      ) : null}
+    </>
   );
 }
 

@@ -88,6 +88,8 @@ export const samples = (own: Readonly<Record<string, string>>): readonly Sample[
   { method: "GET", path: "/v1/images/{uuid}/save", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/children", scope: "images:read", object: "image" },
   { method: "GET", path: "/v1/images/{uuid}/diff", scope: "images:read", object: "image" },
+  { method: "GET", path: "/v1/images/{uuid}/receipt", scope: "operations:read", object: "image" },
+  { method: "GET", path: "/v1/receipts/key", scope: null },
   { method: "GET", path: "/v1/branches", scope: "images:read" },
   { method: "GET", path: "/v1/changes", scope: "images:read", isEndless: true },
   { method: "POST", path: "/v1/images/import", scope: "images:import", json: { registry: "registry.example.net/a:1" } },
