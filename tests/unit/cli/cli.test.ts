@@ -79,6 +79,11 @@ test.each([
   [["image", "import", "a", "b"]],
   [["serve", "--listen-port", "many"]],
   [["serve", "--config", "/nonexistent/coppice.toml"]],
+  [["stop", "--timeout", "soon"]],
+  [["stop", "now"]],
+  [["install", "--drain"]],
+  [["install", "--start", "--drain", "30m"]],
+  [["install", "--start", "--drain=soon"]],
   [["token", "create"]],
   [["bench"]],
   [["help", "burn"]],
@@ -87,6 +92,10 @@ test.each([
   expect([code, stdout.length]).toEqual([2, 0]);
   expect(stderr).not.toBe("");
   expect(stderr).not.toContain("please report");
+});
+
+test("help shows where a value may be left out", async () => {
+  expect((await cli(["install", "--help"])).stdout.toString()).toMatch(/^ {2}--drain\[=DURATION\] /m);
 });
 
 test("version prints text or JSON", async () => {
