@@ -12,7 +12,7 @@ import type { Entry } from "../../domain/tree/listing.ts";
 import type { BlamedEntry, PathStep } from "../../service/branches/path-history.ts";
 import type { Difference } from "../../service/images.ts";
 import { answer, text } from "./answer.ts";
-import { LIMIT, LIST_COUNT_DEFAULT, LIST_COUNT_MAX, nextPage, OFFSET, stepLine } from "./image-tools.ts";
+import { LIST_COUNT_DEFAULT, LIST_COUNT_MAX, nextPage, OFFSET, stepLine } from "./image-tools.ts";
 import { fileUri } from "./resources.ts";
 import { cutLine, fileText, isBinary, shownBytes, shownName } from "./text.ts";
 import { IMAGE, imageId, inputs, integer, optional, READS, type Tool, type ToolCall, tool } from "./tool.ts";
@@ -169,20 +169,18 @@ export const FILE_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "path_history",
-    description:
-      "Who changed a path of an image, the newest first; entries: the last change of each entry of a directory.",
+    description: "Who changed a path of an image, newest first; entries: last change of each entry.",
     input: inputs({
       image: IMAGE,
-      path: Type.String({ maxLength: 4096 }),
+      path: Type.String(),
       entries: optional(Type.Boolean()),
-      limit: optional(LIMIT),
       cursor: optional(Type.String({ maxLength: CURSOR_CHARACTERS_MAX })),
     }),
     annotations: READS,
     scope: "images:read",
-    async run({ image, path, entries = false, limit = LIST_COUNT_DEFAULT, cursor = "" }, call) {
+    async run({ image, path, entries = false, cursor = "" }, call) {
       const { service, principal, signal } = call;
-      const page = { id: imageId(call, image), path: parseGuestPathText(path), limit, signal };
+      const page = { id: imageId(call, image), path: parseGuestPathText(path), limit: LIST_COUNT_DEFAULT, signal };
       if (!entries) {
         const from = /^\d{1,9}$/.test(cursor) ? Number(cursor) : 0;
         const { items, next } = await service.branches.pathLog(principal, { ...page, from });

@@ -23,9 +23,8 @@ export interface Transition {
   readonly next: number | null;
   /** number of deleted states between both, whose files are unknown */
   readonly unknownCount: number;
-  /** layers of this state and of the one before, lowest first */
-  readonly now: readonly LayerFiles[];
-  readonly before: readonly LayerFiles[];
+  /** The layers of this state and of the one before, lowest first. */
+  layers(): { readonly now: readonly LayerFiles[]; readonly before: readonly LayerFiles[] };
   /** layers that only one of both has */
   readonly own: readonly LayerFiles[];
 }
@@ -54,6 +53,7 @@ export class LineageWalk implements Disposable {
   readonly #positions: ReadonlyMap<LayerId, number>;
   readonly #layersMadeAt: ReadonlyMap<number, LayerId>;
   readonly #states: KnownState[] = [];
+  readonly #transitions: Transition[] = [];
   /** chains of states that do not lie below the image */
   readonly #others = new Map<LayerId, LayerChain>();
   #pending: ImageId | null;
@@ -108,26 +108,37 @@ export class LineageWalk implements Disposable {
 
   /** The transition number `index`, the newest one first; null behind the last one, "limit" behind the last that is read. */
   async transition(index: number): Promise<Transition | "limit" | null> {
+    const stored = this.#transitions[index];
+    if (stored !== undefined) return stored;
     const state = await this.#state(index);
     if (state === null) return this.#pending === null ? null : "limit";
     const below = state.isRoot ? null : await this.#state(index + 1);
     if (below === null && !state.isRoot && this.#pending !== null) return "limit";
-    const now = this.#layersOf(state);
-    const before = below === null ? [] : this.#layersOf(below);
-    let shared = 0;
-    const min = Math.min(now.length, before.length);
-    // Both are parts of one chain in almost all cases, and then one is the beginning of the other.
-    if (min > 0 && now[min - 1]?.index === before[min - 1]?.index) shared = min;
-    else while (shared < min && now[shared]?.index === before[shared]?.index) shared++;
-    return {
+    const transition: Transition = {
       imageId: state.imageId,
       at: state.at,
       next: below?.at ?? null,
       unknownCount: below?.unknownAbove ?? 0,
-      now,
-      before,
-      own: [...now.slice(shared), ...before.slice(shared)],
+      // A long lineage has many, and few of them are compared.
+      layers: () => ({ now: this.#layersOf(state), before: below === null ? [] : this.#layersOf(below) }),
+      own: this.#ownLayers(state, below),
     };
+    this.#transitions[index] = transition;
+    return transition;
+  }
+
+  /** The layers that only one of two states has. */
+  #ownLayers(state: KnownState, below: KnownState | null): readonly LayerFiles[] {
+    const top = this.#positions.get(state.layerId);
+    const bottom = below === null ? -1 : this.#positions.get(below.layerId);
+    if (top !== undefined && bottom !== undefined) {
+      return this.#image.files.slice(Math.min(top, bottom) + 1, Math.max(top, bottom) + 1);
+    }
+    const now = this.#layersOf(state);
+    const before = below === null ? [] : this.#layersOf(below);
+    let shared = 0;
+    while (shared < now.length && now[shared]?.index === before[shared]?.index) shared++;
+    return [...now.slice(shared), ...before.slice(shared)];
   }
 
   [Symbol.dispose](): void {

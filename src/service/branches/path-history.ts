@@ -254,7 +254,7 @@ class PathSearch implements Disposable {
       if (isTouched) break;
     }
     if (!isTouched) return null;
-    const comparison = this.#comparisons.get(at) ?? new PathComparison(transition, this.#tools);
+    const comparison = this.#comparisons.get(at) ?? new PathComparison(transition.layers(), this.#tools);
     this.#comparisons.delete(at);
     this.#comparisons.set(at, comparison);
     const [oldest] = this.#comparisons.keys();
