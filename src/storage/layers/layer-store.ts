@@ -1,3 +1,4 @@
+import { ApiError } from "../../domain/errors.ts";
 import type { LayerId } from "../../domain/ids.ts";
 import { removedUnlessKept } from "../../system/scratch.ts";
 import { allocatedBytes } from "../../system/sparse.ts";
@@ -6,6 +7,7 @@ import { OPEN_LAYERS_COUNT_MAX } from "../limits.ts";
 import type { Cancellation } from "../pacer.ts";
 import { ImageTree } from "../tree/image-tree.ts";
 import { type LayerFiles, OpenLayers } from "../tree/open-layers.ts";
+import { ext4Uuid } from "./disk-uuid.ts";
 import { LayerHolds } from "./layer-holds.ts";
 import { hasLayerFiles, indexPath, layerBatches, layerBytes, layerPath, publishLayer, removeLayer } from "./layers.ts";
 import type { LayerParts, ListedDisk, StagedLayer } from "./staged-layer.ts";
@@ -95,12 +97,25 @@ export class LayerStore implements Disposable {
   /**
    * Moves a disk and its index to the layers. Disposal of the result removes them again, unless `keep` is called: no row
    * refers to the layer yet. Nothing may write to the disk any more.
+   * @param below the layer on which it is to stand
+   * @throws ApiError `conflict` when a layer below has the UUID of the disk: forks of a machine with its memory keep that of its
+   *   scratch, and two of them must never stand in one chain
    */
-  async publish({ diskPath, indexPath }: LayerParts, listed: ListedDisk): Promise<StagedLayer> {
+  async publish({ diskPath, indexPath }: LayerParts, listed: ListedDisk, below?: LayerId): Promise<StagedLayer> {
+    if (below !== undefined) await this.#requireOwnUuid(diskPath, below);
     const id = Bun.randomUUIDv7() as LayerId;
     const sizeBytes = await allocatedBytes(diskPath);
     await publishLayer(this.#layout, { id, temporaryDisk: diskPath, temporaryIndex: indexPath });
     return { id, ...listed, sizeBytes, ...removedUnlessKept(() => this.remove(id)) };
+  }
+
+  async #requireOwnUuid(diskPath: string, below: LayerId): Promise<void> {
+    const own = await ext4Uuid(diskPath);
+    if (own === null) return;
+    for (const layer of this.#chainOf(below)) {
+      if ((await ext4Uuid(layerPath(this.#layout, layer))) !== own) continue;
+      throw new ApiError("conflict", "the disk has the identity of a layer below it", { layer });
+    }
   }
 
   /** Removes the files of a layer without row and holds. Readers that have them open can continue. */

@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import type { LayerId } from "../../domain/ids.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { haveSameRoot } from "../../storage/layers/layer-root.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
@@ -23,6 +24,8 @@ export interface FinishedInstance {
   readonly disk: string;
   /** host path of the index of the image's top layer */
   readonly parentIndex: string;
+  /** that layer; absent: it is not compared with the new one */
+  readonly parentLayer?: LayerId | undefined;
   /** how long the command ran, in `milliseconds` */
   readonly ranMs: number;
 }
@@ -55,7 +58,7 @@ export async function captureScratch(
   const names = { mounted: "the file system of the run", listed: "the new layer" };
   const listed = await sealScratch(guest, files, { time, names, indexing, onStep: (step) => laps.lap(step) });
   if (listed.entryCount === 0 && haveSameRoot(files.indexPath, run.parentIndex)) return null;
-  return await layers.publish(files, listed);
+  return await layers.publish(files, listed, run.parentLayer);
 }
 
 /** The time budget of all steps after the command. */

@@ -6,7 +6,7 @@ import { getImage, type ImageRow, imageDefaults } from "../../db/images/images.t
 import type { NewImage, Publication } from "../../db/publish.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
-import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
+import type { ImageId, LayerId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { StoredCheckpointResult } from "../../domain/operation.ts";
@@ -104,7 +104,7 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   const pauseMs = await copyFrom(instance, tools, files);
   laps.lap("copy");
   progress("indexing", { pause_ms: pauseMs, copied_bytes: await allocatedBytes(files.diskPath) });
-  const layer = await layerOf(tools, operation, files, parentFiles.index);
+  const layer = await layerOf(tools, operation, files, { parentIndex: parentFiles.index, parentLayer: parent.layerId });
   if (layer !== null) stack.use(layer);
   const defaults = imageDefaults(db, parent.id);
   const { image, ...publication } = publicationOf({ submission, parent, origin, layer, pauseMs, defaults });
@@ -138,7 +138,7 @@ async function layerOf(
   tools: Tools,
   { accountId }: OperationRef,
   files: LayerParts,
-  parentIndex: string,
+  { parentIndex, parentLayer }: { readonly parentIndex: string; readonly parentLayer: LayerId },
 ): Promise<StagedLayer | null> {
   // Two layers of a chain must not have the same UUID, and the result of the run will keep the UUID of the scratch.
   if (!(await renewUuid(files.diskPath)))
@@ -148,7 +148,7 @@ async function layerOf(
   using _place = await tools.place.take(accountId, tools.signal);
   const listed = await listLayer(tools, { ...files, name: "the checkpoint", allowedMs: listCopyMs });
   if (listed.entryCount === 0 && haveSameRoot(files.indexPath, parentIndex)) return null;
-  return await tools.layers.publish(files, listed);
+  return await tools.layers.publish(files, listed, parentLayer);
 }
 
 function publicationOf({

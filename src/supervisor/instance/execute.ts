@@ -239,7 +239,12 @@ async function finish(
   if (!run.agentAnswers || !isCaptured) return notCaptured;
   // The agent does not freeze the scratch during a copy of it.
   await withinTime(instance.endCopy(), CAPTURE_MS, () => undefined);
-  const finished = { disk: context.scratchPath, parentIndex: job.parentIndex, ranMs: run.ranMs };
+  const finished = {
+    disk: context.scratchPath,
+    parentIndex: job.parentIndex,
+    parentLayer: job.parentLayer,
+    ranMs: run.ranMs,
+  };
   try {
     const layer = await captureOrBlame(instance.machine, () => captureScratch(tools, instance, finished));
     return { ...run.figures, isolation, layer, captured: true };

@@ -93,7 +93,8 @@ export async function runOnImage(
   const [parent] = stack.use(layers.hold([image.layerId])).files;
   if (parent === undefined) throw new Error("an image without a layer");
   const defaults = imageDefaults(db, image.id);
-  const job = { operationId: operation.id, submission, image: attached, parentIndex: parent.index, defaults, idle };
+  const top = { parentIndex: parent.index, parentLayer: image.layerId };
+  const job = { operationId: operation.id, submission, image: attached, ...top, defaults, idle };
   // The watch ends when the machine is gone, and its files were either removed or captured.
   using diskUse = context.diskGuard.watch({ name: `run ${operation.id}` });
   const processEvents = idle?.processEvents ?? events;

@@ -1,4 +1,4 @@
-import type { OperationId } from "../../domain/ids.ts";
+import type { LayerId, OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
 import type { Phase } from "../../domain/operation.ts";
 import type { InstanceRequest } from "../../domain/spawn.ts";
@@ -30,6 +30,8 @@ export interface InstanceJob {
   readonly image: LayerChain;
   /** host path of the index of the image's own top layer */
   readonly parentIndex: string;
+  /** that layer; absent: as in `FinishedInstance` */
+  readonly parentLayer?: LayerId;
   /** those of the image */
   readonly defaults: ImageDefaults;
   /** the job of a sandbox, which has no command; null: the instance runs the command of its request */
