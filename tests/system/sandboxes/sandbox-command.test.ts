@@ -41,7 +41,10 @@ test("a sandbox is opened, used, paused, rolled back, forked and ended by its na
   expect(await coppice(["fork", "dev", "-n", "2", "--name", "try"])).toBe("try-1  running\ntry-2  running");
   expect(await coppice(["exec", "try-2", "--", "cat", "/f"])).toBe("one");
   expect((await coppice(["sandbox", "ls"])).split("\n")).toHaveLength(4);
-  for (const name of ["try-1", "try-2"]) expect(await coppice(["down", name])).toBe(`${name}  ended`);
+  expect(await coppice(["fork", "dev", "--memory", "--name", "live"])).toBe("live-1  running");
+  expect(await coppice(["exec", "live-1", "--", "cat", "/f", "/run/coppice/fork"])).toBe("one\ngeneration=1\nindex=1");
+  await coppice(["fork", "dev", "--signal", "USR1"], 2);
+  for (const name of ["try-1", "try-2", "live-1"]) expect(await coppice(["down", name])).toBe(`${name}  ended`);
   expect(await coppice(["logs", "dev"])).toContain("two");
   expect(await coppice(["down", "dev", "--keep", "--tag", "dev-last"])).toBe("dev  ended");
   expect(await coppice(["cat", "tag:dev-last", "/f"])).toBe("one");
