@@ -10,6 +10,9 @@ import { type Qmp, QmpClosedError, type QmpEvent } from "./qmp.ts";
 /** Longest part of QEMU's error text in an error message, in characters. */
 const REASON_TEXT_MAX = 200;
 
+/** Limit of the end of a cancelled copy, in `milliseconds`: writes under way may wait for the disk. */
+const END_MS_MAX = 30_000;
+
 /** Names of copies: of the job, of its node and of its file in the machine's directory. */
 export const copyName = /^copy\d+$/;
 
@@ -132,7 +135,9 @@ export class Mirror implements DiskCopy {
   async #end(): Promise<void> {
     if (this.#isOver) return;
     await this.#executeIfAlive("block-job-cancel", { device: this.#name, force: true });
-    await this.#completed.promise.catch(() => undefined);
+    const over = this.#completed.promise.catch(() => undefined);
+    // A job that does not end is that of a hostile monitor: its node stays.
+    await withinTime(over, END_MS_MAX, () => this.#fail("it could not be cancelled"));
   }
 
   /** Executes a command. Ignores errors once the machine or the job has ended: nothing is left to clean up then. */

@@ -12,6 +12,8 @@ import { HeldRoots } from "../../../src/vm/jail/vmm-roots.ts";
 import { VmmError } from "../../../src/vm/machine-end.ts";
 import { openQemuMachine } from "../../../src/vm/qemu/existing.ts";
 import { type ForkContext, QemuFork } from "../../../src/vm/qemu/fork.ts";
+import { Mirror } from "../../../src/vm/qemu/mirror.ts";
+import type { Qmp } from "../../../src/vm/qemu/qmp.ts";
 import type { MachineRecord } from "../../../src/vm/vmm.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
 import { turns } from "../../support/waiting.ts";
@@ -206,4 +208,36 @@ test("a machine whose monitor ends while its memory is opened is not forked: ano
   const context = { machine, disks: [], program: "/nonexistent", acceleration: "tcg" } as unknown as ForkContext;
   const options = { scratchPath: "/nonexistent", signal: new AbortController().signal };
   expect(await throwing(QemuFork.prepare(context, options))).toThrow("the machine has ended");
+});
+
+test("a copy of a disk is given up although the monitor neither finishes nor ends it", async () => {
+  const directory = await mkdtemp("/tmp/coppice-mirror-");
+  await using _directory = { [Symbol.asyncDispose]: () => rm(directory, { recursive: true }) };
+  await writeFile(join(directory, "S"), "disk");
+  const commands: string[] = [];
+  const execute = async (command: string) => void commands.push(command);
+  const machine = {
+    uid: UID,
+    directory,
+    exited: new Promise<never>(() => undefined),
+    qmp: { execute } as unknown as Qmp,
+  };
+  const leaving = new AbortController();
+  const listen = () => ({ [Symbol.dispose]: () => undefined });
+  const copy = { node: "disk0", name: "copy1", serial: "S", path: join(directory, "own"), pauseMsMax: 1 };
+  jest.useFakeTimers();
+  let isOver = false;
+  const failed = failureOf(Mirror.open(machine, { ...copy, listen, signal: leaving.signal })).finally(() => {
+    isOver = true;
+  });
+  while (!commands.includes("blockdev-mirror")) await turns(1);
+  leaving.abort(new Error("not wanted"));
+  while (!commands.includes("block-job-cancel")) await turns(1);
+  for (let passedMs = 0; !isOver && passedMs < 60_000; passedMs += 1000) {
+    await turns(20);
+    jest.advanceTimersByTime(1000);
+  }
+  expect(await failed).toBe(leaving.signal.reason);
+  expect(commands.at(-1)).toBe("blockdev-del");
+  expect(readdirSync(directory).sort()).toEqual(["S", "own"]);
 });
