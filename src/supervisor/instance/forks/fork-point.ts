@@ -15,6 +15,11 @@ import type { ResumableInstance, RunningInstances } from "../running-instances.t
 
 /** Limit of the wait for the agent's stream to be still, in `milliseconds`; requests to the guest must end before it. */
 const HOLD_MS_MAX = 1000;
+/**
+ * Limit of the preparation, in `milliseconds`. A VMM that its guest has taken over would never be ready, and hold the budget
+ * of the copies.
+ */
+const PREPARE_MS_MAX = 120_000;
 
 /** A running instance at one instant. Disposal removes what it owns; copies that exist may continue. */
 export interface TakenFork extends AsyncDisposable {
@@ -77,7 +82,13 @@ export async function takeForkPoint(tools: ForkTools, request: ForkRequest): Pro
 
 async function prepare({ machine }: RunningInstance, scratchPath: string, signal: AbortSignal): Promise<PreparedFork> {
   if (machine.prepareFork === undefined) throw notSupported();
-  return await machine.prepareFork({ scratchPath, signal });
+  const late = AbortSignal.timeout(PREPARE_MS_MAX);
+  try {
+    return await machine.prepareFork({ scratchPath, signal: AbortSignal.any([signal, late]) });
+  } catch (error) {
+    if (!late.aborted || signal.aborted) throw error;
+    throw new VmmError(`the copies were not ready within ${PREPARE_MS_MAX / 1000} s`, { cause: error });
+  }
 }
 
 /** The error for a host whose virtual machine monitor cannot fork. */

@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, spyOn, test } from "bun:test";
 import { mkdirSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import type { OperationId } from "../../../../src/domain/ids.ts";
@@ -7,6 +7,7 @@ import type { ProcessSink } from "../../../../src/supervisor/instance/instance-p
 import { RunningInstance } from "../../../../src/supervisor/instance/running-instance.ts";
 import type { ResumableInstance } from "../../../../src/supervisor/instance/running-instances.ts";
 import type { ReadyMachine } from "../../../../src/supervisor/machines/machine-source.ts";
+import { untilAborted } from "../../../../src/system/waiting.ts";
 import { packIntegers } from "../../../../src/vm/agent/frames.ts";
 import { AgentFrame, HostFrame } from "../../../../src/vm/agent/protocol.ts";
 import { VmmError } from "../../../../src/vm/machine-end.ts";
@@ -29,15 +30,18 @@ const sink = {
 } as unknown as ProcessSink;
 
 interface Scene {
+  /** resolves when the copies are prepared; default: at once */
+  readonly prepared?: (signal: AbortSignal) => Promise<void>;
   /** absent: the machine cannot be forked */
   readonly take?: () => Promise<ForkPoint>;
 }
 
 /** An instance with a scripted guest, whose machine is forked by `take`. */
-async function scene({ take }: Scene) {
+async function scene({ take, prepared }: Scene) {
   const { guest, agent } = openAgent();
   const said: string[] = [];
-  const prepareFork = async ({ scratchPath }: ForkOptions) => {
+  const prepareFork = async ({ scratchPath, signal }: ForkOptions) => {
+    await prepared?.(signal);
     await Bun.write(scratchPath, "the scratch");
     return { take, [Symbol.asyncDispose]: async () => void said.push("prepared is gone") };
   };
@@ -169,4 +173,24 @@ describe("a fork point", () => {
       message: "the instance did not continue after a copy: an answer to another SYNC",
     });
   });
+});
+
+test("copies that are never ready are given up, and nothing was held", async () => {
+  const late = new AbortController();
+  using _limit = spyOn(AbortSignal, "timeout").mockReturnValue(late.signal);
+  const begun = Promise.withResolvers<void>();
+  const { fork, frames } = await scene({
+    take: () => Promise.reject(new Error("it is not prepared")),
+    prepared: async (signal) => {
+      begun.resolve();
+      await untilAborted(new Promise(() => undefined), signal);
+    },
+  });
+  const before = frames();
+  const forking = throwing(fork());
+  await begun.promise;
+  late.abort(new DOMException("late", "TimeoutError"));
+  expect(await forking).toThrow("the copies were not ready within 120 s");
+  expect(frames()).toEqual(before);
+  expect(readdirSync(tmp)).toEqual([]);
 });
