@@ -23,7 +23,15 @@ const USE_CASES: {
   readonly [Noun in keyof UseCases]: { readonly [Name in keyof UseCases[Noun]]: Kind<UseCases[Noun][Name]> };
 } = {
   callers: { describe: "reads" },
-  branches: { read: "reads", changes: "reads", pathLog: "reads", blame: "reads", receipt: "reads", receiptKey: "reads", previewDeletion: "reads" },
+  branches: {
+    read: "reads",
+    changes: "reads",
+    pathLog: "reads",
+    blame: "reads",
+    receipt: "reads",
+    receiptKey: "reads",
+    previewDeletion: "reads",
+  },
   images: {
     list: "reads",
     import: "changes",
