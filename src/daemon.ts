@@ -51,12 +51,16 @@ import { type Cost, costOf, Scheduler } from "./supervisor/operations/scheduler.
 import { readinessOf } from "./supervisor/readiness.ts";
 import { Lives } from "./supervisor/sandboxes/lives.ts";
 import { Sandboxes } from "./supervisor/sandboxes/sandboxes.ts";
+import { settle } from "./supervisor/settle.ts";
+import { survey } from "./supervisor/survivors/survey.ts";
 import { Builds } from "./supervisor/templates/builds.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
-import { ownTurn } from "./system/turns.ts";
 import { untilAborted } from "./system/waiting.ts";
 import { wallClock } from "./system/wall-clock.ts";
 import { REVISION, VERSION } from "./version.ts";
+import { assetsOf, type VmAssets } from "./vm/assets.ts";
+import { UidPool } from "./vm/jail/uid-pool.ts";
+import { HeldRoots } from "./vm/jail/vmm-roots.ts";
 import { templatesMemoryBytes } from "./vm/machine-memory.ts";
 import { templateShape } from "./vm/templates.ts";
 
@@ -85,6 +89,9 @@ interface HostParts {
   readonly cgroups: CgroupTree;
   readonly scratchDisks: ScratchDisks;
   readonly log: Log;
+  readonly uids: UidPool;
+  readonly heldRoots: HeldRoots;
+  readonly assets: () => Promise<VmAssets>;
 }
 
 /** Dependencies of all long-running work. */
@@ -118,8 +125,7 @@ interface WorkParts extends SharedParts, Pick<InstanceForkTools, "starts" | "dis
  */
 export async function startDaemon(config: Config, processLog: Log): Promise<Daemon> {
   await using stack = new AsyncDisposableStack();
-  const clock = Date.now;
-  const operationLog = new OperationLog(clock);
+  const [clock, operationLog] = [Date.now, new OperationLog(Date.now)];
   const log = operationLog.listenTo(processLog);
   const layout = await openData(config.dataDir, stack);
   const accounts = new Accounts({ mergedLayers: { max: config.layers.mergedShare } });
@@ -128,17 +134,17 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
   const changes = new AccountChanges();
   const janitorOptions = { db, layout, layers, log, clock, changes, ...retentionsOf(config) };
-  await sweep(janitorOptions, cgroups);
+  const host = hostOf(config, { accounts, layout, cgroups, log });
+  const left = await survey({ ...host, db, layers });
+  await sweep(janitorOptions, cgroups, left.machines);
   const requests = new Requests(db, layout);
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
   const desk = new OperatorDesk({ ...janitorOptions, version: VERSION, leavesInstances: false });
   stack.use(await listenForOperator(layout.control, desk, log));
-  const diskGuard = stack.use(openDiskGuard(config, { layout, log }));
-  const scratchDisks = new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp });
+  const diskGuard = stack.use(openDiskGuard(config, host));
   // Work that can wait starts when the daemon listens, so that clients are answered sooner.
   const listening = Promise.withResolvers<void>();
-  const host = { accounts, layout, cgroups, scratchDisks, log };
   const machines = stack.use(openMachines(config, host, listening.promise));
   const [metrics, indexMemory, instances] = [createMetrics(), new IndexMemory(), new RunningInstances()];
   const scheduler = new Scheduler(budget(config), clock, accounts);
@@ -154,7 +160,8 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const builds = stack.use(new Builds({ ...work, operations, changes }));
   stack.use(openGauges(config, { ...work, operations }));
   for (const follower of [changes, operationLog, work.starts]) stack.use(follower.follow(operations.changes));
-  for (const recovered of [sandboxes, operations, builds]) recovered.recover();
+  for (const [id, survivor] of left.survivors) survivor.use(instances.await(id));
+  for (const recovered of [sandboxes, operations, builds]) recovered.recover(left);
   desk.open(operations);
 
   const keys = await TokenKeys.open(layout.keys);
@@ -191,6 +198,15 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   };
 }
 
+function hostOf({ vm }: Config, parts: Pick<HostParts, "accounts" | "layout" | "cgroups" | "log">): HostParts {
+  const { layout } = parts;
+  return {
+    ...parts,
+    scratchDisks: new ScratchDisks({ templates: layout.scratch, temporary: layout.tmp }),
+    ...{ uids: new UidPool(vm.uidBase, vm.uidCount), heldRoots: new HeldRoots(), assets: assetsOf(layout.root) },
+  };
+}
+
 function openDiskGuard({ limits }: Config, { layout, log }: Pick<HostParts, "layout" | "log">): DiskGuard {
   return new DiskGuard({ directory: layout.root, reserveBytes: limits.diskReserveBytes, log });
 }
@@ -224,22 +240,6 @@ async function openData(directory: string, stack: AsyncDisposableStack): Promise
   if (lock === null) throw new Error(`the data directory ${layout.root} is in use by another daemon`);
   stack.use(lock);
   return layout;
-}
-
-/** Gives back memory that only the start needed, and prepares what the first requests would wait for. */
-async function settle(db: Database): Promise<void> {
-  giveBackUnused();
-  // An error shows again when the statement is used.
-  await db.prepareAll(ownTurn).catch(() => undefined);
-}
-
-/**
- * Returns the memory of the program's source and of functions that do not run now. They are made again from the bytecode
- * in the executable when they are called. A collection alone keeps them: it leaves 11 MiB more.
- */
-function giveBackUnused(): void {
-  // It is deprecated, but has no successor: `Bun.gc` does not free the functions.
-  Bun.shrink();
 }
 
 function retentionsOf({ operations, files, images }: Config) {
@@ -282,7 +282,6 @@ function openMachines(config: Config, parts: HostParts, due: Promise<void>): Mac
     ...parts,
     emulation: vm.emulation,
     probeTimeoutMs: vm.probeTimeoutMs,
-    uids: { base: vm.uidBase, count: vm.uidCount },
     poolSize: pool.size,
     templatesMemoryBytes: templatesMemoryBytes(budget(config).memoryBytes),
     shape: templateShape({ vcpus: vm.vcpusDefault, memoryBytes: vm.memoryBytesDefault }),
@@ -384,6 +383,7 @@ function openOperations(config: Config, parts: WorkParts): Operations {
       memoryBudgetBytes,
       limits,
       networks,
+      keeping: { vmsDirectory: layout.vms, daemon: VERSION, assets: parts.assets, log },
       diskReserveBytes,
       place,
     }),

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { basename, dirname } from "node:path";
 import { type CgroupFiles, kernelFiles, skippingMissing } from "./cgroup-files.ts";
 import { CONTROLLERS, findHierarchies, type Hierarchy } from "./hierarchy.ts";
-import { CgroupGoneError, type CgroupStats, readStats } from "./stats.ts";
+import { CgroupGoneError, type CgroupStats, parseNumber, readStats } from "./stats.ts";
 
 /** Limits of one VM's cgroup; an absent field means no limit. */
 export interface CgroupLimits {
@@ -20,6 +20,8 @@ export interface Cgroup extends AsyncDisposable {
   /** @throws CgroupGoneError when the cgroup was removed */
   stats(): Promise<CgroupStats>;
   pids(): Promise<number[]>;
+  /** limit of its memory, in `bytes`; null: none, or the host does not offer the controller */
+  readonly memoryLimitBytes: number | null;
   /** Sets the share of the processors when there is competition for them: 1 to 10000. */
   setCpuWeight(cpuWeight: number): void;
   /** Sends SIGKILL to every process and waits until none is left. @throws Error when a process does not end */
@@ -297,6 +299,12 @@ class Group implements Cgroup {
 
   async pids(): Promise<number[]> {
     return this.#pids();
+  }
+
+  get memoryLimitBytes(): number | null {
+    const limit = parseNumber(this.#first("memory.limit_in_bytes")) ?? parseNumber(this.#first("memory.max"));
+    // v1 has a number of pages near 2^63 for no limit.
+    return limit !== null && limit < Number.MAX_SAFE_INTEGER ? limit : null;
   }
 
   setCpuWeight(cpuWeight: number): void {

@@ -68,6 +68,7 @@ const outcome = {
   ...{ network: sql`${sql.placeholder("network")}`, finishedAt: at },
 };
 const started = transition("start", { startedAt: at });
+const requeued = transition("requeue", { startedAt: sql`null` }, isNull(operations.cancelRequestedAt));
 const succeeded = transition("succeed", outcome, isNull(operations.cancelRequestedAt));
 const failed = transition("fail", outcome, isNull(operations.cancelRequestedAt));
 const cancelled = transition("cancel", outcome, isNotNull(operations.cancelRequestedAt));
@@ -175,6 +176,11 @@ export function startOperation(db: Database, id: OperationId, now: number): bool
   return db.withoutSync(() => started(db).run({ id, at: now }).changes === 1);
 }
 
+/** Changes EXECUTING back to PENDING. Returns false when the operation is not EXECUTING, or a cancel was accepted. */
+export function requeueOperation(db: Database, id: OperationId): boolean {
+  return requeued(db).run({ id }).changes === 1;
+}
+
 /**
  * Ends an operation FAILED, or CANCELLED when a cancel was accepted, because an accepted cancel is a promise. Returns the
  * new status; null when the operation had already ended.
@@ -262,22 +268,31 @@ export interface RecoveredOperation {
   readonly error: ErrorBody;
 }
 
+export interface RecoveryOptions {
+  /** EXECUTING operations whose machines run on */
+  readonly kept: { has(id: OperationId): boolean };
+  /** EXECUTING operations whose work has not begun: they become PENDING */
+  readonly unbegun: { has(id: OperationId): boolean };
+  /** Returns the error of an operation whose machine is gone. */
+  readonly interrupted: (id: OperationId) => ErrorBody;
+  /** of an operation that waited with credentials that only the memory held */
+  readonly credentialsLost: ErrorBody;
+  readonly now: number;
+}
+
 /**
  * To be called after a restart, before any work: ends operations that were EXECUTING, instances of sandboxes, and forks,
- * whose machines are gone (`interrupted`), and those that waited with credentials that only the memory held (`credentialsLost`). Other PENDING
- * operations can run.
+ * whose machines are gone (`interrupted`), and those that waited with credentials. Other PENDING operations can run.
  */
-export function recoverOperations(
-  db: Database,
-  options: { readonly interrupted: ErrorBody; readonly credentialsLost: ErrorBody; readonly now: number },
-): RecoveredOperation[] {
+export function recoverOperations(db: Database, options: RecoveryOptions): RecoveredOperation[] {
   return db.transaction(() => {
+    const executing = executingOperations(db).filter(({ id }) => !options.kept.has(id));
+    const lost = executing.filter(({ id }) => !(options.unbegun.has(id) && requeueOperation(db, id)));
     const isLost = (row: OperationRow) => row.status === "EXECUTING" || row.kind === "sandbox" || row.parentId !== null;
     const waiting = pendingOperations(db).filter((row) => row.hadCredentials || isLost(row));
-    return [...executingOperations(db), ...waiting].flatMap((row) => {
+    return [...lost, ...waiting].flatMap((row) => {
       const { id, accountId, kind } = row;
-      const isInterrupted = isLost(row);
-      const error = isInterrupted ? options.interrupted : options.credentialsLost;
+      const error = isLost(row) ? options.interrupted(id) : options.credentialsLost;
       const status = fail(db, id, { error, network: null }, options.now);
       return status === null ? [] : [{ id, accountId, kind, status, error }];
     });

@@ -61,7 +61,8 @@ export const OPERATION_KINDS = Object.keys(KIND_FACTS) as [OperationKind, ...Ope
 /** A step of an operation of any kind. */
 export type Phase = (typeof KIND_FACTS)[OperationKind]["phases"][number];
 
-export const OPERATION_TRANSITIONS = ["start", "succeed", "fail", "cancel"] as const;
+/** `requeue`: a restart of the service finds that its work has not begun. */
+export const OPERATION_TRANSITIONS = ["start", "requeue", "succeed", "fail", "cancel"] as const;
 export type OperationTransition = (typeof OPERATION_TRANSITIONS)[number];
 
 /** Terminal statuses. */
@@ -69,11 +70,11 @@ export type EndStatus = Extract<OperationStatus, "SUCCESS" | "FAILED" | "CANCELL
 
 /** The complete life cycle: the compiler requires every status and transition. */
 const LIFE_CYCLE = {
-  PENDING: { start: "EXECUTING", succeed: null, fail: "FAILED", cancel: "CANCELLED" },
-  EXECUTING: { start: null, succeed: "SUCCESS", fail: "FAILED", cancel: "CANCELLED" },
-  SUCCESS: { start: null, succeed: null, fail: null, cancel: null },
-  FAILED: { start: null, succeed: null, fail: null, cancel: null },
-  CANCELLED: { start: null, succeed: null, fail: null, cancel: null },
+  PENDING: { start: "EXECUTING", requeue: null, succeed: null, fail: "FAILED", cancel: "CANCELLED" },
+  EXECUTING: { start: null, requeue: "PENDING", succeed: "SUCCESS", fail: "FAILED", cancel: "CANCELLED" },
+  SUCCESS: { start: null, requeue: null, succeed: null, fail: null, cancel: null },
+  FAILED: { start: null, requeue: null, succeed: null, fail: null, cancel: null },
+  CANCELLED: { start: null, requeue: null, succeed: null, fail: null, cancel: null },
 } as const satisfies Record<OperationStatus, Record<OperationTransition, OperationStatus | null>>;
 
 /** The status after `transition`; null when it is not allowed. Terminal statuses never change. */

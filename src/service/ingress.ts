@@ -109,7 +109,7 @@ export function ingressUseCases(parts: ServiceParts): IngressUseCases {
       using stack = new DisposableStack();
       stack.use(parts.accounts.take(accountId, "visits"));
       const use = stack.use(await parts.sandboxes.use(accountId, id, signal));
-      const instance = parts.instances.find(use.instance);
+      const instance = parts.instances.current(use.instance);
       if (instance === null) throw notRunning("ended");
       const connection = await instance.dial(port);
       stack.defer(() => connection.reset());

@@ -25,14 +25,20 @@ export interface JanitorOptions extends ReclaimOptions {
 /**
  * Removes the machines and temporary files of a former process. Nothing else may run yet, because work in progress
  * looks the same.
+ * @param kept machines that are continued
  */
-export async function sweep({ layout, log }: JanitorOptions, cgroups: CgroupTree): Promise<void> {
-  for (const name of await cgroups.list()) {
+export async function sweep(
+  { layout, log }: JanitorOptions,
+  cgroups: CgroupTree,
+  kept: ReadonlySet<string> = new Set(),
+): Promise<void> {
+  const isLeft = (name: string) => !kept.has(name);
+  for (const name of (await cgroups.list()).filter(isLeft)) {
     log.warn("removing the processes of a former daemon", { cgroup: name });
     await cgroups.open(name)[Symbol.asyncDispose]();
   }
   for (const directory of [layout.vms, layout.tmp]) {
-    await removeTrees((await readdir(directory)).map((name) => join(directory, name)));
+    await removeTrees((await readdir(directory)).filter(isLeft).map((name) => join(directory, name)));
   }
   for (const directory of [layout.root, layout.keys]) await sweepTemporaries(directory, TEMPORARY_AGE_MS);
 }

@@ -68,6 +68,18 @@ export async function resolveAssets(dataDirectory: string): Promise<VmAssets> {
   return assetsIn(directory, manifest.hash);
 }
 
+/** The same, found with the first call, and again after a failure. */
+export function assetsOf(dataDirectory: string): () => Promise<VmAssets> {
+  let assets: Promise<VmAssets> | null = null;
+  return () => {
+    assets ??= resolveAssets(dataDirectory).catch((error: unknown) => {
+      assets = null;
+      throw error;
+    });
+    return assets;
+  };
+}
+
 /** Manifest of the files in a directory; the build and a run from source make one. */
 export async function manifestOf(directory: string): Promise<AssetManifest> {
   const all = createHash("sha256");

@@ -13,7 +13,8 @@ import { RunningInstances } from "../../src/supervisor/instance/running-instance
 import { checkpointKind } from "../../src/supervisor/kinds/checkpoint.ts";
 import { KINDS } from "../../src/supervisor/kinds/kinds.ts";
 import { atWork, type Kind, type KindAtWork } from "../../src/supervisor/operations/kind.ts";
-import { Operations, type OperationsOptions } from "../../src/supervisor/operations/operations.ts";
+import { Operations } from "../../src/supervisor/operations/operations.ts";
+import type { OperationsOptions } from "../../src/supervisor/operations/options.ts";
 import { Requests } from "../../src/supervisor/operations/requests.ts";
 import { Scheduler } from "../../src/supervisor/operations/scheduler.ts";
 import type { Prepared, WorkContext, Worker } from "../../src/supervisor/operations/work.ts";

@@ -114,7 +114,7 @@ export async function liveTarget(
 ): Promise<LiveTarget> {
   const stored = storedTarget(parts, principal, target);
   if (typeof target === "string") {
-    const instance = parts.instances.find(target);
+    const instance = parts.instances.current(target);
     if (instance === null) throw stored.refusal();
     return { id: target, instance, stored, [Symbol.dispose]: () => undefined };
   }
@@ -122,7 +122,7 @@ export async function liveTarget(
   const { instance: id } = undo.use(
     await parts.sandboxes.use(principal.accountId, target.sandbox, signal, { resumes }),
   );
-  const instance = parts.instances.find(id);
+  const instance = parts.instances.current(id);
   if (instance === null) throw storedTarget(parts, principal, target).refusal();
   const held = undo.move();
   return { id, instance, stored, [Symbol.dispose]: () => held.dispose() };

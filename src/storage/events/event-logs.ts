@@ -166,7 +166,9 @@ export class EventLogs implements Disposable {
     const feed = this.#use(id);
     using undo = new DisposableStack();
     undo.defer(() => this.#leave(id, feed));
-    const reopened = await reopenLog(eventLogPath(this.#layout, id));
+    const reopening = reopenLog(eventLogPath(this.#layout, id));
+    feed.reopening = reopening.catch(() => undefined);
+    const reopened = await reopening;
     if (reopened === null) return null;
     const log = new PlainLog({ ...this.#writerOptions(feed), log: reopened }, () => this.#leave(id, feed));
     feed.writer = log;
@@ -225,6 +227,7 @@ export class EventLogs implements Disposable {
   ): AsyncGenerator<readonly ScannedEvent[], void, undefined> {
     const feed = this.#use(id);
     using _use = { [Symbol.dispose]: () => this.#leave(id, feed) };
+    await feed.reopening;
     this.#openFile(feed, hasEnded);
     const { writer } = feed;
     const file = writer === null ? feed.file : writer.file;
@@ -281,6 +284,7 @@ export class EventLogs implements Disposable {
       id,
       writer: null,
       opening: null,
+      reopening: null,
       file: null,
       isOver: this.#isStopped,
       usersCount: 0,

@@ -33,6 +33,8 @@ export interface Feed {
   writer: EventWriter | null;
   /** a ring that is being opened for writing */
   opening: Promise<EventWriter> | null;
+  /** settles when the plain log of a former process is open for writing, or cannot be opened; null: it is not being opened */
+  reopening: Promise<unknown> | null;
   /** the files of a ring, or of a plain log that had ended before */
   file: EventFile | null;
   /** true when no event will follow */

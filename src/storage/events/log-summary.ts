@@ -1,5 +1,6 @@
 import { type LogEvent, type LogEventData, msOf, Spid } from "../../domain/log-event.ts";
 import type { OutputStream } from "../../domain/output.ts";
+import type { OutputSizes } from "./process-outputs.ts";
 
 /** A process that a log has as running: without its end. */
 export interface RunningInLog {
@@ -7,6 +8,12 @@ export interface RunningInLog {
   readonly start: { readonly data: LogEventData["spawn"]; readonly ms: number; readonly event: number } | null;
   /** sizes of its logged output, in `bytes` */
   readonly keptBytes: Readonly<Record<OutputStream, number>>;
+}
+
+/** The end of a command, with its start and the sizes of its output. */
+export interface CommandEnd extends Pick<RunningInLog, "start"> {
+  readonly exit: LogEventData["exit"];
+  readonly outputs: OutputSizes;
 }
 
 interface Running extends RunningInLog {
@@ -22,7 +29,9 @@ export class LogSummary {
   readonly #running: Map<number, Running>;
   #isCapped = false;
   #commandOutputsCount = 0;
-  #commandExit: LogEventData["exit"] | null = null;
+  #commandEnd: CommandEnd | null = null;
+  readonly #commandDropped: Record<OutputStream, number> = { stdout: 0, stderr: 0 };
+  #lastMs: number | null = null;
   #spidLast: number = Spid.command;
 
   /** @param running processes that run before the first event */
@@ -43,8 +52,13 @@ export class LogSummary {
   }
 
   /** The end of the command; null: it is not logged. */
-  get commandExit(): LogEventData["exit"] | null {
-    return this.#commandExit;
+  get commandEnd(): CommandEnd | null {
+    return this.#commandEnd;
+  }
+
+  /** Time of the last event, in `milliseconds` since the epoch; null: there is none. */
+  get lastMs(): number | null {
+    return this.#lastMs;
   }
 
   /** Processes that have output or a start and no end, by their numbers. */
@@ -66,6 +80,7 @@ export class LogSummary {
     if (type === "stdout" || type === "stderr") this.addOutput(spid ?? Spid.agent, type, payload.byteLength);
     if (spid === Spid.command && (type === "stdout" || type === "stderr")) this.#commandOutputsCount += 1;
     if (type === "size_cap") this.#isCapped = true;
+    this.#lastMs = msOf(timeNs);
     if (spid !== null) this.#spidLast = Math.max(this.#spidLast, spid);
     if (type === "state") {
       const { to } = dataOf<"state">(payload);
@@ -74,9 +89,19 @@ export class LogSummary {
     }
     if (spid === null) return;
     if (type === "spawn") this.#use(spid).start = { data: dataOf<"spawn">(payload), ms: msOf(timeNs), event: id };
+    if (spid === Spid.command && type === "truncated") {
+      const { stream, bytes_dropped: dropped } = dataOf<"truncated">(payload);
+      this.#commandDropped[stream] = dropped;
+    }
     if (type !== "exit") return;
+    if (spid === Spid.command) this.#commandEnd = this.#commandEndOf(dataOf<"exit">(payload));
     this.#running.delete(spid);
-    if (spid === Spid.command) this.#commandExit = dataOf<"exit">(payload);
+  }
+
+  #commandEndOf(exit: LogEventData["exit"]): CommandEnd {
+    const { start, keptBytes } = this.#use(Spid.command);
+    const sizes = (stream: OutputStream) => ({ kept: keptBytes[stream], dropped: this.#commandDropped[stream] });
+    return { start, exit, outputs: { stdout: sizes("stdout"), stderr: sizes("stderr") } };
   }
 
   /** Counts a part of an output. */

@@ -36,3 +36,15 @@ export async function reopenLog(path: string): Promise<ReopenedLog | null> {
   stack.move();
   return { file, end: reader.position, index, summary };
 }
+
+/** True when a plain log has the start of a process; it is read up to there. @throws Error of the file system */
+export async function hasStart(path: string, spid: number): Promise<boolean> {
+  using file = await EventFile.reopen(path);
+  if (file === null) return false;
+  const reader = new EventReader(file, FIRST_POSITION, true);
+  for (;;) {
+    const events = await reader.next(file.sizeBytes);
+    if (events.length === 0) return false;
+    if (events.some((event) => event.type === "spawn" && event.spid === spid)) return true;
+  }
+}

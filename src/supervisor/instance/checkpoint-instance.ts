@@ -92,7 +92,7 @@ async function checkpoint(tools: Tools, operation: OperationRef, submission: Che
   if (parent === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
   const [parentFiles] = stack.use(layers.hold([parent.layerId])).files;
   if (parentFiles === undefined) throw new Error("an image without a layer");
-  const instance = tools.instances.find(submission.instanceId);
+  const instance = tools.instances.current(submission.instanceId);
   if (instance === null) throw notRunning();
   const request = tools.originOf(submission.instanceId);
   const origin = { ...request, network: tools.instances.hasHadNetwork(submission.instanceId) };

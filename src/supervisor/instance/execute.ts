@@ -9,6 +9,7 @@ import { CAPTURE_MS } from "../machines/guest-budgets.ts";
 import { inMachine, type ReadyMachine, withReplacement } from "../machines/machine-source.ts";
 import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
+import { resumeInstance } from "./forks/resume-instance.ts";
 import type { ResumeOptions } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
@@ -50,7 +51,8 @@ export async function execute(tools: InstanceTools, job: InstanceJob, signal: Ab
   const { instances, log } = tools;
   const limit = limitOf(job);
   const events = job.idle?.processEvents ?? tools.events;
-  const parts = { limit, hostname: hostnameOf(job), events, network: tools.network, image: job.image };
+  const { network, keeper } = tools;
+  const parts = { limit, hostname: hostnameOf(job), events, network, image: job.image, keeper };
   using run = instances.open(job.operationId, parts);
   const { truncateOutputAtBytes } = job.submission;
   const commandLog = new ProcessLog(tools.events, { spid: Spid.command, truncateOutputAtBytes });
@@ -99,9 +101,9 @@ export async function resume(
     network: network.policy === null ? null : network,
     stored: events.written(),
     sinkOf: (log) => (log.spid === Spid.command ? commandLog : new ProcessLog(events, log, log)).resume(log.start),
-    commandInput: (from) => commandLog.counting(skipping(job.submission.stdin?.() ?? [], from), from),
+    commandInput: (from) => commandLog.counting(withoutFirst(job.submission.stdin?.() ?? [], from), from),
   };
-  const resumed = () => RunningInstance.resume(machine, record.instance, options);
+  const resumed = () => resumeInstance(machine, record.instance, options);
   const { instance, connections } = await inMachine(machine, signal, resumed);
   await using _instance = instance;
   undo.move();
@@ -134,7 +136,7 @@ async function executeOnce(
   return await inInstance(instance, tools, { job, run, begin }, signal);
 }
 
-interface Work {
+export interface Work {
   readonly job: LoggedJob;
   readonly run: InstanceHandle;
   /** Starts the command, or resumes an instance whose command has started. */
@@ -142,7 +144,7 @@ interface Work {
 }
 
 /** Runs the command to its end, captures its changes, and logs the end of the machine. */
-async function inInstance(
+export async function inInstance(
   instance: RunningInstance,
   tools: InstanceTools,
   { job, run, begin }: Work,
@@ -174,7 +176,7 @@ async function inInstance(
 }
 
 /** The chunks without the first `bytes`. */
-async function* skipping(source: AsyncIterable<Uint8Array> | Iterable<Uint8Array>, bytes: number) {
+export async function* withoutFirst(source: AsyncIterable<Uint8Array> | Iterable<Uint8Array>, bytes: number) {
   let leftBytes = bytes;
   for await (const chunk of source) {
     const rest = chunk.subarray(leftBytes);

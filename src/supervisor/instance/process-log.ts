@@ -31,7 +31,7 @@ export class ProcessLog {
   #isAbandoned = false;
 
   /** @param from an earlier log of the process to continue */
-  constructor(events: EventLog, process: LoggedProcess, from?: ProcessLogRecord) {
+  constructor(events: EventLog, process: LoggedProcess, from?: Omit<ProcessLogRecord, "start" | keyof LoggedProcess>) {
     this.#events = events;
     this.#process = process;
     this.#pid = from?.pid ?? 0;

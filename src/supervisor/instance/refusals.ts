@@ -18,6 +18,12 @@ export function notRunning(): ApiError {
   return new ApiError("conflict", "the command of the instance is not running");
 }
 
+/** The error of a request for an instance that runs on after a restart of the service, which is opening its machine. */
+export function beingAdopted(): ApiError {
+  const message = "the instance runs, and the service, which was restarted, is opening its machine";
+  return new ApiError("unavailable", message, { reason: "adopting", retry_after_seconds: 1 });
+}
+
 /** Determines whether a start in the namespaces of `command` failed with `error` because the command was ending. */
 export async function isEnding(command: ExecHandle, error: unknown): Promise<boolean> {
   if (!(error instanceof AgentError) || !ENDING_ERRNOS.has(error.errno)) return false;

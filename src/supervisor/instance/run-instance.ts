@@ -16,17 +16,21 @@ import type { InstanceNetworks } from "../network/instance-networks.ts";
 import type { OperationRef } from "../operations/changes.ts";
 import { costOf } from "../operations/scheduler.ts";
 import { prepared, type WorkContext, type Worker } from "../operations/work.ts";
+import { adopt } from "./adoption/adopt-instance.ts";
+import { InstanceKeeper, type KeeperParts } from "./adoption/instance-keeper.ts";
 import { execute, type InstanceOutcome } from "./execute.ts";
 import { type ForkedStarts, runForked } from "./forks/forked-starts.ts";
 import type { IdleJob, InstanceTools } from "./start-instance.ts";
 
-export interface InstanceContext extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited"> {
+export interface InstanceContext
+  extends Omit<InstanceTools, "laps" | "diskUse" | "events" | "network" | "uninvited" | "keeper"> {
   readonly db: Database;
   readonly diskGuard: Pick<DiskGuard, "watch">;
   readonly compactor: Compactor;
   readonly networks: InstanceNetworks;
   /** machines of operations that begin as copies of others */
   readonly starts: Pick<ForkedStarts, "take">;
+  readonly keeping: KeeperParts;
 }
 
 /** Does the work of instances: runs the command, and captures its changes as the image to publish. */
@@ -76,20 +80,21 @@ interface RunOptions {
   readonly policy?: () => NetworkRequest | null;
 }
 
-/** Runs an instance on its image. @throws as `execute` does */
+/** Runs an instance on its image, or continues one that a former process has left. @throws as `execute` and `adopt` do */
 export async function runOnImage(
   context: InstanceContext,
   operation: OperationRef,
   { submission, work, stack, idle, policy = () => submission.network }: RunOptions,
 ): Promise<EndedInstance> {
   const { db, layers, networks, starts } = context;
-  const { signal, laps, events, auditNetwork } = work;
+  const { signal, laps, events, auditNetwork, left } = work;
   const start = starts.take(operation.id);
   if (start !== null) stack.use(start);
   const image = getImage(db, operation.accountId, submission.imageId);
   if (image === null) throw new ApiError("not_found", `image ${submission.imageId} is gone`);
+  const kept = left === undefined ? null : stack.use(layers.hold(left.survivor.record.layers));
   const attached =
-    start?.image ?? stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
+    start?.image ?? kept ?? stack.use(await context.compactor.attach(operation.accountId, image.layerId, signal));
   const [parent] = stack.use(layers.hold([image.layerId])).files;
   if (parent === undefined) throw new Error("an image without a layer");
   const defaults = imageDefaults(db, image.id);
@@ -101,11 +106,14 @@ export async function runOnImage(
   diskUse.add(processEvents.path);
   const bounded = AbortSignal.any([signal, diskUse.full, events.failed, processEvents.failed]);
   // `execute` registers the instance before it waits for anything, so no change is missed.
-  await using network = networks.open(operation, policy(), processEvents);
+  using keeper = new InstanceKeeper(context.keeping, operation.accountId);
+  const from = left?.survivor.record.network;
+  await using network = networks.open(operation, policy(), processEvents, { from, keeper });
   const uninvited = (count: number) => networks.uninvited(operation.id, count);
-  const tools = { ...context, laps, diskUse, events, network, uninvited };
+  const tools = { ...context, laps, diskUse, events, network, uninvited, keeper };
   auditNetwork(() => network.audit());
-  const outcome = await (start === null ? execute(tools, job, bounded) : runForked(tools, job, start, bounded));
+  const begin = () => (start === null ? execute(tools, job, bounded) : runForked(tools, job, start, bounded));
+  const outcome = await (left === undefined ? begin() : adopt(tools, { ...job, left, others: idle?.summary }, bounded));
   if (outcome.layer !== null) stack.use(outcome.layer);
   return { outcome, image, defaults, hadNetwork: network.wasOn };
 }

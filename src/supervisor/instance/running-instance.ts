@@ -11,7 +11,6 @@ import {
   AgentRefusedError,
   type ExecHandle,
 } from "../../vm/agent/agent.ts";
-import type { ProcessRecord } from "../../vm/agent/record.ts";
 import type { Machine, MachineShape } from "../../vm/vmm.ts";
 import { rethrowPathError } from "../machines/guest-errors.ts";
 import { explain } from "../machines/machine-errors.ts";
@@ -20,12 +19,10 @@ import { attachDisks, type Guest, type GuestDisks } from "../machines/steps.ts";
 import { InstanceFiles } from "./instance-files.ts";
 import {
   type InstanceProcess,
-  type InstanceProcessRecord,
   type InstanceRecord,
   type NumbersOptions,
   ProcessNumbers,
   type ProcessSink,
-  type ResumeOptions,
   type StartedProcess,
   startedFrom,
   tapped,
@@ -34,6 +31,23 @@ import { ProcessInput } from "./process-input.ts";
 import { ProcessTaps } from "./process-taps.ts";
 import { isEnding, notRunning, refusalOf, tooManyOf } from "./refusals.ts";
 import { copyScratch, type ScratchCopy, type ScratchCopyOptions } from "./scratch-copy.ts";
+
+/** A process that another object has started. */
+export interface ContinuedProcess extends StartedProcess {
+  readonly spid: number;
+  readonly hasStarted: boolean;
+  /** true: its first input is not complete, and the rest is lost */
+  readonly isCut: boolean;
+}
+
+export interface ContinuedInstance {
+  readonly disks: GuestDisks | null;
+  readonly numbers: ProcessNumbers;
+  /** the command first */
+  readonly processes: readonly ContinuedProcess[];
+  /** see `RunningInstance.isFrozen` */
+  readonly isFrozen?: boolean;
+}
 
 /**
  * An instance from the moment it has a machine until that is gone: the machine, its agent, the attached disks and the
@@ -48,6 +62,7 @@ export class RunningInstance implements Guest, AsyncDisposable {
   #first: InstanceProcess | null = null;
   #disks: GuestDisks | null = null;
   #begun = false;
+  #isFrozen = false;
   readonly #numbers: ProcessNumbers;
   #onProcess: (process: InstanceProcess) => void = () => undefined;
   /** the copy of the scratch that is being made */
@@ -69,45 +84,18 @@ export class RunningInstance implements Guest, AsyncDisposable {
   }
 
   /**
-   * Continues with the instance of a record in the same machine, or in a copy of it. Every open tap needs a reader or must be
-   * disposed of, and every connection needs a user or must be reset. An additional process that has not received all of its
-   * first input is killed, because its input came from its caller.
-   * @throws as `continueAgent` does; the machine is the caller's then
+   * Continues in a machine whose processes another object has started. An additional process that is cut off from the rest of
+   * its first input is killed.
    */
-  static async resume(
-    { machine, isolation, [Symbol.asyncDispose]: dispose }: Omit<ReadyMachine, "agent">,
-    record: InstanceRecord,
-    { continueAgent, network, sinkOf, stored, commandInput, numbers: onward }: ResumeOptions,
-  ): Promise<{ readonly instance: RunningInstance; readonly connections: readonly AgentConnection[] }> {
-    const processes = record.processes.map((from) => {
-      const sink = sinkOf(from.log);
-      return { from, sink, taps: new ProcessTaps(sink.bytes, from.taps) };
-    });
-    const {
-      agent,
-      processes: handles,
-      connections,
-    } = await continueAgent(record.agent, {
-      network,
-      process: ({ session, firstInput, stdin }) => {
-        const process = processes.find(({ from }) => from.session === session);
-        if (process === undefined) throw new Error("a session without a process");
-        const { from, sink, taps } = process;
-        const takesInput = from.spid === Spid.command && firstInput !== "sent";
-        const first = takesInput ? commandInput(stdin.sentBytes) : undefined;
-        return { ...tapped(sink, taps), stored, first };
-      },
-    });
-    const numbers = new ProcessNumbers({ ...onward, last: record.spidLast }, record.refused);
-    const instance = new RunningInstance({ machine, agent, isolation, [Symbol.asyncDispose]: dispose }, numbers);
-    instance.#disks = record.disks;
-    for (const { from, sink, taps } of processes) {
-      const handle = handles.find(({ session }) => session === from.session);
-      const session = record.agent.processes.find(({ session }) => session === from.session);
-      if (handle === undefined || session === undefined) throw new Error("a process without a session");
-      instance.#resume(from, session, { handle, sink, taps });
-    }
-    return { instance, connections };
+  static continue(
+    ready: ReadyMachine,
+    { disks, numbers, processes, isFrozen = false }: ContinuedInstance,
+  ): RunningInstance {
+    const instance = new RunningInstance(ready, numbers);
+    instance.#disks = disks;
+    instance.#isFrozen = isFrozen;
+    for (const process of processes) instance.#continue(process);
+    return instance;
   }
 
   /**
@@ -153,6 +141,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
   /** The attached disks; null before `attach`. */
   get disks(): GuestDisks | null {
     return this.#disks;
+  }
+
+  /** True when an earlier object has frozen the scratch, after the end of the command. */
+  get isFrozen(): boolean {
+    return this.#isFrozen;
   }
 
   /** True once the command has started, even if it has ended: from then on the machine must not be replaced. */
@@ -360,19 +353,14 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return added;
   }
 
-  #resume(
-    { spid, cwd, keepsInput }: InstanceProcessRecord,
-    { hasTerminal, stdin, firstInput, pid }: ProcessRecord,
-    { handle, sink, taps }: Pick<StartedProcess, "handle" | "sink" | "taps">,
-  ): void {
-    const isCommand = spid === Spid.command;
-    const from = { cwd, keepsInput, hasTerminal, isInputOpen: keepsInput && !stdin.isOver };
-    if (isCommand) {
+  #continue({ spid, hasStarted, isCut, ...process }: ContinuedProcess): void {
+    const { handle } = process;
+    if (spid === Spid.command) {
       this.#command = handle;
-      this.#begun = pid !== null;
+      this.#begun = hasStarted;
       this.#awaitStart(handle);
-    } else if (firstInput !== "sent") handle.signal(SIGKILL_SIGNAL, { group: true });
-    this.#add(spid, { ...from, handle, sink, taps }, isCommand ? undefined : (this.#command ?? undefined));
+    } else if (isCut) handle.signal(SIGKILL_SIGNAL, { group: true });
+    this.#add(spid, process, spid === Spid.command ? undefined : (this.#command ?? undefined));
   }
 
   #awaitStart(command: ExecHandle): void {

@@ -14,10 +14,11 @@ import { untilAborted } from "../../system/waiting.ts";
 import type { AgentExit } from "../../vm/agent/process-exit.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
 import { adoptNetwork } from "./adopt-network.ts";
+import type { InstanceKeeper } from "./adoption/instance-keeper.ts";
 import { execSpec } from "./exec-spec.ts";
 import type { InstanceProcess, InstanceRecord } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
-import { notRunning } from "./refusals.ts";
+import { beingAdopted, notRunning } from "./refusals.ts";
 import type { RunningInstance } from "./running-instance.ts";
 import type { TimeLimit, TimeLimitRecord } from "./time-limit.ts";
 
@@ -34,6 +35,8 @@ export interface InstanceParts {
   readonly image?: Pick<LayerChain, "ids">;
   /** number of forks with memory between the first of its machines and this one; absent: none */
   readonly generation?: number;
+  /** keeps the record with which it outlives the service; absent: it ends with the service */
+  readonly keeper?: InstanceKeeper | undefined;
 }
 
 /** An instance whose command has started. */
@@ -87,13 +90,33 @@ export class RunningInstances {
   readonly #followers = new Map<OperationId, Set<Follower>>();
   /** what has a claim on instances */
   readonly #claimed = new Map<OperationId, InstanceClaim>();
+  /** instances of a former process whose machines are not opened yet */
+  readonly #awaited = new Set<OperationId>();
 
   /** Opens the handle of an operation, which must not have one yet. */
   open(id: OperationId, parts: InstanceParts): InstanceHandle {
     const onProcess = (process: InstanceProcess) => this.#announce(id, process);
-    const handle = new Handle(parts, { onProcess, onOver: () => this.#handles.delete(id) });
+    const onEnter = () => this.#awaited.delete(id);
+    const handle = new Handle(parts, { onProcess, onEnter, onOver: () => this.#handles.delete(id) });
     this.#handles.set(id, handle);
     return handle;
+  }
+
+  /** Announces the instance of a former process, until it is there or the result is disposed of. */
+  await(id: OperationId): Disposable {
+    this.#awaited.add(id);
+    return { [Symbol.dispose]: () => void this.#awaited.delete(id) };
+  }
+
+  /** True for the instance of a former process whose machine is not opened yet. */
+  isAwaited(id: OperationId): boolean {
+    return this.#awaited.has(id);
+  }
+
+  /** As `find`, for a request. @throws ApiError `unavailable` for an instance of a former process that is not there yet */
+  current(id: OperationId): RunningInstance | null {
+    if (this.#awaited.has(id)) throw beingAdopted();
+    return this.find(id);
   }
 
   /** The current instance of an operation; null when it has no machine now. */
@@ -144,17 +167,19 @@ export class RunningInstances {
   /**
    * Extends the time limit of an operation's command to `ms`, counted from the command's start. Returns false when the
    * operation has no instance or its command has ended.
-   * @throws ApiError `conflict` when the limit is already longer
+   * @throws ApiError `conflict` when the limit is already longer; as `current` does
    */
   extend(id: OperationId, ms: number): boolean {
+    if (this.#awaited.has(id)) throw beingAdopted();
     const handle = this.#handles.get(id);
     if (handle === undefined || handle.current?.hasEnded === true) return false;
-    const { limit } = handle.parts;
+    const { limit, keeper } = handle.parts;
     if (limit.ms === 0) throw new ApiError("conflict", "the instance of a sandbox has the deadline of its sandbox");
     if (!limit.extend(ms)) {
       const details = { timeout: limit.ms / 1000 };
       throw new ApiError("conflict", "the time limit of the instance is already longer", details);
     }
+    keeper?.update();
     handle.current?.process(Spid.command)?.limit(ms);
     return true;
   }
@@ -164,9 +189,10 @@ export class RunningInstances {
    * once, and open connections that it does not permit are reset. Resolves when the guest has adopted it, to false when
    * the operation has no instance or its command has ended.
    * @throws ApiError `conflict` when it has changed too often; other codes when the guest cannot have a network: it has the
-   *   one before, then
+   *   one before, then; as `current` does
    */
   async setNetwork(id: OperationId, policy: NetworkRequest | null): Promise<boolean> {
+    if (this.#awaited.has(id)) throw beingAdopted();
     const handle = this.#handles.get(id);
     if (handle === undefined || handle.current?.hasEnded === true) return false;
     const { network } = handle.parts;
@@ -193,7 +219,7 @@ export class RunningInstances {
    * @throws ApiError `conflict` when another copy is being made, or the command of the instance is not running
    */
   claim(id: OperationId, claim: InstanceClaim): Disposable {
-    if (this.find(id)?.isRunning !== true) throw notRunning();
+    if (this.current(id)?.isRunning !== true) throw notRunning();
     const other = this.#claimed.get(id);
     if (other !== undefined) throw new ApiError("conflict", `a ${other} of the instance is under way`);
     this.#claimed.set(id, claim);
@@ -212,7 +238,7 @@ export class RunningInstances {
     { timeoutMs, defaults, signal, onProcess }: ExecOptions,
   ): Promise<StartedProcess | null> {
     const handle = this.#handles.get(id);
-    const instance = handle?.current ?? null;
+    const instance = this.current(id);
     if (handle === undefined || instance === null) return null;
     const { events, hostname } = handle.parts;
     const { stdin, ...rest } = command;
@@ -302,6 +328,7 @@ async function* samplesOf(handle: Handle, first: RunningInstance, signal: AbortS
 
 interface HandleListeners {
   readonly onProcess: (process: InstanceProcess) => void;
+  readonly onEnter: () => void;
   readonly onOver: () => void;
 }
 
@@ -327,6 +354,7 @@ class Handle implements InstanceHandle {
     instance.listen(this.#on.onProcess);
     this.current = instance;
     this.latest = instance;
+    this.#on.onEnter();
     this.#changed.resolve();
     this.#changed = Promise.withResolvers();
     return {

@@ -1,11 +1,12 @@
 import type { LayerId, OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
-import type { Phase } from "../../domain/operation.ts";
+import type { Isolation, Phase } from "../../domain/operation.ts";
 import type { InstanceRequest } from "../../domain/spawn.ts";
 import { parseGuestPathText } from "../../domain/tree/guest-path.ts";
 import type { Log } from "../../log.ts";
 import { blobStream } from "../../storage/blobs.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
+import type { LogSummary } from "../../storage/events/log-summary.ts";
 import type { LayerChain } from "../../storage/layers/layer-store.ts";
 import type { AgentExecSpec } from "../../vm/agent/agent.ts";
 import { prepareMs } from "../machines/guest-budgets.ts";
@@ -15,6 +16,7 @@ import type { MachineSource } from "../machines/machine-source.ts";
 import type { ScratchDisks } from "../machines/scratch-disks.ts";
 import { createScratch } from "../machines/steps.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
+import type { InstanceKeeper, KeptFacts } from "./adoption/instance-keeper.ts";
 import type { CaptureTools } from "./capture.ts";
 import { execSpec } from "./exec-spec.ts";
 import type { NumbersOptions } from "./instance-process.ts";
@@ -43,6 +45,8 @@ export interface IdleJob {
   readonly numbers: NumbersOptions;
   /** the log of the processes that run in it */
   readonly processEvents: EventLog;
+  /** of that log until now */
+  readonly summary?: LogSummary | undefined;
   /** Called when the instance runs. @throws when it must not */
   readonly onStarted: () => void;
   /** Decides at the end whether its files are captured. @throws ApiError when it has ended by itself */
@@ -64,7 +68,11 @@ export interface InstanceTools extends CaptureTools {
   readonly network: InstanceNetwork;
   /** called with the number of connections that a guest without a network tried to open */
   readonly uninvited: (count: number) => void;
+  /** keeps the record with which the instance outlives the service; absent: it ends with the service */
+  readonly keeper?: InstanceKeeper | undefined;
 }
+
+const ATTACHING = "attaching the disks";
 
 /** Prepares the guest, and starts the command in it. */
 export async function start(
@@ -74,11 +82,18 @@ export async function start(
   limit: TimeLimit,
 ): Promise<StartedInstance> {
   const { laps } = tools;
+  const { isolation } = instance;
   const scratchPath = await createScratch(instance, tools.scratchDisks, job.submission.resources.diskBytes);
   tools.diskUse.add(scratchPath);
   const time = new GuestTime({ allowedMs: prepareMs });
   const steps = prepare(instance, tools, { job, scratchPath, time });
-  const spec = specOf(job, limit);
+  const timeoutMs = limit.begin();
+  if (tools.keeper !== undefined) {
+    // The record has the disks. It must be there before a program can run.
+    await time.wait(ATTACHING, steps[0]?.done ?? Promise.resolve());
+    await tools.keeper.keep(instance.machine, () => keptFacts(job, { limit, isolation, network: tools.network }));
+  }
+  const spec = specOf(job, timeoutMs);
   // The log has the limit that was requested.
   const command = instance.start(spec, job.commandLog.sink({ ...spec, timeoutMs: limit.ms }));
   for (const [index, { phase, name, done }] of steps.entries()) {
@@ -114,7 +129,7 @@ function prepare(
     scratch: { path: scratchPath, use: "root" },
   });
   const steps: Step[] = [
-    { phase: "attach", name: "attaching the disks", done: attached },
+    { phase: "attach", name: ATTACHING, done: attached },
     { phase: "mount", name: "mounting the image", done: mounted },
   ];
   if (tools.network.policy !== null) {
@@ -144,11 +159,24 @@ async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerato
   yield* open();
 }
 
-function specOf(job: LoggedJob, limit: TimeLimit): AgentExecSpec {
+/** The part of the record of an instance that its machine does not have. */
+export function keptFacts(
+  job: InstanceJob,
+  { limit, isolation, network }: { limit: TimeLimit; isolation: Isolation; network: InstanceNetwork },
+): KeptFacts {
+  const { operationId, submission, image, idle } = job;
+  return {
+    ...{ operationId, kind: idle === undefined ? "instance" : "sandbox", imageId: submission.imageId },
+    ...{ layers: image.ids, isolation, hostname: hostnameOf(job), limit: limit.record(), network: network.record() },
+  };
+}
+
+/** @param timeoutMs time limit from the start, in `milliseconds` */
+export function specOf(job: LoggedJob, timeoutMs: number): AgentExecSpec {
   const { stdin, ...command } = job.submission;
   const counted = stdin === null ? null : job.commandLog.counting(stdin());
   const { defaults, idle } = job;
-  const spec = execSpec(command, { hostname: hostnameOf(job), timeoutMs: limit.begin(), defaults, stdin: counted });
+  const spec = execSpec(command, { hostname: hostnameOf(job), timeoutMs, defaults, stdin: counted });
   return idle === undefined ? spec : { ...spec, isIdle: true };
 }
 

@@ -6,6 +6,7 @@ import type { StoredSandboxResult } from "../../domain/operation.ts";
 import type { SaveReason } from "../../domain/sandbox.ts";
 import type { CheckedFile, InstanceRequest, InstanceSubmission } from "../../domain/spawn.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
+import type { LogSummary } from "../../storage/events/log-summary.ts";
 import type { InstanceOutcome } from "../instance/execute.ts";
 import type { NumbersOptions } from "../instance/instance-process.ts";
 import { type InstanceContext, rowsOf, runOnImage } from "../instance/run-instance.ts";
@@ -27,7 +28,7 @@ export type SandboxEnding = "discard" | { readonly reason: SaveReason; readonly 
 /** The present instance of a sandbox, on which requests for the sandbox act. Disposal: its machine is gone. */
 export interface SandboxLife extends AsyncDisposable {
   /** the log of the sandbox */
-  readonly events: EventLog;
+  readonly events: EventLog & { readonly summary: LogSummary };
   /** of its processes */
   readonly numbers: NumbersOptions;
   /** ends the machine at once; the reason is an ApiError */
@@ -36,6 +37,8 @@ export interface SandboxLife extends AsyncDisposable {
   readonly ending: SandboxEnding | null;
   /** To be called when the machine runs. @throws ApiError `conflict` when the sandbox no longer needs it */
   started(): void;
+  /** To be called instead when a machine of a former process is continued. @throws as `started` does */
+  continued(): void;
 }
 
 /** The instances of sandboxes. */
@@ -75,8 +78,10 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
         idle: {
           numbers: life.numbers,
           processEvents: life.events,
+          summary: life.events.summary,
           onStarted: () => {
-            life.started();
+            if (work.left === undefined) life.started();
+            else life.continued();
             work.reduceCost(sandboxCostOf(run.resources));
           },
           isCaptured: ({ oomKilled }) => endingOf(life, oomKilled) !== "discard",

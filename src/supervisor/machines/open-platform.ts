@@ -6,10 +6,11 @@ import type { Isolation } from "../../domain/operation.ts";
 import type { Log } from "../../log.ts";
 import type { DataLayout } from "../../storage/layout.ts";
 import { dropUnwritten, isShortOfMemory } from "../../system/memory.ts";
-import { resolveAssets } from "../../vm/assets.ts";
+import type { VmAssets } from "../../vm/assets.ts";
 import { explainChoice } from "../../vm/choice.ts";
 import { openCloudHypervisor } from "../../vm/cloud-hypervisor/cloud-hypervisor.ts";
-import { UidPool } from "../../vm/jail/uid-pool.ts";
+import type { UidPool } from "../../vm/jail/uid-pool.ts";
+import type { HeldRoots } from "../../vm/jail/vmm-roots.ts";
 import { Pool } from "../../vm/pool.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, type ProbeVerdict, probe } from "../../vm/probe.ts";
 import { openQemu } from "../../vm/qemu/qemu.ts";
@@ -29,7 +30,9 @@ export interface PlatformOptions {
   readonly emulation: "never" | "allow";
   /** time limit for trying one candidate, in `milliseconds` */
   readonly probeTimeoutMs: number;
-  readonly uids: { readonly base: number; readonly count: number };
+  readonly uids: UidPool;
+  readonly heldRoots: HeldRoots;
+  readonly assets: () => Promise<VmAssets>;
   readonly poolSize: number;
   /** memory of all templates together, in `bytes` */
   readonly templatesMemoryBytes: number;
@@ -65,14 +68,14 @@ export function machineCandidates(common: CandidateOptions, emulation: "never" |
  */
 export async function openPlatform(options: PlatformOptions, signal: AbortSignal): Promise<MachinePlatform> {
   const { layout, log, shape } = options;
-  const assets = await resolveAssets(layout.root);
-  const uids = new UidPool(options.uids.base, options.uids.count);
+  const assets = await options.assets();
   const common = {
     assets,
     vmsDirectory: layout.vms,
     runtimeDirectory: layout.runtime,
     cgroups: options.cgroups,
-    uids,
+    uids: options.uids,
+    heldRoots: options.heldRoots,
     diskBytesMax: options.diskBytesMax,
     log,
   };

@@ -15,6 +15,8 @@ import type { ScratchDisks } from "./scratch-disks.ts";
 export interface Guest {
   readonly machine: Machine;
   readonly agent: Agent;
+  /** true: the scratch is frozen already */
+  readonly isFrozen?: boolean;
 }
 
 /** Disks to attach to a guest. */
@@ -82,7 +84,7 @@ export interface ScratchNames {
  * @throws MachineLostError when the machine ended by itself, or lost a write
  */
 export async function sealScratch(
-  { machine, agent }: Guest,
+  { machine, agent, isFrozen = false }: Guest,
   files: LayerParts,
   {
     time,
@@ -96,7 +98,7 @@ export async function sealScratch(
     readonly onStep?: (step: "freeze" | "index") => void;
   },
 ): Promise<ListedDisk> {
-  await time.wait(`unmounting ${names.mounted}`, agent.freeze());
+  if (!isFrozen) await time.wait(`unmounting ${names.mounted}`, agent.freeze());
   onStep?.("freeze");
   const listed = await indexDisk(time.stream(`listing ${names.listed}`, agent.index("scratch")), files, indexing);
   onStep?.("index");

@@ -1,4 +1,5 @@
 import type { OperationRow } from "../../db/operations.ts";
+import { given } from "../../domain/given.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { Spid } from "../../domain/log-event.ts";
 import type { NetworkRequest, NetworkVerdict } from "../../domain/network.ts";
@@ -7,7 +8,7 @@ import type { Metrics } from "../../metrics.ts";
 import type { Gate } from "../../network/gate.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { AuditKey } from "./audit.ts";
-import { InstanceNetwork, type NetworkListener, type NetworkSettings } from "./instance-network.ts";
+import { InstanceNetwork, type NetworkListener, type NetworkRecord, type NetworkSettings } from "./instance-network.ts";
 
 /** Limit of lines about denied destinations that one instance adds to the log. */
 const LOG_LINES_MAX = 100;
@@ -19,6 +20,13 @@ export interface InstanceNetworksOptions {
   readonly log: Log;
   readonly clock: () => number;
   readonly metrics: Pick<Metrics, "registry" | "egressConnections" | "egressBytes">;
+}
+
+interface OpenOptions {
+  /** a network to continue, instead of one with the policy */
+  readonly from?: NetworkRecord | undefined;
+  /** gets each change */
+  readonly keeper?: { update(): void; updateSoon(): void } | undefined;
 }
 
 /** Makes the networks of instances, which share the gate, and reports on them to the operator. */
@@ -42,9 +50,11 @@ export class InstanceNetworks {
     { id, accountId: account }: Pick<OperationRow, "id" | "accountId">,
     policy: NetworkRequest | null,
     events: Pick<EventLog, "append">,
+    { from, keeper }: OpenOptions = {},
   ): InstanceNetwork {
     const { gate, settings, clock } = this.#options;
-    return new InstanceNetwork({ gate, settings, clock, policy, account, listener: this.#listener(id, events) });
+    const listener = this.#listener(id, events, keeper);
+    return new InstanceNetwork({ gate, settings, clock, policy, account, listener, ...given({ from }) });
   }
 
   /** Reports connections that a guest without a network tried to open: its agent is no longer ours. */
@@ -54,12 +64,15 @@ export class InstanceNetworks {
     this.#options.log.warn("an instance without a network tried to open connections", { operation: id, count });
   }
 
-  #listener(id: OperationId, events: Pick<EventLog, "append">): NetworkListener {
+  #listener(id: OperationId, events: Pick<EventLog, "append">, keeper: OpenOptions["keeper"]): NetworkListener {
     const { metrics, log } = this.#options;
     let lineCount = 0;
     let hasFailed = false;
     return {
-      counted: (verdict) => metrics.egressConnections.add({ verdict }),
+      counted: (verdict) => {
+        keeper?.updateSoon();
+        metrics.egressConnections.add({ verdict });
+      },
       first: ({ host, port, verdict }: AuditKey) => {
         events.append(Spid.agent, "network", { host, port, verdict });
         if (!DENIALS.has(verdict)) return;
@@ -69,9 +82,13 @@ export class InstanceNetworks {
       },
       changed: ({ from, to, resetCount }) => {
         events.append(Spid.agent, "network_policy", { from, to, connections_reset: resetCount });
+        keeper?.update();
         log.info("the network of an instance changed", { operation: id, connections_reset: resetCount });
       },
-      moved: (direction, bytes) => metrics.egressBytes.add({ direction }, bytes),
+      moved: (direction, bytes) => {
+        keeper?.updateSoon();
+        metrics.egressBytes.add({ direction }, bytes);
+      },
       open: (change) => {
         this.#openCount += change;
       },

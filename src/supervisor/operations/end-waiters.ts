@@ -1,4 +1,5 @@
 import type { OperationId } from "../../domain/ids.ts";
+import type { InstanceStats } from "../../domain/instance.ts";
 import { startTimer } from "../../system/waiting.ts";
 import type { OperationChanges } from "./changes.ts";
 
@@ -59,4 +60,25 @@ export class EndWaiters implements Disposable {
     this.#waiters.delete(id);
     for (const wake of [...(waiters ?? [])]) wake();
   }
+}
+
+interface SampledUntilEnd {
+  readonly samples: AsyncIterable<InstanceStats>;
+  /** ends the samples */
+  readonly over: AbortController;
+  readonly signal: AbortSignal;
+}
+
+/** Passes `samples` on until the operation ends or `signal` fires. */
+export async function* untilEnd(
+  waiters: EndWaiters,
+  active: { readonly id: OperationId; readonly ended: boolean },
+  { samples, over, signal }: SampledUntilEnd,
+): AsyncGenerator<InstanceStats> {
+  if (active.ended || signal.aborted) return;
+  const stop = () => over.abort();
+  using _waiter = waiters.add(active.id, stop);
+  signal.addEventListener("abort", stop, { once: true });
+  using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
+  yield* samples;
 }

@@ -1,72 +1,37 @@
-import type { Database } from "../../db/database.ts";
 import {
-  type ForkOrigin,
   failOperation,
   insertOperation,
   insertOperations,
   recoverOperations,
   requestCancel,
+  requeueOperation,
   startOperation,
 } from "../../db/operations.ts";
 import { publishOperation } from "../../db/publish.ts";
 import { queuedOperations } from "../../db/requests.ts";
-import type { Accounts } from "../../domain/account/accounts.ts";
 import type { ApiError, ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, OperationId } from "../../domain/ids.ts";
 import type { InstanceStats } from "../../domain/instance.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
 import type { EndStatus, OperationKind } from "../../domain/operation.ts";
 import type { Readiness } from "../../domain/readiness.ts";
-import type { Log } from "../../log.ts";
-import type { EventLogs } from "../../storage/events/event-logs.ts";
+import type { LogSummary } from "../../storage/events/log-summary.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted, untilAborted } from "../../system/waiting.ts";
+import { NotBegunError } from "../survivors/survey.ts";
 import { type ActiveOperation, activeOperation, refOf } from "./active-operation.ts";
 import { Admission } from "./admission.ts";
 import { countChanges, endReaders, logChanges, OperationChanges, type OperationRef } from "./changes.ts";
-import { EndWaiters } from "./end-waiters.ts";
-import { CANCELLED, CREDENTIALS_GONE, failureOf, HELD, RESTARTED, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
+import { EndWaiters, untilEnd } from "./end-waiters.ts";
+import { CANCELLED, CREDENTIALS_GONE, failureOf, HELD, interrupted, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
 import type { Kind, KindAtWork } from "./kind.ts";
+import { type ForkSubmission, NOTHING_LEFT, type OperationsOptions, type Recovery } from "./options.ts";
 import type { CancelOutcome, OperationsPort } from "./ports.ts";
-import type { Requests } from "./requests.ts";
-import type { Cost, Scheduler, Ticket } from "./scheduler.ts";
+import type { Cost, Ticket } from "./scheduler.ts";
 import type { Prepared, WorkContext } from "./work.ts";
 
 /** Delay before the next attempt to record the end of an operation when the database could not be written. */
 const RECORD_RETRY_MS = 1000;
-
-/** An operation that begins with a machine of its own, a fork. */
-export interface ForkSubmission<Submission> {
-  readonly id: OperationId;
-  readonly submission: Submission;
-  readonly fork: ForkOrigin;
-  /** its share of the budget, which is the operation's once it is inserted */
-  readonly ticket: Ticket;
-  /** changes further rows in the transaction that inserts the operations */
-  readonly also?: (id: OperationId) => void;
-}
-
-export interface OperationsOptions {
-  readonly db: Database;
-  readonly requests: Requests;
-  readonly log: Log;
-  readonly clock: () => number;
-  readonly metrics: Parameters<typeof countChanges>[1];
-  readonly scheduler: Scheduler;
-  /** the table of kinds */
-  readonly kinds: readonly KindAtWork[];
-  readonly eventLogs: EventLogs;
-  /** Samples a running operation until `signal` fires; null when there is nothing to sample. */
-  readonly samplesOf: (id: OperationId, signal: AbortSignal) => AsyncIterable<InstanceStats> | null;
-  /** @throws ApiError `insufficient_storage` when the disk has too little free space for more work */
-  readonly requireSpace: () => void;
-  /** Resolves when no work is being ended to free disk space. */
-  readonly spaceSettled: (signal: AbortSignal) => Promise<void>;
-  readonly readiness: () => Readiness;
-  /** Resolves when work may begin, because machines can run. @throws ApiError when they cannot */
-  readonly machinesReady: (signal: AbortSignal) => Promise<void>;
-  readonly accounts: Accounts;
-}
 
 /**
  * Runs operations. Each one is a row before its work begins, changes state by compare-and-set, and ends exactly once. A
@@ -95,21 +60,35 @@ export class Operations implements OperationsPort, AsyncDisposable {
     this.#subscriptions.use(this.changes.subscribe(({ type }) => type === "ended" && options.db.eraseSoon()));
   }
 
-  /** Ends the operations that a former process left EXECUTING, and queues those that it left PENDING. */
-  recover(): void {
-    const { db, clock, accounts } = this.#options;
+  /**
+   * Continues the operations that a former process left EXECUTING with machines that run on, ends its others, and queues those
+   * that it left PENDING or that have not begun.
+   */
+  recover({ survivors, problems, unbegun }: Recovery = NOTHING_LEFT): void {
+    const { db, clock, scheduler } = this.#options;
     const ended = recoverOperations(db, {
-      interrupted: RESTARTED.body(),
-      credentialsLost: CREDENTIALS_GONE.body(),
-      now: clock(),
+      ...{ kept: survivors, unbegun, credentialsLost: CREDENTIALS_GONE.body(), now: clock() },
+      interrupted: (id) => interrupted(problems.get(id)).body(),
     });
     for (const { status, error, ...operation } of ended) {
       this.changes.emit({ type: "ended", operation, status, error, phases: [] });
     }
-    for (const { resources, sizeBytes, ...operation } of queuedOperations(db)) {
-      const place = accounts.add(operation.accountId, { waitingOperations: 1, waitingRequests: sizeBytes });
-      this.#enqueue(operation, { resources, credentials: null, place, reserved: null, ticket: null });
+    for (const [id, survivor] of survivors) {
+      const { accountId, kind } = survivor.record;
+      const { resources } = this.#options.requests.stored(id);
+      const cost = this.#kindOf(kind).cost(resources);
+      const ticket = cost === null ? null : scheduler.take(accountId, cost);
+      const more = { resources, credentials: null, place: new DisposableStack(), reserved: null, ticket, survivor };
+      this.#enqueue({ id, accountId, kind }, more);
     }
+    for (const queued of queuedOperations(db)) this.#queueAgain(queued);
+  }
+
+  /** Queues an operation whose request is stored. */
+  #queueAgain({ resources, sizeBytes, ...operation }: ReturnType<typeof queuedOperations>[number]): void {
+    const { accounts } = this.#options;
+    const place = accounts.add(operation.accountId, { waitingOperations: 1, waitingRequests: sizeBytes });
+    this.#enqueue(operation, { resources, credentials: null, place, reserved: null, ticket: null });
   }
 
   async submit<Submission>(
@@ -186,22 +165,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     if (active === undefined || active.ended) return null;
     const over = new AbortController();
     const samples = this.#options.samplesOf(id, over.signal);
-    return samples === null ? null : this.#untilEnd(active, samples, over, signal);
-  }
-
-  /** Passes `samples` on until the operation ends or `signal` fires; aborting `over` ends them. */
-  async *#untilEnd(
-    active: ActiveOperation,
-    samples: AsyncIterable<InstanceStats>,
-    over: AbortController,
-    signal: AbortSignal,
-  ): AsyncGenerator<InstanceStats> {
-    if (active.ended || signal.aborted) return;
-    const stop = () => over.abort();
-    using _waiter = this.#waiters.add(active.id, stop);
-    signal.addEventListener("abort", stop, { once: true });
-    using _listener = { [Symbol.dispose]: () => signal.removeEventListener("abort", stop) };
-    yield* samples;
+    return samples === null ? null : untilEnd(this.#waiters, active, { samples, over, signal });
   }
 
   readiness(): Readiness {
@@ -251,7 +215,11 @@ export class Operations implements OperationsPort, AsyncDisposable {
       this.#active.delete(id);
       this.#work.delete(work);
       active.place[Symbol.dispose]();
+      const { db } = this.#options;
+      const queued = active.isRequeued ? queuedOperations(db).find((row) => row.id === id) : undefined;
+      // Its log begins again, too.
       if (!active.ended) this.changes.emit({ type: "postponed", operation: refOf(active) });
+      if (queued !== undefined && !this.#stopped.signal.aborted) this.#queueAgain(queued);
     });
     this.#work.add(work);
   }
@@ -263,7 +231,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     } catch (error) {
       // The log must not grow after the end. Its failure does not change how the operation ends.
       await active.log?.end().catch(() => undefined);
-      await this.#end(active, error);
+      if (!this.#requeue(active, error)) await this.#end(active, error);
     }
     active.log?.[Symbol.dispose]();
     if (active.ended) await this.#forget(active);
@@ -271,23 +239,50 @@ export class Operations implements OperationsPort, AsyncDisposable {
 
   /** Takes an operation from the queue to SUCCESS. @throws the cause of a failure; CANCELLED after a cancel */
   async #execute(active: ActiveOperation): Promise<void> {
-    const { db, clock } = this.#options;
     const { signal } = active.abort;
     using ticket = active.ticket ?? (await this.#admit(active));
-    signal.throwIfAborted();
+    await using survivor = active.survivor;
+    const summary = survivor === null ? this.#start(active) : await this.#continue(active);
+    const auditNetwork = (audit: () => NetworkAudit | null): void => {
+      active.networkAudit = audit;
+    };
+    const reduceCost = (less: Cost): void => ticket?.reduce(less);
+    const left = survivor === null || summary === null ? undefined : { survivor, summary };
+    const { laps, log: events } = active;
+    if (events === null) throw new Error("an operation without a log");
+    const context = { signal, laps, events, auditNetwork, reduceCost, left };
+    await this.#publish(active, await this.#prepare(active, context));
+  }
+
+  /** @throws CANCELLED; ApiError `insufficient_storage` */
+  #start(active: ActiveOperation): null {
+    const { db, clock, eventLogs } = this.#options;
+    active.abort.signal.throwIfAborted();
     this.#options.requireSpace();
     if (!startOperation(db, active.id, clock())) throw CANCELLED;
     active.started = true;
     active.place[Symbol.dispose]();
     active.laps.lap("queue");
     this.changes.emit({ type: "started", operation: refOf(active) });
-    active.log = this.#options.eventLogs.open(active.id);
-    const auditNetwork = (audit: () => NetworkAudit | null): void => {
-      active.networkAudit = audit;
-    };
-    const reduceCost = (less: Cost): void => ticket?.reduce(less);
-    const context = { signal, laps: active.laps, events: active.log, auditNetwork, reduceCost };
-    await this.#publish(active, await this.#prepare(active, context));
+    active.log = eventLogs.open(active.id);
+    return null;
+  }
+
+  /** Continues an operation that a former process has started. Returns what its log says. @throws NotBegunError */
+  async #continue(active: ActiveOperation): Promise<LogSummary> {
+    active.started = true;
+    const reopened = await this.#options.eventLogs.reopen(active.id);
+    if (reopened === null) throw new NotBegunError("the operation has no event yet");
+    active.log = reopened.log;
+    return reopened.summary;
+  }
+
+  /** Returns false when the operation must end instead of beginning again. */
+  #requeue(active: ActiveOperation, error: unknown): boolean {
+    const { db } = this.#options;
+    const begins = error instanceof NotBegunError && active.kind === "instance" && requeueOperation(db, active.id);
+    active.isRequeued = begins;
+    return begins;
   }
 
   /** Waits until the work may begin. Returns its share of the budget; null: it holds none. */

@@ -148,6 +148,11 @@ export class Scheduler {
     return promise;
   }
 
+  /** Takes a share for work that runs already, even over the budget. */
+  take(accountId: string, cost: Cost): Ticket {
+    return this.#take(accountId, cost);
+  }
+
   /** Takes a share for each cost, as `admit` would without any wait; null: at least one would have to wait. */
   admitNow(accountId: string, costs: readonly Cost[]): Ticket[] | null {
     let tickets: Ticket[] | null = null;

@@ -3,6 +3,7 @@ import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { NetworkAudit } from "../../domain/network.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
+import type { LeftInstance } from "../survivors/survey.ts";
 import type { OperationRef } from "./changes.ts";
 import type { Laps } from "./laps.ts";
 import type { Cost } from "./scheduler.ts";
@@ -20,6 +21,8 @@ export interface WorkContext {
   readonly auditNetwork: (audit: () => NetworkAudit | null) => void;
   /** Gives back what exceeds `cost` of the share that the operation holds. */
   readonly reduceCost: (cost: Cost) => void;
+  /** the instance of the operation that a former process has left running; absent: the work begins */
+  readonly left?: LeftInstance | undefined;
 }
 
 /** Finished work that is not published yet. Disposal removes the files that the work made, unless `keep` was called. */

@@ -36,7 +36,7 @@ export class FirstProcesses {
 
   /** Starts the processes of a sandbox that runs now. */
   onChange({ row, from }: StateChange): void {
-    if (from === null) return;
+    if (from === null || from === row.state) return;
     const start = this.#waiting.get(row.id);
     this.#waiting.delete(row.id);
     if (row.state !== "running") return;

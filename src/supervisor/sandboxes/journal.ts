@@ -5,7 +5,7 @@ import type { SandboxState, SandboxTransition, StateReason } from "../../domain/
 import { startTimer, untilAborted } from "../../system/waiting.ts";
 import { type SandboxLogFiles, SandboxLogs } from "./sandbox-logs.ts";
 
-/** A change of state that was committed. */
+/** A change of state that was committed; the state stays the same when the service continues with the sandbox of a former process. */
 export interface StateChange {
   readonly row: SandboxRow;
   /** null: the sandbox was created */
@@ -68,6 +68,12 @@ export class SandboxJournal implements AsyncDisposable {
     this.logs.complete(row);
     if (row.operationId === null && row.state !== "resuming")
       this.logs.close(row.id, { isOver: row.state === "ended" });
+  }
+
+  /** Reports the state of a sandbox whose instance a former process has left running, but not to its log: it has not changed. */
+  continue(row: SandboxRow): void {
+    this.#reported.set(row.id, row.state);
+    for (const listener of this.#listeners) listener({ row, from: row.state, reason: "restart" });
   }
 
   /** Keeps a change of a transaction that is not committed yet, until `commit`, `forget`, or the next change. */

@@ -2,7 +2,7 @@ import { findSandbox, updateSandbox } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { OperationId, SandboxId } from "../../domain/ids.ts";
 import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
-import type { EventLog } from "../../storage/events/event-logs.ts";
+import type { RingLog } from "../../storage/events/event-logs.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
 import type { SandboxEnding, SandboxLife, SandboxLives } from "../kinds/sandbox.ts";
 import type { OperationRef } from "../operations/changes.ts";
@@ -13,7 +13,7 @@ const END_MS_MAX = 10_000;
 const RESERVED_COUNT = 64;
 
 export interface LivesOptions extends JournalOptions {
-  readonly instances: Pick<RunningInstances, "find">;
+  readonly instances: Pick<RunningInstances, "find" | "isAwaited">;
   /** time for the agent to report that all processes have ended, in `milliseconds` */
   readonly endMsMax?: number;
 }
@@ -27,6 +27,8 @@ export class Lives implements SandboxLives, AsyncDisposable {
   readonly journal: SandboxJournal;
   readonly #options: LifeOptions;
   readonly #lives = new Map<OperationId, Life>();
+  /** of instances of a former process that are not there yet */
+  readonly #endings = new Map<OperationId, SandboxEnding>();
 
   constructor({ instances, endMsMax = END_MS_MAX, ...options }: LivesOptions) {
     this.journal = new SandboxJournal(options);
@@ -47,13 +49,17 @@ export class Lives implements SandboxLives, AsyncDisposable {
     const life = new Life(this.#options, { id, operationId, events, spidLast: row.spidLast }, () => {
       this.#lives.delete(operationId);
     });
+    life.ending = this.#endings.get(operationId) ?? null;
+    this.#endings.delete(operationId);
     this.#lives.set(operationId, life);
     return life;
   }
 
-  /** Ends an instance that runs. */
+  /** Ends an instance that runs, or that a former process has left running. */
   end(operationId: OperationId, ending: SandboxEnding): void {
-    this.#lives.get(operationId)?.end(ending);
+    const life = this.#lives.get(operationId);
+    life?.end(ending);
+    if (life === undefined && this.#options.instances.isAwaited(operationId)) this.#endings.set(operationId, ending);
   }
 
   /** Closes the logs. */
@@ -65,7 +71,7 @@ export class Lives implements SandboxLives, AsyncDisposable {
 interface LifeOf {
   readonly id: SandboxId;
   readonly operationId: OperationId;
-  readonly events: EventLog & Disposable;
+  readonly events: RingLog;
   readonly spidLast: number;
 }
 
@@ -89,7 +95,7 @@ class Life implements SandboxLife {
     this.numbers = { last: of.spidLast, onNumber: (spid: number) => this.#reserve(spid) };
   }
 
-  get events(): EventLog {
+  get events(): RingLog {
     return this.#of.events;
   }
 
@@ -104,8 +110,15 @@ class Life implements SandboxLife {
     journal.change(id, "start", { reason: "machine" });
   }
 
+  continued(): void {
+    const { id, operationId } = this.#of;
+    if (findSandbox(this.#options.db, id)?.operationId !== operationId) throw notNeeded();
+    if (this.ending !== null) this.end(this.ending);
+  }
+
   end(ending: SandboxEnding): void {
     this.ending = ending;
+    if (this.#options.instances.isAwaited(this.#of.operationId)) return;
     this.#timer = setTimeout(() => this.#giveUp(), this.#options.endMsMax);
     try {
       const command = this.#options.instances.find(this.#of.operationId)?.command;

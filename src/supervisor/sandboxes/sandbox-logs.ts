@@ -2,7 +2,7 @@ import type { SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { DataEventType, LogEventData } from "../../domain/log-event.ts";
 import { type SandboxState, sandboxWay } from "../../domain/sandbox.ts";
-import type { EventLog, EventLogs } from "../../storage/events/event-logs.ts";
+import type { EventLog, EventLogs, RingLog } from "../../storage/events/event-logs.ts";
 
 /** The file operations of the logs. */
 export type SandboxLogFiles = Pick<EventLogs, "openRing" | "endReaders" | "scan">;
@@ -59,7 +59,7 @@ export class SandboxLogs implements AsyncDisposable {
   }
 
   /** Another opening of the log, which has all earlier events of the sandbox, for the processes of an instance. */
-  async instanceLog(id: SandboxId): Promise<EventLog & Disposable> {
+  async instanceLog(id: SandboxId): Promise<RingLog> {
     await this.#use(id).opened;
     return await this.#eventLogs.openRing(id);
   }

@@ -14,7 +14,7 @@ import {
 } from "../../db/sandboxes/rows.ts";
 import { targetOf } from "../../db/sandboxes/states.ts";
 import type { Accounts } from "../../domain/account/accounts.ts";
-import { ApiError } from "../../domain/errors.ts";
+import { ApiError, type ErrorBody } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
@@ -30,6 +30,7 @@ import type { RunningInstances } from "../instance/running-instances.ts";
 import { checkpointKind } from "../kinds/checkpoint.ts";
 import type { MemoryFork } from "../kinds/instance-forks.ts";
 import type { Operations } from "../operations/operations.ts";
+import { NOTHING_LEFT, type Recovery } from "../operations/options.ts";
 import type { Scheduler } from "../operations/scheduler.ts";
 import { Deadlines } from "./deadlines.ts";
 import { FirstProcesses } from "./first-processes.ts";
@@ -49,7 +50,6 @@ import type {
 import { Samples } from "./samples.ts";
 import { instanceOf, pickRun, Transitions, type TransitionsOptions } from "./transitions.ts";
 
-const RESTARTED = new ApiError("unavailable", "the appliance was restarted while the sandbox was running").body();
 /** A wait without a limit of its own, in `milliseconds`. */
 const FOREVER_MS = 2_147_483_647;
 const SECOND_MS = 1000;
@@ -88,12 +88,21 @@ export class Sandboxes implements SandboxesPort, Disposable {
     journal.listen((change) => this.#first.onChange(change));
   }
 
-  /** Fails the sandboxes whose machines a former process had, and completes their logs. To be called before operations are recovered. */
-  recover(): void {
+  /**
+   * Continues the sandboxes whose machines run on, fails the others whose machines a former process had, and completes their
+   * logs. To be called before operations are recovered.
+   */
+  recover({ survivors, problems }: Pick<Recovery, "survivors" | "problems"> = NOTHING_LEFT): void {
     const { db, lives } = this.#options;
     for (const row of latestChanged(db, LOGGED_MS_MAX)) lives.journal.complete(row);
     for (const row of sandboxesIn(db, ["starting", "running", "pausing", "resuming"])) {
-      lives.journal.change(row.id, failureOf(db, row), { reason: "restart", error: RESTARTED });
+      const { id, operationId } = row;
+      if (operationId !== null && survivors.has(operationId)) {
+        this.#transitions.continue(row, operationId);
+        continue;
+      }
+      const problem = operationId === null ? undefined : problems.get(operationId);
+      lives.journal.change(id, failureOf(db, row), { reason: "restart", error: restarted(problem) });
     }
   }
 
@@ -338,6 +347,13 @@ export class Sandboxes implements SandboxesPort, Disposable {
     const { db, clock } = this.#options;
     if (headId !== null) setTag(db, accountId, headId, { name, change: "added", now: clock() });
   }
+}
+
+/** @param problem why its machine cannot be continued; absent: it had none */
+function restarted(problem: string | undefined): ErrorBody {
+  const message = "the appliance was restarted while the sandbox was running";
+  const why = problem === undefined ? message : `${message}, and could not continue it: ${problem}`;
+  return new ApiError("unavailable", why).body();
 }
 
 /** Another request was faster: the state says what it did. */

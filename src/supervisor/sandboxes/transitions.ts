@@ -18,7 +18,8 @@ import type { AccountChanges } from "../account-changes.ts";
 import type { SandboxEnding, SandboxRun } from "../kinds/sandbox.ts";
 import { sandboxKind } from "../kinds/sandbox.ts";
 import type { OperationChange } from "../operations/changes.ts";
-import type { ForkSubmission, Operations } from "../operations/operations.ts";
+import type { Operations } from "../operations/operations.ts";
+import type { ForkSubmission } from "../operations/options.ts";
 import { releaseImage } from "../reclaim.ts";
 import type { StateChange } from "./journal.ts";
 import type { Lives } from "./lives.ts";
@@ -65,6 +66,15 @@ export class Transitions {
   /** Forgets excess states of the sandbox when the operation has ended. */
   follow(operationId: OperationId, id: SandboxId): void {
     this.#sandboxOf.set(operationId, id);
+  }
+
+  /** Continues with a sandbox whose instance a former process has left running. */
+  continue(row: SandboxRow, operationId: OperationId): void {
+    const { lives } = this.#options;
+    this.#sandboxOf.set(operationId, row.id);
+    lives.journal.continue(row);
+    // The request that it belongs to is gone with its continuation: the sandbox stays paused.
+    if (row.state === "pausing") lives.end(operationId, { reason: "pause", tag: null });
   }
 
   /** Queues an instance, and makes `change` in the same transaction. @throws as `Operations.submit` and `change` do */

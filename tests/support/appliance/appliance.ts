@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
 import type { Operation } from "../../../src/client/types.ts";
 import { cgroupNamespace } from "../../../src/supervisor/machines/cgroups.ts";
 import { DIE_WITH_PARENT } from "../../../src/system/exec.ts";
@@ -275,8 +276,16 @@ export class Appliance implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.down();
+    await this.#endMachines();
     await this.#shareProbe();
     await rm(resolve(this.dataDir, ".."), { recursive: true, force: true });
+  }
+
+  /** Ends the machines that have outlived a daemon which was killed. */
+  async #endMachines(): Promise<void> {
+    if ((await this.machinePids()).length === 0) return;
+    await using cgroups = await openCgroupTree({ namespace: cgroupNamespace(this.dataDir) });
+    for (const name of await cgroups.list()) await cgroups.open(name)[Symbol.asyncDispose]();
   }
 
   async #read(stream: ReadableStream<Uint8Array>, listens: (url: string) => void): Promise<void> {

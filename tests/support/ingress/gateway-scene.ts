@@ -50,7 +50,7 @@ export class GatewayScene implements AsyncDisposable {
       accounts: new Accounts({ visits: { max: 20 } }),
       log: silentLog,
       sandboxes: { use: async (_: AccountId, id: SandboxId) => this.#use(id) },
-      instances: { find: (id: OperationId) => ({ dial: (port: number) => this.#dial(id, port) }) },
+      instances: { current: (id: OperationId) => ({ dial: (port: number) => this.#dial(id, port) }) },
     } as unknown as ServiceParts;
     this.scene = this.#open(options);
   }

@@ -109,6 +109,8 @@ export class SandboxScene implements AsyncDisposable {
     const claimed = new Set<OperationId>();
     const instances = {
       find: (id: OperationId) => this.machines.get(id) ?? null,
+      current: (id: OperationId) => this.machines.get(id) ?? null,
+      isAwaited: () => false,
       eventsOf: () => null,
       stats: () => null,
       usage: async (id: OperationId) => await this.usage(id),

@@ -165,13 +165,16 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     // The worker of each kind of operation is in one of these.
     kinds: ["imports", "instance", "operations"],
     imports: ["disk-guard.ts", "instance", "machines", "operations"],
-    instance: ["disk-guard.ts", "machines", "merging", "network", "operations"],
+    instance: ["disk-guard.ts", "machines", "merging", "network", "operations", "survivors"],
     merging: ["disk-guard.ts", "machines", "operations"],
     // Machines, and the steps that every work performs on one.
     machines: [],
     network: [],
-    operations: [],
+    operations: ["survivors"],
+    // Machines that a former process has left.
+    survivors: ["machines", "network"],
     "disk-guard.ts": [],
+    "settle.ts": [],
     "shared-reading.ts": [],
   },
   storage: {
@@ -227,6 +230,7 @@ export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   storage: ["re2js"],
   "vm/agent": ["ipaddr.js"],
   vm: ["@sinclair/typebox"],
+  "supervisor/survivors": ["@sinclair/typebox"],
   client: ["@elysiajs/eden", "@noble/hashes", "eventsource-parser"],
   // In the text of the module that the build rewrites.
   "tools/build.ts": ["@libsql/linux-x64-gnu"],

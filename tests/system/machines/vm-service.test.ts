@@ -6,12 +6,14 @@ import { silentLog } from "../../../src/log.ts";
 import { dataLayout } from "../../../src/storage/layout.ts";
 import { openPlatform } from "../../../src/supervisor/machines/open-platform.ts";
 import { ScratchDisks } from "../../../src/supervisor/machines/scratch-disks.ts";
+import { UidPool } from "../../../src/vm/jail/uid-pool.ts";
+import { HeldRoots } from "../../../src/vm/jail/vmm-roots.ts";
 import { Pool } from "../../../src/vm/pool.ts";
 import { PROBE_MEMO_NAME, type ProbeCandidate, probe } from "../../../src/vm/probe.ts";
 import { TemplateStore } from "../../../src/vm/templates.ts";
 import type { Acceleration, Vmm } from "../../../src/vm/vmm.ts";
 import { failureOf, throwing } from "../../support/failures.ts";
-import { footprint, openVmHost, shell, TEST_SHAPE, type VmHost } from "../../support/guests/vm.ts";
+import { builtAssets, footprint, openVmHost, shell, TEST_SHAPE, type VmHost } from "../../support/guests/vm.ts";
 import { pause, until } from "../../support/waiting.ts";
 
 // On a busy host, an emulated machine takes many times the usual three seconds to boot.
@@ -37,7 +39,9 @@ test("a scratch disk that cannot be made fails nothing else during the start", a
       log: silentLog,
       emulation: "never",
       probeTimeoutMs: 15_000,
-      uids: { base: 900_000_000, count: 10 },
+      uids: new UidPool(900_000_000, 10),
+      heldRoots: new HeldRoots(),
+      assets: () => Promise.resolve(builtAssets()),
       poolSize: 0,
       templatesMemoryBytes: 0,
       shape: TEST_SHAPE,

@@ -12,6 +12,7 @@ import {
   pendingOperations,
   recoverOperations,
   requestCancel,
+  requeueOperation,
   startOperation,
 } from "../../../src/db/operations.ts";
 import { publishOperation } from "../../../src/db/publish.ts";
@@ -34,6 +35,8 @@ import {
   type TestDatabase,
 } from "../../support/database.ts";
 import { until } from "../../support/waiting.ts";
+
+const NOTHING = { kept: new Set<OperationId>(), unbegun: new Set<OperationId>() };
 
 let opened: TestDatabase;
 let db: Database;
@@ -69,6 +72,7 @@ function cancelled(id: OperationId, now: number): boolean {
 
 const APPLY = {
   start: (id: OperationId) => startOperation(db, id, 9),
+  requeue: (id: OperationId) => requeueOperation(db, id),
   succeed: (id: OperationId) => publishOperation(db, { operationId: id, result: { exit_code: 1 }, now: 9 }) !== null,
   fail: (id: OperationId) => failOperation(db, id, error, 9) !== null,
   cancel: (id: OperationId) => cancelled(id, 9),
@@ -88,11 +92,11 @@ describe("transitions", () => {
           expect(operationRequest(db, id)).toEqual(request);
           return;
         }
-        const isTerminal = target !== "EXECUTING";
+        const isTerminal = target !== "EXECUTING" && target !== "PENDING";
         expect(row(id)).toMatchObject({
           status: target,
           finishedAt: isTerminal ? 9 : null,
-          startedAt: event === "start" ? 9 : before.startedAt,
+          startedAt: event === "start" ? 9 : event === "requeue" ? null : before.startedAt,
           // The figures of interrupted work are kept.
           error: event === "fail" || (event === "cancel" && status === "EXECUTING") ? error : null,
           result: event === "succeed" ? { exit_code: 1 } : null,
@@ -217,7 +221,7 @@ describe("a request", () => {
     const id = addOperation(db, { request });
     startOperation(db, id, 2);
     expect(operationRequest(db, id)?.secrets).toEqual(request.secrets);
-    recoverOperations(db, { interrupted: error, credentialsLost: error, now: 3 });
+    recoverOperations(db, { ...NOTHING, interrupted: () => error, credentialsLost: error, now: 3 });
     expect(operationRequest(db, id)?.secrets).toBeNull();
     expect(deleteOperationsFinishedBefore(db, 100, 1)).toHaveLength(1);
     db[Symbol.dispose]();
@@ -327,43 +331,6 @@ describe("listings", () => {
     failOperation(db, addExecuting(db), error, 5);
     expect(pendingOperations(db).map((o) => o.id)).toEqual([first, second]);
     expect(executingOperations(db).map((o) => o.id)).toEqual([running]);
-  });
-});
-
-describe("after a restart", () => {
-  const interrupted: ErrorBody = { error: "internal_error", message: "the service was restarted", details: {} };
-  const credentialsLost: ErrorBody = { error: "unavailable", message: "credentials are gone", details: {} };
-
-  test("running operations end FAILED or CANCELLED, waiting ones with credentials and forks end FAILED, the others wait", () => {
-    const ran = addExecuting(db);
-    const cancelling = addExecuting(db);
-    requestCancel(db, alice, cancelling, 3);
-    const waiting = addOperation(db);
-    const secret = addOperation(db, { hadCredentials: true, accountId: bob });
-    const secretRan = addExecuting(db, { hadCredentials: true });
-    const fork = addOperation(db, { fork: { parentId: ran, atEvent: 7 } });
-    expect(row(fork)).toMatchObject({ parentId: ran, forkedAtEvent: 7 });
-    const done = operationIn("SUCCESS");
-    const doneBefore = row(done);
-    const recovered = recoverOperations(db, { interrupted, credentialsLost, now: 50 });
-    const ended = new Map(recovered.map(({ id, ...rest }) => [id, rest]));
-    const cutOff = { accountId: alice, kind: "instance", status: "FAILED", error: interrupted };
-    expect(ended).toEqual(
-      new Map([
-        [ran, cutOff],
-        [secretRan, cutOff],
-        [fork, cutOff],
-        [secret, { ...cutOff, accountId: bob, error: credentialsLost }],
-        [cancelling, { ...cutOff, status: "CANCELLED" }],
-      ] as const) as typeof ended,
-    );
-    expect(row(ran)).toMatchObject({ status: "FAILED", error: interrupted, finishedAt: 50 });
-    expect(row(secretRan)).toMatchObject({ status: "FAILED", error: interrupted });
-    expect(row(cancelling)).toMatchObject({ status: "CANCELLED", finishedAt: 50 });
-    expect(getOperation(db, bob, secret)).toMatchObject({ status: "FAILED", error: credentialsLost });
-    expect(row(done)).toEqual(doneBefore);
-    expect(pendingOperations(db).map((o) => o.id)).toEqual([waiting]);
-    expect(recoverOperations(db, { interrupted, credentialsLost, now: 60 })).toEqual([]);
   });
 });
 
