@@ -82,6 +82,10 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
   test("leaves no machine, directory or incomplete layer", async () => {
     const slow = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
     await running(appliance, slow);
+    await until("its command has begun", async () => {
+      const events = await appliance.fetch(`/operations/${slow}/events`, { headers: { accept: "application/json" } });
+      return ((await events.json()) as { readonly type: string }[]).some(({ type }) => type === "spawn");
+    });
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     await appliance.down(signal);
     if (signal === "SIGTERM") {
