@@ -20,7 +20,14 @@ import { ProcessTaps } from "../process-taps.ts";
 import { type ContinuedProcess, RunningInstance } from "../running-instance.ts";
 import { type InstanceJob, type InstanceTools, keptFacts, specOf } from "../start-instance.ts";
 import { TimeLimit } from "../time-limit.ts";
-import { type AdoptedProcess, adoptedProcesses, exitOf, positionsOf } from "./adopted-processes.ts";
+import {
+  type AdoptedProcess,
+  adoptedProcesses,
+  exitOf,
+  positionsOf,
+  ranMsOf,
+  spidLastOf,
+} from "./adopted-processes.ts";
 import type { InstanceKeeper } from "./instance-keeper.ts";
 
 /** Time for an agent to answer, in `milliseconds`. A guest that freezes its disk answers afterwards. */
@@ -52,7 +59,8 @@ export async function adopt(
   await using owned = new AsyncDisposableStack();
   const machine = owned.use(await opened(survivor));
   const agent = await reconnected(machine, tools, signal);
-  const limit = limitOf(record.limit, agent);
+  // The record had every change before the agent. A guest that owns its agent may report any limit.
+  const limit = TimeLimit.resume(record.limit);
   const parts = { limit, hostname: record.hostname, events, network, image: job.image, keeper };
   using run = instances.open(job.operationId, parts);
   const { instance, commandLog, ranMs } = continued(tools, job, { machine, reconnected: agent, limit });
@@ -105,13 +113,6 @@ async function reconnected(
   }
 }
 
-/** The longest limit that a caller was promised: the agent may not have got it. */
-function limitOf(record: ReturnType<TimeLimit["record"]>, { sessions }: Pick<ReconnectedAgent, "sessions">): TimeLimit {
-  const command = sessions.find(({ spid }) => spid === Spid.command);
-  const fromStartMs = Math.max(record.fromStartMs, command?.limitMs ?? 0);
-  return TimeLimit.resume({ ms: Math.max(record.ms, fromStartMs), fromStartMs });
-}
-
 function extend(instance: RunningInstance, { sessions }: Pick<ReconnectedAgent, "sessions">, limit: TimeLimit): void {
   const report = sessions.find(({ spid }) => spid === Spid.command);
   const { fromStartMs } = limit.record();
@@ -152,7 +153,6 @@ function continued(tools: InstanceTools, job: AdoptedJob, { machine, reconnected
   const parts = { agent, commandLog, limit };
   const attached = processes.map((process) => orRefusal(() => attach(tools, job, process, parts)));
   const ended = end === null ? [] : [endedCommand(job, end, commandLog)];
-  const spids = [summary.spidLast, ...sessions.map(({ spid }) => spid)];
   const instance = RunningInstance.continue(
     {
       machine,
@@ -162,12 +162,13 @@ function continued(tools: InstanceTools, job: AdoptedJob, { machine, reconnected
     },
     {
       disks: { layers: job.image.files.map(({ disk }) => disk), scratch: { path: scratchOf(machine), use: "root" } },
-      numbers: new ProcessNumbers(job.idle?.numbers ?? { last: Math.max(...spids) }),
+      numbers: new ProcessNumbers(job.idle?.numbers ?? { last: spidLastOf(summary.spidLast, sessions) }),
       processes: [...ended, ...attached].sort((one, other) => one.spid - other.spid),
       isFrozen: disks === DisksState.frozen,
     },
   );
-  return { instance, commandLog, ranMs: report?.ranMs ?? end?.exit.duration_ms ?? 0 };
+  const start = summary.running.get(Spid.command)?.start ?? null;
+  return { instance, commandLog, ranMs: report === undefined ? (end?.exit.duration_ms ?? 0) : ranMsOf(report, start) };
 }
 
 const NOTHING = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };

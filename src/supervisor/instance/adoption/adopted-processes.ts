@@ -4,6 +4,7 @@ import type { CommandEnd, LogSummary, RunningInLog } from "../../../storage/even
 import type { OutputSizes, StreamBytes } from "../../../storage/events/process-outputs.ts";
 import { OutputGapError } from "../../../vm/agent/errors.ts";
 import type { AgentExit } from "../../../vm/agent/process-exit.ts";
+import { PROCESSES_COUNT_MAX } from "../../../vm/agent/protocol.ts";
 import type { SessionReport } from "../../../vm/agent/reconnect.ts";
 import type { LoggedProcess, LoggedStart, ProcessLogRecord } from "../instance-process.ts";
 
@@ -80,6 +81,27 @@ function adopted(
     isCut: stdinBytes < firstBytes && !report.inputEnded && !report.finished,
     keepsInput,
   };
+}
+
+/**
+ * Time since the start of the command, in `milliseconds`, at least as the log has it: a guest that owns its agent would report
+ * none at each restart, and get its whole time limit again.
+ */
+export function ranMsOf(
+  { ranMs }: Pick<SessionReport, "ranMs">,
+  start: Pick<NonNullable<RunningInLog["start"]>, "ms"> | null,
+  now = Date.now(),
+): number {
+  return Math.max(ranMs, start === null ? 0 : now - start.ms);
+}
+
+/**
+ * The largest number of a process. The log lacks those whose starts were under way, and a report may name numbers that no
+ * service gave.
+ */
+export function spidLastOf(loggedLast: number, reports: readonly Pick<SessionReport, "spid">[]): number {
+  const spids = reports.map(({ spid }) => spid).filter((spid) => spid <= loggedLast + PROCESSES_COUNT_MAX);
+  return Math.max(loggedLast, ...spids);
 }
 
 /** The output that the log has or has dropped: position in each stream of the first byte that is new. */
