@@ -174,7 +174,7 @@ test-page: build test-deps ## test the page in a real browser; what it showed is
 	@bun tests/support/rings/run-rings.ts page
 
 .PHONY: test-faults
-test-faults: build test-deps ## test two minutes of kills, full disks, lying registries and clock jumps under load
+test-faults: build test-deps ## test a minute of kills, full disks, lying registries and clock jumps under load, and a minute of kills around sandboxes that write
 	@bun tests/support/rings/run-rings.ts faults
 
 .PHONY: test-install
@@ -196,7 +196,7 @@ soak-spawns: build test-deps ## check that memory, descriptors, disk and latency
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/bench/soak.ts
 
 .PHONY: soak
-soak: soak-spawns ## soak-spawns, an hour of faults, random captures, 1,000 runs in a chain, 10,000 processes in one; takes hours
+soak: soak-spawns ## soak-spawns, an hour of faults, an hour of kills around sandboxes, random captures, 1,000 runs in a chain, 10,000 processes in one; takes hours
 	@bun tests/support/rings/run-rings.ts soak-faults soak
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/chain.ts
 	@COPPICE_TEST_EXECUTABLE=dist/coppice bun tests/soak/processes.ts

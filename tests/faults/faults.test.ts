@@ -1,7 +1,7 @@
 /**
  * An appliance under load with faults: kills of the daemon and of monitors, a full disk, a registry that lies, slow
  * clients, a clock that jumps by an hour. All that it acknowledged must hold after each fault, and the end must leave no
- * remains on the host. COPPICE_TEST_FAULT_SECONDS is the time (120), COPPICE_TEST_FAULT_KILLS the number of kills (3; the
+ * remains on the host. COPPICE_TEST_FAULT_SECONDS is the time (75), COPPICE_TEST_FAULT_KILLS the number of kills (3; the
  * test lasts up to twice as long to reach it), COPPICE_TEST_SEED the seed of the faults, which a run prints.
  */
 
@@ -20,7 +20,7 @@ import { ALL_AT_ONCE, Faults } from "./faults.ts";
 import { Load } from "./load.ts";
 import { errorsIn, leftBy } from "./remains.ts";
 
-const SECONDS_DEFAULT = 120;
+const SECONDS_DEFAULT = 75;
 const KILLS_DEFAULT = 3;
 const CLIENTS_COUNT = 4;
 const PAUSE_MS_MAX = 6000;

@@ -11,6 +11,8 @@ const TRY_AGAIN_MS = 100;
 const PROCESS_MS_MAX = 120_000;
 const WAIT_SECONDS = 30;
 const TRIES_COUNT_MAX = 50;
+/** Requests that are refused while the guest is busy with another one. */
+const COPIES = ["fork", "pause with memory"];
 /** States that pass by themselves. */
 const PASSING = ["starting", "pausing", "resuming"];
 
@@ -42,6 +44,8 @@ export class Box {
   /** a request that moves it between states is under way */
   isMoving = false;
 
+  /** its machine is a copy of another one, which ends with the daemon */
+  #isCopy = false;
   /** its forks, for which the caller has to care */
   readonly children: Box[] = [];
 
@@ -104,7 +108,6 @@ export class Box {
       () => fetchOutside(this),
       () => this.#checkpoint(),
       () => this.#pause(false),
-      ...Array<() => Promise<void>>(2).fill(() => this.#pause(true)),
       ...(canFork ? Array<() => Promise<void>>(2).fill(() => this.#fork()) : []),
     ];
     await (steps[random.below(steps.length)] as () => Promise<void>)();
@@ -160,12 +163,14 @@ export class Box {
   #requireReason({ error, uuid }: WireSandbox, before: Before | null): void {
     const wasKilled = this.#instance === null || this.stage.killed.has(this.#instance);
     const wasMoving = before !== null && before.outages !== this.stage.outages;
-    if (!wasKilled && !wasMoving) this.problem(`${uuid} failed without a reason: ${JSON.stringify(error)}`);
+    if (!wasKilled && !wasMoving && !this.#isCopy)
+      this.problem(`${uuid} failed without a reason: ${JSON.stringify(error)}`);
     counted(this.stage, "failed");
   }
 
   /** The machine is gone: the files are those of the head, and the processes are lost. */
   async #gone(): Promise<void> {
+    this.#isCopy = false;
     await this.#follows("failed");
     this.log.lose();
     this.files = this.#saved;
@@ -265,10 +270,17 @@ export class Box {
     const talkers = this.log.talkers;
     const pauses = this.log.counts["state"] ?? 0;
     this.isMoving = true;
-    const answer = await this.requests.post("pause", `/sandboxes/${this.id}/pause?wait=${WAIT_SECONDS}`, { memory });
+    const answer = await this.requests.post(
+      "pause",
+      `/sandboxes/${this.id}/pause?wait=${WAIT_SECONDS}`,
+      memory ? { memory } : {},
+    );
     if (answer === null) this.#requireOutage("pause", outages);
-    else if (answer.status !== 200) this.#requireBusy("pause", answer);
+    else if (answer.status !== 200) this.#requireBusy(memory ? "pause with memory" : "pause", answer);
     const sandbox = await this.settled();
+    if (sandbox.state === "paused" && memory !== (sandbox.memory !== undefined)) {
+      this.problem(`${memory ? "it has no" : "it has"} memory after a pause: ${JSON.stringify(sandbox)}`);
+    }
     if (sandbox.state === "paused") {
       counted(this.stage, memory ? "pause with memory" : "pause");
       await until(
@@ -313,6 +325,7 @@ export class Box {
     for (const id of children) {
       const child = new Box(this.stage, id, { files, saved: this.#saved });
       counted(this.stage, "child");
+      child.#isCopy = true;
       this.children.push(child);
       await child.#born(answer !== null);
     }
@@ -352,7 +365,7 @@ export class Box {
   #requireBusy(what: string, { status, text }: { readonly status: number; readonly text: string }): void {
     counted(this.stage, `${what} refused: ${status}`);
     const isKilled = this.#instance !== null && this.stage.killed.has(this.#instance);
-    if (!BUSY.includes(status) && !(status === 409 && (isKilled || what === "fork"))) {
+    if (!BUSY.includes(status) && !(status === 409 && (isKilled || COPIES.includes(what)))) {
       this.problem(`${what}: ${status} ${text}`);
     }
   }

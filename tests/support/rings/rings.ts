@@ -152,12 +152,16 @@ export const RINGS: Readonly<Record<string, Ring>> = {
     limitMs: 240 * MINUTE_MS,
   },
   "soak-faults": {
-    what: "an hour of faults, and every fuzz with another seed",
+    what: "an hour of faults, an hour of kills around 20 talking sandboxes, and every fuzz with another seed",
     commands: [NATIVE_AGENT],
     paths: ["tests/faults/**/*.test.ts", "tests/api/requests/fuzz.test.ts", "tests/agent/fuzz.test.ts", ...STREAM_FUZZ],
     environment: {
       COPPICE_TEST_FAULT_SECONDS: "3600",
       COPPICE_TEST_FAULT_KILLS: "200",
+      COPPICE_TEST_TALKING_SECONDS: "3600",
+      COPPICE_TEST_TALKING_KILLS: "200",
+      COPPICE_TEST_TALKING_OUTAGES: "100",
+      COPPICE_TEST_TALKING_SANDBOXES: "20",
       COPPICE_TEST_ARCHIVES: "1000",
       COPPICE_FUZZ_COUNT: "2000",
       COPPICE_TEST_SEED: String(Date.now() % 2 ** 31),

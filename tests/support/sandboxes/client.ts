@@ -11,6 +11,7 @@ export interface WireSandbox {
   readonly head: string;
   readonly instance: string | null;
   readonly ends_at: string | null;
+  readonly memory?: { readonly size_bytes: number };
   readonly error?: { readonly error: string; readonly message: string };
 }
 
