@@ -2,16 +2,18 @@ import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { followersPart } from "../../src/cli/bench/chatty.ts";
 import { Ledger } from "../../src/cli/bench/ledger.ts";
+import { memoryPart } from "../../src/cli/bench/memory.ts";
 import type { Finding } from "../../src/cli/bench/row.ts";
 import { checkpointPart, execPart } from "../../src/cli/bench/running.ts";
 import { boxFilesPart, createPart, statesPart } from "../../src/cli/bench/sandboxes.ts";
 import { chainPart } from "../../src/cli/bench/spawns.ts";
 import { deadline, pause } from "../support/waiting.ts";
 import { captureRows } from "./capture.ts";
+import { idleRows } from "./daemon/idle.ts";
+import { restartRows } from "./daemon/restart.ts";
 import { densityRemarks } from "./density.ts";
 import { FIGURES, machineText, readFigures, regressions, releaseOf, withRun } from "./figures.ts";
 import { BenchHost } from "./host.ts";
-import { idleRows } from "./idle.ts";
 import { importRows } from "./import.ts";
 import { ingressRows } from "./ingress.ts";
 import { inspectRows } from "./inspect.ts";
@@ -56,6 +58,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   instructions: { measure: (host) => instructionRows(host, release), secondsMax: 420 },
   network: { measure: networkRows, secondsMax: 420 },
   ingress: { measure: ingressRows, secondsMax: 420 },
+  restart: { measure: restartRows, secondsMax: 600 },
   upload: { measure: uploadRows, secondsMax: 600 },
   spawn: { measure: spawnRows, secondsMax: 420 },
   rates: { measure: rateRows, secondsMax: 240 },
@@ -65,6 +68,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   files: { measure: ({ target }) => boxFilesPart(target), secondsMax: 240 },
   create: { measure: ({ target }) => createPart(target), secondsMax: 600 },
   states: { measure: ({ target }) => statesPart(target), secondsMax: 420 },
+  memory: { measure: ({ target }) => memoryPart(target), secondsMax: 600 },
   inspect: { measure: inspectRows, secondsMax: 120 },
   capture: { measure: captureRows, secondsMax: 300 },
   import: { measure: importRows, secondsMax: 300 },

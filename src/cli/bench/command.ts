@@ -15,6 +15,7 @@ import { interruptible, showProgress } from "../wait.ts";
 import { followersPart } from "./chatty.ts";
 import { Ledger } from "./ledger.ts";
 import { linesPart } from "./lines.ts";
+import { memoryPart } from "./memory.ts";
 import { looksPart, ratesPart } from "./requests.ts";
 import type { Finding } from "./row.ts";
 import { checkpointPart, execPart } from "./running.ts";
@@ -37,6 +38,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   files: boxFilesPart,
   create: createPart,
   states: statesPart,
+  memory: memoryPart,
   followers: (target) => followersPart(target),
   large: largePart,
   upload: uploadPart,

@@ -1,12 +1,12 @@
-import { interleaved, median, timed } from "../../src/cli/bench/measure.ts";
-import { type Finding, rowOf } from "../../src/cli/bench/row.ts";
-import { connectingPart, idlePart } from "../../src/cli/bench/spawns.ts";
-import { run } from "../../src/system/exec.ts";
-import { scratchDirectory } from "../../src/system/scratch.ts";
-import { executableUnderTest } from "../support/executable.ts";
-import type { BenchHost } from "./host.ts";
-import { buildBareProgram } from "./peers/bare-program.ts";
-import { startServer } from "./peers/peer.ts";
+import { interleaved, median, timed } from "../../../src/cli/bench/measure.ts";
+import { type Finding, rowOf } from "../../../src/cli/bench/row.ts";
+import { connectingPart, idlePart } from "../../../src/cli/bench/spawns.ts";
+import { run } from "../../../src/system/exec.ts";
+import { scratchDirectory } from "../../../src/system/scratch.ts";
+import { executableUnderTest } from "../../support/executable.ts";
+import type { BenchHost } from "../host.ts";
+import { buildBareProgram } from "../peers/bare-program.ts";
+import { startServer } from "../peers/peer.ts";
 
 const VERSION_MS_MAX = 60_000;
 
