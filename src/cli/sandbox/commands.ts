@@ -111,11 +111,11 @@ export const sandboxCommands: readonly Command[] = [
   }),
   command({
     name: "fork",
-    summary: "open sandboxes with the present files of a sandbox, and with its processes on request",
+    summary: "open sandboxes with the present files of a sandbox, and its memory on request",
     synopsis: "NAME [OPTIONS]",
     description:
-      "All of them are made, or none. The sandbox itself continues. With --memory they have its processes, which continue\n" +
-      `in each of them, and every secret of its memory. ${NAME_TEXT}`,
+      "All of them are made, or none. The sandbox itself continues. With --memory they have its processes,\n" +
+      `which continue in each of them, and every secret of its memory. ${NAME_TEXT}`,
     examples: ["coppice fork dev -n 8", "coppice fork dev --name try", "coppice fork dev --memory -n 4 --signal USR1"],
     options: {
       count: { type: "string", short: "n", value: "NUMBER", doc: "number of new sandboxes (default: 1)" },
