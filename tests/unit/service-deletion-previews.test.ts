@@ -6,7 +6,7 @@ import { alice, bob, importImage, testDatabase } from "../support/database.ts";
 
 test("many previews of one account do not delay the preview of another", async () => {
   const { db } = testDatabase();
-  const { previewDeletion } = branchUseCases({ db } as unknown as ServiceParts);
+  const { previewDeletion } = branchUseCases({ db, layout: { keys: "/nonexistent" } } as unknown as ServiceParts);
   const order: AccountId[] = [];
   const { signal } = new AbortController();
   const preview = async (accountId: AccountId) => {
