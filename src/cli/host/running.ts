@@ -25,6 +25,11 @@ export function shownOperation({ id, kind, sandbox, accountId }: RunningOperatio
   return `${name} of ${accountId}`;
 }
 
+/** A number with its noun and verb. */
+export function countedRunning(count: number, noun = "instance"): string {
+  return `${counted(count, noun)} ${count === 1 ? "runs" : "run"}`;
+}
+
 /** A number with its noun. */
 export function counted(count: number, noun: string): string {
   return `${count} ${noun}${count === 1 ? "" : "s"}`;

@@ -130,7 +130,7 @@ async function endInstances(
   { force, io }: { readonly force: boolean; readonly io: Io },
 ): Promise<void> {
   const { leftCount } = await import("../host/left-machines.ts");
-  const { counted, runningOf } = await import("../host/running.ts");
+  const { countedRunning, runningOf } = await import("../host/running.ts");
   const config = loadConfig({ environment, flags: {} });
   const layout = dataLayout(config.dataDir);
   const running = await runningOf(layout);
@@ -140,7 +140,9 @@ async function endInstances(
   const count = running === "none" ? await leftCount(layout) : running.operations.length;
   if (count === 0) return;
   if (!force)
-    throw new CliError(`${counted(count, running === "none" ? "instance" : "operation")} run: --force ends them`);
+    throw new CliError(
+      `${countedRunning(count, running === "none" ? "instance" : "operation")}: --force ends what runs`,
+    );
   const { stopAppliance } = await import("../stop/stop.ts");
   io.stderr(`${await stopAppliance(config, { all: true, timeoutMs: END_MS_MAX })}\n`);
 }

@@ -3,7 +3,8 @@ import type { Config } from "../../config/config.ts";
 import { instancesIn, type Loss, lossesOfRestart, type RunningWork } from "../../domain/operator/restart.ts";
 import { type DataLayout, dataLayout } from "../../storage/layout.ts";
 import { CliError } from "../command.ts";
-import { counted, type Running, runningOf, shownOperation } from "../host/running.ts";
+import { recordedMachines } from "../host/records.ts";
+import { counted, countedRunning, type Running, runningOf, shownOperation } from "../host/running.ts";
 import type { Io } from "../io.ts";
 import { interruptible, showProgress } from "../wait.ts";
 
@@ -35,7 +36,7 @@ export async function prepareRestart(
     sayUnknown(running, io, drain);
     return stack.move();
   }
-  const losses = lossesOfRestart(running, []);
+  const losses = lossesOfRestart(running, await recordedMachines(layout));
   say(running, losses, io);
   if (drain !== null && losses.length > 0) stack.use(await drained(layout, io, drain));
   return stack.move();
@@ -52,7 +53,7 @@ function sayUnknown(running: "none" | "older", io: Io, drain: Drain | null): voi
 function say(running: RunningWork, losses: readonly Loss[], io: Io): void {
   const lost = new Set(losses.map(({ operation }) => operation.id));
   const keptCount = instancesIn(running).filter(({ id }) => !lost.has(id)).length;
-  if (keptCount > 0) io.stderr(`${counted(keptCount, "instance")} run on during the restart\n`);
+  if (keptCount > 0) io.stderr(`${countedRunning(keptCount)} on during the restart\n`);
   if (losses.length === 0) return;
   io.stderr(`the restart ends ${counted(losses.length, "operation")}:\n`);
   for (const { operation, reason } of losses.slice(0, LISTED_COUNT_MAX)) {
@@ -71,7 +72,7 @@ async function drained(layout: DataLayout, io: Io, { timeoutMs }: Drain): Promis
     for (;;) {
       const running: Running = await runningOf(layout);
       if (typeof running === "string") return;
-      const losses = lossesOfRestart(running, []);
+      const losses = lossesOfRestart(running, await recordedMachines(layout));
       if (losses.length === 0) return;
       progress.note(counted(losses.length, "operation"));
       if (performance.now() > deadline) {

@@ -6,7 +6,7 @@ import { serviceOf } from "../../system/systemd.ts";
 import { processIdentity } from "../../vm/jail/existing-vmm.ts";
 import { CliError } from "../command.ts";
 import { endLeft, leftCount } from "../host/left-machines.ts";
-import { counted, runningOf } from "../host/running.ts";
+import { counted, countedRunning, runningOf } from "../host/running.ts";
 import { MACHINES_SERVICE, SERVICE, systemd } from "../host/service.ts";
 
 const POLL_MS = 50;
@@ -32,7 +32,7 @@ export async function stopAppliance({ dataDir }: Pick<Config, "dataDir">, option
   }
   const count = await stopRunning(layout, running, options);
   if (options.all) return "stopped, with everything that ran";
-  return count === 0 ? "stopped" : `stopped; ${counted(count, "instance")} run on, and the next start takes them over`;
+  return count === 0 ? "stopped" : `stopped; ${countedRunning(count)} on until the next start takes over`;
 }
 
 /** Returns the number of machines that are left. */
@@ -74,8 +74,6 @@ async function stopLeft(layout: DataLayout, { all }: StopOptions): Promise<strin
   const count = await leftCount(layout);
   if (all) await endLeft(layout);
   if (count === 0) return "no appliance runs";
-  const left = counted(count, "instance");
-  return all
-    ? `ended ${left} that an appliance had left`
-    : `no appliance runs; ${left} run on: coppice stop --all ends them`;
+  if (all) return `ended ${counted(count, "instance")} that an appliance had left`;
+  return `no appliance runs; ${countedRunning(count)} on: coppice stop --all ends what is left`;
 }

@@ -92,7 +92,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // The machines of this host, with or without a daemon.
   "cli/host": [
     ...["api/operator/control.ts", "cgroup", "domain", "storage/layout.ts", "system/exec.ts"],
-    "supervisor/machines/cgroups.ts",
+    ...["supervisor/survivors/instance-record.ts", "supervisor/machines/cgroups.ts", "vm/jail/jailed-vmm.ts"],
   ],
   "cli/stop": [
     ...["api/operator/control.ts", "config", "domain", "storage/layout.ts", "system/systemd.ts"],
@@ -132,6 +132,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // The use cases are independent of requests, answers, names and schemas of a wire.
   service: ["domain", "db", "storage", "supervisor", "metrics.ts"],
   // The rules are pure: permissions of a request are decided where the request is.
+  "service/operator/desk.ts": ["domain", "db", "supervisor", "cgroup"],
   "service/network.ts": ["domain", "network/rules.ts"],
   supervisor: ["domain", "db", "storage", "oci", "network", "vm", "cgroup", "system", "metrics.ts", "log.ts"],
   db: ["domain"],
