@@ -17,7 +17,7 @@ import type { Log } from "./log.ts";
 import { createMetrics, type Metrics } from "./metrics.ts";
 import { GateClient } from "./network/gate/client.ts";
 import { ROOM_MS_MAX } from "./service/e2b/readiness.ts";
-import { OperatorDesk } from "./service/operator/desk.ts";
+import { type Leave, OperatorDesk } from "./service/operator/desk.ts";
 import type { ApplianceParts, ServiceLimits } from "./service/parts.ts";
 import { createService } from "./service/service.ts";
 import { sessionUseCases } from "./service/sessions.ts";
@@ -123,7 +123,7 @@ interface WorkParts extends SharedParts, Pick<InstanceForkTools, "starts" | "dis
  * background, so the API answers before machines can run.
  * @throws Error when the data directory is in use, or a requirement is missing
  */
-export async function startDaemon(config: Config, processLog: Log): Promise<Daemon> {
+export async function startDaemon(config: Config, processLog: Log, leave: Leave = "never"): Promise<Daemon> {
   await using stack = new AsyncDisposableStack();
   const [clock, operationLog] = [Date.now, new OperationLog(Date.now)];
   const log = operationLog.listenTo(processLog);
@@ -140,7 +140,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const requests = new Requests(db, layout);
   await requests.sweep();
   const orphans = stack.use(new OrphanSweep(janitorOptions));
-  const desk = new OperatorDesk({ ...janitorOptions, version: VERSION, leavesInstances: false });
+  const desk = new OperatorDesk({ ...janitorOptions, version: VERSION, leave, cgroups });
   stack.use(await listenForOperator(layout.control, desk, log));
   const diskGuard = stack.use(openDiskGuard(config, host));
   // Work that can wait starts when the daemon listens, so that clients are answered sooner.
@@ -162,7 +162,6 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   for (const follower of [changes, operationLog, work.starts]) stack.use(follower.follow(operations.changes));
   for (const [id, survivor] of left.survivors) survivor.use(instances.await(id));
   for (const recovered of [sandboxes, operations, builds]) recovered.recover(left);
-  desk.open(operations);
 
   const keys = await TokenKeys.open(layout.keys);
   const service = createService({
@@ -182,6 +181,7 @@ export async function startDaemon(config: Config, processLog: Log): Promise<Daem
   const listener = listen({ app, ...listenOptions(config) });
   stack.defer(() => listener.stop(STOP_GRACE_MS));
   gate.protectPorts([listener.port, ...ports]);
+  desk.open({ operations, instances, listener });
   listening.resolve();
   stack.use(startJanitor(janitorOptions));
   // These end clients that follow events and changes, which would otherwise delay the stop.
@@ -252,10 +252,7 @@ function retentionsOf({ operations, files, images }: Config) {
 
 function appliancePartsOf(
   { dataDir: dataDirectory, vm, pool }: Config,
-  {
-    gate,
-    ...parts
-  }: Pick<ApplianceParts, "scheduler" | "machines" | "desk" | "retention"> & { readonly gate: GateClient },
+  { gate, ...parts }: Omit<ApplianceParts, "poolSize" | "health"> & { readonly gate: GateClient },
 ): ApplianceParts {
   return { ...parts, poolSize: pool.size, health: { dataDirectory, emulation: vm.emulation, outside: gate } };
 }

@@ -6,5 +6,6 @@ import { processEnvironment } from "./config/config.ts";
 const LINGER_MS = 3000;
 
 const environment = processEnvironment();
-process.exitCode = await runCommandLine(Bun.argv.slice(2), processIo(environment), environment);
-setTimeout(() => process.exit(), LINGER_MS).unref();
+const io = processIo(environment);
+process.exitCode = await runCommandLine(Bun.argv.slice(2), io, environment);
+setTimeout(() => process.exit(), io.lingers ? LINGER_MS : 0).unref();

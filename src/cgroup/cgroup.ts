@@ -33,6 +33,8 @@ export interface CgroupTree extends AsyncDisposable {
   readonly version: "v1" | "v2";
   /** controllers of `CONTROLLERS` that the host does not offer; their limits and figures are missing */
   readonly missing: readonly string[];
+  /** true: the cgroups are in the unit of the machines, and stay when the service of this process stops */
+  readonly isInUnit: boolean;
   /** @throws Error when the cgroup exists or the kernel refuses a limit; nothing is left behind then */
   create(name: string, limits: CgroupLimits): Promise<Cgroup>;
   /** Names of all existing cgroups, including those of dead daemons. */
@@ -110,6 +112,7 @@ function killProcess(pid: number): void {
 class Tree implements CgroupTree {
   readonly version: "v1" | "v2";
   readonly missing: readonly string[];
+  readonly isInUnit: boolean;
   readonly #files: CgroupFiles;
   readonly #killProcess: (pid: number) => void;
   readonly #namespace: string;
@@ -130,6 +133,7 @@ class Tree implements CgroupTree {
     this.version = hierarchies.some((hierarchy) => hierarchy.version === "v1") ? "v1" : "v2";
     const parents = hierarchies.map((hierarchy) => this.#machinesUnit(hierarchy) ?? serviceGroup(hierarchy));
     this.#roots = parents.map((parent) => `${parent}/${namespace}`);
+    this.isInUnit = parents.some((parent) => basename(parent) === MACHINES_UNIT);
     this.#staleRoots = hierarchies.flatMap((hierarchy) => this.#search(hierarchy.mount));
     const available =
       this.version === "v1" ? hierarchies.flatMap((hierarchy) => hierarchy.controllers) : this.#delegate(parents);

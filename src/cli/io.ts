@@ -24,6 +24,8 @@ export interface Io {
   readonly columns: number | null;
   /** of standard input; null: it is not a terminal */
   readonly terminal: Terminal | null;
+  /** false: the process ends with the command, whatever still keeps it alive. */
+  lingers: boolean;
   /** Calls `handler` for each of these signals until disposed; they then do nothing else. */
   onSignal<S extends HandledSignal>(signals: readonly S[], handler: (signal: S) => void): Disposable;
 }
@@ -80,6 +82,7 @@ export function processIo(environment: Environment): Io {
       return process.stdout.isTTY === true ? process.stdout.columns || SIZE_DEFAULT.cols : null;
     },
     terminal: isatty(STDIN_FD) ? { size: () => windowSize(STDIN_FD) ?? SIZE_DEFAULT, raw: rawMode } : null,
+    lingers: true,
     onSignal(signals, handler) {
       // The runtime passes the name of the signal, which is one of `signals`.
       const listener = handler as (signal: NodeJS.Signals) => void;

@@ -2,7 +2,7 @@ import { type Config, declareProduction, type Environment } from "../config/conf
 import { shownDefault } from "../config/keys.ts";
 import type { Daemon } from "../daemon.ts";
 import { createLog, type Log } from "../log.ts";
-import type { Stop } from "../service/operator/desk.ts";
+import type { Leave, Stop } from "../service/operator/desk.ts";
 import { ServiceManager } from "../system/notify.ts";
 import { isHostStopping } from "../system/systemd.ts";
 import { VERSION } from "../version.ts";
@@ -26,15 +26,24 @@ export const serveCommand = command({
     "everything that runs first. Settings come from the file, COPPICE_* variables and flags; later ones win.\n" +
     "The setting listen.port is COPPICE_LISTEN_PORT and --listen-port.",
   examples: ["coppice serve", "coppice serve --data-dir /srv/coppice --vm-emulation allow"],
-  options: CONFIG_OPTIONS,
+  options: {
+    ...CONFIG_OPTIONS,
+    "leave-instances": {
+      type: "boolean",
+      doc: "leave instances running at a stop, as a service does, for the next start",
+    },
+  },
   async run({ options, positionals, io, environment }) {
     expectPositionals(positionals);
-    const config = configOf(options, environment);
+    const { "leave-instances": leaves, ...settings } = options;
+    const config = configOf(settings, environment);
     if (process.getuid?.() !== 0) throw new CliError("this needs root, to make a jail for each VM");
     declareProduction();
     // Machines run as separate users and must read their disks; the data directory keeps other users out.
     process.umask(SERVICE_UMASK_FLAGS);
-    return await serve(config, logOf(config, io), { io, environment });
+    const isService = environment["NOTIFY_SOCKET"] !== undefined;
+    const leave = leaves === true ? "always" : isService ? "in_unit" : "never";
+    return await serve(config, logOf(config, io), { io, environment, leave });
   },
 });
 
@@ -58,7 +67,7 @@ function sayFirstSteps({ dataDir }: Config, log: Log, page: string): void {
 async function serve(
   config: Config,
   log: Log,
-  { io, environment }: { readonly io: Io; readonly environment: Environment },
+  { io, environment, leave }: { readonly io: Io; readonly environment: Environment; readonly leave: Leave },
 ): Promise<number> {
   using manager = new ServiceManager({
     socket: environment["NOTIFY_SOCKET"],
@@ -78,7 +87,7 @@ async function serve(
     if (signals > 1) leaving.resolve("forced");
   });
   const { startDaemon } = await import("../daemon.ts");
-  const daemon = await startDaemon(config, log).catch((error: unknown) => {
+  const daemon = await startDaemon(config, log, leave).catch((error: unknown) => {
     log.error("cannot start", { error });
     return null;
   });
@@ -96,12 +105,23 @@ async function serve(
   const late = setTimeout(() => leaving.resolve("late"), SHUTDOWN_MS_MAX);
   const outcome = await Promise.race([stopDaemon(daemon, stop, signalled.promise), leaving.promise]);
   clearTimeout(late);
-  if (outcome === undefined) {
-    log.info("stopped");
+  if (typeof outcome === "object") {
+    log.info("stopped", { ...outcome });
+    if (outcome.instances !== undefined) {
+      // The instances that run on keep the event loop alive.
+      io.lingers = false;
+      await io.stderrBytes(new Uint8Array(0)).catch(() => undefined);
+    }
     return 0;
   }
   log.error("stopped without cleaning up; the next start does it", { why: outcome });
   return EXIT_FAILED;
+}
+
+/** A stop that is done. */
+interface Stopped {
+  /** number of those that run on; absent: nothing is left */
+  readonly instances?: number;
 }
 
 /** @param stop the signal or the operator's command that ends the daemon */
@@ -109,11 +129,15 @@ async function stopDaemon(
   daemon: Daemon,
   stop: HandledSignal | Stop,
   signalled: Promise<HandledSignal>,
-): Promise<undefined> {
+): Promise<Stopped> {
   const byHost = stop === "SIGPWR" || (typeof stop === "string" && (await isHostStopping()));
   if (byHost) await daemon.desk.endAll("host");
   else if (typeof stop === "object" && stop.all) await daemon.desk.endAll("operator");
+  else {
+    const instances = await daemon.desk.leave();
+    if (instances !== null) return { instances };
+  }
   if (typeof stop === "object" && stop.awaitsSignal) await Promise.race([signalled, Bun.sleep(SIGNAL_MS_MAX)]);
   await daemon[Symbol.asyncDispose]();
-  return undefined;
+  return {};
 }

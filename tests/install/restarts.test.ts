@@ -24,8 +24,10 @@ let system: BootedSystem;
 let registry: Bun.Subprocess<"ignore", "pipe", "inherit">;
 /** a small image in the registry */
 let reference: string;
-/** a process that stands for a machine */
+/** a process in the machines' unit */
 let machine = "";
+/** an instance that counts */
+let instance = "";
 
 beforeAll(async () => {
   system = await BootedSystem.boot();
@@ -45,7 +47,13 @@ beforeAll(async () => {
   await writeFile(system.path("/etc/coppice/config.toml"), `[registries.hosts."${host}"]\ninsecure = true\n`);
   await system.output(INSTALLED_FROM, "install", "--start");
   await startMachine();
-}, 120_000);
+  await until("instances can run", async () => (await system.run("curl", "-sf", READY)).code === 0, 90_000);
+  await system.output("coppice", "token", "create", "--account", "me", "--save");
+  await system.output("coppice", "image", "import", reference, "--tag", "base");
+  const count = "i=0; while sleep 0.1; do i=$((i+1)); echo line $i; done";
+  instance = await system.output("coppice", "run", "--image", "tag:base", "-d", "--", "sh", "-c", count);
+  await until("it counts", async () => (await linesOf(instance)).length > 0);
+}, 180_000);
 
 afterAll(async () => {
   registry?.kill("SIGKILL");
@@ -58,6 +66,7 @@ async function startMachine(): Promise<void> {
     (await cgroupsOf(machine)).includes("machines.service/machine"),
   );
 }
+const linesOf = async (id: string) => (await system.output("coppice", "logs", id)).split("\n").filter(Boolean);
 const cgroupsOf = async (pid: string) => (await system.run("cat", `/proc/${pid}/cgroup`)).stdout;
 const runs = async () => (await system.run("kill", "-0", machine)).code === 0;
 const mainPid = () => system.property("MainPID");
@@ -95,9 +104,19 @@ describe("the machines' unit keeps its processes", () => {
     }
   }, 60_000);
 
-  test("over an upgrade", async () => {
-    await system.output(INSTALLED_FROM, "install", "--start", "--drain=1m");
+  test("over an upgrade, which names the instance that runs on", async () => {
+    const { code, stderr } = await system.run(INSTALLED_FROM, "install", "--start", "--drain=1m");
+    expect([code, stderr]).toEqual([0, expect.stringContaining("1 instance runs on during the restart\n")]);
     expect(await runs()).toBe(true);
+  }, 60_000);
+
+  test("and an instance writes every line of its count once, over all of these", async () => {
+    const before = (await linesOf(instance)).length;
+    await until("it still counts", async () => (await linesOf(instance)).length > before + 10);
+    const lines = await linesOf(instance);
+    expect(lines).toEqual(lines.map((_, index) => `line ${index + 1}`));
+    const refused = await system.run("coppice", "uninstall");
+    expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining("1 operation runs: --force ends")]);
   }, 60_000);
 });
 
@@ -135,8 +154,6 @@ describe("the machines' unit ends", () => {
 test("a shutdown of the host ends instances first, with the reason", async () => {
   await system.output(INSTALLED_FROM, "install", "--start");
   await until("instances can run", async () => (await system.run("curl", "-sf", READY)).code === 0, 90_000);
-  await system.output("coppice", "token", "create", "--account", "me", "--save");
-  await system.output("coppice", "image", "import", reference, "--tag", "base");
   const slow = await system.output("coppice", "run", "--image", "tag:base", "-d", "--", "sleep", "600");
   await until("it runs", async () => (await system.run("coppice", "exec", slow, "--", "true")).code === 0);
   await system.powerOff();

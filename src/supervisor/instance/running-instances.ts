@@ -13,6 +13,7 @@ import { allocatedBytes } from "../../system/sparse.ts";
 import { untilAborted } from "../../system/waiting.ts";
 import type { AgentExit } from "../../vm/agent/process-exit.ts";
 import type { InstanceNetwork } from "../network/instance-network.ts";
+import type { AtStop } from "../operations/options.ts";
 import { adoptNetwork } from "./adopt-network.ts";
 import type { InstanceKeeper } from "./adoption/instance-keeper.ts";
 import { execSpec } from "./exec-spec.ts";
@@ -149,6 +150,18 @@ export class RunningInstances {
   /** The parts of an operation's instance that a copy of its machine shares; null when it has no instance. */
   partsOf(id: OperationId): InstanceParts | null {
     return this.#handles.get(id)?.parts ?? null;
+  }
+
+  /** How the operation of an instance is left when this process stops. */
+  atStop(id: OperationId): AtStop {
+    if (this.#awaited.has(id)) return "continues";
+    const handle = this.#handles.get(id);
+    // It is about to get an instance, or its result is being published.
+    if (handle === undefined) return "completes";
+    const { current, parts } = handle;
+    if (current?.hasBegun !== true) return "begins_again";
+    if (current.hasEnded) return "completes";
+    return parts.keeper?.isKept === true ? "continues" : "ends";
   }
 
   /** The event log of an operation; null when it has no instance. */

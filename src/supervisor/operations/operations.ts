@@ -25,7 +25,8 @@ import { countChanges, endReaders, logChanges, OperationChanges, type OperationR
 import { EndWaiters, untilEnd } from "./end-waiters.ts";
 import { CANCELLED, CREDENTIALS_GONE, failureOf, HELD, interrupted, STOPPED, STOPPING, TOO_LARGE } from "./failures.ts";
 import type { Kind, KindAtWork } from "./kind.ts";
-import { type ForkSubmission, NOTHING_LEFT, type OperationsOptions, type Recovery } from "./options.ts";
+import { untilLeft } from "./leave.ts";
+import { type AtStop, type ForkSubmission, NOTHING_LEFT, type OperationsOptions, type Recovery } from "./options.ts";
 import type { CancelOutcome, OperationsPort } from "./ports.ts";
 import type { Cost, Ticket } from "./scheduler.ts";
 import type { Prepared, WorkContext } from "./work.ts";
@@ -201,7 +202,17 @@ export class Operations implements OperationsPort, AsyncDisposable {
     await this.idle();
   }
 
-  /** The same, because the service stops. */
+  /**
+   * Ends what this process cannot leave to the next one, and waits for what completes now. No other operation begins afterwards;
+   * the rest runs until this process exits, which must not dispose of anything.
+   * @returns the number of operations that continue; null: there is none at all
+   */
+  async leave(atStop: (operation: OperationRef) => AtStop): Promise<number | null> {
+    this.#stopped.abort();
+    return await untilLeft(this.#active, { work: this.#work, atStop });
+  }
+
+  /** The same as `end`, because the service stops. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.end(STOPPED);
     this.#subscriptions.dispose();

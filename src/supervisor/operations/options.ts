@@ -27,6 +27,12 @@ export interface ForkSubmission<Submission> {
 export type Recovery = Pick<Survey, "survivors" | "problems" | "unbegun">;
 export const NOTHING_LEFT: Recovery = { survivors: new Map(), problems: new Map(), unbegun: new Set() };
 
+/**
+ * How a running operation is affected by a stop of this process. ends: it fails. completes: it ends by itself within a moment, and the
+ * stop waits. continues: its machine runs on. begins_again: its command has not begun, so the next process starts it.
+ */
+export type AtStop = "ends" | "completes" | "continues" | "begins_again";
+
 export interface OperationsOptions {
   readonly db: Database;
   readonly requests: Requests;

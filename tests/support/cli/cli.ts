@@ -49,6 +49,7 @@ export async function cli(argv: readonly string[], options: CliOptions = {}): Pr
     stderrLooks: looksOf(options.terminal ?? false, options.environment ?? {}),
     columns: options.columns ?? null,
     terminal: options.keys ?? null,
+    lingers: true,
     onSignal(signals, handler) {
       if (signals.includes("SIGINT" as never)) options.interrupts?.(handler as (signal: HandledSignal) => void);
       return { [Symbol.dispose]: () => undefined };

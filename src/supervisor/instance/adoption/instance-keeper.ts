@@ -47,6 +47,11 @@ export class InstanceKeeper implements Disposable {
     return this.#parts.daemon;
   }
 
+  /** True when the machine outlives this process. */
+  get isKept(): boolean {
+    return this.#kept !== null && !this.#isOver;
+  }
+
   /**
    * Writes the record, and lets the machine outlive this process from then on. Does nothing for machines that cannot.
    * @param facts returns the present state

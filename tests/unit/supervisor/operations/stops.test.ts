@@ -4,9 +4,11 @@ import type { AccountId, ImageId, OperationId } from "../../../../src/domain/ids
 import { silentLog } from "../../../../src/log.ts";
 import { OperatorDesk } from "../../../../src/service/operator/desk.ts";
 import { LayerStore } from "../../../../src/storage/layers/layer-store.ts";
+import { RunningInstances } from "../../../../src/supervisor/instance/running-instances.ts";
 import { KINDS } from "../../../../src/supervisor/kinds/kinds.ts";
 import { STOPPED_WITH_ALL } from "../../../../src/supervisor/operations/failures.ts";
 import type { Operations } from "../../../../src/supervisor/operations/operations.ts";
+import { Scheduler } from "../../../../src/supervisor/operations/scheduler.ts";
 import { throwing } from "../../../support/failures.ts";
 import {
   type OperationsStore,
@@ -29,8 +31,9 @@ afterEach(async () => {
   await store[Symbol.asyncDispose]();
 });
 
-const untilAborted: Preparation = ({ signal }) =>
-  new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+const abortOf = ({ signal }: { readonly signal: AbortSignal }) =>
+  new Promise<never>((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+const untilAborted: Preparation = (context) => abortOf(context);
 const spawn = (operations: Operations) => operations.submit(ACCOUNT, KINDS.instance, SUBMISSION);
 const statusOf = (id: OperationId) => getOperation(store.db, ACCOUNT, id)?.status;
 const executes = (id: OperationId) => until("it executes", () => statusOf(id) === "EXECUTING");
@@ -40,8 +43,8 @@ function deskOf(operations: Operations): OperatorDesk {
   const { db, layout } = store;
   const layers = new LayerStore({ layout, chainOf: () => [] });
   const reclaiming = { db, layout, layers, log: silentLog, clock: Date.now, filesTtlMs: null, untaggedTtlMs: null };
-  const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leavesInstances: true });
-  desk.open(operations);
+  const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leave: "always", cgroups: { isInUnit: false } });
+  desk.open({ operations, instances: new RunningInstances(), listener: { stop: async () => undefined } });
   return desk;
 }
 
@@ -96,6 +99,46 @@ test("an end of everything gives the reason, leaves waiting work, and lets nothi
   await operations[Symbol.asyncDispose]();
 });
 
+test("a stop that leaves instances ends the others, waits for one that completes, and leaves rows and logs alone", async () => {
+  const completes = Promise.withResolvers<never>();
+  const started: OperationId[] = [];
+  const operations = testOperations(
+    store,
+    (id) => async (context) => {
+      started.push(id);
+      return await Promise.race([
+        started.length === 3 ? completes.promise : new Promise<never>(() => undefined),
+        abortOf(context),
+      ]);
+    },
+    { scheduler: new Scheduler({ memoryBytes: 4, vcpus: 4 }, Date.now) },
+  );
+  for (let count = 1; count <= 4; count++) {
+    await spawn(operations);
+    await until("it has started", () => started.length === count);
+  }
+  const { id: waiting } = await spawn(operations);
+  const stops = ["continues", "ends", "completes", "begins_again"] as const;
+  let asked = 0;
+  const left = operations.leave(({ id }) => {
+    asked += 1;
+    return stops[started.indexOf(id)] ?? "ends";
+  });
+  await until("the second has ended", () => statusOf(started[1] as OperationId) === "FAILED");
+  const askedBefore = asked;
+  completes.reject(new Error("it ends"));
+  expect(await left).toBe(1);
+  expect(asked).toBeGreaterThan(askedBefore);
+  expect([...started, waiting].map(statusOf)).toEqual(["EXECUTING", "FAILED", "FAILED", "EXECUTING", "PENDING"]);
+  expect(await throwing(spawn(operations))).toThrow("the service is stopping");
+  await operations[Symbol.asyncDispose]();
+});
+
+test("a stop that leaves instances leaves none where none runs", async () => {
+  await using operations = testOperations(store, () => untilAborted);
+  expect(await operations.leave(() => "continues")).toBeNull();
+});
+
 test("the first of two stops counts, and one that would end more is refused", async () => {
   await using operations = testOperations(store, () => untilAborted);
   const desk = deskOf(operations);
@@ -110,14 +153,14 @@ test("commands wait until operations have been recovered", async () => {
   const { db, layout } = store;
   const layers = new LayerStore({ layout, chainOf: () => [] });
   const reclaiming = { db, layout, layers, log: silentLog, clock: Date.now, filesTtlMs: null, untaggedTtlMs: null };
-  const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leavesInstances: false });
+  const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leave: "in_unit", cgroups: { isInUnit: false } });
   let answered = false;
   const asked = desk.running().then(() => {
     answered = true;
   });
   await turns();
   expect(answered).toBe(false);
-  desk.open(operations);
+  desk.open({ operations, instances: new RunningInstances(), listener: { stop: async () => undefined } });
   await asked;
 });
 

@@ -1,0 +1,25 @@
+import type { OperationId } from "../../domain/ids.ts";
+import { type ActiveOperation, refOf } from "./active-operation.ts";
+import type { OperationRef } from "./changes.ts";
+import { STOPPED } from "./failures.ts";
+import type { AtStop } from "./options.ts";
+
+/**
+ * Ends the operations that the next process cannot continue, and resolves when only others are active: the number of those that
+ * continue, or null when none is active at all.
+ * @param work settles with each operation
+ */
+export async function untilLeft(
+  operations: ReadonlyMap<OperationId, ActiveOperation>,
+  { work, atStop }: { readonly work: ReadonlySet<Promise<void>>; readonly atStop: (operation: OperationRef) => AtStop },
+): Promise<number | null> {
+  for (;;) {
+    const active = [...operations.values()];
+    const stops = active.map((each) => (each.started ? atStop(refOf(each)) : "ends"));
+    for (const [index, { abort }] of active.entries()) if (stops[index] === "ends") abort.abort(STOPPED);
+    if (!stops.some((stop) => stop === "ends" || stop === "completes")) {
+      return active.length === 0 ? null : stops.filter((stop) => stop === "continues").length;
+    }
+    await Promise.race(work);
+  }
+}
