@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { NOT_LEFT } from "../../src/supervisor/operations/failures.ts";
 import { homePaths } from "../../src/vm/jail/jailed-vmm.ts";
 import { type Appliance, processesWith, text } from "../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../support/appliance/busybox-appliance.ts";
@@ -8,6 +9,7 @@ import { type Body, operationOf } from "../support/runs.ts";
 import { until } from "../support/waiting.ts";
 
 const SLEEP = "echo begun; sleep 300";
+const TICKS = "while :; do echo tick; sleep 0.2; done";
 const LINES_COUNT = 400;
 /** Numbered lines, then the input to its end. */
 const TALK = `i=0; while [ $i -lt ${LINES_COUNT} ]; do i=$((i+1)); echo line $i; sleep 0.02; done`;
@@ -116,6 +118,24 @@ describe("an appliance that leaves its instances", () => {
       status: "FAILED",
       error: { message: "the operator stopped the service with everything that ran" },
     });
+  }, 120_000);
+
+  test("continues an instance, and ends its fork with memory with the reason", async () => {
+    const id = await start(TICKS);
+    await talks(id);
+    const response = await appliance.post(`/instances/${id}/fork`, { count: 1 });
+    expect(response.status).toBe(201);
+    const { instances } = (await response.json()) as { readonly instances: readonly [{ readonly uuid: string }] };
+    const fork = instances[0].uuid;
+    await talks(fork);
+    expect(await stop()).toMatchObject({ stdout: "stopped; 1 instance runs on until the next start takes over\n" });
+    await appliance.down();
+    expect(await monitors()).toHaveLength(1);
+    await appliance.up();
+    expect(await operationOf(appliance, fork)).toMatchObject({ status: "FAILED", error: NOT_LEFT.body() });
+    await until("it is continued", async () => (await eventTypes(id)).includes("adopted"));
+    expect((await appliance.fetch(`/operations/${id}`, { method: "DELETE" })).status).toBe(202);
+    expect(await appliance.finished(id)).toMatchObject({ status: "CANCELLED" });
   }, 120_000);
 
   test.each([

@@ -159,7 +159,8 @@ export class RunningInstances {
     // It is about to get an instance, or its result is being published.
     if (handle === undefined) return "completes";
     const { current, parts } = handle;
-    if (current?.hasBegun !== true) return "begins_again";
+    // A copy with memory cannot begin again: its parent is the only source of its memory.
+    if (current?.hasBegun !== true) return parts.generation === undefined ? "begins_again" : "ends";
     if (current.hasEnded) return "completes";
     return parts.keeper?.isKept === true ? "continues" : "ends";
   }

@@ -7,6 +7,10 @@ import { NotBegunError } from "../survivors/survey.ts";
 export const STOPPING = new ApiError("unavailable", "the service is stopping");
 export const CANCELLED = new ApiError("conflict", "the operation was cancelled");
 export const STOPPED = new ApiError("unavailable", "the service stopped while the operation ran");
+export const NOT_LEFT = new ApiError(
+  "unavailable",
+  "the service stopped, and the operation could not continue without it",
+);
 export const STOPPED_WITH_ALL = new ApiError(
   "unavailable",
   "the operator stopped the service with everything that ran",

@@ -1,8 +1,10 @@
 import type { OperationId } from "../../domain/ids.ts";
 import { type ActiveOperation, refOf } from "./active-operation.ts";
 import type { OperationRef } from "./changes.ts";
-import { STOPPED } from "./failures.ts";
+import { NOT_LEFT } from "./failures.ts";
 import type { AtStop } from "./options.ts";
+
+const POLL_MS = 100;
 
 /**
  * Ends the operations that the next process cannot continue, and resolves when only others are active: the number of those that
@@ -16,10 +18,11 @@ export async function untilLeft(
   for (;;) {
     const active = [...operations.values()];
     const stops = active.map((each) => (each.started ? atStop(refOf(each)) : "ends"));
-    for (const [index, { abort }] of active.entries()) if (stops[index] === "ends") abort.abort(STOPPED);
+    for (const [index, { abort }] of active.entries()) if (stops[index] === "ends") abort.abort(NOT_LEFT);
     if (!stops.some((stop) => stop === "ends" || stop === "completes")) {
       return active.length === 0 ? null : stops.filter((stop) => stop === "continues").length;
     }
-    await Promise.race(work);
+    // An operation that was about to complete may have got an instance since.
+    await Promise.race([...work, Bun.sleep(POLL_MS)]);
   }
 }
