@@ -37,7 +37,10 @@ function treeOf(commands: readonly Command[]): Tree {
       groups.set(first, group);
     }
   }
-  for (const [first, group] of groups) firsts.set(first, group.map(([second]) => second).join(", "));
+  for (const [first, group] of groups) {
+    // `receipt` is a command and a group.
+    if (!firsts.has(first)) firsts.set(first, group.map(([second]) => second).join(", "));
+  }
   return { firsts: [...firsts], groups };
 }
 
@@ -98,7 +101,7 @@ ${choiceCases.join("\n")}
 	case "\${COMP_WORDS[at]}" in
 ${groupCases.join("\n")}
 	esac
-	if [ "$COMP_CWORD" -eq $((at + 1)) ] && [ -n "$words" ]; then
+	if [ "$COMP_CWORD" -eq $((at + 1)) ] && [ -n "$words" ] && [[ "$current" != -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 		return
 	fi
@@ -153,7 +156,7 @@ _coppice() {
 		case "$words[2]" in
 ${groupCases.join("\n")}
 		esac
-		if (( $#seconds )); then
+		if (( $#seconds )) && [[ "$words[3]" != -* ]]; then
 			_describe command seconds
 			return
 		fi
@@ -184,6 +187,8 @@ function fish(commands: readonly Command[]): string {
   for (const each of commands) {
     const { path, next } = wordsOf(each);
     const seen = path.split(" ").map((word) => `__fish_seen_subcommand_from ${word}`);
+    const seconds = groups.get(path);
+    if (seconds !== undefined) seen.push(`not __fish_seen_subcommand_from ${words(seconds)}`);
     for (const [name, spec] of optionsOf(each)) {
       const choices = spec.choices === undefined ? "" : ` -a ${fishQuoted(spec.choices.join(" "))}`;
       const needsValue = spec.type !== "boolean" && spec.isValueOptional !== true;
