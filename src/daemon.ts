@@ -42,6 +42,7 @@ import { MachineProvider } from "./supervisor/machines/machine-provider.ts";
 import { openPlatform } from "./supervisor/machines/open-platform.ts";
 import { ReservedPlace } from "./supervisor/machines/reserved-place.ts";
 import { ScratchDisks, scratchBytes } from "./supervisor/machines/scratch-disks.ts";
+import { MemoryImages } from "./supervisor/memory/memory-images.ts";
 import { Compactor } from "./supervisor/merging/compact.ts";
 import { InstanceNetworks } from "./supervisor/network/instance-networks.ts";
 import { OperationLog } from "./supervisor/operations/operation-log.ts";
@@ -116,6 +117,7 @@ interface WorkParts extends SharedParts, Pick<InstanceForkTools, "starts" | "dis
   readonly instances: RunningInstances;
   readonly eventLogs: EventLogs;
   readonly lives: Lives;
+  readonly memory: MemoryImages;
 }
 
 /**
@@ -151,10 +153,11 @@ export async function startDaemon(config: Config, processLog: Log, leave: Leave 
   const shared = { ...host, db, layers, clock, orphans, machines, diskGuard, indexMemory, metrics, scheduler };
   const compactor = stack.use(openCompactor(config, shared));
   const [network, gate] = [stack.use(new ToolNetwork()), stack.use(openGate(config, shared))];
+  const memory = stack.use(await MemoryImages.open({ ...shared, instances, ...config.limits }));
   const eventLogs = new EventLogs(layout, accounts, wallClock(), config.limits.sandboxLogBytes);
   const lives = stack.use(new Lives({ db, instances, eventLogs, clock }));
   const more = { requests, instances, starts: new ForkedStarts(), diskReserveBytes: config.limits.diskReserveBytes };
-  const work = { ...shared, ...more, compactor, network, gate, eventLogs, lives };
+  const work = { ...shared, ...more, compactor, network, gate, eventLogs, lives, memory };
   const operations = stack.use(openOperations(config, work));
   const sandboxes = stack.use(new Sandboxes({ ...work, ...config.sandboxes, operations, changes }));
   const builds = stack.use(new Builds({ ...work, operations, changes }));
@@ -168,10 +171,9 @@ export async function startDaemon(config: Config, processLog: Log, leave: Leave 
     ...work,
     keys,
     appliance: appliancePartsOf(config, { scheduler, machines, gate, desk, retention: janitorOptions }),
-    ...{ operations, sandboxes, builds, changes, forks: new InstanceForks({ ...work, operations }) },
+    ...{ operations, sandboxes, builds, changes, operationLog, forks: new InstanceForks({ ...work, operations }) },
     limits: limitsOf(config),
     defaultRegistry: config.registries.default,
-    operationLog,
     version: VERSION,
   });
   const verifyToken = tokenVerifier(db, keys, clock);
@@ -243,11 +245,7 @@ async function openData(directory: string, stack: AsyncDisposableStack): Promise
 }
 
 function retentionsOf({ operations, files, images }: Config) {
-  return {
-    operationsRetentionMs: operations.retentionMs,
-    filesTtlMs: files.ttlMs,
-    untaggedTtlMs: images.untaggedTtlMs,
-  };
+  return { ...images, operationsRetentionMs: operations.retentionMs, filesTtlMs: files.ttlMs };
 }
 
 function appliancePartsOf(

@@ -2,7 +2,16 @@ import { given } from "../domain/given.ts";
 import type { Client } from "./client.ts";
 import { pause } from "./pause.ts";
 import { pathOfPlace } from "./place.ts";
-import type { ForkRequest, RollbackRequest, Sandbox, SandboxChange, SandboxRequest, SavedState } from "./types.ts";
+import type {
+  ForkRequest,
+  PauseRequest,
+  ResumeRequest,
+  RollbackRequest,
+  Sandbox,
+  SandboxChange,
+  SandboxRequest,
+  SavedState,
+} from "./types.ts";
 
 /** States that pass by themselves. */
 const PASSING: ReadonlySet<string> = new Set(["starting", "pausing", "resuming"]);
@@ -79,14 +88,34 @@ export async function changeSandbox(
   return await client.exchange<Sandbox>("PATCH", pathOf(sandbox), { json: change });
 }
 
-/** Saves the files of a running sandbox, and ends its machine. @throws ResponseError, UnreachableError */
-export async function pauseSandbox(client: Client, sandbox: SandboxReference, wait = WAIT_SECONDS): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { query: { wait } });
+/**
+ * Saves the files of a running sandbox, and its memory on request, and ends its machine. When the memory cannot be kept, the
+ * sandbox continues.
+ * @throws ResponseError, UnreachableError
+ */
+export async function pauseSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  { wait = WAIT_SECONDS, ...request }: PauseRequest & Waiting = {},
+): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/pause`, { json: request, query: { wait } });
 }
 
-/** Starts a paused or failed sandbox from its head. @throws ResponseError, UnreachableError */
-export async function resumeSandbox(client: Client, sandbox: SandboxReference, wait = WAIT_SECONDS): Promise<Sandbox> {
-  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/resume`, { query: { wait } });
+/**
+ * Continues a paused sandbox with its memory if that is kept, or starts a paused or failed one from its head.
+ * @throws ResponseError, `not_resumable` when the memory is kept but cannot be continued; UnreachableError
+ */
+export async function resumeSandbox(
+  client: Client,
+  sandbox: SandboxReference,
+  { wait = WAIT_SECONDS, ...request }: ResumeRequest & Waiting = {},
+): Promise<Sandbox> {
+  return await client.exchange<Sandbox>("POST", `${pathOf(sandbox)}/resume`, { json: request, query: { wait } });
+}
+
+interface Waiting {
+  /** time for the change of state, in `seconds` */
+  readonly wait?: number;
 }
 
 /** Gives a sandbox the files of an image, in place. @throws ResponseError, UnreachableError */

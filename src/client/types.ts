@@ -33,6 +33,8 @@ export type SandboxRequest = SandboxRoutes["post"]["body"];
 export type SandboxChange = SandboxRoutes[":sandbox"]["patch"]["body"];
 /** A saved state of a sandbox. */
 export type SavedState = SandboxRoutes[":sandbox"]["states"]["get"]["response"][200][number];
+export type PauseRequest = SandboxRoutes[":sandbox"]["pause"]["post"]["body"];
+export type ResumeRequest = SandboxRoutes[":sandbox"]["resume"]["post"]["body"];
 export type RollbackRequest = SandboxRoutes[":sandbox"]["rollback"]["post"]["body"];
 export type ForkRequest = SandboxRoutes[":sandbox"]["fork"]["post"]["body"];
 /** The sandboxes of a fork with memory. */

@@ -52,6 +52,8 @@ export interface Config {
     readonly sandboxTimeoutMax: number;
     /** largest size of the event log of a sandbox, in `bytes` */
     readonly sandboxLogBytes: number;
+    /** space for kept memory of paused sandboxes, in `bytes` */
+    readonly memoryImagesBytes: number;
     readonly fileBytesMax: number;
     /** free disk space below which no new work is accepted, in `bytes` */
     readonly diskReserveBytes: number;
@@ -97,8 +99,12 @@ export interface Config {
   readonly layers: { readonly mergedShare: number };
   /** `keepStates`: saved states without a tag that a sandbox keeps */
   readonly sandboxes: { readonly keepStates: number };
-  /** retention of an unused image without a tag, in `milliseconds`; null: for ever */
-  readonly images: { readonly untaggedTtlMs: number | null };
+  readonly images: {
+    /** retention of an unused image without a tag, in `milliseconds`; null: for ever */
+    readonly untaggedTtlMs: number | null;
+    /** retention of the memory of a paused sandbox, in `milliseconds` */
+    readonly memoryTtlMs: number;
+  };
   /** retention of an unused uploaded file, in `milliseconds`; null: for ever */
   readonly files: { readonly ttlMs: number | null };
   readonly log: { readonly level: LogLevel; readonly format: "auto" | "json" | "text" };
@@ -348,6 +354,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
       instanceTimeoutMax: Math.ceil(v["limits.instance_timeout_max"] / 1000),
       sandboxTimeoutMax: Math.ceil(v["limits.sandbox_timeout_max"] / 1000),
       sandboxLogBytes: v["limits.sandbox_log_bytes"],
+      memoryImagesBytes: v["limits.memory_images_bytes"],
       fileBytesMax: v["limits.file_bytes_max"],
       diskReserveBytes: v["limits.disk_reserve_bytes"],
       imageBytesMax: v["limits.image_bytes_max"],
@@ -371,7 +378,7 @@ function assemble(v: KeyValues, hosts: Record<string, RegistryHost>): Config {
     operations: { retentionMs: v["operations.retention"] },
     layers: { mergedShare: v["layers.merged_share"] },
     sandboxes: { keepStates: v["sandboxes.keep_states"] },
-    images: { untaggedTtlMs: v["images.untagged_ttl"] },
+    images: { untaggedTtlMs: v["images.untagged_ttl"], memoryTtlMs: v["images.memory_ttl"] },
     files: { ttlMs: v["files.ttl"] },
     log: { level: v["log.level"], format: v["log.format"] },
   };

@@ -255,6 +255,10 @@ export const KEYS = {
     min: 1024 ** 2,
     doc: "largest size of the events of a sandbox; the oldest are dropped",
   }),
+  "limits.memory_images_bytes": size({
+    default: 16 * 1024 ** 3,
+    doc: "space for the memory of sandboxes that are paused with it; beyond it such pauses are refused (507), and the sandboxes continue",
+  }),
   "limits.file_bytes_max": size({ default: 5 * 1024 ** 3, doc: "largest uploaded file" }),
   "limits.disk_reserve_bytes": size({
     default: 1024 ** 3,
@@ -328,6 +332,10 @@ export const KEYS = {
     default: null,
     or: 0,
     doc: "untagged images are deleted this long after their creation or their last use by a run, whichever is later; unset: never",
+  }),
+  "images.memory_ttl": duration({
+    default: DURATION_MS.d,
+    doc: "the memory of a paused sandbox is deleted this long after the pause; its files stay",
   }),
   "files.ttl": optional(duration, {
     default: null,

@@ -271,6 +271,8 @@ export interface RequestedResources {
   readonly vcpus: number;
   readonly memoryBytes: number;
   readonly diskBytes: number;
+  /** host memory of the kept memory that the machine continues from, in addition to its own */
+  readonly memoryImageBytes?: number | undefined;
 }
 
 /** Requests without their secrets. */

@@ -163,6 +163,8 @@ export interface LogEventData {
     readonly reason: string;
     /** image of its files; null: there is none yet */
     readonly head: string | null;
+    /** true: the processes are kept, or continue; absent: they have ended */
+    readonly memory?: true;
   };
   /** the deadline of a sandbox is near */
   readonly ends_soon: { readonly ends_at: string };

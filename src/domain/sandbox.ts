@@ -160,6 +160,8 @@ export interface SandboxSettings {
   readonly onTimeout: TimeoutAction;
   /** true: a request for a paused sandbox resumes it */
   readonly autoResume: boolean;
+  /** true: its memory is kept when it pauses by itself */
+  readonly pauseMemory: boolean;
   readonly metadata: Readonly<Record<string, string>>;
   readonly name: string;
   /** null: none */

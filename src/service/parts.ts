@@ -79,7 +79,7 @@ export interface ApplianceParts {
   readonly poolSize: number;
   readonly health: HealthSettings;
   readonly desk: Pick<OperatorDesk, "running">;
-  readonly retention: Pick<ReclaimOptions, "filesTtlMs" | "untaggedTtlMs">;
+  readonly retention: Pick<ReclaimOptions, "filesTtlMs" | "untaggedTtlMs" | "memoryTtlMs">;
 }
 
 /** Dependencies of the use cases. */

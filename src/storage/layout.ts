@@ -16,6 +16,8 @@ export interface DataLayout {
   readonly events: string;
   /** standard input of live operations, by operation id */
   readonly requests: string;
+  /** memory of paused sandboxes, each in a directory of its own */
+  readonly memoryImages: string;
   /** private directories of running machines */
   readonly vms: string;
   /** unfinished files; everything in it at the start of the daemon is garbage */
@@ -42,6 +44,7 @@ export function dataLayout(dataDirectory: string): DataLayout {
     blobs: join(dataDirectory, "blobs"),
     events: join(dataDirectory, "events"),
     requests: join(dataDirectory, "requests"),
+    memoryImages: join(dataDirectory, "memory-images"),
     vms: join(dataDirectory, "vms"),
     tmp: join(dataDirectory, "tmp"),
     scratch: join(dataDirectory, "scratch"),

@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import type { Database } from "../db/database.ts";
 import type { Orm } from "../db/drizzle-client.ts";
 import { type ExpiryBounds, expiredImages, previewExpiry, unreferencedLayers } from "../db/expiry.ts";
@@ -6,12 +7,14 @@ import { imagesBeingRemoved } from "../db/images/images.ts";
 import { existingLayers } from "../db/images/layers.ts";
 import { allMergedLayers, deleteMergedLayer, deleteMergedLayersUnusedSince } from "../db/images/merged-layers.ts";
 import { deleteExpiredImages, deleteUnreferencedLayers, type RemovedImage, removeMore } from "../db/removal.ts";
+import { deleteMemoryImage, type MemoryImageRow, memoryImagesBefore } from "../db/sandboxes/memory-images.ts";
 import type { ImageId, LayerId } from "../domain/ids.ts";
 import type { Reclaimed } from "../domain/operator/reclaimed.ts";
 import type { Log } from "../log.ts";
 import { blobBytes, listBlobs, removeBlob } from "../storage/blobs.ts";
 import type { LayerStore } from "../storage/layers/layer-store.ts";
 import { batches, type DataLayout } from "../storage/layout.ts";
+import { removeTrees } from "../system/scratch.ts";
 import { ownTurn } from "../system/turns.ts";
 import type { AccountChanges } from "./account-changes.ts";
 
@@ -33,6 +36,8 @@ export interface ReclaimOptions {
   readonly filesTtlMs: number | null;
   /** retention of an image without a tag after its last use, in `milliseconds`; null: for ever */
   readonly untaggedTtlMs: number | null;
+  /** retention of the memory of a paused sandbox, in `milliseconds` */
+  readonly memoryTtlMs: number;
   /** receives the removed images; absent: no client can follow changes */
   readonly changes?: AccountChanges;
 }
@@ -68,16 +73,30 @@ function boundsOf({ clock, untaggedTtlMs, filesTtlMs }: ReclaimOptions): ExpiryB
 
 async function preview(options: ReclaimOptions): Promise<Reclaimed> {
   const { images, layers, files, blobs } = await previewExpiry(options.db, boundsOf(options), options.layers.held);
+  const memory = expiredMemory(options);
   let fileBytes = 0;
   for (const sha256 of blobs) fileBytes += await releaseBlob(options, sha256, true);
-  return { images, layers: layers.length, layerBytes: await sizeOf(options, layers), files, fileBytes };
+  return {
+    ...{ images, layers: layers.length, layerBytes: await sizeOf(options, layers), files, fileBytes },
+    memoryImages: memory.length,
+    memoryImageBytes: memory.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0),
+  };
 }
+
+function expiredMemory({ db, clock, memoryTtlMs }: ReclaimOptions): MemoryImageRow[] {
+  return memoryImagesBefore(db, clock() - memoryTtlMs);
+}
+
+const NOTHING = {
+  ...{ images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 },
+  ...{ memoryImages: 0, memoryImageBytes: 0 },
+} satisfies Reclaimed;
 
 /** One pass. A thread searches for the rows to delete; they are then deleted in small transactions. */
 class Reclaiming {
   readonly #options: ReclaimOptions;
   readonly #signal: AbortSignal;
-  readonly #total = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
+  readonly #total = { ...NOTHING };
 
   constructor(options: ReclaimOptions, signal: AbortSignal) {
     this.#options = options;
@@ -88,6 +107,8 @@ class Reclaiming {
     const { db, layers } = this.#options;
     const isHeld = (id: LayerId) => layers.deferIfHeld(id);
     const { imagesBeforeMs, mergedBeforeMs, filesBeforeMs } = boundsOf(this.#options);
+    // It may be all that keeps an image.
+    await this.#removeMemory();
     // A process that was killed may have left unfinished removals.
     await finishRemovals(db, this.#signal);
     if (imagesBeforeMs !== null) {
@@ -111,6 +132,17 @@ class Reclaiming {
       await this.#removeBatches((tx) => ({ files: deleteFilesUnusedSince(tx, filesBeforeMs, BATCH_COUNT) }));
     }
     return this.#total;
+  }
+
+  async #removeMemory(): Promise<void> {
+    const { db, layout } = this.#options;
+    for (const image of expiredMemory(this.#options)) {
+      // A resume may have consumed it.
+      if (!db.transaction(() => deleteMemoryImage(db, image))) continue;
+      await removeTrees([join(layout.memoryImages, image.id)]);
+      this.#total.memoryImages += 1;
+      this.#total.memoryImageBytes += image.sizeBytes;
+    }
   }
 
   /** Removes the rows that `find` returns until it returns no more, or none of them can be removed now. */
@@ -197,7 +229,7 @@ export async function reclaimOrphans(
     files += unknown.length;
     for (const sha256 of unknown) fileBytes += await releaseBlob({ db, layout }, sha256, dryRun);
   }
-  return { images: 0, layers: orphans.size, layerBytes, files, fileBytes };
+  return { ...NOTHING, layers: orphans.size, layerBytes, files, fileBytes };
 }
 
 /**

@@ -219,7 +219,7 @@ describe("the appliance", () => {
     const clock = Date.now;
     const appliance = {
       ...emptyApplianceParts("/nonexistent", clock),
-      retention: { untaggedTtlMs: HOUR_MS, filesTtlMs: null },
+      retention: { untaggedTtlMs: HOUR_MS, filesTtlMs: null, memoryTtlMs: 86_400_000 },
     };
     await using own = await Api.start({ appliance });
     const operator = await own.issue("root", ["operator"]);

@@ -154,8 +154,8 @@ export async function* statesPart(target: BenchTarget): AsyncGenerator<Finding> 
   const values = await interleaved(target.rounds(15, 5), {
     pause: () =>
       changed(async () => {
-        requireState(await pauseSandbox(client, sandbox, WAIT_SECONDS), "paused");
-        requireState(await resumeSandbox(client, sandbox, WAIT_SECONDS), "running");
+        requireState(await pauseSandbox(client, sandbox, { wait: WAIT_SECONDS }), "paused");
+        requireState(await resumeSandbox(client, sandbox, { wait: WAIT_SECONDS }), "running");
       }),
     rollback: () =>
       changed(async () => {

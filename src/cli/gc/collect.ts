@@ -28,12 +28,12 @@ export async function collectGarbage(config: Config, log: Log, dryRun: boolean):
   using db = openDatabase(layout.database);
   const { files, images } = config;
   using layers = new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) });
-  const policy = { filesTtlMs: files.ttlMs, untaggedTtlMs: images.untaggedTtlMs };
+  const policy = { filesTtlMs: files.ttlMs, untaggedTtlMs: images.untaggedTtlMs, memoryTtlMs: images.memoryTtlMs };
   const options = { db, layout, layers, log, clock: Date.now, ...policy };
   const expired = await reclaim(options, { dryRun });
   const orphans = await reclaimOrphans(options, { dryRun });
   return {
-    images: expired.images,
+    ...expired,
     layers: expired.layers + orphans.layers,
     layerBytes: expired.layerBytes + orphans.layerBytes,
     files: expired.files + orphans.files,

@@ -12,9 +12,10 @@ export const gcCommand = command({
   synopsis: "[--dry-run] [OPTIONS]",
   description:
     "Removes images without a tag that are older than images.untagged_ttl, files that are\n" +
-    "older than files.ttl, and layers that no image needs. A running appliance does it with\n" +
-    "its own configuration, and once an hour by itself. If no appliance runs, this command\n" +
-    "works on the data directory. Sizes are allocated bytes of the file system.",
+    "older than files.ttl, memory of paused sandboxes that is older than images.memory_ttl,\n" +
+    "and layers that no image needs. A running appliance does it with its own configuration,\n" +
+    "and once an hour by itself. If no appliance runs, this command works on the data\n" +
+    "directory. Sizes are allocated bytes of the file system.",
   examples: ["coppice gc --dry-run", "coppice gc --images-untagged-ttl 7d"],
   options: {
     "dry-run": { type: "boolean", doc: "only print how much could be freed" },
@@ -29,17 +30,19 @@ export const gcCommand = command({
     const collection = await collectGarbage(configOf(rest, environment), silentLog, dryRun === true).catch((error) => {
       throw error instanceof GcError ? new CliError(error.message) : error;
     });
-    const bytes = collection.layerBytes + collection.fileBytes;
+    const { images, layers, layerBytes, files, fileBytes, memoryImages, memoryImageBytes } = collection;
+    const bytes = layerBytes + fileBytes + memoryImageBytes;
     if (json === true) {
-      const { images, layers, layerBytes, files, fileBytes } = collection;
-      const body = { dry_run: dryRun, images, layers, layer_bytes: layerBytes, files, file_bytes: fileBytes, bytes };
+      const memory = { memory_images: memoryImages, memory_image_bytes: memoryImageBytes };
+      const counts = { images, layers, layer_bytes: layerBytes, files, file_bytes: fileBytes, ...memory };
+      const body = { dry_run: dryRun, ...counts, bytes };
       await io.stdout(`${JSON.stringify(body)}\n`);
       return 0;
     }
     const verb = dryRun === true ? "would free" : "freed";
     await io.stdout(
-      `${verb} ${shownSize(bytes)}: ${collection.images} images, ` +
-        `${collection.layers} layers (${shownSize(collection.layerBytes)}), ${collection.files} files (${shownSize(collection.fileBytes)})\n`,
+      `${verb} ${shownSize(bytes)}: ${images} images, ${layers} layers (${shownSize(layerBytes)}), ` +
+        `${files} files (${shownSize(fileBytes)}), memory of ${memoryImages} sandboxes (${shownSize(memoryImageBytes)})\n`,
     );
     return 0;
   },

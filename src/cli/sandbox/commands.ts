@@ -31,27 +31,6 @@ const PORT_MAX = 65_535;
 const NAME_TEXT = "NAME is the name of a sandbox, or its UUID.";
 const OPTIONS = { ...JSON_OPTION, ...CLIENT_OPTIONS } as const;
 
-const CHANGES = { pause: pauseSandbox, resume: resumeSandbox } as const;
-
-/** A command that moves one sandbox to another state. */
-function stateCommand(to: keyof typeof CHANGES, { summary, description }: Record<"summary" | "description", string>) {
-  return command({
-    name: to,
-    summary,
-    synopsis: "NAME [OPTIONS]",
-    description: `${description}\n${NAME_TEXT}`,
-    examples: [`coppice ${to} dev`],
-    options: OPTIONS,
-    async run({ options, positionals, io, environment }) {
-      const [name = ""] = expectPositionals(positionals, "NAME");
-      const client = openClient(environment, options.url);
-      const sandbox = await CHANGES[to](client, sandboxNamed(name).sandbox);
-      await printStates(await untilSettled(client, io, sandbox), io, options);
-      return 0;
-    },
-  });
-}
-
 export const sandboxCommands: readonly Command[] = [
   command({
     name: "down",
@@ -74,15 +53,47 @@ export const sandboxCommands: readonly Command[] = [
       return 0;
     },
   }),
-  stateCommand("pause", {
+  command({
+    name: "pause",
     summary: "save the files of a sandbox, and end its machine",
-    description: "The processes end; coppice resume and most commands start it again with its files.",
-  }),
-  stateCommand("resume", {
-    summary: "start a paused or failed sandbox from its last saved state",
+    synopsis: "NAME [OPTIONS]",
     description:
-      "Its name, addresses and variables are the same. Its processes have ended: start its servers again, which\n" +
-      "coppice up does for a project.",
+      "The processes end; coppice resume and most commands start it again with its files. With --memory the\n" +
+      `processes continue then, as if nothing had been, for as long as the appliance keeps their memory.\n${NAME_TEXT}`,
+    examples: ["coppice pause dev", "coppice pause dev --memory"],
+    options: {
+      memory: { type: "boolean", doc: "keep the memory, too; it holds every secret of the processes" },
+      ...OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [name = ""] = expectPositionals(positionals, "NAME");
+      const client = openClient(environment, options.url);
+      const sandbox = await pauseSandbox(client, sandboxNamed(name).sandbox, given({ memory: options.memory }));
+      await printStates(await untilSettled(client, io, sandbox), io, options);
+      return 0;
+    },
+  }),
+  command({
+    name: "resume",
+    summary: "continue a paused sandbox, or start it from its last saved state",
+    synopsis: "NAME [OPTIONS]",
+    description:
+      "Its name, addresses and variables are the same. Its processes continue if it was paused with its memory.\n" +
+      "Otherwise they have ended: start its servers again, which coppice up does for a project.\n" +
+      NAME_TEXT,
+    examples: ["coppice resume dev", "coppice resume dev --no-memory"],
+    options: {
+      "no-memory": { type: "boolean", doc: "give up its memory, and start it from its files" },
+      ...OPTIONS,
+    },
+    async run({ options, positionals, io, environment }) {
+      const [name = ""] = expectPositionals(positionals, "NAME");
+      const client = openClient(environment, options.url);
+      const request = options["no-memory"] === true ? { memory: false } : {};
+      const sandbox = await resumeSandbox(client, sandboxNamed(name).sandbox, request);
+      await printStates(await untilSettled(client, io, sandbox), io, options);
+      return 0;
+    },
   }),
   command({
     name: "rollback",

@@ -148,6 +148,12 @@ export const ACCOUNT_LIMITS = {
   templates: untaken("templates", 1000),
   /** sandboxes that have not ended */
   sandboxes: untaken("sandboxes", 256),
+  /** kept memory of paused sandboxes; the total is `limits.memory_images_bytes` */
+  memoryImages: {
+    unit: "bytes",
+    max: Infinity,
+    refusal: ({ used }) => `this account keeps ${used} bytes of memory of paused sandboxes already`,
+  },
   /** requests from outside to ports of sandboxes, and tunnels, in progress: each may take half a megabyte */
   visits: {
     unit: "requests",

@@ -5,4 +5,7 @@ export interface Reclaimed {
   readonly layerBytes: number;
   readonly files: number;
   readonly fileBytes: number;
+  /** kept memory of paused sandboxes */
+  readonly memoryImages: number;
+  readonly memoryImageBytes: number;
 }

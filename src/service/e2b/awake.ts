@@ -1,7 +1,8 @@
 import { findSandbox, requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
-import type { SandboxId } from "../../domain/ids.ts";
+import type { AccountId, SandboxId } from "../../domain/ids.ts";
 import { type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
+import type { SandboxResumption } from "../../supervisor/sandboxes/ports.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { runs } from "./readiness.ts";
 import type { WaitingClients } from "./waiting-clients.ts";
@@ -19,6 +20,8 @@ export interface Awakening {
   /** life of a sandbox from its resume; null: one that is paused, or about to be, is refused */
   readonly resumeSeconds: number | null;
   readonly reason: Extract<StateReason, "request" | "auto_resume">;
+  /** false: kept memory is given up; absent: its processes continue when they can */
+  readonly memory?: false | undefined;
   /** the client has left: a start of which no client learns is given up */
   readonly signal: AbortSignal;
 }
@@ -39,7 +42,7 @@ export async function awake(
   parts: AwakeParts,
   principal: Pick<Principal, "accountId">,
   id: SandboxId,
-  { resumeSeconds, reason, signal }: Awakening,
+  { resumeSeconds, reason, memory, signal }: Awakening,
 ): Promise<Awake> {
   const { db, sandboxes } = parts;
   const { accountId } = principal;
@@ -53,7 +56,8 @@ export async function awake(
         signal.throwIfAborted();
       } else if (state === "paused" && resumeSeconds !== null) {
         parts.clients.begin(id);
-        const resume = () => sandboxes.resume(accountId, id, resumeSeconds, reason);
+        const resume = () =>
+          withMemoryOrFiles(sandboxes, { accountId, id, timeoutSeconds: resumeSeconds, reason, memory });
         const resumed = await started(parts, principal, { id, isAdded: true, signal, resume });
         return { sandbox: resumed, isResumed: true, hasRun: false };
       } else if (state === "starting" || state === "resuming") {
@@ -64,6 +68,24 @@ export async function awake(
       const isOther = error instanceof ApiError && error.code === "conflict" && stateOf(parts, id) !== state;
       if (!isOther || attempt === ATTEMPTS_MAX) throw error;
     }
+  }
+}
+
+interface Wish extends Pick<SandboxResumption, "timeoutSeconds" | "reason" | "memory"> {
+  readonly accountId: AccountId;
+  readonly id: SandboxId;
+}
+
+/** Clients of this dialect want the sandbox to run: from its files when its memory cannot be continued. */
+async function withMemoryOrFiles(
+  sandboxes: AwakeParts["sandboxes"],
+  { accountId, id, memory, ...wish }: Wish,
+): Promise<void> {
+  try {
+    await sandboxes.resume(accountId, id, { ...wish, memory });
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.code !== "not_resumable" || memory === false) throw error;
+    await sandboxes.resume(accountId, id, { ...wish, memory: false });
   }
 }
 

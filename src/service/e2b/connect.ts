@@ -11,6 +11,8 @@ import { type Recorded, recordOf } from "./records.ts";
 export interface ConnectRequest {
   /** life of the sandbox from the answer */
   readonly timeoutSeconds: number;
+  /** false: kept memory is given up; absent: the processes of a paused one continue when they can */
+  readonly memory?: false | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -24,7 +26,7 @@ export async function connect(
   parts: AwakeParts,
   principal: Principal,
   id: SandboxId,
-  { timeoutSeconds: seconds, signal }: ConnectRequest,
+  { timeoutSeconds: seconds, memory, signal }: ConnectRequest,
 ): Promise<Changed<Connected>> {
   const { db, sandboxes, limits } = parts;
   const { accountId } = principal;
@@ -33,6 +35,7 @@ export async function connect(
     const { isResumed, hasRun } = await awake(parts, principal, id, {
       resumeSeconds: seconds,
       reason: "request",
+      memory,
       signal,
     });
     const record = recordOf(db, requireSandbox(db, accountId, id));

@@ -177,6 +177,7 @@ function sandboxInput(
   const { vcpus, memoryBytes, startCmd } = config;
   return {
     ...{ metadata, network, onTimeout, autoResume, name: generatedName(), image: imageId },
+    pauseMemory: onTimeout === "pause" && input.autoPauseMemory,
     ...userOf(template),
     timeoutSeconds: startingSeconds(timeoutSeconds, limits),
     env: { ...config.env, ...input.env(id, template) },

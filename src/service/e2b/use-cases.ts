@@ -1,5 +1,7 @@
-import type { SandboxId } from "../../domain/ids.ts";
-import type { Changed } from "../change.ts";
+import { findSandbox } from "../../db/sandboxes/rows.ts";
+import { ApiError } from "../../domain/errors.ts";
+import type { OperationId, SandboxId } from "../../domain/ids.ts";
+import { type Changed, change } from "../change.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import { type AccessUseCases, accessUseCases } from "./access.ts";
 import { awake } from "./awake.ts";
@@ -26,6 +28,8 @@ export interface E2bUseCases extends RecordUseCases, AccessUseCases {
    *   another request ends it; the error of a failed start; the reason of `signal`
    */
   connect(principal: Principal, id: SandboxId, request: ConnectRequest): Promise<Changed<Connected>>;
+  /** Begins to pause a sandbox that runs, with its memory if that is wished and can be kept. @throws as `SandboxesPort.pause` */
+  pause(principal: Principal, id: SandboxId, request: { readonly memory: boolean }): Promise<Changed<OperationId>>;
   /** Waits until a sandbox that starts or resumes runs. @throws ApiError as `connect`; `conflict` when it is paused */
   settled(principal: Principal, id: SandboxId, signal: AbortSignal): Promise<void>;
   /**
@@ -44,10 +48,28 @@ export function e2bUseCases(parts: ServiceParts): E2bUseCases {
     ...accessUseCases(awakeParts),
     open: (principal, request) => open(awakeParts, principal, request),
     connect: (principal, id, request) => connect(awakeParts, principal, id, request),
+    pause: (principal, id, { memory }) =>
+      change(parts, principal, { noun: "sandbox", verb: "pause", id }, () => pause(parts, principal, id, memory)),
     async settled(principal, id, signal) {
       await awake(awakeParts, principal, id, { resumeSeconds: null, reason: "request", signal });
     },
     fork: (principal, id, request) => fork(parts, principal, id, request),
     list: (principal, request) => list(parts, principal, request),
   };
+}
+
+/** Clients of this dialect ask for the memory by default, and most of them only want the files. */
+async function pause(
+  { db, sandboxes }: ServiceParts,
+  { accountId }: Principal,
+  id: SandboxId,
+  memory: boolean,
+): Promise<OperationId> {
+  if (!memory) return await sandboxes.pause(accountId, id);
+  try {
+    return await sandboxes.pause(accountId, id, { memory });
+  } catch (error) {
+    if (!(error instanceof ApiError) || findSandbox(db, id)?.state !== "running") throw error;
+    return await sandboxes.pause(accountId, id);
+  }
 }

@@ -161,7 +161,7 @@ export function requireProcess({ instance }: LiveTarget, { id, spid }: ProcessNa
   throw new ApiError("conflict", spid === Spid.command ? "the command has ended" : "the process has ended", { spid });
 }
 
-/** States of a sandbox in which processes that ran before do not run any more. */
+/** States of a sandbox in which processes that ran before do not run any more, unless their memory is kept. */
 const GONE_STATES: ReadonlySet<string> = new Set<SandboxState>(["running", "paused", "failed", "ended"]);
 
 /**
@@ -170,7 +170,9 @@ const GONE_STATES: ReadonlySet<string> = new Set<SandboxState>(["running", "paus
  */
 export function endsProcesses(event: LogEvent): boolean {
   if (event.type === "init" || event.type === "shutdown") return true;
-  return event.type === "state" && GONE_STATES.has(dataOf<"state">(event).to);
+  if (event.type !== "state") return false;
+  const { to, memory } = dataOf<"state">(event);
+  return GONE_STATES.has(to) && memory !== true;
 }
 
 export function dataOf<Type extends "spawn" | "exit" | "truncated" | "dropped" | "state">({

@@ -30,6 +30,7 @@ export interface SettingsInput {
   readonly idleTimeoutSeconds?: number | null | undefined;
   readonly onTimeout?: TimeoutAction | undefined;
   readonly autoResume?: boolean | undefined;
+  readonly pauseMemory?: boolean | undefined;
   readonly metadata?: Readonly<Record<string, string>> | undefined;
   readonly name?: string | undefined;
   /** `ceiling`: the largest that the operator and the token allow, which may be none */
@@ -82,6 +83,7 @@ function defaults(timeoutSeconds: number): SandboxSettings {
     idleTimeoutSeconds: null,
     onTimeout: "pause",
     autoResume: true,
+    pauseMemory: false,
     metadata: {},
     name: generatedName(),
     network: null,
@@ -98,7 +100,17 @@ export function checkSettings(
   input: SettingsInput,
   limits: ServiceLimits,
 ): Partial<SandboxSettings> {
-  const { timeoutSeconds, idleTimeoutSeconds, onTimeout, autoResume, metadata, name, network, publicPorts } = input;
+  const {
+    timeoutSeconds,
+    idleTimeoutSeconds,
+    onTimeout,
+    autoResume,
+    pauseMemory,
+    metadata,
+    name,
+    network,
+    publicPorts,
+  } = input;
   const maximum = limits.sandboxTimeoutSecondsMax;
   if (timeoutSeconds !== undefined && timeoutSeconds > maximum) {
     const details = { field: "timeout", minimum: 1, maximum };
@@ -112,6 +124,7 @@ export function checkSettings(
     idleTimeoutSeconds,
     onTimeout,
     autoResume,
+    pauseMemory,
     metadata,
     name,
     network: checkNetwork(principal, network, limits),

@@ -1,3 +1,4 @@
+import { type MemoryImageRow, memoryImageOf } from "../../db/sandboxes/memory-images.ts";
 import {
   listSandboxes,
   requireSandbox,
@@ -17,7 +18,7 @@ import type { NetworkRule } from "../../domain/network.ts";
 import { forkNames, parseHeadReference, type SandboxSample, type SandboxState } from "../../domain/sandbox.ts";
 import { type TimeBoundField, timeBounds } from "../../domain/text/time-bound.ts";
 import type { MemoryFork } from "../../supervisor/kinds/instance-forks.ts";
-import type { RollbackTarget } from "../../supervisor/sandboxes/ports.ts";
+import type { RollbackTarget, SandboxPause, SandboxResumption } from "../../supervisor/sandboxes/ports.ts";
 import { type Changed, change, unchanged } from "../change.ts";
 import { type EventStream, type EventsRequest, openEventArray, openEvents } from "../events.ts";
 import { resolveFile, resolveImageId } from "../instances.ts";
@@ -29,6 +30,8 @@ import { checkSandbox, checkSettings, type SandboxInput, type SettingsInput } fr
 /** A sandbox. Times are `milliseconds` since the epoch. */
 export type Sandbox = Omit<SandboxRow, "env" | "accountId" | "spidLast">;
 export type SavedState = ListedState;
+/** Memory of a paused sandbox, as far as its owner sees it. */
+export type KeptMemory = Pick<MemoryImageRow, "createdAt" | "sizeBytes" | "problem">;
 
 export interface ListSandboxes extends Pick<SandboxFilter, "name" | "metadata" | "sinceMs" | "order"> {
   readonly limit: number;
@@ -101,6 +104,8 @@ export interface SandboxUseCases {
   /** A page. @throws ApiError `validation_error` for a cursor that no page had */
   list(principal: Principal, request: ListSandboxes): SandboxPage;
   get(principal: Principal, id: SandboxId): Sandbox;
+  /** The memory that a sandbox of `get`, `list` or `wait` keeps; null: none. */
+  memoryOf(sandbox: Pick<Sandbox, "id" | "state">): KeptMemory | null;
   /** The rules of the operator that networks of the caller's sandboxes may use; none when it may have no network. */
   networkRules(principal: Principal): readonly NetworkRule[];
   /** The sandbox when the goal is reached, or as it is after the time. */
@@ -111,9 +116,10 @@ export interface SandboxUseCases {
    *   `SandboxesPort.change` does
    */
   change(principal: Principal, id: SandboxId, settings: SettingsInput): Promise<Changed<Sandbox>>;
-  /** Begins to save the files, and ends the machine then. */
-  pause(principal: Principal, id: SandboxId): Promise<Changed<OperationId>>;
-  resume(principal: Principal, id: SandboxId): Promise<Changed<void>>;
+  /** Begins to save the files, and ends the machine then. @throws as `SandboxesPort.pause` does */
+  pause(principal: Principal, id: SandboxId, request?: SandboxPause): Promise<Changed<OperationId>>;
+  /** @throws as `SandboxesPort.resume` does */
+  resume(principal: Principal, id: SandboxId, request?: Pick<SandboxResumption, "memory">): Promise<Changed<void>>;
   /**
    * Moves the deadline of a sandbox that has a machine; its lives after that are as long as before.
    * @throws ApiError `validation_error` for a deadline later than the operator allows
@@ -161,6 +167,7 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
     open: (principal, request) => open(parts, principal, request),
     list: (principal, request) => list(parts, principal, request),
     get: (principal, id) => requireSandbox(db, principal.accountId, id),
+    memoryOf: ({ id, state }) => (state === "paused" || state === "resuming" ? memoryImageOf(db, id) : null),
     networkRules: (principal) => rulesFor(principal, limits.network),
     async wait(principal, id, { goal, waitMs, signal }) {
       const isReached = GOALS[goal];
@@ -178,14 +185,14 @@ export function sandboxUseCases(parts: ServiceParts): SandboxUseCases {
         sandboxes.change(principal.accountId, id, settings),
       );
     },
-    async pause(principal, id) {
+    async pause(principal, id, request) {
       return await change(parts, principal, { noun: "sandbox", verb: "pause", id }, () =>
-        sandboxes.pause(principal.accountId, id),
+        sandboxes.pause(principal.accountId, id, request),
       );
     },
-    async resume(principal, id) {
+    async resume(principal, id, request) {
       return await change(parts, principal, { noun: "sandbox", verb: "resume", id }, () =>
-        sandboxes.resume(principal.accountId, id),
+        sandboxes.resume(principal.accountId, id, request),
       );
     },
     setDeadline(principal, id, { seconds, onlyLater }) {

@@ -83,9 +83,9 @@ export class LogSummary {
     this.#lastMs = msOf(timeNs);
     if (spid !== null) this.#spidLast = Math.max(this.#spidLast, spid);
     if (type === "state") {
-      const { to } = dataOf<"state">(payload);
+      const { to, memory } = dataOf<"state">(payload);
       // Another machine begins: the processes of the one before are gone, whether or not their ends are logged.
-      if (to === "starting" || to === "resuming") this.#running.clear();
+      if ((to === "starting" || to === "resuming") && memory !== true) this.#running.clear();
     }
     if (spid === null) return;
     if (type === "spawn") this.#use(spid).start = { data: dataOf<"spawn">(payload), ms: msOf(timeNs), event: id };

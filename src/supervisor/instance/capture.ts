@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import type { LayerId } from "../../domain/ids.ts";
+import { renewUuid } from "../../oci/scratch-disk.ts";
 import type { IndexMemory } from "../../storage/index/index-memory.ts";
 import { haveSameRoot } from "../../storage/layers/layer-root.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
@@ -28,6 +29,8 @@ export interface FinishedInstance {
   readonly parentLayer?: LayerId | undefined;
   /** how long the command ran, in `milliseconds` */
   readonly ranMs: number;
+  /** true: there is a copy of the scratch, which keeps the UUID of its file system */
+  readonly isCopied?: boolean;
 }
 
 export interface CaptureTools {
@@ -57,6 +60,7 @@ export async function captureScratch(
   diskUse.add(files.indexPath);
   const names = { mounted: "the file system of the run", listed: "the new layer" };
   const listed = await sealScratch(guest, files, { time, names, indexing, onStep: (step) => laps.lap(step) });
+  if (run.isCopied === true) await renewUuid(run.disk);
   if (listed.entryCount === 0 && haveSameRoot(files.indexPath, run.parentIndex)) return null;
   return await layers.publish(files, listed, run.parentLayer);
 }

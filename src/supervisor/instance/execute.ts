@@ -10,6 +10,7 @@ import { inMachine, type ReadyMachine, withReplacement } from "../machines/machi
 import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
 import { resumeInstance } from "./forks/resume-instance.ts";
+import { captureSuspended } from "./forks/suspended.ts";
 import type { ResumeOptions } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
@@ -235,6 +236,13 @@ async function finish(
   context: CommandContext,
 ): Promise<InstanceOutcome> {
   const { isolation } = instance;
+  const suspended = await suspension(instance, job);
+  if (suspended !== null) {
+    const run = { ...context, instance, record: suspended, parentIndex: job.parentIndex };
+    const { exit, layer } = await captureSuspended(tools, run);
+    const sizes = { stdout: job.commandLog.bytes("stdout"), stderr: job.commandLog.bytes("stderr") };
+    return { ...reportedEnd(exit), ...sizes, isolation, layer, captured: true };
+  }
   const run = await awaitEnd(instance, tools, job, context);
   const notCaptured = { ...run.figures, isolation, layer: null, captured: false };
   const isCaptured = job.idle?.isCaptured(run.figures) ?? !job.submission.disposable;
@@ -256,6 +264,15 @@ async function finish(
     await instance.machine.kill();
     return notCaptured;
   }
+}
+
+/** The record from which the processes continue later; null when the command ends. */
+async function suspension({ command }: RunningInstance, { idle }: LoggedJob): Promise<ResumableInstance | null> {
+  const ended = command.exit.then(
+    () => null,
+    () => null,
+  );
+  return idle === undefined ? null : await Promise.race([idle.suspended, ended]);
 }
 
 type CommandFigures = Omit<InstanceOutcome, "isolation" | "layer" | "captured">;

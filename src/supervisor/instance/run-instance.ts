@@ -18,7 +18,7 @@ import { costOf } from "../operations/scheduler.ts";
 import { prepared, type WorkContext, type Worker } from "../operations/work.ts";
 import { adopt } from "./adoption/adopt-instance.ts";
 import { InstanceKeeper, type KeeperParts } from "./adoption/instance-keeper.ts";
-import { execute, type InstanceOutcome } from "./execute.ts";
+import { execute, type InstanceOutcome, type ResumedInstance, resume } from "./execute.ts";
 import { type ForkedStarts, runForked } from "./forks/forked-starts.ts";
 import type { IdleJob, InstanceTools } from "./start-instance.ts";
 
@@ -78,13 +78,15 @@ interface RunOptions {
   readonly idle?: IdleJob;
   /** The network, requested when changes of it begin to reach the instance. Absent: that of the submission. */
   readonly policy?: () => NetworkRequest | null;
+  /** Makes the machine of an instance that continues. Absent: its command begins. */
+  readonly resumed?: (signal: AbortSignal) => Promise<ResumedInstance>;
 }
 
 /** Runs an instance on its image, or continues one that a former process has left. @throws as `execute` and `adopt` do */
 export async function runOnImage(
   context: InstanceContext,
   operation: OperationRef,
-  { submission, work, stack, idle, policy = () => submission.network }: RunOptions,
+  { submission, work, stack, idle, policy = () => submission.network, resumed }: RunOptions,
 ): Promise<EndedInstance> {
   const { db, layers, networks, starts } = context;
   const { signal, laps, events, auditNetwork, left } = work;
@@ -112,8 +114,13 @@ export async function runOnImage(
   const uninvited = (count: number) => networks.uninvited(operation.id, count);
   const tools = { ...context, laps, diskUse, events, network, uninvited, keeper };
   auditNetwork(() => network.audit());
-  const begin = () => (start === null ? execute(tools, job, bounded) : runForked(tools, job, start, bounded));
-  const outcome = await (left === undefined ? begin() : adopt(tools, { ...job, left, others: idle?.summary }, bounded));
+  const begin = async (): Promise<InstanceOutcome> => {
+    if (left !== undefined) return await adopt(tools, { ...job, left, others: idle?.summary }, bounded);
+    if (start !== null) return await runForked(tools, job, start, bounded);
+    if (resumed !== undefined) return await resume(tools, job, await resumed(bounded), bounded);
+    return await execute(tools, job, bounded);
+  };
+  const outcome = await begin();
   if (outcome.layer !== null) stack.use(outcome.layer);
   return { outcome, image, defaults, hadNetwork: network.wasOn };
 }

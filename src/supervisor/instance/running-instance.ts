@@ -235,6 +235,11 @@ export class RunningInstance implements Guest, AsyncDisposable {
     return this.#numbers.has(spid) && this.#command !== null;
   }
 
+  /** Leaves the guest to another object: every request and every promise of a process fails with `reason`, an ApiError. */
+  leave(reason: ApiError): void {
+    this.agent.abandon(reason);
+  }
+
   /** Lets the processes end that wait for slow readers of their output. */
   letReadersGo(): void {
     for (const { taps } of this.processes) taps.letGo();

@@ -22,7 +22,7 @@ import { execSpec } from "./exec-spec.ts";
 import type { NumbersOptions } from "./instance-process.ts";
 import type { ProcessLog } from "./process-log.ts";
 import type { RunningInstance } from "./running-instance.ts";
-import type { RunningInstances, StartedInstance } from "./running-instances.ts";
+import type { ResumableInstance, RunningInstances, StartedInstance } from "./running-instances.ts";
 import type { TimeLimit } from "./time-limit.ts";
 
 export interface InstanceJob {
@@ -47,6 +47,8 @@ export interface IdleJob {
   readonly processEvents: EventLog;
   /** of that log until now */
   readonly summary?: LogSummary | undefined;
+  /** resolves when the processes are to continue later from this record, which has their memory with it */
+  readonly suspended: Promise<ResumableInstance>;
   /** Called when the instance runs. @throws when it must not */
   readonly onStarted: () => void;
   /** Decides at the end whether its files are captured. @throws ApiError when it has ended by itself */

@@ -1,29 +1,45 @@
+import { join } from "node:path";
 import { findSandbox } from "../../db/sandboxes/rows.ts";
+import type { RequestedResources } from "../../db/schema.ts";
 import { ApiError } from "../../domain/errors.ts";
 import { given } from "../../domain/given.ts";
-import type { ImageId, SandboxId } from "../../domain/ids.ts";
+import type { ImageId, MemoryImageId, SandboxId } from "../../domain/ids.ts";
 import type { StoredSandboxResult } from "../../domain/operation.ts";
 import type { SaveReason } from "../../domain/sandbox.ts";
 import type { CheckedFile, InstanceRequest, InstanceSubmission } from "../../domain/spawn.ts";
 import type { EventLog } from "../../storage/events/event-logs.ts";
 import type { LogSummary } from "../../storage/events/log-summary.ts";
-import type { InstanceOutcome } from "../instance/execute.ts";
+import { continueCopy } from "../../vm/copy-agent.ts";
+import type { InstanceOutcome, ResumedInstance } from "../instance/execute.ts";
 import type { NumbersOptions } from "../instance/instance-process.ts";
 import { type InstanceContext, rowsOf, runOnImage } from "../instance/run-instance.ts";
+import type { ResumableInstance } from "../instance/running-instances.ts";
+import type { ForkedMachines, MachineSource } from "../machines/machine-source.ts";
+import { layerSerial, SCRATCH_SERIAL } from "../machines/steps.ts";
+import type { KeptMemory, MemoryImages } from "../memory/memory-images.ts";
 import type { OperationRef } from "../operations/changes.ts";
 import type { Kind } from "../operations/kind.ts";
 import { jsonBytes, requestGone } from "../operations/requests.ts";
-import { costOf, sandboxCostOf } from "../operations/scheduler.ts";
+import { type Cost, costOf, sandboxCostOf } from "../operations/scheduler.ts";
 import { prepared, type Worker } from "../operations/work.ts";
 
 /** A validated instance of a sandbox. */
 export interface SandboxRun extends Pick<InstanceSubmission, "imageId" | "files" | "network" | "resources"> {
   readonly sandboxId: SandboxId;
   readonly hostname: string;
+  /** kept memory with which it continues; `imageId` is the image that its machine began with */
+  readonly memoryImageId?: MemoryImageId | undefined;
 }
 
 /** How the instance of a sandbox ends: its files are given up, or saved. */
-export type SandboxEnding = "discard" | { readonly reason: SaveReason; readonly tag: string | null };
+export type SandboxEnding = "discard" | SavingEnd;
+
+interface SavingEnd {
+  readonly reason: SaveReason;
+  readonly tag: string | null;
+  /** the memory at the moment whose files are saved; absent: it is given up */
+  readonly memory?: Pick<KeptMemory, "image" | "record"> | undefined;
+}
 
 /** The present instance of a sandbox, on which requests for the sandbox act. Disposal: its machine is gone. */
 export interface SandboxLife extends AsyncDisposable {
@@ -35,8 +51,14 @@ export interface SandboxLife extends AsyncDisposable {
   readonly abort: AbortSignal;
   /** null: no request ends it */
   readonly ending: SandboxEnding | null;
-  /** To be called when the machine runs. @throws ApiError `conflict` when the sandbox no longer needs it */
-  started(): void;
+  /** resolves when a request ends it and keeps its memory */
+  readonly suspended: Promise<ResumableInstance>;
+  /**
+   * To be called when the machine runs.
+   * @param memory true: it continues with kept memory; default: false
+   * @throws ApiError `conflict` when the sandbox no longer needs it
+   */
+  started(memory?: boolean): void;
   /** To be called instead when a machine of a former process is continued. @throws as `started` does */
   continued(): void;
 }
@@ -49,6 +71,8 @@ export interface SandboxLives {
 
 export interface SandboxContext extends InstanceContext {
   readonly lives: SandboxLives;
+  readonly memory: Pick<MemoryImages, "open">;
+  readonly machines: MachineSource & Pick<ForkedMachines, "cloneFork">;
 }
 
 /** The fields of a command that an instance without one does not have. */
@@ -63,26 +87,29 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
   return {
     cost: (resources) => {
       if (resources === null) throw new Error("a sandbox without resources");
-      return costOf(resources);
+      return withImage(costOf(resources), resources);
     },
-    prepare: async (operation, { sandboxId, ...run }, work) => {
+    prepare: async (operation, { sandboxId, memoryImageId, ...run }, work) => {
       const { db, lives } = context;
       await using stack = new AsyncDisposableStack();
       await using life = await lives.begin(operation, sandboxId);
+      const memory = memoryImageId === undefined ? null : { sandboxId, id: memoryImageId };
       const { outcome, image, defaults, hadNetwork } = await runOnImage(context, operation, {
         submission: { ...NO_COMMAND, ...run },
         work: { ...work, signal: AbortSignal.any([work.signal, life.abort]) },
         stack,
         // The network may have changed since the operation was submitted.
         policy: () => findSandbox(db, sandboxId)?.network ?? null,
+        ...(memory === null ? {} : { resumed: (signal) => continued(context, memory, stack, signal) }),
         idle: {
           numbers: life.numbers,
           processEvents: life.events,
           summary: life.events.summary,
+          suspended: life.suspended,
           onStarted: () => {
-            if (work.left === undefined) life.started();
+            if (work.left === undefined) life.started(memory !== null);
             else life.continued();
-            work.reduceCost(sandboxCostOf(run.resources));
+            work.reduceCost(withImage(sandboxCostOf(run.resources), run.resources));
           },
           isCaptured: ({ oomKilled }) => endingOf(life, oomKilled) !== "discard",
         },
@@ -90,7 +117,7 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
       const ending = endingOf(life, false);
       if (ending === "discard" || !outcome.captured)
         return prepared(stack, { result: resultOf(outcome) }, () => undefined);
-      const { reason, tag } = ending;
+      const { reason, tag, memory: kept } = ending;
       // A tag gets its own image: the head must not lose its tag.
       const isOwn = outcome.layer !== null || tag !== null || findSandbox(db, sandboxId)?.headId !== image.id;
       const id = Bun.randomUUIDv7() as ImageId;
@@ -98,9 +125,59 @@ function sandboxWorker(context: SandboxContext): Worker<SandboxRun, SandboxRun> 
         ? rowsOf(outcome.layer, { id, parent: image, defaults, origin: sandboxOrigin(run, hadNetwork) })
         : {};
       const result = resultOf(outcome, { image: isOwn ? id : image.id, ...given({ tag }) });
-      const sandbox = { id: sandboxId, instance: operation.id, reason, isPaused: true };
+      const sandbox = {
+        id: sandboxId,
+        instance: operation.id,
+        reason,
+        isPaused: true,
+        ...given({ memory: kept?.image }),
+      };
       return prepared(stack, { result, ...rows, ...given({ tag }), sandbox }, () => outcome.layer?.keep());
     },
+  };
+}
+
+/** The cost of a machine, with the memory that it continues from. */
+function withImage(cost: Cost, { memoryImageBytes = 0 }: RequestedResources): Cost {
+  return { ...cost, memoryBytes: cost.memoryBytes + memoryImageBytes };
+}
+
+/**
+ * A paused machine with kept memory, and its instance. Until it runs, the kept memory stays whole. From then on there is none:
+ * it would continue a second time from a moment that has passed.
+ * @param stack gets what the machine needs
+ */
+async function continued(
+  { memory, machines }: SandboxContext,
+  { sandboxId, id }: { readonly sandboxId: SandboxId; readonly id: MemoryImageId },
+  stack: AsyncDisposableStack,
+  signal: AbortSignal,
+): Promise<ResumedInstance> {
+  const { point, record, disks, consume } = stack.use(await memory.open(sandboxId, id, signal));
+  const copy = await machines.cloneFork(point, disks, signal);
+  const { machine } = copy;
+  return {
+    record: movedRecord(record, machine.directory),
+    machine: copy,
+    continueAgent: (from, options) => {
+      consume();
+      return continueCopy(machine, from, { ...options, signal });
+    },
+    // The programs see that their connections are reset.
+    onResumed: (_instance, connections) => {
+      for (const connection of connections) connection.reset();
+    },
+  };
+}
+
+/** The record with the paths of the disks in the directory of a machine. */
+function movedRecord({ instance, ...rest }: ResumableInstance, directory: string): ResumableInstance {
+  const scratchPath = join(directory, SCRATCH_SERIAL);
+  const layers = (instance.disks?.layers ?? []).map((_, index) => join(directory, layerSerial(index)));
+  return {
+    ...rest,
+    scratchPath,
+    instance: { ...instance, disks: { layers, scratch: { path: scratchPath, use: "root" } } },
   };
 }
 

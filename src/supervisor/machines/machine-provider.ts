@@ -14,7 +14,7 @@ import { Outage } from "./outage.ts";
 export interface MachinePlatform extends AsyncDisposable {
   readonly pool: Pool;
   /** the part of the VMM that keeps fork points in directories */
-  readonly forks: Pick<Vmm, "name" | "loadFork" | "compressFork">;
+  readonly forks: Pick<Vmm, "name" | "loadFork" | "checkFork" | "compressFork">;
   readonly isolation: Isolation;
   /** host path of the launcher */
   readonly launcher: string;
@@ -110,6 +110,12 @@ export class MachineProvider implements MachineSource, ForkedMachines, AsyncDisp
     const { forks } = await this.#open(signal);
     if (forks.loadFork === undefined) throw new NotResumableError(`${forks.name} cannot continue saved memory`);
     return await forks.loadFork(directory);
+  }
+
+  async checkFork(directory: string, signal: AbortSignal): Promise<void> {
+    const { forks } = await this.#open(signal);
+    if (forks.checkFork === undefined) throw new NotResumableError(`${forks.name} cannot continue saved memory`);
+    await forks.checkFork(directory);
   }
 
   async compressFork(directory: string, signal: AbortSignal): Promise<void> {

@@ -34,6 +34,8 @@ export interface ForkedMachines {
    * @throws NotResumableError when it cannot be continued on this host; ApiError `unavailable`; the reason of `signal`
    */
   loadFork(directory: string, signal: AbortSignal): Promise<ForkPoint>;
+  /** Checks what can be checked without reading the memory. @throws as `loadFork` does */
+  checkFork(directory: string, signal: AbortSignal): Promise<void>;
   /** Compresses the memory of such a fork point. @throws as `loadFork` does; nothing has changed then */
   compressFork(directory: string, signal: AbortSignal): Promise<void>;
 }

@@ -32,6 +32,11 @@ export interface GuestDisks {
 
 export const SCRATCH_SERIAL = "S";
 
+/** The serial of a layer, counted from the lowest one. */
+export function layerSerial(index: number): string {
+  return `L${String(index).padStart(2, "0")}`;
+}
+
 /** Creates an empty scratch disk in the machine's directory, and returns its host path. */
 export async function createScratch(
   { machine }: Pick<Guest, "machine">,
@@ -45,9 +50,7 @@ export async function createScratch(
 
 /** The disks of a guest, as its machine gets them. */
 export function disksOf({ layers, scratch }: GuestDisks): Disk[] {
-  const disks = layers.map(
-    (path, index): Disk => ({ serial: `L${String(index).padStart(2, "0")}`, path, readOnly: true }),
-  );
+  const disks = layers.map((path, index): Disk => ({ serial: layerSerial(index), path, readOnly: true }));
   return scratch === null ? disks : [...disks, { serial: SCRATCH_SERIAL, path: scratch.path, readOnly: false }];
 }
 

@@ -35,8 +35,9 @@ export class FirstProcesses {
   }
 
   /** Starts the processes of a sandbox that runs now. */
-  onChange({ row, from }: StateChange): void {
-    if (from === null || from === row.state) return;
+  onChange({ row, from, memory }: StateChange): void {
+    // With its memory, a machine has them already.
+    if (from === null || from === row.state || memory === true) return;
     const start = this.#waiting.get(row.id);
     this.#waiting.delete(row.id);
     if (row.state !== "running") return;

@@ -1,4 +1,5 @@
 import type { Database } from "../../db/database.ts";
+import { memoryImageOf } from "../../db/sandboxes/memory-images.ts";
 import { changeState, findSandbox, type SandboxChanges, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { SandboxId } from "../../domain/ids.ts";
 import type { SandboxState, SandboxTransition, StateReason } from "../../domain/sandbox.ts";
@@ -11,6 +12,8 @@ export interface StateChange {
   /** null: the sandbox was created */
   readonly from: SandboxState | null;
   readonly reason: StateReason;
+  /** true: its processes continue with the machine, or are kept with the memory; absent: they do not */
+  readonly memory?: boolean | undefined;
 }
 
 export interface JournalOptions {
@@ -49,11 +52,11 @@ export class SandboxJournal implements AsyncDisposable {
   change(
     id: SandboxId,
     transition: SandboxTransition,
-    { reason, ...changes }: SandboxChanges & { readonly reason: StateReason },
+    { reason, memory, ...changes }: SandboxChanges & Pick<StateChange, "reason" | "memory">,
   ): SandboxRow {
     const { db, clock } = this.#options;
     const { from, row } = db.transaction(() => changeState(db, id, transition, { ...changes, now: clock() }));
-    this.report({ from, row, reason });
+    this.report({ from, row, reason, memory });
     return row;
   }
 
@@ -99,7 +102,9 @@ export class SandboxJournal implements AsyncDisposable {
     this.commit(id);
     const row = findSandbox(this.#options.db, id);
     const from = this.#reported.get(id);
-    if (row !== null && from !== undefined && row.state !== from) this.#report({ from, row, reason: "machine" });
+    if (row === null || from === undefined || row.state === from) return;
+    const memory = row.state === "paused" && memoryImageOf(this.#options.db, id) !== null;
+    this.#report({ from, row, reason: "machine", memory });
   }
 
   /** Resolves when `until` holds of the state, `timeoutMs` passes, or `signal` fires; never throws. */
@@ -126,12 +131,12 @@ export class SandboxJournal implements AsyncDisposable {
   }
 
   #report(change: StateChange): void {
-    const { row, from, reason } = change;
+    const { row, from, reason, memory } = change;
     const { id, state: to, headId: head, parentId: parent, forkedAtEvent } = row;
     if (from === null && parent !== null && forkedAtEvent !== null) {
       this.logs.append(id, "fork", { parent, at_event: forkedAtEvent });
     }
-    this.logs.append(id, "state", { from, to, reason, head });
+    this.logs.append(id, "state", { from, to, reason, head, ...(memory === true ? { memory } : {}) });
     if (to === "ended") this.#reported.delete(id);
     else this.#reported.set(id, to);
     if (row.operationId === null && to !== "resuming") this.logs.close(id, { isOver: to === "ended" });

@@ -3,7 +3,7 @@ import { ApiError } from "../../domain/errors.ts";
 import type { OperationId, SandboxId } from "../../domain/ids.ts";
 import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import type { RingLog } from "../../storage/events/event-logs.ts";
-import type { RunningInstances } from "../instance/running-instances.ts";
+import type { ResumableInstance, RunningInstances } from "../instance/running-instances.ts";
 import type { SandboxEnding, SandboxLife, SandboxLives } from "../kinds/sandbox.ts";
 import type { OperationRef } from "../operations/changes.ts";
 import { type JournalOptions, SandboxJournal } from "./journal.ts";
@@ -78,6 +78,7 @@ interface LifeOf {
 class Life implements SandboxLife {
   readonly numbers;
   ending: SandboxEnding | null = null;
+  readonly #suspension = Promise.withResolvers<ResumableInstance>();
   readonly #options: LifeOptions;
   readonly #of: LifeOf;
   readonly #onOver: () => void;
@@ -103,11 +104,15 @@ class Life implements SandboxLife {
     return this.#abort.signal;
   }
 
-  started(): void {
+  get suspended(): Promise<ResumableInstance> {
+    return this.#suspension.promise;
+  }
+
+  started(memory = false): void {
     const { db, journal } = this.#options;
     const { id, operationId } = this.#of;
     if (findSandbox(db, id)?.operationId !== operationId) throw notNeeded();
-    journal.change(id, "start", { reason: "machine" });
+    journal.change(id, "start", { reason: "machine", memory });
   }
 
   continued(): void {
@@ -118,6 +123,10 @@ class Life implements SandboxLife {
 
   end(ending: SandboxEnding): void {
     this.ending = ending;
+    if (ending !== "discard" && ending.memory !== undefined) {
+      this.#suspension.resolve(ending.memory.record);
+      return;
+    }
     if (this.#options.instances.isAwaited(this.#of.operationId)) return;
     this.#timer = setTimeout(() => this.#giveUp(), this.#options.endMsMax);
     try {

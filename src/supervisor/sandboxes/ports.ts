@@ -27,6 +27,20 @@ export interface SandboxEnd {
   readonly tag?: string | undefined;
 }
 
+export interface SandboxPause {
+  /** true: its memory is kept, so that its processes can continue; default: false */
+  readonly memory?: boolean | undefined;
+}
+
+export interface SandboxResumption {
+  /** its life from now; absent: the one of its settings */
+  readonly timeoutSeconds?: number | undefined;
+  /** default: a request */
+  readonly reason?: Extract<StateReason, "request" | "auto_resume"> | undefined;
+  /** true: with its memory, or not at all; false: from its files; absent: with its memory when that is kept */
+  readonly memory?: boolean | undefined;
+}
+
 export interface SandboxFork {
   readonly count: number;
   /** as many as `count`; absent: numbered by the name of the sandbox */
@@ -79,19 +93,16 @@ export interface SandboxesPort {
    *   `OperationsPort.submit` does
    */
   create(accountId: AccountId, submission: SandboxSubmission, creation?: SandboxCreation): Promise<SandboxRow>;
-  /** Begins to capture a running sandbox: it is `pausing` then. Returns the operation that makes the image. */
-  pause(accountId: AccountId, id: SandboxId): Promise<OperationId>;
   /**
-   * Begins to start a paused or failed sandbox at its head: it is `resuming` then.
-   * @param timeoutSeconds its life from now; absent: the one of its settings
-   * @throws as `OperationsPort.submit` does
+   * Begins to capture a running sandbox: it is `pausing` then. Returns the operation that makes the image.
+   * @throws with `memory`, as `MemoryImages.keep` does; the sandbox continues then
    */
-  resume(
-    accountId: AccountId,
-    id: SandboxId,
-    timeoutSeconds?: number,
-    reason?: Extract<StateReason, "request" | "auto_resume">,
-  ): Promise<void>;
+  pause(accountId: AccountId, id: SandboxId, request?: SandboxPause): Promise<OperationId>;
+  /**
+   * Begins to start a paused or failed sandbox at its head, or to continue its processes: it is `resuming` then.
+   * @throws ApiError `not_resumable`; as `OperationsPort.submit` does
+   */
+  resume(accountId: AccountId, id: SandboxId, request?: SandboxResumption): Promise<void>;
   /** Moves the deadline of a sandbox that has one. */
   setDeadline(accountId: AccountId, id: SandboxId, deadline: SandboxDeadline): SandboxRow;
   /**

@@ -23,12 +23,12 @@ import {
   type SandboxSample,
   type SandboxState,
   type SandboxSubmission,
-  type StateReason,
   sandboxConflict,
 } from "../../domain/sandbox.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
 import { checkpointKind } from "../kinds/checkpoint.ts";
 import type { MemoryFork } from "../kinds/instance-forks.ts";
+import type { MemoryImages } from "../memory/memory-images.ts";
 import type { Operations } from "../operations/operations.ts";
 import { NOTHING_LEFT, type Recovery } from "../operations/options.ts";
 import type { Scheduler } from "../operations/scheduler.ts";
@@ -36,6 +36,7 @@ import { Deadlines } from "./deadlines.ts";
 import { FirstProcesses } from "./first-processes.ts";
 import { fork, presentImage } from "./fork.ts";
 import { forkWithMemory, type MemoryForkTools } from "./memory-fork.ts";
+import { MemoryPauses } from "./memory-pauses.ts";
 import type {
   SandboxCheckpoint,
   SandboxCreation,
@@ -44,6 +45,8 @@ import type {
   SandboxesPort,
   SandboxFork,
   SandboxMemoryFork,
+  SandboxPause,
+  SandboxResumption,
   SandboxRollback,
   SandboxUse,
 } from "./ports.ts";
@@ -63,6 +66,7 @@ export interface SandboxesOptions
   readonly operations: Pick<Operations, "submit" | "begin" | "cancel" | "waitForEnd" | "changes">;
   readonly instances: RunningInstances;
   readonly scheduler: Pick<Scheduler, "fitsEver" | "admitNow">;
+  readonly memory: Pick<MemoryImages, "keep" | "check" | "settle" | "sweep">;
 }
 
 /** Sandboxes: every change of their states on request, at deadlines, and when their instances end. */
@@ -70,6 +74,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
   readonly #options: SandboxesOptions;
   readonly #deadlines: Deadlines;
   readonly #transitions: Transitions;
+  readonly #pauses: MemoryPauses;
   readonly #first: FirstProcesses;
   readonly #samples: Samples;
 
@@ -78,10 +83,11 @@ export class Sandboxes implements SandboxesPort, Disposable {
     const { journal } = options.lives;
     this.#first = new FirstProcesses(options);
     this.#transitions = new Transitions(options);
+    this.#pauses = new MemoryPauses({ ...options, transitions: this.#transitions });
     this.#deadlines = new Deadlines({
       ...options,
       journal,
-      pause: (row, reason) => this.#transitions.capture(row, reason, { reason: "pause", tag: null }),
+      pause: (row, reason) => this.#pauses.automatic(row, reason),
       end: (row) => this.#transitions.end(row, "deadline"),
     });
     this.#samples = new Samples({ ...options, journal });
@@ -151,9 +157,12 @@ export class Sandboxes implements SandboxesPort, Disposable {
     if (used + count > max) throw new ApiError("too_many_requests", refusal({ max, used }), { limit: max });
   }
 
-  async pause(accountId: AccountId, id: SandboxId): Promise<OperationId> {
+  async pause(accountId: AccountId, id: SandboxId, { memory = false }: SandboxPause = {}): Promise<OperationId> {
     const row = this.#require(accountId, id);
-    const operationId = this.#transitions.capture(row, "request", { reason: "pause", tag: null });
+    const ending = { reason: "pause", tag: null } as const;
+    const operationId = memory
+      ? await this.#pauses.withMemory(row, "request")
+      : this.#transitions.capture(row, "request", ending);
     await this.logged(id);
     return operationId;
   }
@@ -161,12 +170,11 @@ export class Sandboxes implements SandboxesPort, Disposable {
   async resume(
     accountId: AccountId,
     id: SandboxId,
-    timeoutSeconds?: number,
-    reason: StateReason = "request",
+    { timeoutSeconds, reason = "request", memory }: SandboxResumption = {},
   ): Promise<void> {
     const row = this.#require(accountId, id);
     const lifeMs = timeoutSeconds === undefined ? undefined : timeoutSeconds * SECOND_MS;
-    await this.#transitions.resume(row, reason, lifeMs);
+    await this.#transitions.resume(row, { reason, lifeMs, memory });
     await this.logged(id);
   }
 
@@ -193,7 +201,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       const operationId = this.#transitions.capture(row, "request", { reason: "keep", tag: tag ?? null });
       this.#transitions.after(row, operationId, async () => {
         this.#transitions.moveHead(row, to);
-        await this.#transitions.resume(row, "request");
+        await this.#transitions.resume(row, { reason: "request" });
       });
     } else this.#transitions.restart(row, to);
     await this.logged(id);
@@ -310,7 +318,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       if (!autoResume || !(isBeginning || (state === "paused" && resumes))) throw sandboxConflict(state);
       // The next request tries again.
       if (hasWaited && error !== null) throw new ApiError(error.error, error.message, error.details);
-      if (state === "paused") await unlessConflict(this.#transitions.resume(row, "auto_resume"));
+      if (state === "paused") await unlessConflict(this.#transitions.resume(row, { reason: "auto_resume" }));
       await this.settled(id, (now) => now !== "starting" && now !== "resuming", FOREVER_MS, signal);
     }
   }

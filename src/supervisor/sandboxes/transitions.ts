@@ -1,5 +1,6 @@
 import type { Database } from "../../db/database.ts";
 import { forgetStates, type KeptStates } from "../../db/sandboxes/forgetting.ts";
+import { type MemoryImageRow, memoryImageOf } from "../../db/sandboxes/memory-images.ts";
 import {
   changeState,
   failureOf,
@@ -17,6 +18,7 @@ import type { LayerStore } from "../../storage/layers/layer-store.ts";
 import type { AccountChanges } from "../account-changes.ts";
 import type { SandboxEnding, SandboxRun } from "../kinds/sandbox.ts";
 import { sandboxKind } from "../kinds/sandbox.ts";
+import { type MemoryImages, notResumable } from "../memory/memory-images.ts";
 import type { OperationChange } from "../operations/changes.ts";
 import type { Operations } from "../operations/operations.ts";
 import type { ForkSubmission } from "../operations/options.ts";
@@ -34,6 +36,16 @@ export interface TransitionsOptions {
   readonly keepStates: number;
   readonly layers: LayerStore;
   readonly changes: AccountChanges;
+  readonly memory: Pick<MemoryImages, "check" | "settle" | "sweep">;
+}
+
+/** How a sandbox continues. */
+export interface Resumption {
+  readonly reason: StateReason;
+  /** its life from now; absent: the one of its settings */
+  readonly lifeMs?: number | undefined;
+  /** true: with its memory, or not at all; false: from its files; absent: with its memory when that is kept */
+  readonly memory?: boolean | undefined;
 }
 
 /** A transaction that is not committed yet. */
@@ -61,6 +73,10 @@ export class Transitions {
   constructor(options: TransitionsOptions) {
     this.#options = options;
     options.operations.changes.subscribe((change) => this.#onOperation(change));
+    // The rows of kept memory go with states.
+    options.lives.journal.listen(({ row: { state } }) => {
+      if (state !== "pausing" && state !== "resuming") void options.memory.sweep();
+    });
   }
 
   /** Forgets excess states of the sandbox when the operation has ended. */
@@ -136,28 +152,31 @@ export class Transitions {
   /** Begins to capture a running sandbox. Returns its operation. @throws ApiError `conflict` */
   capture({ id }: SandboxRow, reason: StateReason, ending: SandboxEnding): OperationId {
     const { lives } = this.#options;
-    const operationId = instanceOf(lives.journal.change(id, "pause", { reason }), "pausing");
+    const memory = ending !== "discard" && ending.memory !== undefined;
+    const operationId = instanceOf(lives.journal.change(id, "pause", { reason, memory }), "pausing");
     lives.end(operationId, ending);
     return operationId;
   }
 
   /**
-   * Starts an instance at the head.
-   * @param lifeMs its life from now; absent: the one of its settings
-   * @throws ApiError `conflict`; as `Operations.submit` does
+   * Starts an instance at the head, or continues the one whose memory is kept.
+   * @throws ApiError `conflict`; `not_resumable` when the memory cannot be continued here; as `Operations.submit` does
    */
-  async resume({ id, accountId }: SandboxRow, reason: StateReason, lifeMs?: number): Promise<void> {
+  async resume({ id, accountId }: SandboxRow, { reason, lifeMs, memory: wish }: Resumption): Promise<void> {
     const { db, clock } = this.#options;
     const row = requireSandbox(db, accountId, id);
     if (nextSandboxState(row.state, "resume") === null) throw sandboxConflict(row.state);
-    await this.start(row, runOf(row), (operationId) => {
+    const image = wish === false ? null : memoryImageOf(db, id);
+    if (image === null && wish === true) throw notResumable("its memory is not kept");
+    if (image !== null) await this.#options.memory.check(image);
+    const memory = image !== null;
+    await this.start(row, memory ? continuationOf(row, image) : runOf(row), (operationId) => {
       const now = clock();
       // A rollback may have moved the head meanwhile.
       if (findSandbox(db, id)?.headId !== row.headId) throw sandboxConflict(row.state);
-      return {
-        ...changeState(db, id, "resume", { operationId, endsAt: now + (lifeMs ?? row.timeoutMs), now }),
-        reason,
-      };
+      if (memory && memoryImageOf(db, id)?.id !== image.id) throw notResumable("its memory is no longer kept");
+      const endsAt = now + (lifeMs ?? row.timeoutMs);
+      return { ...changeState(db, id, "resume", { operationId, endsAt, now }), reason, memory };
     });
   }
 
@@ -235,6 +254,7 @@ export class Transitions {
   #onOperation(change: OperationChange): void {
     if (change.type !== "ended" && change.type !== "postponed") return;
     const { id: operationId } = change.operation;
+    this.#options.memory.settle(operationId);
     const id = this.#sandboxOf.get(operationId);
     if (id === undefined) return;
     this.#sandboxOf.delete(operationId);
@@ -280,6 +300,12 @@ function runOf(row: SandboxRow): SandboxRun {
   const { id: sandboxId, name: hostname, headId: imageId } = row;
   if (imageId === null) throw sandboxConflict(row.state);
   return { sandboxId, hostname, imageId, files: [], ...pickRun(row) };
+}
+
+/** The instance whose memory a sandbox keeps. */
+function continuationOf(row: SandboxRow, { id, imageId, memoryBytes }: MemoryImageRow): SandboxRun {
+  const resources = { ...row.resources, memoryImageBytes: memoryBytes };
+  return { ...runOf(row), imageId, resources, memoryImageId: id };
 }
 
 function bodyOf(error: unknown): ErrorBody {

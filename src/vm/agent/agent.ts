@@ -6,7 +6,7 @@ import { type AgentConnection, DialledConnection, GuestOpenedConnection } from "
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
 import { type AgentExecSpec, encodeExecOpen, encodeSpec } from "./exec-spec.ts";
 import { GuestFiles } from "./files/guest-files.ts";
-import { packIntegers } from "./frames.ts";
+import { packIntegers, split } from "./frames.ts";
 import type { GuestNetwork } from "./guest-network.ts";
 import { AgentLink } from "./link.ts";
 import type { Hello } from "./payload.ts";
@@ -193,6 +193,11 @@ export class Agent {
   async hold(signal?: AbortSignal): Promise<void> {
     const session = new ReplySession(AgentFrame.done, true);
     await this.#link.hold(session, session.answer, signal);
+  }
+
+  /** Fails everything with `reason`. The guest does not learn of it: during a hold, another Agent can continue. */
+  abandon(reason: Error): void {
+    this.#link.fail(reason);
   }
 
   /** True when a hold was requested of the guest and has not ended. */
@@ -392,8 +397,4 @@ function resumeConnections(link: AgentLink, { connections, queries }: AgentRecor
   }
   link.requests.resume(requested, queries);
   return open;
-}
-
-function* split(bytes: Uint8Array, sizeBytes: number): Generator<Uint8Array> {
-  for (let offset = 0; offset < bytes.byteLength; offset += sizeBytes) yield bytes.subarray(offset, offset + sizeBytes);
 }

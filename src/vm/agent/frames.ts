@@ -123,3 +123,8 @@ export function packIntegers(...fields: readonly (readonly [16 | 32 | 64, number
   }
   return bytes;
 }
+
+/** The bytes in parts of `sizeBytes`; the last one may be shorter. */
+export function* split(bytes: Uint8Array, sizeBytes: number): Generator<Uint8Array> {
+  for (let offset = 0; offset < bytes.byteLength; offset += sizeBytes) yield bytes.subarray(offset, offset + sizeBytes);
+}

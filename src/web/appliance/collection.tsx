@@ -70,15 +70,21 @@ export function CollectionSection({ onCollected }: { readonly onCollected: () =>
   );
 }
 
-function isNothing({ images, layers, files, bytes }: Collection): boolean {
-  return images + layers + files + bytes === 0;
+function isNothing({ images, layers, files, memory_images, bytes }: Collection): boolean {
+  return images + layers + files + memory_images + bytes === 0;
 }
 
-function partsOf({ images, layers, layer_bytes, files, file_bytes }: Collection): string {
+function partsOf(collection: Collection): string {
+  const { images, layers, layer_bytes, files, file_bytes, memory_images, memory_image_bytes } = collection;
   const parts = [
     ...(images === 0 ? [] : [countOf(images, "expired image")]),
     ...(layers === 0 ? [] : [`${countOf(layers, "layer")} (${bytesText(layer_bytes)})`]),
     ...(files === 0 ? [] : [`${countOf(files, "file")} (${bytesText(file_bytes)})`]),
+    ...(memory_images === 0
+      ? []
+      : [
+          `the memory of ${countOf(memory_images, "paused sandbox", "paused sandboxes")} (${bytesText(memory_image_bytes)})`,
+        ]),
   ];
   return parts.length === 0 ? "nothing" : parts.join(", ");
 }

@@ -26,7 +26,15 @@ const config = () => loadConfig({ environment: {}, flags: { "data-dir": director
 test("coppice gc asks the running daemon, also when a dead one left its socket", async () => {
   await writeFile(layout.control, "what a dead daemon left");
   const asked: boolean[] = [];
-  const answer = { images: 3, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
+  const answer = {
+    images: 3,
+    layers: 0,
+    layerBytes: 0,
+    files: 0,
+    fileBytes: 0,
+    memoryImages: 1,
+    memoryImageBytes: 4096,
+  };
   const gc = async (dryRun: boolean) => {
     asked.push(dryRun);
     return answer;

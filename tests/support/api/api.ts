@@ -40,6 +40,7 @@ import { Sandboxes } from "../../../src/supervisor/sandboxes/sandboxes.ts";
 import { Builds } from "../../../src/supervisor/templates/builds.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { NO_MACHINES } from "../sandboxes/no-machines.ts";
+import { NO_MEMORY } from "../sandboxes/no-memory.ts";
 import { emptyApplianceParts } from "./appliance-parts.ts";
 import { assertConforms, errorBodyOf } from "./conformance.ts";
 import { type LayerFixture, makeLayer } from "./layers.ts";
@@ -198,7 +199,7 @@ export class Api implements AsyncDisposable {
     const starts = new ForkedStarts();
     stack.use(starts.follow(operations.changes));
     const forking = { ...work, layout, starts, diskReserveBytes: 0, machines: NO_MACHINES };
-    const sandboxes = stack.use(new Sandboxes({ ...forking, keepStates: 20 }));
+    const sandboxes = stack.use(new Sandboxes({ ...forking, keepStates: 20, memory: NO_MEMORY }));
     const forks = new InstanceForks({ ...forking, requests: new Requests(db, layout) });
     const builds = stack.use(new Builds({ ...work, layout, eventLogs }));
     const metrics = createMetrics();

@@ -18,7 +18,7 @@ export function emptyApplianceParts(
     scheduler: new Scheduler(APPLIANCE_BUDGET, clock),
     machines: { counts: () => ({ waiting: 1, ready: 1, inUse: 0 }) },
     poolSize: 2,
-    retention: { untaggedTtlMs: null, filesTtlMs: null },
+    retention: { untaggedTtlMs: null, filesTtlMs: null, memoryTtlMs: 86_400_000 },
     desk: { running: async () => ({ version: "0.0.0", pid: process.pid, leavesInstances: false, operations: [] }) },
     health: { dataDirectory, emulation: "allow", outside },
   };

@@ -4,4 +4,4 @@ import type { ForkedMachines } from "../../../src/supervisor/machines/machine-so
 const none = () => Promise.reject(new ApiError("unavailable", "no machine can be copied here"));
 
 /** A host whose machines cannot be copied. */
-export const NO_MACHINES: ForkedMachines = { cloneFork: none, loadFork: none, compressFork: none };
+export const NO_MACHINES: ForkedMachines = { cloneFork: none, loadFork: none, checkFork: none, compressFork: none };

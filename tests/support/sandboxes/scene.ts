@@ -24,6 +24,7 @@ import { untilAborted } from "../../../src/system/waiting.ts";
 import { wallClock } from "../../../src/system/wall-clock.ts";
 import { type OperationsStore, operationsStore, testOperations } from "../operations.ts";
 import { NO_MACHINES } from "./no-machines.ts";
+import { NO_MEMORY } from "./no-memory.ts";
 import type { StoryStep } from "./story.ts";
 
 export const ACCOUNT = "alice" as AccountId;
@@ -38,6 +39,7 @@ export const SANDBOX: SandboxSubmission = {
   idleTimeoutSeconds: null,
   onTimeout: "pause",
   autoResume: true,
+  pauseMemory: false,
   metadata: {},
   network: null,
   publicPorts: [],
@@ -137,6 +139,7 @@ export class SandboxScene implements AsyncDisposable {
       ...{ db, clock, log: silentLog, accounts, operations: this.operations, instances, scheduler, lives: this.lives },
       ...{ keepStates, layers, changes: new AccountChanges(), layout, machines: NO_MACHINES, diskReserveBytes: 0 },
       starts: new ForkedStarts(),
+      memory: NO_MEMORY,
     });
   }
 

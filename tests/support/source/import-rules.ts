@@ -161,10 +161,12 @@ export const MAY_IMPORT_WITHIN: Readonly<Record<string, Readonly<Record<string, 
     "gauges.ts": ["instance", "machines", "merging", "operations", "shared-reading.ts"],
     "readiness.ts": ["machines"],
     health: ["machines"],
-    sandboxes: ["account-changes.ts", "instance", "kinds", "operations", "reclaim.ts"],
+    sandboxes: ["account-changes.ts", "instance", "kinds", "memory", "operations", "reclaim.ts"],
     templates: ["account-changes.ts", "imports", "kinds", "operations", "reclaim.ts"],
     // The worker of each kind of operation is in one of these.
-    kinds: ["imports", "instance", "operations"],
+    kinds: ["imports", "instance", "machines", "memory", "operations"],
+    // The kept memory of paused sandboxes.
+    memory: ["instance", "machines"],
     imports: ["disk-guard.ts", "instance", "machines", "operations"],
     instance: ["disk-guard.ts", "machines", "merging", "network", "operations", "survivors"],
     merging: ["disk-guard.ts", "machines", "operations"],
@@ -232,6 +234,7 @@ export const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   "vm/agent": ["ipaddr.js"],
   vm: ["@sinclair/typebox"],
   "supervisor/survivors": ["@sinclair/typebox"],
+  "supervisor/memory": ["@sinclair/typebox"],
   client: ["@elysiajs/eden", "@noble/hashes", "eventsource-parser"],
   // In the text of the module that the build rewrites.
   "tools/build.ts": ["@libsql/linux-x64-gnu"],

@@ -61,6 +61,7 @@ const USE_CASES: {
     open: "changes",
     list: "reads",
     get: "reads",
+    memoryOf: "reads",
     networkRules: "reads",
     samples: "reads",
     wait: "reads",
@@ -100,6 +101,7 @@ const USE_CASES: {
     open: "changes",
     fork: "changes",
     connect: "changes",
+    pause: "changes",
     settled: "reads",
     list: "reads",
     record: "reads",
@@ -200,9 +202,9 @@ describe("a use case that changes something", () => {
     const counts = Object.values(USE_CASES).map(
       (noun) => Object.values(noun).filter((kind) => kind === "changes").length,
     );
-    // Besides an import with two ways to tag, processes are started and attached to in two ways each, and sandboxes forked.
+    // Besides an import with two ways to tag, processes are started and attached to in two ways each, and sandboxes forked and paused.
     const verbs = Object.values(CHANGES).flat();
-    expect(counts.reduce((sum, count) => sum + count, 0)).toBe(verbs.length + 4);
+    expect(counts.reduce((sum, count) => sum + count, 0)).toBe(verbs.length + 5);
     const text = [...sourcesOf("service").values()].join("\n").replace(/\s+/g, " ");
     for (const [noun, ofNoun] of Object.entries(CHANGES)) {
       for (const verb of ofNoun) {

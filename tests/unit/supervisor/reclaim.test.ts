@@ -39,7 +39,7 @@ import { throwing } from "../../support/failures.ts";
 import { listLayers } from "../../support/images/layer-files.ts";
 import { pause, turns, until } from "../../support/waiting.ts";
 
-const NOTHING = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0 };
+const NOTHING = { images: 0, layers: 0, layerBytes: 0, files: 0, fileBytes: 0, memoryImages: 0, memoryImageBytes: 0 };
 const NOW = 1_000_000;
 
 let directory: string;
@@ -60,7 +60,16 @@ afterEach(async () => {
 });
 
 const options = (more: Partial<ReclaimOptions> = {}): ReclaimOptions => ({
-  ...{ db, layout, layers, log: silentLog, clock: () => NOW, filesTtlMs: null, untaggedTtlMs: null },
+  ...{
+    db,
+    layout,
+    layers,
+    log: silentLog,
+    clock: () => NOW,
+    filesTtlMs: null,
+    untaggedTtlMs: null,
+    memoryTtlMs: 86_400_000,
+  },
   ...more,
 });
 const real = { dryRun: false };

@@ -1,3 +1,4 @@
+import type { Static } from "@sinclair/typebox";
 import { Elysia } from "elysia";
 import { ApiError } from "../../../domain/errors.ts";
 import { parseUuidOrDigits, type SandboxId } from "../../../domain/ids.ts";
@@ -54,12 +55,13 @@ export function lifeRoutes(parts: E2bParts) {
     sandboxes.setDeadline(principal, sandbox.id, { seconds, onlyLater });
     return none(context);
   };
-  const connect = async (context: Context & { readonly body: { readonly timeout?: number | null } }) => {
+  const connect = async (context: Context & { readonly body: Static<typeof Connect> }) => {
     const { request, principal, params, body } = context;
     authorize(principal, "instances:exec");
     const timeoutSeconds = positive(body.timeout ?? CONNECT_SECONDS);
     const { id } = liveSandbox(parts, principal, params.sandboxID).sandbox;
-    const connected = await e2b.connect(principal, id, { timeoutSeconds, signal: request.signal });
+    const memory = body.memory === false ? body.memory : undefined;
+    const connected = await e2b.connect(principal, id, { timeoutSeconds, memory, signal: request.signal });
     return respond(json(connected.isResumed ? 201 : 200, await sandboxOf(parts, connected)), request) as never;
   };
   return new Elysia()
@@ -102,7 +104,7 @@ export function lifeRoutes(parts: E2bParts) {
         const { id } = liveSandbox(parts, principal, params.sandboxID).sandbox;
         await e2b.settled(principal, id, context.request.signal);
         e2b.update(principal, id, { pausedFilesOnly: body.memory === false });
-        await sandboxes.pause(principal, id);
+        await e2b.pause(principal, id, { memory: body.memory ?? true });
         return await paused(parts, context, id);
       },
       { takes, body: checked(Pause) },

@@ -67,9 +67,13 @@ export async function detailOf({ service, settings }: WireParts, principal: Prin
       domain: settings.domain,
       allowInternetAccess: record.allowInternetAccess,
       network: record.network === null ? null : given(record.network),
-      // Its memory is not kept, whatever was asked for.
-      pauseMode: listed.state === "paused" ? "filesystem" : null,
+      // Requests may have asked for more.
+      pauseMode: listed.state === "paused" ? pauseModeOf(service, recorded) : null,
     }),
     lifecycle: { onTimeout: record.autoPause ? "pause" : "kill", autoResume: record.autoResume },
   };
+}
+
+function pauseModeOf({ sandboxes }: WireParts["service"], { sandbox }: ListedRecorded): "full" | "filesystem" {
+  return sandboxes.memoryOf(sandbox) === null ? "filesystem" : "full";
 }

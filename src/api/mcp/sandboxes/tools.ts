@@ -241,14 +241,19 @@ const CHANGING_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "sandbox_end",
-    description: "End a sandbox for good, or pause it: then its files stay.",
-    input: inputs({ sandbox: SANDBOX, pause: optional(Type.Boolean({ default: false })) }),
+    description:
+      "End a sandbox for good, or pause it: then its files stay, and with memory its processes continue at the next use.",
+    input: inputs({
+      sandbox: SANDBOX,
+      pause: optional(Type.Boolean({ default: false })),
+      memory: optional(Type.Boolean({ default: false, description: "with pause: keep the processes, too" })),
+    }),
     annotations: DESTROYS,
     scope: "instances:spawn",
-    async run({ sandbox, pause = false }, call) {
+    async run({ sandbox, pause = false, memory = false }, call) {
       const { sandboxes } = call.service;
       const id = find(call, sandbox);
-      if (pause) await sandboxes.pause(call.principal, id);
+      if (pause) await sandboxes.pause(call.principal, id, { memory });
       else await sandboxes.end(call.principal, id, { keep: false });
       return sandboxAnswer(await settled(call, id, "settled"));
     },

@@ -145,15 +145,18 @@ function spaceOf({ disk, totals, accounts, images }: appliance.Space): Space {
 }
 
 function collectionOf({ reclaimed, retention }: appliance.Collection): Collection {
-  const { images, layers, layerBytes, files, fileBytes } = reclaimed;
-  const { untaggedTtlMs, filesTtlMs } = retention;
+  const { images, layers, layerBytes, files, fileBytes, memoryImages, memoryImageBytes } = reclaimed;
+  const { untaggedTtlMs, filesTtlMs, memoryTtlMs } = retention;
   return {
     images,
     layers,
     layer_bytes: layerBytes,
     files,
     file_bytes: fileBytes,
-    bytes: layerBytes + fileBytes,
+    memory_images: memoryImages,
+    memory_image_bytes: memoryImageBytes,
+    bytes: layerBytes + fileBytes + memoryImageBytes,
+    images_memory_ttl: memoryTtlMs / 1000,
     ...(untaggedTtlMs === null ? {} : { images_untagged_ttl: untaggedTtlMs / 1000 }),
     ...(filesTtlMs === null ? {} : { files_ttl: filesTtlMs / 1000 }),
   };

@@ -3,20 +3,28 @@ import { isoTime } from "../../../domain/ids.ts";
 import { networkInputOf } from "../../../domain/network.ts";
 import type { SandboxSample as StoredSample } from "../../../domain/sandbox.ts";
 import type { SandboxInput, SettingsInput } from "../../../service/sandboxes/checks.ts";
-import type { Sandbox as StoredSandbox, SavedState as StoredState } from "../../../service/sandboxes/sandboxes.ts";
+import type {
+  KeptMemory as StoredMemory,
+  Sandbox as StoredSandbox,
+  SavedState as StoredState,
+} from "../../../service/sandboxes/sandboxes.ts";
 import { commandOf, filesOf, resourcesOf } from "../command-wire.ts";
 import type { NetworkFields } from "../schema/network.ts";
 import type { Sandbox, SandboxPatch, SandboxRequest, SandboxSample, SavedState } from "../schema/sandboxes.ts";
 
 /**
  * The wire form of a sandbox.
+ * @param memory its kept memory; null: none
  * @param pattern address of its ports; null: the operator serves none
  */
-export function sandboxOf(sandbox: StoredSandbox, pattern: string | null): Sandbox {
+export function sandboxOf(
+  sandbox: StoredSandbox,
+  { memory, pattern }: { readonly memory: StoredMemory | null; readonly pattern: string | null },
+): Sandbox {
   const { id, imageId, headId, operationId, idleTimeoutMs, onTimeout, autoResume, envNames, resources } = sandbox;
   const { name, state, createdAt, stateAt, endedAt, endsAt, cwd, user, network, metadata, publicPorts, error } =
     sandbox;
-  const { parentId, forkedAtEvent } = sandbox;
+  const { parentId, forkedAtEvent, pauseMemory } = sandbox;
   return {
     uuid: id,
     name,
@@ -25,6 +33,7 @@ export function sandboxOf(sandbox: StoredSandbox, pattern: string | null): Sandb
     state,
     ...given({ parent: parentId, forked_at_event: forkedAtEvent }),
     instance: operationId,
+    ...(memory === null ? {} : { memory: memoryOf(memory) }),
     created_at: isoTime(createdAt),
     state_changed_at: isoTime(stateAt),
     ...(endedAt === null ? {} : { ended_at: isoTime(endedAt) }),
@@ -32,6 +41,7 @@ export function sandboxOf(sandbox: StoredSandbox, pattern: string | null): Sandb
     idle_timeout: idleTimeoutMs === null ? null : idleTimeoutMs / 1000,
     on_timeout: onTimeout,
     auto_resume: autoResume,
+    pause_memory: pauseMemory,
     env_names: [...envNames],
     cwd,
     user,
@@ -42,6 +52,10 @@ export function sandboxOf(sandbox: StoredSandbox, pattern: string | null): Sandb
     ...given({ error }),
     ...(pattern === null ? {} : { urls: { pattern } }),
   };
+}
+
+function memoryOf({ createdAt, sizeBytes, problem }: StoredMemory): NonNullable<Sandbox["memory"]> {
+  return { created_at: isoTime(createdAt), size_bytes: sizeBytes, ...given({ problem }) };
 }
 
 /** The wire form of a saved state. */
@@ -72,12 +86,14 @@ export function sampleOf({ at, cpuPercent, memoryBytes, cacheBytes, diskBytes }:
 
 /** The settings of a request. */
 export function settingsOf(request: SandboxPatch): SettingsInput {
-  const { timeout, idle_timeout, on_timeout, auto_resume, metadata, name, network, public_ports } = request;
+  const { timeout, idle_timeout, on_timeout, auto_resume, pause_memory, metadata, name, network, public_ports } =
+    request;
   return {
     timeoutSeconds: timeout,
     idleTimeoutSeconds: idle_timeout,
     onTimeout: on_timeout,
     autoResume: auto_resume,
+    pauseMemory: pause_memory,
     metadata,
     name,
     network,

@@ -77,7 +77,8 @@ const END = {
 
 export function sandboxRoutes(surface: Surface) {
   const { sandboxes, ingress } = surface.service;
-  const answerOf = (sandbox: StoredSandbox) => sandboxOf(sandbox, ingress.patternOf(sandbox.id));
+  const answerOf = (sandbox: StoredSandbox) =>
+    sandboxOf(sandbox, { memory: sandboxes.memoryOf(sandbox), pattern: ingress.patternOf(sandbox.id) });
   return new Elysia({ prefix: "/sandboxes" })
     .use(surface.access)
     .post(

@@ -15,6 +15,8 @@ import { SamplesQuery } from "../schema/query.ts";
 import {
   ForkRequest,
   MemoryFork,
+  PauseRequest,
+  ResumeRequest,
   RollbackRequest,
   Sandbox,
   SandboxSample,
@@ -26,23 +28,25 @@ import { sampleOf, sandboxOf, savedStateOf } from "./sandbox-wire.ts";
 
 const PAUSE = {
   query: checked(SettledQuery),
+  body: checked(PauseRequest),
   ...about({
     id: "pauseSandbox",
     tag: "Sandboxes",
-    summary: "Save the files of a running sandbox, and end its machine",
+    summary: "Save the files of a running sandbox, and its memory on request, and end its machine",
     responses: { 200: jsonSpec("the sandbox, which is pausing or paused", Sandbox) },
-    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable", "insufficient_storage"],
   }),
 };
 
 const RESUME = {
   query: checked(SettledQuery),
+  body: checked(ResumeRequest),
   ...about({
     id: "resumeSandbox",
     tag: "Sandboxes",
-    summary: "Start a paused or failed sandbox from its head",
+    summary: "Continue a paused sandbox with its memory if that is kept, or start it from its head",
     responses: { 200: jsonSpec("the sandbox, which is resuming or running", Sandbox) },
-    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
+    errors: ["not_found", "conflict", "not_resumable", "too_many_requests", "unavailable"],
   }),
 };
 
@@ -118,27 +122,27 @@ export function sandboxStateRoutes(surface: Surface) {
   const waited = async (principal: Principal, id: SandboxId, wait: Wait): Promise<Sandbox> => {
     const { goal = "settled", seconds, signal } = wait;
     const sandbox = await sandboxes.wait(principal, id, { goal, waitMs: seconds * 1000, signal });
-    return sandboxOf(sandbox, ingress.patternOf(id));
+    return sandboxOf(sandbox, { memory: sandboxes.memoryOf(sandbox), pattern: ingress.patternOf(id) });
   };
   return new Elysia({ prefix: "/sandboxes/:sandbox" })
     .use(surface.access)
     .post(
       "/pause",
-      async ({ request, principal, params, query: { wait = 0 } }) => {
+      async ({ request, principal, params, query: { wait = 0 }, body: { memory } }) => {
         const id = sandboxes.find(principal, params.sandbox);
-        await sandboxes.pause(principal, id);
+        await sandboxes.pause(principal, id, { memory });
         return await waited(principal, id, { seconds: wait, signal: request.signal });
       },
-      { writes: "instances:spawn", ...PAUSE },
+      { takes: { scope: "instances:spawn", waitsForGuest: true, mayBeEmpty: true }, ...PAUSE },
     )
     .post(
       "/resume",
-      async ({ request, principal, params, query: { wait = 0 } }) => {
+      async ({ request, principal, params, query: { wait = 0 }, body: { memory } }) => {
         const id = sandboxes.find(principal, params.sandbox);
-        await sandboxes.resume(principal, id);
+        await sandboxes.resume(principal, id, { memory });
         return await waited(principal, id, { seconds: wait, signal: request.signal });
       },
-      { writes: "instances:spawn", ...RESUME },
+      { takes: { scope: "instances:spawn", waitsForGuest: true, mayBeEmpty: true }, ...RESUME },
     )
     .post(
       "/rollback",

@@ -148,7 +148,10 @@ export const Collection = Type.Object({
   layer_bytes: Bytes("what these layers have allocated"),
   files: Count("expired uploaded files"),
   file_bytes: Bytes("contents that no file needs"),
+  memory_images: Count("expired memory of paused sandboxes, whose files stay"),
+  memory_image_bytes: Bytes("what that memory has allocated"),
   bytes: Bytes("all of it"),
+  images_memory_ttl: Type.Number({ description: "`images.memory_ttl` in seconds" }),
   images_untagged_ttl: Type.Optional(
     Type.Number({ description: "`images.untagged_ttl` in seconds; absent: images never expire" }),
   ),

@@ -112,6 +112,13 @@ const SETTINGS = {
       error: "auto_resume must be a boolean",
     }),
   ),
+  pause_memory: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "keep the memory when it pauses at the end of its time, or because it is idle",
+      error: "pause_memory must be a boolean",
+    }),
+  ),
   metadata: Type.Optional(Metadata),
   name: Type.Optional(SandboxName),
   network: Type.Optional(SandboxNetwork),
@@ -163,6 +170,16 @@ export const Sandbox = Type.Object({
     Type.Integer({ description: "id of the last event of the parent before the fork; absent without its memory" }),
   ),
   instance: orNull(Uuid, "the operation of its machine; null while it has none"),
+  memory: Type.Optional(
+    Type.Object(
+      {
+        created_at: Timestamp,
+        size_bytes: Type.Integer({ description: "space that it takes on the disk" }),
+        problem: Type.Optional(Type.String({ description: "why it cannot be resumed; absent: no reason is known" })),
+      },
+      { description: "its kept memory, with which its processes continue; absent: a resume starts it from its files" },
+    ),
+  ),
   created_at: Timestamp,
   state_changed_at: Timestamp,
   ended_at: Type.Optional(Timestamp),
@@ -170,6 +187,7 @@ export const Sandbox = Type.Object({
   idle_timeout: orNull(Type.Integer(), "in seconds; null: it does not pause when it is idle"),
   on_timeout: OnTimeout,
   auto_resume: Type.Boolean({ description: "whether a request resumes it when it is paused" }),
+  pause_memory: Type.Boolean({ description: "whether it keeps its memory when it pauses by itself" }),
   env_names: Type.Array(Type.String(), { description: "names of the variables of its processes" }),
   cwd: orNull(Type.String(), "working directory of its processes; null: that of the user, or /root"),
   user: orNull(Type.String(), "user of its processes; null: root"),
@@ -274,6 +292,28 @@ export type ForkRequest = Static<typeof ForkRequest>;
 
 /** The sandboxes of a fork with memory. */
 export const MemoryFork = Type.Object({ ...MEMORY_FORK_FIELDS, sandboxes: Type.Array(Sandbox) });
+
+export const PauseRequest = Type.Object({
+  memory: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "keep the memory, too, so that a resume continues the processes",
+      error: "memory must be a boolean",
+    }),
+  ),
+});
+export type PauseRequest = Static<typeof PauseRequest>;
+
+export const ResumeRequest = Type.Object({
+  memory: Type.Optional(
+    Type.Boolean({
+      description:
+        "true: continue the processes, or fail; false: give up kept memory, and start from the files; absent: continue them when their memory is kept",
+      error: "memory must be a boolean",
+    }),
+  ),
+});
+export type ResumeRequest = Static<typeof ResumeRequest>;
 
 /** Query of a request that a machine may take a while to fulfil. */
 export const SettledQuery = Type.Object({ wait: waitSeconds("a state that does not pass by itself") });

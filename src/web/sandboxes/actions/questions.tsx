@@ -57,7 +57,7 @@ export function useAsking(changed: () => void): Asking {
   const toast = useToast();
   const resume = async ({ uuid, name }: Sandbox) => {
     try {
-      await resumeSandbox(api, uuid, 0);
+      await resumeSandbox(api, uuid, { wait: 0 });
     } catch (error) {
       toast(`${name} was not resumed: ${problemOf(error).message}`, { isProblem: true });
     }
@@ -110,6 +110,7 @@ function NameOf({ sandbox }: Pick<QuestionProps, "sandbox">) {
 }
 
 function PauseQuestion({ sandbox, onClose, onChange }: QuestionProps) {
+  const [memory, setMemory] = useState(false);
   return (
     <ConfirmChange
       title={
@@ -120,9 +121,13 @@ function PauseQuestion({ sandbox, onClose, onChange }: QuestionProps) {
       action="Pause"
       onClose={onClose}
       onChange={onChange}
-      onConfirm={async () => void (await pauseSandbox(api, sandbox.uuid, 0))}
+      onConfirm={async () => void (await pauseSandbox(api, sandbox.uuid, { memory, wait: 0 }))}
     >
-      <p>{ACTIONS.pause.effect} Resuming it starts with the saved files, and without processes.</p>
+      <p>
+        {ACTIONS.pause.effect} Resuming it starts with the saved files, and without processes, unless its memory is
+        kept.
+      </p>
+      <Checkbox label="Keep its memory, so that its processes continue" isChecked={memory} onChecked={setMemory} />
     </ConfirmChange>
   );
 }

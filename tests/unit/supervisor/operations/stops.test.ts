@@ -42,7 +42,16 @@ const executes = (id: OperationId) => until("it executes", () => statusOf(id) ==
 function deskOf(operations: Operations): OperatorDesk {
   const { db, layout } = store;
   const layers = new LayerStore({ layout, chainOf: () => [] });
-  const reclaiming = { db, layout, layers, log: silentLog, clock: Date.now, filesTtlMs: null, untaggedTtlMs: null };
+  const reclaiming = {
+    db,
+    layout,
+    layers,
+    log: silentLog,
+    clock: Date.now,
+    filesTtlMs: null,
+    untaggedTtlMs: null,
+    memoryTtlMs: 86_400_000,
+  };
   const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leave: "always", cgroups: { isInUnit: false } });
   desk.open({ operations, instances: new RunningInstances(), listener: { stop: async () => undefined } });
   return desk;
@@ -152,7 +161,16 @@ test("commands wait until operations have been recovered", async () => {
   await using operations = testOperations(store, () => untilAborted);
   const { db, layout } = store;
   const layers = new LayerStore({ layout, chainOf: () => [] });
-  const reclaiming = { db, layout, layers, log: silentLog, clock: Date.now, filesTtlMs: null, untaggedTtlMs: null };
+  const reclaiming = {
+    db,
+    layout,
+    layers,
+    log: silentLog,
+    clock: Date.now,
+    filesTtlMs: null,
+    untaggedTtlMs: null,
+    memoryTtlMs: 86_400_000,
+  };
   const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leave: "in_unit", cgroups: { isInUnit: false } });
   let answered = false;
   const asked = desk.running().then(() => {

@@ -26,7 +26,7 @@ test("a deadline moves to either side, or to the later one only, and the next li
     Promise.try(() => sandboxes.setDeadline(ACCOUNT, id, { seconds: 1, onlyLater: false })),
   );
   expect(refused).toThrow("the sandbox is paused");
-  await sandboxes.resume(ACCOUNT, id, 45);
+  await sandboxes.resume(ACCOUNT, id, { timeoutSeconds: 45 });
   expect(rowOf(scene, id)).toMatchObject({ endsAt: NOW + 45_000, timeoutMs: 600_000 });
 });
 
