@@ -45,6 +45,10 @@ const PARTS: Readonly<Record<string, Part>> = {
   chain: chainPart,
 };
 
+const NAMES = Object.keys(PARTS);
+/** Number of names in the first of two lines of help. */
+const FIRST_LINE_COUNT = 8;
+
 export const benchCommand: Command = command({
   name: "bench",
   summary: "measure a running appliance from outside",
@@ -56,7 +60,7 @@ export const benchCommand: Command = command({
     "machine and have no bar. Run this on the appliance's machine, while other clients are idle. The\n" +
     "image needs /bin/sh, cat, dd and sleep. Images that this command makes are deleted; operations\n" +
     "stay listed, and one uploaded file of 256 MiB, always the same, stays.\n" +
-    `Parts:\n${Object.keys(PARTS).join(", ")}.`,
+    `Parts:\n${NAMES.slice(0, FIRST_LINE_COUNT).join(", ")},\n${NAMES.slice(FIRST_LINE_COUNT).join(", ")}.`,
   examples: ["coppice bench --image tag:debian --quick", "coppice bench --image tag:debian --only spawn,chain --json"],
   options: {
     image: { type: "string", value: "IMAGE", doc: "image UUID, or tag:NAME" },

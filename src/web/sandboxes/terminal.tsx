@@ -45,7 +45,7 @@ export function TerminalPanel({ sandbox, link, onChange }: TerminalProps) {
     setBusy(true);
     setProblem(undefined);
     try {
-      const ready = state === "running" ? sandbox : await resumeSandbox(api, uuid, WAIT_SECONDS);
+      const ready = state === "running" ? sandbox : await resumeSandbox(api, uuid, { wait: WAIT_SECONDS });
       const spid = await startShell({ instance: ready.instance ?? "", sandbox: uuid });
       started.current = spid;
       navigate(linkTo(link.id, "terminal", { process: spid }));
