@@ -200,8 +200,12 @@ export interface Machine extends AsyncDisposable {
   outlive?(): Promise<void>;
   /** The record from which another process opens this machine. It changes when disks are attached, detached or copied. */
   record?(): MachineRecord;
-  /** Closes the stream to the agent and connects again: `channel` is then the result. @throws LibcError when the VMM is gone */
-  reconnect?(): Promise<ByteChannel>;
+  /**
+   * Closes the stream to the agent and connects again: `channel` is then the result.
+   * @param pauseMs time without a connection, for agents that could miss a short one; default: 0
+   * @throws LibcError when the VMM is gone
+   */
+  reconnect?(pauseMs?: number): Promise<ByteChannel>;
 }
 
 /** A saved machine, from which copy-on-write clones are made. */

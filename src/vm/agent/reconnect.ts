@@ -1,5 +1,5 @@
 import type { OutputStream } from "../../domain/output.ts";
-import { sleepUnlessAborted, untilAborted, withinTime } from "../../system/waiting.ts";
+import { untilAborted, withinTime } from "../../system/waiting.ts";
 import type { ByteChannel } from "../vmm.ts";
 import { AgentClosedError, AgentProtocolError, AgentVersionError, OutputGapError } from "./errors.ts";
 import { encodeFrame, type Frame, FrameDecoder, packIntegers, viewOf } from "./frames.ts";
@@ -23,7 +23,7 @@ import type { FirstInput, ProcessRecord } from "./record.ts";
  * connection before; on a busy host it is just late.
  */
 const WAITS_MS = [500, 1000, 2000];
-/** Pause before the next attempt, in which the agent can notice that the connection is closed; doubled for each. */
+/** Time without a connection before the next attempt, so that the agent can notice the end of the one before; doubled for each. */
 const PAUSE_MS = 50;
 /** Limit of lines for the log before the answer. An honest agent has had no connection to send many. */
 const LINES_COUNT_MAX = 200;
@@ -79,8 +79,8 @@ export interface AgentReport extends Hello {
 /** The stream to an agent that can be opened again. */
 export interface ReopenedStream {
   readonly channel: ByteChannel;
-  /** Closes the stream and opens it again. */
-  reconnect(): Promise<ByteChannel>;
+  /** Closes the stream, and opens it again after `pauseMs`, in which the agent can notice that. */
+  reconnect(pauseMs: number): Promise<ByteChannel>;
 }
 
 /** A stream whose next frame is the first one after RESUMED. It is paused. */
@@ -104,9 +104,7 @@ export async function resumeStream(stream: ReopenedStream, signal: AbortSignal):
     if (!(answer instanceof Error)) return { channel, report: parseReport(answer), rest: frames.rest };
     channel.pause();
     if (attempt === WAITS_MS.length - 1) throw new AgentClosedError("the agent does not greet", { cause: answer });
-    await sleepUnlessAborted(PAUSE_MS * 2 ** attempt, signal);
-    signal.throwIfAborted();
-    channel = await untilAborted(stream.reconnect(), signal);
+    channel = await untilAborted(stream.reconnect(PAUSE_MS * 2 ** attempt), signal);
   }
 }
 

@@ -93,8 +93,9 @@ export class QemuMachine extends JailedMachine implements Machine {
     return this.#channel;
   }
 
-  async reconnect(): Promise<ByteChannel> {
+  async reconnect(pauseMs = 0): Promise<ByteChannel> {
     this.#channel.close();
+    if (pauseMs > 0) await Bun.sleep(pauseMs);
     this.#channel = this.#owned.use(await connectToQemu(this.home, "agent"));
     return this.#channel;
   }

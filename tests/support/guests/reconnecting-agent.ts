@@ -71,7 +71,11 @@ export function reconnecting(
     guests.push(guest);
     return guest.channel;
   };
-  const stream = { channel: connect(), reconnect: async () => connect() };
+  const reconnect = async (pauseMs: number) => {
+    await new Promise((resolve) => setTimeout(resolve, pauseMs));
+    return connect();
+  };
+  const stream = { channel: connect(), reconnect };
   const signal = new AbortController().signal;
   return { guests, reconnected: Agent.reconnect(stream, { network: null, signal, ...options }) };
 }

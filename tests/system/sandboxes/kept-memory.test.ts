@@ -241,6 +241,22 @@ describe("a service that is killed", () => {
     }
   });
 
+  test("while the machine stands still for that leaves the sandbox running", async () => {
+    for (const name of ["held", "held-again"]) {
+      const { box, spid } = await openCounter(name);
+      void box.post("pause?wait=60", { memory: true }).catch(() => undefined);
+      await until("the memory is being written", () => directories().length > 0);
+      await appliance.down("SIGKILL");
+      await appliance.up();
+      await until("its state is known", () => isKnown(box));
+      expect((await box.get()).state).toBe("running");
+      const last = counted(await output(box, spid));
+      await until("it counts on", async () => counted(await output(box, spid)) > last);
+      await box.end();
+      await until("nothing is left", () => directories().length === 0);
+    }
+  });
+
   test("while a sandbox continues leaves one that failed with its files, or is paused as before", async () => {
     for (const delayMs of [50, 150, 300]) {
       const { box, spid } = await openCounter(`resumed-${delayMs}`);

@@ -100,7 +100,7 @@ async function reconnected(
   signal: AbortSignal,
 ): Promise<ReconnectedAgent> {
   const { channel } = machine;
-  const reconnect = async () => (await machine.reconnect?.()) ?? channel;
+  const reconnect = async (pauseMs: number) => (await machine.reconnect?.(pauseMs)) ?? channel;
   const late = AbortSignal.timeout(ANSWER_MS_MAX);
   const served = network.wasOn ? network : null;
   try {
