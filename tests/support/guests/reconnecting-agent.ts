@@ -9,6 +9,7 @@ import {
   PROTOCOL_VERSION,
   SessionFlag,
 } from "../../../src/vm/agent/protocol.ts";
+import { deadline } from "../waiting.ts";
 import { ScriptedAgent } from "./scripted-peer.ts";
 
 /** A session as the agent lists it. */
@@ -72,7 +73,9 @@ export function reconnecting(
     return guest.channel;
   };
   const reconnect = async (pauseMs: number) => {
-    await new Promise((resolve) => setTimeout(resolve, pauseMs));
+    const { promise, resolve } = Promise.withResolvers<void>();
+    using _timer = deadline(pauseMs, resolve);
+    await promise;
     return connect();
   };
   const stream = { channel: connect(), reconnect };
