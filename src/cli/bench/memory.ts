@@ -3,11 +3,13 @@ import { forkSandboxMemory } from "../../client/forks.ts";
 import { eventsBelow } from "../../client/operation-events.ts";
 import { pathOfPlace } from "../../client/place.ts";
 import { startProcess } from "../../client/processes.ts";
+import { pauseSandbox, resumeSandbox } from "../../client/sandboxes.ts";
 import { figureOf, interleaved, timed } from "./measure.ts";
 import { remarkOf } from "./report.ts";
 import { type Finding, rowOf } from "./row.ts";
 import { exec } from "./running.ts";
-import type { BenchTarget } from "./target.ts";
+import { CHANGE, CHANGED_MIB } from "./sandboxes.ts";
+import { type BenchTarget, requireState } from "./target.ts";
 
 const MIB = 1_048_576;
 /** Memory of the guest that has changed since its machine started. */
@@ -17,8 +19,13 @@ const DIRTY = `dd if=/dev/urandom of=/dev/shm/coppice-bench bs=1048576 count=${D
 /** Writes a line every few milliseconds. */
 const TICKS = "while :; do echo tick; sleep 0.02; done";
 
-/** Forks with memory against copies of memory and spawns. */
+/** Forks with memory against copies of memory and spawns, and pauses with memory against captured runs. */
 export async function* memoryPart(target: BenchTarget): AsyncGenerator<Finding> {
+  yield* forkRows(target);
+  yield* pauseRows(target);
+}
+
+async function* forkRows(target: BenchTarget): AsyncGenerator<Finding> {
   const { client } = target;
   const { uuid: parent } = await target.open();
   await exec(target, { sandbox: parent }, DIRTY);
@@ -88,4 +95,44 @@ function copyOf(source: Uint8Array): Uint8Array {
   const copy = new Uint8Array(source.byteLength);
   copy.set(source);
   return copy;
+}
+
+/** A process that continues after a pause, against the same with files alone and against a captured run. */
+async function* pauseRows(target: BenchTarget): AsyncGenerator<Finding> {
+  const { client } = target;
+  const { uuid: sandbox } = await target.open();
+  const place = { sandbox };
+  await startProcess(client, place, { command: TICKS, shell: true });
+  const values = await interleaved(target.rounds(15, 5), {
+    pause: async () => {
+      await target.poolFull();
+      return await timed(async () => {
+        await exec(target, place, CHANGE);
+        requireState(await pauseSandbox(client, sandbox, { memory: true }), "paused");
+        requireState(await resumeSandbox(client, sandbox), "running");
+        await exec(target, place, "true");
+      });
+    },
+    runs: async () => {
+      await target.poolFull();
+      return await timed(async () => {
+        const { image = "" } = await target.run(target.image, CHANGE);
+        await target.run(image, "true", { disposable: true });
+      });
+    },
+  });
+  await target.endWithStates(sandbox);
+  yield rowOf({
+    name: `pause and resume with memory, ${CHANGED_MIB} MiB changed in a sandbox`,
+    from: `${CHANGED_MIB} MiB written by exec, sent`,
+    to: "end of true by exec afterwards, read",
+    values: values.pause,
+    unit: "ms",
+    against: {
+      name: `a captured run that writes ${CHANGED_MIB} MiB, and a spawn of true on its image`,
+      values: values.runs,
+    },
+    atMost: 1.5,
+  });
+  await target.deleteMade();
 }

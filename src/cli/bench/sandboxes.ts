@@ -12,9 +12,9 @@ const DIRECTORY_PATH = "/root/coppice-bench";
 const FILE_PATH = `${DIRECTORY_PATH}/file`;
 const FILE_BYTES = 1024;
 /** Size of the state that a sandbox saves, in `MiB`. */
-const CHANGED_MIB = 10;
+export const CHANGED_MIB = 10;
 /** Random bytes, which no disk can leave out. */
-const CHANGE = `dd if=/dev/urandom of=/root/coppice-bench.state bs=1048576 count=${CHANGED_MIB}`;
+export const CHANGE = `dd if=/dev/urandom of=/root/coppice-bench.state bs=1048576 count=${CHANGED_MIB}`;
 /** One wait for a state, in `seconds`. */
 const WAIT_SECONDS = 30;
 
