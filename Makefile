@@ -174,7 +174,7 @@ test-page: build test-deps ## test the page in a real browser; what it showed is
 	@bun tests/support/rings/run-rings.ts page
 
 .PHONY: test-faults
-test-faults: build test-deps ## test a minute of kills, full disks, lying registries and clock jumps under load, and a minute of kills around sandboxes that write
+test-faults: build test-deps ## test a minute of kills, full disks, lying registries and clock jumps under load
 	@bun tests/support/rings/run-rings.ts faults
 
 .PHONY: test-install

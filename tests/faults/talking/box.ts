@@ -365,7 +365,9 @@ export class Box {
   #requireBusy(what: string, { status, text }: { readonly status: number; readonly text: string }): void {
     counted(this.stage, `${what} refused: ${status}`);
     const isKilled = this.#instance !== null && this.stage.killed.has(this.#instance);
-    if (!BUSY.includes(status) && !(status === 409 && (isKilled || COPIES.includes(what)))) {
+    // Its machine has just ended, and its state does not say so yet.
+    const isEnding = text.includes('"state":"running"');
+    if (!BUSY.includes(status) && !(status === 409 && (isKilled || isEnding || COPIES.includes(what)))) {
       this.problem(`${what}: ${status} ${text}`);
     }
   }
