@@ -79,7 +79,7 @@ async function scratchSizes(): Promise<number[]> {
   const sizes: number[] = [];
   for (const name of await readdir(directory)) {
     // A waiting clone has no scratch, and a machine may end meanwhile.
-    const scratch = await stat(join(directory, name, "S")).catch(() => null);
+    const scratch = await stat(join(directory, name, "vm", "S")).catch(() => null);
     if (scratch !== null) sizes.push(scratch.blocks * 512);
   }
   return sizes;

@@ -55,7 +55,9 @@ test("waiting spawns with large standard inputs are on the disk, not in memory, 
   await appliance.up();
   expect(await pending()).toHaveLength(COUNT);
   expect(mib("VmHWM")).toBeLessThan(RESTARTED_MIB_MAX);
-  expect(await appliance.finished(blocker)).toMatchObject({ status: "FAILED" });
+  // It has outlived the service, and holds the budget.
+  await appliance.fetch(`/operations/${blocker}`, { method: "DELETE" });
+  expect(await appliance.finished(blocker)).toMatchObject({ status: "CANCELLED" });
 
   const [first = "", ...others] = ids;
   const hash = new Bun.CryptoHasher("sha256").update(Buffer.alloc(STDIN_BYTES, 7)).digest("hex");

@@ -14,7 +14,7 @@ import type { ChildRecord } from "./child-record.ts";
 /** The file in which programs see that they run in a copy. */
 const FORK_FILE = parseGuestPathText("/run/coppice/fork");
 /** Limit of the wait for a guest to write that file, in `milliseconds`. */
-const FORK_FILE_MS_MAX = 10_000;
+const FORK_FILE_MS_MAX = 30_000;
 
 /** The facts of a fork before its machine runs. */
 export interface ForkFacts {
