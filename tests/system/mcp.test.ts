@@ -237,7 +237,10 @@ describe("the bridge", () => {
     const next = mcp.call("list_images", {}, CALL);
     await box.appliance.up();
     expect((await next).text).toContain("base");
-    expect(["CANCELLED", "FAILED"]).toContain(await statusOf(operation));
+    // The run outlives the daemon, and nobody waits for it any more.
+    expect(await statusOf(operation)).toBe("EXECUTING");
+    await box.appliance.fetch(`/operations/${operation}`, { method: "DELETE" });
+    await box.appliance.finished(operation);
   });
 
   test("reports what is wrong with the token, and writes nothing else to standard output", async () => {
