@@ -29,7 +29,8 @@ describe("POST /sandboxes", () => {
     expect(answer.json).toEqual({
       ...{ uuid: UUID, name: expect.stringMatching(/^[a-z0-9][a-z0-9-]{0,38}[a-z0-9]$/), state: "starting" },
       ...{ image, head: image, instance: UUID, created_at: TIME, state_changed_at: TIME, ends_at: TIME },
-      ...{ idle_timeout: null, on_timeout: "pause", auto_resume: true, env_names: [], cwd: null, user: null },
+      ...{ idle_timeout: null, on_timeout: "pause", auto_resume: true, pause_memory: false },
+      ...{ env_names: [], cwd: null, user: null },
       ...{ network: null, metadata: {}, public_ports: [] },
       resources: { vcpus: 1, memory_bytes: 268_435_456, disk_bytes: 1_073_741_824 },
     });

@@ -128,7 +128,7 @@ const CHANGING_TOOLS: readonly Tool[] = [
   tool({
     name: "sandbox_open",
     description:
-      "Open a sandbox: a VM that lives on an image and keeps its files, for many commands. Returns when it runs. At the end " +
+      "Open a sandbox: a VM that lives on an image, for many commands. Returns when it runs. At the end " +
       "of its time it pauses; the next use resumes it.",
     input: OPEN_INPUT,
     annotations: { destructiveHint: false, openWorldHint: true },
@@ -175,7 +175,7 @@ const CHANGING_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "sandbox_checkpoint",
-    description: "Save the files of a running sandbox as an image, to roll back to.",
+    description: "Save the files of a sandbox as an image, to roll back to.",
     input: inputs({ sandbox: SANDBOX, tag: optional(TAG) }),
     annotations: ADDS,
     scope: "instances:exec",
@@ -188,8 +188,7 @@ const CHANGING_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "sandbox_rollback",
-    description:
-      "Give a sandbox the files of an earlier state, in place. Running processes end; later changes are lost.",
+    description: "Give a sandbox the files of an earlier state, in place. Processes end; later changes are lost.",
     input: inputs({
       sandbox: SANDBOX,
       to: optional(Type.String({ maxLength: 300, default: "HEAD", description: "HEAD~n, image uuid or tag:NAME" })),
@@ -211,9 +210,7 @@ const CHANGING_TOOLS: readonly Tool[] = [
     input: inputs({
       sandbox: SANDBOX,
       count: optional(integer(1, FORK_COUNT_MAX, { default: 1 })),
-      memory: optional(
-        Type.Boolean({ default: false, description: "copy running processes, too; at most 16; all secrets in memory" }),
-      ),
+      memory: optional(Type.Boolean({ default: false, description: "copy processes and secrets, too; at most 16" })),
     }),
     annotations: ADDS,
     scope: "instances:spawn",
@@ -241,12 +238,11 @@ const CHANGING_TOOLS: readonly Tool[] = [
   }),
   tool({
     name: "sandbox_end",
-    description:
-      "End a sandbox for good, or pause it: then its files stay, and with memory its processes continue at the next use.",
+    description: "End a sandbox for good, or pause it: its files stay, with memory its processes, too.",
     input: inputs({
       sandbox: SANDBOX,
       pause: optional(Type.Boolean({ default: false })),
-      memory: optional(Type.Boolean({ default: false, description: "with pause: keep the processes, too" })),
+      memory: optional(Type.Boolean({ default: false })),
     }),
     annotations: DESTROYS,
     scope: "instances:spawn",
