@@ -237,7 +237,7 @@ describe("the bridge", () => {
     const next = mcp.call("list_images", {}, CALL);
     await box.appliance.up();
     expect((await next).text).toContain("base");
-    // The run outlives the daemon, and nobody waits for it any more.
+    // The run outlives the daemon, and no client waits for it any more.
     expect(await statusOf(operation)).toBe("EXECUTING");
     await box.appliance.fetch(`/operations/${operation}`, { method: "DELETE" });
     await box.appliance.finished(operation);

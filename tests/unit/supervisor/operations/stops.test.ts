@@ -38,21 +38,17 @@ const spawn = (operations: Operations) => operations.submit(ACCOUNT, KINDS.insta
 const statusOf = (id: OperationId) => getOperation(store.db, ACCOUNT, id)?.status;
 const executes = (id: OperationId) => until("it executes", () => statusOf(id) === "EXECUTING");
 
-/** A desk that commands `operations`. */
-function deskOf(operations: Operations): OperatorDesk {
+/** The options of a desk that removes expired objects. */
+function reclaiming() {
   const { db, layout } = store;
   const layers = new LayerStore({ layout, chainOf: () => [] });
-  const reclaiming = {
-    db,
-    layout,
-    layers,
-    log: silentLog,
-    clock: Date.now,
-    filesTtlMs: null,
-    untaggedTtlMs: null,
-    memoryTtlMs: 86_400_000,
-  };
-  const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leave: "always", cgroups: { isInUnit: false } });
+  const ages = { filesTtlMs: null, untaggedTtlMs: null, memoryTtlMs: 86_400_000 };
+  return { db, layout, layers, log: silentLog, clock: Date.now, ...ages };
+}
+
+/** A desk that commands `operations`. */
+function deskOf(operations: Operations): OperatorDesk {
+  const desk = new OperatorDesk({ ...reclaiming(), version: "1.2.3", leave: "always", cgroups: { isInUnit: false } });
   desk.open({ operations, instances: new RunningInstances(), listener: { stop: async () => undefined } });
   return desk;
 }
@@ -159,19 +155,7 @@ test("the first of two stops counts, and one that would end more is refused", as
 
 test("commands wait until operations have been recovered", async () => {
   await using operations = testOperations(store, () => untilAborted);
-  const { db, layout } = store;
-  const layers = new LayerStore({ layout, chainOf: () => [] });
-  const reclaiming = {
-    db,
-    layout,
-    layers,
-    log: silentLog,
-    clock: Date.now,
-    filesTtlMs: null,
-    untaggedTtlMs: null,
-    memoryTtlMs: 86_400_000,
-  };
-  const desk = new OperatorDesk({ ...reclaiming, version: "1.2.3", leave: "in_unit", cgroups: { isInUnit: false } });
+  const desk = new OperatorDesk({ ...reclaiming(), version: "1.2.3", leave: "in_unit", cgroups: { isInUnit: false } });
   let answered = false;
   const asked = desk.running().then(() => {
     answered = true;
