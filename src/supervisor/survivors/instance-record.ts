@@ -42,7 +42,7 @@ export interface InstanceRecord {
 }
 
 /** Records of networks are the largest part, and have at most a thousand entries. */
-const RECORD_BYTES_MAX = 8_388_608;
+export const RECORD_BYTES_MAX = 8_388_608;
 /** Fields that later versions add are ignored: they write another format when that would be wrong. */
 const object = <Properties extends TProperties>(properties: Properties) => Type.Object(properties);
 const text = Type.String({ minLength: 1, maxLength: 4096 });

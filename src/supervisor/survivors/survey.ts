@@ -1,4 +1,4 @@
-import { readdir, readFile, rm, stat } from "node:fs/promises";
+import { readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Database } from "../../db/database.ts";
@@ -23,6 +23,7 @@ import { openQemuMachine } from "../../vm/qemu/existing.ts";
 import type { Machine } from "../../vm/vmm.ts";
 import { SCRATCH_SERIAL } from "../machines/steps.ts";
 import { hostBootId, type InstanceRecord, parseRecord, RECORDED_KINDS } from "./instance-record.ts";
+import { readRecordFile } from "./record-file.ts";
 
 /** The kernel rounds limits of memory down to pages of so many `bytes`, or of a multiple of that. */
 const PAGE_BYTES_MAX = 65_536;
@@ -117,8 +118,7 @@ export async function survey(options: SurveyOptions): Promise<Survey> {
   const bootId = hostBootId();
   // The newest first: an older machine of the same operation was replaced.
   for (const id of (await readdir(layout.vms)).sort().reverse()) {
-    const text = await readFile(homePaths(join(layout.vms, id)).record, "utf8").catch(() => null);
-    const read = parseRecord(text, bootId);
+    const read = parseRecord(await readRecordFile(homePaths(join(layout.vms, id)).record), bootId);
     const operationId = read.problem === null ? read.record.operationId : read.operationId;
     try {
       if (read.problem !== null) throw new Problem(read.problem);

@@ -43,7 +43,8 @@ async function recordProblem(
     if (uids.length !== 4 || uids.some((id) => id !== String(uid))) return `the machine's ${name} has another user`;
   }
   const pids = new Set(await cgroup.pids());
-  const isExact = pids.size === 2 && pids.has(launcher.pid) && pids.has(monitor.pid);
+  const recorded = new Set([launcher.pid, monitor.pid]);
+  const isExact = recorded.size === 2 && pids.symmetricDifference(recorded).size === 0;
   if (!isExact) return "the machine's control group has other processes than recorded";
   if (!(await exists(root))) return "the root directory of the machine's monitor is gone";
   return null;

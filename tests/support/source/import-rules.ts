@@ -92,7 +92,8 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   // The machines of this host, with or without a daemon.
   "cli/host": [
     ...["api/operator/control.ts", "cgroup", "domain", "storage/layout.ts", "system/exec.ts"],
-    ...["supervisor/survivors/instance-record.ts", "supervisor/machines/cgroups.ts", "vm/jail/jailed-vmm.ts"],
+    ...["supervisor/survivors/instance-record.ts", "supervisor/survivors/record-file.ts"],
+    ...["supervisor/machines/cgroups.ts", "vm/jail/jailed-vmm.ts"],
   ],
   "cli/stop": [
     ...["api/operator/control.ts", "config", "domain", "storage/layout.ts", "system/systemd.ts"],

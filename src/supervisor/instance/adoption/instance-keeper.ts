@@ -1,4 +1,3 @@
-import { renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { AccountId } from "../../../domain/ids.ts";
 import type { Log } from "../../../log.ts";
@@ -7,6 +6,7 @@ import { homePaths } from "../../../vm/jail/jailed-vmm.ts";
 import { VmmError } from "../../../vm/machine-end.ts";
 import type { Machine } from "../../../vm/vmm.ts";
 import { FORMAT_NUMBER, hostBootId, type InstanceRecord } from "../../survivors/instance-record.ts";
+import { writeRecordFile } from "../../survivors/record-file.ts";
 
 /** Counters of a network change all the time; a crash loses at most those of so many `milliseconds`. */
 const UPDATE_MS = 5000;
@@ -105,8 +105,6 @@ export class InstanceKeeper implements Disposable {
   #write(): void {
     const record = this.#isOver ? null : (this.#kept?.make() ?? null);
     if (record === null || this.#kept === null) return;
-    const { path } = this.#kept;
-    writeFileSync(`${path}.new`, JSON.stringify(record), { mode: 0o600 });
-    renameSync(`${path}.new`, path);
+    writeRecordFile(this.#kept.path, JSON.stringify(record));
   }
 }

@@ -9,17 +9,11 @@ import {
 } from "../../../../../src/supervisor/instance/adoption/adopted-processes.ts";
 import { OutputGapError } from "../../../../../src/vm/agent/errors.ts";
 import { PROCESSES_COUNT_MAX } from "../../../../../src/vm/agent/protocol.ts";
-import type { SessionReport } from "../../../../../src/vm/agent/reconnect.ts";
+import { sessionReport as report } from "../../../../support/survivors/session-report.ts";
 
 const START = { ms: 1000, event: 3, data: { pid: 7, cwd: "/", truncate_output_at: 100 } as LogEventData["spawn"] };
 const COMMAND = { limitBytes: 100, keepsInput: false };
 
-const report = (more: Partial<SessionReport>): SessionReport => ({
-  ...{ session: 3, spid: 1, target: 0, started: true, finished: false, pid: 7, hasTerminal: false, isIdle: false },
-  ...{ lingers: false, hasInput: false, inputEnded: false, stdinTakenBytes: 0, stdinCreditBytes: 0 },
-  ...{ keptFrom: { stdout: 0, stderr: 0 }, keptBytes: 0, ranMs: 0, limitMs: 0 },
-  ...more,
-});
 /** A log with these processes. */
 const logOf = (running: Record<number, Partial<RunningInLog>>, isCapped = false) => ({
   isCapped,
