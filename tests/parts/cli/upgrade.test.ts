@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { mkdir, writeFile } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { listenForOperator, type OperatorCommands } from "../../../src/api/operator/control.ts";
@@ -12,6 +12,7 @@ import type { RunningOperation, RunningWork } from "../../../src/domain/operator
 import { silentLog } from "../../../src/log.ts";
 import { type DataLayout, dataLayout } from "../../../src/storage/layout.ts";
 import { hostBootId } from "../../../src/supervisor/survivors/instance-record.ts";
+import { writeRecordFile } from "../../../src/supervisor/survivors/record-file.ts";
 import { type ScratchDirectory, scratchDirectory } from "../../../src/system/scratch.ts";
 import { PROTOCOL_VERSION } from "../../../src/vm/agent/protocol.ts";
 import { operatorCommands } from "../../support/api/operator-commands.ts";
@@ -66,7 +67,7 @@ function daemon(operations: RunningOperation[], given: Partial<RunningWork> = {}
 async function record({ id }: RunningOperation, head: Readonly<Record<string, unknown>>): Promise<void> {
   const home = join(layout.vms, Bun.randomUUIDv7());
   await mkdir(home);
-  await writeFile(join(home, "machine.json"), JSON.stringify({ operationId: id, bootId: hostBootId(), ...head }));
+  writeRecordFile(join(home, "machine.json"), JSON.stringify({ operationId: id, bootId: hostBootId(), ...head }));
 }
 
 describe("before the restart of an upgrade", () => {
