@@ -31,6 +31,8 @@ export async function forkWithMemory(
   if (imageId === null) throw sandboxConflict(row.state);
   const names = namesOf(tools, row, request);
   sandboxes.requireRoom(accountId, count);
+  // A fork whose machine dies begins where its parent would: its machine may lie on an older image.
+  const headId = row.headId ?? imageId;
   await using forked = await forkInstance(tools, {
     ...{ accountId, instanceId, count, cost: sandboxCostOf(row.resources), parent: row.id, signal, abandoned },
     ...{ timeoutMs: null, keepsInput: true },
@@ -44,7 +46,7 @@ export async function forkWithMemory(
       idleTimeoutSeconds: _idle,
       start: _start,
       ...settings
-    } = copyOf(row, imageId, name);
+    } = copyOf(row, headId, name);
     const { timeoutMs, idleTimeoutMs } = row;
     const id = Bun.randomUUIDv7() as SandboxId;
     const origin = { parentId: row.id, forkedAtEvent: atEvent, spidLast: start.record.instance.spidLast };

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import { killAll } from "../../support/appliance/appliance.ts";
 import { BusyboxAppliance } from "../../support/appliance/busybox-appliance.ts";
 import { SandboxClient, type WireEvent, type WireSandbox } from "../../support/sandboxes/client.ts";
 import { until } from "../../support/waiting.ts";
@@ -159,6 +160,25 @@ test("a fork is a sandbox: it is forked again, checkpointed, paused and resumed,
   expect((await grandchild.run("cat /root/one /root/two")).output).toBe("1\n2\n");
   expect(await output(parent, spid)).toBe("ready\n");
   for (const sandbox of [grandchild, parent]) await sandbox.end();
+});
+
+test("a fork whose machine dies begins again at the head that its parent had", async () => {
+  const parent = await open({ name: "saved" });
+  await parent.run("echo 1 > /root/one");
+  const head = await parent.checkpoint();
+  await parent.run("echo 2 > /root/two");
+  const [wire] = (await forked(parent)).sandboxes;
+  const child = clientOf(wire as WireSandbox);
+  await parent.end();
+  expect(wire).toMatchObject({ head, image: head });
+  expect((await child.run("cat /root/one /root/two")).output).toBe("1\n2\n");
+  killAll(await busybox.appliance.machinePids());
+  await until("it has failed", async () => (await child.get()).state === "failed");
+  await child.becomes("running", "resume?wait=60");
+  expect((await child.run("cat /root/one; ls /root")).output).toBe("1\none\n");
+  const [first] = (await child.states()).slice(-1);
+  expect(first).toMatchObject({ image: head, reason: "start", is_head: true });
+  await child.end();
 });
 
 describe("a fork is refused", () => {
