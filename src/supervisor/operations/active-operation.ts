@@ -13,8 +13,11 @@ export interface ActiveOperation extends OperationRef {
   credentials: Credentials | null;
   /** place among the account's waiting operations; disposed when it starts, or ends without having started */
   readonly place: Disposable;
-  /** resources that the worker reserved at the submission; disposed when the operation ends */
-  readonly reserved: Disposable | null;
+  /**
+   * resources that the worker reserved at the submission, or again when a former process had accepted it; disposed when the
+   * operation ends
+   */
+  reserved: Disposable | null;
   /** a share of the budget from before the submission; null: the operation waits for one */
   readonly ticket: Ticket | null;
   /** its machine, which a former process has left running; null: the work begins */

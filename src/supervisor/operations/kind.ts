@@ -52,6 +52,8 @@ export interface Kind<Submission, Request, Kept, Tools> {
 /** A kind with its worker: an entry of the table of `Operations`. */
 export interface KindAtWork extends Omit<Worker<unknown, never>, "prepare"> {
   readonly name: OperationKind;
+  /** As `reserve`, for a stored request, whose reservation has ended with a former process. @throws as `reserve` does */
+  reserveAgain(request: ReadableRequest): Promise<Disposable | null>;
   prepare(
     operation: Parameters<Worker<unknown, never>["prepare"]>[0],
     request: ReadableRequest,
@@ -68,6 +70,7 @@ export function atWork<Submission, Request, Kept, Tools>(
     name: kind.name,
     cost: (resources) => worker.cost(resources),
     reserve: (submission) => worker.reserve?.(submission as Submission) ?? null,
+    reserveAgain: async (request) => worker.reserve?.(await kind.read(request)) ?? null,
     prepare: async (operation, request, context) => worker.prepare(operation, await kind.read(request), context),
   };
 }

@@ -355,7 +355,9 @@ export class Operations implements OperationsPort, AsyncDisposable {
   async #prepare(active: ActiveOperation, context: WorkContext): Promise<Prepared> {
     const request = this.#options.requests.readable(active.id, active.credentials);
     active.credentials = null;
-    return await this.#kindOf(active.kind).prepare(refOf(active), request, context);
+    const kind = this.#kindOf(active.kind);
+    active.reserved ??= await kind.reserveAgain(request);
+    return await kind.prepare(refOf(active), request, context);
   }
 
   /** Removes the request's files. When that fails, the next start removes them. */

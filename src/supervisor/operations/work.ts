@@ -40,7 +40,7 @@ export interface Worker<Submission, Request> {
    */
   cost(resources: RequestedResources | null): Cost | null;
   /** Reserves resources for an operation from its submission to its end, until disposal. @throws ApiError when it cannot */
-  reserve?(submission: Submission): Disposable | null;
+  reserve?(submission: Submission | Request): Disposable | null;
   /** Does everything except the publication, which the caller does. @throws the cause of the failure */
   prepare(operation: OperationRef, request: Request, context: WorkContext): Promise<Prepared>;
 }

@@ -91,3 +91,21 @@ test("a checkpoint of an instance that does not run is refused", async () => {
   const error = await operations.submit(ACCOUNT, checkpointKind, CHECKPOINT).catch((reason: unknown) => reason);
   expect((error as ApiError).code).toBe("conflict");
 });
+
+test("a checkpoint that a former daemon accepted is the only one of its instance, too", async () => {
+  const never = () => new Promise<void>(() => undefined);
+  const former = operationsOf(succeed, { instances: live(), machinesReady: never });
+  const { id } = await former.submit(ACCOUNT, checkpointKind, CHECKPOINT);
+  // As after a crash: nothing of the former daemon is disposed of.
+  const gate = Promise.withResolvers<Prepared>();
+  const instances = live();
+  await using operations = operationsOf(() => () => gate.promise, { instances });
+  operations.recover();
+  await until("it executes", () => statusOf(id) === "EXECUTING");
+  const second = operations.submit(ACCOUNT, checkpointKind, CHECKPOINT);
+  expect(await failureOf(second)).toMatchObject({ code: "conflict" });
+  gate.resolve(done());
+  await until("it ends", () => statusOf(id) === "SUCCESS");
+  using _free = instances.claim(INSTANCE, "fork");
+  await operations.idle();
+});
