@@ -86,6 +86,13 @@ export function sandboxConflict(state: SandboxState): ApiError {
   return new ApiError("conflict", `the sandbox is ${state === "ended" ? "no more" : state}`, { state });
 }
 
+/** The error for a request that needs the machine of a sandbox which has none: it ended a moment ago while it is still `running`. */
+export function noMachine(state: SandboxState): ApiError {
+  if (state !== "running") return sandboxConflict(state);
+  const message = "the machine of the sandbox has just ended, and its state does not say so yet";
+  return new ApiError("unavailable", message, { state, retry_after_seconds: 1 });
+}
+
 /** Actions at the deadline of a sandbox. */
 export const TIMEOUT_ACTIONS = ["pause", "end"] as const;
 export type TimeoutAction = (typeof TIMEOUT_ACTIONS)[number];

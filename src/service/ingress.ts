@@ -8,7 +8,7 @@ import type { TokenKey } from "../storage/token-keys.ts";
 import { type Changed, change } from "./change.ts";
 import type { GuestConnection } from "./instances.ts";
 import type { IngressSettings, Principal, ServiceParts } from "./parts.ts";
-import { notRunning } from "./running/running.ts";
+import { noMachineOf } from "./running/running.ts";
 
 /** Name of the parameter of a link that has the grant. */
 export const LINK_PARAMETER = "coppice-link";
@@ -110,7 +110,7 @@ export function ingressUseCases(parts: ServiceParts): IngressUseCases {
       stack.use(parts.accounts.take(accountId, "visits"));
       const use = stack.use(await parts.sandboxes.use(accountId, id, signal));
       const instance = parts.instances.current(use.instance);
-      if (instance === null) throw notRunning("ended");
+      if (instance === null) throw noMachineOf(parts, id);
       const connection = await instance.dial(port);
       stack.defer(() => connection.reset());
       const held = stack.move();

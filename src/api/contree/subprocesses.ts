@@ -56,7 +56,7 @@ const SIGNAL = {
     tag: "ConTree",
     summary: "Send a signal to the process group of a process",
     responses: { 204: { description: "the signal was sent to the guest" }, ...TOO_EARLY },
-    errors: ["not_found", "conflict", "too_many_requests"],
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),
 };
 
@@ -67,7 +67,7 @@ const STDIN = {
     tag: "ConTree",
     summary: "Write to the standard input of a process, and close it unless close is false",
     responses: { 204: { description: "the guest has received all bytes" }, ...TOO_EARLY, ...GONE },
-    errors: ["not_found", "conflict", "too_many_requests"],
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),
 };
 

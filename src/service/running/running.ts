@@ -4,9 +4,10 @@ import { ApiError } from "../../domain/errors.ts";
 import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
-import { type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
+import { noMachine, type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
 import type { CommandInput, TerminalSize } from "../../domain/spawn.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
+import { NotRunningError } from "../../supervisor/instance/refusals.ts";
 import type { RunningInstance } from "../../supervisor/instance/running-instance.ts";
 import { type LogSource, operationLog } from "../events.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
@@ -43,7 +44,7 @@ export interface StoredTarget {
   readonly outputBytes: number | null;
   /** largest time limit of its processes, in `seconds` */
   readonly timeoutSecondsMax: number;
-  /** The error for a request that needs its machine while it has none. */
+  /** The error for a request that needs its machine while it has none: `unavailable` when that has just ended. */
   refusal(): ApiError;
 }
 
@@ -65,9 +66,9 @@ export function storedTarget(
   const { instanceTimeoutSecondsMax, sandboxTimeoutSecondsMax } = parts.limits;
   if (typeof target !== "string") {
     const row = requireSandbox(parts.db, principal.accountId, target.sandbox);
-    const { env, cwd, user, headId, state } = row;
+    const { env, cwd, user, headId } = row;
     const defaults = { env, cwd: cwd ?? undefined, user: user ?? undefined };
-    const refusal = () => sandboxConflict(state);
+    const refusal = () => noMachineOf(parts, row.id);
     const log = sandboxLog(parts, row);
     const timeoutSecondsMax = sandboxTimeoutSecondsMax;
     return { log, imageId: headId, defaults, outputBytes: null, timeoutSecondsMax, refusal };
@@ -78,6 +79,11 @@ export function storedTarget(
   const refusal = () => notRunning(status);
   const timeoutSecondsMax = instanceTimeoutSecondsMax;
   return { log, imageId, defaults: {}, outputBytes: OUTPUT_BYTES_DEFAULT, timeoutSecondsMax, refusal };
+}
+
+/** As `noMachine`, for the present state. */
+export function noMachineOf({ db }: Pick<ServiceParts, "db">, id: SandboxId): ApiError {
+  return noMachine(findSandbox(db, id)?.state ?? "ended");
 }
 
 /** The log of a sandbox, which it has over all its lives. No event follows the last one. */
@@ -104,7 +110,8 @@ export interface LiveOptions {
 
 /**
  * The machine of a target, for use until disposal: a sandbox is not idle until then.
- * @throws ApiError `not_found`; `conflict` when it is not running; as `SandboxesPort.use` does
+ * @throws ApiError `not_found`; `conflict` when it is not running; `unavailable` when the machine of a sandbox has just ended;
+ *   as `SandboxesPort.use` does
  */
 export async function liveTarget(
   parts: Pick<ServiceParts, "db" | "limits" | "instances" | "sandboxes">,
@@ -123,14 +130,15 @@ export async function liveTarget(
     await parts.sandboxes.use(principal.accountId, target.sandbox, signal, { resumes }),
   );
   const instance = parts.instances.current(id);
-  if (instance === null) throw storedTarget(parts, principal, target).refusal();
+  if (instance === null) throw stored.refusal();
   const held = undo.move();
   return { id, instance, stored, [Symbol.dispose]: () => held.dispose() };
 }
 
 /**
  * Does `work` with the machine of a target.
- * @throws as `work` does; ApiError `conflict` when another request for the sandbox has ended the machine meanwhile
+ * @throws as `work` does; ApiError `conflict` when another request for the sandbox has ended the machine meanwhile;
+ *   `unavailable` when it has just died
  */
 export async function onMachine<T>(
   { db }: Pick<ServiceParts, "db">,
@@ -142,6 +150,8 @@ export async function onMachine<T>(
     return await work();
   } catch (error) {
     const row = typeof target === "string" ? null : findSandbox(db, target.sandbox);
+    // Nothing but a machine that dies ends the command of a sandbox that runs.
+    if (row !== null && error instanceof NotRunningError) throw noMachineOf({ db }, row.id);
     const isOwn = row === null || row.state === "failed" || (row.state === "running" && row.operationId === id);
     if (isOwn || !(error instanceof ApiError) || error.code !== "unavailable") throw error;
     // It was rolled back when another machine runs already.

@@ -14,8 +14,15 @@ const ENDING_ERRNOS: ReadonlySet<number> = new Set([
 const ENDING_MS_MAX = 2000;
 
 /** The error of a request that needs the command of an instance. */
-export function notRunning(): ApiError {
-  return new ApiError("conflict", "the command of the instance is not running");
+export class NotRunningError extends ApiError {
+  constructor() {
+    super("conflict", "the command of the instance is not running");
+  }
+}
+
+/** A new `NotRunningError`. */
+export function notRunning(): NotRunningError {
+  return new NotRunningError();
 }
 
 /** The error of a request for an instance that runs on after a restart of the service, which is opening its machine. */

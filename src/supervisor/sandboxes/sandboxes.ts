@@ -19,12 +19,14 @@ import { given } from "../../domain/given.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import {
+  noMachine,
   type SandboxPatch,
   type SandboxSample,
   type SandboxState,
   type SandboxSubmission,
   sandboxConflict,
 } from "../../domain/sandbox.ts";
+import { NotRunningError } from "../instance/refusals.ts";
 import type { RunningInstances } from "../instance/running-instances.ts";
 import { checkpointKind } from "../kinds/checkpoint.ts";
 import type { MemoryFork } from "../kinds/instance-forks.ts";
@@ -161,7 +163,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
     const row = this.#require(accountId, id);
     const ending = { reason: "pause", tag: null } as const;
     const operationId = memory
-      ? await this.#pauses.withMemory(row, "request")
+      ? await this.#onMachine(id, () => this.#pauses.withMemory(row, "request"))
       : this.#transitions.capture(row, "request", ending);
     await this.logged(id);
     return operationId;
@@ -218,10 +220,12 @@ export class Sandboxes implements SandboxesPort, Disposable {
     const imageId = getOperation(db, accountId, instanceId)?.imageId ?? null;
     if (imageId === null) throw sandboxConflict(row.state);
     const submission = { instanceId, imageId, tag, timeoutSeconds, sandboxId: id };
-    const { id: operationId } = await operations.submit(accountId, checkpointKind, submission, (operationId) => {
-      this.#transitions.follow(operationId, id);
+    return await this.#onMachine(id, async () => {
+      const operation = await operations.submit(accountId, checkpointKind, submission, (operationId) => {
+        this.#transitions.follow(operationId, id);
+      });
+      return operation.id;
     });
-    return operationId;
   }
 
   async fork(
@@ -240,7 +244,8 @@ export class Sandboxes implements SandboxesPort, Disposable {
     signal: AbortSignal,
   ): Promise<MemoryFork<SandboxId>> {
     const tools = { ...this.#options, sandboxes: this, transitions: this.#transitions };
-    const forked = await forkWithMemory(tools, this.#require(accountId, id), request, signal);
+    const row = this.#require(accountId, id);
+    const forked = await this.#onMachine(id, () => forkWithMemory(tools, row, request, signal));
     for (const forkId of forked.ids) await this.logged(forkId);
     return forked;
   }
@@ -345,6 +350,16 @@ export class Sandboxes implements SandboxesPort, Disposable {
   [Symbol.dispose](): void {
     this.#deadlines[Symbol.dispose]();
     this.#samples[Symbol.dispose]();
+  }
+
+  /** Does `work` with the machine of a running sandbox. @throws as `work` does; ApiError `unavailable` when it has just died */
+  async #onMachine<T>(id: SandboxId, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof NotRunningError)) throw error;
+      throw noMachine(findSandbox(this.#options.db, id)?.state ?? "ended");
+    }
   }
 
   #require(accountId: AccountId, id: SandboxId): SandboxRow {

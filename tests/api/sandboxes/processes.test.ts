@@ -118,6 +118,27 @@ describe("processes of a sandbox", () => {
     expect((await api.call("GET", `${running.path}/processes/2`)).json.state).toBe("lost");
   });
 
+  heldTest("are refused as temporary while the state says that a machine runs which has just died", async () => {
+    const id = await openSandbox(api, { env: { PATH } });
+    const running = await runSandbox(api, id);
+    const { start } = processes(running.path);
+    await running[Symbol.asyncDispose]();
+    expect((await api.call("GET", running.path)).json.state).toBe("running");
+    const requests = [
+      start("true"),
+      api.call("GET", `${running.path}/files?path=/f`),
+      api.call("PUT", `${running.path}/files?path=/g`, { body: "g" }),
+      api.call("POST", `${running.path}/processes/2/stdin`, { json: { content: "x" } }),
+      api.call("GET", `${running.path}/stats?once=true`),
+      api.call("POST", `${running.path}/fork`, { json: { memory: true } }),
+    ];
+    for (const answer of await Promise.all(requests)) {
+      expect(errorOf(answer, "unavailable").details).toMatchObject({ state: "running" });
+      expect(answer.headers.get("retry-after")).toBe("1");
+    }
+    expect(await refusedHandshake(api, `${running.path}/ports/9`)).toMatchObject({ status: 503 });
+  });
+
   heldTest("without auto_resume, a paused one starts none", async () => {
     const id = await openSandbox(api, { auto_resume: false });
     await using running = await runSandbox(api, id);

@@ -62,7 +62,7 @@ const SIGNAL = ({ id }: Runner<string>) => ({
     tag: "Processes",
     summary: "Send a signal to the process group of a process",
     responses: { 204: { description: "the signal was sent to the guest" } },
-    errors: ["not_found", "conflict", "too_many_requests"],
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),
 });
 
@@ -73,7 +73,7 @@ const STDIN = ({ id }: Runner<string>) => ({
     tag: "Processes",
     summary: "Write to the standard input of a process; answered when the guest has received the bytes",
     responses: { 204: { description: "the guest has received all bytes" } },
-    errors: ["not_found", "conflict", "too_many_requests"],
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),
 });
 
@@ -84,7 +84,7 @@ const STREAM = ({ id }: Runner<string>) => ({
     tag: "Processes",
     summary: "Stream the body to the standard input of a process, as fast as the process reads",
     responses: { 204: { description: "the guest has received all bytes" } },
-    errors: ["not_found", "conflict", "too_many_requests"],
+    errors: ["not_found", "conflict", "too_many_requests", "unavailable"],
   }),
 });
 
@@ -95,7 +95,7 @@ const RESIZE = ({ id }: Runner<string>) => ({
     tag: "Processes",
     summary: "Set the size of the terminal of a process",
     responses: { 204: { description: "the size was sent to the guest" } },
-    errors: ["not_found", "conflict"],
+    errors: ["not_found", "conflict", "unavailable"],
   }),
 });
 

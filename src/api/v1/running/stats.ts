@@ -24,7 +24,7 @@ const STATS = ({ noun, id }: Runner<string>) => ({
         content: { "application/json": InstanceStatsSchema, "text/event-stream": Type.String() },
       },
     },
-    errors: ["not_found", "conflict"],
+    errors: ["not_found", "conflict", "unavailable"],
   }),
 });
 
