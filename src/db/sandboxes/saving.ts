@@ -1,6 +1,8 @@
+import { eq } from "drizzle-orm";
 import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { SaveReason } from "../../domain/sandbox.ts";
 import type { Database } from "../database.ts";
+import { operations } from "../schema.ts";
 import { insertMemoryImage, type NewMemoryImage } from "./memory-images.ts";
 import { changeState, findSandbox, type SandboxRow, updateSandbox } from "./rows.ts";
 import { insertState } from "./states.ts";
@@ -17,10 +19,19 @@ export interface SavedState {
   readonly memory?: NewMemoryImage | undefined;
 }
 
-/** The sandbox, while the instance is its present one. */
+/** The sandbox, while the instance is its present one, or was the last one before it failed. */
 function sandboxOf(db: Database, { id, instance }: SavedState): SandboxRow | null {
   const row = findSandbox(db, id);
-  return row?.operationId === instance ? row : null;
+  if (row?.operationId === instance) return row;
+  // The sandbox has failed in the transaction that ended its instance, and nothing has happened to it since.
+  const isLast = row?.state === "failed" && row.stateAt === endOf(db, instance);
+  return isLast ? row : null;
+}
+
+/** When an operation ended, in `milliseconds` since the epoch; null: it has not ended, or is forgotten. */
+function endOf(db: Database, id: OperationId): number | null {
+  const row = db.orm.select({ endedAt: operations.finishedAt }).from(operations).where(eq(operations.id, id)).get();
+  return row?.endedAt ?? null;
 }
 
 /** The head below which a state is saved; null when the sandbox has moved on. To be called in a transaction. */
@@ -30,7 +41,7 @@ export function headOf(db: Database, saved: SavedState): ImageId | null {
 
 /**
  * Moves the head of a sandbox to a new state. To be called in the transaction that publishes the image. A sandbox that got
- * another instance meanwhile stays as it is.
+ * another instance meanwhile, or another head after it failed, stays as it is.
  * @param imageId null: nothing has changed since the head
  */
 export function saveState(db: Database, saved: SavedState, imageId: ImageId | null, now: number): void {

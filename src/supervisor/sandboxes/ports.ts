@@ -112,7 +112,8 @@ export interface SandboxesPort {
    */
   rollback(accountId: AccountId, id: SandboxId, request: SandboxRollback): Promise<void>;
   /**
-   * Queues a checkpoint of a running sandbox, which moves its head unless the sandbox has left its present instance by then.
+   * Queues a checkpoint of a running sandbox, which moves its head, also when its machine dies meanwhile, unless the sandbox
+   * was paused, rolled back or resumed by then.
    * Returns the operation.
    */
   checkpoint(accountId: AccountId, id: SandboxId, request: SandboxCheckpoint): Promise<OperationId>;

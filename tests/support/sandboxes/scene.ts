@@ -13,6 +13,7 @@ import { LayerStore } from "../../../src/storage/layers/layer-store.ts";
 import { AccountChanges } from "../../../src/supervisor/account-changes.ts";
 import type { CheckpointSubmission } from "../../../src/supervisor/instance/checkpoint-instance.ts";
 import { ForkedStarts } from "../../../src/supervisor/instance/forks/forked-starts.ts";
+import { notRunning } from "../../../src/supervisor/instance/refusals.ts";
 import type { RunningInstances } from "../../../src/supervisor/instance/running-instances.ts";
 import type { SandboxLife, SandboxRun } from "../../../src/supervisor/kinds/sandbox.ts";
 import type { Operations } from "../../../src/supervisor/operations/operations.ts";
@@ -78,6 +79,8 @@ export interface SceneOptions {
   readonly resuming?: Promise<void>;
   /** holds captures until it resolves */
   readonly capturing?: Promise<void>;
+  /** holds checkpoints until it resolves */
+  readonly checkpointing?: Promise<void>;
   /** as `LivesOptions.endMsMax` */
   readonly endMsMax?: number | undefined;
 }
@@ -118,6 +121,7 @@ export class SandboxScene implements AsyncDisposable {
       usage: async (id: OperationId) => await this.usage(id),
       setNetwork: (id: OperationId, network: NetworkRequest | null) => this.setNetwork(id, network),
       claim: (id: OperationId) => {
+        if (!this.machines.has(id)) throw notRunning();
         if (claimed.has(id)) throw new ApiError("conflict", "a checkpoint of the instance is under way");
         claimed.add(id);
         return { [Symbol.dispose]: () => void claimed.delete(id) };
@@ -190,7 +194,10 @@ export class SandboxScene implements AsyncDisposable {
   }
 
   async #work(id: OperationId, context: WorkContext, request: object): Promise<Prepared> {
-    if ("instanceId" in request) return this.#checkpoint(request as CheckpointSubmission);
+    if ("instanceId" in request) {
+      await untilAborted(this.#options.checkpointing ?? Promise.resolve(), context.signal);
+      return this.#checkpoint(request as CheckpointSubmission);
+    }
     const { sandboxId, imageId } = request as SandboxRun;
     await using life = await this.lives.begin({ id, accountId: ACCOUNT, kind: "sandbox" }, sandboxId);
     const machine = new Machine();
