@@ -90,10 +90,12 @@ export async function attach(
   const request = { spid, since: from, follow: true, until, withStates: true, signal: left.signal };
   const events = stack.use(openEvents(parts, principal, stored.log, request));
   const keptAfter = (id: number) => keptOutput(parts, principal, stored, { spid, id, starts, signal: left.signal });
+  // The log of a sandbox has the states of earlier machines, too.
+  const aliveAt = isLive ? (parts.instances.eventsOf(live.id)?.nextId ?? 0) : 0;
   const held = stack.move();
   return {
     items: () => {
-      const log = { events, since, hasBegun: isLive };
+      const log = { events, since, hasBegun: isLive, aliveAt };
       return lossless ? withTap({ ...log, keptAfter }, starts) : fromLog(log);
     },
     write: async (bytes, signal) => await (await starts.latest()).input.write(bytes, signal),
@@ -214,6 +216,8 @@ interface LogOfProcess {
   readonly since: number;
   /** the process was started before the event that is read next */
   hasBegun: boolean;
+  /** id of an event before which the process has not ended */
+  readonly aliveAt: number;
 }
 
 /** Delivers the logged events of a process, including future ones. */
@@ -355,11 +359,11 @@ export const LOST: Attached = { kind: "end", exit: null };
 
 /** The item for an event; null for output that the client has seen, and for events of other types. */
 function itemOf(event: LogEvent, log: LogOfProcess): Attached | null {
-  const { since } = log;
+  const { since, aliveAt } = log;
   log.hasBegun ||= event.spid !== null;
   switch (event.type) {
     case "state":
-      return log.hasBegun && endsProcesses(event) ? LOST : null;
+      return log.hasBegun && event.id >= aliveAt && endsProcesses(event) ? LOST : null;
     case "stdout":
     case "stderr":
       return event.id > since ? { kind: "output", stream: event.type, bytes: event.payload } : null;
