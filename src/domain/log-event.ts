@@ -100,6 +100,8 @@ export interface LogEventData {
     readonly stdin_bytes?: number;
     /** true when more may follow that input */
     readonly stdin_open?: boolean;
+    /** of a process that a copy of its machine continues: `bytes` of each output before the copy, which this log lacks */
+    readonly output_before?: Readonly<Record<OutputStream, number>>;
   };
   /** size of the standard input of a process that has ended; its content is not stored, because it may be secret */
   readonly stdin: { readonly bytes: number };

@@ -95,8 +95,10 @@ export interface MachineRecord {
   readonly nextLun: number;
   /** number of the disk copies so far, which their names contain */
   readonly copiesCount: number;
-  /** host memory of the template that the machine shares, in `bytes`; 0 when it booted from cold */
+  /** host memory that the machine shares with others of the same template or fork, in `bytes`; 0 when it booted from cold */
   readonly templateBytes: number;
+  /** names that memory; absent: the machine booted from cold */
+  readonly templateId?: string | undefined;
 }
 
 export interface ForkOptions {

@@ -1,4 +1,5 @@
 import { ApiError } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import { type LogEventData, type ShutdownReason, Spid } from "../../domain/log-event.ts";
 import type { Isolation } from "../../domain/operation.ts";
 import type { StreamBytes } from "../../storage/events/process-outputs.ts";
@@ -15,7 +16,14 @@ import type { ResumeOptions } from "./instance-process.ts";
 import { ProcessLog } from "./process-log.ts";
 import { RunningInstance } from "./running-instance.ts";
 import type { InstanceHandle, ResumableInstance, StartedInstance } from "./running-instances.ts";
-import { hostnameOf, type InstanceJob, type InstanceTools, type LoggedJob, start } from "./start-instance.ts";
+import {
+  hostnameOf,
+  type InstanceJob,
+  type InstanceTools,
+  keptFacts,
+  type LoggedJob,
+  start,
+} from "./start-instance.ts";
 import { TimeLimit } from "./time-limit.ts";
 
 /** The agent enforces the time limit. The host waits this much longer for the agent's report. */
@@ -70,8 +78,13 @@ export interface ResumedInstance {
   readonly continueAgent: ResumeOptions["continueAgent"];
   /** hostname of the guest; absent: that of the job */
   readonly hostname?: string;
-  /** as in `InstanceParts` */
+  /** as in `InstanceParts`; default: that of the record */
   readonly generation?: number;
+  /**
+   * When the machine can outlive this process. "at_once": before it runs, as its former memory is gone then. "when_started": only
+   * when the instance counts as started.
+   */
+  readonly outlives: "at_once" | "when_started";
   /**
    * Receives the open connections of the record. It must reset those that it does not use. The instance counts as started when
    * its promise, which must not reject, has resolved.
@@ -86,10 +99,10 @@ export interface ResumedInstance {
 export async function resume(
   tools: InstanceTools,
   job: InstanceJob,
-  { record, machine, continueAgent, onResumed, generation = 0, ...guest }: ResumedInstance,
+  { record, machine, continueAgent, onResumed, outlives, ...guest }: ResumedInstance,
   signal: AbortSignal,
 ): Promise<InstanceOutcome> {
-  const { instances, network } = tools;
+  const { instances, network, keeper } = tools;
   const events = job.idle?.processEvents ?? tools.events;
   await using undo = new AsyncDisposableStack();
   undo.use(machine);
@@ -104,19 +117,34 @@ export async function resume(
     sinkOf: (log) => (log.spid === Spid.command ? commandLog : new ProcessLog(events, log, log)).resume(log.start),
     commandInput: (from) => commandLog.counting(withoutFirst(job.submission.stdin?.() ?? [], from), from),
   };
-  const resumed = () => resumeInstance(machine, record.instance, options);
+  const { hostname = hostnameOf(job), generation = record.generation ?? 0 } = guest;
+  const limit = TimeLimit.resume(record.limit);
+  const { isolation } = machine;
+  const facts = { limit, isolation, network, hostname, generation, resumed: outlives === "at_once" };
+  const keep = () => keeper?.keep(machine.machine, () => keptFacts(job, facts));
+  tools.events.append(Spid.agent, "init", initData(job, machine, hostname));
+  const resumed = async () => {
+    if (outlives === "at_once") {
+      // The next process continues no operation whose log has nothing.
+      await tools.events.written();
+      await keep();
+    }
+    return await resumeInstance(machine, record.instance, options);
+  };
   const { instance, connections } = await inMachine(machine, signal, resumed);
   await using _instance = instance;
   undo.move();
-  const limit = TimeLimit.resume(record.limit);
-  const hostname = guest.hostname ?? hostnameOf(job);
-  using run = instances.open(job.operationId, { limit, hostname, events, network, image: job.image, generation });
+  using run = instances.open(job.operationId, {
+    ...{ limit, hostname, events, network, image: job.image, generation },
+    ...given({ keeper }),
+  });
   const { scratchPath } = record;
   const startedAt = performance.now() - record.ranMs;
   tools.diskUse.add(scratchPath);
   const begun = onResumed(instance, connections);
   const begin = async (): Promise<StartedInstance> => {
     await begun;
+    if (outlives === "when_started") await keep();
     return { scratchPath, startedAt };
   };
   return await inInstance(instance, tools, { job: { ...job, commandLog }, run, begin }, signal);
@@ -187,7 +215,7 @@ export async function* withoutFirst(source: AsyncIterable<Uint8Array> | Iterable
 }
 
 /** The data of the first event of an instance with a machine. */
-export function initData(
+function initData(
   job: InstanceJob,
   { isolation }: Pick<ReadyMachine, "isolation">,
   hostname = hostnameOf(job),

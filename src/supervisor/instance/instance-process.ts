@@ -55,6 +55,20 @@ export interface ProcessLogRecord extends LoggedProcess, OutputSizes {
   readonly stdinBytes: number;
 }
 
+/**
+ * Position in each output of a process: the size of what its log has, what that has dropped, and what it lacks because the process
+ * is older.
+ */
+export function outputPosition(
+  { stdout, stderr }: OutputSizes,
+  before: LoggedStart["output_before"],
+): Record<OutputStream, number> {
+  return {
+    stdout: (before?.stdout ?? 0) + stdout.kept + stdout.dropped,
+    stderr: (before?.stderr ?? 0) + stderr.kept + stderr.dropped,
+  };
+}
+
 /** A process of an instance as plain data. `InstanceRecord.agent` has its session. */
 export interface InstanceProcessRecord {
   readonly spid: number;

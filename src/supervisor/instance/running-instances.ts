@@ -54,6 +54,8 @@ export interface ResumableInstance extends Omit<StartedInstance, "startedAt"> {
   readonly ranMs: number;
   readonly limit: TimeLimitRecord;
   readonly instance: InstanceRecord;
+  /** as in `InstanceParts` */
+  readonly generation?: number;
 }
 
 /** The handle of an operation's instance, which gets another machine when it loses one before the command. Disposal ends it. */
@@ -135,7 +137,8 @@ export class RunningInstances {
     if (!current || !started || !parts) throw notRunning();
     const { scratchPath, startedAt } = started;
     const ranMs = performance.now() - startedAt;
-    return { scratchPath, ranMs, limit: parts.limit.record(), instance: current.record() };
+    const { limit, generation = 0 } = parts;
+    return { scratchPath, ranMs, limit: limit.record(), instance: current.record(), generation };
   }
 
   /** Number of clients that read processes losslessly, and of those that wait for their turn to write to one. */

@@ -1,6 +1,6 @@
 import type { LayerId, OperationId } from "../../domain/ids.ts";
 import type { ImageDefaults } from "../../domain/image-defaults.ts";
-import type { Isolation, Phase } from "../../domain/operation.ts";
+import type { Phase } from "../../domain/operation.ts";
 import type { InstanceRequest } from "../../domain/spawn.ts";
 import { parseGuestPathText } from "../../domain/tree/guest-path.ts";
 import type { Log } from "../../log.ts";
@@ -161,15 +161,22 @@ async function* openLazily(open: () => AsyncIterable<Uint8Array>): AsyncGenerato
   yield* open();
 }
 
+interface KeptParts extends Pick<KeptFacts, "isolation" | "generation" | "resumed"> {
+  readonly limit: TimeLimit;
+  readonly network: InstanceNetwork;
+  /** default: that of the job */
+  readonly hostname?: string;
+}
+
 /** The part of the record of an instance that its machine does not have. */
 export function keptFacts(
   job: InstanceJob,
-  { limit, isolation, network }: { limit: TimeLimit; isolation: Isolation; network: InstanceNetwork },
+  { limit, network, hostname = hostnameOf(job), ...machine }: KeptParts,
 ): KeptFacts {
   const { operationId, submission, image, idle } = job;
   return {
     ...{ operationId, kind: idle === undefined ? "instance" : "sandbox", imageId: submission.imageId },
-    ...{ layers: image.ids, isolation, hostname: hostnameOf(job), limit: limit.record(), network: network.record() },
+    ...{ layers: image.ids, hostname, limit: limit.record(), network: network.record(), ...machine },
   };
 }
 

@@ -159,6 +159,7 @@ async function continued(
   return {
     record: movedRecord(record, machine.directory),
     machine: copy,
+    outlives: "at_once",
     continueAgent: (from, options) => {
       consume();
       return continueCopy(machine, from, { ...options, signal });

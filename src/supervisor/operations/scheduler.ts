@@ -153,6 +153,17 @@ export class Scheduler {
     return this.#take(accountId, cost);
   }
 
+  /** Takes memory that no account has, even over the budget. */
+  takeShared(memoryBytes: number): Disposable {
+    const held = this.#count({ memoryBytes, vcpus: 0 });
+    return {
+      [Symbol.dispose]: () => {
+        held.dispose();
+        this.#dispatch();
+      },
+    };
+  }
+
   /** Takes a share for each cost, as `admit` would without any wait; null: at least one would have to wait. */
   admitNow(accountId: string, costs: readonly Cost[]): Ticket[] | null {
     let tickets: Ticket[] | null = null;
@@ -296,10 +307,18 @@ export class Scheduler {
 
   /** Counts a piece of work until disposal. */
   #hold(accountId: string, { memoryBytes, vcpus }: Cost): DisposableStack {
-    const held = new DisposableStack();
+    const held = this.#count({ memoryBytes, vcpus });
     held.use(this.#accounts.add(accountId, { running: 1, memory: memoryBytes, vcpus }));
+    this.#runningCount += 1;
+    held.defer(() => {
+      this.#runningCount -= 1;
+    });
+    return held;
+  }
+
+  #count({ memoryBytes, vcpus }: Cost): DisposableStack {
+    const held = new DisposableStack();
     const count = (sign: 1 | -1): void => {
-      this.#runningCount += sign;
       this.#usedMemoryBytes += sign * memoryBytes;
       this.#usedVcpus += sign * vcpus;
     };

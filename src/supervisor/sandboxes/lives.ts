@@ -117,7 +117,9 @@ class Life implements SandboxLife {
 
   continued(): void {
     const { id, operationId } = this.#of;
-    if (findSandbox(this.#options.db, id)?.operationId !== operationId) throw notNeeded();
+    const row = findSandbox(this.#options.db, id);
+    if (row?.operationId !== operationId) throw notNeeded();
+    if (row.state === "resuming") this.started(true);
     if (this.ending !== null) this.end(this.ending);
   }
 

@@ -39,6 +39,10 @@ export interface InstanceRecord {
   /** time limit of the command, in `milliseconds`: as it was requested, and from its start */
   readonly limit: { readonly ms: number; readonly fromStartMs: number };
   readonly network: NetworkRecord;
+  /** of a copy: number of forks since the first of its machines; absent: its command began in this machine */
+  readonly generation?: number | undefined;
+  /** true: it continues from kept memory, which is gone */
+  readonly resumed?: boolean | undefined;
 }
 
 /** Records of networks are the largest part, and have at most a thousand entries. */
@@ -75,8 +79,11 @@ const record = object({
     nextLun: count,
     copiesCount: count,
     templateBytes: count,
+    templateId: Type.Optional(text),
   }),
   limit: object({ ms: count, fromStartMs: count }),
+  generation: Type.Optional(count),
+  resumed: Type.Optional(Type.Boolean()),
   network: object({
     policy: Type.Union([Type.Null(), object({ allow: Type.Array(Type.Unknown()) })]),
     wasOn: Type.Boolean(),

@@ -4,6 +4,7 @@ import type { CgroupTree } from "../../cgroup/cgroup.ts";
 import type { Database } from "../../db/database.ts";
 import { getImage } from "../../db/images/images.ts";
 import { executingOperations, type OperationRow } from "../../db/operations.ts";
+import { memoryImageOf } from "../../db/sandboxes/memory-images.ts";
 import { sandboxesIn } from "../../db/sandboxes/rows.ts";
 import type { OperationId } from "../../domain/ids.ts";
 import { Spid } from "../../domain/log-event.ts";
@@ -113,6 +114,11 @@ export async function survey(options: SurveyOptions): Promise<Survey> {
   const { db, layout } = options;
   const operations = new Map(executingOperations(db).map((row) => [row.id, row]));
   const running = new Set(sandboxesIn(db, ["running", "pausing"]).map(({ operationId }) => operationId));
+  const resuming = new Set(
+    sandboxesIn(db, ["resuming"]).flatMap(({ id, operationId }) =>
+      memoryImageOf(db, id) === null ? [operationId] : [],
+    ),
+  );
   const survivors = new Map<OperationId, Survivor>();
   const problems = new Map<OperationId, string>();
   const bootId = hostBootId();
@@ -125,7 +131,9 @@ export async function survey(options: SurveyOptions): Promise<Survey> {
       const { record } = read;
       if (record.machine.id !== id) throw new Problem("the record is of another machine");
       if (survivors.has(record.operationId)) throw new Problem("its machine was replaced");
-      checkOperation(record, operations.get(record.operationId), running);
+      // Its kept memory goes before its machine runs, and it is `running` a moment later.
+      const sandboxes = record.resumed === true ? running.union(resuming) : running;
+      checkOperation(record, operations.get(record.operationId), sandboxes);
       survivors.set(record.operationId, await survivorOf(options, record));
     } catch (error) {
       if (!(error instanceof Problem)) options.log.warn("a machine cannot be continued", { machine: id, error });

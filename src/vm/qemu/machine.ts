@@ -51,7 +51,10 @@ export interface QemuMachineParts extends JailedMachineParts {
 }
 
 /** The parts of a record that a machine cannot find out by itself. */
-export type RecordBase = Pick<MachineRecord, "vmm" | "version" | "acceleration" | "root" | "templateBytes"> &
+export type RecordBase = Pick<
+  MachineRecord,
+  "vmm" | "version" | "acceleration" | "root" | "templateBytes" | "templateId"
+> &
   Partial<Pick<MachineRecord, "disks" | "nextLun" | "copiesCount">>;
 
 /** A running QEMU. */
@@ -106,11 +109,12 @@ export class QemuMachine extends JailedMachine implements Machine {
 
   record(): MachineRecord {
     const { id, uid, shape } = this;
-    const { vmm, version, acceleration, root, templateBytes } = this.#record;
+    const { vmm, version, acceleration, root, templateBytes, templateId } = this.#record;
     const [launcher, monitor] = [processIdentity(this.#launcherPid), processIdentity(this.pid)];
     if (launcher === null || monitor === null) throw new VmmError("the machine has ended");
     const state = { disks: [...this.#disks], nextLun: this.#nextLun, copiesCount: this.#copiesCount };
-    return { vmm, version, acceleration, id, uid, shape, launcher, monitor, root, templateBytes, ...state };
+    const template = { templateBytes, templateId };
+    return { vmm, version, acceleration, id, uid, shape, launcher, monitor, root, ...template, ...state };
   }
 
   async attach(disks: readonly Disk[]): Promise<void> {

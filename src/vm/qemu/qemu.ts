@@ -9,7 +9,7 @@ import { textOf } from "../jail/machine-files.ts";
 import type { VmmFiles } from "../jail/vmm-root.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
 import { VmmError, withExitReason } from "../machine-end.ts";
-import type { Acceleration, Disk, ForkPoint, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
+import type { Acceleration, Disk, ForkPoint, Machine, MachineRecord, MachineShape, Template, Vmm } from "../vmm.ts";
 import { buildQemuArgs, hasMemoryFile, QEMU_PROGRAM, type QemuStart } from "./args.ts";
 import { STATE_BYTES_MAX } from "./device-state.ts";
 import { QemuForkPoint } from "./fork.ts";
@@ -93,7 +93,7 @@ interface StartOptions {
   /** default: the weight of a machine in use */
   readonly cpuWeight?: number;
   /** host memory that the machine shares with the saved one, in `bytes`; default: none */
-  readonly templateBytes?: number;
+  readonly template?: Pick<MachineRecord, "templateId" | "templateBytes">;
 }
 
 class Qemu implements Vmm {
@@ -216,7 +216,7 @@ class Qemu implements Vmm {
     const owned = new AsyncDisposableStack();
     owned.use(saved.use());
     const { shape, root } = saved;
-    const options = { root, owned, cpuWeight, templateBytes: saved.memoryBytes };
+    const options = { root, owned, cpuWeight, template: { templateId: saved.id, templateBytes: saved.memoryBytes } };
     return await this.#start(shape, { kind }, [memory, state, preloaded], options);
   }
 
@@ -235,7 +235,7 @@ class Qemu implements Vmm {
     shape: MachineShape,
     start: QemuStart,
     files: readonly number[],
-    { root, owned, cpuWeight = CpuWeight.inUse, templateBytes = 0 }: StartOptions,
+    { root, owned, cpuWeight = CpuWeight.inUse, template = { templateBytes: 0 } }: StartOptions,
   ): Promise<QemuMachine> {
     await using stack = new AsyncDisposableStack();
     if (owned !== undefined) stack.use(owned);
@@ -263,7 +263,7 @@ class Qemu implements Vmm {
     const pid = await vmmPid(PROGRAM_NAME, process, home);
     const forks = { program: this.#options.assets.memoryCopier, holdRoot: () => this.#roots.hold(root) };
     const { lease } = process;
-    const record = { vmm: this.name, version: this.version, acceleration, root, templateBytes } as const;
+    const record = { vmm: this.name, version: this.version, acceleration, root, ...template } as const;
     return new QemuMachine({ ...home, pid, shape, channel, qmp, process, lease, record, forks, owned: stack.move() });
   }
 

@@ -12,6 +12,7 @@ export interface SavedParts {
 
 /** Memory and device state of a paused machine, sealed. Other machines start from them. */
 export class SavedMachine implements AsyncDisposable {
+  readonly id: string = crypto.randomUUID();
   readonly shape: MachineShape;
   readonly root: string;
   readonly memoryBytes: number;

@@ -217,6 +217,7 @@ test("a run is written down and continued by other objects during its output, ag
       {
         record,
         machine: ready,
+        outlives: "at_once",
         continueAgent: async (from, options) => {
           const resumedAgent = Agent.resume(channel, from, options);
           await syncAgent(resumedAgent.agent);

@@ -44,6 +44,12 @@ const SpawnData = data("spawn: a process has started", {
   pty: Type.Optional(Type.Object({ rows: count("rows"), cols: count("columns") })),
   stdin_bytes: Type.Optional(count("size of the standard input in the request for an additional process")),
   stdin_open: Type.Optional(Type.Boolean({ description: "whether more may follow that input" })),
+  output_before: Type.Optional(
+    Type.Object(
+      { stdout: count("bytes of standard output"), stderr: count("bytes of standard error") },
+      { description: "of a process that a fork continues: its output before the fork, which this log lacks" },
+    ),
+  ),
 });
 
 const StdinData = data("stdin: the standard input of a process that has ended; its content is not stored", {

@@ -9,25 +9,19 @@ import type { InputBytes } from "../../../vm/agent/exec-spec.ts";
 import { DisksState } from "../../../vm/agent/protocol.ts";
 import type { SessionReport } from "../../../vm/agent/reconnect.ts";
 import { machineExitOf, VmmError } from "../../../vm/machine-end.ts";
+import { syncAgent } from "../../../vm/templates.ts";
 import type { Machine } from "../../../vm/vmm.ts";
 import { SCRATCH_SERIAL } from "../../machines/steps.ts";
 import { interruptedText } from "../../survivors/instance-record.ts";
 import { type LeftInstance, NotBegunError, type Survivor } from "../../survivors/survey.ts";
 import { type InstanceOutcome, inInstance, withoutFirst } from "../execute.ts";
-import { ProcessNumbers, tapped } from "../instance-process.ts";
+import { outputPosition, ProcessNumbers, tapped } from "../instance-process.ts";
 import { ProcessLog } from "../process-log.ts";
 import { ProcessTaps } from "../process-taps.ts";
 import { type ContinuedProcess, RunningInstance } from "../running-instance.ts";
 import { type InstanceJob, type InstanceTools, keptFacts, specOf } from "../start-instance.ts";
 import { TimeLimit } from "../time-limit.ts";
-import {
-  type AdoptedProcess,
-  adoptedProcesses,
-  exitOf,
-  positionsOf,
-  ranMsOf,
-  spidLastOf,
-} from "./adopted-processes.ts";
+import { type AdoptedProcess, adoptedProcesses, exitOf, ranMsOf, spidLastOf } from "./adopted-processes.ts";
 import type { InstanceKeeper } from "./instance-keeper.ts";
 
 /** Time for an agent to answer, in `milliseconds`. A guest that freezes its disk answers afterwards. */
@@ -61,23 +55,25 @@ export async function adopt(
   const agent = await reconnected(machine, tools, signal);
   // The record had every change before the agent. A guest that owns its agent may report any limit.
   const limit = TimeLimit.resume(record.limit);
-  const parts = { limit, hostname: record.hostname, events, network, image: job.image, keeper };
+  const { isolation, hostname, generation, resumed } = record;
+  const parts = { limit, hostname, events, network, image: job.image, keeper, ...given({ generation }) };
   using run = instances.open(job.operationId, parts);
   const { instance, commandLog, ranMs } = continued(tools, job, { machine, reconnected: agent, limit });
   await using _instance = instance;
   owned.move();
-  const { isolation } = record;
   extend(instance, agent, limit);
-  keeper.resume(machine, record, () => keptFacts(job, { limit, isolation, network }));
+  keeper.resume(machine, record, () => keptFacts(job, { limit, isolation, network, hostname, generation, resumed }));
   const scratchPath = scratchOf(machine);
   tools.diskUse.add(scratchPath);
   const after_ms = Math.max(0, Date.now() - (job.others?.lastMs ?? summary.lastMs ?? Date.now()));
   for (const log of new Set([tools.events, events]))
     log.append(Spid.agent, "adopted", { after_ms, daemon: keeper.daemon });
   const startedAt = performance.now() - ranMs;
-  const begin = () => {
+  const begin = async () => {
     agent.agent.proceed();
-    return Promise.resolve({ scratchPath, startedAt });
+    // The process before may not have come to that.
+    if (resumed === true) await syncAgent(agent.agent);
+    return { scratchPath, startedAt };
   };
   return await inInstance(instance, tools, { job: { ...job, commandLog }, run, begin }, signal);
 }
@@ -161,7 +157,7 @@ function continued(tools: InstanceTools, job: AdoptedJob, { machine, reconnected
       [Symbol.asyncDispose]: () => machine[Symbol.asyncDispose](),
     },
     {
-      disks: { layers: job.image.files.map(({ disk }) => disk), scratch: { path: scratchOf(machine), use: "root" } },
+      disks: { layers: layersOf(survivor.record, machine), scratch: { path: scratchOf(machine), use: "root" } },
       numbers: new ProcessNumbers(job.idle?.numbers ?? { last: spidLastOf(summary.spidLast, sessions) }),
       processes: [...ended, ...attached].sort((one, other) => one.spid - other.spid),
       isFrozen: disks === DisksState.frozen,
@@ -204,7 +200,13 @@ function attach(
   const { onStart, ...ends } = tapped(sink, taps);
   const start = log.start === null ? { onStart } : {};
   const first = firstInput(job, report, { commandLog, isCut });
-  const handle = agent.attach(report, { ...ends, ...start, logged: positionsOf(log), keepsInput, ...given({ first }) });
+  const handle = agent.attach(report, {
+    ...ends,
+    ...start,
+    logged: outputPosition(log, log.start?.output_before),
+    keepsInput,
+    ...given({ first }),
+  });
   const isInputOpen = keepsInput && !report.inputEnded;
   const cwd = log.start?.cwd ?? job.submission.cwd;
   return { spid, cwd, hasTerminal, hasStarted, keepsInput, isInputOpen, isCut, handle, sink, taps };
@@ -242,6 +244,11 @@ function orRefusal<T>(work: () => T): T {
   } catch (error) {
     throw notContinued(error instanceof Error ? error.message : String(error), error);
   }
+}
+
+/** The layers as the machine has them. Those of a copy may be gone elsewhere: their images were merged or deleted since. */
+function layersOf({ machine: { disks } }: Survivor["record"], { directory }: Machine): string[] {
+  return disks.flatMap(({ serial }) => (serial === SCRATCH_SERIAL ? [] : [join(directory, serial)]));
 }
 
 function scratchOf({ directory }: Machine): string {

@@ -1,7 +1,7 @@
 import { type LogEventData, Spid } from "../../../domain/log-event.ts";
 import { OUTPUT_STREAMS, type OutputStream } from "../../../domain/output.ts";
 import type { CommandEnd, LogSummary, RunningInLog } from "../../../storage/events/log-summary.ts";
-import type { OutputSizes, StreamBytes } from "../../../storage/events/process-outputs.ts";
+import type { StreamBytes } from "../../../storage/events/process-outputs.ts";
 import { OutputGapError } from "../../../vm/agent/errors.ts";
 import type { AgentExit } from "../../../vm/agent/process-exit.ts";
 import { PROCESSES_COUNT_MAX } from "../../../vm/agent/protocol.ts";
@@ -58,7 +58,8 @@ function adopted(
   const { spid, stdinTakenBytes: stdinBytes } = report;
   const inLog: RunningInLog = running.get(spid) ?? { start: null, keptBytes: { stdout: 0, stderr: 0 } };
   const sizes = (stream: OutputStream): StreamBytes => {
-    const [kept, from] = [inLog.keptBytes[stream], report.keptFrom[stream]];
+    const kept = inLog.keptBytes[stream];
+    const from = report.keptFrom[stream] - (inLog.start?.data.output_before?.[stream] ?? 0);
     // The rest of an output that the log has no room for is only counted.
     const isFull = kept >= (limitBytes ?? Number.POSITIVE_INFINITY) || isCapped;
     if (from > kept && !isFull) throw new OutputGapError(`the log lacks ${from - kept} bytes of process ${spid}`);
@@ -102,12 +103,6 @@ export function ranMsOf(
 export function spidLastOf(loggedLast: number, reports: readonly Pick<SessionReport, "spid">[]): number {
   const spids = reports.map(({ spid }) => spid).filter((spid) => spid <= loggedLast + PROCESSES_COUNT_MAX);
   return Math.max(loggedLast, ...spids);
-}
-
-/** The output that the log has or has dropped: position in each stream of the first byte that is new. */
-export function positionsOf(sizes: OutputSizes): Record<OutputStream, number> {
-  const position = ({ kept, dropped }: StreamBytes) => kept + dropped;
-  return { stdout: position(sizes.stdout), stderr: position(sizes.stderr) };
 }
 
 function startOf({ pid: _pid, ...start }: LogEventData["spawn"]): LoggedStart {

@@ -1,6 +1,6 @@
 import { Spid } from "../../../domain/log-event.ts";
 import { HostFrame } from "../../../vm/agent/protocol.ts";
-import type { InstanceProcessRecord } from "../instance-process.ts";
+import { type InstanceProcessRecord, outputPosition, type ProcessLogRecord } from "../instance-process.ts";
 import type { ResumableInstance } from "../running-instances.ts";
 
 const NOTHING = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };
@@ -41,7 +41,7 @@ export function childRecord(
     return {
       ...process,
       keepsInput: isOpen,
-      log: { ...process.log, ...NOTHING, started: null },
+      log: emptied(process.log),
       taps: { holds: true, waiting: [], taps: [] },
     };
   });
@@ -67,4 +67,10 @@ export function childRecord(
     },
   };
   return { record, inputEnds };
+}
+
+/** The position of a log that has nothing of the process yet. */
+function emptied(log: ProcessLogRecord): ProcessLogRecord {
+  const output_before = outputPosition(log, log.start.output_before);
+  return { ...log, ...NOTHING, started: null, start: { ...log.start, output_before } };
 }

@@ -6,7 +6,7 @@ import { continueCopy } from "../../../vm/copy-agent.ts";
 import type { ReadyMachine } from "../../machines/machine-source.ts";
 import type { OperationChanges } from "../../operations/changes.ts";
 import type { Ticket } from "../../operations/scheduler.ts";
-import { type InstanceOutcome, initData, resume } from "../execute.ts";
+import { type InstanceOutcome, resume } from "../execute.ts";
 import type { RunningInstance } from "../running-instance.ts";
 import type { InstanceJob, InstanceTools } from "../start-instance.ts";
 import type { ChildRecord } from "./child-record.ts";
@@ -101,12 +101,11 @@ export async function runForked(
   const { events } = tools;
   // The log of a sandbox has the fork already.
   if (job.idle === undefined) events.append(Spid.agent, "fork", { parent: facts.parent, at_event: facts.atEvent });
-  events.append(Spid.agent, "init", initData(job, machine, hostname));
   return await resume(
     tools,
     { ...job, image: start.image },
     {
-      ...{ record, machine, hostname, generation: facts.generation },
+      ...{ record, machine, hostname, generation: facts.generation, outlives: "when_started" },
       continueAgent: (from, options) => continueCopy(machine.machine, from, { ...options, signal }),
       onResumed: (instance, connections) => {
         for (const connection of connections) connection.reset();

@@ -11,6 +11,9 @@ interface Input {
   readonly firstInput?: "sent" | "stays_open" | "ends";
 }
 
+/** Of a process that was older than the log of the forked machine, too. */
+const START = { cwd: "/", output_before: { stdout: 100, stderr: 7 } };
+
 /** An instance whose processes have these inputs. */
 function recordOf(inputs: readonly Input[]): ResumableInstance {
   return {
@@ -19,7 +22,10 @@ function recordOf(inputs: readonly Input[]): ResumableInstance {
       ...{ spidLast: 9, refused: [], disks: { layers: ["/l"], scratch: { path: "/parent/S", use: "root" } } },
       processes: inputs.map(({ spid, keepsInput = false }) => ({
         ...{ spid, session: spid + 10, cwd: "/", keepsInput },
-        log: { spid, pid: 7, started: { ms: 1, event: 2 }, stdout: { kept: 5, dropped: 1 }, stdinBytes: 3 },
+        log: {
+          ...{ spid, pid: 7, start: START, started: { ms: 1, event: 2 }, stdinBytes: 3 },
+          ...{ stdout: { kept: 5, dropped: 1 }, stderr: { kept: 0, dropped: 0 } },
+        },
         taps: { holds: true, waiting: [{ stream: "stdout", bytes: "AA==" }], taps: [{}] },
       })),
       agent: {
@@ -46,6 +52,7 @@ describe("the record of a copy", () => {
     const [process] = record.instance.processes;
     const nothing = { kept: 0, dropped: 0 };
     expect(process?.log).toMatchObject({ pid: 7, started: null, stdinBytes: 3, stdout: nothing, stderr: nothing });
+    expect(process?.log.start).toMatchObject({ cwd: "/", output_before: { stdout: 106, stderr: 7 } });
     expect(process?.taps).toEqual({ holds: true, waiting: [], taps: [] });
     expect(record.instance.agent.frames.map(({ type }) => type)).toEqual([HostFrame.window, HostFrame.forget]);
     expect([record.ranMs, record.limit]).toEqual([1500.4, { ms: 60_000, fromStartMs: 60_000 }]);

@@ -7,11 +7,13 @@ import {
   ranMsOf,
   spidLastOf,
 } from "../../../../../src/supervisor/instance/adoption/adopted-processes.ts";
+import { outputPosition } from "../../../../../src/supervisor/instance/instance-process.ts";
 import { OutputGapError } from "../../../../../src/vm/agent/errors.ts";
 import { PROCESSES_COUNT_MAX } from "../../../../../src/vm/agent/protocol.ts";
 import { sessionReport as report } from "../../../../support/survivors/session-report.ts";
 
 const START = { ms: 1000, event: 3, data: { pid: 7, cwd: "/", truncate_output_at: 100 } as LogEventData["spawn"] };
+const NOTHING = { stdout: { kept: 0, dropped: 0 }, stderr: { kept: 0, dropped: 0 } };
 const COMMAND = { limitBytes: 100, keepsInput: false };
 
 /** A log with these processes. */
@@ -65,4 +67,16 @@ test("output that the log lacks is refused, unless the log had no room for it: t
   ] as const) {
     expect(of(kept, isCapped)[0]?.log.stdout).toEqual({ kept, dropped: far - kept });
   }
+});
+
+test("a process that is older than its log continues where the log does", () => {
+  const data = { ...START.data, output_before: { stdout: 1000, stderr: 7 } };
+  const log = logOf({ 2: { start: { ...START, data }, keptBytes: { stdout: 40, stderr: 0 } } });
+  const of = (stdout: number, stderr: number) =>
+    adoptedProcesses([report({ spid: 2, keptFrom: { stdout, stderr } })], { command: log, others: log }, COMMAND)[0]
+      ?.log;
+  expect(of(1030, 5)).toMatchObject({ stdout: { kept: 40, dropped: 0 }, stderr: { kept: 0, dropped: 0 } });
+  expect(outputPosition(of(1030, 5) ?? NOTHING, data.output_before)).toEqual({ stdout: 1040, stderr: 7 });
+  expect(() => of(1041, 0)).toThrow(OutputGapError);
+  expect(() => of(0, 8)).toThrow(OutputGapError);
 });
