@@ -164,7 +164,8 @@ describe('"GET /images/{uuid}/receipt"', () => {
         annotations: { step: 1 },
       },
     ]);
-    expect(runDetails.builder.version).toEqual({ coppice: "0.0.0-test" });
+    const { version } = (await api.call("GET", "/healthz", { token: null })).json as { version: string };
+    expect(runDetails.builder.version).toEqual({ coppice: version });
     expect(runDetails.metadata).toEqual({
       invocationId: `urn:uuid:${operation}`,
       startedOn: "1970-01-01T00:00:01.000Z",

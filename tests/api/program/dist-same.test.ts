@@ -80,6 +80,8 @@ async function answer(side: Side, { method, path, token, type, body }: Call): Pr
     .replaceAll(/[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}/g, "UUID")
     .replaceAll(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z/g, "TIME")
     .replaceAll(/ nonce="[^"]+"/g, ' nonce="NONCE"')
+    .replaceAll(/"keyid":"[0-9a-f]{64}"/g, '"keyid":"KEY"')
+    .replaceAll(/-----BEGIN PUBLIC KEY-----[^-]+-----END PUBLIC KEY-----/g, "KEY")
     .replaceAll(/"token_expiration":\d+/g, '"token_expiration":N')
     .replaceAll(/"duration_ms":\d+/g, '"duration_ms":N');
 }

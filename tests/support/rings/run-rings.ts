@@ -23,7 +23,7 @@ const TEST_MS_MAX = 60_000;
 /** For output that a program wrote before it ended. */
 const DRAIN_MS = 5000;
 /** Of a line about a failure. */
-const FAILURE_CHARACTERS_MAX = 900;
+const FAILURE_CHARACTERS_MAX = 400;
 
 const bold = (text: string): string => (process.stdout.isTTY ? `\x1b[1m${text}\x1b[0m` : text);
 const say = (text: string): void => void process.stdout.write(`${text}\n`);
@@ -197,14 +197,19 @@ function ringOf(name: string): Ring {
   return ring;
 }
 
-/** Lines of the summary of a ring. */
-function summaryOf({ name, passed, failed, seconds, skipped, failures }: RingResult): string[] {
+/** Lines of the summary of a ring, without its failures. */
+function summaryOf({ name, passed, failed, seconds, skipped }: RingResult): string[] {
   const also = skipped.length > 0 ? `, ${skipped.length} skipped` : "";
+  const byNeed = Map.groupBy(skipped, ({ needs }) => needs ?? "what it does not say");
   return [
     `  ${name.padEnd(8)} ${passed} passed, ${failed} failed${also} (${seconds} s)`,
-    ...failures.map((failure) => `    ${failure.slice(0, FAILURE_CHARACTERS_MAX)}`),
-    ...skipped.map(({ name: test, needs }) => `    skipped, as it needs ${needs ?? "what it does not say"}: ${test}`),
+    ...[...byNeed].map(([needs, tests]) => `    ${tests.length} skipped, as they need ${needs}`),
   ];
+}
+
+/** Lines of the failures of a ring, which come last: often only the end of a long output is kept. */
+function failuresOf({ name, failures }: RingResult): string[] {
+  return failures.map((failure) => `failed in ${name}: ${failure.slice(0, FAILURE_CHARACTERS_MAX)}`);
 }
 
 const startedAt = performance.now();
@@ -227,6 +232,7 @@ await rm(shared, { recursive: true });
 const sum = (of: "passed" | "failed"): number => results.reduce((total, counts) => total + counts[of], 0);
 say(bold(`\n== rings (${secondsSince(startedAt)} s)`));
 say(results.flatMap(summaryOf).join("\n"));
+for (const failure of results.flatMap(failuresOf)) say(failure);
 if (isInterrupted) say("interrupted: not every ring has run");
 say(`\n${sum("passed")} passed, ${sum("failed")} failed`);
 process.exitCode = sum("failed") === 0 && !isInterrupted ? 0 : 1;

@@ -5,8 +5,8 @@ import type { RunningInLog } from "../../../../../src/storage/events/log-summary
 import {
   type AdoptedProcess,
   adoptedProcesses,
-  positionsOf,
 } from "../../../../../src/supervisor/instance/adoption/adopted-processes.ts";
+import { outputPosition } from "../../../../../src/supervisor/instance/instance-process.ts";
 import { OutputGapError } from "../../../../../src/vm/agent/errors.ts";
 import type { SessionReport } from "../../../../../src/vm/agent/reconnect.ts";
 import { sessionReport } from "../../../../support/survivors/session-report.ts";
@@ -47,7 +47,7 @@ describe("the output", () => {
       const process = continued({ keptFrom: { stdout, stderr: 7 } }, log);
       const sizes = { stdout: { kept: 40, dropped: 0 }, stderr: { kept: 7, dropped: 0 } };
       expect(process?.log).toMatchObject(sizes);
-      expect(positionsOf(sizes)).toEqual({ stdout: 40, stderr: 7 });
+      expect(outputPosition(sizes, undefined)).toEqual({ stdout: 40, stderr: 7 });
     }
   });
 
@@ -69,7 +69,9 @@ describe("the output", () => {
     const log = logOf({ 1: { spawn: {}, stdout: 100, stderr: 40 } });
     const process = continued({ keptFrom: { stdout: 5000, stderr: 40 } }, log);
     expect(process?.log).toMatchObject({ stdout: { kept: 100, dropped: 4900 }, stderr: { kept: 40, dropped: 0 } });
-    expect(positionsOf({ stdout: { kept: 100, dropped: 4900 }, stderr: { kept: 40, dropped: 0 } }).stdout).toBe(5000);
+    expect(
+      outputPosition({ stdout: { kept: 100, dropped: 4900 }, stderr: { kept: 40, dropped: 0 } }, undefined).stdout,
+    ).toBe(5000);
     expect(() => continued({ keptFrom: { stdout: 5000, stderr: 41 } }, log)).toThrow(OutputGapError);
   });
 
