@@ -16,7 +16,8 @@ const MANIFEST = "instance.json";
 const SCRATCH = "scratch";
 /** The name of the scratch while a machine is made from it. */
 const SCRATCH_IN_USE = "scratch.use";
-const MANIFEST_BYTES_MAX = 64 * 1_048_576;
+/** It has no output and no data of connections: 64 processes and 256 connections take a tenth of this. */
+const MANIFEST_BYTES_MAX = 4 * 1_048_576;
 const FILE_MODE = 0o600;
 const DIRECTORY_MODE = 0o700;
 
@@ -66,8 +67,10 @@ export async function writeImage(
   }
   const text = JSON.stringify(record);
   const saved: Manifest = { format: FORMAT_NUMBER, sha256: hashOf(text), record: text, disks };
+  const document = Buffer.from(`${JSON.stringify(saved)}\n`);
+  if (document.byteLength > MANIFEST_BYTES_MAX) throw new Error("the description of the processes is too large");
   await using file = await open(join(unfinished, MANIFEST), "wx", FILE_MODE);
-  await file.writeFile(`${JSON.stringify(saved)}\n`);
+  await file.writeFile(document);
   await file.sync();
   const sizeBytes = await imageBytes(unfinished);
   await syncPath(unfinished);

@@ -26,7 +26,7 @@ import { DamagedMemoryError, NotResumableError } from "../../vm/machine-end.ts";
 import { syncAgent } from "../../vm/templates.ts";
 import type { Disk, ForkPoint } from "../../vm/vmm.ts";
 import { takeForkPoint } from "../instance/forks/fork-point.ts";
-import { withoutTaps } from "../instance/forks/suspended.ts";
+import { withoutReaders } from "../instance/forks/suspended.ts";
 import type { RunningInstance } from "../instance/running-instance.ts";
 import type { ResumableInstance, RunningInstances } from "../instance/running-instances.ts";
 import type { ForkedMachines } from "../machines/machine-source.ts";
@@ -130,7 +130,7 @@ export class MemoryImages implements AsyncDisposable {
       requireSpace(layout.root, diskReserveBytes + savedBytes);
       place.bytes = sizeBytes;
       const machineDirectory = instance.machine.directory;
-      place.bytes = await writeImage(directory, { ...forked, record: withoutTaps(forked.record), machineDirectory });
+      place.bytes = await writeImage(directory, { ...forked, record: withoutReaders(forked.record), machineDirectory });
     }
     turn.dispose();
     const image: NewMemoryImage = { id, accountId, imageId, sizeBytes: place.bytes, memoryBytes };

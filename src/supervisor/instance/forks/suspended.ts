@@ -40,7 +40,7 @@ export async function captureSuspended(
   instance.leave(new ApiError("conflict", "the sandbox was paused with its memory", { state: "pausing" }));
   const { instance: blind, connections } = await resumeInstance(
     { machine, isolation, [Symbol.asyncDispose]: () => Promise.resolve() },
-    withoutTaps(record).instance,
+    withoutReaders(record).instance,
     {
       continueAgent: (from, options) => continueCopy(machine, from, { ...options, signal: tools.signal }),
       network: null,
@@ -59,10 +59,12 @@ export async function captureSuspended(
   return { exit, layer: await captureOrBlame(machine, () => captureScratch(tools, blind, run)) };
 }
 
-/** The record without the readers of processes, who attach again. */
-export function withoutTaps({ instance, ...record }: ResumableInstance): ResumableInstance {
+/** The record without readers: those of processes attach again, and connections are reset. */
+export function withoutReaders({ instance, ...record }: ResumableInstance): ResumableInstance {
   const none = { holds: true, waiting: [], taps: [] };
-  return { ...record, instance: { ...instance, processes: instance.processes.map((one) => ({ ...one, taps: none })) } };
+  const connections = instance.agent.connections.map((one) => ({ ...one, waiting: "" }));
+  const processes = instance.processes.map((one) => ({ ...one, taps: none }));
+  return { ...record, instance: { ...instance, processes, agent: { ...instance.agent, connections } } };
 }
 
 function discarded(log: ProcessLogRecord): ProcessSink {
