@@ -153,6 +153,10 @@ test-dist: build test-deps ## test the HTTP contract and the command line of the
 test-system: build test-deps ## test with real registries, tools, VMs and crashes
 	@bun tests/support/rings/run-rings.ts system
 
+.PHONY: test-machines
+test-machines: build test-deps ## test the virtual machine monitors, their jails, and what ends them
+	@bun tests/support/rings/run-rings.ts machines
+
 .PHONY: test-running
 test-running: build test-deps ## test what runs in real VMs: commands, files and sandboxes
 	@bun tests/support/rings/run-rings.ts running

@@ -1,6 +1,7 @@
 import { treaty } from "@elysiajs/eden";
 import type { App } from "../api/app.ts";
 import { given } from "../domain/given.ts";
+import { Patience, type PatienceOptions } from "./connections/patience.ts";
 import { AnswerError, ResponseError, UnreachableError } from "./errors.ts";
 import type { V1 } from "./types.ts";
 
@@ -16,6 +17,8 @@ export interface ClientOptions {
   readonly fetch?: (url: URL, init: RequestInit) => Promise<Response>;
   /** opens the WebSockets; the default is that of the runtime; in a browser it cannot send header fields, so no token */
   readonly socket?: (url: URL, init: SocketInit) => WebSocket;
+  /** limits of the wait for an appliance that is being restarted */
+  readonly patience?: PatienceOptions;
   /** text that follows the message of an answer 401 */
   readonly tokenHint?: string;
 }
@@ -61,11 +64,13 @@ export interface CallOptions {
  */
 export class Client {
   readonly #options: ClientOptions;
+  readonly #patience: Patience;
   /** routes that answer with JSON, by their paths and methods */
   readonly v1: V1;
 
   constructor(options: ClientOptions) {
     this.#options = { ...options, url: options.url.replace(/\/+$/, "") };
+    this.#patience = new Patience(options.patience);
     const exchange = (url: string | URL, init: RequestInit): Promise<Response> =>
       this.#exchange(new URL(url), init, true);
     this.v1 = treaty<App>(this.#options.url, {
@@ -200,7 +205,7 @@ export class Client {
   /** @param caller the signal of the caller, whose reason is thrown as it is, also when it is a time limit */
   async #fetch(url: URL, init: RequestInit, caller: AbortSignal | null): Promise<Response> {
     try {
-      return await (this.#options.fetch ?? fetch)(url, init);
+      return await this.#patience.fetch(init, () => (this.#options.fetch ?? fetch)(url, init));
     } catch (error) {
       if (caller?.aborted) throw caller.reason;
       const { message } = error as Error;

@@ -35,21 +35,27 @@ const STREAM_FUZZ = [
 /** Rings may run at the same time: one builds the shared parts, and the other waits. */
 const NATIVE_AGENT = ["flock", "vm-assets/agent", "make", "-s", "-C", "vm-assets/agent", "native"];
 
-/** Folders of the ring `running`. */
-const RUNNING = /^tests\/system\/(files|running|sandboxes)\//;
+/** Folders of the rings `running` and `machines`. */
+const OTHERS = /^tests\/system\/(files|machines|running|sandboxes)\//;
 
 /** By name. The longest ones are first: the others run at the same time. */
 export const RINGS: Readonly<Record<string, Ring>> = {
   system: {
     what: "real registry, tools, VMs and crashes",
     paths: ["tests/system/**/*.test.ts"],
-    except: RUNNING,
+    except: OTHERS,
     executable: true,
     limitMs: 45 * MINUTE_MS,
   },
   running: {
     what: "what runs in real VMs: commands, their streams and files, and sandboxes",
     paths: ["tests/system/{files,running,sandboxes}/**/*.test.ts"],
+    executable: true,
+    limitMs: 45 * MINUTE_MS,
+  },
+  machines: {
+    what: "virtual machine monitors, their jails, and what ends them",
+    paths: ["tests/system/machines/**/*.test.ts"],
     executable: true,
     limitMs: 45 * MINUTE_MS,
   },

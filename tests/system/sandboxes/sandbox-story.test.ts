@@ -79,7 +79,7 @@ test("many turns of checkpoint and rollback leave the newest states, those with 
   // An image from which the present instance started stays until it ends.
   expect(states.length - named.length).toBeLessThanOrEqual(KEPT_COUNT + 1);
   await sandbox.becomes("paused", "pause?wait=60");
-  // What is forgotten with the instance goes when that has ended.
+  // Excess states are forgotten after the end of the operation.
   await until("only the images of its states are left", async () => {
     const left = (await images()).filter((image) => !before.has(image));
     const own = (await sandbox.states()).map(({ image }) => image).filter((image) => !before.has(image));
