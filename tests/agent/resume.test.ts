@@ -132,6 +132,24 @@ test("a host may leave at every byte of what it sends", async () => {
   }
 }, 120_000);
 
+test("input before a RECEIPT that was answered is there for the next host, also when the program reads nothing", async () => {
+  const { agent, host: first } = await ListeningAgent.mounted();
+  await using _agent = agent;
+  first.send(execFrames(3, { argv: ["sleep", "60"], stdin: true, timeoutMs: 60_000 }));
+  await first.next();
+  for (const [at, size] of [1, 4000, 60_000].entries()) {
+    first.send(frame(HostFrame.stdin, 3, Buffer.alloc(size, "x")), frame(HostFrame.receipt, 10 + at));
+    let next = await first.next();
+    // Credit for the part that is in the pipe of the program.
+    while (next.type === AgentFrame.window) next = await first.next();
+    expect([next.type, next.session]).toEqual([AgentFrame.done, 10 + at]);
+  }
+  first.cut();
+  const { host, sessions } = await agent.resume();
+  expect(sessions.map(({ stdinBytes }) => stdinBytes)).toEqual([64_001]);
+  host.send(frame(HostFrame.signal, 3, u32(9), u32(0)));
+});
+
 test("a host that leaves during its HOLD ends it", async () => {
   const { agent, host: first } = await ListeningAgent.mounted();
   await using _agent = agent;

@@ -67,6 +67,7 @@ static const struct {
 	[HOST_RESUME] = {HANDLER_AGENT, 16, 16, host_resume},
 	[HOST_FORGET] = {HANDLER_AGENT, 0, 0, exec_forget},
 	[HOST_LEAVE] = {HANDLER_AGENT, 0, 0, host_leave},
+	[HOST_RECEIPT] = {HANDLER_AGENT, 0, 0, host_receipt},
 };
 
 bool dispatch(const struct frame *frame)

@@ -10,7 +10,7 @@
 #include "protocol.h"
 
 #define INPUT_BYTES (2 * (FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX))
-#define HOST_LAST HOST_LEAVE
+#define HOST_LAST HOST_RECEIPT
 #define OUTPUT_BYTES (4 * (FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX))
 
 _Static_assert(FRAME_HEADER_BYTES == 4 + 2 + 2 + 4, "length, type, zero, session");

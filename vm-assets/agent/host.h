@@ -20,8 +20,9 @@ bool host_resumes(void);
 /* Sends that answer when it is time. Returns true when something moved. */
 bool host_pump(void);
 
-/* Handle RESUME and LEAVE with valid lengths. They never are malformed. */
+/* Handle RESUME, LEAVE and RECEIPT with valid lengths. They never are malformed. */
 bool host_resume(const struct frame *frame);
 bool host_leave(const struct frame *frame);
+bool host_receipt(const struct frame *frame);
 
 #endif

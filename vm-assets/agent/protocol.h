@@ -5,7 +5,7 @@
 #ifndef COPPICE_PROTOCOL_H
 #define COPPICE_PROTOCOL_H
 
-#define PROTOCOL_VERSION 5
+#define PROTOCOL_VERSION 6
 #define FRAME_HEADER_BYTES 12
 #define FRAME_PAYLOAD_BYTES_MAX 65536
 #define PROCESSES_COUNT_MAX 64
@@ -74,6 +74,7 @@ enum host_frame {
 	HOST_RESUME = 31,
 	HOST_FORGET = 32,
 	HOST_LEAVE = 33,
+	HOST_RECEIPT = 34,
 };
 
 enum agent_frame {

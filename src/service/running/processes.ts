@@ -93,7 +93,8 @@ export interface ProcessUseCases {
    */
   outputs(principal: Principal, id: Target, process: ProcessDetails, signal: AbortSignal): Promise<Outputs>;
   /**
-   * Writes to the standard input of a process, as fast as it reads.
+   * Writes to the standard input of a process, as fast as it reads. Resolves when the guest has received all bytes, so that they
+   * are not lost with this process of the service.
    * @throws ApiError `conflict` when the input is closed; `too_many_requests` when too many requests write to it
    */
   write(principal: Principal, request: InputRequest): Promise<Changed<void>>;
@@ -167,9 +168,10 @@ export function processUseCases(parts: ServiceParts): ProcessUseCases {
     },
     async write(principal, { content, close, signal, ...name }) {
       return await change(parts, principal, processChange("write", name), () =>
-        withProcess(parts, principal, name, async ({ input }) => {
-          await input.writeAll(content, signal);
-          if (close) await input.close(signal);
+        withProcess(parts, principal, name, async (process) => {
+          await process.input.writeAll(content, signal);
+          if (close) await process.input.close(signal);
+          await process.receipt(signal);
         }),
       );
     },

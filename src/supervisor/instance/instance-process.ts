@@ -31,6 +31,11 @@ export interface InstanceProcess extends Pick<ExecHandle, "resize" | "limit"> {
   readonly exit: Promise<AgentExit>;
   /** As `ExecHandle.signal`. @throws ApiError `too_many_requests` when too many signals wait for the guest */
   readonly signal: ExecHandle["signal"];
+  /**
+   * Resolves when the guest has received all input that was written before, or the process has ended: no restart loses it.
+   * @throws the reason of `signal`
+   */
+  receipt(signal: AbortSignal): Promise<void>;
   /** Its start and the sizes of its output, as logged. */
   logged(): ProcessLogRecord;
   record(): InstanceProcessRecord;

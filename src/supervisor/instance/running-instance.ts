@@ -337,6 +337,9 @@ export class RunningInstance implements Guest, AsyncDisposable {
       },
       resize: (size) => handle.resize(size),
       limit: (timeoutMs) => handle.limit(timeoutMs),
+      receipt: async (signal) => {
+        await this.#explained(untilAborted(Promise.race([this.agent.receipt(), exit]), signal));
+      },
       logged: sink.record,
       record: () => ({ spid, session: handle.session, cwd, keepsInput, log: sink.record(), taps: taps.record() }),
     };

@@ -101,10 +101,7 @@ export class Agent {
     return new Agent(new AgentLink(channel, log));
   }
 
-  /**
-   * Continues from the record of another Agent on the same stream, or on that of a copy of its machine. The stream is held:
-   * `sync` must be called next.
-   */
+  /** Continues from the record of another Agent on the same stream, or on that of a copy of its machine. `sync` must follow. */
   static resume(channel: ByteChannel, record: AgentRecord, options: ResumeOptions): ResumedAgent {
     const link = new AgentLink(channel, options.log, { from: record });
     const processes = record.processes.map((from) => ExecSession.resume(link, from, options.process(from)));
@@ -171,10 +168,7 @@ export class Agent {
     return await Promise.race([this.#link.hello, aborted.promise]);
   }
 
-  /**
-   * Sets the guest's clock and reseeds its random number generator, which a clone otherwise shares with its template.
-   * Ends a hold.
-   */
+  /** Sets the guest's clock and reseeds its random number generator, which a clone shares with its template. Ends a hold. */
   async sync({ realtimeNs, entropy }: { realtimeNs: bigint; entropy: Uint8Array }): Promise<void> {
     if (entropy.byteLength !== protocol.SYNC_ENTROPY_BYTES) throw new Error("entropy of a wrong length");
     const nonce = crypto.getRandomValues(new BigUint64Array(1))[0] ?? 0n;
@@ -317,6 +311,11 @@ export class Agent {
       await this.#link.send(HostFrame.freeze, id);
     });
     await session.answer;
+  }
+
+  /** Resolves when the guest has received everything that was sent before, so that it is not lost with this process. */
+  async receipt(): Promise<void> {
+    await this.#request(AgentFrame.done, HostFrame.receipt);
   }
 
   /** Writes the guest's cached data to the scratch while commands run, so that a following `quiesce` is short. */

@@ -12,7 +12,7 @@
  * A name on the wire is in lower case: labels of 1 to 63 letters, digits, `-` and `_`, joined by dots, no final dot. The
  * agent requests no other name: it answers the guest's programs that it does not exist.
  */
-export const PROTOCOL_VERSION = 5;
+export const PROTOCOL_VERSION = 6;
 export const FRAME_HEADER_BYTES = 12;
 /** Longest payload in `bytes`: large enough that headers cost little, small enough for fixed buffers. */
 export const FRAME_PAYLOAD_BYTES_MAX = 65_536;
@@ -190,11 +190,10 @@ export const HostFrame = {
   resume: 31,
   /** no payload: the host needs the session's EXIT no more, which it has received or was listed with. Frees the session. */
   forget: 32,
-  /**
-   * no payload -> DONE, the last frame of this connection: the host leaves as if the connection had ended. Only RESUME may
-   * follow.
-   */
+  /** no payload -> DONE, the last frame of this connection: the host leaves as if it had ended. Only RESUME may follow. */
   leave: 33,
+  /** no payload -> DONE: the agent has received all frames before it. Those that are only sent can be lost with the host. */
+  receipt: 34,
 } as const;
 
 /** Frame types, agent to host. */

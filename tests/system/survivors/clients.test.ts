@@ -178,3 +178,19 @@ test("open connections to its ports end at once on both sides, and others can be
   again.send(Buffer.from("again"));
   await again.until(() => again.received.includes("again"));
 });
+
+test("input that was acknowledged right before a kill is not lost", async () => {
+  const process = await shell("cat > /root/more", { stdin_open: true });
+  const sizes: number[] = [];
+  for (let round = 0; round < 4; round++) {
+    for (const size of [1, 3000, 20_000 + round]) {
+      expect(await process.write("x".repeat(size))).toBe(204);
+      sizes.push(size);
+    }
+    await replaceDaemon(appliance);
+  }
+  expect(await process.write("", { close: true })).toBe(204);
+  expect((await process.ended()).exitCode).toBe(0);
+  const sum = sizes.reduce((total, size) => total + size);
+  expect((await sandbox.run("wc -c < /root/more")).output).toBe(`${sum}\n`);
+});
