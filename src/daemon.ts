@@ -128,14 +128,13 @@ interface WorkParts extends SharedParts, Pick<InstanceForkTools, "starts" | "dis
  */
 export async function startDaemon(config: Config, processLog: Log, leave: Leave = "never"): Promise<Daemon> {
   await using stack = new AsyncDisposableStack();
-  const [clock, operationLog] = [Date.now, new OperationLog(Date.now)];
+  const [clock, changes, operationLog] = [Date.now, new AccountChanges(), new OperationLog(Date.now)];
   const log = operationLog.listenTo(processLog);
   const layout = await openData(config.dataDir, stack);
   const accounts = new Accounts({ mergedLayers: { max: config.layers.mergedShare } });
   const db = stack.use(openDatabase(layout.database, "migrate", { accounts }));
   const cgroups = stack.use(await openCgroups(layout.root, log));
   const layers = stack.use(new LayerStore({ layout, chainOf: (topId) => layerIds(db, topId) }));
-  const changes = new AccountChanges();
   const janitorOptions = { db, layout, layers, log, clock, changes, ...retentionsOf(config) };
   const host = hostOf(config, { accounts, layout, cgroups, log });
   const left = await survey({ ...host, db, layers });
