@@ -109,6 +109,12 @@ export function operationRequest(db: Database, id: OperationId): StoredRequest |
   return requestById(db).get({ id }) ?? null;
 }
 
+/** True for the instance of a sandbox that continues with kept memory. */
+export function continuesMemory(db: Database, id: OperationId): boolean {
+  const body = operationRequest(db, id)?.body ?? {};
+  return "memoryImageId" in body;
+}
+
 /** Longest line of `requestLines`, in `characters`. */
 export const LINE_CHARACTERS_MAX = 80;
 /** Bodies that are longer, in `characters`, get no line: each is parsed. */

@@ -1,4 +1,5 @@
 import type { Database } from "../../db/database.ts";
+import { continuesMemory } from "../../db/requests.ts";
 import { memoryImageOf } from "../../db/sandboxes/memory-images.ts";
 import { changeState, findSandbox, type SandboxChanges, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import type { SandboxId } from "../../domain/ids.ts";
@@ -12,7 +13,7 @@ export interface StateChange {
   /** null: the sandbox was created */
   readonly from: SandboxState | null;
   readonly reason: StateReason;
-  /** true: its processes continue with the machine, or are kept with the memory; absent: they do not */
+  /** true: its processes continue with the machine, or are kept with the memory; absent: as the database has it */
   readonly memory?: boolean | undefined;
 }
 
@@ -68,7 +69,7 @@ export class SandboxJournal implements AsyncDisposable {
 
   /** Adds to the log what a former process could not write. To be called before any change of the sandbox. */
   complete(row: SandboxRow): void {
-    this.logs.complete(row);
+    this.logs.complete(row, (state) => this.#hasMemory(row, state));
     if (row.operationId === null && row.state !== "resuming")
       this.logs.close(row.id, { isOver: row.state === "ended" });
   }
@@ -103,8 +104,7 @@ export class SandboxJournal implements AsyncDisposable {
     const row = findSandbox(this.#options.db, id);
     const from = this.#reported.get(id);
     if (row === null || from === undefined || row.state === from) return;
-    const memory = row.state === "paused" && memoryImageOf(this.#options.db, id) !== null;
-    this.#report({ from, row, reason: "machine", memory });
+    this.#report({ from, row, reason: "machine" });
   }
 
   /** Resolves when `until` holds of the state, `timeoutMs` passes, or `signal` fires; never throws. */
@@ -131,7 +131,7 @@ export class SandboxJournal implements AsyncDisposable {
   }
 
   #report(change: StateChange): void {
-    const { row, from, reason, memory } = change;
+    const { row, from, reason, memory = this.#hasMemory(row, row.state) } = change;
     const { id, state: to, headId: head, parentId: parent, forkedAtEvent } = row;
     if (from === null && parent !== null && forkedAtEvent !== null) {
       this.logs.append(id, "fork", { parent, at_event: forkedAtEvent });
@@ -141,5 +141,12 @@ export class SandboxJournal implements AsyncDisposable {
     else this.#reported.set(id, to);
     if (row.operationId === null && to !== "resuming") this.logs.close(id, { isOver: to === "ended" });
     for (const listener of this.#listeners) listener(change);
+  }
+
+  /** True when the processes of a sandbox are kept in a state that it has, or has had a moment ago. */
+  #hasMemory({ id, operationId }: SandboxRow, state: SandboxState): boolean {
+    const { db } = this.#options;
+    if (state === "paused") return memoryImageOf(db, id) !== null;
+    return state === "running" && operationId !== null && continuesMemory(db, operationId);
   }
 }

@@ -39,15 +39,20 @@ export class SandboxLogs implements AsyncDisposable {
   /**
    * Appends the changes that lead to the present state and are not in the log, because a former process was killed before it
    * wrote them. To be called before any other event of the sandbox.
+   * @param hasMemory whether the processes were kept in that state
    */
-  complete({ id, state, headId: head }: Pick<SandboxRow, "id" | "state" | "headId">): void {
+  complete(
+    { id, state, headId: head }: Pick<SandboxRow, "id" | "state" | "headId">,
+    hasMemory: (state: SandboxState) => boolean,
+  ): void {
     this.#use(id, async (log) => {
       const last = await this.#lastState(id);
       // The first events of a ring are dropped.
       if (last === null && log.nextId > 0) return;
       const way = last === null ? (["starting", ...sandboxWay("starting", state)] as const) : sandboxWay(last, state);
       for (const [index, to] of way.entries()) {
-        log.append(null, "state", { from: way[index - 1] ?? last, to, reason: "restart", head });
+        const memory = hasMemory(to) ? ({ memory: true } as const) : {};
+        log.append(null, "state", { from: way[index - 1] ?? last, to, reason: "restart", head, ...memory });
       }
     });
   }

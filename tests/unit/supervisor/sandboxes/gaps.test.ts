@@ -1,9 +1,11 @@
 /** Logs of sandboxes that lack the last changes of a daemon that was killed. */
 import { expect, test } from "bun:test";
+import { insertMemoryImage } from "../../../../src/db/sandboxes/memory-images.ts";
 import { changeState, findSandbox } from "../../../../src/db/sandboxes/rows.ts";
+import type { MemoryImageId } from "../../../../src/domain/ids.ts";
 import type { SandboxState, SandboxTransition } from "../../../../src/domain/sandbox.ts";
 import { operationsStore } from "../../../support/operations.ts";
-import { ACCOUNT, BASE, SANDBOX, SandboxScene } from "../../../support/sandboxes/scene.ts";
+import { ACCOUNT, BASE, becomes, rowOf, running, SANDBOX, SandboxScene } from "../../../support/sandboxes/scene.ts";
 import { impossibleSteps } from "../../../support/sandboxes/story.ts";
 
 const FOREVER_MS = 60_000;
@@ -36,5 +38,57 @@ test.each(GAPS)("a log that lacks %p is completed by the next daemon", async (lo
   expect(impossibleSteps(story)).toEqual([]);
   expect(story.slice(before.length).map(({ to }) => to)).toEqual([...states]);
   expect(story.at(-1)?.to).toBe(findSandbox(store.db, id)?.state as SandboxState);
+  await killed.stop();
+});
+
+const MEMORY: readonly (readonly [string, readonly SandboxTransition[], readonly unknown[]])[] = [
+  ["paused", ["pause", "paused"], [{ to: "pausing" }, { to: "paused", memory: true }]],
+  ["resuming", ["pause", "paused", "resume"], [{ to: "resuming" }, { to: "paused", memory: true }]],
+];
+
+test.each(MEMORY)("the next daemon says that processes are kept with the memory of one that was %s", async (...gap) => {
+  const [, lost, states] = gap;
+  const store = await operationsStore(ACCOUNT, BASE);
+  const { db } = store;
+  const killed = new SandboxScene(store);
+  const { id } = await running(killed);
+  const before = await killed.story(id);
+  const image = { id: Bun.randomUUIDv7() as MemoryImageId, accountId: ACCOUNT, imageId: BASE };
+  for (const transition of lost) {
+    db.transaction(() => {
+      changeState(db, id, transition, { now: Date.now() });
+      if (transition === "paused") insertMemoryImage(db, id, { ...image, sizeBytes: 1, memoryBytes: 1 }, Date.now());
+    });
+  }
+  await using scene = new SandboxScene(store);
+  scene.sandboxes.recover();
+  await scene.lives[Symbol.asyncDispose]();
+  const story = await scene.story(id);
+  expect(findSandbox(db, id)?.state).toBe("paused");
+  expect(story.slice(before.length)).toMatchObject([...states]);
+  await killed.stop();
+});
+
+test("the next daemon says that processes continued when a sandbox was resumed with its memory", async () => {
+  const store = await operationsStore(ACCOUNT, BASE);
+  const { db } = store;
+  const held = Promise.withResolvers<void>();
+  const killed = new SandboxScene(store, { resuming: held.promise });
+  const { id } = await running(killed);
+  await killed.sandboxes.pause(ACCOUNT, id);
+  await becomes(killed, id, "paused");
+  const image = { id: Bun.randomUUIDv7() as MemoryImageId, accountId: ACCOUNT, imageId: BASE };
+  db.transaction(() => insertMemoryImage(db, id, { ...image, sizeBytes: 1, memoryBytes: 1 }, Date.now()));
+  await killed.sandboxes.resume(ACCOUNT, id);
+  const before = await killed.story(id);
+  db.transaction(() => changeState(db, id, "start", { now: Date.now() }));
+  await using scene = new SandboxScene(store);
+  const row = rowOf(scene, id);
+  scene.lives.journal.complete(row);
+  await scene.lives[Symbol.asyncDispose]();
+  expect((await scene.story(id)).slice(before.length)).toMatchObject([
+    { from: "resuming", to: "running", memory: true },
+  ]);
+  held.resolve();
   await killed.stop();
 });
