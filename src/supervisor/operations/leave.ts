@@ -17,7 +17,9 @@ export async function untilLeft(
 ): Promise<number | null> {
   for (;;) {
     const active = [...operations.values()];
-    const stops = active.map((each) => (each.started ? atStop(refOf(each)) : "ends"));
+    // One that was cancelled, or ran out of something, is ending already.
+    const continues = ({ started, abort }: ActiveOperation) => started && !abort.signal.aborted;
+    const stops = active.map((each) => (continues(each) ? atStop(refOf(each)) : "ends"));
     for (const [index, { abort }] of active.entries()) if (stops[index] === "ends") abort.abort(NOT_LEFT);
     if (!stops.some((stop) => stop === "ends" || stop === "completes")) {
       return active.length === 0 ? null : stops.filter((stop) => stop === "continues").length;

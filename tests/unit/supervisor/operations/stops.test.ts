@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { getOperation } from "../../../../src/db/operations.ts";
-import type { AccountId, ImageId, OperationId } from "../../../../src/domain/ids.ts";
+import type { AccountId, ImageId, OperationId, SandboxId } from "../../../../src/domain/ids.ts";
 import { silentLog } from "../../../../src/log.ts";
 import { OperatorDesk } from "../../../../src/service/operator/desk.ts";
 import { LayerStore } from "../../../../src/storage/layers/layer-store.ts";
@@ -47,9 +47,12 @@ function reclaiming() {
 }
 
 /** A desk that commands `operations`. */
-function deskOf(operations: Operations): OperatorDesk {
+function deskOf(
+  operations: Operations,
+  instances: Pick<RunningInstances, "atStop"> = new RunningInstances(),
+): OperatorDesk {
   const desk = new OperatorDesk({ ...reclaiming(), version: "1.2.3", leave: "always", cgroups: { isInUnit: false } });
-  desk.open({ operations, instances: new RunningInstances(), listener: { stop: async () => undefined } });
+  desk.open({ operations, instances, listener: { stop: async () => undefined } });
   return desk;
 }
 
@@ -174,3 +177,29 @@ function throwingNow(work: () => unknown): string {
   }
   return "";
 }
+
+test("a stop leaves no machine of a sandbox that has ended, nor one whose operation was cancelled", async () => {
+  const gone = Promise.withResolvers<void>();
+  const ending: Preparation = async (context) => {
+    await abortOf(context).catch(() => undefined);
+    await gone.promise;
+    throw context.signal.reason;
+  };
+  const scheduler = new Scheduler({ memoryBytes: 9, vcpus: 9 }, Date.now);
+  const operations = testOperations(store, () => ending, { scheduler });
+  const desk = deskOf(operations, { atStop: () => "continues" });
+  const sandboxId = Bun.randomUUIDv7() as SandboxId;
+  const run = { sandboxId, hostname: "box", imageId: IMAGE, files: [], network: null, resources: SUBMISSION.resources };
+  const [{ id: sandbox }, { id: cancelled }, { id: running }] = [
+    await operations.submit(ACCOUNT, KINDS.sandbox, run),
+    await spawn(operations),
+    await spawn(operations),
+  ];
+  for (const id of [sandbox, cancelled, running]) await executes(id);
+  operations.cancel(ACCOUNT, cancelled);
+  const left = desk.leave();
+  gone.resolve();
+  expect(await left).toBe(1);
+  expect([sandbox, cancelled, running].map(statusOf)).toEqual(["FAILED", "CANCELLED", "EXECUTING"]);
+  await operations[Symbol.asyncDispose]();
+});
