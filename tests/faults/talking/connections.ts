@@ -12,19 +12,20 @@ export async function echo(box: Box): Promise<void> {
   stage.count += 1;
   const token = `echo-${stage.count}\n`;
   const port = PORT_MIN + (stage.count % PORTS_COUNT);
-  const { outages, appliance } = stage;
+  const { faults, appliance } = stage;
+  const since = faults.now;
   const command = `exec timeout ${PROGRAM_SECONDS} nc -l -p ${port} -e cat`;
   const spid = await box.process({ command, shell: true });
   if (spid === null) return;
   let received = "";
-  const isOver = () => box.isDisturbed(outages) || (log.processes.get(spid)?.exit ?? null) !== null;
+  const isOver = () => box.isDisturbed(since) || (log.processes.get(spid)?.exit ?? null) !== null;
   await until("the echo comes", async () => {
     if (isOver()) return true;
     received = await echoOf(`${appliance.url}/v1/sandboxes/${box.id}/ports/${port}`, appliance.token, token);
     return received !== "";
   }).catch((error: Error) => box.problem(error.message));
   if (received === token) counted(stage, "echo");
-  else if (!box.isDisturbed(outages)) box.problem(`port ${port} sent "${received}" for "${token.trim()}"`);
+  else if (!box.isDisturbed(since)) box.problem(`port ${port} sent "${received}" for "${token.trim()}"`);
 }
 
 /** Asks a server of the outside, through the process that connects to it. */
@@ -33,7 +34,7 @@ export async function fetchOutside(box: Box): Promise<void> {
   stage.count += 1;
   const { host, port } = stage.outside;
   const path = `/path-${stage.count}`;
-  const { outages, cuts } = stage;
+  const since = stage.faults.now;
   const command = `exec timeout ${PROGRAM_SECONDS} wget -q -O - http://${host}:${port}${path}`;
   const spid = await box.process({ command, shell: true });
   if (spid === null) return;
@@ -41,7 +42,7 @@ export async function fetchOutside(box: Box): Promise<void> {
   await box.untilOver(() => (process()?.exit ?? null) !== null, `process ${spid} asks the outside`);
   const { exit, text } = process() ?? {};
   if (exit?.exit_code === 0 && text?.endsWith(path) === true) counted(stage, "fetch");
-  else if (cuts === stage.cuts && !box.isDisturbed(outages))
+  else if (!stage.faults.wasCut(since) && !box.isDisturbed(since))
     box.problem(`the outside: ${JSON.stringify({ exit, text })}`);
 }
 

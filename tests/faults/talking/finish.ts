@@ -10,8 +10,8 @@ const SIGTERM_MS_MAX = 120_000;
 export async function finish(box: Box): Promise<void> {
   await box.recover();
   for (const { spid } of box.log.talkers) await end(box, spid);
-  for (const [path, content] of box.files) await requireFile(box, path, content);
-  requireTokens(box);
+  for (const path of box.files.keys()) await requireFile(box, path);
+  await requireTokens(box);
   await box.log.finish();
   const problems = impossibleSteps(box.log.steps);
   if (problems.length > 0) box.problem(`its states: ${problems.join("; ")}`);
@@ -32,6 +32,8 @@ async function end(box: Box, spid: number): Promise<void> {
     const process = box.log.processes.get(spid);
     return process === undefined || process.exit !== null || process.isLost;
   };
+  // Before it talks, the signal kills it.
+  await box.untilOver(() => isOver() || (box.log.processes.get(spid)?.talker?.lines ?? 0) > 0, `talker ${spid} talks`);
   for (const endsAt = Date.now() + SIGTERM_MS_MAX; Date.now() < endsAt && !isOver(); ) {
     await box.requests.ask("signal", path, { method: "DELETE" });
     await until("the talker ends", isOver, 5000).catch(() => undefined);
@@ -43,10 +45,14 @@ async function end(box: Box, spid: number): Promise<void> {
   }
 }
 
-async function requireFile(box: Box, path: string, content: string): Promise<void> {
+/** A file that was acknowledged, unless its machine is lost meanwhile. */
+export async function requireFile(box: Box, path: string): Promise<void> {
   for (;;) {
     const answer = await box.requests.ask("read", `/sandboxes/${box.id}/files?path=${path}`);
-    if (answer !== null && !BUSY.includes(answer.status)) {
+    const content = box.files.get(path);
+    if (content === undefined) return;
+    if (answer?.status === 409) await box.recover();
+    else if (answer !== null && !BUSY.includes(answer.status)) {
       if (answer.status !== 200 || answer.text !== content) {
         box.problem(`${path}: ${answer.status} "${answer.text.slice(0, 100)}"`);
       }
@@ -57,7 +63,12 @@ async function requireFile(box: Box, path: string, content: string): Promise<voi
 }
 
 /** Every acknowledged process is in the log, with its output exactly once, unless its machine was lost. */
-function requireTokens(box: Box): void {
+async function requireTokens(box: Box): Promise<void> {
+  const isOver = (spid: number) => {
+    const process = box.log.processes.get(spid);
+    return process !== undefined && (process.exit !== null || process.isLost);
+  };
+  await box.untilOver(() => [...box.tokens.keys()].every(isOver), "the acknowledged processes end");
   for (const [spid, token] of box.tokens) {
     const process = box.log.processes.get(spid);
     if (process === undefined) box.problem(`process ${spid} was acknowledged, and is not in the log`);

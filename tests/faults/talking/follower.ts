@@ -27,6 +27,8 @@ export interface FollowedProcess {
   exitAt: number | null;
   /** its machine is gone, and it ended without an `exit` */
   isLost: boolean;
+  /** id of the event that says so */
+  lostAt: number | null;
   /** where its outputs were after an event, the oldest first */
   readonly places: { readonly event: number; readonly stream: Stream; readonly place: TalkerPlace }[];
 }
@@ -181,7 +183,7 @@ export class LogFollower {
     if (type === "spawn") this.#spawn(event);
     else if (type === "stdout" || type === "stderr") this.#output(event, type);
     else if (type === "exit") this.#exit(event);
-    else if (type === "state") this.#state(event.data);
+    else if (type === "state") this.#state(event);
     else if (type === "checkpoint") this.checkpoints.add(String(event.data.image));
   }
 
@@ -197,7 +199,7 @@ export class LogFollower {
       const places = { stdout: at("stdout"), stderr: at("stderr") };
       this.#continued.set(spid, args.join(" "));
       this.processes.set(spid, {
-        ...{ spid, startedAt: id, args, text: process.text, exit: null, exitAt: null, isLost: false },
+        ...{ spid, startedAt: id, args, text: process.text, exit: null, exitAt: null, isLost: false, lostAt: null },
         talker: talker === null ? null : new TalkerOutput(talker.name, places),
         places: [
           { event: -1, stream: "stdout", place: places.stdout },
@@ -210,9 +212,7 @@ export class LogFollower {
   /** The processes that ran after that event. */
   processesAt(event: number): FollowedProcess[] {
     const all = [...this.processes.values()];
-    return all.filter(
-      ({ startedAt, exitAt, isLost }) => startedAt <= event && !isLost && (exitAt ?? event + 1) > event,
-    );
+    return all.filter(({ startedAt, exitAt, lostAt }) => startedAt <= event && (exitAt ?? lostAt ?? event + 1) > event);
   }
 
   #spawn({ id, spid = 0, data }: WireEvent): void {
@@ -225,7 +225,18 @@ export class LogFollower {
     const at = argv.indexOf(TALKER);
     const talker = at < 0 ? null : new TalkerOutput(String(argv[at + 1]));
     this.processes.set(spid, {
-      ...{ spid, startedAt: id, args: argv, talker, text: "", exit: null, exitAt: null, isLost: false, places: [] },
+      ...{
+        spid,
+        startedAt: id,
+        args: argv,
+        talker,
+        text: "",
+        exit: null,
+        exitAt: null,
+        isLost: false,
+        lostAt: null,
+        places: [],
+      },
     });
   }
 
@@ -263,15 +274,20 @@ export class LogFollower {
     return process;
   }
 
-  #state(data: WireEvent["data"]): void {
+  #state({ id, data }: WireEvent): void {
     this.steps.push(data as StoryStep);
-    const { to } = data as StoryStep;
-    if (to === "failed" || to === "ended") this.lose();
+    const { from, to, memory } = data as StoryStep & { readonly memory?: boolean };
+    const isKept = memory === true || (to === "running" && from !== "resuming");
+    if (["running", "paused", "failed", "ended"].includes(to) && !isKept) this.#lose(id);
   }
 
-  /** The machine is gone, and the processes with it. A pause does not say whether it keeps them. */
-  lose(): void {
-    for (const process of this.processes.values()) if (process.exit === null) process.isLost = true;
+  /** The machine is gone, and the processes with it. */
+  #lose(event: number): void {
+    for (const process of this.processes.values()) {
+      if (process.exit !== null || process.isLost) continue;
+      process.isLost = true;
+      process.lostAt = event;
+    }
   }
 
   #problem(text: string): void {

@@ -3,6 +3,7 @@ import { pause } from "../../support/waiting.ts";
 import type { Acknowledged } from "../acknowledged.ts";
 import type { Random } from "../load.ts";
 import { Requests } from "../requests.ts";
+import type { Disturbances } from "./disturbances.ts";
 import type { LogFollower } from "./follower.ts";
 
 const FIND_MS_MAX = 240_000;
@@ -19,12 +20,7 @@ export interface Stage {
   /** arguments of a talker: lines at once, slow lines, milliseconds between these */
   readonly pace: readonly [number, number, number];
   readonly boxes: Map<string, { readonly log: LogFollower }>;
-  /** instances whose monitors a fault has killed */
-  readonly killed: Set<string>;
-  /** number of kills and stops of the daemon that have begun */
-  outages: number;
-  /** number of those, and of kills of the process that connects to the outside */
-  cuts: number;
+  readonly faults: Disturbances;
   /** a server of the outside, whose answer to `/PATH` ends with that path */
   readonly outside: { readonly host: string; readonly port: number };
   /** number of acknowledged changes, by kind */

@@ -1,9 +1,10 @@
 /**
- * Sandboxes that write numbered lines, are forked and paused with their memory, checkpointed, and written to, while the daemon,
- * monitors, and the programs of both are killed: every acknowledged fact and every line is there exactly once, and the end
- * leaves no remains on the host. COPPICE_TEST_TALKING_SANDBOXES is the number of sandboxes (4), COPPICE_TEST_TALKING_SECONDS the
- * least time (20), COPPICE_TEST_TALKING_KILLS the least number of kills (5) and COPPICE_TEST_TALKING_OUTAGES that of ends of the
- * daemon among them (5); the seed is COPPICE_TEST_SEED, which a run prints.
+ * Sandboxes that write numbered lines, are forked, and paused and resumed with their memory or without, checkpointed, and written
+ * to, while the daemon is killed and restarted, and monitors and the programs of both are killed: every acknowledged fact and every
+ * line is there exactly once, and the end leaves no remains on the host. COPPICE_TEST_TALKING_SANDBOXES is the number of sandboxes
+ * (4), COPPICE_TEST_TALKING_SECONDS the least time (40), COPPICE_TEST_TALKING_KILLS the least number of kills (8) and
+ * COPPICE_TEST_TALKING_OUTAGES that of ends of the daemon, by kills and restarts (6); the seed is COPPICE_TEST_SEED, which a run
+ * prints.
  */
 
 import { expect, test } from "bun:test";
@@ -18,33 +19,36 @@ import { Acknowledged } from "../acknowledged.ts";
 import { Faults, type Weights } from "../faults.ts";
 import { errorsIn, leftBy } from "../remains.ts";
 import { Box } from "./box.ts";
+import { Disturbances } from "./disturbances.ts";
 import { finish } from "./finish.ts";
 import type { LogFollower } from "./follower.ts";
 import type { Stage } from "./stage.ts";
+import { step } from "./steps.ts";
 
 const number = (name: string, otherwise: number): number =>
   Number(process.env[`COPPICE_TEST_TALKING_${name}`] ?? otherwise);
 const sandboxes = number("SANDBOXES", 4);
-const seconds = number("SECONDS", 20);
-const killsMin = number("KILLS", 5);
-const outagesMin = number("OUTAGES", 5);
+const seconds = number("SECONDS", 40);
+const killsMin = number("KILLS", 8);
+const outagesMin = number("OUTAGES", 6);
 const seed = seedOfTests();
 
 const HOST = "www.site.test";
-const PAUSE_MS_MAX = 5000;
 const MORE_MS = 1_800_000;
 const SETTLE_MS_MAX = 400_000;
 /** Steps of a child of a fork before it ends. */
 const CHILD_STEPS_MAX = 6;
 const CHILDREN_COUNT_MAX = 4;
 const FOLLOW_MS_MAX = 120_000;
-/** A machine that starts on a busy host takes half of it; a kill before that brings no box further. */
-const PROGRESS_MS_MAX = 60_000;
+/** The time for an end of the daemon and what comes before it. */
+const OUTAGE_MS = (seconds * 1000) / outagesMin;
+/** A machine that starts on a busy host takes half a minute; a kill before that brings no box further. */
+const PROGRESS_MS_MAX = Math.max(5000, OUTAGE_MS / 2);
 const MANY_COUNT = 8;
 /** Between two lines about the progress. */
 const PROGRESS_MS = 60_000;
 const WEIGHTS: Weights = {
-  ...{ "kill daemon": 7, "abort daemon": 1, "kill monitor": 2, "kill gate": 1, "kill copier": 2 },
+  ...{ "kill daemon": 7, "abort daemon": 1, restart: 2, "kill monitor": 2, "kill gate": 1, "kill copier": 2 },
 };
 
 /** Many guests must not take all processors from the daemon: an emulated one of them writes a few thousand lines a second. */
@@ -73,12 +77,12 @@ async function work(box: Box, isOver: () => boolean, children: { count: number }
   const own: Promise<void>[] = [];
   const child = async (one: Box) => {
     const steps = 1 + stage.random.below(CHILD_STEPS_MAX);
-    for (let step = 0; step < steps && !isOver(); step++) await one.step(false);
-    await finish(one);
+    for (let done = 0; done < steps && !isOver(); done++) await step(one, false);
+    if (stage.problems.length === 0) await finish(one);
     children.count -= 1;
   };
   while (!isOver()) {
-    await box.step(children.count < CHILDREN_COUNT_MAX);
+    await step(box, children.count < CHILDREN_COUNT_MAX);
     for (const one of box.children.splice(0)) {
       children.count += 1;
       own.push(child(one));
@@ -97,7 +101,8 @@ test(
     const { appliance, registry } = owned.use(
       await BusyboxAppliance.start({
         flags: [
-          ...["--listen-port", String(await freePort()), "--vm-cpu-budget", "64"],
+          ...["--listen-port", String(await freePort()), "--vm-cpu-budget", "64", "--sandboxes-keep-states", "1000"],
+          "--leave-instances",
           ...["--network-allow", `${HOST}:*`, "--network-private", "127.0.0.0/8"],
           ...["--network-resolvers", outside.names.address],
         ],
@@ -107,7 +112,7 @@ test(
     const stage: Stage = {
       ...{ appliance, random, problems, facts: new Acknowledged(appliance), pace: paceOf(sandboxes) },
       image: await appliance.importImage(await pushImage(registry, "talker:1", await talkerImage())),
-      ...{ boxes: new Map<string, Box>(), killed: new Set<string>(), outages: 0, cuts: 0, done: {}, count: 0 },
+      ...{ boxes: new Map<string, Box>(), faults: new Disturbances(), done: {}, count: 0 },
       outside: { host: HOST, port },
     };
     owned.defer(() => {
@@ -120,16 +125,9 @@ test(
 
     const faults = new Faults({
       ...{ appliance, random, weights: WEIGHTS },
-      onOutage: () => {
-        stage.outages += 1;
-        stage.cuts += 1;
-      },
-      onGate: () => {
-        stage.cuts += 1;
-      },
-      onMonitor: (instance) => {
-        if (instance !== null) stage.killed.add(instance);
-      },
+      onOutage: () => stage.faults.outage(),
+      onGate: () => stage.faults.cut(),
+      onMonitor: (instance) => stage.faults.kill(instance),
     });
     const end = Date.now() + seconds * 1000;
     const isOver = () =>
@@ -139,14 +137,15 @@ test(
     const working = Promise.all(first.map((box) => work(box, isOver, children)));
     working.catch((error: Error) => problems.push(error.message));
     while (!isOver()) {
-      await pause("faults come at any time", random.below(PAUSE_MS_MAX));
+      await pause("faults come at any time", random.below(Math.ceil(OUTAGE_MS / 2)));
       // Nothing would be acknowledged between faults on a slow host otherwise. One of three faults does not wait.
-      if (random.below(3) > 0) await progress(stage, first.length);
+      if (random.below(3) > 0) await progress(stage, Math.min(first.length, MANY_COUNT));
       const still = first
         .filter((box) => !box.isMoving)
         .map((box) => [box, box.instance, box.log.counts["adopted"] ?? 0] as const);
       const before = faults.outages;
       await faults.one();
+      stage.faults.over();
       if (Date.now() > saidAt + PROGRESS_MS) {
         saidAt = Date.now();
         process.stderr.write(`${summaryOf(stage, faults)}\n`);
@@ -155,7 +154,7 @@ test(
       for (const [box, instance, adopted] of still) {
         // One that was about to move is not expected to have the event.
         if (random.below(2) === 0) continue;
-        const isSame = () => box.instance === instance && !box.isMoving && !stage.killed.has(instance ?? "");
+        const isSame = () => box.instance === instance && !box.isMoving && !box.isKilled;
         const isAdopted = () => (box.log.counts["adopted"] ?? 0) > adopted;
         await until(`${box.id} is adopted`, () => isAdopted() || !isSame(), FOLLOW_MS_MAX).catch((error: Error) =>
           box.problem(error.message),
@@ -163,8 +162,10 @@ test(
       }
     }
     await working;
-    for (const box of first) await finish(box);
-    problems.push(...(await stage.facts.settle(SETTLE_MS_MAX)), ...(await stage.facts.check()));
+    for (const box of first) if (problems.length === 0) await finish(box);
+    if (problems.length === 0) {
+      problems.push(...(await stage.facts.settle(SETTLE_MS_MAX)), ...(await stage.facts.check()));
+    }
     process.stderr.write(`seed ${seed}: ${summaryOf(stage, faults)}\n`);
     if (problems.length > 0) process.stderr.write(errorsIn(appliance.log));
     expect(problems).toEqual([]);
