@@ -20,4 +20,6 @@ ALTER TABLE `operations` ADD `parent_id` text;--> statement-breakpoint
 ALTER TABLE `operations` ADD `forked_at_event` integer;--> statement-breakpoint
 ALTER TABLE `sandboxes` ADD `parent_id` text;--> statement-breakpoint
 ALTER TABLE `sandboxes` ADD `forked_at_event` integer;--> statement-breakpoint
-ALTER TABLE `sandboxes` ADD `pause_memory` integer DEFAULT false NOT NULL;
+ALTER TABLE `sandboxes` ADD `pause_memory` integer DEFAULT false NOT NULL;--> statement-breakpoint
+ALTER TABLE `sandboxes` ADD `ending` text;--> statement-breakpoint
+ALTER TABLE `sandboxes` ADD `used_at` integer;

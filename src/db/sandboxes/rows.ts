@@ -48,6 +48,8 @@ export type NewSandbox = Omit<
   | "error"
   | "imageId"
   | "pauseMemory"
+  | "ending"
+  | "usedAt"
   | keyof SandboxOrigin
 > &
   Partial<Pick<SandboxRow, "pauseMemory">> &
@@ -203,6 +205,15 @@ export function sandboxesIn(db: Database, states: readonly SandboxState[]): Sand
     .all();
 }
 
+/** Paused sandboxes for which a request waits that has saved their files. */
+export function sandboxesToComplete(db: Database): SandboxRow[] {
+  return db.orm
+    .select()
+    .from(sandboxes)
+    .where(and(eq(sandboxes.state, "paused"), isNotNull(sandboxes.ending)))
+    .all();
+}
+
 /** The sandboxes whose states changed within `ms` before the latest change of all. */
 export function latestChanged(db: Database, ms: number): SandboxRow[] {
   const latest = sql`(select max(${sandboxes.stateAt}) from ${sandboxes})`;
@@ -226,7 +237,7 @@ export function insertSandbox(db: Database, sandbox: NewSandbox, now: number): S
   requireFreeName(db, accountId, name);
   const times = { createdAt: now, stateAt: now, endedAt: null };
   const state = { state: "starting" as const, headId: imageId, headSeq: 0, error: null };
-  const defaults = { parentId: null, forkedAtEvent: null, spidLast: 1, pauseMemory: false };
+  const defaults = { parentId: null, forkedAtEvent: null, spidLast: 1, pauseMemory: false, ending: null, usedAt: null };
   const row: SandboxRow = { ...defaults, ...sandbox, ...state, ...times, envNames: Object.keys(env) };
   db.orm.insert(sandboxes).values(row).run();
   insertState(db, { sandboxId: id, imageId, parentSeq: null, reason: "start" }, now);
@@ -241,12 +252,13 @@ export function requireFreeName(db: Database, accountId: AccountId, name: string
 
 /** The columns that a change of state may set. */
 export type SandboxChanges = Partial<
-  Pick<SandboxRow, "headId" | "headSeq" | "operationId" | "endsAt" | "spidLast" | "error">
+  Pick<SandboxRow, "headId" | "headSeq" | "operationId" | "endsAt" | "spidLast" | "error" | "ending">
 >;
 
 /**
  * Changes the state by compare-and-set. To be called in a transaction. A sandbox that gets no machine has no operation and
- * no deadline; one that ends loses its variables. Its kept memory stays only until another machine runs, or its head moves.
+ * no deadline; one that ends loses its variables. Its kept memory stays only until another machine runs, or its head moves. The
+ * rest of a request that follows a save stays until the transition after it.
  * @throws ApiError `conflict` when the state does not allow the transition; `not_found` when there is no such sandbox
  */
 export function changeState(
@@ -262,7 +274,9 @@ export function changeState(
   const isStill = to === "paused" || to === "failed" || to === "ended";
   const row: SandboxRow = {
     ...before,
-    ...(isStill ? { operationId: null, endsAt: null } : {}),
+    ...(isStill ? { operationId: null, endsAt: null, usedAt: null } : {}),
+    // Another request may have to follow the save.
+    ending: transition === "paused" && before.ending?.then != null ? before.ending : null,
     error: null,
     ...changes,
     ...(to === "ended" ? { endedAt: now, env: {}, boot: null } : {}),

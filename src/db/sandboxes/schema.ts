@@ -3,9 +3,20 @@ import { check, index, integer, primaryKey, sqliteTable, text, uniqueIndex } fro
 import type { ErrorBody } from "../../domain/errors.ts";
 import type { AccountId, ImageId, MemoryImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
-import { SANDBOX_STATES, SAVE_REASONS, TIMEOUT_ACTIONS } from "../../domain/sandbox.ts";
+import { SANDBOX_STATES, SAVE_REASONS, type SaveReason, TIMEOUT_ACTIONS } from "../../domain/sandbox.ts";
 import type { CheckedCommand } from "../../domain/spawn.ts";
 import { accounts, images, operations, type RequestedResources } from "../schema.ts";
+
+/** How the files of an instance are saved at its end, and the rest of the request that ended it. */
+export interface StoredEnding {
+  readonly reason: SaveReason;
+  readonly tag: string | null;
+  /** null: nothing */
+  readonly then:
+    | { readonly request: "end" }
+    | { readonly request: "rollback"; readonly target: { readonly imageId: ImageId; readonly seq?: number } }
+    | null;
+}
 
 /** Branches made live: each has a head, and an instance while it runs. */
 export const sandboxes = sqliteTable(
@@ -45,6 +56,10 @@ export const sandboxes = sqliteTable(
     autoResume: integer("auto_resume", { mode: "boolean" }).notNull(),
     /** whether its pauses without a request keep its memory */
     pauseMemory: integer("pause_memory", { mode: "boolean" }).notNull().default(false),
+    /** how its instance ends, and what follows, while a request waits for that; null: it pauses, or none does */
+    ending: text("ending", { mode: "json" }).$type<StoredEnding>(),
+    /** when it was last used, within a part of its idle time; null: not in its present life, or it has no idle time */
+    usedAt: integer("used_at"),
     /** deleted when it ends */
     env: text("env", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
     /** names of the variables, which stay */

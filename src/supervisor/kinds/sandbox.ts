@@ -34,7 +34,8 @@ export interface SandboxRun extends Pick<InstanceSubmission, "imageId" | "files"
 /** How the instance of a sandbox ends: its files are given up, or saved. */
 export type SandboxEnding = "discard" | SavingEnd;
 
-interface SavingEnd {
+/** The end of an instance whose files are saved. */
+export interface SavingEnd {
   readonly reason: SaveReason;
   readonly tag: string | null;
   /** the memory at the moment whose files are saved; absent: it is given up */

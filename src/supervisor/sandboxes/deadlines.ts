@@ -1,5 +1,5 @@
 import type { Database } from "../../db/database.ts";
-import { findSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
+import { findSandbox, type SandboxRow, updateSandbox } from "../../db/sandboxes/rows.ts";
 import { isoTime, type SandboxId } from "../../domain/ids.ts";
 import { ENDS_SOON_MS } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
@@ -9,6 +9,11 @@ import type { SandboxJournal } from "./journal.ts";
 /** The wall clock can jump, so deadlines are compared with it at least this often, in `milliseconds`. */
 const CHECK_MS_MAX = 30_000;
 const CHECK_MS_MIN = 50;
+/** The time of a use is stored within this part of the idle time, but not more often than each `STORE_MS_MIN`. */
+const STORE_RATIO = 0.1;
+const STORE_MS_MIN = 1000;
+/** Time for the users of a former process to come back before a sandbox counts as idle, in `milliseconds`. */
+const RETURN_MS = 10_000;
 
 export interface DeadlinesOptions {
   readonly db: Database;
@@ -18,6 +23,8 @@ export interface DeadlinesOptions {
   readonly instances: Pick<RunningInstances, "find">;
   readonly pause: (row: SandboxRow, reason: "idle" | "deadline") => void;
   readonly end: (row: SandboxRow) => void;
+  /** time for the users of a former process to come back, in `milliseconds` */
+  readonly returnMs?: number | undefined;
 }
 
 /** How long a sandbox has not been used. */
@@ -25,6 +32,8 @@ interface Usage {
   count: number;
   /** end of the last use, by `performance.now()` */
   lastAtMs: number;
+  /** when the time of a use is to be stored, by `performance.now()` */
+  storeAtMs: number;
 }
 
 /** Pauses or ends running sandboxes at their deadlines, and pauses idle ones. */
@@ -42,8 +51,11 @@ export class Deadlines implements Disposable {
 
   constructor(options: DeadlinesOptions) {
     this.#options = options;
-    this.#listening = options.journal.listen(({ row: { id, state } }) => {
-      if (state === "running") this.#usages.set(id, { count: 0, lastAtMs: performance.now() });
+    this.#listening = options.journal.listen(({ row, from }) => {
+      const { id, state } = row;
+      const isContinued = from === state;
+      const lastAtMs = performance.now() - (isContinued ? this.#idleBeforeMs(row) : 0);
+      if (state === "running") this.#usages.set(id, { count: 0, lastAtMs, storeAtMs: 0 });
       else if (state !== "starting") this.#forget(id);
       this.wake();
     });
@@ -51,8 +63,9 @@ export class Deadlines implements Disposable {
 
   /** Counts a use of a running sandbox until disposal. */
   use(id: SandboxId): Disposable {
-    const usage = this.#usages.get(id) ?? { count: 0, lastAtMs: 0 };
+    const usage = this.#usages.get(id) ?? { count: 0, lastAtMs: 0, storeAtMs: Infinity };
     usage.count += 1;
+    if (performance.now() >= usage.storeAtMs) this.wake();
     let isOver = false;
     return {
       [Symbol.dispose]: () => {
@@ -114,14 +127,37 @@ export class Deadlines implements Disposable {
       else pause(row, "deadline");
       return CHECK_MS_MAX;
     }
-    const idleMs = row.idleTimeoutMs === null ? Infinity : row.idleTimeoutMs - this.#idleMs(row);
-    if (idleMs <= 0) {
+    const idleMs = this.#idleMs(row);
+    const idleLeftMs = row.idleTimeoutMs === null ? Infinity : row.idleTimeoutMs - idleMs;
+    if (idleLeftMs <= 0) {
       pause(row, "idle");
       return CHECK_MS_MAX;
     }
     const announceMs = leftMs - ENDS_SOON_MS;
     if (announceMs <= 0) this.#announce(row);
-    return Math.min(leftMs, idleMs, announceMs > 0 ? announceMs : Infinity);
+    return Math.min(leftMs, idleLeftMs, announceMs > 0 ? announceMs : Infinity, this.#store(row, idleMs));
+  }
+
+  /** How long a sandbox was idle under a former process, in `milliseconds`: its users get time to come back. */
+  #idleBeforeMs({ idleTimeoutMs, usedAt, stateAt }: SandboxRow): number {
+    const { clock, returnMs = RETURN_MS } = this.#options;
+    const idleMs = Math.max(0, clock() - Math.max(usedAt ?? 0, stateAt));
+    return Math.min(idleMs, Math.max(0, (idleTimeoutMs ?? 0) - returnMs));
+  }
+
+  /** Stores when the sandbox was last used, for the next process. Returns the time until the next store, in `milliseconds`. */
+  #store({ id, idleTimeoutMs, usedAt, stateAt }: SandboxRow, idleMs: number): number {
+    const usage = this.#usages.get(id);
+    if (idleTimeoutMs === null || usage === undefined) return Infinity;
+    const { db, clock } = this.#options;
+    const everyMs = Math.max(STORE_MS_MIN, STORE_RATIO * idleTimeoutMs);
+    const lastAt = Math.round(clock() - idleMs);
+    // One that is not used needs no further store.
+    if (lastAt - Math.max(usedAt ?? 0, stateAt) < everyMs) return usage.count > 0 ? everyMs : Infinity;
+    // A power failure ends the machine, too.
+    db.withoutSync(() => updateSandbox(db, id, { usedAt: lastAt }));
+    usage.storeAtMs = performance.now() + everyMs;
+    return everyMs;
   }
 
   #announce({ id, endsAt }: SandboxRow): void {

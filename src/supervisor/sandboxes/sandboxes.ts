@@ -112,6 +112,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       const problem = operationId === null ? undefined : problems.get(operationId);
       lives.journal.change(id, failureOf(db, row), { reason: "restart", error: restarted(problem) });
     }
+    this.#transitions.completeAll();
   }
 
   async create(
@@ -200,11 +201,8 @@ export class Sandboxes implements SandboxesPort, Disposable {
       if (keep && tag !== undefined) this.#tagHead(row, tag);
       this.#transitions.moveHead(row, to);
     } else if (keep) {
-      const operationId = this.#transitions.capture(row, "request", { reason: "keep", tag: tag ?? null });
-      this.#transitions.after(row, operationId, async () => {
-        this.#transitions.moveHead(row, to);
-        await this.#transitions.resume(row, { reason: "request" });
-      });
+      const ending = { reason: "keep", tag: tag ?? null } as const;
+      this.#transitions.capture(row, "request", ending, { request: "rollback", target: to });
     } else this.#transitions.restart(row, to);
     await this.logged(id);
   }
@@ -259,8 +257,8 @@ export class Sandboxes implements SandboxesPort, Disposable {
     // Its end would give up the files that another request saves.
     if (keep && row.state === "pausing") throw sandboxConflict(row.state);
     if (keep && row.state === "running") {
-      const operationId = this.#transitions.capture(row, "request", { reason: "keep", tag: tag ?? null });
-      this.#transitions.after(row, operationId, () => this.#transitions.end(row, "request"));
+      const ending = { reason: "keep", tag: tag ?? null } as const;
+      this.#transitions.capture(row, "request", ending, { request: "end" });
     } else {
       if (keep && tag !== undefined) this.#tagHead(row, tag);
       this.#transitions.end(row, "request");

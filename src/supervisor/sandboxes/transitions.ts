@@ -7,16 +7,20 @@ import {
   findSandbox,
   requireSandbox,
   type SandboxRow,
+  sandboxesToComplete,
   updateSandbox,
 } from "../../db/sandboxes/rows.ts";
+import type { StoredEnding } from "../../db/sandboxes/schema.ts";
 import { type HeadTarget, movedHead } from "../../db/sandboxes/states.ts";
 import { ApiError, type ErrorBody } from "../../domain/errors.ts";
+import { given } from "../../domain/given.ts";
 import type { AccountId, OperationId, SandboxId } from "../../domain/ids.ts";
 import { nextSandboxState, type SandboxState, type StateReason, sandboxConflict } from "../../domain/sandbox.ts";
 import type { Log } from "../../log.ts";
 import type { LayerStore } from "../../storage/layers/layer-store.ts";
+import { ownTurn } from "../../system/turns.ts";
 import type { AccountChanges } from "../account-changes.ts";
-import type { SandboxEnding, SandboxRun } from "../kinds/sandbox.ts";
+import type { SandboxRun, SavingEnd } from "../kinds/sandbox.ts";
 import { sandboxKind } from "../kinds/sandbox.ts";
 import { type MemoryImages, notResumable } from "../memory/memory-images.ts";
 import type { OperationChange } from "../operations/changes.ts";
@@ -84,13 +88,25 @@ export class Transitions {
     this.#sandboxOf.set(operationId, id);
   }
 
-  /** Continues with a sandbox whose instance a former process has left running. */
+  /** Continues with a sandbox whose instance a former process has left running, and with the request that ends it. */
   continue(row: SandboxRow, operationId: OperationId): void {
     const { lives } = this.#options;
     this.#sandboxOf.set(operationId, row.id);
     lives.journal.continue(row);
-    // The request that it belongs to is gone with its continuation: the sandbox stays paused.
-    if (row.state === "pausing") lives.end(operationId, { reason: "pause", tag: null });
+    if (row.state !== "pausing") return;
+    const { reason, tag } = row.ending ?? { reason: "pause", tag: null };
+    this.#after(row, operationId, row.ending);
+    lives.end(operationId, { reason, tag });
+  }
+
+  /** Continues with the request that follows the save of a sandbox which a former process has paused. */
+  /** Continues with the requests that have saved the files of sandboxes in a former process, once operations are recovered. */
+  completeAll(): void {
+    const rows = sandboxesToComplete(this.#options.db);
+    if (rows.length === 0) return;
+    void ownTurn().then(async () => {
+      for (const row of rows) await this.#complete(row, row.ending?.then ?? null);
+    });
   }
 
   /** Queues an instance, and makes `change` in the same transaction. @throws as `Operations.submit` and `change` do */
@@ -149,12 +165,23 @@ export class Transitions {
     if (prepared.change !== null) this.#options.lives.journal.forget(prepared.change);
   }
 
-  /** Begins to capture a running sandbox. Returns its operation. @throws ApiError `conflict` */
-  capture({ id }: SandboxRow, reason: StateReason, ending: SandboxEnding): OperationId {
+  /**
+   * Begins to capture a running sandbox. Returns its operation.
+   * @param then the rest of the request, which follows the save, also in the next process of the service
+   * @throws ApiError `conflict`
+   */
+  capture(
+    { id }: SandboxRow,
+    reason: StateReason,
+    { memory, ...end }: SavingEnd,
+    then: StoredEnding["then"] = null,
+  ): OperationId {
     const { lives } = this.#options;
-    const memory = ending !== "discard" && ending.memory !== undefined;
-    const operationId = instanceOf(lives.journal.change(id, "pause", { reason, memory }), "pausing");
-    lives.end(operationId, ending);
+    const ending = { ...end, then };
+    const row = lives.journal.change(id, "pause", { reason, memory: memory !== undefined, ending });
+    const operationId = instanceOf(row, "pausing");
+    this.#after(row, operationId, ending);
+    lives.end(operationId, { ...end, ...given({ memory }) });
     return operationId;
   }
 
@@ -241,14 +268,28 @@ export class Transitions {
   }
 
   /** Continues a request when the instance has been captured. */
-  after({ id }: SandboxRow, operationId: OperationId, work: () => void | Promise<void>): void {
-    this.#next.set(operationId, (hasSucceeded) => {
-      // Otherwise the sandbox has failed, with the reason.
-      if (!hasSucceeded) return;
-      void Promise.try(work).catch((error: unknown) => {
-        this.#options.log.warn("a request for a sandbox cannot be completed", { sandbox: id, error });
-      });
-    });
+  #after(row: SandboxRow, operationId: OperationId, ending: StoredEnding | null): void {
+    if (ending === null || ending.then === null) return;
+    const { then } = ending;
+    // Otherwise the sandbox has failed, with the reason.
+    this.#next.set(operationId, (hasSucceeded) => void (hasSucceeded && this.#complete(row, then)));
+  }
+
+  /** Never throws. */
+  async #complete(row: SandboxRow, then: StoredEnding["then"]): Promise<void> {
+    const { db, log } = this.#options;
+    const failed = (error: unknown) =>
+      log.warn("a request for a sandbox cannot be completed", { sandbox: row.id, error });
+    try {
+      if (then?.request === "end") this.end(row, "request");
+      if (then?.request === "rollback") this.moveHead(row, then.target);
+    } catch (error) {
+      failed(error);
+      // It must not be tried again when the sandbox is used for something else.
+      if (findSandbox(db, row.id) !== null) updateSandbox(db, row.id, { ending: null });
+      return;
+    }
+    if (then?.request === "rollback") await this.resume(row, { reason: "request" }).catch(failed);
   }
 
   #onOperation(change: OperationChange): void {

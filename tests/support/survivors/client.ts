@@ -1,5 +1,4 @@
 import type { Appliance } from "../appliance/appliance.ts";
-import type { SandboxClient } from "../sandboxes/client.ts";
 import { until } from "../waiting.ts";
 
 /** Kills the daemon, does `meanwhile`, and starts the next one. */
@@ -12,8 +11,8 @@ export async function replaceDaemon(
   await appliance.up();
 }
 
-/** A process in a sandbox. */
-export class SandboxProcess {
+/** An additional process of an instance or a sandbox. */
+export class AddedProcess {
   readonly spid: number;
   readonly #appliance: Appliance;
   readonly #path: string;
@@ -24,9 +23,12 @@ export class SandboxProcess {
     this.#path = `${path}/${spid}`;
   }
 
-  /** Starts a process; it waits until a daemon that has just begun has the sandbox. */
-  static async start(appliance: Appliance, { id }: SandboxClient, request: object): Promise<SandboxProcess> {
-    const path = `/sandboxes/${id}/processes`;
+  /**
+   * Starts a process; it waits until a daemon that has just begun has the machine.
+   * @param place path of the instance or sandbox below /v1
+   */
+  static async start(appliance: Appliance, place: string, request: object): Promise<AddedProcess> {
+    const path = `${place}/processes`;
     let answer = { spid: 0 };
     await until("the process starts", async () => {
       const response = await appliance.post(path, request);
@@ -35,7 +37,7 @@ export class SandboxProcess {
       if (response.status !== 201) throw new Error(`a start answered ${response.status}: ${JSON.stringify(answer)}`);
       return true;
     });
-    return new SandboxProcess(appliance, path, answer.spid);
+    return new AddedProcess(appliance, path, answer.spid);
   }
 
   /** Path of the process below /v1. */
@@ -43,7 +45,7 @@ export class SandboxProcess {
     return this.#path;
   }
 
-  /** The status of a write to standard input, after that of a daemon that does not have the sandbox yet. */
+  /** The status of a write to standard input, after that of a daemon that does not have the machine yet. */
   async write(content: string, { close = false } = {}): Promise<number> {
     let status = 503;
     await until("the write is answered", async () => {

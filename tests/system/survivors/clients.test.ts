@@ -10,7 +10,7 @@ import { CliProcess } from "../../support/cli/cli-process.ts";
 import { CliTerminal } from "../../support/cli/cli-terminal.ts";
 import { freePort } from "../../support/free-port.ts";
 import { SandboxClient, type WireEvent } from "../../support/sandboxes/client.ts";
-import { replaceDaemon, SandboxProcess } from "../../support/survivors/client.ts";
+import { AddedProcess, replaceDaemon } from "../../support/survivors/client.ts";
 import { until } from "../../support/waiting.ts";
 
 setDefaultTimeout(180_000);
@@ -35,19 +35,19 @@ function firstDifference(output: string): { readonly line: string | undefined; r
 let appliance: Appliance;
 let sandbox: SandboxClient;
 let editor: CliTerminal;
-let input: SandboxProcess;
-let talker: SandboxProcess;
+let input: AddedProcess;
+let talker: AddedProcess;
 let lossless: CliProcess;
 let attached: CliProcess;
 let followed: CliProcess;
 let forward: CliProcess;
-let sink: SandboxProcess;
+let sink: AddedProcess;
 /** connections that are open when the daemon is killed */
 let tcp: { readonly socket: Socket; readonly closed: Promise<void> };
 let web: TestSocket;
 
 const shell = (command: string, more: object = {}) =>
-  SandboxProcess.start(appliance, sandbox, { command, shell: true, ...more });
+  AddedProcess.start(appliance, `/sandboxes/${sandbox.id}`, { command, shell: true, ...more });
 const portOf = async (remote: number): Promise<number> =>
   Number((await forward.says(new RegExp(`127.0.0.1:(\\d+) -> ${remote}\n`)))[1]);
 

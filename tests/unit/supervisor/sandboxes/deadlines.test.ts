@@ -1,8 +1,14 @@
 /** Deadlines that requests move, and lives that they choose. */
-import { expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
+import { eq } from "drizzle-orm";
+import { sandboxes } from "../../../../src/db/sandboxes/schema.ts";
 import type { SandboxId } from "../../../../src/domain/ids.ts";
+import { silentLog } from "../../../../src/log.ts";
+import { Deadlines } from "../../../../src/supervisor/sandboxes/deadlines.ts";
 import { throwing } from "../../../support/failures.ts";
 import { ACCOUNT, BASE, becomes, rowOf, running, SANDBOX, SandboxScene } from "../../../support/sandboxes/scene.ts";
+
+import { until } from "../../../support/waiting.ts";
 
 const NOW = 1_000_000_000_000;
 const clock = () => NOW;
@@ -52,4 +58,70 @@ test("what fails with the insertion of a sandbox undoes it", async () => {
   expect(await throwing(scene.sandboxes.create(ACCOUNT, SANDBOX, { id, inserted }))).toThrow("a duplicate");
   const row = await scene.sandboxes.create(ACCOUNT, SANDBOX, { id });
   expect([row.id, row.imageId]).toEqual([id, BASE]);
+});
+
+describe("the idle time of a sandbox that a former process has left running", () => {
+  interface Watched extends AsyncDisposable {
+    readonly scene: SandboxScene;
+    readonly deadlines: Deadlines;
+    /** resolves with the milliseconds until it was paused, since `since` */
+    paused(since: number): Promise<number>;
+  }
+
+  /** Watches the sandboxes of a scene, as the next process does. */
+  async function watched(returnMs: number): Promise<Watched> {
+    const scene = await SandboxScene.open();
+    const { db } = scene.store;
+    const { promise, resolve } = Promise.withResolvers<number>();
+    const deadlines = new Deadlines({
+      ...{ db, clock: Date.now, log: silentLog, journal: scene.lives.journal, instances: { find: () => null } },
+      ...{ pause: () => resolve(performance.now()), end: () => undefined, returnMs },
+    });
+    return {
+      ...{ scene, deadlines, paused: async (since) => (await promise) - since },
+      [Symbol.asyncDispose]: async () => {
+        deadlines[Symbol.dispose]();
+        await scene[Symbol.asyncDispose]();
+      },
+    };
+  }
+
+  /** A sandbox that was used so many `milliseconds` ago, and continues. */
+  async function continued({ scene }: Watched, agoMs: number): Promise<number> {
+    const { db } = scene.store;
+    const { id } = await running(scene, { idleTimeoutSeconds: 3000 });
+    const stateAt = Date.now() - 100_000;
+    const usedAt = Date.now() - agoMs;
+    db.orm.update(sandboxes).set({ stateAt, usedAt, idleTimeoutMs: 3000 }).where(eq(sandboxes.id, id)).run();
+    scene.lives.journal.continue(rowOf(scene, id));
+    return performance.now();
+  }
+
+  test("continues from the last use", async () => {
+    await using watch = await watched(0);
+    const ms = await watch.paused(await continued(watch, 2600));
+    expect(ms).toBeGreaterThan(200);
+    expect(ms).toBeLessThan(2500);
+  });
+
+  test("leaves its users time to come back", async () => {
+    await using watch = await watched(1000);
+    expect(await watch.paused(await continued(watch, 90_000))).toBeGreaterThan(900);
+  });
+
+  test("begins with a use, whose time is stored while it lasts, and at its end", async () => {
+    await using watch = await watched(0);
+    const { scene, deadlines } = watch;
+    const { id } = await running(scene, { idleTimeoutSeconds: 3000 });
+    const usedAt = () => rowOf(scene, id).usedAt;
+    expect(usedAt()).toBeNull();
+    scene.store.db.orm.update(sandboxes).set({ stateAt: 1 }).where(eq(sandboxes.id, id)).run();
+    const before = Date.now();
+    const use = deadlines.use(id);
+    await until("it is stored", () => (usedAt() ?? 0) >= before - 100);
+    use[Symbol.dispose]();
+    await scene.sandboxes.pause(ACCOUNT, id);
+    await becomes(scene, id, "paused");
+    expect(usedAt()).toBeNull();
+  });
 });

@@ -2,12 +2,14 @@
 import { expect, test } from "bun:test";
 import { insertMemoryImage } from "../../../../src/db/sandboxes/memory-images.ts";
 import { changeState, findSandbox } from "../../../../src/db/sandboxes/rows.ts";
-import type { MemoryImageId } from "../../../../src/domain/ids.ts";
+import type { ImageId, MemoryImageId } from "../../../../src/domain/ids.ts";
 import type { SandboxState, SandboxTransition } from "../../../../src/domain/sandbox.ts";
 import { operationsStore } from "../../../support/operations.ts";
 import { ACCOUNT, BASE, becomes, rowOf, running, SANDBOX, SandboxScene } from "../../../support/sandboxes/scene.ts";
 import { impossibleSteps } from "../../../support/sandboxes/story.ts";
+import { until } from "../../../support/waiting.ts";
 
+const MISSING = "0197a1d0-5a5e-7000-8000-3c6e0b8a9c16" as ImageId;
 const FOREVER_MS = 60_000;
 const NEVER = new AbortController().signal;
 
@@ -92,3 +94,29 @@ test("the next daemon says that processes continued when a sandbox was resumed w
   held.resolve();
   await killed.stop();
 });
+
+test.each([
+  [{ request: "end" }, "ended", null],
+  [{ request: "rollback", target: { imageId: BASE } }, "running", null],
+  [{ request: "rollback", target: { imageId: MISSING } }, "paused", null],
+  [null, "paused", null],
+] as const)(
+  "a request that has saved the files, %p, is completed by the next daemon, once",
+  async (then, state, ending) => {
+    const store = await operationsStore(ACCOUNT, BASE);
+    const killed = new SandboxScene(store);
+    const { id } = await killed.sandboxes.create(ACCOUNT, SANDBOX);
+    await killed.sandboxes.settled(id, (now) => now === "running", FOREVER_MS, NEVER);
+    const stored = { reason: "keep", tag: null, then } as const;
+    store.db.transaction(() => changeState(store.db, id, "pause", { ending: stored, now: 1 }));
+    expect(findSandbox(store.db, id)?.ending).toEqual(stored);
+    store.db.transaction(() => changeState(store.db, id, "paused", { now: 1 }));
+    await using scene = new SandboxScene(store);
+    scene.sandboxes.recover();
+    await until("it is complete", () => {
+      const row = findSandbox(store.db, id);
+      return row?.state === state && row.ending === ending;
+    });
+    await killed.stop();
+  },
+);
