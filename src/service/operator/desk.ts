@@ -78,7 +78,7 @@ export class OperatorDesk {
     await listener.stop(LEAVE_GRACE_MS);
     return await operations.leave(({ id, kind }) => {
       if (kind !== "instance" && kind !== "sandbox") return "ends";
-      // Nobody needs the machine of a sandbox that has ended, or was rolled back.
+      // The machine of a sandbox that has ended, or was rolled back, is not needed.
       if (kind === "sandbox" && sandboxOfOperation(this.#options.db, id) === null) return "ends";
       const stop = instances.atStop(id);
       // A sandbox has no request that could start it again.
