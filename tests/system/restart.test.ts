@@ -27,13 +27,21 @@ async function remains(): Promise<string[]> {
   return [...processes.map(({ argv }) => argv), ...(await appliance.leftovers())];
 }
 
+/** Waits until the log of an operation has an event of a type. */
+async function logged(id: string, type: "spawn" | "exit"): Promise<void> {
+  await until(`its log has ${type}`, async () => {
+    const events = await appliance.fetch(`/operations/${id}/events`, { headers: { accept: "application/json" } });
+    return ((await events.json()) as { readonly type: string }[]).some((event) => event.type === type);
+  });
+}
+
 describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) => {
   test("loses nothing acknowledged, ends or continues running operations, and runs waiting ones", async () => {
     const kept = await appliance.run(base, "echo kept > /root/kept");
     const keptImage = String((kept.result as unknown as Body)["image"]);
     const slow = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
     const cancelled = await appliance.spawn({ image: base, command: "sleep 300", shell: true });
-    await running(appliance, slow);
+    await logged(slow, "spawn");
     await running(appliance, cancelled);
     // It has no room until the service ends, because the first one still runs.
     const waiting = await appliance.spawn({
@@ -67,10 +75,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
     const older = await appliance.run(base, "echo older > /root/step", { tag: "step" });
     const command = "head -c 67108864 /dev/urandom > /root/step";
     const id = await appliance.spawn({ image: base, command, shell: true, tag: "step" });
-    await until("the command has ended", async () => {
-      const events = await appliance.fetch(`/operations/${id}/events`, { headers: { accept: "application/json" } });
-      return ((await events.json()) as { readonly type: string }[]).some(({ type }) => type === "exit");
-    });
+    await logged(id, "exit");
     await appliance.down(signal);
     await appliance.up();
     const { status, result } = (await operationOf(appliance, id)) as { status: string; result?: { image: string } };
@@ -81,11 +86,7 @@ describe.each(["SIGTERM", "SIGKILL"] as const)("a daemon ended by %s", (signal) 
 
   test("leaves no machine, directory or incomplete layer", async () => {
     const slow = await appliance.spawn({ image: base, command: "echo x > /root/x; sleep 300", shell: true });
-    await running(appliance, slow);
-    await until("its command has begun", async () => {
-      const events = await appliance.fetch(`/operations/${slow}/events`, { headers: { accept: "application/json" } });
-      return ((await events.json()) as { readonly type: string }[]).some(({ type }) => type === "spawn");
-    });
+    await logged(slow, "spawn");
     const layers = (await readdir(join(appliance.dataDir, "layers"))).length;
     await appliance.down(signal);
     if (signal === "SIGTERM") {
