@@ -53,7 +53,6 @@ import { readinessOf } from "./supervisor/readiness.ts";
 import { Lives } from "./supervisor/sandboxes/lives.ts";
 import { Sandboxes } from "./supervisor/sandboxes/sandboxes.ts";
 import { settle } from "./supervisor/settle.ts";
-import { countSharedMemory } from "./supervisor/survivors/shared-memory.ts";
 import { survey } from "./supervisor/survivors/survey.ts";
 import { Builds } from "./supervisor/templates/builds.ts";
 import { ToolNetwork } from "./system/tool-network.ts";
@@ -164,7 +163,6 @@ export async function startDaemon(config: Config, processLog: Log, leave: Leave 
   stack.use(openGauges(config, { ...work, operations }));
   for (const follower of [changes, operationLog, work.starts]) stack.use(follower.follow(operations.changes));
   for (const [id, survivor] of left.survivors) survivor.use(instances.await(id));
-  countSharedMemory(left.survivors.values(), scheduler);
   for (const recovered of [sandboxes, operations, builds]) recovered.recover(left);
 
   const keys = await TokenKeys.open(layout.keys);

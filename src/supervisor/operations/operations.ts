@@ -18,6 +18,7 @@ import type { Readiness } from "../../domain/readiness.ts";
 import type { LogSummary } from "../../storage/events/log-summary.ts";
 import { ownTurn } from "../../system/turns.ts";
 import { sleepUnlessAborted, untilAborted } from "../../system/waiting.ts";
+import { countSharedMemory } from "../survivors/shared-memory.ts";
 import { NotBegunError } from "../survivors/survey.ts";
 import { type ActiveOperation, activeOperation, refOf } from "./active-operation.ts";
 import { Admission } from "./admission.ts";
@@ -74,6 +75,7 @@ export class Operations implements OperationsPort, AsyncDisposable {
     for (const { status, error, ...operation } of ended) {
       this.changes.emit({ type: "ended", operation, status, error, phases: [] });
     }
+    countSharedMemory(survivors.values(), scheduler);
     for (const [id, survivor] of survivors) {
       const { accountId, kind } = survivor.record;
       const { resources } = this.#options.requests.stored(id);
