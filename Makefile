@@ -21,7 +21,7 @@ NEEDS_OF_RUN := qemu-system-x86_64:qemu-system-x86 skopeo:skopeo umoci:umoci mkf
 	setpriv:util-linux ip:iproute2
 NEEDS_OF_DEMO := docker-registry:docker-registry /usr/share/doc/busybox-static:busybox-static
 NEEDS_OF_TESTS := $(NEEDS_OF_DEMO) mkfs.xfs:xfsprogs fallocate:util-linux losetup:mount unshare:util-linux \
-	curl:curl openssl:openssl getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd pgrep:procps \
+	curl:curl openssl:openssl rclone:rclone getfattr:attr setfacl:acl debugfs:e2fsprogs strace:strace jq:jq systemd-analyze:systemd pgrep:procps \
 	debootstrap:debootstrap /usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1:libfaketime chromium:chromium zsh:zsh fish:fish
 
 BUN := $(TOOLS)/bun-$(BUN_VERSION)

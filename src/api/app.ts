@@ -6,6 +6,8 @@ import { authenticate } from "./auth.ts";
 import { BodyRooms } from "./body/room.ts";
 import { CONTREE_ERRORS } from "./contree/errors.ts";
 import { contreePlugin } from "./contree/plugin.ts";
+import { DAV_ERRORS } from "./dav/errors.ts";
+import { davPlugin } from "./dav/plugin.ts";
 import { elysiaPathOf, pathOf, RouteTable, unknownRoute, unread } from "./elysia-gaps.ts";
 import { type ErrorForm, errorReply, SPECIFIED_ERRORS } from "./errors.ts";
 import { MCP_ERRORS } from "./mcp/errors.ts";
@@ -28,12 +30,14 @@ const V1_PREFIX = "/v1";
 const CONTREE_PREFIX = "/contree/v1";
 /** Address of the Model Context Protocol. */
 const MCP_PREFIX = "/mcp";
+/** Address of the drive that file managers mount. */
+const DAV_PREFIX = "/dav";
 /** Prefix of the page's own paths, apart from the addresses of its views. */
 const WEB_PREFIX = "/web";
 /** Prefix of the specified API for the page: the credential there is the session; tokens are not accepted. */
 const WEB_API_PREFIX = `${WEB_PREFIX}/api`;
 /** Every path below one of these requires a token, even if no route matches it. */
-const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX, MCP_PREFIX];
+const GUARDED_PREFIXES = [V1_PREFIX, CONTREE_PREFIX, MCP_PREFIX, DAV_PREFIX];
 /** Idle connections are closed after this time, in `seconds`. The longest pause of a response is that of a long poll. */
 const IDLE_TIMEOUT_SECONDS = 120;
 
@@ -42,6 +46,7 @@ const isBelow = (prefix: string, path: string): boolean => path === prefix || pa
 /** The form of the errors of a path. */
 export function errorFormOf(path: string): ErrorForm {
   if (isBelow(MCP_PREFIX, path)) return MCP_ERRORS;
+  if (isBelow(DAV_PREFIX, path)) return DAV_ERRORS;
   return isBelow(CONTREE_PREFIX, path) ? CONTREE_ERRORS : SPECIFIED_ERRORS;
 }
 
@@ -55,12 +60,7 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   const requests = new RequestTracker({ metrics, log });
   const access = accessPlugin(requests, new BodyRooms(accounts, () => Bun.gc(true)));
   const addressOf = (prefix: string): string => `${publicUrl ?? ""}${prefix}`;
-  const upgraded = (handshake: Handshake, protocol: string | null, socket: Socket) => {
-    const { request } = handshake;
-    const { id, principal } = requests.of(request);
-    const isAllowed = () => requests.isAllowed(request);
-    return upgrade(handshake, { requestId: id, protocol, socket, isAllowed, owner: principal?.accountId });
-  };
+  const upgraded = upgraderOf(requests);
   const prefixes = { page: WEB_API_PREFIX, api: V1_PREFIX };
   const gate = web === null ? null : new SessionGate({ ...web, publicUrl, prefixes, apiAddress: addressOf(V1_PREFIX) });
   const webOptions = { prefix: WEB_PREFIX, version: service.status.version, publicUrl, log };
@@ -75,7 +75,8 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   const proven = async (request: Request, state: RequestState, isOfPage: boolean): Promise<string> => {
     if (isOfPage && gate !== null) return await gate.admit(request, state);
     if (GUARDED_PREFIXES.some((prefix) => isBelow(prefix, state.path))) {
-      Object.assign(state, await authenticate(request, verifyToken));
+      const basic = isBelow(DAV_PREFIX, state.path);
+      Object.assign(state, await authenticate(request, verifyToken, { basic }));
     }
     return state.path;
   };
@@ -107,6 +108,7 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
     .use(v1Plugin(V1_PREFIX, { service, address: addressOf(V1_PREFIX), access, upgrade: upgraded }))
     .use(contreePlugin(CONTREE_PREFIX, { service, address: addressOf(CONTREE_PREFIX), access }))
     .use(mcpPlugin(MCP_PREFIX, { service, accounts, access, requests, publicUrl, log }))
+    .use(davPlugin(DAV_PREFIX, { service, requests }))
     .use(statusPlugin(service.status))
     .use(webRoutes)
     .use(openApiPlugin({ version: service.status.version, publicUrl, errorForm: errorFormOf }, () => describe(served)));
@@ -114,6 +116,16 @@ export function createApp({ service, accounts, verifyToken, publicUrl, metrics, 
   table = new RouteTable(served);
   serverOf = () => app.server;
   return app;
+}
+
+/** Opens a WebSocket for a caller who is known. */
+function upgraderOf(requests: RequestTracker) {
+  return (handshake: Handshake, protocol: string | null, socket: Socket) => {
+    const { request } = handshake;
+    const { id, principal } = requests.of(request);
+    const isAllowed = () => requests.isAllowed(request);
+    return upgrade(handshake, { requestId: id, protocol, socket, isAllowed, owner: principal?.accountId });
+  };
 }
 
 /** The application with the types of its routes, for the typed client. */

@@ -26,6 +26,8 @@ export interface ErrorForm {
   /** schema of the body */
   readonly schema: TSchema;
   readonly body: (error: ErrorBody, status: number) => unknown;
+  /** value of WWW-Authenticate; absent: that of bearer tokens */
+  readonly challenge?: string;
 }
 
 /** An error on the wire. */
@@ -57,13 +59,13 @@ export function errorReply(error: unknown, form: ErrorForm = SPECIFIED_ERRORS): 
   const apiError = error instanceof ApiError ? error : storageFull(error);
   const body = apiError?.body() ?? INTERNAL_ERROR;
   const status = form.statusOf[body.error];
-  return json(status, form.body(body, status), errorHeaders(body));
+  return json(status, form.body(body, status), errorHeaders(body, form.challenge));
 }
 
-function errorHeaders(body: ErrorBody): Record<string, string> {
+function errorHeaders(body: ErrorBody, challenge = 'Bearer realm="coppice"'): Record<string, string> {
   switch (body.error) {
     case "unauthorized":
-      return { "www-authenticate": 'Bearer realm="coppice"' };
+      return { "www-authenticate": challenge };
     case "method_not_allowed":
       return Array.isArray(body.details["allow"]) ? { allow: body.details["allow"].join(", ") } : {};
     case "too_many_requests":

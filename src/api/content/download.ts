@@ -113,7 +113,7 @@ export function typeOf(...paths: GuestPath[]): string {
 const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
 
 /** Images are immutable, so the image's id and the path identify the content. */
-function etagOf(imageId: ImageId, path: GuestPath): string {
+export function etagOf(imageId: ImageId, path: GuestPath): string {
   const digest = new Bun.CryptoHasher("sha256").update(path, "latin1").digest("hex");
   return `"${imageId}-${digest.slice(0, 32)}"`;
 }

@@ -14,6 +14,7 @@ import { unpacked } from "../../storage/tree/packed-lines.ts";
 import type { Image } from "../images.ts";
 import type { Principal, ServiceParts } from "../parts.ts";
 import type { FindOutcome, FindRequest } from "./find.ts";
+import { type FollowedEntry, followed } from "./followed.ts";
 import { type ByteSource, imageLayers, readerOf, requireImage } from "./layers.ts";
 
 /** A path in an image. Reading stops when `signal` fires. */
@@ -24,8 +25,8 @@ export interface PathRequest {
 }
 
 /** The entries of a directory; an array when they are few. */
-export interface Directory {
-  readonly entries: AsyncIterable<Entry> | readonly Entry[];
+export interface Directory<Listed extends Entry = Entry> {
+  readonly entries: AsyncIterable<Listed> | readonly Listed[];
   /** must be disposed after the entries were read */
   readonly held: Disposable;
 }
@@ -73,6 +74,10 @@ export interface InspectUseCases {
   withPath(principal: Principal, request: PathRequest): Promise<Image>;
   /** @throws ApiError `not_found`, `invalid_path`; as `Accounts.wait` does */
   list(principal: Principal, request: PathRequest): Promise<Directory>;
+  /** The same for programs that know no links, as `followed` says. @throws as `list` does */
+  listFollowed(principal: Principal, request: PathRequest): Promise<Directory<FollowedEntry>>;
+  /** The entry at a path, after all links. @throws ApiError `not_found`, `invalid_path` */
+  entry(principal: Principal, request: PathRequest): Promise<Omit<ResolvedEntry, "node">>;
   /** @throws ApiError `not_found`; `invalid_path` when the path is not a regular file */
   open(principal: Principal, request: PathRequest): Promise<OpenFile>;
   /** @throws ApiError `not_found`, `invalid_path`; as `Accounts.wait` does */
@@ -85,20 +90,7 @@ export interface InspectUseCases {
 
 export function inspectUseCases(parts: ServiceParts): InspectUseCases {
   const searches = new GrepThreads(parts.accounts);
-  /** The tree of an image. `held` must be disposed after it was read. */
-  const treeOf = (principal: Principal, { id, signal }: PathRequest) => {
-    const held = imageLayers(parts, principal, id);
-    return { tree: held.tree(readerOf(principal.accountId, signal)), held };
-  };
-  const walkOf = async (principal: Principal, request: PathRequest) => {
-    requireImage(parts, principal, request.id);
-    using undo = new DisposableStack();
-    undo.use(await parts.accounts.wait(principal.accountId, "walks", { signal: request.signal }));
-    // The image may have been deleted during the wait: look it up again.
-    const { tree, held } = treeOf(principal, request);
-    undo.use(held);
-    return { tree, held: undo.move() };
-  };
+  const trees = new Trees(parts);
   return {
     byTag({ accountId }, tag) {
       const image = resolveImage(parts.db, accountId, parseImageReference(`tag:${tag}`));
@@ -113,17 +105,18 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
       await layers.tree(readerOf(image.accountId, signal)).stat(path, { follow: true });
       return image;
     },
-    async list(principal, request) {
-      using undo = new DisposableStack();
-      const { tree, held } = await walkOf(principal, request);
-      undo.use(held);
-      const entries = await tree.list(request.path);
-      undo.move();
-      return { entries, held };
+    list: (principal, request) => trees.directory(principal, request, (entries) => entries),
+    listFollowed: (principal, request) =>
+      trees.directory(principal, request, (entries, tree) => followed(tree, request.path, entries)),
+    async entry(principal, request) {
+      const { tree, held } = trees.open(principal, request);
+      using _held = held;
+      const { node: _node, ...entry } = await tree.stat(request.path, { follow: true });
+      return entry;
     },
     async open(principal, request) {
       using undo = new DisposableStack();
-      const { tree, held } = treeOf(principal, request);
+      const { tree, held } = trees.open(principal, request);
       undo.use(held);
       const entry = await tree.stat(request.path, { follow: true });
       if (entry.type !== "f") throw wrongKind(request.path, entry.type, "a regular file");
@@ -133,7 +126,7 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
     },
     async archive(principal, request) {
       using undo = new DisposableStack();
-      const { tree, held } = await walkOf(principal, request);
+      const { tree, held } = await trees.walk(principal, request);
       undo.use(held);
       const resolved = await tree.stat(request.path, { follow: true });
       const { type } = resolved;
@@ -148,7 +141,7 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
     async find(principal, request) {
       // The library of regular expressions is as large as that of the database: the daemon starts without it.
       const { findNames } = await import("./find.ts");
-      const { tree, held } = await walkOf(principal, request);
+      const { tree, held } = await trees.walk(principal, request);
       using _held = held;
       return await findNames(tree, request);
     },
@@ -159,6 +152,45 @@ export function inspectUseCases(parts: ServiceParts): InspectUseCases {
       return { ...outcome, lines: unpacked(outcome.lines, readerOf(owner, signal)) };
     },
   };
+}
+
+/** The trees of images. What these functions return has a `held` that must be disposed of after the tree was read. */
+class Trees {
+  readonly #parts: ServiceParts;
+
+  constructor(parts: ServiceParts) {
+    this.#parts = parts;
+  }
+
+  /** @throws ApiError `not_found` */
+  open(principal: Principal, { id, signal }: PathRequest) {
+    const held = imageLayers(this.#parts, principal, id);
+    return { tree: held.tree(readerOf(principal.accountId, signal)), held };
+  }
+
+  /** The same for a walk, which waits for its turn. @throws ApiError `not_found`; as `Accounts.wait` does */
+  async walk(principal: Principal, request: PathRequest) {
+    requireImage(this.#parts, principal, request.id);
+    using undo = new DisposableStack();
+    undo.use(await this.#parts.accounts.wait(principal.accountId, "walks", { signal: request.signal }));
+    // The image may have been deleted during the wait: look it up again.
+    const { tree, held } = this.open(principal, request);
+    undo.use(held);
+    return { tree, held: undo.move() };
+  }
+
+  async directory<Listed extends Entry>(
+    principal: Principal,
+    request: PathRequest,
+    listed: (entries: Directory["entries"], tree: ImageTree) => Directory<Listed>["entries"],
+  ): Promise<Directory<Listed>> {
+    using undo = new DisposableStack();
+    const { tree, held } = await this.walk(principal, request);
+    undo.use(held);
+    const entries = listed(await tree.list(request.path), tree);
+    undo.move();
+    return { entries, held };
+  }
 }
 
 function openFile(

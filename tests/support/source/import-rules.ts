@@ -19,7 +19,7 @@ export const FLOORS: readonly Floor[] = [
   {
     names: ["api"],
     content:
-      "HTTP: routes, schemas, scopes, errors; `v1` is the specified API, `contree`, `e2b` and `mcp` speak to other clients, " +
+      "HTTP: routes, schemas, scopes, errors; `v1` is the specified API, `contree`, `e2b`, `mcp` and `dav` speak to other clients, " +
       "`web` serves the page and its sessions, `operator` health and control, `openapi` the description",
   },
   {

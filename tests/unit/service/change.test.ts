@@ -167,6 +167,8 @@ const USE_CASES: {
     image: "reads",
     withPath: "reads",
     list: "reads",
+    listFollowed: "reads",
+    entry: "reads",
     open: "reads",
     archive: "reads",
     find: "reads",
