@@ -55,7 +55,7 @@ export class Deadlines implements Disposable {
       const { id, state } = row;
       const isContinued = from === state;
       const lastAtMs = performance.now() - (isContinued ? this.#idleBeforeMs(row) : 0);
-      if (state === "running") this.#usages.set(id, { count: 0, lastAtMs, storeAtMs: 0 });
+      if (state === "running") this.#usages.set(id, { count: 0, lastAtMs, storeAtMs: Infinity });
       else if (state !== "starting") this.#forget(id);
       this.wake();
     });
@@ -148,16 +148,17 @@ export class Deadlines implements Disposable {
   /** Stores when the sandbox was last used, for the next process. Returns the time until the next store, in `milliseconds`. */
   #store({ id, idleTimeoutMs, usedAt, stateAt }: SandboxRow, idleMs: number): number {
     const usage = this.#usages.get(id);
-    if (idleTimeoutMs === null || usage === undefined) return Infinity;
+    if (usage === undefined) return Infinity;
     const { db, clock } = this.#options;
-    const everyMs = Math.max(STORE_MS_MIN, STORE_RATIO * idleTimeoutMs);
+    const everyMs = idleTimeoutMs === null ? Infinity : Math.max(STORE_MS_MIN, STORE_RATIO * idleTimeoutMs);
     const lastAt = Math.round(clock() - idleMs);
-    // One that is not used needs no further store.
-    if (lastAt - Math.max(usedAt ?? 0, stateAt) < everyMs) return usage.count > 0 ? everyMs : Infinity;
+    const isDue = lastAt - Math.max(usedAt ?? 0, stateAt) >= everyMs;
     // A power failure ends the machine, too.
-    db.withoutSync(() => updateSandbox(db, id, { usedAt: lastAt }));
-    usage.storeAtMs = performance.now() + everyMs;
-    return everyMs;
+    if (isDue) db.withoutSync(() => updateSandbox(db, id, { usedAt: lastAt }));
+    const leftMs = isDue ? everyMs : everyMs - (lastAt - Math.max(usedAt ?? 0, stateAt));
+    usage.storeAtMs = performance.now() + leftMs;
+    // One that is not used needs no further store.
+    return isDue || usage.count > 0 ? leftMs : Infinity;
   }
 
   #announce({ id, endsAt }: SandboxRow): void {

@@ -109,17 +109,20 @@ describe("the idle time of a sandbox that a former process has left running", ()
     expect(await watch.paused(await continued(watch, 90_000))).toBeGreaterThan(900);
   });
 
-  test("begins with a use, whose time is stored while it lasts, and at its end", async () => {
+  test("begins with a use, whose time is stored while it lasts", async () => {
     await using watch = await watched(0);
     const { scene, deadlines } = watch;
-    const { id } = await running(scene, { idleTimeoutSeconds: 3000 });
+    const { id } = await running(scene, { idleTimeoutSeconds: 4 });
     const usedAt = () => rowOf(scene, id).usedAt;
     expect(usedAt()).toBeNull();
-    scene.store.db.orm.update(sandboxes).set({ stateAt: 1 }).where(eq(sandboxes.id, id)).run();
     const before = Date.now();
-    const use = deadlines.use(id);
-    await until("it is stored", () => (usedAt() ?? 0) >= before - 100);
-    use[Symbol.dispose]();
+    using _use = deadlines.use(id);
+    await until("it is stored", () => (usedAt() ?? 0) >= before);
+    // A use that begins later is stored soon, too.
+    const next = Date.now() + 1000;
+    await until("its time has come", () => Date.now() > next);
+    using _later = deadlines.use(id);
+    await until("it is stored", () => (usedAt() ?? 0) >= next);
     await scene.sandboxes.pause(ACCOUNT, id);
     await becomes(scene, id, "paused");
     expect(usedAt()).toBeNull();
