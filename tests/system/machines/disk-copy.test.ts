@@ -19,7 +19,7 @@ let vm: TestMachine;
 let directory: string;
 let number = 0;
 beforeAll(async () => {
-  host = await openVmHost();
+  host = await openVmHost("qemu");
   vm = await host.mounted();
   directory = await mkdtemp(join(host.directory, "copies-"));
 });
