@@ -119,6 +119,8 @@ static const unsigned short refused_to_monitors[] = {
 	SYS_name_to_handle_at, SYS_open_by_handle_at, SYS_quotactl, CALL_quotactl_fd, SYS_swapon, SYS_swapoff,
 	/* other processes */
 	SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_pidfd_getfd, SYS_kcmp,
+	/* page faults that wait for a program widen races in the kernel */
+	SYS_userfaultfd,
 	/* keys; programs, code and events in the kernel */
 	SYS_add_key, SYS_request_key, SYS_keyctl, SYS_bpf, SYS_perf_event_open, SYS_fanotify_init, SYS_init_module,
 	SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load, SYS_syslog, SYS_lookup_dcookie,
@@ -283,8 +285,6 @@ static void write_program(const struct options *options)
 	answer_each(refused_to_monitors, COUNT(refused_to_monitors), REFUSED);
 	if (!options->io_uring)
 		answer_each(io_uring, COUNT(io_uring), REFUSED);
-	if (!options->userfaultfd)
-		answer_if(BPF_JEQ, SYS_userfaultfd, REFUSED);
 	answer(SECCOMP_RET_ALLOW);
 }
 

@@ -36,7 +36,6 @@ enum option_id {
 	OPTION_AS,
 	OPTION_ATTRIBUTES,
 	OPTION_IO_URING,
-	OPTION_USERFAULTFD,
 	OPTION_REPORT,
 	OPTION_LEASE,
 	OPTION_END,
@@ -46,7 +45,7 @@ enum option_id {
 static const bool optional[OPTION_END] = {
 	[OPTION_CGROUP] = true,	  [OPTION_GROUP] = true,    [OPTION_DEVICE] = true,  [OPTION_KEEP_FD] = true,
 	[OPTION_WRITABLE] = true, [OPTION_READABLE] = true, [OPTION_NETWORK] = true,
-	[OPTION_ATTRIBUTES] = true, [OPTION_IO_URING] = true, [OPTION_USERFAULTFD] = true,
+	[OPTION_ATTRIBUTES] = true, [OPTION_IO_URING] = true,
 	[OPTION_VARIABLE] = true, [OPTION_REPORT] = true, [OPTION_LEASE] = true,
 };
 
@@ -71,7 +70,6 @@ static const struct option vm_options[] = {
 	{ "memlock", required_argument, NULL, OPTION_MEMLOCK },
 	{ "keep-fd", required_argument, NULL, OPTION_KEEP_FD },
 	{ "io-uring", no_argument, NULL, OPTION_IO_URING },
-	{ "userfaultfd", no_argument, NULL, OPTION_USERFAULTFD },
 	{ "variable", required_argument, NULL, OPTION_VARIABLE },
 	{ "report", required_argument, NULL, OPTION_REPORT },
 	{ "lease", required_argument, NULL, OPTION_LEASE },
@@ -241,9 +239,6 @@ static void take(struct options *options, int option, char *value)
 		break;
 	case OPTION_IO_URING:
 		options->io_uring = true;
-		break;
-	case OPTION_USERFAULTFD:
-		options->userfaultfd = true;
 		break;
 	case OPTION_REPORT:
 		options->report = descriptor(value, "report");

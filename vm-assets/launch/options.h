@@ -53,7 +53,6 @@ struct options {
 	rlim_t memlock;
 	/* groups of system calls that only some monitors need */
 	bool io_uring;
-	bool userfaultfd;
 	/* descriptors above 2 that the program inherits, ascending */
 	int keep[KEEP_COUNT_MAX];
 	size_t keep_count;

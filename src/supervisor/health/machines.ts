@@ -23,10 +23,6 @@ export interface HostFacts {
   /** text of /proc/self/mountinfo */
   readonly mountinfo: string;
   readonly kvm: boolean;
-  /** whether /dev/userfaultfd exists */
-  readonly userfaultfd: boolean;
-  /** vm.unprivileged_userfaultfd */
-  readonly unprivilegedUserfaultfd: string | null;
   /** parameter of the kvm module */
   readonly nxHugePages: string | null;
   readonly landlock: number;
@@ -42,8 +38,6 @@ export async function hostFacts(): Promise<HostFacts> {
     cpuinfo: readText("/proc/cpuinfo") ?? "",
     mountinfo: readText("/proc/self/mountinfo") ?? "",
     kvm: existsSync("/dev/kvm"),
-    userfaultfd: existsSync("/dev/userfaultfd"),
-    unprivilegedUserfaultfd: readText("/proc/sys/vm/unprivileged_userfaultfd"),
     nxHugePages: readText("/sys/module/kvm/parameters/nx_huge_pages"),
     landlock: landlockVersion(),
     program,
@@ -68,12 +62,7 @@ export function machineFindings(facts: HostFacts, verdicts: readonly Verdict[]):
   // The other findings are about KVM.
   if (!facts.kvm) return findings;
   const usable = cloudHypervisor.state === "ok";
-  return [
-    ...findings,
-    nestingFinding(facts),
-    nxHugePagesFinding(facts),
-    ...(usable ? [userfaultfdFinding(facts), landlockFinding(facts)] : []),
-  ];
+  return [...findings, nestingFinding(facts), nxHugePagesFinding(facts), ...(usable ? [landlockFinding(facts)] : [])];
 }
 
 function cloudHypervisorFinding({ program, version, kvm }: HostFacts): Finding {
@@ -159,22 +148,6 @@ function nxHugePagesFinding({ nxHugePages, mountinfo }: HostFacts): Finding {
     summary: `${value}, without favordynmods`,
     meaning: "this mitigation can make every start of a VM wait some tens of milliseconds for its cgroup",
     fix: "mount -o remount,favordynmods /sys/fs/cgroup  # Linux 6.0 or newer, cgroup version 2",
-  };
-}
-
-function userfaultfdFinding({ userfaultfd, unprivilegedUserfaultfd }: HostFacts): Finding {
-  const base = { name: "userfaultfd", fix: null } as const;
-  const meaning = "Cloud Hypervisor restores a clone's memory when it is touched";
-  if (userfaultfd) return { ...base, state: "ok", summary: "/dev/userfaultfd; each VM's user gets its own", meaning };
-  if (unprivilegedUserfaultfd?.trim() === "1") {
-    return { ...base, state: "ok", summary: "allowed to every user", meaning };
-  }
-  return {
-    ...base,
-    state: "note",
-    summary: "there is no /dev/userfaultfd (Linux 6.1), and the system call is for root",
-    meaning: "Cloud Hypervisor copies all memory into every clone, which takes time",
-    fix: "sysctl -w vm.unprivileged_userfaultfd=1  # for every process of this host",
   };
 }
 

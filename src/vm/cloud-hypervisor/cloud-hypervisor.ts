@@ -9,13 +9,11 @@ import { hasLandlock } from "../jail/landlock.ts";
 import { VmmRoots } from "../jail/vmm-roots.ts";
 import { withExitReason } from "../machine-end.ts";
 import type { Disk, ForkPoint, Machine, MachineShape, Template, Vmm } from "../vmm.ts";
-import { CloudHypervisorApiError } from "./api.ts";
-import { buildRestoreConfig, buildVmConfig, SNAPSHOT_URL } from "./config.ts";
+import { buildVmConfig, RESTORE_CONFIG, SNAPSHOT_URL } from "./config.ts";
 import { keepsConsole } from "./console.ts";
 import { placeFile } from "./files.ts";
 import { CloudHypervisorForkPoint, checkFork } from "./fork-point.ts";
 import { CloudHypervisorMachine } from "./machine.ts";
-import type { MemoryRestoreMode } from "./schema.ts";
 import { STATE_BYTES_MAX } from "./snapshot.ts";
 import {
   type CloudHypervisorBounds,
@@ -39,7 +37,6 @@ export interface CloudHypervisorOptions extends VmmHost {
 }
 
 const KVM = "/dev/kvm";
-const USERFAULTFD = "/dev/userfaultfd";
 const VERSION_TIMEOUT_MS = 60_000;
 /** Time for the guest to notice that its stream is closed, before it is saved. */
 const SETTLE_MS = 50;
@@ -73,8 +70,7 @@ export async function openCloudHypervisor(options: CloudHypervisorOptions): Prom
     program,
     version: version.text,
     roots,
-    // The launcher makes a device node for the VM's user, so the host's node needs no permission (docs/snapshot_restore.md).
-    devices: existsSync(USERFAULTFD) ? [KVM, USERFAULTFD] : [KVM],
+    devices: [KVM],
   };
   return new CloudHypervisor(host);
 }
@@ -84,8 +80,6 @@ class CloudHypervisor implements Vmm {
   readonly version: string;
   readonly acceleration = "kvm";
   readonly #host: CloudHypervisorHost;
-  /** How clones restore memory; set by the first clone. */
-  #restoreMode: Promise<MemoryRestoreMode> | null = null;
 
   constructor(host: CloudHypervisorHost) {
     this.#host = host;
@@ -109,17 +103,17 @@ class CloudHypervisor implements Vmm {
     // No process may be left that could still write to the snapshot.
     await machine.kill();
     const directory = join(this.#host.vmsDirectory, Bun.randomUUIDv7());
-    return await CloudHypervisorTemplate.take(machine, directory, this.#host.log);
+    return await CloudHypervisorTemplate.take(machine, directory);
   }
 
   async clone(template: Template, cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(template instanceof CloudHypervisorTemplate)) throw new Error("this template is not Cloud Hypervisor's");
-    return await this.#withRestoreMode((mode) => this.#restore(template, mode, cpuWeight));
+    return await this.#restore(template, cpuWeight);
   }
 
   async cloneFork(point: ForkPoint, disks: readonly Disk[], cpuWeight: number = CpuWeight.inUse): Promise<Machine> {
     if (!(point instanceof CloudHypervisorForkPoint)) throw new Error("this fork point is not Cloud Hypervisor's");
-    return await this.#withRestoreMode((mode) => this.#restoreFork(point, disks, { mode, cpuWeight }));
+    return await this.#restoreFork(point, disks, cpuWeight);
   }
 
   async loadFork(directory: string): Promise<ForkPoint> {
@@ -134,45 +128,7 @@ class CloudHypervisor implements Vmm {
     return compressFork(directory, signal);
   }
 
-  /** Starts a machine from a snapshot in the mode that works on this host, which the first one finds out. */
-  async #withRestoreMode(start: (mode: MemoryRestoreMode) => Promise<Machine>): Promise<Machine> {
-    if (this.#restoreMode !== null) return await start(await this.#restoreMode);
-    const mode = Promise.withResolvers<MemoryRestoreMode>();
-    this.#restoreMode = mode.promise;
-    // Concurrent clones get the same error; without them the rejection would have no handler.
-    mode.promise.catch(() => undefined);
-    try {
-      const probed = await this.#probeRestore(start);
-      mode.resolve(probed.mode);
-      return probed.machine;
-    } catch (error) {
-      this.#restoreMode = null;
-      mode.reject(error);
-      throw error;
-    }
-  }
-
-  /**
-   * Tries on the first clone whether memory can be restored on demand. That needs userfaultfd, whose permissions cannot be
-   * checked without using it. The mode "Copy" is kept only when it works where "OnDemand" did not.
-   */
-  async #probeRestore(
-    start: (mode: MemoryRestoreMode) => Promise<Machine>,
-  ): Promise<{ machine: Machine; mode: MemoryRestoreMode }> {
-    try {
-      return { machine: await start("OnDemand"), mode: "OnDemand" };
-    } catch (refusal) {
-      if (!(refusal instanceof CloudHypervisorApiError) || refusal.endpoint !== "vm.restore") throw refusal;
-      const machine = await start("Copy");
-      const reason = refusal.message;
-      this.#host.log.warn("memory is copied into every clone, which takes time: it cannot be restored on demand", {
-        reason,
-      });
-      return { machine, mode: "Copy" };
-    }
-  }
-
-  async #restore(template: CloudHypervisorTemplate, mode: MemoryRestoreMode, cpuWeight: number): Promise<Machine> {
+  async #restore(template: CloudHypervisorTemplate, cpuWeight: number): Promise<Machine> {
     const { shape } = template;
     const bounds = { fileBytesMax: this.#fileBytesMax(shape), cpuWeight };
     const machine = await startCloudHypervisor(this.#host, shape, bounds);
@@ -180,7 +136,7 @@ class CloudHypervisor implements Vmm {
     undo.use(machine);
     await template.placeIn(machine);
     await withExitReason(machine, async () => {
-      await this.#load(machine, mode);
+      await this.#load(machine);
       const { state } = await machine.api.info();
       if (state !== "Paused") throw new Error(`a restored machine is ${state}`);
       await machine.resume();
@@ -192,11 +148,7 @@ class CloudHypervisor implements Vmm {
     return machine;
   }
 
-  async #restoreFork(
-    point: CloudHypervisorForkPoint,
-    disks: readonly Disk[],
-    { mode, cpuWeight }: { readonly mode: MemoryRestoreMode; readonly cpuWeight: number },
-  ): Promise<Machine> {
+  async #restoreFork(point: CloudHypervisorForkPoint, disks: readonly Disk[], cpuWeight: number): Promise<Machine> {
     const { shape, record } = point;
     const bounds = { fileBytesMax: this.#fileBytesMax(shape), cpuWeight, copy: { record, used: point.use() } };
     const machine = await startCloudHypervisor(this.#host, shape, bounds);
@@ -205,7 +157,7 @@ class CloudHypervisor implements Vmm {
     await point.placeIn(machine);
     // The VMM opens the disks when it restores the machine.
     await machine.placeAgain(disks);
-    await withExitReason(machine, () => this.#load(machine, mode));
+    await withExitReason(machine, () => this.#load(machine));
     // Now the machine has the file, under another name.
     for (const disk of disks) if (!disk.readOnly) await rm(disk.path);
     undo.move();
@@ -213,9 +165,9 @@ class CloudHypervisor implements Vmm {
   }
 
   /** Restores the snapshot in the machine's directory. The machine is then paused. */
-  async #load(machine: CloudHypervisorMachine, mode: MemoryRestoreMode): Promise<void> {
+  async #load(machine: CloudHypervisorMachine): Promise<void> {
     await this.#placePayload(machine);
-    await machine.api.restore(buildRestoreConfig(mode), machine.shape.memoryBytes);
+    await machine.api.restore(RESTORE_CONFIG, machine.shape.memoryBytes);
     await closeRunDirectory(machine);
     // A newer VMM keeps the console itself, and a guest that floods it would keep a reader busy.
     if (!keepsConsole(this.version)) await machine.openConsole();

@@ -1,5 +1,5 @@
 import type { MachineShape } from "../vmm.ts";
-import type { DiskConfig, MemoryRestoreMode, RestoreConfig, VmConfig } from "./schema.ts";
+import type { DiskConfig, RestoreConfig, VmConfig } from "./schema.ts";
 
 /** Directory of the machine inside the jail. */
 export const JAIL_DIRECTORY = "/vm";
@@ -83,12 +83,9 @@ export function buildVmConfig(shape: MachineShape, landlock: boolean): VmConfig 
     platform: { num_pci_segments: SEGMENTS_COUNT },
     landlock_enable: landlock,
     // The rule for the directory covers later disks and the snapshot. Clones inherit the rules of their template.
-    ...(landlock ? { landlock_rules: [{ path: JAIL.directory, access: "rw" as const }, USERFAULTFD_RULE] } : {}),
+    ...(landlock ? { landlock_rules: [{ path: JAIL.directory, access: "rw" }] } : {}),
   };
 }
-
-/** A rule for a path that does not exist has no effect. */
-const USERFAULTFD_RULE = { path: "/dev/userfaultfd", access: "rw" } as const;
 
 /** A disk at /vm/<serial>; `index` counts the machine's disks from 0. @throws Error when no slot is left */
 export function buildDiskConfig(serial: string, readOnly: boolean, index: number): DiskConfig {
@@ -106,12 +103,15 @@ export function buildDiskConfig(serial: string, readOnly: boolean, index: number
   };
 }
 
-export function buildRestoreConfig(mode: MemoryRestoreMode): RestoreConfig {
-  return { source_url: SNAPSHOT_URL, memory_restore_mode: mode };
-}
-
 /** The only form of URL that the VMM accepts (vmm/src/migration/mod.rs). */
 export const SNAPSHOT_URL = `file://${JAIL.snapshot}`;
+
+/**
+ * The VMM copies the memory, without the holes of its file. The other mode, on demand, saves nothing since v53: a thread
+ * then reads all of the memory, holes included, and a snapshot is refused until it has (vmm/src/memory_manager.rs,
+ * `uffd_handler_loop`).
+ */
+export const RESTORE_CONFIG: RestoreConfig = { source_url: SNAPSHOT_URL, memory_restore_mode: "Copy" };
 
 /** The same for the snapshot that a fork is made from. */
 export const FORK_URL = `file://${JAIL.fork}`;

@@ -11,7 +11,14 @@ import { DamagedMemoryError, NotResumableError, VmmError } from "../machine-end.
 import { UseCount } from "../use-count.ts";
 import type { ForkPoint, MachineRecord, MachineShape } from "../vmm.ts";
 import { buildDiskConfig, buildVmConfig, JAIL_DIRECTORY } from "./config.ts";
-import { type MachinePlace, placeSnapshot, removeSnapshot, STATE_BYTES_MAX, takeSnapshot } from "./snapshot.ts";
+import {
+  type MachinePlace,
+  makeHoles,
+  placeSnapshot,
+  removeSnapshot,
+  STATE_BYTES_MAX,
+  takeSnapshot,
+} from "./snapshot.ts";
 
 const CONFIG = "config.json";
 const STATE = "state.json";
@@ -51,30 +58,34 @@ interface ForkPointParts {
   readonly copiedBytes: number;
   /** size of the state of the devices */
   readonly stateBytes: number;
+  /** resolves when zeros of the memory are holes, which may take seconds; default: they are */
+  readonly holes?: Promise<void>;
 }
 
 /** A fork point of Cloud Hypervisor: a snapshot in a directory of its own, whose files no longer change. */
 export class CloudHypervisorForkPoint implements ForkPoint {
   readonly shape: MachineShape;
   readonly record: ForkedRecord;
-  /** The memory lies on the disk, and pages that a copy touches belong to the copy. */
+  /** The memory lies on the disk, and each copy has its own. */
   readonly memoryBytes = 0;
   readonly released: Promise<void>;
   readonly pausedMs: number;
   readonly copiedBytes: number;
   readonly savedBytes: number;
   readonly #directory: string;
+  readonly #holes: Promise<void>;
   readonly #uses = new UseCount();
   #isGone = false;
 
-  private constructor({ directory, shape, record, pausedMs, copiedBytes, stateBytes }: ForkPointParts) {
+  private constructor({ directory, shape, record, pausedMs, copiedBytes, stateBytes, holes }: ForkPointParts) {
     this.#directory = directory;
     this.shape = shape;
     this.record = record;
     this.pausedMs = pausedMs;
     this.copiedBytes = copiedBytes;
     this.savedBytes = shape.memoryBytes + stateBytes;
-    this.released = this.#uses.released.then(() => rm(directory, { recursive: true, force: true }));
+    this.#holes = holes ?? Promise.resolve();
+    this.released = this.#uses.released.then(() => this.#remove());
   }
 
   /**
@@ -85,7 +96,7 @@ export class CloudHypervisorForkPoint implements ForkPoint {
     directory,
     vmsDirectory,
     ...parts
-  }: Omit<ForkPointParts, "copiedBytes" | "stateBytes"> & {
+  }: Omit<ForkPointParts, "copiedBytes" | "stateBytes" | "holes"> & {
     readonly vmsDirectory: string;
   }): Promise<CloudHypervisorForkPoint> {
     const { shape, record } = parts;
@@ -94,7 +105,10 @@ export class CloudHypervisorForkPoint implements ForkPoint {
     const own = join(vmsDirectory, Bun.randomUUIDv7());
     await rename(directory, own);
     const { size: stateBytes } = await stat(join(own, STATE));
-    return new CloudHypervisorForkPoint({ ...parts, directory: own, copiedBytes: shape.memoryBytes, stateBytes });
+    // The caller holds the guest's stream until this returns.
+    const holes = makeHoles(own);
+    const sizes = { copiedBytes: shape.memoryBytes, stateBytes };
+    return new CloudHypervisorForkPoint({ ...parts, directory: own, ...sizes, holes });
   }
 
   /** Reads what `save` wrote. @param version of the host's program @throws NotResumableError */
@@ -122,6 +136,7 @@ export class CloudHypervisorForkPoint implements ForkPoint {
 
   /** Links the snapshot into the directory of a copy's VMM. */
   async placeIn(machine: MachinePlace): Promise<void> {
+    await this.#holes;
     await placeSnapshot(this.#directory, machine);
   }
 
@@ -143,6 +158,11 @@ export class CloudHypervisorForkPoint implements ForkPoint {
     this.#isGone = true;
     this.#uses.leave();
     if (!this.#uses.isInUse) await this.released;
+  }
+
+  async #remove(): Promise<void> {
+    await this.#holes;
+    await rm(this.#directory, { recursive: true, force: true });
   }
 }
 

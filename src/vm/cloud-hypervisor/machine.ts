@@ -33,8 +33,10 @@ import { VsockChannel } from "./vsock.ts";
 export const PROGRAM_NAME = "Cloud Hypervisor";
 /** Time limit for connecting to a clone's agent, which normally accepts within milliseconds. */
 const CONNECT_MS_MAX = 20_000;
-/** Time for the last lines of the console, or for the VMM's exit, to arrive. */
+/** Time for the last lines of the console to arrive. */
 const CONSOLE_SETTLE_MS = 50;
+/** Limit of the exit of a VMM that has given up its machine. */
+const EXIT_MS_MAX = 5000;
 /**
  * A guest is stuck when it has used this much time in the host's kernel, and a small fraction of it (STUCK_RATIO) in the
  * guest. A boot on real hardware stays below the time; a KVM that emulates instructions spends almost no time in the
@@ -259,9 +261,13 @@ export class CloudHypervisorMachine extends JailedMachine implements Machine {
     if (event === "shutdown" && !this.#endingByHost) void this.#afterShutdown();
   }
 
-  /** A VMM that gave up exits. After a power-off by the guest it stays, because of `--no-shutdown`. */
+  /** A VMM that gave up answers nothing more and exits. After a power-off by the guest it stays, because of `--no-shutdown`. */
   async #afterShutdown(): Promise<void> {
-    const exited = await withinTime(this.#child.exited, CONSOLE_SETTLE_MS, () => null);
-    if (exited === null) await this.process.end("guest_shutdown", "the guest is off");
+    const answers = await this.api.ping().then(
+      () => true,
+      () => false,
+    );
+    if (!answers && (await withinTime(this.#child.exited, EXIT_MS_MAX, () => null)) !== null) return;
+    await this.process.end("guest_shutdown", "the guest is off");
   }
 }

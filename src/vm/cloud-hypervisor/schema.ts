@@ -68,11 +68,9 @@ export interface VmConfig {
   readonly landlock_rules?: readonly LandlockConfig[];
 }
 
-export type MemoryRestoreMode = "Copy" | "OnDemand";
-
 export interface RestoreConfig {
   readonly source_url: string;
-  readonly memory_restore_mode: MemoryRestoreMode;
+  readonly memory_restore_mode: "Copy";
 }
 
 export type VmState = "Created" | "Running" | "Shutdown" | "Paused" | "BreakPoint";

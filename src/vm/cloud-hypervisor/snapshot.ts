@@ -1,5 +1,6 @@
 import { chmod, chown, lstat, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { CommandError, run } from "../../system/exec.ts";
 import { takeOverFile } from "../disk-copy.ts";
 import { VmmError } from "../machine-end.ts";
 import type { Machine } from "../vmm.ts";
@@ -8,6 +9,9 @@ import { placeFile } from "./files.ts";
 
 /** Limit for the configuration of a machine and for the state of its devices, each, in `bytes`; 0.3 MiB were measured. */
 export const STATE_BYTES_MAX = 67_108_864;
+
+/** Time limit for making holes. It reads all of the memory; a GiB takes a second. */
+const HOLES_TIMEOUT_MS = 120_000;
 
 type SnapshotFile = (typeof SNAPSHOT_FILES)[number];
 
@@ -50,6 +54,21 @@ export async function takeSnapshot(path: string, memoryBytes: number): Promise<v
     // The VMM may have written to it until now.
     if ((await lstat(file)).size > limits[name]) throw new VmmError(`the snapshot's ${name} grew`);
     await chmod(file, 0o444);
+  }
+}
+
+/**
+ * Makes holes of the zeros in the memory of a snapshot that was taken. The VMM writes private memory completely, zeros
+ * included (vmm/src/memory_manager.rs), and a restore leaves holes out. So they save room on the disk, and each restored
+ * machine memory and time.
+ */
+export async function makeHoles(path: string): Promise<void> {
+  try {
+    const memory = join(path, "memory-ranges");
+    await run({ argv: ["/usr/bin/fallocate", "--dig-holes", memory], timeoutMs: HOLES_TIMEOUT_MS });
+  } catch (error) {
+    // On a file system without holes the snapshot works as well, but takes more room.
+    if (!(error instanceof CommandError)) throw error;
   }
 }
 

@@ -66,8 +66,8 @@ export async function startCloudHypervisor(
       devices: host.devices,
       fileBytesMax,
       limits: LIMITS,
-      // io_uring is for disks, userfaultfd for restoring memory on demand.
-      calls: ["io-uring", "userfaultfd"],
+      // For disks.
+      calls: ["io-uring"],
       extraFds: [listener, eventsFd],
       program: buildCloudHypervisorArgs(host.program, { api: API_FD, events: EVENTS_FD }),
     }),

@@ -7,8 +7,8 @@ export interface CloudHypervisorVersion {
 }
 
 /**
- * First release with everything that is needed: restoring memory on demand (release-notes.md, v52.0), and vsock
- * connections that a restore resets instead of leaving them open.
+ * First release with everything that is needed: vsock connections that a restore resets instead of leaving them open
+ * (release-notes.md, v52.0).
  */
 export const CLOUD_HYPERVISOR_MAJOR_MIN = 52;
 /** Usual paths of the program; the first that exists is used. */

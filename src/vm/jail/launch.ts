@@ -20,7 +20,7 @@ export interface JailOptions {
   /** default: `JAIL_LIMITS` */
   readonly limits?: JailLimits;
   /** system calls that the program may use beyond those of every VMM; default: none */
-  readonly calls?: readonly ("io-uring" | "userfaultfd")[];
+  readonly calls?: readonly "io-uring"[];
   /** the whole environment of the program; default: empty */
   readonly environment?: Readonly<Record<string, string>>;
   /**

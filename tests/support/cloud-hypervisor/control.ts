@@ -11,8 +11,6 @@ export interface Failure {
 /** The behaviour of a stand-in; the file control.json of its root. */
 export interface Control {
   readonly failures?: readonly Failure[];
-  /** false: memory cannot be restored on demand */
-  readonly onDemand?: boolean;
   /**
    * Events of the guest after an answered call, or after "vsock.close", the end of a host's connection. Source `raw` writes the
    * event unchanged, `stderr` ends the VMM with it.

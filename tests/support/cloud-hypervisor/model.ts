@@ -53,7 +53,6 @@ export interface Effects {
   openVsock(path: string): Promise<void>;
   closeVsock(): void;
   exit(): void;
-  readonly restoresOnDemand: boolean;
   readonly snapshot: Control["snapshot"];
 }
 
@@ -68,6 +67,7 @@ const SEGMENT_TAKEN_COUNT = 1;
 const STATE_FILE = "state.json";
 const CONFIG_FILE = "config.json";
 const MEMORY_FILE = "memory-ranges";
+const ZEROS_BYTES = 8_388_608;
 
 /**
  * The machine of one VMM: which calls are allowed in which state (the prerequisites of docs/api.md), and their effects on
@@ -79,6 +79,8 @@ export class MachineModel {
   #config: VmConfig | null = null;
   readonly #slots = new Map<number, number>();
   #openMemory: number | null = null;
+  /** A thread reads all of the memory meanwhile, which may take long. */
+  #restoresOnDemand = false;
 
   constructor(effects: Effects) {
     this.#effects = effects;
@@ -92,6 +94,11 @@ export class MachineModel {
   /** Writes to the memory of a snapshot that it was to forget. */
   misbehave(): void {
     if (this.#openMemory !== null) writeSync(this.#openMemory, "changed", 0);
+  }
+
+  /** Ends the machine, if there is one. */
+  end(): void {
+    if (this.#state === "Running" || this.#state === "Paused") this.#shutdown();
   }
 
   async call(endpoint: string, body: unknown): Promise<Answer> {
@@ -118,7 +125,7 @@ export class MachineModel {
       case "vm.shutdown":
         return this.#shutdown();
       case "vmm.shutdown":
-        if (this.#state === "Running" || this.#state === "Paused") this.#shutdown();
+        this.end();
         this.#effects.event("vmm", "shutdown");
         this.#effects.exit();
         return DONE;
@@ -160,6 +167,7 @@ export class MachineModel {
   }
 
   #snapshot(url: string): Answer {
+    if (this.#restoresOnDemand) throw new Refusal(500, "VM on-demand memory restore is still in progress");
     const config = this.#require("Paused");
     const directory = directoryOf(url);
     this.#effects.event("vm", "snapshotting");
@@ -172,8 +180,9 @@ export class MachineModel {
       renameSync(join(directory, STATE_FILE), join(directory, "elsewhere"));
       symlinkSync(join(directory, "elsewhere"), join(directory, STATE_FILE));
     }
-    // As long as the memory, so that a limit on the length of files applies; its content is one byte.
+    // As long as the memory, so that a limit on the length of files applies. It ends with one byte; zeros are written, too.
     const memory = openSync(join(directory, MEMORY_FILE), "wx");
+    writeSync(memory, new Uint8Array(ZEROS_BYTES), 0);
     writeSync(memory, Uint8Array.of(1), 0, 1, config.memory.size - (snapshot === "large" ? 0 : 1));
     if (snapshot === "open") this.#openMemory = memory;
     else closeSync(memory);
@@ -188,9 +197,7 @@ export class MachineModel {
     JSON.parse(readFileSync(join(directory, STATE_FILE), "utf8"));
     this.#effects.event("vm", "restoring");
     if (statSync(join(directory, MEMORY_FILE)).size !== config.memory.size) throw new Refusal(500, "torn memory");
-    if (memory_restore_mode === "OnDemand" && !this.#effects.restoresOnDemand) {
-      throw new Refusal(500, "Cannot restore VM: Failed to create userfaultfd");
-    }
+    this.#restoresOnDemand = memory_restore_mode === "OnDemand";
     mustOpen(config.payload.initramfs, "read");
     for (const disk of config.disks ?? []) this.#plug(config, disk);
     this.#config = config;

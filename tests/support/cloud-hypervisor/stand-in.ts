@@ -17,6 +17,8 @@ import { MachineModel, Refusal } from "./model.ts";
 const API_PREFIX = "/api/v1/";
 /** Limit of micro_http. */
 const CONNECTIONS_COUNT_MAX = 10;
+/** Time of an exit with a machine. */
+const EXIT_MS = 200;
 const AGENT_SOCKET = "/vm/agent.sock";
 /** Absent where the tests have no description. */
 const DESCRIPTION = "/openapi.yaml";
@@ -61,6 +63,7 @@ class StandIn {
   readonly #console = new Set<Socket>();
   #kept = "";
   #connections = 0;
+  #isEnding = false;
 
   constructor(events: number) {
     this.#events = events;
@@ -75,7 +78,6 @@ class StandIn {
       },
       closeVsock: () => this.#vsock?.close(),
       exit: () => void pause("the answer is sent first", 20).then(() => process.exit(0)),
-      restoresOnDemand: CONTROL.onDemand !== false,
       snapshot: CONTROL.snapshot,
     });
   }
@@ -101,7 +103,16 @@ class StandIn {
     server.listen({ fd });
   }
 
+  /** Gives up the machine and exits, as the program does at a signal. It answers nothing more. */
+  giveUp(): void {
+    this.#isEnding = true;
+    this.#model.end();
+    this.event("vmm", "shutdown");
+    void pause("the program destroys its devices", EXIT_MS).then(() => process.exit(0));
+  }
+
   async #answer({ method, url, headers, body: text }: HttpRequest, socket: Socket): Promise<void> {
+    if (this.#isEnding) return;
     const endpoint = url.startsWith(API_PREFIX) ? url.slice(API_PREFIX.length) : url;
     const body: unknown = text === "" ? undefined : JSON.parse(text);
     for (const { path, message } of this.#description?.checkRequest(method, endpoint, body) ?? []) {
@@ -236,5 +247,6 @@ if (values.version === true) {
   if (values["no-shutdown"] !== true) fail("a guest's power-off would end it");
   const standIn = new StandIn(descriptorOf(values["event-monitor"]));
   standIn.event("vmm", "starting");
+  process.on("SIGTERM", () => standIn.giveUp());
   standIn.serve(descriptorOf(values["api-socket"]));
 }

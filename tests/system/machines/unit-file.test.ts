@@ -51,7 +51,7 @@ test("the unit keeps everything that VMs need", () => {
 test("both units allow the devices of VMs alone, and all of their tasks", () => {
   for (const unit of ALL) {
     expect(settings("DevicePolicy", unit)).toEqual(["closed"]);
-    const devices = ["/dev/char/10:232 rw", "/dev/userfaultfd rw", "char-* m", "block-* m"];
+    const devices = ["/dev/char/10:232 rw", "char-* m", "block-* m"];
     expect(settings("DeviceAllow", unit)).toEqual(devices);
     expect(settings("Delegate", unit)).toEqual(["yes"]);
     expect(settings("TasksMax", unit)).toEqual(["infinity"]);

@@ -7,8 +7,6 @@ const GOOD: HostFacts = {
   cpuinfo: "flags\t: fpu avx2 vmx\n",
   mountinfo: "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n",
   kvm: true,
-  userfaultfd: true,
-  unprivilegedUserfaultfd: "0\n",
   nxHugePages: "N\n",
   landlock: 6,
   program: "/usr/bin/cloud-hypervisor",
@@ -37,7 +35,7 @@ describe("doctor", () => {
   test("finds no problem on a good host", () => {
     const verdicts = [works("cloud-hypervisor", "kvm")];
     const states = machineFindings(GOOD, verdicts).map(({ name, state, fix }) => [name, state, fix]);
-    const names = ["cloud-hypervisor", "choice", "nested virtualisation", "nx_huge_pages", "userfaultfd", "landlock"];
+    const names = ["cloud-hypervisor", "choice", "nested virtualisation", "nx_huge_pages", "landlock"];
     expect(states).toEqual(names.map((name) => [name, "ok", null]));
     expect(finding("choice", {}, verdicts).summary).toContain("Cloud Hypervisor with KVM is used: the best that works");
   });
@@ -69,7 +67,7 @@ describe("doctor", () => {
     expect(finding("choice").summary).toBe("not made since this boot");
   });
 
-  test("reports nested virtualisation, a slow mitigation, and missing features of clones", () => {
+  test("reports nested virtualisation, a slow mitigation, and a missing wall", () => {
     expect(finding("nested virtualisation", { cpuinfo: "flags : vmx hypervisor lm\n" }).state).toBe("note");
     const delayed = finding("nx_huge_pages", { nxHugePages: "Y\n" });
     expect([delayed.state, delayed.fix]).toEqual(["note", expect.stringContaining("favordynmods")]);
@@ -78,8 +76,6 @@ describe("doctor", () => {
       mountinfo: "30 24 0:26 / /c rw - cgroup2 cgroup2 rw,nsdelegate,favordynmods\n",
     };
     expect(finding("nx_huge_pages", favoured).state).toBe("ok");
-    expect(finding("userfaultfd", { userfaultfd: false }).fix).toContain("unprivileged_userfaultfd=1");
-    expect(finding("userfaultfd", { userfaultfd: false, unprivilegedUserfaultfd: "1\n" }).state).toBe("ok");
     expect(finding("landlock", { landlock: 2 }).state).toBe("note");
   });
 });

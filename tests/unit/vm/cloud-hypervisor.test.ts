@@ -4,9 +4,9 @@ import { LAYERS_COUNT_MAX } from "../../../src/vm/agent/protocol.ts";
 import {
   buildCloudHypervisorArgs,
   buildDiskConfig,
-  buildRestoreConfig,
   buildVmConfig,
   DISKS_COUNT_MAX,
+  RESTORE_CONFIG,
   SNAPSHOT_URL,
 } from "../../../src/vm/cloud-hypervisor/config.ts";
 import { CloudHypervisorEventDecoder, CloudHypervisorEventError } from "../../../src/vm/cloud-hypervisor/events.ts";
@@ -49,10 +49,7 @@ describe("a machine", () => {
       pvpanic: true,
       platform: { num_pci_segments: 5 },
       landlock_enable: true,
-      landlock_rules: [
-        { path: "/vm", access: "rw" },
-        { path: "/dev/userfaultfd", access: "rw" },
-      ],
+      landlock_rules: [{ path: "/vm", access: "rw" }],
     });
   });
 
@@ -220,8 +217,7 @@ describe("the description of the API", () => {
       ["vm.create", buildVmConfig(SHAPE, false)],
       ["vm.add-disk", buildDiskConfig("L00", true, 0)],
       ["vm.add-disk", buildDiskConfig("S", false, 100)],
-      ["vm.restore", buildRestoreConfig("OnDemand")],
-      ["vm.restore", buildRestoreConfig("Copy")],
+      ["vm.restore", RESTORE_CONFIG],
       ["vm.snapshot", { destination_url: SNAPSHOT_URL }],
       ["vm.remove-device", { id: "disk-L00" }],
       ...["vm.boot", "vm.pause", "vm.resume", "vm.shutdown", "vmm.shutdown"].map((call): [string, unknown] => [

@@ -103,8 +103,6 @@ describe("an instance's life", () => {
         const { stdout } = await shell(agent, "echo $HERE", { env: { PATH: "/bin", HERE: machine.id } });
         expect(stdout).toBe(`${machine.id}\n`);
         expect(calls(machine)).toEqual(["vm.restore", "vm.info", "vm.resume", "vm.add-disk", "vm.add-disk"]);
-        const restore = host.transcript(machine).find(({ call }) => call === "vm.restore");
-        expect(restore?.body).toMatchObject({ memory_restore_mode: "OnDemand" });
         expect(violations(machine)).toEqual([]);
       }
     }
@@ -137,7 +135,9 @@ describe("an instance's life", () => {
     }
     await using machine = await host.vmm.clone(saved);
     await saved[Symbol.asyncDispose]();
-    expect(statSync(join(machine.directory, "snapshot/memory-ranges")).size).toBe(SHAPE.memoryBytes);
+    const { size, blocks } = statSync(join(machine.directory, "snapshot/memory-ranges"));
+    // Zeros are holes, which a clone does not copy.
+    expect([size, blocks * 512 < 1_048_576]).toEqual([SHAPE.memoryBytes, true]);
   });
 
   test("makes the directory of the sockets inaccessible to the VMM once they exist", async () => {
@@ -145,35 +145,6 @@ describe("an instance's life", () => {
     const { mode, uid } = statSync(join(machine.directory, "run"));
     expect([mode & 0o777, uid]).toEqual([0o710, 0]);
     expect(machine.uid).toBeGreaterThan(0);
-  });
-});
-
-describe("memory that cannot be restored on demand", () => {
-  test("is copied, which is detected once", async () => {
-    await using other = await StandInHost.open();
-    await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
-    other.control({ onDemand: false, refusals: true });
-    const modes = async () => {
-      await using machine = await other.vmm.clone(saved);
-      return other.transcript(machine).flatMap(({ call, body }) => (call === "vm.restore" ? [body] : []));
-    };
-    expect(await modes()).toMatchObject([{ memory_restore_mode: "Copy" }]);
-    expect(other.warnings).toHaveLength(1);
-    other.control({});
-    expect(await modes()).toMatchObject([{ memory_restore_mode: "Copy" }]);
-  });
-
-  test("is not copied when the restore fails for another reason, and the next clone tries again", async () => {
-    await using other = await StandInHost.open();
-    await using saved = await buildTemplate(other.vmm, SHAPE, { log: silentLog, signal: NEVER });
-    other.control({ failures: [{ endpoint: "vm.restore", how: "die" }] });
-    expect(await throwing(other.vmm.clone(saved))).toThrow("vm.restore");
-    other.control({ failures: [{ endpoint: "vm.restore", how: "500" }] });
-    expect(await throwing(other.vmm.clone(saved))).toThrow("made to fail");
-    other.control({});
-    await using machine = await other.vmm.clone(saved);
-    const restore = other.transcript(machine).find(({ call }) => call === "vm.restore");
-    expect(restore?.body).toMatchObject({ memory_restore_mode: "OnDemand" });
   });
 });
 
@@ -266,6 +237,12 @@ describe("an end", () => {
     host.control(after("vm", "shutdown"));
     await using machine = await host.vmm.boot(SHAPE);
     expect(await machine.exited).toEqual({ reason: "guest_shutdown", detail: "the guest is off" });
+  });
+
+  test("by a signal that asks the VMM to end is not blamed on the guest", async () => {
+    await using machine = await host.vmm.boot(SHAPE);
+    process.kill(machine.pid, "SIGTERM");
+    expect(await machine.exited).toMatchObject({ reason: "vmm_died", by: "signal" });
   });
 
   test("of the VMM is reported with its output", async () => {

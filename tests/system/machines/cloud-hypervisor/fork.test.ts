@@ -172,6 +172,8 @@ describe("a copy", () => {
       await using forked = await fork(host, vm);
       await using copy = await copyOf(host, forked.point, forked.scratch);
       expect(calls(copy)).toEqual(["vm.restore"]);
+      // Zeros are holes, which a copy does not get.
+      expect(statSync(join(copy.directory, "snapshot/memory-ranges")).blocks * 512).toBeLessThan(1_048_576);
       expect(existsSync(forked.scratch)).toBe(false);
       expect(content(join(copy.directory, "S"))).toBe("scratch");
       expect(statSync(join(copy.directory, "S")).uid).toBe(copy.uid);
@@ -283,22 +285,6 @@ describe("a copy", () => {
     expect(await throwing(host.vmm.cloneFork?.(forked.point, [scratch, other]))).toThrow("lacks the disk L00");
     expect(readdirSync(host.vmsDirectory)).toEqual(entries);
     expect(existsSync(forked.scratch)).toBe(true);
-  });
-
-  test("gets its memory copied where it cannot be restored on demand", async () => {
-    await using other = await StandInHost.open();
-    await using machine = await other.vmm.boot(SHAPE);
-    await machine.attach(blankDisks(other, machine, 0));
-    const scratch = join(other.directory, "scratch");
-    const prepared = await machine.prepareFork?.({ scratchPath: scratch, signal: NEVER });
-    await using point = await prepared?.take();
-    other.control({ onDemand: false, refusals: true });
-    if (point === undefined) throw new Error("it cannot fork");
-    await using copy = await other.vmm.cloneFork?.(point, [{ serial: "S", path: scratch, readOnly: false }]);
-    if (copy === undefined) throw new Error("it cannot copy");
-    const restored = other.transcript(copy).filter(({ call }) => call === "vm.restore");
-    expect(restored).toMatchObject([{ body: { memory_restore_mode: "Copy" } }]);
-    expect(other.warnings).toHaveLength(1);
   });
 });
 
