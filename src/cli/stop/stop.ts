@@ -3,7 +3,7 @@ import type { Config } from "../../config/config.ts";
 import type { RunningWork } from "../../domain/operator/restart.ts";
 import { type DataLayout, dataLayout, hasData, lockData } from "../../storage/layout.ts";
 import { serviceOf } from "../../system/systemd.ts";
-import { processIdentity } from "../../vm/jail/existing-vmm.ts";
+import { processIdentity } from "../../vm/jail/processes.ts";
 import { CliError } from "../command.ts";
 import { endLeft, leftCount } from "../host/left-machines.ts";
 import { counted, countedRunning, runningOf } from "../host/running.ts";

@@ -3,11 +3,11 @@ import { join } from "node:path";
 import { LibcError } from "../../system/libc.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { openHostCopy } from "../disk-copy.ts";
-import { processIdentity } from "../jail/existing-vmm.ts";
 import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import type { Lease } from "../jail/lease.ts";
 import { placeDisk } from "../jail/machine-files.ts";
 import type { VmmProcess } from "../jail/machine-process.ts";
+import { processIdentity } from "../jail/processes.ts";
 import { describeExit, VmmError } from "../machine-end.ts";
 import { vcpuTime } from "../vcpu-time.ts";
 import type {

@@ -1,32 +1,21 @@
-import { readFileSync } from "node:fs";
 import { rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { Cgroup } from "../../cgroup/cgroup.ts";
 import type { ExitStatus } from "../../system/exec.ts";
 import { monitorExit } from "../machine-end.ts";
-import type { MachineExit, MachineRecord, ProcessIdentity } from "../vmm.ts";
+import type { MachineExit, MachineRecord } from "../vmm.ts";
 import { type ExitReport, readExitReport } from "./exit-report.ts";
 import { homePaths, type VmmHost } from "./jailed-vmm.ts";
 import { printable } from "./machine-files.ts";
 import type { VmmProcess } from "./machine-process.ts";
+import { isKernelThread, processIdentity, readProcessFile } from "./processes.ts";
 import type { UidLease } from "./uid-pool.ts";
 
 /** Longest wait for the launcher of a VMM that has ended by itself, in `milliseconds`: it writes its report. */
 const REPORT_MS_MAX = 2000;
 const POLL_MS = 10;
-/** Number of a process's start time among the fields of /proc/PID/stat that follow its name. */
-const START_FIELD = 19;
 /** The status of a VMM whose launcher was killed as well, so that there is no report. */
 const KILLED: ExitStatus = { code: null, signal: "SIGKILL" };
-
-/** Identity of a running process; null when there is none with this pid, or it has ended and was not reaped. */
-export function processIdentity(pid: number): ProcessIdentity | null {
-  const stat = readProcessFile(pid, "stat");
-  // The name is in parentheses and may contain any byte.
-  const [state = "", ...fields] = stat?.slice(stat.lastIndexOf(")") + 2).split(" ") ?? [];
-  if (stat === null || state === "Z" || state === "X") return null;
-  return { pid, startTicks: Number(fields[START_FIELD - 1]) };
-}
 
 /**
  * Why a recorded machine cannot be opened; null when its processes, its control group and its root are as recorded.
@@ -42,7 +31,7 @@ async function recordProblem(
     const uids = /^Uid:\t(.*)$/m.exec(readProcessFile(pid, "status") ?? "")?.[1]?.split("\t") ?? [];
     if (uids.length !== 4 || uids.some((id) => id !== String(uid))) return `the machine's ${name} has another user`;
   }
-  const pids = new Set(await cgroup.pids());
+  const pids = new Set((await cgroup.pids()).filter((pid) => !isKernelThread(pid)));
   const recorded = new Set([launcher.pid, monitor.pid]);
   const isExact = recorded.size === 2 && pids.symmetricDifference(recorded).size === 0;
   if (!isExact) return "the machine's control group has other processes than recorded";
@@ -126,16 +115,6 @@ export function openExistingHome(stack: AsyncDisposableStack, host: ExistingHost
 export async function unwatchedExit(program: string, home: string): Promise<MachineExit | null> {
   const report = await readExitReport(homePaths(home).report);
   return report === null ? null : monitorExit(program, report.status, printable(report.stderr));
-}
-
-function readProcessFile(pid: number, name: string): string | null {
-  try {
-    return readFileSync(`/proc/${pid}/${name}`, "latin1");
-  } catch (error) {
-    // ESRCH: the process ended while its file was open.
-    if (["ENOENT", "ESRCH"].includes((error as NodeJS.ErrnoException).code ?? "")) return null;
-    throw error;
-  }
 }
 
 async function exists(path: string): Promise<boolean> {

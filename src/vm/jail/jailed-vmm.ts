@@ -13,6 +13,7 @@ import { type ExitReport, readExitReport } from "./exit-report.ts";
 import { type JailOptions, launch } from "./launch.ts";
 import { Lease } from "./lease.ts";
 import { makePrivateDirectory } from "./machine-files.ts";
+import { isKernelThread } from "./processes.ts";
 import type { UidPool } from "./uid-pool.ts";
 import type { HeldRoots } from "./vmm-roots.ts";
 
@@ -132,6 +133,6 @@ export async function firstAnswer<T>(program: string, process: ChildProcess, ans
  * @throws MachineEndedError when it has ended meanwhile
  */
 export async function vmmPid(program: string, process: ChildProcess, { cgroup }: MachineHome): Promise<number> {
-  const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid);
+  const pid = (await cgroup.pids()).find((candidate) => candidate !== process.pid && !isKernelThread(candidate));
   return pid ?? (await throwVmmGone(program, process));
 }

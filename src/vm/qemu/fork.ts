@@ -2,8 +2,8 @@ import { closeSync, constants, openSync } from "node:fs";
 import type { Cgroup } from "../../cgroup/cgroup.ts";
 import { withinTime } from "../../system/waiting.ts";
 import { createMemfd } from "../descriptors.ts";
-import { processIdentity } from "../jail/existing-vmm.ts";
 import { printable, textOf } from "../jail/machine-files.ts";
+import { processIdentity } from "../jail/processes.ts";
 import { VmmError } from "../machine-end.ts";
 import type {
   Acceleration,

@@ -2,11 +2,11 @@ import { rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { withinTime } from "../../system/waiting.ts";
 import type { SocketChannel } from "../agent/channel.ts";
-import { processIdentity } from "../jail/existing-vmm.ts";
 import { JailedMachine, type JailedMachineParts } from "../jail/jailed-machine.ts";
 import type { Lease } from "../jail/lease.ts";
 import { placeDisk, printable, textOf } from "../jail/machine-files.ts";
 import type { VmmProcess } from "../jail/machine-process.ts";
+import { processIdentity } from "../jail/processes.ts";
 import { VmmError } from "../machine-end.ts";
 import type {
   ByteChannel,

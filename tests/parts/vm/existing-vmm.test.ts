@@ -1,12 +1,15 @@
 import { afterAll, describe, expect, test } from "bun:test";
 import { mkdtemp, rm } from "node:fs/promises";
 import { openCgroupTree } from "../../../src/cgroup/cgroup.ts";
-import { ExistingVmm, processIdentity, recordProblem } from "../../../src/vm/jail/existing-vmm.ts";
+import { ExistingVmm, recordProblem } from "../../../src/vm/jail/existing-vmm.ts";
+import { isKernelThread, processIdentity } from "../../../src/vm/jail/processes.ts";
 import type { MachineRecord, ProcessIdentity } from "../../../src/vm/vmm.ts";
 import { childOf, launchScript } from "../../support/guests/busybox-jail.ts";
 import { UID_BASE } from "../../support/guests/vm.ts";
 import { until } from "../../support/waiting.ts";
 
+/** The parent of the kernel's threads, where the pid namespace shows it. */
+const KTHREADD = 2;
 const directory = await mkdtemp("/tmp/coppice-existing-");
 const cgroups = await openCgroupTree({ namespace: `coppice-test-${process.pid}-existing` });
 afterAll(async () => {
@@ -47,6 +50,14 @@ describe("a record of a machine", () => {
     for (const pids of [[], [launcher.pid], [launcher.pid, monitor.pid, 1], [launcher.pid, 1]]) {
       expect(await recordProblem(record, { pids: () => Promise.resolve(pids) })).toContain("control group");
     }
+  });
+
+  test.skipIf(!isKernelThread(KTHREADD))("may have threads of the kernel in its control group, as of KVM", async () => {
+    await using stack = new AsyncDisposableStack();
+    const { cgroup, record } = await recorded(stack, "sleep 60");
+    await until("the program has its user", async () => (await recordProblem(record, cgroup)) === null);
+    const pids = async () => [...(await cgroup.pids()), KTHREADD];
+    expect(await recordProblem(record, { pids })).toBeNull();
   });
 
   test("is refused when the machine has ended", async () => {
@@ -98,5 +109,6 @@ test("a process that was not reaped has ended", async () => {
   const { value } = await parent.stdout.getReader().read();
   const child = Number(Buffer.from(value ?? new Uint8Array()).toString("utf8"));
   expect(processIdentity(parent.pid)?.startTicks).toBeGreaterThan(0);
+  expect(isKernelThread(parent.pid)).toBe(false);
   await until("it has ended", () => processIdentity(child) === null);
 });

@@ -97,7 +97,7 @@ export const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   ],
   "cli/stop": [
     ...["api/operator/control.ts", "config", "domain", "storage/layout.ts", "system/systemd.ts"],
-    ...["vm/jail/existing-vmm.ts"],
+    ...["vm/jail/processes.ts"],
   ],
   "cli/doctor": ["cgroup", "config", "domain", "log.ts", "network", "storage", "supervisor", "system", "vm"],
   "cli/install": [
