@@ -99,7 +99,6 @@ export class Transitions {
     lives.end(operationId, { reason, tag });
   }
 
-  /** Continues with the request that follows the save of a sandbox which a former process has paused. */
   /** Continues with the requests that have saved the files of sandboxes in a former process, once operations are recovered. */
   completeAll(): void {
     const rows = sandboxesToComplete(this.#options.db);
