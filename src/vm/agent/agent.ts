@@ -2,7 +2,7 @@ import { SIGKILL_SIGNAL } from "../../domain/signals.ts";
 import type { GuestPath } from "../../domain/tree/guest-path.ts";
 import { byteStringToBytes } from "../../domain/tree/guest-path.ts";
 import type { ByteChannel } from "../vmm.ts";
-import { type AgentConnection, DialledConnection, GuestOpenedConnection } from "./connection.ts";
+import { type AgentConnection, DialledConnection } from "./connection.ts";
 import { AgentClosedError, AgentError, AgentProtocolError, AgentRefusedError } from "./errors.ts";
 import { type AgentExecSpec, encodeExecOpen, encodeSpec } from "./exec-spec.ts";
 import { GuestFiles } from "./files/guest-files.ts";
@@ -23,6 +23,7 @@ import * as protocol from "./protocol.ts";
 import { AgentFrame, HostFrame, Stream } from "./protocol.ts";
 import { type AgentReport, type ReopenedStream, resumeStream, type SessionReport } from "./reconnect.ts";
 import type { AgentRecord, ProcessRecord } from "./record.ts";
+import { resumeConnections } from "./resumed-connections.ts";
 import { IndexSession, type Quiesced, QuiesceSession, ReplySession } from "./sessions.ts";
 
 export {
@@ -88,9 +89,10 @@ export interface ResumedAgent {
  */
 export class Agent {
   readonly #link: AgentLink;
-
   /** commands of an earlier host that are not attached yet */
   readonly #unattached: Map<number, SessionReport>;
+  /** the ends of those that never were */
+  #killed: Promise<unknown> = Promise.resolve();
 
   private constructor(link: AgentLink, sessions: readonly SessionReport[] = []) {
     this.#link = link;
@@ -144,12 +146,14 @@ export class Agent {
 
   /** Continues to read the stream. Commands that were not attached are killed, and then forgotten. */
   proceed(): void {
-    for (const report of this.#unattached.values()) {
+    const ends = [...this.#unattached.values()].map((report) => {
       const handle = this.attach(report, { onOutput: () => undefined, logged: report.keptFrom });
       const kill = () => handle.signal(SIGKILL_SIGNAL, { group: true });
       // It rejects when the stream is lost.
       if (!report.finished) handle.started.then(kill).catch(() => undefined);
-    }
+      return handle.exit;
+    });
+    this.#killed = Promise.allSettled(ends);
     this.#link.proceed();
   }
 
@@ -307,6 +311,7 @@ export class Agent {
     const session = new ReplySession(AgentFrame.done);
     await this.#link.open(session, async (id) => {
       // The agent counts a command until its end is stored.
+      await this.#killed;
       await this.#link.forgotten();
       await this.#link.send(HostFrame.freeze, id);
     });
@@ -378,22 +383,4 @@ export class Agent {
       signal,
     );
   }
-}
-
-/** Returns the connections that are open. */
-function resumeConnections(link: AgentLink, { connections, queries }: AgentRecord): AgentConnection[] {
-  const open: AgentConnection[] = [];
-  const requested: GuestOpenedConnection[] = [];
-  for (const from of connections) {
-    const { destination } = from;
-    const connection =
-      destination === null ? new DialledConnection(link, from) : new GuestOpenedConnection(link, destination, from);
-    link.admit(from.session, connection);
-    if (from.isOpen) open.push(connection);
-    else if (connection instanceof GuestOpenedConnection) requested.push(connection);
-    // The caller that dialled has left with the earlier object.
-    else void connection.opened.then(() => connection.reset()).catch(() => undefined);
-  }
-  link.requests.resume(requested, queries);
-  return open;
 }

@@ -247,6 +247,24 @@ describe("sessions that the host does not attach to", () => {
       [3, 4, 5],
     ]);
   });
+
+  test("hold back a freeze, which the agent refuses while one of them is there", async () => {
+    const flags = SessionFlag.started | SessionFlag.finished;
+    const { guest, agent } = await resumed([{ id: 3 }, { id: 5, flags }]);
+    agent.proceed();
+    const frozen = agent.freeze();
+    await turns();
+    expect(typesOf(guest)).not.toContain(HostFrame.freeze);
+    for (const id of [5, 3]) {
+      guest.send(AgentFrame.exit, id, exitPayload(137));
+      await turns();
+    }
+    const forgets = typesOf(guest).filter((type) => type === HostFrame.forget);
+    expect([forgets.length, typesOf(guest).at(-1)]).toEqual([2, HostFrame.freeze]);
+    const freeze = await guest.frame(HostFrame.freeze);
+    guest.send(AgentFrame.done, freeze.session, done());
+    await frozen;
+  });
 });
 
 test("the guest's requests are answered by the given network, or refused", async () => {
