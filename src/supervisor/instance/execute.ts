@@ -266,7 +266,8 @@ async function finish(
   const { isolation } = instance;
   const suspended = await suspension(instance, job);
   if (suspended !== null) {
-    const run = { ...context, instance, record: suspended, parentIndex: job.parentIndex };
+    const { parentIndex, commandLog } = job;
+    const run = { ...context, instance, record: suspended, parentIndex, commandLog };
     const { exit, layer } = await captureSuspended(tools, run);
     const sizes = { stdout: job.commandLog.bytes("stdout"), stderr: job.commandLog.bytes("stderr") };
     return { ...reportedEnd(exit), ...sizes, isolation, layer, captured: true };

@@ -145,6 +145,23 @@ describe("a kill during", () => {
     await until("nothing is left", async () => (await remains()).left.length === 0);
   });
 
+  test("the capture at a pause with memory: the sandbox is paused with its files", async () => {
+    const process = await writer();
+    expect((await box.post("pause", { memory: true })).status).toBe(200);
+    await until("its files are listed", async () =>
+      (await appliance.unfinished()).some((path) => path.includes("capture-")),
+    );
+    await replaceDaemon(appliance);
+    await until("it has settled", async () => ["paused", "failed"].includes((await box.get()).state));
+    expect([(await box.get()).state, (await box.get()).error]).toEqual(["paused", undefined]);
+    await until("its machine is gone", async () => (await remains()).left.length === 0);
+    await box.becomes("running", "resume?wait=60");
+    expect((await box.run("ls /root/many | wc -l")).output).toBe("400\n");
+    expect(Number((await box.run("cat /root/number")).output)).toBeGreaterThanOrEqual(5);
+    expect((await process.state()).output).toContain("\n5\n");
+    await endsCleanly(Number.POSITIVE_INFINITY);
+  });
+
   test("a pause with memory: the sandbox is paused or failed, and can be resumed", async () => {
     expect((await box.post("pause", { memory: true })).status).toBe(200);
     await replaceDaemon(appliance);

@@ -1,4 +1,5 @@
 import { ApiError } from "../../../domain/errors.ts";
+import { Spid } from "../../../domain/log-event.ts";
 import { SIGKILL_SIGNAL } from "../../../domain/signals.ts";
 import type { Indexing, StagedLayer } from "../../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../../system/waiting.ts";
@@ -7,6 +8,7 @@ import { continueCopy } from "../../../vm/copy-agent.ts";
 import { type CaptureTools, captureScratch } from "../capture.ts";
 import { captureOrBlame } from "../capture-failure.ts";
 import type { ProcessLogRecord, ProcessSink } from "../instance-process.ts";
+import type { ProcessLog } from "../process-log.ts";
 import type { RunningInstance } from "../running-instance.ts";
 import type { ResumableInstance } from "../running-instances.ts";
 import { resumeInstance } from "./resume-instance.ts";
@@ -24,6 +26,8 @@ interface SuspendedInstance {
   readonly parentIndex: string;
   /** on the monotonic clock, in `milliseconds` */
   readonly startedAt: number;
+  /** gets the end of the command, so that the next process can capture the files when this one is killed */
+  readonly commandLog: ProcessLog;
 }
 
 /**
@@ -34,7 +38,7 @@ interface SuspendedInstance {
  */
 export async function captureSuspended(
   tools: CaptureTools & Indexing,
-  { instance, record, scratchPath, parentIndex, startedAt }: SuspendedInstance,
+  { instance, record, scratchPath, parentIndex, startedAt, commandLog }: SuspendedInstance,
 ): Promise<{ readonly exit: AgentExit; readonly layer: StagedLayer | null }> {
   const { machine, isolation } = instance;
   instance.leave(new ApiError("conflict", "the sandbox was paused with its memory", { state: "pausing" }));
@@ -45,7 +49,7 @@ export async function captureSuspended(
       continueAgent: (from, options) => continueCopy(machine, from, { ...options, signal: tools.signal }),
       network: null,
       stored: Promise.resolve(),
-      sinkOf: discarded,
+      sinkOf: (log) => (log.spid === Spid.command ? commandLog.resume(log.start) : discarded(log)),
       commandInput: () => [],
     },
   );
