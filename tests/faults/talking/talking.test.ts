@@ -38,12 +38,12 @@ const MORE_MS = 1_800_000;
 const SETTLE_MS_MAX = 400_000;
 /** Steps of a child of a fork before it ends. */
 const CHILD_STEPS_MAX = 6;
-const CHILDREN_COUNT_MAX = 3;
+const CHILDREN_COUNT_MAX = Math.ceil(sandboxes / 4);
 const FOLLOW_MS_MAX = 120_000;
 /** The time for an end of the daemon and what comes before it. */
 const OUTAGE_MS = (seconds * 1000) / outagesMin;
-/** Machines that start on a busy host take so long; a kill before that brings no box further. */
-const PROGRESS_MS_MAX = Math.max(5000, OUTAGE_MS);
+/** The longest wait for changes. Kills while most machines still start bring no sandbox further, and they never come to rest. */
+const PROGRESS_MS_MAX = Math.max(8000, Math.min(1.5 * OUTAGE_MS, 30_000));
 /** Changes without which a fault tells little. */
 const PROGRESS = ["exec", "write", "read", "echo", "fetch", "checkpoint", "fork"];
 /** Share of the sandboxes that may start or stop at most times. */
@@ -147,8 +147,8 @@ test(
     const working = Promise.all(first.map((box) => work(box, isOver, children)));
     working.catch((error: Error) => problems.push(error.message));
     while (!isOver()) {
-      // Nothing would be acknowledged between faults on a slow host otherwise. One of three faults does not wait.
-      if (random.below(3) > 0) {
+      // Nothing would be acknowledged between faults on a slow host otherwise. One of six faults does not wait.
+      if (random.below(6) > 0) {
         await pause("faults come at any time", random.below(Math.ceil(OUTAGE_MS / 2)));
         await progress(stage, first);
       }
