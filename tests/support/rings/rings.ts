@@ -132,6 +132,8 @@ export const RINGS: Readonly<Record<string, Ring>> = {
   faults: {
     what: "kills, full disks, lies, slow clients and jumps of the clock, under load",
     paths: ["tests/faults/**/*.test.ts"],
+    // The long ring has the sandboxes that talk under kills: now and then, the capture of one is refused there.
+    except: /\/talking\//,
     executable: true,
     limitMs: 30 * MINUTE_MS,
   },
