@@ -6,7 +6,7 @@ import type { StreamBytes } from "../../storage/events/process-outputs.ts";
 import type { Indexing, StagedLayer } from "../../storage/layers/staged-layer.ts";
 import { withinTime } from "../../system/waiting.ts";
 import type { AgentConnection, AgentExit } from "../../vm/agent/agent.ts";
-import { CAPTURE_MS, SETTLE_MS_MAX } from "../machines/guest-budgets.ts";
+import { CAPTURE_MS } from "../machines/guest-budgets.ts";
 import { inMachine, type ReadyMachine, withReplacement } from "../machines/machine-source.ts";
 import { captureScratch } from "./capture.ts";
 import { CaptureError, captureOrBlame } from "./capture-failure.ts";
@@ -330,8 +330,7 @@ async function awaitEnd(
   if (exit !== null) {
     // The other processes died with the command: log their ends before the log is closed.
     const settled = instance.settled();
-    const graceMs = idle === undefined ? undefined : SETTLE_MS_MAX;
-    await withinTime(settled, READERS_MS_MAX, () => lateExit(instance, settled, graceMs));
+    await withinTime(settled, READERS_MS_MAX, () => lateExit(instance, settled));
     await tools.network.drain(DRAIN_MS_MAX);
   } else commandLog.cutOff({ ...end, ranMs });
   progress.ended = { ...end, stdout: commandLog.bytes("stdout"), stderr: commandLog.bytes("stderr") };
@@ -342,13 +341,9 @@ async function awaitEnd(
  * Waits for an exit that is due. The agent reports it after the last byte of the output, so this no longer waits for slow
  * readers. Null when no report arrives: the command may have starved the agent.
  */
-async function lateExit<T>(
-  instance: RunningInstance,
-  exit: Promise<T>,
-  graceMs = EXIT_GRACE_MS - READERS_MS_MAX,
-): Promise<T | null> {
+async function lateExit<T>(instance: RunningInstance, exit: Promise<T>): Promise<T | null> {
   instance.letReadersGo();
-  return await withinTime(exit, graceMs, () => null);
+  return await withinTime(exit, EXIT_GRACE_MS - READERS_MS_MAX, () => null);
 }
 
 type CommandEnd = Omit<CommandFigures, "stdout" | "stderr">;

@@ -24,12 +24,6 @@ const ENTRY_MERGE_MS = 2;
 /** A merge gets only processor time that no other work wants. */
 const MERGE_RATIO = 4;
 
-/**
- * Longest wait for the ends of the processes of a sandbox after the end of its command, in `milliseconds`. A guest with one that has
- * not ended refuses the capture, and the files would be lost: on an overloaded host, the rest of their output takes long.
- */
-export const SETTLE_MS_MAX = 30_000;
-
 /** Time to find and mount the disks and to start the command: emulated, about a second, more with a hundred layers. */
 const PREPARE_MS = 120_000;
 /** Time to find and mount a disk that is only listed. */

@@ -5,7 +5,6 @@ import type { Indexing, StagedLayer } from "../../../storage/layers/staged-layer
 import { withinTime } from "../../../system/waiting.ts";
 import type { AgentExit } from "../../../vm/agent/agent.ts";
 import { continueCopy } from "../../../vm/copy-agent.ts";
-import { SETTLE_MS_MAX } from "../../machines/guest-budgets.ts";
 import { type CaptureTools, captureScratch } from "../capture.ts";
 import { captureOrBlame } from "../capture-failure.ts";
 import type { ProcessLogRecord, ProcessSink } from "../instance-process.ts";
@@ -59,7 +58,7 @@ export async function captureSuspended(
   const exit = await withinTime(blind.command.exit, END_MS_MAX, () => {
     throw new ApiError("unavailable", "the guest did not end the processes of the sandbox in time");
   });
-  await withinTime(blind.settled(), SETTLE_MS_MAX, () => undefined);
+  await withinTime(blind.settled(), END_MS_MAX, () => undefined);
   const run = { disk: scratchPath, parentIndex, ranMs: performance.now() - startedAt, isCopied: true };
   return { exit, layer: await captureOrBlame(machine, () => captureScratch(tools, blind, run)) };
 }
