@@ -156,11 +156,12 @@ describe("what a lingering process leaves behind", () => {
     expect((await watch(lingering(many), main.run).run.exit).exitCode).toBe(0);
     const left = Number(await output(count, main));
     expect(left).toBeGreaterThan(700);
-    expect(left).toBeLessThan(780);
+    // 768 of them, the command, those that count, and some that have ended and are not reaped yet.
+    expect(left).toBeLessThan(800);
     // It forks until it cannot.
     const bomb = "(while sleep 78 & do :; done) >/dev/null 2>&1 &";
     expect((await watch(lingering(bomb), main.run).run.exit).exitCode).toBe(0);
-    expect(Number(await output(count, main))).toBeLessThan(780);
+    expect(Number(await output(count, main))).toBeLessThan(800);
     await end(main);
   });
 
