@@ -5,6 +5,7 @@ import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { run } from "../../../src/system/exec.ts";
 import { allocatedBytes } from "../../../src/system/sparse.ts";
+import { QUIESCE_MS_MAX } from "../../../src/vm/agent/protocol.ts";
 import { DiskCopyLateError, openHostCopy, takeOverFile } from "../../../src/vm/disk-copy.ts";
 import type { DiskCopy } from "../../../src/vm/vmm.ts";
 import { SmallDisk } from "../../support/appliance/small-disk.ts";
@@ -57,7 +58,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
     const text = "i=0; while :; do i=$((i+1)); echo $i >> /counter; echo $i; done";
     let seen = "";
     const writer = vm.agent.exec(
-      { argv: ["/bin/sh", "-c", text], env: { PATH: "/bin" }, cwd: "/", hostname: "h", timeoutMs: 60_000 },
+      { argv: ["/bin/sh", "-c", text], env: { PATH: "/bin" }, cwd: "/", hostname: "h", timeoutMs: 120_000 },
       (_, chunk) => {
         seen += Buffer.from(chunk).toString();
       },
@@ -66,7 +67,7 @@ describe.each(Object.keys(WAYS) as (keyof typeof WAYS)[])("a copy by %s", (way) 
     const path = newPath();
     await using copy = await WAYS[way](path);
     await vm.agent.flush();
-    await using still = await vm.agent.quiesce(30_000);
+    await using still = await vm.agent.quiesce(QUIESCE_MS_MAX);
     await copy.finish();
     expect(await same(disk, path)).toBe(true);
     const before = Number(seen.split("\n").at(-2));
