@@ -99,7 +99,7 @@ export function fileHeaders(mtimeSeconds: number): Record<string, string> {
     "cache-control": "private, no-cache",
     // A browser must not run an HTML page of a sandbox in the origin of this service.
     "content-security-policy": "default-src 'none'; sandbox",
-    "last-modified": new Date(Math.max(0, Math.min(mtimeSeconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString(),
+    "last-modified": httpTime(mtimeSeconds),
   };
 }
 
@@ -111,6 +111,11 @@ export function typeOf(...paths: GuestPath[]): string {
 
 /** The end of the year 9999: HTTP dates have four digits. */
 const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
+
+/** The nearest date that HTTP has. @param seconds since the epoch */
+export function httpTime(seconds: number): string {
+  return new Date(Math.max(0, Math.min(seconds, HTTP_TIME_SECONDS_MAX)) * 1000).toUTCString();
+}
 
 /** Images are immutable, so the image's id and the path identify the content. */
 export function etagOf(imageId: ImageId, path: GuestPath): string {

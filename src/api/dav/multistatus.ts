@@ -1,10 +1,9 @@
 import type { Entry } from "../../domain/tree/listing.ts";
+import { httpTime } from "../content/download.ts";
 
 export const XML_TYPE = "application/xml; charset=utf-8";
 const HEAD = '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">\n';
 const TAIL = "</D:multistatus>\n";
-/** The end of the year 9999: HTTP dates have four digits. */
-const HTTP_TIME_SECONDS_MAX = 253_402_300_799;
 const EXECUTABLE_BITS = 0o111;
 
 /** A member of a collection, or the collection itself, as WebDAV describes it (RFC 4918). */
@@ -38,8 +37,7 @@ export function isExecutable({ mode }: Pick<Entry, "mode">): boolean {
 }
 
 function responseOf({ href, mtimeSeconds, file }: Resource): string {
-  const seconds = Math.max(0, Math.min(mtimeSeconds, HTTP_TIME_SECONDS_MAX));
-  const time = `<D:getlastmodified>${new Date(seconds * 1000).toUTCString()}</D:getlastmodified>`;
+  const time = `<D:getlastmodified>${httpTime(mtimeSeconds)}</D:getlastmodified>`;
   const properties =
     file === null
       ? `<D:resourcetype><D:collection/></D:resourcetype>${time}`

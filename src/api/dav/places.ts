@@ -1,12 +1,6 @@
 import { ApiError } from "../../domain/errors.ts";
 import { type ImageId, parseUuid } from "../../domain/ids.ts";
-import {
-  type ByteString,
-  byteStringToBytes,
-  displayName,
-  type GuestPath,
-  parseGuestPath,
-} from "../../domain/tree/guest-path.ts";
+import { type ByteString, displayName, type GuestPath, parseGuestPath } from "../../domain/tree/guest-path.ts";
 import { LIMIT_MAX } from "../../domain/tree/listing.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Service } from "../../service/service.ts";
@@ -115,8 +109,8 @@ function decoded(segment: string): ByteString {
 }
 
 function encoded(segment: ByteString): string {
-  return Array.from(byteStringToBytes(segment), (byte) => {
-    const character = String.fromCharCode(byte);
-    return /[A-Za-z0-9._~-]/.test(character) ? character : `%${byte.toString(16).toUpperCase().padStart(2, "0")}`;
-  }).join("");
+  return segment.replaceAll(
+    /[^A-Za-z0-9._~-]/g,
+    (byte) => `%${byte.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}`,
+  );
 }

@@ -2,6 +2,7 @@ import { Elysia } from "elysia";
 import { ApiError } from "../../domain/errors.ts";
 import { type GuestPath, pathBelow, textToByteString } from "../../domain/tree/guest-path.ts";
 import type { FollowedEntry } from "../../service/inspection/followed.ts";
+import type { OpenFile, PathRequest } from "../../service/inspection/inspect.ts";
 import type { Principal } from "../../service/parts.ts";
 import type { Service } from "../../service/service.ts";
 import { authorize } from "../auth.ts";
@@ -78,7 +79,8 @@ class Drive {
     const hasMembers = depth === "1";
     if (place.kind === "path") return await this.#ofPath(asked, place, hasMembers);
     const members = hasMembers ? await this.#members(asked, place) : [];
-    return await reply(multistatus([this.#collection(segmentsOf(place), Date.now()), ...members]));
+    const own = place.kind === "root" ? [] : [textToByteString(place.shelf)];
+    return await reply(multistatus([this.#collection(own, Date.now()), ...members]));
   }
 
   /** The answer to GET. @throws ApiError */
@@ -88,12 +90,20 @@ class Drive {
     if (place.kind !== "path") throw isCollection();
     const { id } = imageAt(this.#service, principal, place);
     const target = { id, path: place.path, signal: request.signal };
+    const file = await this.#open(principal, target);
+    return await downloadReply(file, place.path, { asked: request.headers, text: false });
+  }
+
+  /** The file at a path. @throws ApiError as `InspectUseCases.open` does; `method_not_allowed` for a directory */
+  async #open(principal: Principal, target: PathRequest): Promise<OpenFile> {
     const { inspect } = this.#service;
-    if ((await inspect.entry(principal, target)).type === "d") throw isCollection();
-    return await downloadReply(await inspect.open(principal, target), place.path, {
-      asked: request.headers,
-      text: false,
-    });
+    try {
+      return await inspect.open(principal, target);
+    } catch (error) {
+      const isWrongKind = error instanceof ApiError && error.code === "invalid_path";
+      if (isWrongKind && (await inspect.entry(principal, target)).type === "d") throw isCollection();
+      throw error;
+    }
   }
 
   /** @throws ApiError `not_found`, `invalid_path`; `forbidden` for a directory that the token does not show */
@@ -113,9 +123,10 @@ class Drive {
     const { id, createdAt } = imageAt(this.#service, principal, place);
     const { inspect } = this.#service;
     const target = { id, path: place.path, signal: request.signal };
+    const volume = segmentsOfName(place.shelf, place.name);
     const entry = await inspect.entry(principal, target);
     const resource = (path: GuestPath, { type, mtimeSeconds, size, mode, path: real }: Described): Resource => {
-      const href = this.#href([...segmentsOf({ ...place, path: "/" as GuestPath }), ...partsOf(path)], type === "d");
+      const href = this.#href([...volume, ...partsOf(path)], type === "d");
       const file = {
         size,
         etag: etagOf(id, path),
@@ -156,12 +167,6 @@ class Drive {
 
 type Described = Pick<FollowedEntry, "type" | "mtimeSeconds" | "size" | "mode" | "path">;
 type Segments = Parameters<typeof encodedPlace>[0];
-
-function segmentsOf(place: Place): Segments {
-  if (place.kind === "root") return [];
-  if (place.kind === "shelf") return [textToByteString(place.shelf)];
-  return [...segmentsOfName(place.shelf, place.name), ...partsOf(place.path)];
-}
 
 function segmentsOfName(shelf: Shelf, name: string): Segments {
   return [textToByteString(shelf), textToByteString(name)];
