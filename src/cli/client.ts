@@ -1,4 +1,5 @@
 import { Client, EXCHANGE_TIMEOUT_MS } from "../client/client.ts";
+import { REFUSED_CODES } from "../client/connections/patience.ts";
 import { AnswerError, OperationError, ResponseError, UnreachableError } from "../client/errors.ts";
 import { type ClientConfig, loadClientConfig } from "../config/client.ts";
 import type { Environment } from "../config/config.ts";
@@ -62,10 +63,8 @@ export function openMcp(environment: Environment, urlFlag: string | undefined) {
 export function isNotListening(error: unknown): boolean {
   if (!(error instanceof UnreachableError)) return false;
   const { code } = ((error.cause as Error | undefined)?.cause ?? {}) as NodeJS.ErrnoException;
-  return REFUSED.has(code ?? "");
+  return REFUSED_CODES.has(code);
 }
-
-const REFUSED = new Set(["ECONNREFUSED", "ConnectionRefused"]);
 
 /** Exit code of a failure that is expected, whose message is printed alone; null for any other. */
 export function exitCodeOf(error: unknown): number | null {
@@ -94,7 +93,7 @@ const UNKNOWN_AUTHORITY = new Set([
 /** Replaces Bun's texts, which are about networks and its interface: usually the daemon is just not running. */
 function reason(error: Error, { protocol }: URL): string {
   const { code } = error as NodeJS.ErrnoException;
-  if (REFUSED.has(code ?? "")) return "connection refused; is coppice serve running?";
+  if (REFUSED_CODES.has(code)) return "connection refused; is coppice serve running?";
   if (code === "ECONNRESET") return `the connection was closed${protocol === "http:" ? "; does it want https?" : ""}`;
   if (UNKNOWN_AUTHORITY.has(code ?? "")) {
     return `${error.message}; COPPICE_CA_FILE names the PEM file of an authority of your own`;

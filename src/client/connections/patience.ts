@@ -12,7 +12,7 @@ const KNOWN_MS = 10_000;
 const UNKNOWN_MS = 2000;
 const RETRY_MS = 250;
 /** Codes of runtimes for a connection that nothing accepted, so that the request was not sent. */
-const REFUSED: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ConnectionRefused"]);
+export const REFUSED_CODES: ReadonlySet<unknown> = new Set(["ECONNREFUSED", "ConnectionRefused"]);
 /** Codes for a connection that was lost. The request may have been served. */
 const LOST: ReadonlySet<unknown> = new Set(["ECONNRESET", "ConnectionClosed", "EPIPE", "UND_ERR_SOCKET"]);
 /** Methods that change nothing. */
@@ -56,7 +56,7 @@ export class Patience {
 async function canRepeat(outcome: Response | { readonly error: unknown }, method: string): Promise<boolean> {
   if (outcome instanceof Response) return outcome.status === 503 && (await isPutOff(outcome.clone() as Response));
   const codes = codesOf(outcome.error);
-  return codes.some((code) => REFUSED.has(code)) || (READING.has(method) && codes.some((code) => LOST.has(code)));
+  return codes.some((code) => REFUSED_CODES.has(code)) || (READING.has(method) && codes.some((code) => LOST.has(code)));
 }
 
 /** True when the request was not served because its machine is not opened yet. */
