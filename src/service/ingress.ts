@@ -1,5 +1,5 @@
 import { createHmac, timingSafeEqual } from "node:crypto";
-import { findSandbox, getSandbox, type SandboxRow, sandboxNamed } from "../db/sandboxes/rows.ts";
+import { findSandbox, getSandbox, noMachineOf, type SandboxRow, sandboxNamed } from "../db/sandboxes/rows.ts";
 import { getTokenCached } from "../db/tokens.ts";
 import { ApiError } from "../domain/errors.ts";
 import { parseUuid, type SandboxId } from "../domain/ids.ts";
@@ -8,7 +8,6 @@ import type { TokenKey } from "../storage/token-keys.ts";
 import { type Changed, change } from "./change.ts";
 import type { GuestConnection } from "./instances.ts";
 import type { IngressSettings, Principal, ServiceParts } from "./parts.ts";
-import { noMachineOf } from "./running/running.ts";
 
 /** Name of the parameter of a link that has the grant. */
 export const LINK_PARAMETER = "coppice-link";
@@ -110,7 +109,7 @@ export function ingressUseCases(parts: ServiceParts): IngressUseCases {
       stack.use(parts.accounts.take(accountId, "visits"));
       const use = stack.use(await parts.sandboxes.use(accountId, id, signal));
       const instance = parts.instances.current(use.instance);
-      if (instance === null) throw noMachineOf(parts, id);
+      if (instance === null) throw noMachineOf(parts.db, id);
       const connection = await instance.dial(port);
       stack.defer(() => connection.reset());
       const held = stack.move();

@@ -18,6 +18,7 @@ import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/id
 import {
   failureTransition,
   nextSandboxState,
+  noMachine,
   type SandboxState,
   type SandboxTransition,
   sandboxConflict,
@@ -248,6 +249,11 @@ export function insertSandbox(db: Database, sandbox: NewSandbox, now: number): S
 export function requireFreeName(db: Database, accountId: AccountId, name: string): void {
   if (sandboxNamed(db, accountId, name) === null) return;
   throw new ApiError("conflict", `another sandbox is named ${name}`, { field: "name", name });
+}
+
+/** As `noMachine`, for the present state. */
+export function noMachineOf(db: Database, id: SandboxId): ApiError {
+  return noMachine(findSandbox(db, id)?.state ?? "ended");
 }
 
 /** The columns that a change of state may set. */

@@ -1,10 +1,10 @@
 import { getOperation, type OperationRow } from "../../db/operations.ts";
-import { findSandbox, requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
+import { findSandbox, noMachineOf, requireSandbox, type SandboxRow } from "../../db/sandboxes/rows.ts";
 import { ApiError } from "../../domain/errors.ts";
 import type { ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import { type LogEvent, type LogEventData, Spid } from "../../domain/log-event.ts";
 import { OUTPUT_BYTES_DEFAULT } from "../../domain/output.ts";
-import { noMachine, type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
+import { type SandboxState, sandboxConflict } from "../../domain/sandbox.ts";
 import type { CommandInput, TerminalSize } from "../../domain/spawn.ts";
 import type { InstanceProcess } from "../../supervisor/instance/instance-process.ts";
 import { NotRunningError } from "../../supervisor/instance/refusals.ts";
@@ -68,7 +68,7 @@ export function storedTarget(
     const row = requireSandbox(parts.db, principal.accountId, target.sandbox);
     const { env, cwd, user, headId } = row;
     const defaults = { env, cwd: cwd ?? undefined, user: user ?? undefined };
-    const refusal = () => noMachineOf(parts, row.id);
+    const refusal = () => noMachineOf(parts.db, row.id);
     const log = sandboxLog(parts, row);
     const timeoutSecondsMax = sandboxTimeoutSecondsMax;
     return { log, imageId: headId, defaults, outputBytes: null, timeoutSecondsMax, refusal };
@@ -79,11 +79,6 @@ export function storedTarget(
   const refusal = () => notRunning(status);
   const timeoutSecondsMax = instanceTimeoutSecondsMax;
   return { log, imageId, defaults: {}, outputBytes: OUTPUT_BYTES_DEFAULT, timeoutSecondsMax, refusal };
-}
-
-/** As `noMachine`, for the present state. */
-export function noMachineOf({ db }: Pick<ServiceParts, "db">, id: SandboxId): ApiError {
-  return noMachine(findSandbox(db, id)?.state ?? "ended");
 }
 
 /** The log of a sandbox, which it has over all its lives. No event follows the last one. */
@@ -151,7 +146,7 @@ export async function onMachine<T>(
   } catch (error) {
     const row = typeof target === "string" ? null : findSandbox(db, target.sandbox);
     // Nothing but a machine that dies ends the command of a sandbox that runs.
-    if (row !== null && error instanceof NotRunningError) throw noMachineOf({ db }, row.id);
+    if (row !== null && error instanceof NotRunningError) throw noMachineOf(db, row.id);
     const isOwn = row === null || row.state === "failed" || (row.state === "running" && row.operationId === id);
     if (isOwn || !(error instanceof ApiError) || error.code !== "unavailable") throw error;
     // It was rolled back when another machine runs already.

@@ -6,6 +6,7 @@ import {
   findSandbox,
   insertSandbox,
   latestChanged,
+  noMachineOf,
   requireFreeName,
   requireSandbox,
   type SandboxRow,
@@ -19,7 +20,6 @@ import { given } from "../../domain/given.ts";
 import type { AccountId, ImageId, OperationId, SandboxId } from "../../domain/ids.ts";
 import type { NetworkRequest } from "../../domain/network.ts";
 import {
-  noMachine,
   type SandboxPatch,
   type SandboxSample,
   type SandboxState,
@@ -356,7 +356,7 @@ export class Sandboxes implements SandboxesPort, Disposable {
       return await work();
     } catch (error) {
       if (!(error instanceof NotRunningError)) throw error;
-      throw noMachine(findSandbox(this.#options.db, id)?.state ?? "ended");
+      throw noMachineOf(this.#options.db, id);
     }
   }
 
