@@ -152,10 +152,11 @@ export class Deadlines implements Disposable {
     const { db, clock } = this.#options;
     const everyMs = idleTimeoutMs === null ? Infinity : Math.max(STORE_MS_MIN, STORE_RATIO * idleTimeoutMs);
     const lastAt = Math.round(clock() - idleMs);
-    const isDue = lastAt - Math.max(usedAt ?? 0, stateAt) >= everyMs;
+    const unstoredMs = lastAt - Math.max(usedAt ?? 0, stateAt);
+    const isDue = unstoredMs >= everyMs;
     // A power failure ends the machine, too.
     if (isDue) db.withoutSync(() => updateSandbox(db, id, { usedAt: lastAt }));
-    const leftMs = isDue ? everyMs : everyMs - (lastAt - Math.max(usedAt ?? 0, stateAt));
+    const leftMs = isDue ? everyMs : everyMs - unstoredMs;
     usage.storeAtMs = performance.now() + leftMs;
     // One that is not used needs no further store.
     return isDue || usage.count > 0 ? leftMs : Infinity;
